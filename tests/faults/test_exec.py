@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -106,6 +107,87 @@ def test_a_mistake_shows_in_the_program(build: Build, mistake: int) -> None:
     failed = first_failure(queue(build("queue.c", "-O2", f"-DMISTAKE={mistake}"), idle_budget=8_000))
     assert failed is not None, MISTAKES[mistake]
     assert failed.ending in (RunEnding.FAILED, RunEnding.NO_PROGRESS)
+
+
+# --- every access, by every compiler -------------------------------------------------------------------------------
+
+COMPILERS = {"gcc": ("gcc", "g++"), "clang": ("clang", "clang++")}
+FLAGS = ("-O0", "-O1", "-O2", "-O3 -mavx2")
+
+
+def use_compiler(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    if not all(map(shutil.which, COMPILERS[name])):
+        pytest.skip(f"there is no {name}")
+    for variable, command in zip(("CXLEMU_CC", "CXLEMU_CXX"), COMPILERS[name], strict=True):
+        monkeypatch.setenv(variable, command)
+
+
+def store_then_load(program: Path) -> ExecSetting:
+    path = str(program) + ".pool"
+    words = f"{program} {path} store :: @1 {program} {path} load".split()
+    return ExecSetting(parse_commands(words, 2), parse_pools([path]), check=False)
+
+
+@pytest.mark.parametrize("flags", FLAGS)
+@pytest.mark.parametrize("name", COMPILERS)
+@pytest.mark.deep(rows=lambda name, flags: (name, flags) != ("gcc", "-O2"))
+def test_every_access_is_announced(build: Build, monkeypatch: pytest.MonkeyPatch, name: str, flags: str) -> None:
+    if "avx2" in flags and " avx2 " not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("no AVX2")
+    use_compiler(monkeypatch, name)
+    program = build("accesses.cc", "-std=c++17", *flags.split(), f"-DBY_{name}")
+    for choice in (RunChoice(None, 2), RunChoice(4, 4)):
+        result = run(store_then_load(program), choice)
+        assert [its.output for its in result.exits] == ["", ""]
+        assert result.ending is RunEnding.ENDED and result.unannounced == 0
+
+
+def test_a_store_that_nobody_announced_fails_the_run(build: Build) -> None:
+    result = worst(store_then_load(build("accesses.cc", "-std=c++17", "-DUNANNOUNCED")))
+    assert result.unannounced == 1 and result.failed
+
+
+@pytest.mark.parametrize("name", COMPILERS)
+def test_the_queue_by_each_compiler(build: Build, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    use_compiler(monkeypatch, name)
+    assert first_failure(queue(build("queue.c", "-O2", f"-DBY_{name}")), 4) is None
+    assert first_failure(queue(build("queue.c", "-O2", f"-DBY_{name}", "-DMISTAKE=1"))) is not None
+
+
+@pytest.mark.deep
+def test_make_and_cmake_take_it_for_a_compiler(tmp_path: Path) -> None:
+    if not shutil.which("cmake") or not shutil.which("make"):
+        pytest.skip("there is no cmake or no make")
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.10)\nproject(q C CXX)\nadd_library(part SHARED part.c)\n"
+        "add_executable(q main.cc)\ntarget_link_libraries(q part)\n"
+    )
+    (tmp_path / "part.c").write_text("int part(int *at) { return ++*at; }\n")
+    (tmp_path / "main.cc").write_text('extern "C" int part(int *);\nint main() { int x = 41; return part(&x) - 42; }\n')
+    cxlemu_command = f"{sys.executable} -m cxlemu"
+    environment = {**os.environ, "CC": f"{cxlemu_command} cc", "CXX": f"{cxlemu_command} c++"}
+    for words in (["cmake", "-B", "build", "."], ["cmake", "--build", "build"], ["build/q"]):
+        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+    for binary in ("q", "libpart.so"):
+        symbols = subprocess.run(["nm", "-D", tmp_path / "build" / binary], capture_output=True, text=True).stdout
+        assert "__tsan_write4" in symbols or "__tsan_func_entry" in symbols
+
+
+# --- threads and processes -----------------------------------------------------------------------------------------
+
+
+def one_host(program: Path) -> ExecSetting:
+    path = str(program) + ".pool"
+    return ExecSetting(parse_commands([str(program), path], 1), parse_pools([path]), hosts=1, check=False)
+
+
+def test_threads_of_one_host_are_coherent_and_repeat(build: Build) -> None:
+    setting = one_host(build("threads.c", "-O2", "-pthread"))
+    for choice in (RunChoice(None, 2), *(RunChoice(k, k) for k in range(6))):
+        results = [run(setting, choice) for _ in range(2)]
+        assert [its.ending for its in results] == [RunEnding.ENDED] * 2
+        assert len({its.trace for its in results}) == 1 and not results[0].notes
 
 
 # --- what a run promises ---------------------------------------------------------------------------------------------

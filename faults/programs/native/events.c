@@ -1,6 +1,6 @@
 /* Every access of a program, as a step: its turn, nature's moves, what becomes of the cache, and the word to who watches. */
 #define _GNU_SOURCE
-#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,12 +124,30 @@ void store_told(int thread) {
 
 /* Bytes that nobody announced: told once, and from then on as they are. */
 static void look_for_unannounced(const program_step *step, int pool, int64_t line) {
+    int64_t broken;
     const uint64_t bytes = image_unannounced(here.host, pool, line);
     if (!bytes) return;
     area()->unannounced++;
     if (program_watcher_now && program_watcher_now->unannounced) program_watcher_now->unannounced(step, line, bytes);
+    image_touch((mover){here.host, step->thread, BY_PROGRAM}, (pool_lines){pool, line, line + 1}, true, &broken);
     image_told(here.host, pool, line * LINE_BYTES, LINE_BYTES);
-    cache_touch(&image_of(here.host, pool)->cache, line, line + 1, true);
+}
+
+void look_for_all_unannounced(program_self *me) {
+    char path[2 * PROGRAM_PATH];
+    for (int pool = 0; pool < area()->options.pools; pool++) {
+        area_path(path, sizeof path, "host-%d-%d.data", here.host, pool);
+        const int file = open(path, O_RDONLY | O_CLOEXEC);
+        for (off_t end = 0, at; file >= 0 && (at = lseek(file, end, SEEK_DATA)) >= 0;) {
+            end = lseek(file, at, SEEK_HOLE);
+            for (int64_t line = at / LINE_BYTES; line < end / LINE_BYTES; line++) {
+                const pool_range range = {pool, line * LINE_BYTES, LINE_BYTES};
+                const program_step step = step_of(me, STEP_PROCESS_END, &range, NULL);
+                if (image_unannounced(here.host, pool, line)) look_for_unannounced(&step, pool, line);
+            }
+        }
+        if (file >= 0) close(file);
+    }
 }
 
 static void disturb(program_self *me) {

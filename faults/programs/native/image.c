@@ -72,8 +72,13 @@ enum status image_touch(mover by, pool_lines lines, bool dirty, int64_t *broken)
         image_find_stores(by, lines.pool, k);
         if (!(c->state[k] & PRESENT)) {
             const int kind = c->pending[k] ? MOVE_FETCH_POSTED : MOVE_FETCH;
+            const uint64_t odd = image_unannounced(by.host, lines.pool, k);
+            uint8_t kept[LINE_BYTES], *bytes = c->data + k * LINE_BYTES;
+            memcpy(kept, bytes, LINE_BYTES);
             cache_touch(c, k, k + 1, false);
             image_told(by.host, lines.pool, k * LINE_BYTES, LINE_BYTES);
+            for (int b = 0; odd && b < LINE_BYTES; b++)
+                if (odd >> b & 1) bytes[b] = kept[b]; /* nobody announced them: they stay until that is found */
             tell(by, kind, lines.pool, k, 0, 0, 0);
         }
         if (dirty) cache_touch(c, k, k + 1, true);
@@ -218,7 +223,7 @@ uint64_t image_unannounced(int host, int pool, int64_t line) {
     const host_image *image = image_of(host, pool);
     const uint8_t *now = image->cache.data + line * LINE_BYTES, *then = image->twin + line * LINE_BYTES;
     uint64_t bytes = 0;
-    if (in_pages(host) || !(image->cache.state[line] & PRESENT) || memcmp(now, then, LINE_BYTES) == 0) return 0;
+    if (memcmp(now, then, LINE_BYTES) == 0 || in_pages(host)) return 0;
     for (int k = 0; k < LINE_BYTES; k++) bytes |= (uint64_t)(now[k] != then[k]) << k;
     return bytes;
 }

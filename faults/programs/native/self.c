@@ -172,6 +172,7 @@ void self_end(int end_kind) {
     if (!me || !step_begin(me)) return;
     for (int pool = 0; pool < here.area->options.pools; pool++) /* its stores arrive at some time */
         posted_land(me, (mover){here.host, (uint16_t)me->thread, BY_NATURE}, (pool_lines){pool, 0, INT64_MAX});
+    if (end_kind == STEP_PROCESS_END) look_for_all_unannounced(me);
     step_other(me, end_kind, -1, NULL);
     const int thread = me->thread, process = here.area->threads[thread].process;
     if (end_kind == STEP_PROCESS_END)

@@ -88,6 +88,7 @@ void step_end(program_self *me);
 program_step step_of(const program_self *me, int kind, const pool_range *range, const void *pc);
 void step_other(program_self *me, int kind, int other, const pool_range *range);
 void store_told(int thread); /* what it has announced has happened */
+void look_for_all_unannounced(program_self *me); /* of this host: when a process ends */
 _Noreturn void process_die(void);
 
 void prog_sleep(uint64_t ns);

@@ -80,17 +80,13 @@ PROGRAM_EXPORT int pthread_create(pthread_t *restrict handle, const pthread_attr
 
 REAL(int, pthread_join, pthread_t, void **)
 PROGRAM_EXPORT int pthread_join(pthread_t handle, void **result) {
-    int error, known = -1;
+    int known = -1;
     if (!scheduled()) return real_pthread_join()(handle, result);
     for (int k = 0; k < joinable_count; k++)
         if (pthread_equal(joinable[k].handle, handle)) known = k;
-    while ((error = pthread_tryjoin_np(handle, result)) == EBUSY) {
-        prog_yield();
-        if (known >= 0 && here.area->threads[joinable[known].thread].state == THREAD_ENDED) {
-            error = real_pthread_join()(handle, result); /* it is on its last instructions */
-            break;
-        }
-    }
+    /* Its last step, and not its last instruction, is what others can tell. */
+    while (known >= 0 && here.area->threads[joinable[known].thread].state != THREAD_ENDED) prog_yield();
+    const int error = real_pthread_join()(handle, result);
     if (error == 0 && known >= 0 && step_begin(self)) {
         step_other(self, STEP_THREAD_JOIN, joinable[known].thread, NULL);
         step_end(self);
@@ -285,10 +281,41 @@ PROGRAM_EXPORT int accept(int file, struct sockaddr *address, socklen_t *length)
     return real_accept()(file, address, length);
 }
 
+enum { CHILDREN = 64 };
+static pid_t children[CHILDREN]; /* of fork, that take part */
+static int child_count;
+
+static bool takes_part(pid_t child) {
+    for (int k = 0; k < here.area->thread_count; k++)
+        if (here.area->threads[k].pid == child && here.area->threads[k].state != THREAD_ENDED) return true;
+    return false;
+}
+
+/* A child that has made its last step, and is on its last instructions. */
+static pid_t ended_child(pid_t wanted) {
+    for (int k = 0; k < child_count; k++) {
+        const pid_t child = children[k];
+        if ((wanted > 0 && child != wanted) || takes_part(child)) continue;
+        children[k] = children[--child_count];
+        return child;
+    }
+    return 0;
+}
+
+static bool is_child(pid_t wanted) {
+    for (int k = 0; k < child_count; k++)
+        if (wanted <= 0 || children[k] == wanted) return true;
+    return false;
+}
+
 REAL(pid_t, waitpid, pid_t, int *, int)
 PROGRAM_EXPORT pid_t waitpid(pid_t child, int *status, int options) {
     pid_t found;
     if (!scheduled() || options & WNOHANG) return real_waitpid()(child, status, options);
+    while (is_child(child)) {
+        if ((found = ended_child(child))) return real_waitpid()(found, status, options);
+        prog_yield();
+    }
     while ((found = real_waitpid()(child, status, options | WNOHANG)) == 0) prog_yield();
     return found;
 }
@@ -303,10 +330,13 @@ PROGRAM_EXPORT pid_t fork(void) {
     const int thread = turn_new_thread(here.host, here.area->threads[maker].command, 0);
     const pid_t child = real_fork()();
     if (child == 0 && thread >= 0) {
+        child_count = 0;
         self_forget();
         self_begin(thread, STEP_PROCESS_START, maker);
     } else if (child < 0 && thread >= 0) {
         turn_without(thread, THREAD_ENDED);
+    } else if (thread >= 0 && child_count < CHILDREN) {
+        here.area->threads[thread].pid = child, children[child_count++] = child;
     }
     return child;
 }

@@ -27,7 +27,11 @@ enum mistake {
     ALWAYS,
 };
 
-enum { SLOTS = 4, BODY = 88, MESSAGES = 24 };
+#ifndef BODY
+#define BODY 88
+#define MESSAGES 24
+#endif
+enum { SLOTS = 4 };
 #define MAGIC UINT64_C(0x51554555453031)
 
 typedef struct {
