@@ -174,6 +174,24 @@ def test_make_and_cmake_take_it_for_a_compiler(tmp_path: Path) -> None:
         assert "__tsan_write4" in symbols or "__tsan_func_entry" in symbols
 
 
+# --- the examples ----------------------------------------------------------------------------------------------------
+
+EXAMPLES = {"queue": "send : receive", "hash_table": "0 : 1", "kv_index": "publish : read"}
+POOLS = {"queue": "/dev/shm/queue", "hash_table": "/dev/shm/table", "kv_index": "/dev/shm/kv"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.deep] if n != "queue" else []) for n in EXAMPLES])
+def test_an_example_is_right_and_its_bug_is_found(build: Build, name: str) -> None:
+    def setting(*flags: str) -> ExecSetting:
+        program = build(f"{SOURCES.parents[2]}/examples/programs/{name}.c", "-O2", "-Wextra", *flags)
+        words = [word for part in EXAMPLES[name].split() for word in ([part] if part == ":" else [str(program), part])]
+        return ExecSetting(parse_commands(words, 2), parse_pools([POOLS[name]]))
+
+    assert first_failure(setting(), 6) is None
+    failed = first_failure(setting("-DBUG"))
+    assert failed is not None and failed.findings
+
+
 # --- threads and processes -----------------------------------------------------------------------------------------
 
 

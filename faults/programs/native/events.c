@@ -291,7 +291,7 @@ static void loaded(program_self *me, const pool_range *r, const void *pc, bool l
     note_seen(me, r, content);
     if (program_watcher_now && program_watcher_now->load) program_watcher_now->load(&step, bytes);
     for (int64_t k = lines.first; k < lines.last; k++)
-        if (image->cache.state[k] & LINGERS) image_drop_lingering(by_program(me), r->pool, k);
+        if (image->cache.state[k] & LINGERS) image_drop_lingering(by_program(me), r->pool, k, true);
 }
 
 static void load(const void *at, size_t nbytes, const void *pc, bool system) {

@@ -1,6 +1,9 @@
+#define _GNU_SOURCE
 #include "image.h"
 
+#include <fcntl.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { PRESENT = 1, DIRTY = 2, FLUSHED = 4 }; /* those of cache.c */
 
@@ -86,9 +89,19 @@ enum status image_touch(mover by, pool_lines lines, bool dirty, int64_t *broken)
     return DONE;
 }
 
+/* Code that announces nothing, such as the C library's own, may look at the image of a line that is absent: as if nature
+ * had fetched it when it was dropped. Announced loads fetch it when they come. */
+static void renew(int host, int pool, int64_t line) {
+    const card_cache *c = &image_of(host, pool)->cache;
+    if (image_unannounced(host, pool, line)) return;
+    memcpy(c->data + line * LINE_BYTES, (c->pending[line] ? c->posted : c->pool) + line * LINE_BYTES, LINE_BYTES);
+    image_told(host, pool, line * LINE_BYTES, LINE_BYTES);
+}
+
 static void dropped(mover by, int pool, int64_t line) {
     int64_t broken;
     tell(by, MOVE_DROP, pool, line, 0, 0, 0);
+    renew(by.host, pool, line);
     if (in_pages(by.host)) image_touch(by, (pool_lines){pool, line, line + 1}, false, &broken);
 }
 
@@ -116,15 +129,17 @@ bool image_complete(mover by, int pool, int64_t line, bool lingers) {
     } else if (state & PRESENT) {
         dropped(by, pool, line);
     }
+    if (!(state & PRESENT)) renew(by.host, pool, line);
     return lands;
 }
 
-void image_drop_lingering(mover by, int pool, int64_t line) {
+void image_drop_lingering(mover by, int pool, int64_t line, bool hit) {
     card_cache *c = &image_of(by.host, pool)->cache;
     image_find_stores(by, pool, line);
     if ((c->state[line] & (LINGERS | DIRTY | FLUSHED)) != (LINGERS | FLUSHED)) return;
     c->state[line] = 0;
-    dropped(by, pool, line);
+    if (!hit) dropped(by, pool, line);
+    else tell(by, MOVE_DROP, pool, line, 0, 0, 0); /* the load that comes now hits the old bytes */
 }
 
 void image_land_nt(mover by, int pool, int64_t offset, const uint8_t *bytes, int64_t nbytes, uint64_t store) {
@@ -210,6 +225,21 @@ void image_crash(int host, uint64_t *random) {
             c->state[k] = c->pending[k] = 0;
         }
     }
+}
+
+void image_mapped(int pool, int64_t first, int64_t last) {
+    char path[2 * PROGRAM_PATH];
+    card_cache *c = &image_of(here.host, pool)->cache;
+    area_path(path, sizeof path, "pool-%d", pool);
+    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    const off_t limit = last * LINE_BYTES;
+    for (off_t end = first * LINE_BYTES, at; file >= 0 && end < limit && (at = lseek(file, end, SEEK_DATA)) >= 0;) {
+        end = lseek(file, at, SEEK_HOLE);
+        for (int64_t k = at / LINE_BYTES; k < end / LINE_BYTES && k < last; k++) {
+            if (!c->state[k] && !c->pending[k]) renew(here.host, pool, k);
+        }
+    }
+    if (file >= 0) close(file);
 }
 
 void image_open_page(int pool, int64_t page) {

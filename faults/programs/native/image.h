@@ -28,8 +28,11 @@ void image_find_stores(mover by, int pool, int64_t line);
 /* What was flushed has landed; it is gone, or (`lingers`) later loads may still hit it. True when something landed. */
 bool image_complete(mover by, int pool, int64_t line, bool lingers);
 
-/* A load hit a line that lingers, or a full fence came: it is gone. */
-void image_drop_lingering(mover by, int pool, int64_t line);
+/* A full fence came, or a load is about to hit a line that lingers: it is gone. */
+void image_drop_lingering(mover by, int pool, int64_t line, bool hit);
+
+/* These lines were mapped: whoever looks at them unannounced sees what the pool holds now. */
+void image_mapped(int pool, int64_t first, int64_t last);
 
 /* A non-temporal store arrives. */
 void image_land_nt(mover by, int pool, int64_t offset, const uint8_t *bytes, int64_t nbytes, uint64_t store);

@@ -61,7 +61,7 @@ bool posted_fence(program_self *me, mover by, enum fence_kind kind) {
     me->flushed.count = 0;
     if (!full) return lands;
     for (int64_t k = 0; k < me->lingering.count; k++)
-        image_drop_lingering(by, me->lingering.items[k].pool, me->lingering.items[k].line);
+        image_drop_lingering(by, me->lingering.items[k].pool, me->lingering.items[k].line, false);
     me->lingering.count = 0;
     return lands;
 }

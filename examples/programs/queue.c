@@ -1,0 +1,45 @@
+/* A queue from host 0 to host 1.   -DBUG: an entry is not flushed before the index says that it is there.
+ *
+ *     cxlemu cc -O2 queue.c -o queue
+ *     cxlemu exec --pool /dev/shm/queue -- ./queue send : ./queue receive */
+#include "pool.h"
+
+enum { SLOTS = 4, MESSAGES = 32, LINE = 64 };
+
+typedef struct {
+    volatile uint64_t sent; /* the sender's line */
+    char rest[LINE - 8];
+    volatile uint64_t received; /* the receiver's line */
+    char more[LINE - 8];
+    struct {
+        char text[LINE];
+    } slots[SLOTS];
+} queue;
+
+static void send(queue *q) {
+    for (uint64_t k = 0; k < MESSAGES; k++) {
+        while (k - q->received == SLOTS) refresh(&q->received, LINE);
+        snprintf(q->slots[k % SLOTS].text, LINE, "message %llu", (unsigned long long)k);
+#ifndef BUG
+        publish(&q->slots[k % SLOTS], LINE);
+#endif
+        q->sent = k + 1;
+        publish(&q->sent, LINE);
+    }
+}
+
+static void receive(queue *q) {
+    for (uint64_t k = 0; k < MESSAGES; k++) {
+        while (q->sent <= k) refresh(&q->sent, LINE);
+        refresh(&q->slots[k % SLOTS], LINE);
+        if (strtoull(q->slots[k % SLOTS].text + 8, NULL, 10) != k) fail(q->slots[k % SLOTS].text);
+        q->received = k + 1;
+        publish(&q->received, LINE);
+    }
+}
+
+int main(int count, char **words) {
+    queue *q = map_pool("/dev/shm/queue", sizeof *q);
+    (count == 2 && strcmp(words[1], "send") == 0 ? send : receive)(q);
+    return 0;
+}
