@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from cxlemu.errors import ArgumentError
@@ -30,7 +30,8 @@ class Options:
         topology: A topology's name or file; None: "six-cards", or what the devices are.
         card_bytes: The memory that this machine spends on each emulated card; None: the topology's.
         integrity: "crc32c" sends checksums with every doorbell.
-        time_scale: Calls take the time of the topology's cost model, this many times; None: this machine's.
+        time_scale: Calls take the time of the topology's cost model, this many times, or with "auto" as many times as
+            this machine keeps up with; None: this machine's.
     """
 
     backend: str = "emulated"
@@ -40,7 +41,7 @@ class Options:
     topology: str | None = None
     card_bytes: int | None = None
     integrity: str | None = None
-    time_scale: float | None = None
+    time_scale: float | Literal["auto"] | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Options:
@@ -68,7 +69,7 @@ def _parsed(name: str, text: str) -> Any:
             case "seed":
                 return int(text)
             case "time_scale":
-                return float(text)
+                return "auto" if text == "auto" else float(text)
             case "card_bytes":
                 return parse_bytes(text)
             case "devices":

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from collectives.torch import tensors as of
 from collectives.torch.errors import as_torch
+from collectives.torch.harness import Installed
 from collectives.torch.monitored import monitored_barrier
 from collectives.torch.options import Options
 from collectives.torch.verbs import GroupVerbs, Run
@@ -39,12 +40,16 @@ class CxlGroup(GroupVerbs):
         self._coalesced: list[Work] | None = None
         self._error: BaseException | None = None
         try:
-            self._pool: GroupPool | None = open_pool(self._store, self._rank, self._size, options, self._timeout)
+            self._pool: GroupPool | None = open_pool(
+                self._store, self._rank, self._size, options, self._timeout, self._name
+            )
         except CxlemuError as error:
             raise as_torch(error, self._rank, f"the beginning of group {self._name}") from error
         from collectives.torch.seam import Seam
 
         self.comm = Seam(self._pool.comm)
+        if Installed.harness is not None:
+            self.comm = Installed.harness.around(self.comm, self._name, self._store)
         self._order = CallOrder(self._name)
         self._done = Ended(self._order)
         _groups.append(self)

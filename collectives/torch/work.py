@@ -48,6 +48,7 @@ class Work(dist._Work):  # type: ignore[misc]
         self._run, self._result, self._order, self._name, self._failed = run, result, order, name, failed
         self._error: BaseException | None = None
         self._future: torch.futures.Future[Any] | None = None
+        self._ends: Any = None  # what the future follows
         self.done = run is None
 
     def perform(self) -> None:
@@ -63,9 +64,9 @@ class Work(dist._Work):  # type: ignore[misc]
         self._run = None
         with _FUTURES:
             self.done = True
-            future = self._future
-        if future is not None:
-            self._tell(future)
+            asked = self._future is not None
+        if asked:
+            self._ends.set_result(None)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait for the call's end, or make it if its turn has come and nobody has begun it.
@@ -112,19 +113,19 @@ class Work(dist._Work):  # type: ignore[misc]
     def get_future(self) -> torch.futures.Future[Any]:
         """Return a future of the tensors with the result."""
         with _FUTURES:
-            if self._future is not None:
-                return self._future
-            future = self._future = torch.futures.Future()
-            done = self.done
-        if done:
-            self._tell(future)
+            if self._future is None:
+                self._ends = torch.futures.Future()
+                self._future = self._ends.then(self._come_of_it)
+            future, done = self._future, self.done
+        if done and not self._ends.done():
+            self._ends.set_result(None)
         return future
 
-    def _tell(self, future: torch.futures.Future[Any]) -> None:
-        if self._error is None:
-            future.set_result(self._result)
-        else:
-            future.set_exception(self._error)
+    def _come_of_it(self, _: Any) -> Result:
+        """Return the result. What is raised here is an error in C++ as well, where DDP waits for the future."""
+        if self._error is not None:
+            raise self._error
+        return self._result
 
 
 class Ended(Work):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from collectives.communicator.communicator import Communicator
+from collectives.torch.harness import Installed
 from collectives.torch.options import Options
-from cxlemu.engines import Engine
 from cxlemu.engines.pace import Pace
 from cxlemu.errors import CxlemuError, PoolError
 from cxlemu.pool.pool import Pool
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
 RESTARTS = "TORCHELASTIC_RESTART_COUNT"  # the agent's store outlives a restart, with the old pool's name in it
-
-engines: list[Callable[[RankContext], Engine]] = []
-"""Makes the engine of each communicator where a harness asks for one, the last one counts; empty: the native engine."""
 
 
 @dataclass
@@ -46,7 +42,7 @@ class GroupPool:
         self._open.close()
 
 
-def open_pool(store: Store, rank: int, size: int, options: Options, timeout: timedelta) -> GroupPool:
+def open_pool(store: Store, rank: int, size: int, options: Options, timeout: timedelta, name: str) -> GroupPool:
     """Meet the group's other members, and make the group's communicator.
 
     The pool's names are removed as soon as all members have attached it: afterwards no end of any process leaves
@@ -58,6 +54,7 @@ def open_pool(store: Store, rank: int, size: int, options: Options, timeout: tim
         size: The number of members.
         options: Which pool.
         timeout: How long to wait for the others, and how long a call waits for its peers.
+        name: The group's name.
 
     Raises:
         InputError: The options do not fit, or there is no room.
@@ -65,7 +62,8 @@ def open_pool(store: Store, rank: int, size: int, options: Options, timeout: tim
         RuntimeError: The store failed, or the members did not come to it (torch's DistStoreError).
     """
     memory = options.memory()
-    pace = None if options.time_scale is None else Pace(options.time_scale)
+    scale = options.time_scale
+    pace = None if scale is None else Pace(None if scale == "auto" else scale)
     topology = machine(options.topology, memory)
     if options.card_bytes is not None and not memory.backend.on_devices:
         emulation = topology.emulation.model_copy(update={"card_bytes": options.card_bytes})
@@ -75,7 +73,8 @@ def open_pool(store: Store, rank: int, size: int, options: Options, timeout: tim
         pool = stack.enter_context(_meet(store, world, rank, timeout))
         cache = stack.enter_context(world.shared_host_cache(pool, rank))
         context = stack.enter_context(entered(world, rank, pool, cache, emit=ignore_message, check=_go_on))
-        engine = engines[-1](context) if engines else "native"
+        harness = Installed.harness
+        engine = "native" if harness is None else harness.engine(context, name)
         comm = Communicator.world(context, integrity=options.integrity, engine=engine)
         if rank == 0:
             pool.unlink()

@@ -170,7 +170,7 @@ def _child_main(
     for number in STOPS - {signal.SIGTERM}:  # a terminal's go to the whole group; the parent stops us
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-    _die_with(parent_pid)
+    die_with(parent_pid)
 
     def check() -> None:
         if os.getppid() != parent_pid:
@@ -192,7 +192,7 @@ def _child_main(
             pipe.send((FAILURE, _portable(error)))
 
 
-def _die_with(parent_pid: int) -> None:
+def die_with(parent_pid: int) -> None:
     """SIGKILL for this process when its parent dies. Without prctl, `check` notices at the next wait."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -14,5 +14,6 @@ VERBS: dict[str, tuple[str, str]] = {
     "exec": ("faults.cli.exec", "Run your own programs on an emulated pool, and find their mistakes."),
     "cc": ("faults.cli.cc:cc", "Compile C for cxlemu exec: CC='cxlemu cc' make."),
     "c++": ("faults.cli.cc:cxx", "Compile C++ for cxlemu exec."),
+    "torchrun": ("faults.cli.torchrun", "Run a PyTorch training script over the pool, under test."),
     "replay": ("faults.cli.replay", "Reproduce the failure that a token describes."),
 }

@@ -190,7 +190,7 @@ def slow(injection: Injection, number: int, fault: Fault, start: InstructionPlac
 
 
 def _die(injection: Injection) -> NoReturn:
-    if injection.context.launch == "processes":
+    if injection.context.launch not in ("threads", "turns"):
         os.kill(os.getpid(), signal.SIGKILL)
     injection.context.session.play_dead()
     raise Killed

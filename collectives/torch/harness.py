@@ -1,0 +1,39 @@
+"""Where a test harness takes hold of process groups: see faults/torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from collectives.communicator.communicator import Communicator
+from cxlemu.engines import Engine
+from cxlemu.world import RankContext
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+
+class Harness(Protocol):
+    """What a harness does with every group that this process makes from then on."""
+
+    def engine(self, context: RankContext, group: str) -> str | Engine:
+        """Choose the engine of a group's communicator.
+
+        Args:
+            context: This rank in the group.
+            group: The group's name.
+        """
+
+    def around(self, comm: Communicator, group: str, store: Store) -> Any:
+        """Return what the group calls instead of its communicator: an object with the same verbs.
+
+        Args:
+            comm: The communicator.
+            group: The group's name.
+            store: The group's part of torch's store.
+        """
+
+
+class Installed:
+    """The harness of this process, if there is one."""
+
+    harness: Harness | None = None

@@ -1,0 +1,178 @@
+"""What ``cxlemu torchrun`` does: starts the ranks, and tells what became of each."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from cxlemu.cli.console import console
+from cxlemu.cli.output import STDOUT, check_json_file, write_json
+from cxlemu.errors import ArgumentError
+from cxlemu.memory import MemorySpec
+from cxlemu.topology import Topology
+from faults.torch.launch import Round, run_ranks
+from faults.torch.script import LeftOut, TrainingScript
+from faults.torch.settings import VARIABLE, Settings
+
+LINE_MAX = 240
+
+
+def run(ctx: click.Context, /, **flags: Any) -> None:
+    """Run the command with its flags; leaves the context with exit code 1 where something is wrong."""
+    check_json_file(flags["json_file"])
+    if flags["replay"] is not None:
+        ctx.exit(_replay(flags["replay"]))
+    script: Path | None = flags["script"]
+    if script is None:
+        raise ArgumentError("name the training script: cxlemu torchrun -n 2 train.py")
+    if not script.is_file():
+        raise ArgumentError(f"{script} is no file: name the training script")
+    if importlib.util.find_spec("torch") is None:
+        raise ArgumentError("torchrun needs PyTorch: pip install cxlemu[torch]")
+    faults = _script(flags)
+    kept = flags["save"] or Path(tempfile.mkdtemp(prefix="torchrun-", dir="."))
+    kept.mkdir(parents=True, exist_ok=True)
+    if faults is not None:
+        (kept / "script.json").write_text(json.dumps(faults.model_dump(mode="json", exclude_none=True)))
+    settings = Settings(
+        str(kept.resolve()),
+        compare=flags["compare"] is not None,
+        digests=flags["digests"],
+        script=None if faults is None else str((kept / "script.json").resolve()),
+    )
+    settings.write()
+    environment = {**os.environ, **_pool(flags), VARIABLE: settings.folder}
+    environment.setdefault("OMP_NUM_THREADS", "1")
+    say = threading.Lock()
+
+    def told(rank: int, line: str) -> None:
+        with say:
+            click.echo(line if rank == 0 else f"rank {rank}: {line}", nl=False, err=flags["json_file"] == STDOUT)
+
+    rounds = run_ranks(str(script), flags["arguments"], flags["ranks"], flags["max_restarts"], environment, told)
+    lines = _reports(kept, flags["ranks"])
+    report = {
+        "ranks": flags["ranks"],
+        "rounds": [{"codes": each.codes, "stopped": each.stopped} for each in rounds],
+        "events": lines,
+    }
+    wrong = _tell(lines, rounds, kept, to_stderr=flags["json_file"] == STDOUT)
+    write_json(flags["json_file"], report)
+    if not (kept / "call").exists() and flags["save"] is None:
+        for path in kept.iterdir():
+            path.unlink()
+        kept.rmdir()
+    if wrong or rounds[-1].failed:
+        ctx.exit(1)
+
+
+def _script(flags: dict[str, Any]) -> TrainingScript | None:
+    """Put together the script's file and the flags that add to it."""
+    script = TrainingScript() if flags["faults"] is None else TrainingScript.load(flags["faults"])
+    left_out = list(script.leave_out)
+    for text in flags["leave_out"]:
+        rank, _, instruction = text.partition(":")
+        if not rank.isdecimal() or not instruction:
+            raise ArgumentError(f"--leave-out is RANK:INSTRUCTION, such as 1:INVALIDATE, not {text!r}")
+        try:
+            left_out.append(LeftOut(rank=int(rank), instruction=instruction))
+        except ValueError:
+            raise ArgumentError(f"--leave-out {text}: there is no instruction {instruction!r}") from None
+    script = script.model_copy(update={"leave_out": tuple(left_out)})
+    script.check(ranks=flags["ranks"], backend=flags["backend"])
+    return script if script.faults or script.leave_out else None
+
+
+def _pool(flags: dict[str, Any]) -> dict[str, str]:
+    """Check what the flags say of the pool, and give it as the ranks' environment has it."""
+    MemorySpec(flags["backend"], seed=flags["adversary"], devices=flags["devices"])
+    if flags["pace"] and flags["config"]:
+        raise ArgumentError("--pace names a topology itself: leave out --config")
+    config = flags["pace"] or flags["config"]
+    if config:
+        Topology.load(config)
+    given = {
+        "BACKEND": flags["backend"],
+        "SEED": flags["adversary"],
+        "DEVICES": ":".join(flags["devices"]),
+        "TOPOLOGY": config,
+        "CARD_BYTES": flags["card_bytes"],
+        "INTEGRITY": flags["integrity"],
+        "TIME_SCALE": "auto" if flags["pace"] else None,
+    }
+    return {f"CXLEMU_{name}": str(value) for name, value in given.items() if value not in (None, "")}
+
+
+def _reports(folder: Path, ranks: int) -> list[dict[str, Any]]:
+    """Read what the ranks reported, in the order of time. A line that a killed rank left half is passed over."""
+    found = []
+    for rank in range(ranks):
+        path = folder / f"rank-{rank}.jsonl"
+        for line in path.read_text().splitlines() if path.exists() else ():
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                continue
+    return sorted(found, key=lambda event: float(event["at"]))
+
+
+def _tell(events: list[dict[str, Any]], rounds: list[Round], kept: Path, *, to_stderr: bool) -> bool:
+    """Print what happened. Returns whether a result was wrong."""
+    wrong = [event for event in events if event["kind"] in ("difference", "replicas")]
+    for event in wrong:
+        click.echo(f"wrong: {event['sentence']}", err=True)
+        if event["kind"] == "difference":
+            click.echo(f"again, alone: cxlemu torchrun --replay {kept / 'call'}", err=True)
+    happened = [event for event in events if event["kind"] == "fault"]
+    if not happened and not any(each.failed for each in rounds):
+        return bool(wrong)
+    begin = min((float(event["at"]) for event in happened), default=None)
+    table = Table("rank", "round", "what", "after", box=None)
+    for event in events:
+        if event["kind"] in ("fault", "error"):
+            what = (
+                f"fault: {event['what']}" if event["kind"] == "fault" else str(event["text"]).splitlines()[0][:LINE_MAX]
+            )
+            table.add_row(str(event["rank"]), _round_of(event, rounds), what, _after(float(event["at"]), begin))
+    for number, each in enumerate(rounds):
+        for rank, code in each.codes.items():
+            if code < 0:
+                what = "stopped by cxlemu torchrun" if rank in each.stopped else f"ended by signal {-code}"
+                table.add_row(str(rank), str(number), what, _after(each.ended[rank], begin))
+    shown = console()
+    shown.stderr = to_stderr
+    shown.print(table)
+    return bool(wrong)
+
+
+def _round_of(event: dict[str, Any], rounds: list[Round]) -> str:
+    for number, each in enumerate(rounds):
+        if float(event["at"]) <= max(each.ended.values()) + 0.5:
+            return str(number)
+    return str(len(rounds) - 1)
+
+
+def _after(at: float, begin: float | None) -> str:
+    return "" if begin is None else f"{at - begin:.2f} s"
+
+
+def _replay(folder: Path) -> int:
+    """Make a kept call again. Returns the exit code."""
+    from faults.torch.saved import load, replay
+
+    its, inputs = load(folder)
+    click.echo(f"kept: {its.sentence}")
+    found = replay(its, inputs)
+    for sentence in found:
+        click.echo(f"wrong again: {sentence}")
+    if not found:
+        click.echo("right this time: the call alone, after calls of other bytes, gives what it must")
+    return 1 if found else 0

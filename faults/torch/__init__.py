@@ -1,0 +1,1 @@
+"""Training scripts under test: ``cxlemu torchrun``. The command imports no PyTorch; the ranks that it starts do."""

@@ -1,0 +1,144 @@
+"""A call whose result is wrong: which one, on which rank, from which element on, and which instruction made it so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from collectives.communicator.arrays import Array
+from collectives.communicator.planner import CallArguments
+from cxlemu.errors import CxlemuError
+from cxlemu.plan import Kind, Op, Plan
+from cxlemu.plan.text import text
+from faults.prove import prove
+
+OUTPUT = 1  # of a part's buffers
+
+
+@dataclass(frozen=True)
+class ShadowedCall:
+    """A call of a process group.
+
+    Attributes:
+        group: The group's name.
+        number: Which of the group's calls that carry data, from 1.
+        collective: Its name.
+        op: The reduction; "none" where there is none.
+        root: The root's rank in the group.
+        dtype: The elements' type, as plans name it.
+        elements: How many elements this rank brings.
+        ranks: The group's size.
+    """
+
+    group: str
+    number: int
+    collective: str
+    op: str
+    root: int
+    dtype: str
+    elements: int
+    ranks: int
+
+    def __str__(self) -> str:
+        op = "" if self.op == "none" else f" {self.op}"
+        return f"call {self.number} of group {self.group}, {self.collective}{op} of {self.elements} x {self.dtype}"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first call whose result is not what it must be.
+
+    Attributes:
+        call: The call.
+        rank: The first rank in the group with a wrong result.
+        element: The first wrong element of its result.
+        count: How many of its elements are wrong.
+        of: How many elements its result has.
+        got: The wrong element.
+        right: What it must be.
+        instruction: The instruction that stored the element; "" on other ranks, and where none is found.
+        reason: Why the rank's plan can store something else, as the prover has it; "" where it finds nothing.
+    """
+
+    call: ShadowedCall
+    rank: int
+    element: int
+    count: int
+    of: int
+    got: str
+    right: str
+    instruction: str = ""
+    reason: str = ""
+
+    @classmethod
+    def explained(
+        cls,
+        call: ShadowedCall,
+        rank: int,
+        element: int,
+        count: int,
+        of: int,
+        got: str,
+        right: str,
+        comm: Any,
+        x: Array,
+        out: Array | None,
+        as_run: Callable[[Plan], Plan],
+    ) -> Difference:
+        """Describe a difference, and on the rank that has it also look for the instruction.
+
+        Args:
+            call: The call.
+            rank: The rank that has it; the others up to ``right`` are attributes as well.
+            element: The first wrong element.
+            count: How many are wrong.
+            of: How many there are.
+            got: The wrong element.
+            right: What it must be.
+            comm: The communicator.
+            x: What was passed to the call.
+            out: Where its result went.
+            as_run: Makes of a plan what the ranks ran, where a script lets them leave out instructions.
+        """
+        instruction = reason = ""
+        if rank == comm.rank and out is not None:
+            plan = _plan_of(comm, call, x, out)
+            if plan is not None:
+                instruction = _storing(plan, rank, element * out.itemsize)
+                reason = prove(as_run(plan)).reason
+        return cls(call, rank, element, count, of, got, right, instruction, reason)
+
+    def sentence(self) -> str:
+        """Say what is wrong, in a sentence or two."""
+        where = f"rank {self.rank}, element {self.element}: {self.got} instead of {self.right}"
+        told = f"{self.call} differs from Gloo: {where} ({self.count} of {self.of} elements are wrong)"
+        if self.instruction:
+            told += f"; stored by {self.instruction}"
+        if self.reason:
+            told += f"; the prover: {self.reason}"
+        return told
+
+    def plain(self) -> dict[str, Any]:
+        """Give the difference as JSON has it."""
+        return asdict(self)
+
+
+def _plan_of(comm: Any, call: ShadowedCall, x: Array, out: Array) -> Plan | None:
+    try:
+        plan: Plan = comm._planner.collective(CallArguments(call.collective, x, out, call.op, call.root, "auto")).plan
+        return plan
+    except (CxlemuError, KeyError):
+        return None  # a call made of several
+
+
+def _storing(plan: Plan, rank: int, byte: int) -> str:
+    found = ""
+    for stream in plan.part(rank).streams:
+        for at, i in enumerate(stream.instructions):
+            target = i.dst
+            if target.kind != Kind.BUFFER or target.id != OUTPUT or i.op in (Op.RECORD, Op.AWAIT):
+                continue
+            if target.offset <= byte < target.offset + i.nbytes:
+                found = f"rank {rank} {stream.name}:{at} {text(i, plan, rank)}"
+    return found

@@ -1,0 +1,95 @@
+"""What a rank under ``cxlemu torchrun`` does with every process group: faults, comparison, reports."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collectives.communicator.arrays import Array
+from collectives.communicator.communicator import Communicator
+from cxlemu.engines import Engine, engine_for
+from cxlemu.engines.native import NativeEngine
+from cxlemu.plan import Op, Plan
+from cxlemu.world import RankContext
+from faults.inject.fault_engine import armed
+from faults.inject.injection import Happened
+from faults.inject.script import Script
+from faults.torch.compare import Compared, Gloo
+from faults.torch.difference import Difference
+from faults.torch.leaving_out import LeavingOut, without
+from faults.torch.saved import save
+from faults.torch.script import TrainingScript
+from faults.torch.settings import Settings
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+
+class TrainingHarness:
+    """The harness of one rank: see `collectives.torch.harness.Harness`.
+
+    Args:
+        settings: What ``cxlemu torchrun`` asks for.
+        rank: This rank in the world.
+    """
+
+    def __init__(self, settings: Settings, rank: int) -> None:
+        self.settings, self.rank = settings, rank
+        self._script = TrainingScript() if settings.script is None else TrainingScript.load(Path(settings.script))
+        self._report = Path(settings.folder, f"rank-{rank}.jsonl")
+
+    def tell(self, kind: str, **what: Any) -> None:
+        """Add a line to this rank's report: what happened, and when."""
+        line = json.dumps({"kind": kind, "rank": self.rank, "at": time.time(), **what}) + "\n"
+        with self._report.open("a") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def engine(self, context: RankContext, group: str) -> str | Engine:
+        """Make the engine of a group: with the script's faults where it has some for the group, else the native one."""
+        its = [fault for fault in self._script.faults if fault.group == group]
+        if its and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+            faults = tuple(fault.alone() for fault in its)
+
+            def emit(message: object) -> None:
+                if isinstance(message, Happened):
+                    self.tell("fault", what=str(its[message.fault]), group=group)
+
+            telling = replace(context, emit=emit)
+            return armed(telling, "native", Script(seed=self._script.seed, faults=faults))
+        left_out = self._left_out(self.rank)
+        if not left_out:
+            return "native"
+        inner = engine_for("native", context.backend, context.memory, context.pool.cards, context.pacer)
+        assert isinstance(inner, NativeEngine)
+        return LeavingOut.like(inner, left_out)
+
+    def around(self, comm: Communicator, group: str, store: Store) -> Any:
+        """Shadow a group's communicator on Gloo, where that is asked for."""
+        if not self.settings.compare or comm.size == 1:
+            return comm
+
+        def found(difference: Difference, inputs: list[Array]) -> None:
+            if difference.rank == comm.rank:
+                folder = Path(self.settings.folder, "call")
+                left_out = [each.model_dump() for each in self._script.leave_out]
+                save(folder, difference, inputs, comm, left_out)
+                self.tell("difference", sentence=difference.sentence(), **difference.plain())
+
+        return Compared(comm, group, Gloo(store, comm.rank, comm.size), found, partial(self._as_run, comm.members))
+
+    def _as_run(self, members: Sequence[int], plan: Plan) -> Plan:
+        for rank, member in enumerate(members):
+            if ops := self._left_out(member):
+                plan = plan.with_part(without(plan.part(rank), ops))
+        return plan
+
+    def _left_out(self, rank: int) -> frozenset[Op]:
+        return frozenset(Op[each.instruction] for each in self._script.leave_out if each.rank == rank)

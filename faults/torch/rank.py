@@ -1,0 +1,75 @@
+"""One rank of ``cxlemu torchrun``: takes hold of torch.distributed, then runs the training script as it is.
+
+    python -m faults.torch.rank SCRIPT [ARGUMENT]...
+
+The launcher's settings are in the folder that CXLEMU_TORCHRUN names.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import runpy
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+import collectives.torch  # noqa: F401  (registers the backend where torch does not load it itself)
+from collectives.torch.harness import Installed
+from collectives.torch.options import Options
+from cxlemu.world.processes import die_with
+from faults.torch.digests import watch_replicas
+from faults.torch.harness import TrainingHarness
+from faults.torch.settings import PARENT, Settings
+
+
+def main(script: str, *arguments: str) -> None:
+    """Run a training script, and report how it ended.
+
+    Args:
+        script: The script's file.
+        arguments: Its own arguments.
+    """
+    die_with(int(os.environ[PARENT]))
+    settings = Settings.of_environment()
+    harness = TrainingHarness(settings, int(os.environ["RANK"]))
+    Installed.harness = harness
+    every_group_is_cxl()
+    if settings.digests:
+        watch_replicas(harness, settings.digests)
+    sys.argv = [script, *arguments]
+    sys.path[0] = str(Path(script).resolve().parent)
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as stop:
+        harness.tell("end", code=stop.code if isinstance(stop.code, int) else int(stop.code is not None))
+        raise
+    except BaseException as error:
+        line = "".join(traceback.format_exception_only(error)).strip()
+        harness.tell("error", type=type(error).__name__, text=line)
+        raise
+    harness.tell("end", code=0)
+
+
+def every_group_is_cxl() -> None:
+    """Let every group be made by cxl, whatever backend the program asks for."""
+    c10d = dist.distributed_c10d
+    make = c10d._new_process_group_helper
+
+    taken = inspect.signature(make)
+
+    def made_by_cxl(*given: Any, **named: Any) -> Any:
+        call = taken.bind(*given, **named)
+        call.arguments["backend"] = c10d.Backend("cxl")
+        if not isinstance(call.arguments.get("backend_options"), Options):
+            call.arguments["backend_options"] = None  # they are another backend's
+        return make(*call.args, **call.kwargs)
+
+    c10d._new_process_group_helper = made_by_cxl
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

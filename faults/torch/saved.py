@@ -1,0 +1,216 @@
+"""A call that went wrong, kept as NumPy files and JSON, and made again alone.
+
+A folder has ``call.json`` and ``input-K.npy``, the bytes that rank K passed. Nothing in it is executed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collectives.checking.oracle import gives_output
+from collectives.communicator.arrays import Array
+from collectives.communicator.communicator import Communicator
+from collectives.contracts import COLLECTIVES
+from cxlemu.cli.output import read_json
+from cxlemu.engines import engine_for
+from cxlemu.engines.native import NativeEngine
+from cxlemu.errors import ArgumentError
+from cxlemu.memory import MemorySpec
+from cxlemu.memory.adversary import AdversaryRates
+from cxlemu.plan import DTYPE_NAMES, DTYPES, Call, Op, RedOp
+from cxlemu.plan.reduction import fold
+from cxlemu.pool.superblock import RANKS_MAX
+from cxlemu.world import RankContext, launch
+from faults.torch.difference import Difference
+from faults.torch.leaving_out import LeavingOut
+
+INPUT_BYTES_MAX = 1 << 30
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class SavedCall:
+    """What ``call.json`` says.
+
+    Attributes:
+        format: FORMAT.
+        sentence: What went wrong.
+        collective: The collective.
+        op: The reduction, or "none".
+        root: The root.
+        dtype: The elements' type.
+        ranks: The group's size.
+        topology: The topology's name.
+        backend: The memory.
+        seed: Of the adversary, or None.
+        rates: Of the adversary.
+        card_bytes: Of each card.
+        leave_out: Instructions that ranks left out.
+    """
+
+    format: int
+    sentence: str
+    collective: str
+    op: str
+    root: int
+    dtype: str
+    ranks: int
+    topology: str
+    backend: str
+    seed: int | None
+    rates: dict[str, float]
+    card_bytes: int
+    leave_out: list[dict[str, Any]]
+
+
+def save(
+    folder: Path, difference: Difference, inputs: Sequence[Array], comm: Communicator, leave_out: list[dict[str, Any]]
+) -> None:
+    """Keep a call that went wrong.
+
+    Args:
+        folder: Where; it is made.
+        difference: What went wrong.
+        inputs: What each rank passed.
+        comm: The communicator.
+        leave_out: Instructions that ranks left out.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    context, call = comm._context, difference.call
+    spec = context.world.memory if context.world is not None else MemorySpec()
+    its = SavedCall(
+        FORMAT,
+        difference.sentence(),
+        call.collective,
+        call.op,
+        call.root,
+        call.dtype,
+        call.ranks,
+        context.topology.name,
+        spec.kind,
+        spec.seed,
+        asdict(spec.rates),
+        context.pool.card_bytes,
+        leave_out,
+    )
+    for rank, array in enumerate(inputs):
+        np.save(folder / f"input-{rank}.npy", array.reshape(-1).view(np.uint8), allow_pickle=False)
+    (folder / "call.json").write_text(json.dumps(asdict(its), indent=1))
+
+
+def load(folder: Path) -> tuple[SavedCall, list[Array]]:
+    """Read a call that was kept.
+
+    Returns:
+        The call, and what each rank passed.
+
+    Raises:
+        ArgumentError: The folder has no such call, or it is damaged.
+    """
+    plain = read_json(folder / "call.json", "--replay")
+    if not isinstance(plain, dict) or set(plain) != {f.name for f in fields(SavedCall)} or plain["format"] != FORMAT:
+        raise ArgumentError(f"--replay {folder}: call.json is not of a call that cxlemu torchrun saved")
+    its = SavedCall(**plain)
+    if its.dtype not in DTYPES or its.collective not in COLLECTIVES or its.op not in ("none", *map(_lower, RedOp)):
+        raise ArgumentError(f"--replay {folder}: there is no call {its.collective} {its.op} of {its.dtype}")
+    if not isinstance(its.ranks, int) or not 1 <= its.ranks <= min(64, RANKS_MAX):
+        raise ArgumentError(f"--replay {folder}: {its.ranks!r} ranks are not 1 to 64")
+    inputs = []
+    for rank in range(its.ranks):
+        path = folder / f"input-{rank}.npy"
+        if not path.is_file() or path.stat().st_size > INPUT_BYTES_MAX:
+            raise ArgumentError(f"--replay {folder}: {path.name} is missing, or larger than {INPUT_BYTES_MAX} bytes")
+        try:
+            raw = np.load(path, allow_pickle=False)
+            inputs.append(np.ascontiguousarray(raw, np.uint8).reshape(-1).view(DTYPES[its.dtype]))
+        except (ValueError, OSError, EOFError) as error:
+            raise ArgumentError(f"--replay {folder}: {path.name} is damaged: {error}") from None
+    return its, inputs
+
+
+def _lower(op: RedOp) -> str:
+    return op.name.lower()
+
+
+def replay(its: SavedCall, inputs: Sequence[Array]) -> list[str]:
+    """Make a kept call again, alone, after as many calls like it as fill the ring with other bytes.
+
+    Args:
+        its: The call.
+        inputs: What each rank passes.
+
+    Returns:
+        For each rank with a wrong result, a sentence.
+
+    Raises:
+        CxlemuError: What the call raises.
+    """
+    call = Call(its.collective, "", its.ranks, 0, its.dtype, its.op, its.root)
+    rates = AdversaryRates(**its.rates)
+    memory = MemorySpec(its.backend, seed=its.seed, rates=rates) if its.seed is not None else MemorySpec(its.backend)
+
+    def main(context: RankContext) -> str:
+        ops = frozenset(Op[each["instruction"]] for each in its.leave_out if each["rank"] == context.rank)
+        inner = engine_for("native", context.backend, context.memory, context.pool.cards, context.pacer)
+        assert isinstance(inner, NativeEngine)
+        with Communicator.world(context, engine=LeavingOut.like(inner, ops) if ops else inner) as comm:
+            share = inputs[call.root].size // comm.size
+            other = [np.zeros_like(each) for each in inputs]
+            for _ in range(comm.layout.slots):
+                _made(comm, call, other[comm.rank], share)
+            got = _made(comm, call, inputs[comm.rank], share)
+            comm.barrier()
+        if not gives_output(call, context.rank):
+            return ""
+        right = _right(call, context.rank, inputs)
+        differ = np.flatnonzero((got.view(np.uint8) != right.view(np.uint8)).reshape(-1, got.itemsize).any(axis=1))
+        if not differ.size:
+            return ""
+        at = int(differ[0])
+        return (
+            f"rank {context.rank}, element {at}: {got[at]} instead of {right[at]} ({differ.size} of {got.size} wrong)"
+        )
+
+    found = launch(main, ranks=its.ranks, topology=its.topology, memory=memory, how="threads")
+    return [sentence for sentence in found if sentence]
+
+
+def _made(comm: Communicator, call: Call, x: Array, share: int) -> Array:
+    x = x.copy()
+    match call.collective:
+        case "all_reduce":
+            result = comm.all_reduce(x, call.redop)
+        case "reduce":
+            result = comm.reduce(x, call.redop, root=call.root)
+        case "reduce_scatter":
+            result = comm.reduce_scatter(x, call.redop)
+        case "broadcast":
+            result = comm.broadcast(x, root=call.root)
+        case "scatter":
+            result = comm.scatter(x, np.empty(share, x.dtype), root=call.root)
+        case "gather":
+            result = comm.gather(x, root=call.root)
+        case _:
+            result = getattr(comm, call.collective)(x)
+    return np.empty(0, x.dtype) if result is None else np.asarray(result).reshape(-1)
+
+
+def _right(call: Call, rank: int, inputs: Sequence[Array]) -> Array:
+    size = call.ranks
+    blocks = [each.reshape(size, -1)[rank] for each in inputs] if call.collective in _BLOCKS else list(inputs)
+    if call.collective in ("broadcast", "scatter"):
+        return np.asarray(blocks[call.root])
+    if call.redop == "none":
+        return np.concatenate(blocks)
+    parts = [np.ascontiguousarray(each).view(np.uint8) for each in blocks]
+    divisor = size if call.redop == "avg" else 1
+    return fold(DTYPE_NAMES.index(call.dtype), RedOp[call.redop.upper()], parts, divisor).view(DTYPES[call.dtype])
+
+
+_BLOCKS = ("reduce_scatter", "scatter", "all_to_all")

@@ -1,0 +1,88 @@
+"""A fault script for training: what happens at which call of which process group. Data, never code.
+
+    seed: 7
+    leave_out:
+      - {rank: 1, instruction: INVALIDATE}
+    faults:
+      - {kind: kill, rank: 1, group: "0", when: {call: 20, instruction: 0}}
+      - {kind: stall, rank: 2, when: {call: 30, instruction: 0}, seconds: 0.5}
+
+Group "0" is the world, and its calls are counted from 0. Kinds of faults are those of ``cxlemu run --faults``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, field_validator
+
+from cxlemu.errors import ConfigError
+from cxlemu.memory.backend import BACKENDS
+from cxlemu.plan import Op
+from cxlemu.topology.document import Document
+from cxlemu.topology.fields import Misplaced, Model, closest, validated
+from faults.inject.fault import FAULTS, Fault
+from faults.inject.script import FAULTS_MAX
+
+Rank = Annotated[int, Field(ge=0, le=65535)]
+
+
+class GroupFault(Fault):
+    """A fault, and the process group at whose call it happens."""
+
+    group: Annotated[str, Field(max_length=64)] = Field(default="0", description="torch's name of the group")
+
+    def alone(self) -> Fault:
+        """Return the fault without its group, as one communicator takes it."""
+        return Fault.model_validate(self.model_dump(exclude={"group"}, exclude_none=True))
+
+
+class LeftOut(Model):
+    """A kind of instruction that a rank never executes, in any call of any group."""
+
+    rank: Rank = Field(description="the rank in the world")
+    instruction: str = Field(description="the instruction, such as INVALIDATE")
+
+    @field_validator("instruction")
+    @classmethod
+    def _exists(cls, name: str) -> str:
+        if name not in Op.__members__:
+            raise Misplaced((), f"is {name!r}, but there is no such instruction; {closest(name, Op.__members__)}")
+        return name
+
+
+class TrainingScript(Model):
+    """A whole script; immutable."""
+
+    seed: Annotated[int, Field(ge=0, lt=10**18)] = Field(default=0, description="of everything that is random")
+    leave_out: Annotated[tuple[LeftOut, ...], Field(strict=False, max_length=FAULTS_MAX)] = Field(
+        default=(), description="instructions that ranks leave out"
+    )
+    faults: Annotated[tuple[GroupFault, ...], Field(strict=False, max_length=FAULTS_MAX)] = Field(
+        default=(), description="what happens, in any order"
+    )
+
+    @classmethod
+    def load(cls, path: Path) -> TrainingScript:
+        """Read a script from a file. Raises ConfigError: one sentence says where and what is wrong with it."""
+        return validated(cls, Document.read(path, "fault script"))
+
+    def check(self, *, ranks: int, backend: str) -> None:
+        """Check that every fault can happen in a world.
+
+        Args:
+            ranks: Number of ranks.
+            backend: Name of the backend.
+
+        Raises:
+            ConfigError: A fault cannot happen.
+        """
+        for number, fault in enumerate(self.faults):
+            if fault.rank >= ranks:
+                raise ConfigError(f"faults[{number}].rank is {fault.rank}, but ranks are numbered 0 to {ranks - 1}")
+            if FAULTS[fault.kind].emulated and not BACKENDS[backend].emulates_caches:
+                raise ConfigError(f"faults[{number}].kind {fault.kind} needs emulated memory, not {backend!r}")
+        for number, left in enumerate(self.leave_out):
+            if left.rank >= ranks:
+                raise ConfigError(f"leave_out[{number}].rank is {left.rank}, but ranks are numbered 0 to {ranks - 1}")
