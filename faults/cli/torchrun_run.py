@@ -37,7 +37,7 @@ def run(ctx: click.Context, /, **flags: Any) -> None:
         raise ArgumentError(f"{script} is no file: name the training script")
     if importlib.util.find_spec("torch") is None:
         raise ArgumentError("torchrun needs PyTorch: pip install cxlemu[torch]")
-    faults = _script(flags)
+    faults, pool = _script(flags), _pool(flags)
     kept = flags["save"] or Path(tempfile.mkdtemp(prefix="torchrun-", dir="."))
     kept.mkdir(parents=True, exist_ok=True)
     if faults is not None:
@@ -49,7 +49,7 @@ def run(ctx: click.Context, /, **flags: Any) -> None:
         script=None if faults is None else str((kept / "script.json").resolve()),
     )
     settings.write()
-    environment = {**os.environ, **_pool(flags), VARIABLE: settings.folder}
+    environment = {**os.environ, **pool, VARIABLE: settings.folder}
     environment.setdefault("OMP_NUM_THREADS", "1")
     say = threading.Lock()
 
