@@ -21,7 +21,8 @@ def as_torch(error: CxlemuError, rank: int, call: str) -> Exception:
     """
     if isinstance(error, InputError):
         return ValueError(f"cxl: {call} on rank {rank}: {error}")
-    silent = isinstance(error, DeadlineError) and not isinstance(error, PeerLostError)
+    gone = isinstance(error, PeerLostError) and "no sign of life" not in str(error)
+    silent = isinstance(error, DeadlineError) and not gone
     how = "Timed out waiting: " if silent else ""
     failed: Exception = DistBackendError(f"cxl: rank {rank} in {call}: {how}{error}")
     return failed

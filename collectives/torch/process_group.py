@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from collectives.communicator.messages.requests import ANY, Request
 from collectives.torch import tensors as of
 from collectives.torch.errors import as_torch
 from collectives.torch.harness import Installed
+from collectives.torch.messages import Message, Progress, received
 from collectives.torch.monitored import monitored_barrier
 from collectives.torch.options import Options
 from collectives.torch.verbs import GroupVerbs, Run
@@ -37,7 +40,7 @@ class CxlGroup(GroupVerbs):
         self._options = options
         self._number = 0  # of the last call
         self._barriers = 0
-        self._coalesced: list[Work] | None = None
+        self._coalesced: list[Work | Message] | None = None
         self._error: BaseException | None = None
         try:
             self._pool: GroupPool | None = open_pool(
@@ -52,6 +55,7 @@ class CxlGroup(GroupVerbs):
             self.comm = Installed.harness.around(self.comm, self._name, self._store)
         self._order = CallOrder(self._name)
         self._done = Ended(self._order)
+        self._progress = Progress()
         _groups.append(self)
 
     # --- calls ------------------------------------------------------------------------------------------------
@@ -94,17 +98,37 @@ class CxlGroup(GroupVerbs):
 
     # --- point to point ---------------------------------------------------------------------------------------
 
-    def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> Work:
-        """Send a tensor to a rank."""
-        raise dist.DistBackendError("cxl: send and receive are not there yet: use gloo for them")
+    def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> Message:
+        """Send a tensor to a rank of the group."""
+        (tensor,) = tensors
+        of.check(tensor)
+        post = partial(self.comm.isend, of.as_array(of.dense(tensor)), dst, tag)
+        return self._message(f"send to {dst}, tag {tag},", tensor, post)
 
-    def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> Work:
-        """Receive a tensor from a rank."""
-        raise dist.DistBackendError("cxl: send and receive are not there yet: use gloo for them")
+    def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> Message:
+        """Receive a tensor from a rank of the group."""
+        (tensor,) = tensors
+        of.check(tensor)
+        post = partial(received, self.comm, tensor, src, tag)
+        return self._message(f"recv {'' if src == ANY else f'from {src}'}, tag {tag},", tensor, post)
 
-    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Work:
-        """Receive a tensor from any rank."""
-        raise dist.DistBackendError("cxl: send and receive are not there yet: use gloo for them")
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Message:
+        """Receive a tensor from any rank of the group."""
+        return self.recv(tensors, ANY, tag)
+
+    def _message(self, name: str, tensor: torch.Tensor, post: Callable[[], Request]) -> Message:
+        def called() -> str:
+            return f"{name} of {of.describe(tensor)} in group {self._name}"
+
+        try:
+            request = post()
+        except CxlemuError as error:
+            raise self._failed(error, called()) from error
+        self._progress.watch(request)
+        message = Message(request, [tensor], called, self._failed)
+        if self._coalesced is not None:
+            self._coalesced.append(message)
+        return message
 
     # --- what torch asks of a group ---------------------------------------------------------------------------
 

@@ -1,0 +1,141 @@
+"""Send and receive as torch calls them, on the communicator's messages.
+
+Messages make progress while any thread of their rank waits for one. A program may do something else between `isend` and
+its wait, so messages that nobody waits for are moved on by a thread, which exists while there are any.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from collectives.communicator.messages.requests import Request
+from collectives.torch import tensors as of
+from cxlemu.errors import CxlemuError
+
+PAUSE_S = 0.001
+
+
+class Message(dist._Work):  # type: ignore[misc]
+    """A message under way.
+
+    Args:
+        request: The communicator's request.
+        tensors: The tensor, as torch's futures have it.
+        name: Says in an error what was called.
+        failed: Makes torch's error of ours.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        tensors: list[Tensor],
+        name: Callable[[], str],
+        failed: Callable[[CxlemuError, str], Exception],
+    ) -> None:
+        super().__init__()
+        self.request, self._tensors, self._name, self._failed = request, tensors, name, failed
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until the message came, or left.
+
+        Raises:
+            DistBackendError: It failed, or did neither within ``timeout``.
+        """
+        seconds = timeout.total_seconds() if timeout is not None else 0.0
+        try:
+            self.request.wait(seconds if seconds > 0 else None)
+        except CxlemuError as error:
+            raise self._failed(error, self._name()) from error
+        except TimeoutError as error:
+            raise dist.DistBackendError(f"cxl: {self._name()}: Timed out after {seconds:g} s") from error
+        return True
+
+    def synchronize(self) -> None:
+        """Wait as `wait` does."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether the message came, or left, or failed."""
+        return self.request.test()
+
+    def is_success(self) -> bool:
+        """Whether the message came, or left."""
+        return self.request.status is not None
+
+    def exception(self) -> BaseException | None:
+        """Return what ended the message, or None."""
+        return self.request.error
+
+    def result(self) -> list[Tensor]:
+        """Return the tensor. Waits for it."""
+        self.wait()
+        return self._tensors
+
+    def source_rank(self) -> int:
+        """Return the rank in the group from which the message came; of a send this rank. Waits for it."""
+        self.wait()
+        assert self.request.status is not None
+        return self.request.status.source
+
+    _source_rank = source_rank
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """Return a future of the tensor."""
+        ends: Any = torch.futures.Future()
+        future = ends.then(lambda _: self.result())
+        self.request.add_done_callback(lambda _: ends.set_result(None))
+        return future
+
+
+class Progress:
+    """Moves on what nobody waits for."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Lock()
+        self._pending: list[Request] = []
+        self._runs = False
+
+    def watch(self, request: Request) -> None:
+        """Move a request on until it is done."""
+        if request.done:
+            return
+        with self._changed:
+            self._pending.append(request)
+            if not self._runs:
+                self._runs = True
+                threading.Thread(target=self._move, name="cxl messages", daemon=True).start()
+
+    def _move(self) -> None:
+        while True:
+            time.sleep(PAUSE_S)
+            with self._changed:
+                self._pending = [request for request in self._pending if not request.done]
+                if not self._pending:
+                    self._runs = False
+                    return
+                first = self._pending[0]
+            first.test()  # which moves all of them on
+
+
+def received(comm: Any, tensor: Tensor, source: int, tag: int) -> Request:
+    """Post a receive, into a tensor that need not be dense.
+
+    Args:
+        comm: The communicator.
+        tensor: Where the message goes.
+        source: The rank that sends it, or `ANY`.
+        tag: Its tag.
+    """
+    place = of.dense(tensor)
+    request: Request = comm.irecv(of.as_array(place), source, tag)
+    if place is not tensor:
+        request.add_done_callback(lambda its: None if its.status is None else of.store(place, tensor))
+    return request
