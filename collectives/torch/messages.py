@@ -23,7 +23,7 @@ from cxlemu.errors import CxlemuError
 PAUSE_S = 0.001
 
 
-class Message(dist._Work):  # type: ignore[misc]
+class MessageWork(dist._Work):  # type: ignore[misc]
     """A message under way.
 
     Args:

@@ -18,7 +18,7 @@ from collectives.communicator.messages.requests import ANY, Request
 from collectives.torch import tensors as of
 from collectives.torch.errors import as_torch
 from collectives.torch.harness import Installed
-from collectives.torch.messages import Message, Progress, received
+from collectives.torch.messages import MessageWork, Progress, received
 from collectives.torch.monitored import monitored_barrier
 from collectives.torch.options import Options
 from collectives.torch.verbs import GroupVerbs, Run
@@ -40,7 +40,7 @@ class CxlGroup(GroupVerbs):
         self._options = options
         self._number = 0  # of the last call
         self._barriers = 0
-        self._coalesced: list[Work | Message] | None = None
+        self._coalesced: list[Work | MessageWork] | None = None
         self._error: BaseException | None = None
         try:
             self._pool: GroupPool | None = open_pool(
@@ -98,25 +98,25 @@ class CxlGroup(GroupVerbs):
 
     # --- point to point ---------------------------------------------------------------------------------------
 
-    def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> Message:
+    def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> MessageWork:
         """Send a tensor to a rank of the group."""
         (tensor,) = tensors
         of.check(tensor)
         post = partial(self.comm.isend, of.as_array(of.dense(tensor)), dst, tag)
         return self._message(f"send to {dst}, tag {tag},", tensor, post)
 
-    def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> Message:
+    def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> MessageWork:
         """Receive a tensor from a rank of the group."""
         (tensor,) = tensors
         of.check(tensor)
         post = partial(received, self.comm, tensor, src, tag)
         return self._message(f"recv {'' if src == ANY else f'from {src}'}, tag {tag},", tensor, post)
 
-    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Message:
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> MessageWork:
         """Receive a tensor from any rank of the group."""
         return self.recv(tensors, ANY, tag)
 
-    def _message(self, name: str, tensor: torch.Tensor, post: Callable[[], Request]) -> Message:
+    def _message(self, name: str, tensor: torch.Tensor, post: Callable[[], Request]) -> MessageWork:
         def called() -> str:
             return f"{name} of {of.describe(tensor)} in group {self._name}"
 
@@ -125,7 +125,7 @@ class CxlGroup(GroupVerbs):
         except CxlemuError as error:
             raise self._failed(error, called()) from error
         self._progress.watch(request)
-        message = Message(request, [tensor], called, self._failed)
+        message = MessageWork(request, [tensor], called, self._failed)
         if self._coalesced is not None:
             self._coalesced.append(message)
         return message

@@ -28,7 +28,7 @@ Expected = Callable[[list[Array]], Array | None]
 GLOO_S = 1800.0
 
 
-class Gloo:
+class GlooShadow:
     """The group's ranks once more, through Gloo, for arrays.
 
     Args:
@@ -71,7 +71,7 @@ class Compared:
         self,
         comm: Any,
         group: str,
-        gloo: Gloo,
+        gloo: GlooShadow,
         found: Callable[[Difference, list[Array]], None],
         as_run: Callable[[Plan], Plan],
     ) -> None:

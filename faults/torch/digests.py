@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from cxlemu.errors import ContractError
-from faults.torch.compare import Gloo
+from faults.torch.compare import GlooShadow
 
 if TYPE_CHECKING:
     from faults.torch.harness import TrainingHarness
@@ -27,7 +27,7 @@ def watch_replicas(harness: TrainingHarness, every: int) -> None:
         every: The number of steps.
     """
     replicas: weakref.WeakSet[Any] = weakref.WeakSet()
-    paths: dict[str, Gloo] = {}
+    paths: dict[str, GlooShadow] = {}
     steps = 0
     begin = DistributedDataParallel.__init__
 
@@ -47,12 +47,12 @@ def watch_replicas(harness: TrainingHarness, every: int) -> None:
     register_optimizer_step_post_hook(after_step)
 
 
-def _compare(harness: TrainingHarness, model: Any, step: int, paths: dict[str, Gloo]) -> None:
+def _compare(harness: TrainingHarness, model: Any, step: int, paths: dict[str, GlooShadow]) -> None:
     group = model.process_group
     name = str(group.group_name)
     if name not in paths:
         store = dist.PrefixStore(f"digests/{name}/", dist.distributed_c10d._get_default_store())
-        paths[name] = Gloo(store, dist.get_rank(group), dist.get_world_size(group))
+        paths[name] = GlooShadow(store, dist.get_rank(group), dist.get_world_size(group))
     named = list(model.module.named_parameters())
     mine = np.frombuffer(b"".join(_digest(parameter) for _, parameter in named), np.uint64)
     others = paths[name].gather(mine)

@@ -20,7 +20,7 @@ from cxlemu.world import RankContext
 from faults.inject.fault_engine import armed
 from faults.inject.injection import Happened
 from faults.inject.script import Script
-from faults.torch.compare import Compared, Gloo
+from faults.torch.compare import Compared, GlooShadow
 from faults.torch.difference import Difference
 from faults.torch.leaving_out import LeavingOut, without
 from faults.torch.saved import save
@@ -83,7 +83,9 @@ class TrainingHarness:
                 save(folder, difference, inputs, comm, left_out)
                 self.tell("difference", sentence=difference.sentence(), **difference.plain())
 
-        return Compared(comm, group, Gloo(store, comm.rank, comm.size), found, partial(self._as_run, comm.members))
+        return Compared(
+            comm, group, GlooShadow(store, comm.rank, comm.size), found, partial(self._as_run, comm.members)
+        )
 
     def _as_run(self, members: Sequence[int], plan: Plan) -> Plan:
         for rank, member in enumerate(members):
