@@ -82,15 +82,14 @@ class ShmPool(Pool):
             ArgumentError: A value is impossible.
             PoolError: The name is taken, /dev/shm has no room or the NUMA node is absent; nothing is left behind.
         """
-        name = f"{os.getpid()}-{secrets.token_hex(3)}" if name is None else name
+        name = f"{os.getpid()}-{os.geteuid()}-{secrets.token_hex(4)}" if name is None else name
         segments.check_pool_name(name)
         geometry = Geometry(cards, hosts, max_ranks, card_bytes, interleave_bytes)
         if flaw := geometry.flaw():
             raise ArgumentError(f"a pool cannot be made so: {flaw}")
         if numa_node is not None:
             numa.check_node(numa_node)
-        if existing := segments.find(name):
-            raise PoolError(f"{existing[0]} exists already: {segments.taken(name)}")
+        _refuse_taken(name, geometry)
         _check_room(geometry, 0 if clocks is None else clocks.nbytes, beside_bytes)
 
         made: list[Segment] = []
@@ -297,6 +296,16 @@ def open_card(segment: Segment) -> tuple[Superblock, Bytes]:
             expected = superblock.geometry.card_bytes
             raise PoolError(f"{segment} has {nbytes} bytes, its superblock says {expected}")
         return superblock, segments.map_shared(fd, nbytes)
+
+
+def _refuse_taken(name: str, geometry: Geometry) -> None:
+    """Refuse a name that is taken; files of another user matter only where this pool would have its own."""
+    sizes = {"card": geometry.cards, "host": geometry.hosts, "clock": 1}
+    for segment in segments.find(name):
+        if segments.is_ours(segment):
+            raise PoolError(f"{segment} exists already: {segments.taken(name)}")
+        if segment.index < sizes[segment.kind]:
+            raise PoolError(f"{segment} belongs to another user: choose another name than {name}")
 
 
 def _check_room(geometry: Geometry, clocks_bytes: int, beside_bytes: int) -> None:

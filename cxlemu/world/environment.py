@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from cxlemu.capacity.lease import lease_for
 from cxlemu.engines.pace import Pace
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import WORST_CASE, MemorySpec
+from cxlemu.pool.jobs import pool_of_job, refuse_second_run
 from cxlemu.pool.pool import Pool
 from cxlemu.pool.superblock import RANKS_MAX
 from cxlemu.topology import Topology
@@ -87,7 +89,7 @@ class Place:
     launcher: str
     rank: int
     ranks: int
-    pool_name: str | None  # None if the pool is there already and needs no name
+    pool_name: str | None  # how the names of the job's pools begin; None if the pool is there already without a name
 
 
 @contextmanager
@@ -152,9 +154,12 @@ def from_environment(
 
 
 def _pool(world: World, place: Place) -> Pool:
-    if place.rank == 0 or place.pool_name is None:
-        return world.create_pool(place.pool_name)
-    return world.attach_pool(place.pool_name)
+    if place.pool_name is None:
+        return world.create_pool(None)
+    if place.rank == 0:
+        refuse_second_run(place.pool_name)
+        return world.create_pool(f"{place.pool_name}-{secrets.token_hex(4)}")  # which nobody can take before
+    return world.attach_pool(pool_of_job(place.pool_name, world.deadline_s))
 
 
 @contextmanager
@@ -178,7 +183,7 @@ def find_place(environment: Mapping[str, str], *, one_machine: bool = True) -> P
         one_machine: Whether all ranks must be on one machine, because their pool is in its shared memory.
 
     Returns:
-        The place, with a name for the job's pool if ``one_machine``.
+        The place, with how the names of the job's pools begin if ``one_machine``.
 
     Raises:
         ArgumentError: There is no launcher, or a variable is missing, is wrong, or is of ranks on other machines; the
@@ -217,7 +222,7 @@ def _read_place(launcher: Launcher, environment: Mapping[str, str], *, one_machi
             )
     job = repr((launcher.name, _job(launcher, environment), os.geteuid()))
     digest = hashlib.blake2b(job.encode(), digest_size=8).hexdigest()
-    return Place(launcher.name, rank, ranks, pool_name=f"job-{digest}")
+    return Place(launcher.name, rank, ranks, pool_name=f"job-{os.geteuid()}-{digest}")
 
 
 def _job(launcher: Launcher, environment: Mapping[str, str]) -> tuple[str, ...]:

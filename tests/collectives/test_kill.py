@@ -132,6 +132,10 @@ def test_a_stopped_run_leaves_nothing_but_its_json(
         assert gone(ranks)
 
 
+def segments_of(job: str | None) -> list[segments.Segment]:
+    return [segment for segment in segments.find() if segment.pool.startswith(f"{job}-")]
+
+
 @pytest.mark.deep
 def test_survivors_of_a_launcher_remove_the_pool_of_a_killed_rank_0() -> None:
     job = {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3", "TORCHELASTIC_RUN_ID": secrets.token_hex(8)}
@@ -150,17 +154,17 @@ def test_survivors_of_a_launcher_remove_the_pool_of_a_killed_rank_0() -> None:
     try:
         assert ranks[0].stdout is not None
         assert any(line.startswith("# ring") for line in ranks[0].stdout)
-        assert segments.find(name)
+        assert segments_of(name)
         ranks[0].kill()
         for survivor in ranks[1:]:
             _, errors = survivor.communicate(timeout=PATIENT_S)
             assert survivor.returncode == 1
             assert "rank 0" in errors
             assert "Traceback" not in errors
-        assert not segments.find(name)
+        assert not segments_of(name)
     finally:
         for process in ranks:
             process.kill()
             process.communicate()
-        for segment in segments.find(name):
+        for segment in segments_of(name):
             segments.remove(segment)

@@ -12,6 +12,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -31,7 +32,7 @@ from cxlemu.pool.shm import open_card
 from cxlemu.pool.superblock import SESSION_OFFSET
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 240.0  # no world takes as long, on a machine that is busy with other things either
+LIMIT_S = 150.0  # without any progress: many deadlines, on a machine that is busy with other things
 GONE_S = 10.0  # until a process is gone that was told to go
 NOBODY_UID = 65534
 DRAINED_BYTES = 64 << 10
@@ -89,27 +90,34 @@ class Attack:
         """Run the world to its end, and look what became of it."""
         if self.rng.random() < 0.2:
             self.squat()  # before it begins
-        command = [sys.executable, "-m", "tests.helpers.chaos_world", str(self.seed), self.name]
+        with tempfile.NamedTemporaryFile(prefix="chaos-") as progress:
+            self.watch(Path(progress.name))
+        self.look_for_leftovers()
+        self.tally.worlds += 1
+
+    def watch(self, progress: Path) -> None:
+        """Start the world, and attack it until it ends."""
+        command = [sys.executable, "-m", "tests.helpers.chaos_world", str(self.seed), self.name, str(progress)]
         out = subprocess.PIPE
         with subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out, text=True, start_new_session=True) as world:
             try:
-                self.harass(world)
+                self.harass(world, progress)
                 said, complaints = world.communicate(timeout=GONE_S)
             except subprocess.TimeoutExpired:
-                self.tally.hung.append(f"seed {self.seed}: {self.describe(world.pid)}")
                 self.ended = self.killed = True
+                self.everything(world.pid, signal.SIGUSR1)
+                time.sleep(GONE_S / 5)
                 self.everything(world.pid, signal.SIGKILL)
                 said, complaints = world.communicate()
+                self.tally.hung.append(f"seed {self.seed}: {complaints[-8000:]}")
             finally:
                 for path in self.made:
                     path.unlink(missing_ok=True)
         self.judge(said, complaints)
-        self.look_for_leftovers()
-        self.tally.worlds += 1
 
     # --- what is done to it ------------------------------------------------------------------------------------
 
-    def harass(self, world: subprocess.Popen[str]) -> None:
+    def harass(self, world: subprocess.Popen[str], progress: Path) -> None:
         """Do things to a world until it ends."""
         acts: list[tuple[float, Callable[[int], None]]] = [
             (0.06, self.kill),
@@ -121,13 +129,12 @@ class Attack:
             (0.30, lambda _: self.forge()),
         ]
         weights, doings = zip(*acts, strict=True)
-        until = time.monotonic() + LIMIT_S
         early = self.rng.random() < 0.3  # most worlds are left alone until their ranks have met
-        while not early and world.poll() is None and time.monotonic() < until and not self.have_met():
+        while not early and world.poll() is None and not is_late(progress) and not self.have_met():
             self.seen.update(children(world.pid))
             time.sleep(0.1)
         while world.poll() is None:
-            if time.monotonic() > until:
+            if is_late(progress):
                 raise subprocess.TimeoutExpired(world.args, LIMIT_S)
             self.seen.update(children(world.pid))
             with suppress(subprocess.TimeoutExpired):
@@ -284,14 +291,6 @@ class Attack:
             with suppress(ProcessLookupError):
                 os.kill(each, number)
 
-    def describe(self, pid: int) -> str:
-        """Where the processes of a world that hangs are."""
-        told = []
-        for each in (pid, *children(pid)):
-            with suppress(OSError):
-                told.append(f"{each}: {(Path('/proc') / str(each) / 'wchan').read_text()}")
-        return "; ".join(told)
-
 
 def children(pid: int) -> list[int]:
     """The ranks of a launcher: its children, without Python's own helper."""
@@ -307,6 +306,11 @@ def command_of(pid: int) -> bytes:
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     return b""
+
+
+def is_late(progress: Path) -> bool:
+    """Whether nothing has touched the file for as long as that takes to be a hang."""
+    return time.time() - progress.stat().st_mtime > LIMIT_S
 
 
 def is_alive(pid: int) -> bool:
@@ -330,7 +334,10 @@ def chaos(seed: int, seconds: float, *, most: int = 1 << 30, tell: Callable[[str
     for number in range(most):
         if time.monotonic() > until:
             break
+        bad = len(tally.hung) + len(tally.wrong) + len(tally.left)
         Attack(seed + number, tally).run()
+        if len(tally.hung) + len(tally.wrong) + len(tally.left) > bad:
+            tell(f"{tally.hung}\n{tally.wrong}\n{tally.left}")
         if time.monotonic() - told > 60:
             told = time.monotonic()
             tell(str(tally))

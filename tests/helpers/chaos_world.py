@@ -1,14 +1,18 @@
 """A world for tests/helpers/chaos.py: ranks that compute, check every result, and go on with who is left.
 
-Run as a program: ``chaos_world SEED POOL``. The last line that it prints is what became of its ranks, as JSON.
+Run as a program: ``chaos_world SEED POOL PROGRESS``. PROGRESS is a file that is touched when a rank has got further; on
+SIGUSR1 every process says on stderr where it is. The last line that it prints is what became of its ranks, as JSON.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import random
+import signal
 import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -23,6 +27,7 @@ DEADLINE_S = 3.0
 
 def live(context: RankContext, seed: int, calls: int) -> dict[str, int]:
     """Call after call, each checked to the last bit; after an error with the ranks that are left."""
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     comm = Communicator.world(context)
     call, in_step, done = 0, True, {"right": 0, "wrong": 0, "errors": 0, "shrinks": 0}
     while call < calls:
@@ -31,12 +36,15 @@ def live(context: RankContext, seed: int, calls: int) -> dict[str, int]:
                 call, in_step = int(comm.all_reduce(np.array([call]), op="max")[0]), True
             done["right" if right(comm, seed, call) else "wrong"] += 1
             call += 1
+            if call % 20 == 0:
+                context.emit(call)
         except ExcludedError:
             return done
         except RunError:
             done["errors"] += 1
             try:
                 comm, in_step = comm.shrink(), False
+                context.emit(call)
                 done["shrinks"] += 1
             except (ExcludedError, InputError):  # the others went on, or there is no room left
                 return done
@@ -62,7 +70,8 @@ def right(comm: Communicator, seed: int, call: int) -> bool:
             return True
 
 
-def main(seed: int, pool_name: str) -> int:
+def main(seed: int, pool_name: str, progress: Path) -> int:
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     its = random.Random(seed)
     memory = its.choice([MemorySpec(), MemorySpec("shm"), MemorySpec(seed=seed)])
     became: dict[str, object] = {"memory": repr(memory), "ranks": {}, "failures": {}, "refused": ""}
@@ -75,6 +84,7 @@ def main(seed: int, pool_name: str) -> int:
             how="processes",
             deadline_s=DEADLINE_S,
             pool_name=pool_name,
+            on_message=lambda _: progress.touch(),
         )
         became["ranks"] = {str(rank): result for rank, result in outcome.results.items()}
         became["failures"] = {
@@ -88,4 +98,4 @@ def main(seed: int, pool_name: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[2]))
+    sys.exit(main(int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])))
