@@ -2,16 +2,27 @@
 
 ``nbytes`` of a call is the size of one block. Blocks are numbered by rank: block k of a gathered or scattered buffer
 belongs to rank k. In-place calls follow NCCL: the smaller buffer is the rank's own block of the larger one.
+
+Blocks of uneven collectives have sizes of their own, ``counts`` of the call in bytes: one for each rank, or for
+all_to_allv one for each pair of ranks, N rows of what a rank sends. ``nbytes`` is then the largest; blocks lie one
+after another. A call without counts, as tools make it, has a staircase of them, from nothing to ``nbytes``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
+from cxlemu.choices import REDOPS
 from cxlemu.errors import ArgumentError
-from cxlemu.plan import Buffer, Call
+from cxlemu.plan import DTYPES, Buffer, Call
+
+Ints: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +38,8 @@ class Collective:
         rooted_output: Only the root gets a buffer.
         to_next: Only the rank after the root gets a buffer: a message between two ranks.
         pieces: Yields what a rank's output must be, as `postcondition` does, where that does not follow from the rest.
+        uneven: Blocks have sizes of their own, and may be empty.
+        spares_first: Rank 0 gets nothing.
     """
 
     name: str
@@ -37,6 +50,13 @@ class Collective:
     rooted_output: bool = False
     to_next: bool = False
     pieces: Callable[[Call, int], Iterator[Piece]] | None = None
+    uneven: bool = False
+    spares_first: bool = False
+
+    @property
+    def basic(self) -> bool:
+        """Whether its blocks are equal, and its result follows from the row."""
+        return self.pieces is None and not self.uneven
 
     @property
     def moves_data(self) -> bool:
@@ -50,8 +70,8 @@ class Collective:
 
     @property
     def among_all(self) -> bool:
-        """Whether every rank takes part in moving data, as tables of collectives have it by default."""
-        return self.moves_data and not self.to_next
+        """Whether tables of collectives have it by default: every rank takes part, and moves equal blocks."""
+        return self.moves_data and not self.to_next and self.basic
 
     def brings(self, rank: int, root: int) -> bool:
         """Whether a rank brings a buffer in a call with this root."""
@@ -63,7 +83,7 @@ class Collective:
             return False
         if self.to_next:
             return rank == (root + 1) % ranks
-        return rank == root or not self.rooted_output
+        return (rank == root or not self.rooted_output) and not (self.spares_first and rank == 0)
 
     @property
     def per_rank(self) -> bool:
@@ -83,7 +103,22 @@ class Collective:
     @property
     def shared_result(self) -> bool:
         """Whether every rank ends with the same reduced block, so that each can fold a part of it for all."""
-        return self.reduces and self.replaces and not self.rooted_output
+        return self.reduces and self.replaces and not self.rooted_output and self.pieces is None
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The operations that a call may have: "none" where nothing is reduced, and no average of some ranks alone."""
+        return ("none",) if not self.reduces else REDOPS if self.pieces is None else _PREFIX_OPS
+
+
+_PREFIX_OPS = tuple(op for op in REDOPS if op != "avg")
+
+
+def _prefix(call: Call, rank: int) -> Iterator[Piece]:
+    """The fold of all ranks up to this one; without this one where rank 0 gets nothing."""
+    last = rank if COLLECTIVES[call.collective].spares_first else rank + 1
+    if call.nbytes:
+        yield Piece(0, call.nbytes, tuple((source, 0) for source in range(last)))
 
 
 COLLECTIVES: dict[str, Collective] = {
@@ -99,6 +134,13 @@ COLLECTIVES: dict[str, Collective] = {
         Collective("all_to_all", "ranks", "ranks"),
         Collective("barrier", "none", "none"),
         Collective("send", "one", "one", rooted_input=True, to_next=True),
+        Collective("all_gatherv", "one", "ranks", uneven=True),
+        Collective("gatherv", "one", "ranks", rooted_output=True, uneven=True),
+        Collective("scatterv", "ranks", "one", rooted_input=True, uneven=True),
+        Collective("reduce_scatterv", "ranks", "one", reduces=True, uneven=True),
+        Collective("all_to_allv", "ranks", "ranks", uneven=True),
+        Collective("scan", "one", "one", reduces=True, pieces=_prefix),
+        Collective("exscan", "one", "one", reduces=True, pieces=_prefix, spares_first=True),
     )
 }
 
@@ -117,6 +159,106 @@ def contract_of(collective: str) -> Collective:
     return COLLECTIVES[collective]
 
 
+# --- blocks of uneven collectives -----------------------------------------------------------------------------------
+
+
+@lru_cache(256)
+def block_sizes(call: Call) -> Ints:
+    """Return the bytes of every block of an uneven call: those that rank s sends to rank t at [s, t], shape (N, N).
+
+    Where a rank sends all others the same block, as in all_gatherv, it stands in each column.
+    """
+    n, collective = call.ranks, call.collective
+    square = collective == "all_to_allv"
+    if call.counts:
+        counts = np.array(call.counts, np.int64).reshape((n, n) if square else (n,))
+    else:
+        item = DTYPES[call.dtype].itemsize
+        steps = np.add.outer(np.arange(n), np.arange(n)) + 1 if square else np.arange(n) + 1
+        counts = call.nbytes // item * (steps % n if n > 1 else steps) // max(n - 1, 1) * item
+    if not square:
+        by_source = COLLECTIVES[collective].input_blocks == "one"
+        counts = np.broadcast_to(counts[:, None] if by_source else counts, (n, n))
+    counts.flags.writeable = False
+    return counts
+
+
+def sent_sizes(call: Call, rank: int) -> Ints:
+    """Return the bytes of each block in a rank's input: one, or N by the rank that it is for; shape (1,) or (N,)."""
+    row: Ints = block_sizes(call)[rank]
+    return row[:1] if COLLECTIVES[call.collective].input_blocks == "one" else row
+
+
+def received_sizes(call: Call, rank: int) -> Ints:
+    """Return the bytes of each block in a rank's output: one, or N by the rank that it is from; shape (1,) or (N,)."""
+    column = block_sizes(call)[:, rank]
+    return column[:1] if COLLECTIVES[call.collective].output_blocks == "one" else column
+
+
+def begins(sizes: Ints) -> Ints:
+    """Return where blocks of these sizes begin that lie one after another, shape as ``sizes``."""
+    return np.cumsum(sizes) - sizes
+
+
+def check_counts(call: Call) -> None:
+    """Check that a call's counts are those of its collective.
+
+    Raises:
+        ArgumentError: An even collective has counts, there is another number of them, or one is no whole number of
+            elements from 0 to ``nbytes``, or in place ranks do not send each other as much as they get.
+    """
+    collective = COLLECTIVES[call.collective]
+    if call.counts and not collective.uneven:
+        raise ArgumentError(f"{call.collective} has equal blocks, and takes no counts")
+    if call.counts:
+        n, item = call.ranks, DTYPES[call.dtype].itemsize
+        wanted = n * n if call.collective == "all_to_allv" else n
+        if len(call.counts) != wanted:
+            raise ArgumentError(f"{call.collective} of {n} ranks takes {wanted} counts, not {len(call.counts)}")
+        if any(count < 0 or count % item or count > call.nbytes for count in call.counts):
+            raise ArgumentError(
+                f"{call.collective}: counts are whole numbers of {call.dtype} elements, up to the largest block's"
+            )
+    if call.in_place and call.collective == "all_to_allv":
+        sizes = block_sizes(call)
+        if not np.array_equal(sizes, sizes.T):
+            raise ArgumentError("all_to_allv in place: each rank sends a peer as much as it gets from it; pass out")
+
+
+def _uneven_buffers(call: Call, rank: int) -> tuple[Buffer, Buffer]:
+    collective = COLLECTIVES[call.collective]
+    source = Buffer("input", int(sent_sizes(call, rank).sum()) if collective.brings(rank, call.root) else 0)
+    target = Buffer(
+        "output", int(received_sizes(call, rank).sum()) if collective.gets(rank, call.root, call.ranks) else 0
+    )
+    if not call.in_place or not source.nbytes or not target.nbytes:
+        return source, target
+    if collective.input_blocks == "one":
+        at = int(received_sizes(call, rank)[:rank].sum())
+        return Buffer("input", source.nbytes, inside="output", at=at), target
+    if collective.output_blocks == "one":
+        at = int(sent_sizes(call, rank)[:rank].sum())
+        return source, Buffer("output", target.nbytes, inside="input", at=at)
+    return Buffer("input", source.nbytes, inside="output", at=0), target
+
+
+def _uneven_pieces(call: Call, rank: int) -> Iterator[Piece]:
+    """Block k of the output is what rank k has for this rank: the one block it has, or the one that is meant for it."""
+    collective, sizes = COLLECTIVES[call.collective], block_sizes(call)
+    everyone = range(call.ranks)
+    starts = [0 if collective.input_blocks == "one" else int(sizes[source, :rank].sum()) for source in everyone]
+    own = int(sizes[call.root if collective.rooted_input else 0, rank])
+    divisor = call.ranks if call.redop == "avg" else 1
+    if collective.reduces:
+        pieces = [Piece(0, own, tuple(zip(everyone, starts, strict=True)), divisor)]
+    elif collective.rooted_input:
+        pieces = [Piece(0, own, ((call.root, starts[call.root]),))]
+    else:
+        at = begins(sizes[:, rank]).tolist()
+        pieces = [Piece(at[s], int(sizes[s, rank]), ((s, starts[s]),)) for s in everyone]
+    yield from (piece for piece in pieces if piece.nbytes)
+
+
 def buffers(call: Call, rank: int) -> tuple[Buffer, Buffer]:
     """Describe a rank's input and output.
 
@@ -128,6 +270,8 @@ def buffers(call: Call, rank: int) -> tuple[Buffer, Buffer]:
         The input and the output, with their sizes in bytes and, in place, which lies inside the other and where.
     """
     collective = COLLECTIVES[call.collective]
+    if collective.uneven:
+        return _uneven_buffers(call, rank)
     blocks = {"none": 0, "one": 1, "ranks": call.ranks}
     n_in = blocks[collective.input_blocks] if collective.brings(rank, call.root) else 0
     n_out = blocks[collective.output_blocks] if collective.gets(rank, call.root, call.ranks) else 0
@@ -180,6 +324,9 @@ def postcondition(call: Call, rank: int) -> Iterator[Piece]:
         return
     if collective.pieces is not None:
         yield from collective.pieces(call, rank)
+        return
+    if collective.uneven:
+        yield from _uneven_pieces(call, rank)
         return
     divisor = call.ranks if call.redop == "avg" else 1
     own_block = rank * m if collective.input_blocks == "ranks" else 0

@@ -1,37 +1,51 @@
 """The algorithms we ship, one page each."""
 
 from collectives.algorithms.all_gather import all_gather
+from collectives.algorithms.all_gatherv import all_gatherv
 from collectives.algorithms.all_reduce import all_reduce
 from collectives.algorithms.all_reduce_doubling import all_reduce_doubling
 from collectives.algorithms.all_reduce_rabenseifner import all_reduce_rabenseifner
 from collectives.algorithms.all_reduce_two_shot import all_reduce_two_shot
 from collectives.algorithms.all_to_all import all_to_all
 from collectives.algorithms.all_to_all_pairwise import all_to_all_pairwise
+from collectives.algorithms.all_to_allv import all_to_allv
 from collectives.algorithms.barrier import barrier
 from collectives.algorithms.broadcast import broadcast
+from collectives.algorithms.exscan import exscan
 from collectives.algorithms.gather import gather
+from collectives.algorithms.gatherv import gatherv
 from collectives.algorithms.reduce import reduce
 from collectives.algorithms.reduce_binomial import reduce_binomial
 from collectives.algorithms.reduce_scatter import reduce_scatter
+from collectives.algorithms.reduce_scatterv import reduce_scatterv
 from collectives.algorithms.reduce_two_shot import reduce_two_shot
+from collectives.algorithms.scan import scan
 from collectives.algorithms.scatter import scatter
+from collectives.algorithms.scatterv import scatterv
 from collectives.algorithms.send import send
 
 SHIPPED = (
     all_gather,
+    all_gatherv,
     all_reduce,
     all_reduce_doubling,
     all_reduce_rabenseifner,
     all_reduce_two_shot,
     all_to_all,
     all_to_all_pairwise,
+    all_to_allv,
     barrier,
     broadcast,
+    exscan,
     gather,
+    gatherv,
     reduce,
     reduce_binomial,
     reduce_scatter,
+    reduce_scatterv,
     reduce_two_shot,
+    scan,
     scatter,
+    scatterv,
     send,
 )

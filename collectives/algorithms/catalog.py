@@ -13,9 +13,8 @@ from collectives.algorithms.hierarchical.levels import Levels
 from collectives.algorithms.nccl import RECIPES as NCCL
 from collectives.builder import ALL, Builder
 from collectives.builder.recipes import Recipe, recipes_of
-from collectives.contracts import buffers, contract_of
+from collectives.contracts import buffers, check_counts, contract_of
 from cxlemu import userfile
-from cxlemu.choices import REDOPS
 from cxlemu.errors import ArgumentError, CxlemuError, PlanFileError
 from cxlemu.plan import DTYPES, Buffer, Call, Frame, Layout, Plan, RankPart
 from cxlemu.plan import file as plan_file
@@ -217,7 +216,7 @@ def build(recipe: Recipe, layout: Layout, call: Call) -> Plan:
     def build_part(rank: int) -> tuple[Frame, RankPart]:
         builder = recipe.builder(call, layout, recipe.spec, rank, foreign=bool(recipe.source))
         if call.ranks == 1:  # every collective of one rank is a copy
-            builder.copy(builder.output(), builder.input(), call.nbytes)
+            builder.copy(builder.output(), builder.input(), buffers(call, rank)[1].nbytes)
         elif recipe.source:
             _run_foreign(recipe, builder)
         else:
@@ -282,12 +281,12 @@ def check(call: Call) -> None:
         raise ArgumentError(f"{call.ranks} ranks do not come in clusters of {call.cluster}")
     if call.dtype not in DTYPES:
         raise ArgumentError(f"there is no dtype {call.dtype!r}: it is one of {', '.join(DTYPES)}")
-    operations = REDOPS if contract.reduces else ("none",)
-    if call.redop not in operations:
-        raise ArgumentError(f"{call.collective} takes op {', '.join(operations)}, not {call.redop!r}")
+    if call.redop not in contract.ops:
+        raise ArgumentError(f"{call.collective} takes op {', '.join(contract.ops)}, not {call.redop!r}")
     if contract.reduces and not folds(call.dtype, call.redop):
         raise ArgumentError(f"{call.collective}: {why_not(call.dtype, call.redop)}")
     if call.nbytes > BLOCK_BYTES_MAX:
         raise ArgumentError(f"a block of {call.nbytes} bytes is too large: {BLOCK_BYTES_MAX} are the most")
     if call.nbytes < 0 or call.nbytes % DTYPES[call.dtype].itemsize:
         raise ArgumentError(f"{call.nbytes} bytes are no whole number of {call.dtype} elements")
+    check_counts(call)

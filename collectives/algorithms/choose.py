@@ -63,7 +63,7 @@ def choose(
     asked = None if copies is None else modelled.Asked(nbytes, ranks, dtype in INTEGERS, copies)
     if nbytes <= (LINE_MAX_BYTES if asked is None else modelled.lines_max(collective, asked) * PAYLOAD_BYTES):
         return Choice("line", f"{size} fit in {lines} doorbell line{'s' * (lines > 1)}: no data lines, no fence")
-    if ways is not None:
+    if ways is not None and COLLECTIVES[collective].basic:
         levels_ns, flat_ns = ways.times_ns(collective, nbytes, ranks)
         if levels_ns < flat_ns:
             return Choice(

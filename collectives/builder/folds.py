@@ -37,6 +37,7 @@ class Folds(Rounds):
         *,
         block: int = 0,
         republish: int | None = None,
+        ranks: range | None = None,
         after: Event | None = None,
     ) -> Event:
         """Combine a chunk of all ranks' blocks in rank order, and publish the result where that is asked for.
@@ -47,6 +48,7 @@ class Folds(Rounds):
             own: This rank's contribution, in local memory.
             block: The number of the block that every peer publishes, from 0.
             republish: Publish the result as this block of this rank; None: do not.
+            ranks: The ranks whose blocks are combined, two or more, without gaps (default: all).
             after: An event that has to come first, as when ``dst`` is still being published.
 
         Returns:
@@ -64,10 +66,11 @@ class Folds(Rounds):
             misuse.check_event(self, "fold", after)
         self._order(after)
         later = self.spec.staged and republish is not None  # while the next chunk is read
-        if self.ranks >= FOLDED_AT_ONCE and self.carrier.in_columns:
+        if ranks is None and self.ranks >= FOLDED_AT_ONCE and self.carrier.in_columns:
             self._fold_at_once(dst, chunk, own, block, None if later else republish)
         else:
-            self._fold_one_by_one(dst, chunk, own, block, None if later else republish)
+            everyone = range(self.ranks) if ranks is None else ranks
+            self._fold_one_by_one(dst, chunk, own, block, None if later else republish, everyone)
         folded = self._record("retrieve")
         return folded if not later else self._published(chunk, dst, republish, folded)
 
@@ -133,25 +136,33 @@ class Folds(Rounds):
             )
         return self._record("retrieve")
 
-    def _fold_one_by_one(self, dst: Operand, chunk: Chunk, own: Operand, block: int, republish: int | None) -> None:
+    def _fold_one_by_one(
+        self, dst: Operand, chunk: Chunk, own: Operand, block: int, republish: int | None, ranks: range
+    ) -> None:
         fetched = self.carrier.fetches
-        order = self.peers[::-1] if self.spec.staged else [peer for peer in range(self.ranks) if peer != self.rank]
-        theirs = {peer: self._theirs(chunk, peer, block, None, row=peer + 1, fetched=fetched) for peer in order}
-        sources = [own if peer == self.rank else theirs[peer] for peer in range(self.ranks)]
+        order = self.peers[::-1] if self.spec.staged else list(ranks)
+        theirs = {
+            peer: self._theirs(chunk, peer, block, None, row=peer + 1, fetched=fetched)
+            for peer in order
+            if peer in ranks and peer != self.rank
+        }
+        sources = [own if peer == self.rank else theirs[peer] for peer in ranks]
         stored = republish is not None and self.carrier.in_slot(republish)
         if stored and self.carrier.reads_in_place and chunk.seq >= self.layout.slots:
             self._enter(chunk.seq, "retrieve")  # not for rounds before the call: all peers have begun it
-        self._reduce(dst, chunk, sources, block, republish)
+        self._reduce(dst, chunk, sources, block, republish, ranks)
         if republish is not None:
             self.carrier.push("retrieve", chunk, [dst], republish, written=self.carrier.folds_into(republish))
 
-    def _reduce(self, dst: Operand, chunk: Chunk, sources: list[Operand], block: int, republish: int | None) -> None:
+    def _reduce(
+        self, dst: Operand, chunk: Chunk, sources: list[Operand], block: int, republish: int | None, ranks: range
+    ) -> None:
         self._combine(
             dst,
             self._republished(chunk, republish),
             chunk.nbytes,
             sources,
-            arrive=lambda peer: self.carrier.await_chunk(chunk, peer, block),
+            arrive=lambda number: self.carrier.await_chunk(chunk, ranks[number], block),
             divide=self.call.redop == "avg",
             stream="retrieve",
             accumulator=self._scratch(chunk.nbytes) if len(sources) > 3 else NOTHING,

@@ -122,6 +122,16 @@ class PartBuilder:
         """The peers in the same order, shape (ranks - 1,), for words that take many at once."""
         return (self.rank + np.arange(1, self.ranks)) % self.ranks
 
+    @cached_property
+    def sent(self) -> Ints:
+        """The bytes of each block of an uneven call's input: of one block, or of one for each rank."""
+        return contracts.sent_sizes(self.call, self.rank)
+
+    @cached_property
+    def received(self) -> Ints:
+        """The bytes of each block of an uneven call's output: of one block, or of one from each rank."""
+        return contracts.received_sizes(self.call, self.rank)
+
     def input(self, offset: int = 0) -> Operand:
         """Name this rank's input from ``offset`` on, in bytes, as an operand of words."""
         return Operand(Kind.BUFFER, INPUT, 0, offset)

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from collectives import contracts
 from collectives.builder import misuse
 from collectives.builder.carriers import carrier_of
-from collectives.builder.part import DONE_GROUP, Event, PartBuilder
+from collectives.builder.part import DONE_GROUP, Event, Ints, PartBuilder
 from collectives.builder.slots import Areas, Chunk, Loop, SlotCarrier
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
@@ -160,6 +163,26 @@ class Rounds(PartBuilder):
         if nbytes:
             self.carrier.prepare(nbytes)
         return chunk._replace(nbytes=nbytes)
+
+    def cut(self, chunk: Chunk, sizes: Ints) -> list[Chunk]:
+        """Take what uneven blocks have of a chunk, each of which may be empty: by `within`, as chunks.
+
+        Args:
+            chunk: The chunk, of the round that is under way.
+            sizes: The blocks' whole sizes in bytes, shape (n,).
+
+        Returns:
+            A part of the chunk for each of the blocks.
+        """
+        if self.spec.checked:  # all ranks have checksums of all sizes in their tables
+            for nbytes in np.unique(self.within(contracts.block_sizes(self.call), chunk)).tolist():
+                self.part(chunk, nbytes)
+        return [self.part(chunk, nbytes) for nbytes in self.within(sizes, chunk).tolist()]
+
+    @staticmethod
+    def within(sizes: Ints, chunk: Chunk) -> Ints:
+        """Compute how many bytes of blocks of these sizes lie in a chunk, shape as ``sizes``."""
+        return np.clip(sizes - chunk.offset, 0, chunk.nbytes)
 
     def meet(self) -> None:
         """Let no rank go on before all ranks are here; takes a round of its own."""

@@ -23,7 +23,7 @@ left behind is wrong. ``serial`` numbers the calls; which elements are exact alt
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -143,11 +143,10 @@ def inputs(call: Call, rank: int, seed: int, serial: int) -> Array | None:
         found = inputs(parts, rank, seed, serial)
         assert found is not None
         return found.view(DTYPES[call.dtype])
-    blocks = call.ranks if collective.input_blocks == "ranks" else 1
-    shape, dtype = (blocks, call.nbytes // DTYPES[call.dtype].itemsize), DTYPES[call.dtype]
+    dtype, shape = DTYPES[call.dtype], _shape(call, buffers(call, rank)[0].nbytes)
     random = np.random.default_rng((seed, rank))
     if not collective.reduces:
-        moved = random.integers(0, 256, (blocks, call.nbytes), np.uint8)
+        moved = random.integers(0, 256, (shape[0], shape[1] * dtype.itemsize), np.uint8)
         moved += np.uint8(serial % 256)
         return moved.view(dtype)
     raw = random.integers(0, 2**62, shape, np.int64)
@@ -262,31 +261,42 @@ def expected(call: Call, rank: int, seed: int, serial: int) -> Array | None:
         assert theirs is not None
         return theirs[number : number + 1]
 
-    if collective.pieces is not None:
-        return _moved(call, rank, seed, serial)
+    if not collective.basic:
+        return _by_contract(call, rank, seed, serial)
     own = rank if collective.input_blocks == "ranks" else 0
     if collective.rooted_input:
         return block(call.root, own)
     if not collective.reduces:
         return np.concatenate([block(source, own) for source in range(call.ranks)])
-    return _reduced(call, lambda source: block(source, own))
+    return _reduced(call, (block(source, own) for source in range(call.ranks)))
 
 
-def _moved(call: Call, rank: int, seed: int, serial: int) -> Array:
-    """The output that a contract of another package promises a rank, where each piece is one contribution."""
-    found = np.empty(buffers(call, rank)[1].nbytes, np.uint8)
+def _shape(call: Call, nbytes: int) -> tuple[int, int]:
+    """A row for each block, or a single one where blocks differ."""
+    count = nbytes // DTYPES[call.dtype].itemsize
+    rows = 1 if COLLECTIVES[call.collective].uneven or not call.nbytes else max(nbytes // call.nbytes, 1)
+    return rows, count // rows
+
+
+def _by_contract(call: Call, rank: int, seed: int, serial: int) -> Array:
+    """The output as a contract promises it, piece by piece: blocks that differ, or what some ranks alone contribute."""
+    dtype, nbytes = DTYPES[call.dtype], buffers(call, rank)[1].nbytes
+    found = np.empty(_shape(call, nbytes), dtype)
+    given: dict[int, Array] = {}
     for piece in postcondition(call, rank):
-        if len(piece.contributions) != 1:
-            raise ArgumentError(f"{call.collective} folds by a contract of its own, which no oracle computes")
-        source, at = piece.contributions[0]
-        theirs = inputs(call, source, seed, serial)
-        assert theirs is not None
-        found[piece.at : piece.at + piece.nbytes] = theirs.reshape(-1).view(np.uint8)[at : at + piece.nbytes]
-    return found.view(DTYPES[call.dtype]).reshape(-1, call.nbytes // DTYPES[call.dtype].itemsize)
+        for source, _ in piece.contributions:
+            if source not in given:
+                theirs = inputs(call, source, seed, serial)
+                assert theirs is not None
+                given[source] = theirs.reshape(-1)
+        begin, count = piece.at // dtype.itemsize, piece.nbytes // dtype.itemsize
+        parts = [given[source][at // dtype.itemsize :][:count] for source, at in piece.contributions]
+        found.reshape(-1)[begin : begin + count] = _reduced(call, parts) if call.redop != "none" else parts[0]
+    return found
 
 
-def _reduced(call: Call, block: Callable[[int], Array]) -> Array:
-    """Reduce in rank order, clusters apart.
+def _reduced(call: Call, parts: Iterable[Array]) -> Array:
+    """Reduce parts in their order, clusters apart.
 
     Integers wrap in int64 as in narrower types; f16 and bf16 are exact in f64, products of complex numbers in c128.
     """
@@ -294,11 +304,11 @@ def _reduced(call: Call, block: Callable[[int], Array]) -> Array:
     combine = (_TRUTH if dtype.kind == "b" else _COMBINE)[call.redop]
     exact = {"float": np.float64, "integer": np.int64, "bool": np.bool_, "complex": np.complex128}
     wide = dtype if call.dtype in ("f32", "f64") else np.dtype(exact[DTYPE_KINDS[call.dtype]])
+    widened = [part.astype(wide) for part in parts]
     clusters = [
-        reduce(combine, (block(source).astype(wide) for source in range(first, first + call.cluster)))
-        for first in range(0, call.ranks, call.cluster)
+        reduce(combine, widened[first : first + call.cluster]) for first in range(0, len(widened), call.cluster)
     ]
-    total = reduce(combine, clusters)
+    total = reduce(combine, clusters) if call.cluster > 1 else reduce(combine, widened)
     if call.redop == "avg":
         total = total / wide.type(call.ranks) if _is_float(call.dtype) else np.sign(total) * (abs(total) // call.ranks)
     return np.asarray(total.astype(dtype))
@@ -306,8 +316,7 @@ def _reduced(call: Call, block: Callable[[int], Array]) -> Array:
 
 def held_by_all(call: Call) -> bool:
     """Whether all ranks get the same reduction, and so the same bits in whatever order they fold."""
-    collective = COLLECTIVES[call.collective]
-    return collective.reduces and collective.output_blocks == collective.input_blocks and not collective.rooted_output
+    return COLLECTIVES[call.collective].shared_result
 
 
 def slack(call: Call, rank: int, seed: int, serial: int) -> Array | None:
@@ -330,13 +339,24 @@ def slack(call: Call, rank: int, seed: int, serial: int) -> Array | None:
     call = _in_parts(call)
     if call.fold_order == RANK_ORDER or not reveals_order(call) or not gives_output(call, rank):
         return None
-    own = rank if COLLECTIVES[call.collective].input_blocks == "ranks" else 0
+    combine = np.multiply if call.redop == "prod" else np.add
+    its = COLLECTIVES[call.collective]
     given = (inputs(call, source, seed, serial) for source in range(call.ranks))
-    sizes = (np.abs(x[own : own + 1].astype(np.float64)) for x in given if x is not None)
-    total = reduce(np.multiply if call.redop == "prod" else np.add, sizes)
+    sizes = [np.abs(x.astype(np.float64)) for x in given if x is not None]
+    if its.basic:
+        own = rank if its.input_blocks == "ranks" else 0
+        total = reduce(combine, (size[own : own + 1] for size in sizes))
+    else:
+        item = DTYPES[call.dtype].itemsize
+        total = np.zeros(_shape(call, buffers(call, rank)[1].nbytes))
+        for piece in postcondition(call, rank):
+            begin, count = piece.at // item, piece.nbytes // item
+            parts = (sizes[source].reshape(-1)[at // item :][:count] for source, at in piece.contributions)
+            total.reshape(-1)[begin : begin + count] = reduce(combine, parts)
     rounded = (call.ranks + 1) * 2.0 ** -_EXACT_BITS[call.dtype]  # a step more, in which avg divides
     found = 2 * rounded / (1 - rounded) * total / (call.ranks if call.redop == "avg" else 1)
-    found[:, 1 - _first_revealing(serial) :: 2] = 0
+    if its.basic:  # elsewhere blocks begin at odd elements, too
+        found[:, 1 - _first_revealing(serial) :: 2] = 0
     return np.asarray(found)
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.contracts import COLLECTIVES, buffers
+from collectives.contracts import COLLECTIVES, buffers, check_counts
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import DTYPES, Call
@@ -109,6 +109,7 @@ def _aliased(call: Call, rank: int, source: Bytes, target: Bytes) -> Call:
     inner, outer = buffers(in_place, rank)
     distance = source.ctypes.data - target.ctypes.data
     if distance == (inner.at if inner.inside else -outer.at):
+        check_counts(in_place)
         return in_place
     if -source.nbytes < distance < target.nbytes:
         raise ArgumentError(

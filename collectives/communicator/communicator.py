@@ -26,6 +26,7 @@ import numpy as np
 from collectives.algorithms.choose import Choice
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.communicator import groups, revocation
+from collectives.communicator.agreed import UnevenArguments
 from collectives.communicator.heap import SymmetricHeap, lines
 from collectives.communicator.messages.mailboxes import mailboxes_in
 from collectives.communicator.messages.messenger import MailRoom, Messenger
@@ -38,6 +39,7 @@ from collectives.communicator.products import Matrix, Products
 from collectives.communicator.progress import CallQueue, Handle
 from collectives.communicator.runner import CallRunner
 from collectives.communicator.shrink import Agreement, Roster
+from collectives.communicator.uneven import UnevenVerbs
 from collectives.communicator.verbs import Verbs
 from collectives.communicator.watch import PeerMonitor
 from collectives.layouts import check_fits, child_room, layout_in, successor_room, world_share
@@ -55,7 +57,7 @@ from cxlemu.topology.clusters import memories_behind_pool, ranks_per_cluster
 from cxlemu.world import RankContext
 
 
-class Communicator(Verbs, Products, PointToPoint):
+class Communicator(Verbs, UnevenVerbs, Products, PointToPoint):
     """A group of ranks with a ring of slots of their own in the pool. Make one with `world` or `split`.
 
     Every collective takes ``variant``: "auto" (see `choice`), one of `collectives.algorithms.catalog.variants`, or a
@@ -148,7 +150,9 @@ class Communicator(Verbs, Products, PointToPoint):
         )
         self._runner.go_on_with(self._messenger)
         self._clear_doorbells(mail)
-        self.persistent = Persistent(self.rank, self.size, self._runner.prepare, self._prepare_product)
+        self.persistent = Persistent(
+            self.rank, self.size, self._runner.prepare, self._runner.uneven, self._prepare_product
+        )
         self._calls = self._runner.cache
         self._install_fast_path(self._runner.cache)
         if context.tenancy is not None:
@@ -189,6 +193,10 @@ class Communicator(Verbs, Products, PointToPoint):
         """
         self._runner.check_usable()
         return self._runner.operation(self._planner.product_of(plan, digest, matrices), result)
+
+    def _uneven(self, asked: UnevenArguments, async_op: bool) -> Outcome:
+        operation = self._runner.uneven(asked)
+        return self._runner.start(operation) if async_op else operation()
 
     def _product(self, kind: str, a: Matrix, b: Matrix, out: Matrix | None, style: str, **cut: Any) -> Outcome:
         return self._prepare_product(kind, a, b, out, style, **cut)()

@@ -10,10 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 from collectives.builder.recipes import Recipe
+from collectives.communicator.agreed import AgreedCall, UnevenArguments
 from collectives.communicator.arrays import Array
 from collectives.communicator.operations import Operation
 from collectives.communicator.planner import CallArguments
 from collectives.communicator.products import Matrix, Products
+from collectives.communicator.uneven import UnevenVerbs
 from collectives.communicator.verbs import Verbs
 from cxlemu.errors import ArgumentError
 
@@ -21,22 +23,31 @@ Prepare = Callable[[CallArguments], Operation]
 PrepareProduct = Callable[..., Operation]
 
 
-class Persistent(Verbs, Products):
+class Persistent(Verbs, UnevenVerbs, Products):
     """The verbs of a communicator, with the same arguments, each giving an `Operation` that runs when it is called.
 
     An operation holds its arrays and runs faster than the call: nothing is checked again. All ranks make and call
-    operations in the same order as other calls. ``async_op=True`` raises ArgumentError.
+    operations in the same order as other calls. ``async_op=True`` raises ArgumentError. Ranks agree on the blocks of an
+    uneven call once, when it is made.
 
     Args:
         rank: This rank's number in the communicator.
         size: The communicator's size.
         prepare: Makes an operation from a verb's arguments.
+        prepare_uneven: Makes one from an uneven verb's arguments, before ranks have agreed.
         prepare_product: Makes an operation from a fused product's arguments.
     """
 
-    def __init__(self, rank: int, size: int, prepare: Prepare, prepare_product: PrepareProduct) -> None:
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        prepare: Prepare,
+        prepare_uneven: Callable[[UnevenArguments], AgreedCall],
+        prepare_product: PrepareProduct,
+    ) -> None:
         self.rank, self.size = rank, size
-        self._prepare, self._prepare_product = prepare, prepare_product
+        self._prepare, self._prepare_uneven, self._prepare_product = prepare, prepare_uneven, prepare_product
 
     def _calls(
         self,
@@ -51,6 +62,11 @@ class Persistent(Verbs, Products):
         if async_op:
             raise ArgumentError(f"persistent {collective}: an operation is called later, async_op is for calls")
         return self._prepare(CallArguments(collective, x, out, op, root, variant))
+
+    def _uneven(self, asked: UnevenArguments, async_op: bool) -> Operation:
+        if async_op:
+            raise ArgumentError(f"persistent {asked.collective}: an operation is called later, async_op is for calls")
+        return self._prepare_uneven(asked).prepared(lambda operation: operation())
 
     def _product(self, kind: str, a: Matrix, b: Matrix, out: Matrix | None, style: str, **cut: Any) -> Operation:
         return self._prepare_product(kind, a, b, out, style, **cut)

@@ -39,6 +39,7 @@ class CallArguments(NamedTuple):
         op: The reduction, such as "sum"; "none" where the collective does not reduce.
         root: The root's rank, 0 where there is none.
         variant: "auto", a variant's name, or a Recipe.
+        counts: The bytes of each block of an uneven collective, as in `Call`.
     """
 
     collective: str
@@ -47,6 +48,7 @@ class CallArguments(NamedTuple):
     op: str
     root: int
     variant: str | Recipe
+    counts: tuple[int, ...] = ()
 
 
 @dataclass
@@ -163,15 +165,18 @@ class CallPlanner:
     # --- choosing ---------------------------------------------------------------------------------------------
 
     def _chosen(self, asked: CallArguments) -> tuple[Recipe, Bound]:
-        collective, x, out, op, root, variant = asked
+        collective, x, out, op, root, variant, counts = asked
         given, its = x, COLLECTIVES[collective]
         if its.rooted_input and not its.one_buffer and self.rank != root:
             x = None
         if not 0 <= root < self.size:
             raise ArgumentError(f"{collective}: root {root} is not one of the ranks 0..{self.size - 1}")
         sized = given if its.to_next else x
-        nbytes = 0 if not its.moves_data else block_bytes(collective, self.size, sized, out)
         array = sized if sized is not None else out
+        if its.uneven:
+            nbytes = max(counts)
+        else:
+            nbytes = 0 if not its.moves_data else block_bytes(collective, self.size, sized, out)
         dtype = "u8" if array is None else dtype_name(array, reduces=its.reduces)
         auto = variant == "auto"
         if auto:
@@ -180,7 +185,7 @@ class CallPlanner:
         if chosen.collective != collective:
             raise ArgumentError(f"{chosen.name} is an algorithm for {chosen.collective}, not for {collective}")
         cluster = self.cluster if chosen.takes_clusters else 1
-        call = Call(collective, chosen.name, self.size, nbytes, dtype, op, root, cluster=cluster)
+        call = Call(collective, chosen.name, self.size, nbytes, dtype, op, root, cluster=cluster, counts=counts)
         check(call)
         bound = bind(call, self.rank, x, out)
         if chosen.spec.zero_copy or (auto and self.heap.in_use):

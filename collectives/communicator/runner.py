@@ -6,10 +6,11 @@ from binascii import crc_hqx
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from collectives.builder.recipes import Recipe
 from collectives.communicator import revocation
+from collectives.communicator.agreed import AgreedCall, UnevenArguments
 from collectives.communicator.arguments import Staged, Staging
 from collectives.communicator.arrays import Array
 from collectives.communicator.operations import Operation, Outcome, Planned, Stepped
@@ -116,7 +117,12 @@ class CallRunner(CallHooks):
             )
         return Stepped(planned, result, self.run_in_turn, self._step)
 
-    def start(self, operation: Operation) -> Handle[Array | None]:
+    def uneven(self, asked: UnevenArguments) -> AgreedCall:
+        """Make an operation of an uneven verb, whose ranks agree on its blocks when it runs or is prepared."""
+        size = self._layout.ranks
+        return AgreedCall(asked, self._rank, size, self.prepare, self.run_in_turn)
+
+    def start(self, operation: Operation) -> Handle[Any]:
         """Run an operation when its turn comes, in the queue's thread. The Handle is of its result or error."""
         return self.queue.start(partial(self._run, operation))
 

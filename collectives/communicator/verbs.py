@@ -226,6 +226,63 @@ class Verbs:
         target = self._block_of(x, "reduce_scatter") if out is None else out
         return self._calls("reduce_scatter", x, target, op, 0, variant, async_op)
 
+    def scan(
+        self,
+        x: Array,
+        op: str = "sum",
+        out: Array | None = None,
+        *,
+        variant: str | Recipe = "auto",
+        async_op: bool = False,
+    ) -> Outcome:
+        """Combine ``x`` of all ranks up to this one, element by element, in rank order.
+
+        Args:
+            x: Array of any shape; every rank passes equally many elements of the same dtype.
+            op: As in `all_reduce`, but for "avg".
+            out: Array of the shape and dtype of ``x`` for the result (default: the result replaces ``x``).
+            variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
+                Recipe.
+            async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+
+        Returns:
+            ``out`` or ``x``, which holds the result; with ``async_op`` its Handle.
+
+        Raises:
+            ArgumentError: An array or argument does not fit; nothing was sent.
+            RunError: A peer called something else, left or did not come, or the pool failed: see `Communicator`.
+        """
+        return self._calls("scan", x, x if out is None else out, op, 0, variant, async_op)
+
+    def exscan(
+        self,
+        x: Array,
+        op: str = "sum",
+        out: Array | None = None,
+        *,
+        variant: str | Recipe = "auto",
+        async_op: bool = False,
+    ) -> Outcome:
+        """Combine ``x`` of all ranks before this one, element by element, in rank order.
+
+        Args:
+            x: Array of any shape; every rank passes equally many elements of the same dtype.
+            op: As in `all_reduce`, but for "avg".
+            out: Array of the shape and dtype of ``x`` for the result (default: the result replaces ``x``). Rank 0 gets
+                no result, and its array stays as it is.
+            variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
+                Recipe.
+            async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+
+        Returns:
+            ``out`` or ``x``, which holds the result; with ``async_op`` its Handle.
+
+        Raises:
+            ArgumentError: An array or argument does not fit; nothing was sent.
+            RunError: A peer called something else, left or did not come, or the pool failed: see `Communicator`.
+        """
+        return self._calls("exscan", x, x if out is None else out, op, 0, variant, async_op)
+
     def all_to_all(
         self, x: Array, out: Array | None = None, *, variant: str | Recipe = "auto", async_op: bool = False
     ) -> Outcome:
@@ -301,7 +358,7 @@ class Verbs:
         """Put in place of each method above one that does the same for calls like an earlier one, without Python."""
         for name, its in COLLECTIVES.items():
             if not hasattr(Verbs, name):
-                continue  # a collective that others have added, without a verb
+                continue  # a collective that others have added, without a verb; or one whose ranks agree first
             method = getattr(self, name)
             parameters = inspect.signature(method).parameters
             places = tuple(_PLACES[parameter] for parameter in parameters)

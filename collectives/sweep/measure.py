@@ -211,6 +211,8 @@ def perform(comm: Communicator, case: Case, x: Array | None, out: Array | None, 
         arguments["op"] = call.redop
     if contract.rooted:
         arguments["root"] = call.root
+    if contract.uneven:
+        arguments |= _counts(call, comm.rank)
     if contract.one_buffer:
         assert out is not None
         comm.broadcast(out, **arguments)
@@ -219,6 +221,15 @@ def perform(comm: Communicator, case: Case, x: Array | None, out: Array | None, 
         comm.pass_on(size, out, **arguments)
     else:
         getattr(comm, call.collective)(x, out=out, **arguments)
+
+
+def _counts(call: Call, rank: int) -> dict[str, list[int]]:
+    """The counts of an uneven verb, in elements."""
+    sizes = contracts.block_sizes(call) // DTYPES[call.dtype].itemsize
+    if call.collective == "all_to_allv":
+        return {"send_counts": sizes[rank].tolist(), "recv_counts": sizes[:, rank].tolist()}
+    by_source = COLLECTIVES[call.collective].input_blocks == "one"
+    return {"counts": (sizes[:, 0] if by_source else sizes[0]).tolist()}
 
 
 def _reported(context: RankContext, control: Communicator, measured: MeasuredRank) -> list[MeasuredRank]:

@@ -18,8 +18,9 @@ from collectives.algorithms.choose import Choice, choose
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.builder.recipes import Recipe, with_checksums
 from collectives.checking import oracle
-from collectives.contracts import COLLECTIVES, NO_ZERO_COPY_IN_PLACE
+from collectives.contracts import COLLECTIVES, NO_ZERO_COPY_IN_PLACE, Collective
 from collectives.sweep.defaults import AUTO, DEFAULT_SEED, EVERY, MAX_BYTES, MIN_BYTES, REGION_BYTES, STEP_FACTOR
+from cxlemu.choices import REDOPS
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import DTYPES, Call, Plan
 from cxlemu.plan.reduction import reductions
@@ -125,7 +126,7 @@ class Sweep:
         contract = COLLECTIVES[collective]
         moves = contract.moves_data
         roots = self.roots if self.roots is not None else tuple(range(ranks))
-        folded = reductions(self.dtypes, self.redops) if contract.reduces else product(self.dtypes, ("none",))
+        folded = self._folded(contract) if contract.reduces else product(self.dtypes, ("none",))
         for (dtype, redop), root, nbytes, variant in product(
             folded if moves else (("u8", "none"),),
             roots if contract.rooted else (0,),
@@ -142,6 +143,11 @@ class Sweep:
             if self.check:
                 oracle.check_exact(call)
             yield Case(call, in_place=self.in_place or contract.one_buffer)
+
+    def _folded(self, contract: Collective) -> list[tuple[str, str]]:
+        """Reductions of this collective; where all operations are asked for, those that it has."""
+        asks_all = len(self.redops) == len(REDOPS)
+        return [its for its in reductions(self.dtypes, self.redops) if its[1] in contract.ops or not asks_all]
 
     def _takes_levels(self, collective: str, variant: str) -> bool:
         """Whether the algorithm declares that it takes clusters. For `auto` that is decided with the variant."""

@@ -69,6 +69,7 @@ class _Call(_Model):
     cluster: _Few = 1
     gemm: _Gemm | None = None
     fold_order: Literal["rank", "uniform"] = "rank"
+    counts: Annotated[tuple[_Number, ...], Field(max_length=1 << 20)] = ()
 
 
 class _Layout(_Model):

@@ -86,6 +86,7 @@ class Call:
     cluster: int = 1  # on two levels: how many consecutive ranks exchange among themselves first, and fold apart
     gemm: Gemm | None = None  # fused with a matrix product
     fold_order: str = RANK_ORDER  # as the algorithm declares it: one of FOLD_ORDERS
+    counts: tuple[int, ...] = ()  # bytes of each block where these differ: see the contracts of uneven collectives
 
     def tag(self) -> int:
         """Return 16 bits of this call, a checksum of its fields.
@@ -101,11 +102,16 @@ class Call:
         words = [self.collective, self.algorithm, f"{self.nbytes} B", self.dtype]
         words += [self.redop] if self.redop != "none" else []
         words += [f"root {self.root}"] if self.root else []
+        words += [f"blocks of {_some(self.counts)} B"] if self.counts else []
         words += ["in place"] if self.in_place else []
         words += [str(part) for part in (self.heap, self.gemm) if part]
         words += [f"clusters of {self.cluster}"] if self.cluster > 1 else []
         words += [f"{self.fold_order} fold order"] if self.fold_order != RANK_ORDER else []
         return " ".join(words)
+
+
+def _some(counts: tuple[int, ...], most: int = 8) -> str:
+    return ", ".join(map(str, counts[:most])) + (f", ... ({len(counts)} in all)" if len(counts) > most else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,7 +204,8 @@ class Matrix:
         contract = COLLECTIVES[collective]
         if self.roots and max(self.roots) >= ranks:
             raise ArgumentError(f"root {max(self.roots)} is not one of {ranks} ranks: leave out that number with -n")
-        asked = tuple(dict.fromkeys(self.redops or MATRIX_REDOPS)) if contract.reduces else ("none",)
+        usual = tuple(op for op in MATRIX_REDOPS if op in contract.ops)
+        asked = tuple(dict.fromkeys(self.redops or usual)) if contract.reduces else ("none",)
         there = reductions(self._dtypes, asked) if contract.reduces else [(dtype, "none") for dtype in self._dtypes]
         seen: set[tuple[Call, int]] = set()
         for nth, size in enumerate(self._sizes(ranks)):

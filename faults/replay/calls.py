@@ -78,6 +78,7 @@ class OneCall(Model):
     cluster: Ranks = 1
     gemm: TokenGemm | None = None
     fold_order: Literal["rank", "uniform"] = "rank"
+    counts: Annotated[tuple[Bytes, ...], Field(strict=False, max_length=1 << 16)] = ()
     mutant: Annotated[str, Field(max_length=80)] | None = None
 
     @property

@@ -119,7 +119,7 @@ def planned(
     topology: Topology, collective: str, ranks: int, variant: str, nbytes: int = 30_000
 ) -> tuple[Plan, Call, Layout]:
     layout = layout_in(CARD_BYTES, ranks, topology.card_count, topology.interleave_bytes, region_bytes=1 << 18)
-    redop = "sum" if "reduce" in collective else "none"
+    redop = "sum" if COLLECTIVES[collective].reduces else "none"
     recipe = catalog.recipe(collective, variant)
     dtype = "f32" if recipe.fold_order == "rank" else "i32"  # the oracle's floats are folded in rank order
     call = Call(collective, variant, ranks, nbytes, dtype, redop, 0)

@@ -424,7 +424,7 @@ def test_what_we_ship_breaks_no_rule(collective: str, ranks: int) -> None:
                 continue
             call = Call(collective, variant, ranks, nbytes if shape.moves_data else 0, "f32")
             in_place = nbytes > 4 and may_be_in_place(collective, variant)
-            call = replace(call, redop="avg" if shape.reduces else "none", in_place=in_place)
+            call = replace(call, redop="avg" if "avg" in shape.ops else shape.ops[0], in_place=in_place)
             call = replace(call, root=ranks - 1 if shape.rooted else 0)
             assert list(findings(build(recipe(collective, variant), small, lent_if_zero_copy(call)))) == []
 

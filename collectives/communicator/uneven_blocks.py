@@ -1,0 +1,177 @@
+"""One side of an uneven call: an array with this rank's blocks, or a list of arrays, as one array of bytes in a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from collectives.communicator.arguments import Staging, as_array
+from collectives.communicator.arrays import Array
+from cxlemu.errors import ArgumentError
+
+Counts = Sequence[int] | None
+
+
+class BlocksGiven(NamedTuple):
+    """What this rank sends, or takes: an array with its blocks, or a list with one array for each.
+
+    Attributes:
+        given: What the user passed, or None.
+        role: The argument's name, for messages.
+        blocks: How many blocks it has.
+        counts: Elements of each block, or None.
+        displs: Where each block begins, in elements, or None: one after another.
+    """
+
+    given: Any
+    role: str
+    blocks: int
+    counts: Counts = None
+    displs: Counts = None
+
+
+class Blocks:
+    """One side of a call, looked at: how many bytes each block has, and where they come from or go to.
+
+    Args:
+        side: What the user passed.
+        dtype: The elements' type of the other side, for counts without an array.
+
+    Attributes:
+        dtype: The elements' type, or None where nothing was passed.
+        nbytes: Each block's bytes, or None where they are not known here.
+
+    Raises:
+        ArgumentError: It is no array, or counts and displacements do not fit it.
+    """
+
+    def __init__(self, side: BlocksGiven, dtype: np.dtype[Any] | None = None) -> None:
+        self._side = side
+        self._whole: Array | None = None
+        self._parts: list[Array] | None = None
+        self.dtype: np.dtype[Any] | None = None
+        self.nbytes: list[int] | None = None
+        if side.given is None:
+            if side.displs is not None:
+                raise ArgumentError(f"displacements of {side.role} say where its blocks lie: pass {side.role}")
+            if side.counts is not None and dtype is not None:
+                self.nbytes = [count * dtype.itemsize for count in numbers_of(side.counts, side, "counts")]
+            return
+        if isinstance(side.given, (list, tuple)):
+            self._take_list(list(side.given))
+        else:
+            self._take_array(as_array(side.given, side.role))
+
+    def _take_list(self, given: list[Any]) -> None:
+        side = self._side
+        if len(given) != side.blocks or side.counts is not None or side.displs is not None:
+            raise ArgumentError(
+                f"{side.role} is a list of {len(given)} arrays: pass one for each of {side.blocks} ranks, without "
+                f"counts and displacements"
+            )
+        parts = [as_array(part, side.role) for part in given]
+        if any(part.dtype != parts[0].dtype for part in parts):
+            raise ArgumentError(f"{side.role} is a list of arrays of several dtypes: pass arrays of one")
+        self._parts, self.dtype, self.nbytes = parts, parts[0].dtype, [part.nbytes for part in parts]
+
+    def _take_array(self, array: Array) -> None:
+        side = self._side
+        self._whole, self.dtype = array, array.dtype
+        if side.counts is not None:
+            counts = numbers_of(side.counts, side, "counts")
+            self.nbytes = [count * array.dtype.itemsize for count in counts]
+        elif side.blocks == 1:
+            self.nbytes = [array.nbytes]
+
+    def shape_like(self, nbytes: int) -> tuple[int, ...]:
+        """Choose the shape of a new array of ``nbytes`` bytes: whole rows of this one, or else of one axis."""
+        assert self.dtype is not None
+        example = self._whole if self._parts is None else self._parts[0]
+        rest = example.shape[1:] if example is not None and example.ndim else ()
+        count, row = nbytes // max(self.dtype.itemsize, 1), int(np.prod(rest, dtype=np.int64))
+        return (count // row, *rest) if row and count % row == 0 else (count,)
+
+    def packed(self, nbytes: Sequence[int], staging: Staging, *, result: bool) -> Array:
+        """Make one array of the blocks, one after another.
+
+        Args:
+            nbytes: Each block's bytes.
+            staging: What is copied before and after the call, where the blocks do not lie so.
+            result: The array is for the result.
+
+        Returns:
+            The user's array, a part of it, or a private one.
+
+        Raises:
+            ArgumentError: The blocks do not fit the array, or overlap in a result.
+        """
+        side = self._side
+        assert self.dtype is not None
+        item = self.dtype.itemsize
+        if self._parts is None:
+            assert self._whole is not None
+            parts, followed = self._cut(self._whole, [count // max(item, 1) for count in nbytes])
+            if followed is not None:
+                return followed
+            places = sorted((part.ctypes.data, part.nbytes) for part in parts if part.nbytes)
+            if result and any(at + size > after for (at, size), (after, _) in pairwise(places)):
+                raise ArgumentError(f"displacements of {side.role}: blocks overlap in {list(side.displs or ())}")
+        else:
+            parts = self._parts
+            if [part.nbytes for part in parts] != list(nbytes):
+                raise ArgumentError(
+                    f"{side.role} has arrays of {[p.nbytes for p in parts]} bytes, not of {list(nbytes)}"
+                )
+        private = np.empty(sum(nbytes) // max(item, 1), self.dtype)
+        at = 0
+        for part in parts:
+            if result and not part.flags.writeable:
+                raise ArgumentError(f"{side.role} is read-only, the result cannot be written to it")
+            place = private[at : at + part.size].reshape(part.shape)
+            at += part.size
+            if part.size:
+                (staging.after if result else staging.before).append((part, place) if result else (place, part))
+        return private
+
+    def _cut(self, array: Array, counts: list[int]) -> tuple[list[Array], Array | None]:
+        """Cut an array into blocks; also return the part of it where they follow each other, if they do."""
+        side, total = self._side, sum(counts)
+        offsets = [sum(counts[:k]) for k in range(len(counts))]
+        if side.displs is None:
+            if total != array.size:
+                raise ArgumentError(
+                    f"{side.role} has {array.size} elements, the blocks have {' + '.join(map(str, counts))}: pass an "
+                    f"array of {total}, or displacements"
+                )
+            displs = offsets
+        else:
+            displs = numbers_of(side.displs, side, "displacements")
+        if not array.flags.c_contiguous:
+            if side.displs is None and len(counts) == 1:
+                return [array], None
+            raise ArgumentError(f"{side.role} of shape {array.shape} is not contiguous: pass np.ascontiguousarray")
+        for at, count in zip(displs, counts, strict=True):
+            if at + count > array.size:
+                raise ArgumentError(f"{side.role} has {array.size} elements, a block has {count} from {at} on")
+        flat = array.reshape(-1)
+        parts = [flat[at : at + count] for at, count in zip(displs, counts, strict=True)]
+        first = next((at for at, count in zip(displs, counts, strict=True) if count), 0)
+        if all(displs[k] == first + offsets[k] for k, count in enumerate(counts) if count):
+            return parts, flat[first : first + total]
+        return parts, None
+
+
+def numbers_of(given: Sequence[int], side: BlocksGiven, what: str) -> list[int]:
+    """Return counts or displacements as a list. Raises ArgumentError where they are no number of 0 or more a block."""
+    try:
+        numbers = [int(number) for number in given]
+    except (TypeError, ValueError):
+        numbers = [-1]
+    if len(numbers) != side.blocks or min(numbers, default=0) < 0:
+        raise ArgumentError(
+            f"{what} of {side.role} are {side.blocks} whole numbers of elements from 0 on, not {given!r}"
+        )
+    return numbers
