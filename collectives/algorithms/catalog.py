@@ -15,10 +15,11 @@ from collectives.builder import ALL, Builder
 from collectives.builder.recipes import Recipe, recipes_of
 from collectives.contracts import buffers, check_counts, contract_of
 from cxlemu import userfile
+from cxlemu.choices import DTYPE_KINDS, OPS_OF_KIND
 from cxlemu.errors import ArgumentError, CxlemuError, PlanFileError
 from cxlemu.plan import DTYPES, Buffer, Call, Frame, Layout, Plan, RankPart
 from cxlemu.plan import file as plan_file
-from cxlemu.plan.reduction import folds, why_not
+from cxlemu.plan.reduction import why_not
 
 PLAN_SUFFIX = ".plan"
 BLOCK_BYTES_MAX = 1 << 40
@@ -283,7 +284,7 @@ def check(call: Call) -> None:
         raise ArgumentError(f"there is no dtype {call.dtype!r}: it is one of {', '.join(DTYPES)}")
     if call.redop not in contract.ops:
         raise ArgumentError(f"{call.collective} takes op {', '.join(contract.ops)}, not {call.redop!r}")
-    if contract.reduces and not folds(call.dtype, call.redop):
+    if contract.reduces and call.redop not in OPS_OF_KIND[DTYPE_KINDS[call.dtype]]:
         raise ArgumentError(f"{call.collective}: {why_not(call.dtype, call.redop)}")
     if call.nbytes > BLOCK_BYTES_MAX:
         raise ArgumentError(f"a block of {call.nbytes} bytes is too large: {BLOCK_BYTES_MAX} are the most")

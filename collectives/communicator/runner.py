@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
+
 from collectives.builder.recipes import Recipe
 from collectives.communicator import revocation
 from collectives.communicator.agreed import AgreedCall, UnevenArguments
@@ -98,8 +100,11 @@ class CallRunner(CallHooks):
     def prepare(self, asked: CallArguments) -> Operation:
         """Check and plan a collective. Raises as `check_usable`, `Staging.arrays` and `CallPlanner.collective` do."""
         self.check_usable()
+        given = (asked.x, asked.out)
+        if all(each is None or (isinstance(each, np.ndarray) and each.flags.c_contiguous) for each in given):
+            return self.operation(self._planner.collective(asked), asked.out)
         staging = Staging()
-        x, out = staging.arrays(asked.x, asked.out)
+        x, out = staging.arrays(*given)
         operation = self.operation(self._planner.collective(asked._replace(x=x, out=out)), asked.out)
         return Staged(operation, staging, asked.out, self.run_in_turn) if staging else operation
 
