@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from cxlemu.memory.adversary import DEFAULT_RATES, AdversaryRates
 from faults.programs.area import CodePlace, RawFinding
 from faults.programs.commands import Command, PoolFile
 
@@ -36,6 +37,7 @@ class ExecSetting:
         poison: Pool, offset and step of a poisoned line.
         lose: Pool and step of the loss of a card.
         show: Whether programs write to the terminal; otherwise their output is kept.
+        rates: How often nature moves.
     """
 
     commands: Sequence[Command]
@@ -50,6 +52,7 @@ class ExecSetting:
     poison: tuple[int, int, int] | None = None
     lose: tuple[int, int] | None = None
     show: bool = False
+    rates: AdversaryRates = DEFAULT_RATES
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import ctypes
 import os
 from pathlib import Path
 
-from cxlemu.memory import AdversaryRates
 from faults.programs.area import NO_PROGRESS, PATH_BYTES, Area, RunOptions, making
 from faults.programs.processes import RunProcesses
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
@@ -65,7 +64,7 @@ def _options(setting: ExecSetting, choice: RunChoice) -> RunOptions:
         options.poison_pool, options.poison_offset, options.poison_step = setting.poison
     if setting.lose:
         options.lost_pool, options.lost_step = setting.lose
-    rates = AdversaryRates()
+    rates = setting.rates
     options.rates = (ctypes.c_double * 3)(rates.evict, rates.prefetch, rates.land)
     for k, pool in enumerate(setting.pools):
         options.capacity[k], options.dax[k] = pool.capacity, pool.dax
