@@ -35,7 +35,7 @@ Bad input raises, findings are verdicts, bugs assert.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 
@@ -146,7 +146,7 @@ class FaultError(RunError):
         self.where = where  # the arguments of the class, so that errors travel as a few numbers
         self.reported_by = reported_by
 
-    def __reduce__(self) -> tuple[partial[FaultError], tuple[int, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., FaultError], tuple[int, ...]]:
         return partial(type(self), reported_by=self.reported_by), self.where
 
 
@@ -188,7 +188,10 @@ class CutOffError(FaultError):
 
     def __init__(self, host: int, card: int, why: str = "", *, reported_by: int | None = None) -> None:
         super().__init__(f"host {host} has no way to card {card}{why}", host, card, reported_by=reported_by)
-        self.host, self.card = host, card
+        self.host, self.card, self.why = host, card, why
+
+    def __reduce__(self) -> tuple[Callable[..., FaultError], tuple[int, ...]]:
+        return partial(type(self), why=self.why, reported_by=self.reported_by), self.where
 
 
 class MismatchError(RunError):

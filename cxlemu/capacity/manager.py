@@ -305,27 +305,32 @@ class FabricManager:
     @property
     def free_bytes(self) -> int:
         """Bytes of each card that are free."""
-        return self._free.free_bytes
+        with self._lock:
+            return self._free.free_bytes
 
     @property
     def largest_bytes(self) -> int:
         """The largest piece that can be added, in bytes of each card."""
-        return self._free.largest_bytes
+        with self._lock:
+            return self._free.largest_bytes
 
     def grants(self, tenant: str) -> tuple[Grant, ...]:
         """Return the grants that a tenant holds, oldest first."""
-        return tuple(grant for grant in self._held.values() if grant.tenant == tenant)
+        with self._lock:
+            return tuple(grant for grant in self._held.values() if grant.tenant == tenant)
 
     def account(self, tenant: str) -> Account:
         """Return a tenant's account; all zeros for one that never had anything."""
-        totals = self._totals.get(tenant, Totals())
-        held = sum(grant.nbytes for grant in self.grants(tenant))
-        leaving = sum(grant.nbytes for grant in self._leaving.values() if grant.tenant == tenant)
-        return Account(tenant, held, leaving, totals.peak, totals.added, totals.released, totals.forced)
+        with self._lock:
+            totals = self._totals.get(tenant, Totals())
+            held = sum(grant.nbytes for grant in self.grants(tenant))
+            leaving = sum(grant.nbytes for grant in self._leaving.values() if grant.tenant == tenant)
+            return Account(tenant, held, leaving, totals.peak, totals.added, totals.released, totals.forced)
 
     def accounts(self) -> list[Account]:
         """Return the account of every tenant that ever had anything."""
-        return [self.account(tenant) for tenant in self._totals]
+        with self._lock:
+            return [self.account(tenant) for tenant in self._totals]
 
     def _why_not(self, tenant: str, wanted: int) -> str:
         what = f"tenant {tenant} asks for {format_bytes(wanted)} of each of {self.cards} cards, but "

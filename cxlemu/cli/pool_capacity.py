@@ -199,7 +199,7 @@ def hold(name: str, config: str, card_size: int | None, block: int) -> None:
     Args:
         name: The pool's.
         config: A topology: a file or a shipped name.
-        card_size: Bytes of each card; None or 0: as the topology has them.
+        card_size: Bytes of each card; None: as the topology has them.
         block: Bytes of a block, the unit of what is lent.
     """
     topology = Topology.load(config)
@@ -208,7 +208,7 @@ def hold(name: str, config: str, card_size: int | None, block: int) -> None:
         ShmPool.create(
             name,
             cards=topology.pool_card_count,
-            card_bytes=card_size or topology.card_bytes,
+            card_bytes=topology.card_bytes if card_size is None else card_size,
             interleave_bytes=topology.interleave_bytes,
             hosts=0,
             numa_node=topology.pool_numa_node,

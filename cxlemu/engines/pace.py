@@ -25,7 +25,7 @@ from cxlemu import _native
 from cxlemu.choices import TIME_SCALE_MAX, TIME_SCALE_MIN
 from cxlemu.cost import CostModel
 from cxlemu.cost.compute import kernel_costs
-from cxlemu.errors import ArgumentError
+from cxlemu.errors import ArgumentError, DeadlineError
 from cxlemu.memory.backend import BACKENDS
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import Frame, RankPart
@@ -161,10 +161,13 @@ class Clocks:
             test_ns: A clock of one number in nanoseconds, int64 of shape (1,), instead of this machine's.
 
         Raises:
-            ValueError: The segment holds no clocks or those of another model, another process keeps them locked, or
-                there is no such rank.
+            ValueError: The segment holds no clocks or those of another model, or there is no such rank.
+            DeadlineError: Another process keeps the clocks locked.
         """
-        native = _native.Pacer(memory, self.model.tables(), rank, self.cards, self.card_bytes, test_ns)
+        try:
+            native = _native.Pacer(memory, self.model.tables(), rank, self.cards, self.card_bytes, test_ns)
+        except TimeoutError as error:
+            raise DeadlineError(f"rank {rank}: {error}") from None
         return Pacer(native, self.model.accelerator)
 
 

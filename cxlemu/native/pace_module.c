@@ -11,6 +11,8 @@ typedef struct {
     Py_buffer clocks, test_ns;
 } Pacer;
 
+enum { LOCK_S = 10 }; /* a holder needs microseconds */
+
 static int refuse(const char *what) {
     PyErr_SetString(PyExc_ValueError, what);
     return -1;
@@ -62,7 +64,10 @@ static int Pacer_init(Pacer *self, PyObject *args, PyObject *kwargs) {
         return -1;
     }
     p->model.transfers = (int64_t)p->rank << 40; /* of all ranks, no two are alike */
-    if (!host_lock_take(&p->shared->lock, 10)) return refuse("the clocks cannot be had");
+    if (!host_lock_take(&p->shared->lock, LOCK_S)) {
+        PyErr_SetString(PyExc_TimeoutError, "another rank holds the pool's clocks, it may be stopped");
+        return -1;
+    }
     for (int32_t k = 0; k < p->model.resource_count; k++) p->model.resources[k].service = rates[k];
     host_lock_release(&p->shared->lock);
     return 0;

@@ -14,7 +14,7 @@ from collectives.algorithms.catalog import is_plan
 from collectives.cli.targets import NEVER, check_options, target
 from cxlemu.cli.console import console
 from cxlemu.cli.output import check_json_file, read_json, write_json
-from cxlemu.errors import ArgumentError
+from cxlemu.errors import ArgumentError, PlanRuleError
 from cxlemu.units import format_bytes
 from faults.budget import BudgetSpentError, within
 from faults.cli.explore_target import Calls, Searchable, searchable
@@ -77,6 +77,11 @@ def run(
     try:
         with within(budget_s):
             searched = searchable(spec, ranks, wanted)
+    except PlanRuleError as error:
+        nothing, began_s = Machine(MachineProgram((), (), ())), time.monotonic() - began
+        found = Exploration(Verdict.VIOLATION, 0, 0, began_s, reason=str(error))
+        write_json(json_file, _document(nothing, found, spec, ranks, strategy))
+        raise
     except BudgetSpentError:
         searched = Searchable(
             spec, ranks, Machine(MachineProgram((), (), ())), lambda explored: explored, known=_unbuilt(budget_s)

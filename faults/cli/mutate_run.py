@@ -9,8 +9,9 @@ from pathlib import Path
 
 import click
 
+from collectives.algorithms.catalog import recipe
 from collectives.cli.targets import NEVER, Target, check_options, target
-from collectives.contracts import contract_of
+from collectives.contracts import COLLECTIVES, contract_of
 from collectives.sweep.defaults import EVERY
 from cxlemu.cli.output import check_json_file
 from cxlemu.errors import ArgumentError, RunError
@@ -102,13 +103,23 @@ def _cases(collectives: Sequence[str], ranks: Sequence[int], variant: str) -> It
     chosen = list(collectives or OPERATORS)
     wanted = variant.split(",")
     for name in wanted if variant != EVERY else ():
-        if not any(name in variants(collective) for collective in chosen):
+        if not any(_has(collective, name) for collective in chosen):
             raise ArgumentError(f"{chosen[0]} has no variant {name!r}: it has {', '.join(variants(chosen[0]))}")
     for collective in chosen:
         for count in ranks:
-            for there in variants(collective):
-                if variant == EVERY or there in wanted:
+            for there in variants(collective) if variant == EVERY else wanted:
+                if _has(collective, there):
                     yield from cases(collective, there, count)
+
+
+def _has(collective: str, variant: str) -> bool:
+    """Whether a collective or product has a variant, be it one that is cut into fewer chunks, ``NAME-K``."""
+    if variant in variants(collective) or collective not in COLLECTIVES:
+        return variant in variants(collective)
+    try:
+        return recipe(collective, variant).spec.chunks > 0 and variant.rpartition("-")[0] in variants(collective)
+    except ArgumentError:
+        return False
 
 
 def _swept(chosen: Sequence[MutationCase], jobs: int, report: MutateReport) -> None:

@@ -54,7 +54,7 @@ class MutationRow:
 
     @property
     def killed(self) -> int:
-        """Count of mutants that a rule of plans or the prover rejects."""
+        """Count of mutants that a rule of plans or the prover rejects, and rightly, as far as executions show it."""
         return killed(self.fates)
 
     @property
@@ -73,8 +73,8 @@ class MutationRow:
 
 
 def killed(fates: Counter[Fate]) -> int:
-    """Count the mutants that a rule of plans or the prover rejects, shown by an execution or not."""
-    return fates[Fate.REFUSED] + fates[Fate.CONFIRMED] + fates[Fate.HIDDEN] + fates[Fate.UNCONFIRMED]
+    """Count the mutants that a rule of plans or the prover rejects, but for those that an execution should show."""
+    return fates[Fate.REFUSED] + fates[Fate.CONFIRMED] + fates[Fate.HIDDEN]
 
 
 def equivalent(fates: Counter[Fate]) -> int:

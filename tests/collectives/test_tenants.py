@@ -746,3 +746,11 @@ def test_a_launchers_ranks_can_be_a_tenant(cards: list[str], monkeypatch: pytest
         assert context.tenancy is not None and context.tenancy.lease.grant == Grant(1, "red", MIB, 4 * MIB)
     with pytest.raises(ArgumentError, match="under a launcher take shm or dax"), from_environment(tenant="red"):
         pytest.fail("it began")
+
+
+def test_cards_of_no_bytes_are_refused() -> None:
+    with own_name() as name:
+        assert (
+            "card_bytes is 0"
+            in cxlemu("pool", "capacity", "hold", name, "-c", "laptop", "--card-size", "0", code=2).output
+        )

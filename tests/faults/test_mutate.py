@@ -26,6 +26,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.plan import Call, Instruction, Layout, Op, Plan
 from cxlemu.plan.rules import check
 from faults.cli.mutate_report import MutateReport
+from faults.cli.mutate_run import _cases
 from faults.lockstep import counterexample as witness
 from faults.lockstep.counterexample import CounterexampleKind, execute
 from faults.lockstep.schedule import from_json
@@ -42,7 +43,7 @@ from faults.mutate.operators import (
     far_pairs,
     operator_of,
 )
-from faults.mutate.sweep import MutationRow, is_needless, killed, sweep
+from faults.mutate.sweep import MutationRow, equivalent, is_needless, killed, survived, sweep
 from faults.mutate.trial import Fate, Trial
 from faults.prove import prove, prove_calls
 from faults.verdict import Verdict
@@ -605,3 +606,18 @@ def test_an_order_that_no_values_show_is_killed_by_the_proof_alone() -> None:
     judge.plan = saved
     assert {judge.judge(mutant).fate for mutant in exchanged} == {Fate.HIDDEN}
     assert not Fate.HIDDEN.survived and killed(Counter({Fate.HIDDEN: 2})) == 2
+
+
+@pytest.mark.parametrize("fate", list(Fate))
+def test_each_fate_counts_once(fate: Fate) -> None:
+    """Killed, equivalent or survived: what the prover rejects and no execution shows is a mutant that survived."""
+    fates = Counter({fate: 3})
+    assert killed(fates) + equivalent(fates) + survived(fates) == 3
+    assert (survived(fates) == 3) == fate.survived
+
+
+def test_a_variant_in_fewer_chunks_is_mutated() -> None:
+    there = list(_cases(["all_gather"], [2], "all-2"))
+    assert there and {case.variant for case in there} == {"all-2"}
+    with pytest.raises(ArgumentError, match="has no variant 'all-99'"):
+        list(_cases(["all_gather"], [2], "all-99"))

@@ -287,3 +287,26 @@ def test_a_file_whose_plan_breaks_a_rule_is_bad_input(verb: str, tmp_path: Path)
     file.save(build(own, tiny_layout(2), Call("broadcast", "beyond", 2, 64, "u8")), tmp_path / "mine.plan")
     done = cxlemu(*verb.split(), tmp_path / "mine.plan", code=2)
     assert "rule buffer: " in done.output and "rank 1, stream" in done.output
+
+
+RULE_BREAKER = """
+from collectives import Builder, algorithm
+from cxlemu.plan import Op
+
+@algorithm("all_gather")
+def rings_for_another(b: Builder) -> None:
+    for chunks in b.rounds(b.nbytes, spread="ranges"):
+        for chunk in chunks:
+            b.publish(chunk, b.input(chunk.offset))
+    for name, stream in b._streams.items():
+        b._streams[name] = [i._replace(arg=0) if i.op == Op.SIGNAL else i for i in stream]
+"""
+
+
+def test_explore_writes_a_document_of_a_plan_that_breaks_a_rule(tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text(RULE_BREAKER)
+    document = tmp_path / "found.json"
+    done = cxlemu("explore", f"{tmp_path / 'wrong.py'}:rings_for_another", "--json", document, code=1)
+    found = json.loads(document.read_text())
+    assert found["verdict"] == "violation" and found["reason"] and found["schedule"] == []
+    assert found["reason"].splitlines()[0][:40] in " ".join(done.output.split())

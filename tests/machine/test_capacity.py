@@ -435,3 +435,26 @@ def test_what_a_running_plan_uses_goes_to_nobody_else_before_it_ends() -> None:
             manager.check("red", plan, red.at)
     assert manager.account("red").leaving_bytes == 0
     assert manager.add("blue", 4 * BLOCK).at == 0
+
+
+class Watched(dict[int, Grant]):
+    """A manager's grants, which nobody goes through without its lock."""
+
+    def __init__(self, manager: FabricManager, found: dict[int, Grant]) -> None:
+        super().__init__(found)
+        self.manager, self.looks = manager, 0
+
+    def values(self):  # type: ignore[no-untyped-def]
+        assert self.manager._lock._is_owned()  # type: ignore[attr-defined]
+        self.looks += 1
+        return super().values()
+
+
+def test_nothing_goes_through_grants_that_another_thread_may_change() -> None:
+    manager, _ = a_manager()
+    manager.add("red", BLOCK)
+    manager._held = Watched(manager, manager._held)
+    manager._leaving = Watched(manager, manager._leaving)
+    assert manager.grants("red") and manager.account("red").held_bytes == BLOCK and len(manager.accounts()) == 1
+    assert manager._held.looks == 3 and manager._leaving.looks == 2
+    assert manager.free_bytes == manager.largest_bytes == CARD_BYTES - BLOCK

@@ -4,12 +4,23 @@ import pickle
 
 import pytest
 
-from cxlemu.errors import CardLostError, FaultError, IntegrityError, LinkDownError, PeerLostError, PoisonError
+from cxlemu.errors import (
+    CardLostError,
+    CutOffError,
+    FaultError,
+    IntegrityError,
+    LinkDownError,
+    PeerLostError,
+    PoisonError,
+)
 
 FAULTS = {
     PoisonError(2, 4096): "card 2 is poisoned at byte 4096",
     CardLostError(1, reported_by=3): "card 1 is lost, as rank 3 reports",
     LinkDownError(0): "the link of host 0 is down",
+    CutOffError(
+        1, 4, ": switch leaf-2 failed", reported_by=2
+    ): "host 1 has no way to card 4: switch leaf-2 failed, as rank 2 reports",
     IntegrityError(
         2, 5, reported_by=0
     ): "what rank 2 published from card 5 on did not arrive as it was sent, as rank 0 reports",

@@ -34,7 +34,7 @@ from cxlemu.engines.native import DONE, IDLE, KERNEL, MODELLED_TIME, NativeEngin
 from cxlemu.engines.pace import Clocks, Pace, suitable_time_scale
 from cxlemu.engines.streams import Binding, Running
 from cxlemu.engines.virtual import VirtualCall, simulate
-from cxlemu.errors import ArgumentError, PeerLostError, PoolError
+from cxlemu.errors import ArgumentError, DeadlineError, PeerLostError, PoolError
 from cxlemu.memory import MemorySpec
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import (
@@ -386,3 +386,13 @@ def test_a_machine_that_cannot_keep_up_is_told(tmp_path: Path) -> None:
 def test_flags_that_do_not_go_with_a_pace(flags: list[str], why: str) -> None:
     result = CliRunner().invoke(main, ["run", *flags])
     assert result.exit_code == 2 and why in result.output
+
+
+def test_clocks_that_another_rank_keeps_are_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    def held(*_: object) -> None:
+        raise TimeoutError("another rank holds the pool's clocks, it may be stopped")
+
+    clocks = Clocks.of(Topology.load("laptop"), 2)
+    monkeypatch.setattr("cxlemu._native.Pacer", held)
+    with pytest.raises(DeadlineError, match="rank 1: another rank holds the pool's clocks"):
+        clocks.pacer(np.zeros(clocks.nbytes, np.uint8), 1)
