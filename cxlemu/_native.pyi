@@ -40,7 +40,7 @@ def advance_any(programs: list[Program], idle_ns: int, spins: int, wake: bytearr
     """
 
 class Courier:
-    """``gate``: three bytes, wake, closed and busy; ``status``: what a receive makes, None where messages are sent."""
+    """``gate``: wake, closed, advancing, at work; ``status``: what a receive makes, None where messages are sent."""
 
     epoch: int
     spins: int
@@ -57,6 +57,7 @@ class Courier:
         status: type[tuple[int, int, int]] | None,
     ) -> None: ...
     def __call__(self, array: Any, tag: int, /) -> Any: ...
+    def teach(self, program: Program, nbytes: int, rounds: int, tag: int, /) -> None: ...
 
 class Sequencer:
     epoch: int

@@ -1,6 +1,8 @@
-/* A Courier carries small messages over one mailbox without Python: the calls of a plan whose payload is one doorbell line,
- * which says the message's size, tag and size of elements, and has its bytes. What it cannot carry it leaves to Python, as
- * if it had not been asked, and it is asked only while nothing else of the rank's messages is under way: the gate says so. */
+/* A Courier carries messages over one mailbox without Python: the call of a plan whose payload is one doorbell line, which
+ * says the message's size, tag and size of elements, and has its bytes; of a larger one they follow in a second call, of a
+ * program that Python taught the courier for this size. What it cannot carry it leaves to Python, as if it had not been
+ * asked; of a second call that would wait for long, the rest. It is asked only while nothing else of the rank's messages is
+ * under way: the gate says so. */
 #include "python.h"
 
 #include "idle.h"
@@ -10,10 +12,11 @@
 #include <numpy/arrayobject.h>
 #include <structmember.h>
 
-enum { LOOKS_IN_STEP = 100, MAILBOX_RANKS = 2 };
+enum { LOOKS_IN_STEP = 100, MAILBOX_RANKS = 2, SIZES = 8 };
 
-/* Bytes of the gate. CLOSED and BUSY are not 0 where Python has something under way, WAKE where a wait is to come back. */
-enum { WAKE, CLOSED, BUSY_NOW, GATE_BYTES };
+/* Bytes of the gate. CLOSED and ADVANCING are not 0 where Python has something under way, WAKE where a wait is to come back.
+ * AT_WORK is not 0 while a courier works without the GIL, and after that until Python has taken up what it handed over. */
+enum { WAKE, CLOSED, ADVANCING, AT_WORK, GATE_BYTES };
 
 /* Before a message's bytes in its line. */
 typedef struct {
@@ -25,9 +28,18 @@ typedef struct {
 enum { INLINE_BYTES = PAYLOAD_BYTES - sizeof(head) };
 _Static_assert(sizeof(head) == 16, "the line differs from collectives/communicator/messages/envelopes.py");
 
+/* The bytes of messages of one size. */
+typedef struct {
+    Program *program;
+    int64_t nbytes, rounds;
+    uint16_t tag;
+} body;
+
 typedef struct {
     PyObject_HEAD vectorcallfunc call;
     Program *program;
+    body bodies[SIZES];
+    int next_body;
     Py_buffer gate;
     PyObject *status; /* the type of what a receive returns; NULL where messages are sent */
     long long epoch, rounds, idle_ns, spins;
@@ -56,6 +68,7 @@ static uint8_t *carried(PyObject *object, bool written, int64_t *nbytes, int64_t
 static bool begin(Courier *self) {
     program *p = &self->program->p;
     if (self->program->state != READY && self->program->state != STARTED) return false;
+    if (self->epoch >> (EPOCH_BITS - 1)) return false; /* Python says so */
     program_release_call(self->program);
     self->program->state = READY;
     uint8_t *const none = self->line.bytes; /* the part has nothing in its other buffers */
@@ -65,48 +78,77 @@ static bool begin(Courier *self) {
     return true;
 }
 
-/* send(array, tag): whether the message left. Its line is free, or Python waits for it. */
+static body *body_of(Courier *self, int64_t nbytes) {
+    for (int k = 0; k < SIZES; k++)
+        if (self->bodies[k].program && self->bodies[k].nbytes == nbytes) return &self->bodies[k];
+    return NULL;
+}
+
+/* Go on with a program that has begun; wait for it where that is asked for and nobody wakes this thread. */
+static enum status go_on(Courier *self, Program *its, bool small, int64_t idle_ns) {
+    obstacle found[MAX_STREAMS];
+    int waiting = 0;
+    enum status status = IDLE;
+    if (small)
+        status = program_run(&its->p, 0, idle_ns && self->spins ? least(self->spins, LOOKS_IN_STEP) : 0, found,
+                             &waiting);
+    if (status != IDLE || (small && !idle_ns)) return status;
+    idling since = {0};
+    const enum state before = its->state;
+    gate(self)[WAKE] = 0, gate(self)[AT_WORK] = 1;
+    its->state = BUSY;
+    Py_BEGIN_ALLOW_THREADS
+    do status = program_run(&its->p, 0, 0, found, &waiting);
+    while (status == IDLE && !gate(self)[WAKE] && idle(&since, idle_ns, self->spins, INT64_MAX, false));
+    Py_END_ALLOW_THREADS
+    its->state = before;
+    gate(self)[AT_WORK] = 0;
+    return status;
+}
+
+/* A message's bytes, after its line; where not all have gone over, the program stays STARTED, for Python. */
+static bool carry(Courier *self, body *its, uint8_t *at, int64_t idle_ns) {
+    Program *program = its->program;
+    program_release_call(program);
+    program->p.buffers[INPUT] = program->p.buffers[OUTPUT] = at, program->p.buffers[SCRATCH] = self->line.bytes;
+    program->p.done_seen = self->done_seen;
+    program_begin(&program->p, self->epoch, its->tag);
+    self->epoch += its->rounds;
+    const bool done = go_on(self, program, its->nbytes <= SMALL_WORK_BYTES, idle_ns) == DONE;
+    program->state = done ? READY : STARTED;
+    gate(self)[AT_WORK] = !done;
+    return done;
+}
+
+/* send(array, tag): True, the message left; False, Python sends it; None, Python sends the rest of its bytes. */
 static PyObject *send_away(Courier *self, PyObject *object, PyObject *tag_object) {
     int64_t nbytes, itemsize;
     const uint8_t *at = carried(object, false, &nbytes, &itemsize);
-    if (!at || nbytes > INLINE_BYTES) Py_RETURN_FALSE;
+    if (!at) Py_RETURN_FALSE;
+    body *its = nbytes > INLINE_BYTES ? body_of(self, nbytes) : NULL;
+    if (nbytes > INLINE_BYTES && (!its || its->program->state == BUSY)) Py_RETURN_FALSE;
     int overflow;
     const long tag = PyLong_AsLongAndOverflow(tag_object, &overflow);
     if (tag == -1 && PyErr_Occurred()) return NULL;
     if (overflow || tag < 0 || tag > INT32_MAX || !begin(self)) Py_RETURN_FALSE;
     self->line.head = (head){(uint64_t)nbytes, (int32_t)tag, (uint32_t)itemsize};
     memset(self->line.bytes + sizeof(head), 0, INLINE_BYTES);
-    memcpy(self->line.bytes + sizeof(head), at, (size_t)nbytes);
-    obstacle found[MAX_STREAMS];
-    int waiting = 0;
-    if (program_run(&self->program->p, 0, 0, found, &waiting) != DONE) Py_RETURN_FALSE;
+    if (!its) memcpy(self->line.bytes + sizeof(head), at, (size_t)nbytes);
+    if (go_on(self, self->program, true, 0) != DONE) Py_RETURN_FALSE;
     self->epoch += self->rounds;
+    if (its && !carry(self, its, (uint8_t *)at, 0)) Py_RETURN_NONE;
     Py_RETURN_TRUE;
 }
 
 /* Wait for the next line; false where none came, or Python has something else to do. */
 static bool await_line(Courier *self) {
-    program *p = &self->program->p;
-    obstacle found[MAX_STREAMS];
-    int waiting = 0;
-    const int64_t in_step = self->spins ? least(self->spins, LOOKS_IN_STEP) : 0;
-    enum status status = program_run(p, 0, in_step, found, &waiting);
-    if (status == IDLE && self->idle_ns > 0) {
-        idling since = {0};
-        gate(self)[WAKE] = 0, gate(self)[BUSY_NOW] = 1;
-        self->program->state = BUSY;
-        Py_BEGIN_ALLOW_THREADS
-        do status = program_run(p, 0, 0, found, &waiting);
-        while (status == IDLE && !gate(self)[WAKE] && idle(&since, self->idle_ns, self->spins, INT64_MAX, false));
-        Py_END_ALLOW_THREADS
-        self->program->state = READY;
-        gate(self)[BUSY_NOW] = 0;
-    }
-    if (status == DONE) self->epoch += self->rounds;
-    return status == DONE;
+    const bool came = go_on(self, self->program, true, self->idle_ns) == DONE;
+    if (came) self->epoch += self->rounds;
+    return came;
 }
 
-/* receive(array, tag): what came, as a status; the line's bytes where it fits neither array nor tag; None: nothing came. */
+/* receive(array, tag): what came, as a status; the line's bytes where Python takes the message; these in a list where it
+ * receives the rest of the bytes; None: nothing came. */
 static PyObject *receive(Courier *self, PyObject *object, PyObject *tag_object) {
     int64_t nbytes, itemsize;
     uint8_t *at = carried(object, true, &nbytes, &itemsize);
@@ -116,11 +158,14 @@ static PyObject *receive(Courier *self, PyObject *object, PyObject *tag_object) 
     if (tag == -1 && PyErr_Occurred()) return NULL;
     if (overflow || tag < -1 || tag > INT32_MAX || !begin(self) || !await_line(self)) Py_RETURN_NONE;
     const head *came = &self->line.head;
-    const bool fits = came->nbytes <= INLINE_BYTES && (int64_t)came->nbytes <= nbytes && came->tag >= 0 &&
-                      (tag == -1 || tag == came->tag) && (int64_t)came->itemsize == itemsize &&
-                      (itemsize < 2 || came->nbytes % (uint64_t)itemsize == 0);
-    if (!fits) return PyBytes_FromStringAndSize((const char *)self->line.bytes, PAYLOAD_BYTES);
-    memcpy(at, self->line.bytes + sizeof(head), came->nbytes);
+    const bool fits = came->nbytes <= (uint64_t)nbytes && came->tag >= 0 && (tag == -1 || tag == came->tag) &&
+                      (int64_t)came->itemsize == itemsize && (itemsize < 2 || came->nbytes % (uint64_t)itemsize == 0);
+    body *its = fits && came->nbytes > INLINE_BYTES ? body_of(self, (int64_t)came->nbytes) : NULL;
+    if (!fits || (came->nbytes > INLINE_BYTES && (!its || its->program->state == BUSY)))
+        return gate(self)[AT_WORK] = 1, PyBytes_FromStringAndSize((const char *)self->line.bytes, PAYLOAD_BYTES);
+    if (!its) memcpy(at, self->line.bytes + sizeof(head), came->nbytes);
+    else if (!carry(self, its, at, self->idle_ns))
+        return Py_BuildValue("[y#]", (const char *)self->line.bytes, (Py_ssize_t)PAYLOAD_BYTES);
     PyObject *fields = Py_BuildValue("((iil))", self->peer, (int)came->tag, (long)came->nbytes);
     PyObject *made = fields ? PyTuple_Type.tp_new((PyTypeObject *)self->status, fields, NULL) : NULL;
     Py_XDECREF(fields);
@@ -133,7 +178,7 @@ static PyObject *Courier_call(PyObject *callable, PyObject *const *args, size_t 
         PyErr_SetString(PyExc_TypeError, "a courier takes an array and a tag");
         return NULL;
     }
-    if (gate(self)[CLOSED] || gate(self)[BUSY_NOW]) {
+    if (gate(self)[CLOSED] || gate(self)[ADVANCING] || gate(self)[AT_WORK]) {
         if (self->status) Py_RETURN_NONE;
         Py_RETURN_FALSE;
     }
@@ -176,12 +221,41 @@ static int Courier_init(Courier *self, PyObject *args, PyObject *kwargs) {
     return 0;
 }
 
+/* teach(program, nbytes, rounds, tag): the bytes of messages of this size are this program's. */
+static PyObject *Courier_teach(Courier *self, PyObject *args) {
+    PyObject *prog;
+    body its = {0};
+    long long nbytes, rounds;
+    if (!PyArg_ParseTuple(args, "O!LLH", &program_type, &prog, &nbytes, &rounds, &its.tag)) return NULL;
+    const program *p = &((Program *)prog)->p;
+    const int mine = self->status ? OUTPUT : INPUT;
+    if (((Program *)prog)->state == UNBOUND || p->through || p->pacing || p->buffer_count != CALL_BUFFERS ||
+        rounds < 1 || p->layout.ranks != MAILBOX_RANKS || p->buffer_bytes[mine] != nbytes ||
+        p->buffer_bytes[INPUT + OUTPUT - mine] || p->buffer_bytes[SCRATCH] || nbytes <= INLINE_BYTES) {
+        PyErr_SetString(PyExc_ValueError, "a courier is taught calls of one array, which no cache stands before");
+        return NULL;
+    }
+    body *place = body_of(self, nbytes);
+    if (!place) place = &self->bodies[self->next_body], self->next_body = (self->next_body + 1) % SIZES;
+    Py_XDECREF(place->program);
+    its.program = (Program *)Py_NewRef(prog), its.nbytes = nbytes, its.rounds = rounds;
+    *place = its;
+    Py_RETURN_NONE;
+}
+
 static void Courier_dealloc(Courier *self) {
+    for (int k = 0; k < SIZES; k++) Py_XDECREF(self->bodies[k].program);
     if (self->gate.obj) PyBuffer_Release(&self->gate);
     Py_XDECREF(self->program);
     Py_XDECREF(self->status);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
+
+static PyMethodDef courier_methods[] = {
+    {"teach", (PyCFunction)Courier_teach, METH_VARARGS,
+     "teach(program, nbytes, rounds, tag): how bytes of a size travel."},
+    {NULL, NULL, 0, NULL},
+};
 
 static PyMemberDef courier_members[] = {
     {"epoch", T_LONGLONG, offsetof(Courier, epoch), 0, "of the next call on the mailbox, by whomever"},
@@ -199,6 +273,7 @@ static PyTypeObject courier_type = {
     .tp_new = PyType_GenericNew,
     .tp_init = (initproc)Courier_init,
     .tp_dealloc = (destructor)Courier_dealloc,
+    .tp_methods = courier_methods,
     .tp_members = courier_members,
 };
 

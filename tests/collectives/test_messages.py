@@ -23,7 +23,7 @@ from cxlemu.memory import AdversaryRates, MemorySpec
 from faults.inject.fault_engine import injected
 from faults.inject.script import Script
 from tests.helpers.card_files import MIB, blank_cards, pool_of
-from tests.helpers.message_programs import every_size, random_posts
+from tests.helpers.message_programs import every_size, every_way, random_posts
 from tests.helpers.tiers import PATIENT_S, examples
 
 SIX_CARDS = Topology.load("six-cards")
@@ -278,6 +278,14 @@ def test_many_threads_of_a_rank_post_at_once(memory: str) -> None:
     assert together(program, memory=memory) == [[], []]
 
 
+@pytest.mark.deep
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("memory", ["shm", "adversary"])
+def test_threads_of_processes_mix_every_way_to_send(memory: str, ranks: int) -> None:
+    found = launch(every_way, ranks=ranks, topology=SIX_CARDS, memory=MEMORIES[memory], how="processes")
+    assert found == [[]] * ranks
+
+
 def test_every_communicator_has_messages_of_its_own() -> None:
     def program(comm: Communicator) -> list[int]:
         half = comm.split(0, key=-comm.rank)
@@ -298,15 +306,18 @@ def test_every_communicator_has_messages_of_its_own() -> None:
 
 @pytest.mark.parametrize("memory", ["shm", "adversary"])
 def test_couriers_carry_small_messages_and_leave_others_to_python(memory: str) -> None:
-    """Blocking, of all sizes about that of a line, in tags that the receiver asks for in another order now and then."""
+    """Blocking, of all sizes about that of a line and some that are larger, of which few are new to the couriers.
+
+    The receiver asks for them in another order now and then.
+    """
 
     def program(comm: Communicator) -> Any:
         chance, peer = np.random.default_rng(7), 1 - comm.rank
         wrong = []
         for turn in range(300):
             sizes, swapped = chance.integers(0, 60, 2).tolist(), chance.random() < 0.2
-            if chance.random() < 0.05:
-                sizes[0] = 300_000
+            if chance.random() < 0.3:
+                sizes[0] = int(chance.choice([41, 1000, 9000, 9001, 300_000, 400_001, 900_000]))
             messages = [np.full(size, (turn + 50 * k) % 256, np.uint8) for k, size in enumerate(sizes)]
             outs = [np.zeros(size, np.uint8) for size in sizes]
             order = (1, 0) if swapped else (0, 1)
@@ -322,6 +333,32 @@ def test_couriers_carry_small_messages_and_leave_others_to_python(memory: str) -
 
     hired = int(memory == "shm")  # where messages go through an emulated cache, each step is Python's to ask for
     assert together(program, memory=memory) == [([], hired, hired)] * 2
+
+
+@pytest.mark.parametrize("nbytes", [8, 3000, 200_000])
+def test_a_courier_hands_over_what_waits_for_long(nbytes: int) -> None:
+    """Sends fill the mailbox, and the receiver's courier runs ahead of its sender, which is late in the end."""
+
+    def program(comm: Communicator) -> Any:
+        peer, x, out = 1 - comm.rank, np.arange(nbytes, dtype=np.uint8), np.zeros(nbytes, np.uint8)
+        for _ in range(3):
+            comm.sendrecv(x, peer, out, peer)
+        if comm.rank == 0:
+            requests = [comm.isend(x + np.uint8(turn), peer, turn) for turn in range(20)]
+            comm.barrier()
+            comm.waitall(requests)
+            threading.Event().wait(0.12)  # longer than a courier waits
+            comm.send(x, peer, 99)
+            return None
+        comm.barrier()
+        wrong = []
+        for turn in [*range(20), 99]:
+            status = comm.recv(out, peer)
+            if status != (peer, turn, nbytes) or not np.array_equal(out, x + np.uint8(turn % 99)):
+                wrong.append((turn, status))
+        return wrong
+
+    assert together(program)[1] == []
 
 
 def test_a_courier_that_waits_lets_other_threads_send() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -148,3 +149,43 @@ def _against_queue(comm: Communicator, plans: list[Plan], seen: dict[tuple[int, 
             if what == "send" and dest == comm.rank:
                 right.setdefault((source, tag), []).append(content(source, number, nbytes).tobytes())
     return [] if seen == right else [f"rank {comm.rank}: messages of any source came otherwise than they were sent"]
+
+
+def every_way(context: RankContext, threads: int = 3, turns: int = 400) -> list[tuple[int, int]]:
+    """Threads that exchange messages round the ring, each with its tag: blocking, at once, begun; among collectives."""
+    with Communicator.world(context) as comm:
+        wrong: list[tuple[int, int]] = []
+        after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+
+        def talk(tag: int) -> None:
+            chance = random.Random(tag)  # the same on every rank
+            for turn in range(turns):
+                nbytes, how = chance.choice([0, 3, 40, 41, 1000, 9000, 70_000, 300_000, 500_000]), chance.random()
+                x, right = (
+                    np.full(nbytes, (turn * 7 + tag * 13 + rank) % 256, np.uint8) for rank in (comm.rank, before)
+                )
+                out = np.zeros(nbytes, np.uint8)
+                if comm.size == 2 and how < 0.5:
+                    if (comm.rank == 0) == (chance.random() < 0.5):
+                        comm.send(x, after, tag)
+                        continue
+                    status = comm.recv(out, before, tag)
+                elif how < 0.8:
+                    status = comm.sendrecv(x, after, out, before, tag, tag)
+                else:
+                    requests = [comm.irecv(out, before, tag), comm.isend(x, after, tag)]
+                    status = comm.waitall(requests)[0]
+                if status != (before, tag, nbytes) or not np.array_equal(out, right):
+                    wrong.append((tag, turn))
+
+        others = [threading.Thread(target=talk, args=[tag]) for tag in range(threads)]
+        for thread in others:
+            thread.start()
+        total = np.zeros(1)
+        for _ in range(50):
+            total[:] = 1
+            comm.all_reduce(total)
+        for thread in others:
+            thread.join()
+        talk(threads)  # alone
+        return wrong + [(-1, 0)] * int(total[0] != comm.size)

@@ -50,7 +50,9 @@ class Channel:
         checked: Whether checksums travel with segments.
         begin: Begins a call, as `TransferLane.begin`.
         current: The call under way, or None.
-        courier: What carries small messages while none is, or None.
+        courier: What carries messages while none is, or None.
+        news: Calls of a size that the courier does not know yet.
+        taught: The calls that it knows, by their bytes.
     """
 
     peer: int
@@ -62,6 +64,8 @@ class Channel:
     begin: Callable[[Transfer], None]
     current: Transfer | None = None
     courier: _native.Courier | None = None
+    news: Transfer | None = None
+    taught: dict[int, Transfer] = field(default_factory=dict)
     _epoch: int = 1  # doorbells start at 0: nothing is published yet; where there is a courier, it has the epoch
     _transfers: OrderedDict[int, Transfer] = field(default_factory=OrderedDict)
     _envelopes: Transfer | None = None
@@ -76,7 +80,7 @@ class Channel:
     def _start_segment(self, piece: Bytes) -> None:
         its = self._transfers.get(piece.nbytes)
         if its is None:
-            its = self._transfers[piece.nbytes] = self._made(piece.nbytes, AGGREGATE.name)
+            its = self.news = self._transfers[piece.nbytes] = self._made(piece.nbytes, AGGREGATE.name)
             if len(self._transfers) > SIZES_KEPT:
                 self._transfers.popitem(last=False)
         self._start(its, piece)
@@ -94,15 +98,28 @@ class Channel:
             self.courier.epoch = epoch
 
     def hire(self, lane: TransferLane) -> None:
-        """Let a courier carry small messages from now on, if the lane has one and a message has come or left."""
+        """Let a courier carry messages from now on, if the lane has one and a message like them has come or left."""
         if self.courier is None and self._envelopes is not None:
             self.courier = lane.courier(self._envelopes, self._epoch, self.peer, receives=self.role != SENDER)
+        its, self.news = self.news, None
+        if self.courier is None or its is None or self.checked:
+            return
+        if (nbytes := its.template.call.nbytes) > INLINE_BYTES:  # not the end of a larger message
+            self.courier.teach(its.program, nbytes, its.rounds, its.template.binding.tag)
+            self.taught[nbytes] = its
 
     def _start(self, its: Transfer, memory: Any) -> None:
         its.epoch = self.epoch
         its.buffers = (memory, NOTHING, self._scratch) if self.role == SENDER else (NOTHING, memory, self._scratch)
         self.begin(its)
         self.epoch = its.epoch + its.rounds
+        self.current = its
+
+    def _take_over(self, memory: Bytes) -> None:
+        """Go on with the call that the courier began on this memory."""
+        its = self.taught[memory.nbytes]
+        its.epoch = self.epoch - its.rounds
+        its.buffers = (memory, NOTHING, self._scratch) if self.role == SENDER else (NOTHING, memory, self._scratch)
         self.current = its
 
     def _made(self, nbytes: int, variant: str) -> Transfer:
@@ -133,6 +150,12 @@ class Outbox(Channel):
         self.queue.append(sending)
         if self.current is None:
             self._announce()
+
+    def resume(self, sending: Sending) -> None:
+        """Send the rest of a message whose last call the courier began."""
+        self.queue.append(sending)
+        self._at = sending.source.nbytes
+        self._take_over(sending.source)
 
     def ended(self) -> bool:
         """Go on after a call ended: with the rest of the message, or the next one. Whether the message has left."""
@@ -190,6 +213,11 @@ class Inbox(Channel):
         """Take an envelope that the courier brought, as `opened`."""
         self._line[:] = line
         return self.opened()
+
+    def resume(self, message: Message, target: Bytes) -> None:
+        """Receive the rest of a message whose last call the courier began."""
+        self.body, self._target, self._at = message, target, message.nbytes
+        self._take_over(target)
 
     def read(self, target: Bytes | None) -> None:
         """Bring the bytes of the message that is held.

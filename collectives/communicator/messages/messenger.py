@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,17 +18,18 @@ import numpy as np
 from collectives.communicator.arguments import as_array
 from collectives.communicator.arrays import Array, as_bytes
 from collectives.communicator.messages.channels import Channel, Inbox, Outbox, Sending
-from collectives.communicator.messages.envelopes import ITEM_BYTES_MAX, MESSAGE_BYTES_MAX, TAG_MAX
+from collectives.communicator.messages.envelopes import ITEM_BYTES_MAX, MESSAGE_BYTES_MAX, TAG_MAX, unpack
 from collectives.communicator.messages.mailboxes import RECEIVER, SENDER, Mailboxes
 from collectives.communicator.messages.matching import Matching, Message, Receive
 from collectives.communicator.messages.requests import ANY, Request, Status
-from collectives.communicator.messages.transfers import BUSY, CLOSED, WAKE, TransferLane
+from collectives.communicator.messages.transfers import ADVANCING, AT_WORK, CLOSED, WAKE, TransferLane
 from collectives.communicator.runner import CallRunner
 from collectives.communicator.watch import PeerMonitor
 from cxlemu import _native
 from cxlemu.errors import ArgumentError, DeadlineError, RevokedError, RunError
 
 SLICE_S = 0.05  # how long calls are advanced before the peers are looked at
+AT_WORK_S = 2e-5  # between two looks at a courier that was woken
 POKES_MAX = 64  # calls that end while this rank waits for something else
 
 
@@ -38,21 +41,43 @@ class MailRoom(NamedTuple):
 
 
 class _Guard:
-    """Holds the lock, with the gate closed to couriers; opens it again where ``settle`` says so."""
+    """Holds the lock, with the gate closed to couriers and none at work; opens it again where ``settle`` says so."""
 
-    def __init__(self, lock: threading.Lock, gate: bytearray, settle: Callable[[], bool]) -> None:
-        self._lock, self._gate, self._settle = lock, gate, settle
+    def __init__(self, lock: threading.Lock, gate: bytearray, settle: Callable[[], bool], deadline_s: float) -> None:
+        self._lock, self._gate, self._settle, self._deadline_s = lock, gate, settle, deadline_s
 
     def __enter__(self) -> None:
         self._lock.acquire()
-        self._gate[CLOSED] = 1
+        self._gate[CLOSED] = 1  # first: no courier begins from now on
+        until = time.monotonic() + self._deadline_s if self._gate[AT_WORK] else 0.0
+        while self._gate[AT_WORK]:
+            self._gate[WAKE] = 1
+            self._lock.release()
+            time.sleep(AT_WORK_S)
+            if time.monotonic() > until:
+                raise DeadlineError("another thread of this rank stopped while it sent or received")
+            self._lock.acquire()
+            self._gate[CLOSED] = 1
 
     def enter_at_once(self) -> bool:
-        """Enter where no other thread is inside."""
+        """Enter where no other thread is inside, and no courier at work."""
         if not self._lock.acquire(blocking=False):
+            return False
+        if self._gate[AT_WORK]:
+            self._lock.release()
             return False
         self._gate[CLOSED] = 1
         return True
+
+    @contextmanager
+    def taking_over(self) -> Iterator[None]:
+        """Enter to take up what a courier handed over to this thread."""
+        self._lock.acquire()
+        self._gate[CLOSED], self._gate[AT_WORK] = 1, 0
+        try:
+            yield
+        finally:
+            self.__exit__()
 
     def __exit__(self, *error: object) -> None:
         try:
@@ -92,9 +117,9 @@ class Messenger:
         self._clock = monitor.context.session.clock
         self._gate = lane.gate
         self._lock = threading.Lock()
-        self._guard = _Guard(self._lock, self._gate, self._settle)
+        self._guard = _Guard(self._lock, self._gate, self._settle, runner.deadline_s)
         self._changed = threading.Condition(self._lock)
-        self.waiting = 0  # threads that wait for the one that advances calls
+        self._waiting = 0  # threads that wait for the one that advances calls
         self.outgoing: dict[int, _native.Courier] = {}
         self.incoming: dict[int, _native.Courier] = {}
         self._matching = Matching(ranks)
@@ -267,14 +292,31 @@ class Messenger:
         """Let the thread that advances calls come back soon: the communicator may be revoked."""
         self._gate[CLOSED] = self._gate[WAKE] = 1
 
-    def tell(self) -> None:
-        """Tell threads that wait for a courier's wait to end."""
-        with self._guard:
-            self._changed.notify_all()
+    def resume_send(self, array: Array, dest: int, tag: int) -> Request:
+        """Make the request of a message whose last bytes a courier began to send."""
+        request = Request(self, dest, False, tag, array.nbytes)
+        with self._guard.taking_over():
+            self._open.add(request)
+            self._outboxes[dest].resume(Sending(request, as_bytes(array, "array"), tag, array.dtype.itemsize))
+            self._gate[WAKE] = self._busy
+        return request
+
+    def resume_receive(self, array: Array, source: int, tag: int, line: bytes) -> Request:
+        """Make the request of a message whose last bytes a courier began to receive."""
+        request = Request(self, source, True, tag, array.nbytes)
+        target = as_bytes(array, "array", writeable=True)
+        receive = Receive(request, source, tag, target, array.dtype.itemsize)
+        with self._guard.taking_over():
+            self._open.add(request)
+            nbytes, came, itemsize, _ = unpack(line, source)
+            message = Message(source, came, nbytes, itemsize, receive=receive)
+            self._inboxes[source].resume(message, target[:nbytes])
+            self._gate[WAKE] = self._busy
+        return request
 
     def opened(self, source: int, line: bytes) -> None:
         """Take the envelope of a message that a courier brought and could not deliver."""
-        with self._guard:
+        with self._guard.taking_over():
             try:
                 self._arrived(self._inboxes[source].came(line))
             except Exception as error:  # a line that no rank writes
@@ -344,9 +386,9 @@ class Messenger:
             self._fail(self._revoked())
             return True
         if self._busy:
-            self.waiting += 1
+            self._waiting += 1
             self._changed.wait(idle_s)
-            self.waiting -= 1
+            self._waiting -= 1
             return False
         channels = self._under_way()
         if not channels:  # only messages to itself can come
@@ -372,7 +414,7 @@ class Messenger:
         self._busy = False
         if ended is not None:
             self._ended(channels[calls.index(ended)])
-        if self.waiting:
+        if self._waiting:
             self._changed.notify_all()
         return ended is not None
 
@@ -453,24 +495,26 @@ class Messenger:
 
     @property
     def _busy(self) -> bool:
-        """Whether a thread advances calls, without the lock; a courier that waits is one."""
-        return self._gate[BUSY] != 0
+        """Whether a thread advances calls, without the lock."""
+        return self._gate[ADVANCING] != 0
 
     @_busy.setter
     def _busy(self, busy: bool) -> None:
-        self._gate[BUSY] = busy
+        self._gate[ADVANCING] = busy
 
     def _settle(self) -> bool:
         """Whether couriers may carry messages from now on: nothing is under way, and nothing has come."""
-        if self._open or self._busy or self._matching.unexpected or not self._couriers or self._runner.revoked:
+        if self._open or self._busy or self._gate[AT_WORK] or self._matching.unexpected:
+            return False
+        if not self._couriers or self._runner.revoked is not None:
             return False
         if any(inbox.body is not None for inbox in self._inboxes.values()):
             return False
         for inbox in self._inboxes.values():
             inbox.forget()
         for channels, couriers in ((self._inboxes, self.incoming), (self._outboxes, self.outgoing)):
-            if len(couriers) < len(channels):
-                for peer, channel in channels.items():
+            for peer, channel in channels.items():
+                if channel.courier is None or channel.news is not None:
                     channel.hire(self._lane)
                     if channel.courier is not None:
                         couriers[peer] = channel.courier

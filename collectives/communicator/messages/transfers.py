@@ -19,7 +19,7 @@ from cxlemu.memory.protocol import Bytes, HostMemory
 from cxlemu.plan import Op
 from cxlemu.world import RankContext
 
-WAKE, CLOSED, BUSY, GATE_BYTES = range(4)  # as in native/courier.c
+WAKE, CLOSED, ADVANCING, AT_WORK, GATE_BYTES = range(5)  # as in native/courier.c
 _WAITS = frozenset({Op.WAIT, Op.WAIT_ALL, Op.WAIT_DATA})
 
 

@@ -38,9 +38,10 @@ class PointToPoint:
         """
         messenger = self._messenger
         courier = messenger.outgoing.get(dest)
-        if courier is not None and courier(array, tag):
+        left = False if courier is None else courier(array, tag)
+        if left:
             return
-        request = messenger.send(array, dest, tag)
+        request = (messenger.resume_send if left is None else messenger.send)(array, dest, tag)
         if not request.done:
             messenger.complete(request, None, timeout_s)
         if request.error is not None:
@@ -66,15 +67,15 @@ class PointToPoint:
         """
         messenger = self._messenger
         courier = messenger.incoming.get(source)
-        if courier is not None:
-            came = courier(array, tag)
-            if messenger.waiting:
-                messenger.tell()
-            if type(came) is Status:
-                return came
+        came = None if courier is None else courier(array, tag)
+        if type(came) is Status:
+            return came
+        if type(came) is list:
+            request = messenger.resume_receive(array, source, tag, came[0])
+        else:
             if came is not None:
                 messenger.opened(source, came)
-        request = messenger.receive(array, source, tag)
+            request = messenger.receive(array, source, tag)
         if not request.done:
             messenger.complete(request, None, timeout_s)
         if request.error is not None:
@@ -99,9 +100,10 @@ class PointToPoint:
         """
         messenger = self._messenger
         courier = messenger.outgoing.get(dest)
-        if courier is not None and courier(array, tag):
+        left = False if courier is None else courier(array, tag)
+        if left:
             return messenger.sent(dest, tag, array.nbytes)
-        return messenger.send(array, dest, tag)
+        return (messenger.resume_send if left is None else messenger.send)(array, dest, tag)
 
     def irecv(self, array: Array, source: int = ANY, tag: int = ANY) -> Request:
         """Begin to receive a message into an array.
