@@ -20,6 +20,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.world.signals import stops_exit
 from faults.cli.exec_report import again, check_outputs, report_of, suppress, write_outputs
 from faults.programs import replays
+from faults.programs.binary import preloaded
 from faults.programs.commands import parse_commands, parse_pools
 from faults.programs.replays import choice_of, read_token, token_of
 from faults.programs.reports import as_json, text
@@ -32,6 +33,9 @@ from faults.verdict import Verdict
 WORST_CASES = (0, 2, 6)  # schedules: step by step, by priority, in bursts of 64
 TOKEN_FILE_MAX = 1 << 21
 OUTPUT_LINES = 20
+PRELOADED = (
+    "not compiled with cxlemu cc, so preloaded: flushes and fences are seen, loads and stores only as pages that change"
+)
 
 
 def run(
@@ -99,6 +103,9 @@ def run(
         raise ArgumentError(f"the token is for --hosts {body.hosts}")
     choices = [choice_of(body)] if body is not None else _choices(seeds, seed, worst_case)
     out = console()
+    if followed := preloaded(command.words[0] for command in setting.commands):
+        _check_preloaded(followed[0], poison, lose_card, link_down)
+        out.print(f"# {', '.join(followed)}: {PRELOADED}", style="yellow", markup=False)
     if len(choices) == 1:
         setting = replace(setting, show=json_file != Path("-"))
     with stops_exit():
@@ -122,6 +129,14 @@ def run(
 def _check_hosts(flag: str, place: tuple[int, int] | None, hosts: int) -> None:
     if place and place[0] >= hosts:
         raise ArgumentError(f"{flag}: there are hosts 0 to {hosts - 1}, not {place[0]}")
+
+
+def _check_preloaded(name: str, *failing: tuple[int, int] | None) -> None:
+    if any(failing):
+        raise ArgumentError(
+            f"{name} was not compiled with cxlemu cc: its loads are not seen, so --poison, --lose-card and --link-down "
+            "cannot make them fail"
+        )
 
 
 def _read(word: str) -> str:

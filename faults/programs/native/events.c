@@ -219,7 +219,11 @@ bool step_begin(program_self *me) {
     } else {
         const bool kept = turn_enter(me->thread);
         if (kept) store_told(me->thread);
-        if (!turn_take(me->thread)) process_die();
+        if (!turn_take(me->thread)) {
+            if (a->threads[me->thread].state != THREAD_ENDED) process_die();
+            me->inside = false, self = NULL; /* its process is on its way out: what it still does is seen by nobody */
+            return false;
+        }
         if (!kept) store_told(me->thread);
     }
     a->steps++;
@@ -235,6 +239,8 @@ bool step_begin(program_self *me) {
 }
 
 void step_end(program_self *me) {
+    /* A program that announces no loads has few steps: nature also moves behind them, before somebody else's. */
+    if (area()->options.nature && area()->pages_hosts >> here.host & 1) disturb(me), disturb(me);
     if (area()->options.free_running) host_lock_release(&area()->lock);
     else turn_leave(me->thread);
     me->inside = false;
@@ -347,6 +353,14 @@ PROGRAM_EXPORT void prog_nt_store(void *at, const void *bytes, size_t nbytes, co
     step_end(me);
 }
 
+/* On hosts with pages the step after a flush is often the fence that would have been missing before it: what was flushed
+ * last arrives first, every other time. */
+static void land_out_of_order(program_self *me, int pool, int64_t line) {
+    if (!area()->options.nature || !(area()->pages_hosts >> here.host & 1)) return;
+    const adversary_move move = {.action = LAND, .lines = {pool, line, line + 1}, .among = {1}};
+    if (splitmix(&area()->natures[me->thread].state) & 1) image_nature(by_nature(me), &move);
+}
+
 PROGRAM_EXPORT void prog_flush(const void *at, enum flush_kind kind, const void *pc) {
     pool_range r;
     program_self *me = self_here();
@@ -362,6 +376,7 @@ PROGRAM_EXPORT void prog_flush(const void *at, enum flush_kind kind, const void 
         const program_line_view view = program_look(here.host, r.pool, line);
         dirty = view.dirty, present = view.present;
         step.offset = line * LINE_BYTES, step.nbytes = LINE_BYTES;
+        area()->natures[me->thread].card_lines = image_of(here.host, r.pool)->lines;
         if (area()->options.nature) adversary_touched(&area()->natures[me->thread], (window){r.pool, line, line + 1});
     } else {
         step.offset = (int64_t)(intptr_t)at;
@@ -375,6 +390,7 @@ PROGRAM_EXPORT void prog_flush(const void *at, enum flush_kind kind, const void 
         image_flush(by_program(me), r.pool, line, kind == FLUSH_KEEP);
         if (landed) image_complete(by_program(me), r.pool, line, true);
         list_add(landed ? &me->lingering : &me->flushed, r.pool, line);
+        land_out_of_order(me, r.pool, line);
     }
     step_end(me);
 }

@@ -164,7 +164,7 @@ bool turn_take(int thread) {
         return true;
     }
     if (!host_lock_take(&a->turns, LOCK_S)) return false;
-    if (*state != THREAD_CRASHED) *state = THREAD_WAITING;
+    if (*state != THREAD_CRASHED && *state != THREAD_ENDED) *state = THREAD_WAITING;
     pass_on();
     host_lock_release(&a->turns);
     while (*state == THREAD_WAITING) futex_wait(state, THREAD_WAITING);
@@ -198,6 +198,7 @@ void turn_give_up(int thread, uint64_t until_ns) {
 void turn_without(int thread, enum thread_state state) {
     if (!host_lock_take(&area()->turns, LOCK_S)) return;
     *state_of(thread) = state;
+    futex_wake(state_of(thread));
     pass_on();
     host_lock_release(&area()->turns);
 }

@@ -1,0 +1,126 @@
+"""What kind of file a command runs: whether its flushes and fences can be followed, and how."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+
+from cxlemu.errors import ArgumentError
+
+ELF, CLASS_64, LITTLE = b"\x7fELF", 2, 1
+X86_64, EXECUTABLE, SHARED = 62, 2, 3
+MACHINES = {3: "32-bit x86", 40: "32-bit Arm", 183: "arm64", 243: "RISC-V"}
+INTERPRETER, DYNAMIC = 3, 2
+HEADER_BYTES, PROGRAM_HEADER_BYTES, PROGRAM_HEADERS = 64, 56, 512
+SCRIPT_BYTES, INTERPRETER_BYTES, INTERPRETERS = 256, 4096, 4
+SEARCHED_BYTES = 1 << 28  # in which symbols and notes are looked for
+SETUID = 0o6000
+
+
+def preloaded(words: Iterable[str]) -> list[str]:
+    """Say which programs are followed as they are, because they were not compiled with ``cxlemu cc``.
+
+    Args:
+        words: The first word of each command. A program that is not here is left to whoever starts it.
+
+    Returns:
+        Their names, each once, in order.
+
+    Raises:
+        ArgumentError: One of them cannot be followed: see `check_binary`.
+    """
+    names: dict[str, None] = {}
+    for word in words:
+        found = shutil.which(word)
+        if found is None or is_recompiled(Path(found)):
+            continue
+        check_binary(Path(found))
+        names[Path(found).name] = None
+    return list(names)
+
+
+def check_binary(program: Path) -> None:
+    """Refuse a program that does not load our library, or whose flushes would go unseen.
+
+    Args:
+        program: What a command runs; for a script, the program behind ``#!`` is looked at.
+
+    Raises:
+        ArgumentError: It is static, of Go, of musl, of another machine, changes its user, or is no program.
+    """
+    image = _whole(_behind_scripts(program))
+    name = program.name
+    if image[:4] != ELF or len(image) < HEADER_BYTES:
+        raise ArgumentError(f"{name}: neither a program nor a script with '#!'")
+    kind, machine = struct.unpack_from("<HH", image, 16)
+    if image[4] != CLASS_64 or image[5] != LITTLE or machine != X86_64:
+        what = MACHINES.get(machine, f"machine {machine}")
+        raise ArgumentError(
+            f"{name}: a program for {what}; as they are, only those of x86-64 are followed: compile it with cxlemu cc"
+        )
+    if program.stat().st_mode & SETUID:
+        raise ArgumentError(f"{name}: it changes its user or group (setuid), so the system does not let it be followed")
+    interpreter = _interpreter(image)
+    if kind not in (EXECUTABLE, SHARED) or interpreter is None:
+        raise ArgumentError(
+            f"{name}: statically linked, so it loads no library that could follow it: link it dynamically"
+        )
+    if b"ld-linux" not in interpreter:
+        raise ArgumentError(
+            f"{name}: made for {interpreter.decode(errors='replace')}; only the GNU C library is supported"
+        )
+    if b"\xff Go buildinf:" in image:
+        raise ArgumentError(
+            f"{name}: a Go program: its system calls and signals go past the C library, and are not seen"
+        )
+
+
+def is_recompiled(program: Path) -> bool:
+    """Tell whether a program was compiled with ``cxlemu cc``: it calls our runtime."""
+    image = _whole(program)
+    return image[:4] == ELF and b"\0__tsan_init\0" in image
+
+
+def _whole(file: Path) -> bytes:
+    try:
+        with file.open("rb") as binary:
+            return binary.read(SEARCHED_BYTES)
+    except OSError as error:
+        raise ArgumentError(f"{file}: {error.strerror}") from error
+
+
+def _behind_scripts(program: Path) -> Path:
+    for _ in range(INTERPRETERS):
+        try:
+            with program.open("rb") as file:
+                first = file.read(SCRIPT_BYTES).partition(b"\n")[0]
+        except OSError as error:
+            raise ArgumentError(f"{program}: {error.strerror}") from error
+        if not first.startswith(b"#!"):
+            return program
+        words = first[2:].decode(errors="replace").split()
+        if not words:
+            raise ArgumentError(f"{program.name}: '#!' names no program")
+        named = words[1] if Path(words[0]).name == "env" and len(words) > 1 else words[0]
+        found = shutil.which(named)
+        if found is None:
+            raise ArgumentError(f"{program.name}: '#!' names {named}, which is not here")
+        program = Path(found)
+    raise ArgumentError(f"{program.name}: more than {INTERPRETERS} scripts, one behind the other")
+
+
+def _interpreter(image: bytes) -> bytes | None:
+    """The program that links it when it starts; None where nobody does. Sizes in the file are not believed."""
+    at, size, count = struct.unpack_from("<Q", image, 32)[0], *struct.unpack_from("<HH", image, 54)
+    if size != PROGRAM_HEADER_BYTES or count > PROGRAM_HEADERS:
+        return None
+    for k in range(count):
+        header = image[at + k * size : at + (k + 1) * size]
+        if len(header) < size:
+            return None
+        kind, offset, nbytes = struct.unpack_from("<I4xQ16xQ", header)
+        if kind == INTERPRETER and nbytes <= INTERPRETER_BYTES:
+            return image[offset : offset + nbytes].rstrip(b"\0")
+    return None

@@ -1,0 +1,128 @@
+#define _GNU_SOURCE
+#include "pages.h"
+#include "program.h"
+#include "real.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, MAPPINGS_ROOM = 64 };
+enum {
+    WHOLE_BYTES = 4 << 20
+}; /* mappings up to here are fetched at once: the kernel never meets a page that is not here */
+enum { CHUNKS = 8192, SMALLEST_CHUNK = 64 << 10 }; /* of larger ones: each may be a mapping of its own to the kernel */
+
+/* A part of a process's address space; `opened` has a byte for each chunk. */
+typedef struct {
+    uint8_t *at, *opened;
+    size_t nbytes, chunk;
+    int64_t offset;
+    int pool, prot;
+} page_mapping;
+static page_mapping known[MAPPINGS_ROOM];
+
+static bool protect(uint8_t *at, size_t nbytes, int prot) { return syscall(SYS_mprotect, at, nbytes, prot) == 0; }
+
+/* With the turn, or inside of a step of this thread. */
+static void fetch(const page_mapping *m, size_t from, size_t nbytes) {
+    const int64_t first = (m->offset + (int64_t)from) / PAGE;
+    for (int64_t page = first; page < first + (int64_t)(nbytes / PAGE); page++) image_open_page(m->pool, page);
+}
+
+static void open_chunk(page_mapping *m, size_t chunk) {
+    const size_t from = chunk * m->chunk, nbytes = m->nbytes - from < m->chunk ? m->nbytes - from : m->chunk;
+    const bool took_turn = prog_page_begin();
+    if (!m->opened[chunk]) {
+        fetch(m, from, nbytes);
+        if (!protect(m->at + from, nbytes, m->prot)) {
+            fprintf(stderr,
+                    "cxlemu: a page of a pool cannot be mapped: too many mappings, see /proc/sys/vm/max_map_count\n");
+            _exit(2);
+        }
+        __atomic_store_n(&m->opened[chunk], 1, __ATOMIC_RELEASE);
+    }
+    if (took_turn) prog_page_end();
+}
+
+static page_mapping *mapping_at(const uint8_t *at) {
+    for (int k = 0; k < MAPPINGS_ROOM; k++)
+        if (known[k].nbytes && (size_t)(at - known[k].at) < known[k].nbytes) return &known[k];
+    return NULL;
+}
+
+bool pages_fault(void *at, bool writes) {
+    page_mapping *m = mapping_at(at);
+    if (!m || !(m->prot & (writes ? PROT_WRITE : PROT_READ | PROT_WRITE))) return false;
+    /* If it is here already, another thread was faster. */
+    open_chunk(m, (size_t)((uint8_t *)at - m->at) / m->chunk);
+    return true;
+}
+
+void pages_touch(const void *at, size_t nbytes) {
+    const uint8_t *first = at;
+    for (int k = 0; k < MAPPINGS_ROOM; k++) {
+        page_mapping *m = &known[k];
+        if (!m->nbytes || first >= m->at + m->nbytes || first + nbytes <= m->at) continue;
+        const size_t from = first > m->at ? (size_t)(first - m->at) : 0;
+        const size_t end = first + nbytes < m->at + m->nbytes ? (size_t)(first + nbytes - m->at) : m->nbytes;
+        for (size_t chunk = from / m->chunk; chunk * m->chunk < end; chunk++)
+            if (!__atomic_load_n(&m->opened[chunk], __ATOMIC_ACQUIRE)) open_chunk(m, chunk);
+    }
+}
+
+static size_t chunk_bytes(size_t nbytes) {
+    const size_t least = nbytes / CHUNKS;
+    return nbytes <= WHOLE_BYTES ? nbytes : least < SMALLEST_CHUNK ? SMALLEST_CHUNK : (least / PAGE + 1) * PAGE;
+}
+
+static page_mapping *free_entry(void) {
+    for (int k = 0; k < MAPPINGS_ROOM; k++)
+        if (!known[k].nbytes) return &known[k];
+    fprintf(stderr, "cxlemu: the program has more than %d mappings of pools\n", MAPPINGS_ROOM);
+    _exit(2);
+}
+
+static void unmapped(uint8_t *at, size_t nbytes);
+
+static void mapped(int pool, int64_t offset, uint8_t *at, size_t nbytes, int prot) {
+    unmapped(at, nbytes); /* what was there before, with MAP_FIXED */
+    page_mapping *m = free_entry();
+    const size_t chunk = chunk_bytes(nbytes);
+    uint8_t *opened = calloc((nbytes + chunk - 1) / chunk, 1);
+    if (!opened) {
+        fprintf(stderr, "cxlemu: no memory for a mapping of %zu bytes\n", nbytes);
+        _exit(2);
+    }
+    *m = (page_mapping){at, opened, nbytes, chunk, offset, pool, prot};
+    if (nbytes <= WHOLE_BYTES) open_chunk(m, 0);
+}
+
+/* What is left of a mapping on either side goes on as one of its own, its chunks to be looked at again. */
+static void unmapped(uint8_t *at, size_t nbytes) {
+    for (int k = 0; k < MAPPINGS_ROOM; k++) {
+        const page_mapping m = known[k];
+        if (!m.nbytes || at >= m.at + m.nbytes || at + nbytes <= m.at) continue;
+        known[k] = (page_mapping){0};
+        free(m.opened);
+        if (at > m.at) mapped(m.pool, m.offset, m.at, (size_t)(at - m.at), m.prot);
+        if (at + nbytes < m.at + m.nbytes)
+            mapped(m.pool, m.offset + (at + nbytes - m.at), at + nbytes, (size_t)(m.at + m.nbytes - at) - nbytes,
+                   m.prot);
+    }
+}
+
+static const program_pages pages = {.mapped = mapped, .unmapped = unmapped, .touch = pages_touch};
+
+REAL(int, mprotect, void *, size_t, int)
+
+/* Pages that are not here yet must not become accessible. */
+PROGRAM_EXPORT int mprotect(void *at, size_t nbytes, int prot) {
+    if (program_pages_now && prog_in_pool(at, nbytes)) pages_touch(at, nbytes);
+    return real_mprotect()(at, nbytes, prot);
+}
+
+void pages_begin(void) { program_pages_now = &pages; }

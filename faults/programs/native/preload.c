@@ -1,0 +1,86 @@
+/* A process that was not recompiled joins a run: its code is patched, also what it loads later. */
+#define _GNU_SOURCE
+#include "area.h"
+#include "pages.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+void preload_begin(void);
+
+#if defined(__x86_64__)
+
+#include "patch.h"
+#include "traps.h"
+
+#include <dlfcn.h>
+
+static bool following;
+
+static void tell(void) {
+    const patch_totals total = patch_total();
+    if (!getenv("CXLEMU_PROGRAM_SAY")) return;
+    fprintf(
+        stderr,
+        "cxlemu: process %d: preloaded: %lld flushes, fences and locks in %d modules, found in %lld ms; %lld functions "
+        "not understood, %lld modules without a table of functions\n",
+        (int)getpid(), (long long)total.sites, total.modules, (long long)(total.microseconds / 1000),
+        (long long)total.undecoded, (long long)total.without_table);
+}
+
+void preload_begin(void) {
+    here.area->pages_hosts |= UINT64_C(1) << here.host;
+    pages_begin();
+    traps_begin();
+    following = true;
+    patch_loaded();
+    tell();
+}
+
+/* A library that is loaded late is looked at when a function of it is looked up, which is before it is called. dlopen itself
+ * stays as it is, because it searches on behalf of its caller; and so does dlsym, which goes on in the C library. */
+__attribute__((used)) static void *real_dlsym_after_a_look(void) {
+    static void *real;
+    if (!real) real = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
+    if (!real) real = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+    if (!real) {
+        fprintf(stderr, "cxlemu: this C library has no dlsym\n");
+        _exit(2);
+    }
+    if (following) patch_loaded();
+    return real;
+}
+
+__asm__(".text\n"
+        ".globl dlsym\n"
+        ".type dlsym, @function\n"
+        "dlsym:\n"
+        ".cfi_startproc\n"
+        "pushq %rdi\n"
+        ".cfi_adjust_cfa_offset 8\n"
+        "pushq %rsi\n"
+        ".cfi_adjust_cfa_offset 8\n"
+        "subq $8, %rsp\n"
+        ".cfi_adjust_cfa_offset 8\n"
+        "call real_dlsym_after_a_look\n"
+        "addq $8, %rsp\n"
+        ".cfi_adjust_cfa_offset -8\n"
+        "popq %rsi\n"
+        ".cfi_adjust_cfa_offset -8\n"
+        "popq %rdi\n"
+        ".cfi_adjust_cfa_offset -8\n"
+        "jmpq *%rax\n"
+        ".cfi_endproc\n"
+        ".size dlsym, . - dlsym\n");
+
+#else
+
+void preload_begin(void) {
+    fprintf(stderr,
+            "cxlemu: this program was not compiled with cxlemu cc, and only those of x86-64 can be followed as they "
+            "are: compile it with CC=\"cxlemu cc\"\n");
+    _exit(2);
+}
+
+#endif

@@ -1,0 +1,97 @@
+/* What a program asks for SIGTRAP and SIGSEGV is noted, and done where these are not ours; nobody blocks them. */
+#define _GNU_SOURCE
+#include "signals.h"
+
+#if defined(__x86_64__)
+
+#include "program.h"
+#include "real.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+REAL(int, sigaction, int, const struct sigaction *, struct sigaction *)
+REAL(int, sigprocmask, int, const sigset_t *, sigset_t *)
+REAL(int, pthread_sigmask, int, const sigset_t *, sigset_t *)
+
+static bool ours;
+static struct sigaction of_program[2];
+
+static bool is_ours(int number) { return ours && (number == SIGTRAP || number == SIGSEGV); }
+static struct sigaction *kept(int number) { return &of_program[number == SIGSEGV]; }
+
+void signals_take(int number, const struct sigaction *action) {
+    sigset_t both;
+    real_sigaction()(number, action, kept(number));
+    ours = true;
+    sigemptyset(&both);
+    sigaddset(&both, SIGTRAP);
+    sigaddset(&both, SIGSEGV);
+    real_pthread_sigmask()(SIG_UNBLOCK, &both, NULL);
+    if (number == SIGTRAP && kept(number)->sa_handler != SIG_DFL)
+        fprintf(stderr, "cxlemu: the program handles SIGTRAP itself: it gets those that are no flush or fence\n");
+}
+
+void signals_pass_on(int number, siginfo_t *info, void *context) {
+    const struct sigaction *action = kept(number);
+    if (action->sa_flags & SA_SIGINFO) {
+        action->sa_sigaction(number, info, context);
+    } else if (action->sa_handler != SIG_DFL && action->sa_handler != SIG_IGN) {
+        action->sa_handler(number);
+    } else if (action->sa_handler == SIG_DFL || info->si_code > 0) { /* a fault cannot be ignored */
+        const struct sigaction standard = {.sa_handler = SIG_DFL};
+        real_sigaction()(number, &standard, NULL);
+        syscall(SYS_tgkill, getpid(), (pid_t)syscall(SYS_gettid), number); /* comes when the handler has ended */
+    }
+}
+
+/* --- in place of the C library's ---------------------------------------------------------------------------------------- */
+
+static void leave_out(sigset_t *set) {
+    if (!ours) return;
+    sigdelset(set, SIGTRAP);
+    sigdelset(set, SIGSEGV);
+}
+
+PROGRAM_EXPORT int sigaction(int number, const struct sigaction *restrict action, struct sigaction *restrict before) {
+    struct sigaction changed;
+    if (is_ours(number)) {
+        if (number == SIGTRAP && action && action->sa_handler != SIG_DFL && action->sa_handler != SIG_IGN)
+            fprintf(stderr, "cxlemu: the program handles SIGTRAP itself: it gets those that are no flush or fence\n");
+        if (before) *before = *kept(number);
+        if (action) *kept(number) = *action;
+        return 0;
+    }
+    if (!action) return real_sigaction()(number, NULL, before);
+    changed = *action;
+    leave_out(&changed.sa_mask);
+    return real_sigaction()(number, &changed, before);
+}
+
+PROGRAM_EXPORT sighandler_t signal(int number, sighandler_t handler) {
+    struct sigaction action = {.sa_flags = SA_RESTART}, before;
+    action.sa_handler = handler;
+    sigemptyset(&action.sa_mask);
+    sigaddset(&action.sa_mask, number);
+    return sigaction(number, &action, &before) == 0 ? before.sa_handler : SIG_ERR;
+}
+
+PROGRAM_EXPORT int pthread_sigmask(int how, const sigset_t *restrict set, sigset_t *restrict before) {
+    sigset_t changed;
+    if (!set || how == SIG_UNBLOCK) return real_pthread_sigmask()(how, set, before);
+    changed = *set;
+    leave_out(&changed);
+    return real_pthread_sigmask()(how, &changed, before);
+}
+
+PROGRAM_EXPORT int sigprocmask(int how, const sigset_t *restrict set, sigset_t *restrict before) {
+    sigset_t changed;
+    if (!set || how == SIG_UNBLOCK) return real_sigprocmask()(how, set, before);
+    changed = *set;
+    leave_out(&changed);
+    return real_sigprocmask()(how, &changed, before);
+}
+
+#endif

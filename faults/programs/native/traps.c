@@ -1,0 +1,122 @@
+#define _GNU_SOURCE
+#include "traps.h"
+
+#if defined(__x86_64__)
+
+#include "pages.h"
+#include "patch.h"
+#include "program.h"
+#include "registers.h"
+#include "signals.h"
+
+#include <errno.h>
+#include <string.h>
+
+enum { ZERO_FLAG = 0x40 };
+
+/* A locked instruction between its two traps: what it changes, and what signals the program had blocked. */
+static _Thread_local struct {
+    void *at;
+    sigset_t mask;
+} locked;
+
+static void go_on(ucontext_t *context, const void *at) { context->uc_mcontext.gregs[REG_RIP] = (greg_t)(uintptr_t)at; }
+
+/* Outside of every pool it is executed as it stands: an address that leads nowhere faults as it does without us. */
+static const uint8_t *flush(const patch_site *site, const void *at, const uint8_t *next) {
+    const enum x86_kind kind = site->instruction.kind;
+    prog_flush(at, kind == X86_CLWB ? FLUSH_KEEP : kind == X86_CLFLUSH ? FLUSH_DROP_ORDERED : FLUSH_DROP, site->at);
+    return prog_in_pool(at, 1) ? next : patch_aside(site);
+}
+
+static const uint8_t *store(const patch_site *site, ucontext_t *context, const uint8_t *next) {
+    const x86_instruction *instruction = &site->instruction;
+    uint8_t *at = (uint8_t *)registers_target(context, instruction, (uintptr_t)next), bytes[64];
+    bool stored[64];
+    if (!prog_in_pool(at, instruction->nbytes) ||
+        !registers_stored(context, instruction, (uintptr_t)next, bytes, stored))
+        return patch_aside(site);
+    for (size_t from = 0, to; from < instruction->nbytes; from = to) {
+        for (to = from + 1; to < instruction->nbytes && stored[to] == stored[from];) to++;
+        if (stored[from]) prog_nt_store(at + from, bytes + from, to - from, site->at);
+    }
+    return next;
+}
+
+/* In a pool it is executed between two traps, the run's turn kept. A signal in between would lead into the program. */
+static const uint8_t *lock(const patch_site *site, ucontext_t *context, const uint8_t *next) {
+    locked.at = (void *)registers_address(context, &site->instruction, (uintptr_t)next);
+    if (!prog_in_pool(locked.at, site->instruction.nbytes)) {
+        prog_fence(FENCE_LOCKED, site->at);
+        return patch_aside(site);
+    }
+    pages_touch(locked.at, site->instruction.nbytes);
+    prog_rmw_begin(locked.at, site->instruction.nbytes, site->at);
+    locked.mask = context->uc_sigmask;
+    sigfillset(&context->uc_sigmask);
+    sigdelset(&context->uc_sigmask, SIGTRAP);
+    sigdelset(&context->uc_sigmask, SIGSEGV);
+    return patch_stopping(site);
+}
+
+static const uint8_t *unlock(const patch_site *site, ucontext_t *context, const uint8_t *next) {
+    const bool wrote = !site->instruction.compares || context->uc_mcontext.gregs[REG_EFL] & ZERO_FLAG;
+    prog_rmw_end(locked.at, site->instruction.nbytes, wrote, site->at);
+    context->uc_sigmask = locked.mask;
+    return next;
+}
+
+static const uint8_t *follow(const patch_site *site, ucontext_t *context) {
+    const uint8_t *next = site->at + site->instruction.length;
+    switch (site->instruction.kind) {
+    case X86_CLFLUSH:
+    case X86_CLFLUSHOPT:
+    case X86_CLWB:
+        return flush(site, (const void *)registers_address(context, &site->instruction, (uintptr_t)next), next);
+    case X86_SFENCE: prog_fence(FENCE_STORES, site->at); return next;
+    case X86_LFENCE: prog_fence(FENCE_LOADS, site->at); return next;
+    case X86_MFENCE: prog_fence(FENCE_FULL, site->at); return next;
+    case X86_NT_STORE: return store(site, context, next);
+    default: return lock(site, context, next);
+    }
+}
+
+static void on_trap(int number, siginfo_t *info, void *raw) {
+    const int saved = errno;
+    ucontext_t *context = raw;
+    bool aside;
+    const patch_site *site = patch_find((const uint8_t *)(uintptr_t)context->uc_mcontext.gregs[REG_RIP], &aside);
+    if (site && info->si_code == SI_KERNEL) {
+        const uint8_t *next = site->at + site->instruction.length;
+        go_on(context, aside ? unlock(site, context, next) : follow(site, context));
+        __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    } else {
+        signals_pass_on(number, info, raw);
+    }
+    errno = saved;
+}
+
+static void on_fault(int number, siginfo_t *info, void *raw) {
+    const int saved = errno;
+    enum { WRITES = 2 }; /* in the processor's error code */
+    const ucontext_t *context = raw;
+    const bool writes = context->uc_mcontext.gregs[REG_ERR] & WRITES;
+    if (info->si_code != SEGV_ACCERR || !pages_fault(info->si_addr, writes)) signals_pass_on(number, info, raw);
+    errno = saved;
+}
+
+void traps_begin(void) {
+    struct sigaction action = {.sa_flags = SA_SIGINFO | SA_RESTART};
+    /* A handler of the program's, in the middle of ours, could come back here. */
+    sigfillset(&action.sa_mask);
+    sigdelset(&action.sa_mask, SIGTRAP);
+    sigdelset(&action.sa_mask, SIGSEGV);
+    action.sa_sigaction = on_trap;
+    signals_take(SIGTRAP, &action);
+    action.sa_sigaction = on_fault;
+    action.sa_flags |= SA_ONSTACK |
+                       SA_NODEFER; /* where the stack has overflown, the program's handler has its chance */
+    signals_take(SIGSEGV, &action);
+}
+
+#endif
