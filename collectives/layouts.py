@@ -11,7 +11,7 @@ from cxlemu.plan import Layout
 from cxlemu.plan.layout import DATA_ALIGN_BYTES
 from cxlemu.pool.arena import ARENA_ALIGN_BYTES, Arena
 from cxlemu.pool.board import board_bytes
-from cxlemu.pool.superblock import data_offset
+from cxlemu.pool.superblock import CARD_BYTES_MAX, data_offset
 from cxlemu.rounding import round_down, round_up
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import memories_behind_pool
@@ -19,6 +19,7 @@ from cxlemu.topology.clusters import memories_behind_pool
 SLOTS_MIN, SLOTS_MAX = 4, 16  # deep enough that a writer seldom waits for its slowest reader
 SLOT_BYTES_PER_RANK = 128 << 10  # each rank's least share of a slot where there are more than SLOTS_MIN
 MIN_DOORBELLS_PER_RANK = 64
+GROUP_SHARE = 8  # a group takes at most this part of the room that is free
 
 
 def layout_for(
@@ -124,10 +125,9 @@ def layout_in(
 
 
 def world_share(arena: Arena) -> Arena:
-    """Take a world communicator's share of the room that is left: half.
+    """Return the share of the pool that a world communicator's ring and heap are measured by: half.
 
-    A ring takes at most half of that share (`ring_room`), a heap a quarter, and the rest is for communicators split
-    off.
+    A ring takes at most half of that share (`ring_room`), and a heap a quarter.
     """
     return arena.take(arena.nbytes // 2)
 
@@ -137,30 +137,88 @@ def ring_room(arena_bytes: int) -> int:
     return arena_bytes // 2
 
 
-def child_room(left_bytes: int, groups: int, parent: Layout) -> int:
-    """Compute the room for each of several communicators that are split off at once.
+def room_of(layout: Layout) -> int:
+    """Return how many bytes of every card a communicator's board, ring and heap take together."""
+    return round_up(board_bytes(layout.ranks), ARENA_ALIGN_BYTES) + layout.extent_bytes
 
-    Together they get half of the room left to their parent, but each at most eight times what the parent's ring and
-    heap take. That leaves enough for their own children.
+
+def group_room(
+    largest_bytes: int,
+    ranks: int,
+    cards: int,
+    interleave_bytes: int,
+    *,
+    region_bytes: int = REGION_BYTES,
+    heap_bytes: int | None = None,
+) -> int:
+    """Compute the room for a group of ranks: what it asks for, but no more than an eighth of what is free.
+
+    That leaves room for many others. Where an eighth is too little for a ring of the smallest size, it is more.
 
     Args:
-        left_bytes: The parent's room that is left on every card, in bytes.
-        groups: How many communicators are split off.
-        parent: The parent's ring and heap.
+        largest_bytes: The largest free part of every card, in bytes.
+        ranks: The communicator's size.
+        cards: How many cards the pool has.
+        interleave_bytes: The pool's interleaving granularity in bytes.
+        region_bytes: The data of all slots together, in bytes.
+        heap_bytes: Each rank's part of the heap in bytes (default: as in `group_layout`).
 
     Returns:
-        Bytes on every card for each of them, whole pages.
+        Bytes on every card.
+
+    Raises:
+        ArgumentError: There is too little room for the smallest ring, or for the heap.
     """
-    return round_down(min(left_bytes // (2 * max(groups, 1)), 8 * parent.extent_bytes), ARENA_ALIGN_BYTES)
+    asked = layout_for(ranks, cards, CARD_BYTES_MAX, interleave_bytes, region_bytes=region_bytes).extent_bytes
+    board = round_up(board_bytes(ranks), ARENA_ALIGN_BYTES)
+    heap = 0 if heap_bytes is None else _heap_card_bytes(heap_bytes, ranks, cards)
+    wanted = board + asked + (largest_bytes // (2 * GROUP_SHARE) if heap_bytes is None else 0)
+    size = min(wanted, max(largest_bytes - heap, 0) // GROUP_SHARE)
+    while True:
+        room = round_up(size + heap, ARENA_ALIGN_BYTES)
+        try:
+            group_layout(room, ranks, cards, interleave_bytes, region_bytes=region_bytes, heap_bytes=heap_bytes)
+            return room
+        except ArgumentError:
+            if room >= largest_bytes:
+                raise
+            size = min(max(2 * size, ARENA_ALIGN_BYTES), largest_bytes - heap)
 
 
-def successor_room(left_bytes: int) -> int:
-    """Compute the room for the survivors' communicator: three quarters of ``left_bytes`` on every card.
+def group_layout(
+    room_bytes: int,
+    ranks: int,
+    cards: int,
+    interleave_bytes: int,
+    *,
+    region_bytes: int = REGION_BYTES,
+    heap_bytes: int | None = None,
+) -> Layout:
+    """Lay out a group's ring and heap in its room.
 
-    The rest serves another attempt, in case one of them dies meanwhile. The new ring and heap get half of that room
-    (`layout_in`), so that the new communicator can shrink in turn.
+    Args:
+        room_bytes: Bytes on every card, for board, ring and heap.
+        ranks: The communicator's size.
+        cards: How many cards the pool has.
+        interleave_bytes: The pool's interleaving granularity in bytes.
+        region_bytes: The data of all slots together, in bytes.
+        heap_bytes: Each rank's part of the heap in bytes (default: what a ring of three quarters leaves).
+
+    Raises:
+        ArgumentError: They do not fit.
     """
-    return round_down(left_bytes // 4 * 3, ARENA_ALIGN_BYTES)
+    left = room_bytes - round_up(board_bytes(ranks), ARENA_ALIGN_BYTES)
+    heap = 0 if heap_bytes is None else _heap_card_bytes(heap_bytes, ranks, cards)
+    most = left // 4 * 3 if heap_bytes is None else left - heap
+    ring = layout_for(ranks, cards, most, interleave_bytes, region_bytes=region_bytes)
+    if heap_bytes is None:
+        sharers = -(-ranks // cards)
+        heap = sharers * round_down((left - ring.extent_bytes) // sharers, DATA_ALIGN_BYTES)
+    return replace(ring, heap_card_bytes=heap)
+
+
+def _heap_card_bytes(heap_bytes: int, ranks: int, cards: int) -> int:
+    return -(-ranks // cards) * round_up(heap_bytes, DATA_ALIGN_BYTES)
 
 
 def check_fits(layout: Layout, room_bytes: int, ranks: int, cards: int, interleave_bytes: int, *, owned: bool) -> None:

@@ -5,7 +5,7 @@
         y = comm.all_gather(x)                      # a new array of shape (ranks, *x.shape)
         handle = comm.all_reduce(x, async_op=True)
         handle.wait()
-        half = comm.split(color=comm.rank % 2)
+            half = comm.split(color=comm.rank % 2)      # collective; comm.group([0, 2]) is for these ranks alone
         op = comm.persistent.all_reduce(x)          # planned once; op() runs it
     z = comm.heap.empty(1 << 20)                # an array in the pool, which collectives need not copy to publish
 
@@ -17,6 +17,7 @@ rank and in every run; ``avg`` is the sum divided by the number of ranks (intege
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -28,37 +29,42 @@ from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.communicator import groups, revocation
 from collectives.communicator.agreed import UnevenArguments
 from collectives.communicator.heap import SymmetricHeap, lines
-from collectives.communicator.messages.mailboxes import mailboxes_in
+from collectives.communicator.lane import Lane
 from collectives.communicator.messages.messenger import MailRoom, Messenger
 from collectives.communicator.messages.transfers import lane_for
 from collectives.communicator.messages.verbs import PointToPoint
+from collectives.communicator.opening import Stay, await_ready, find_room
 from collectives.communicator.operations import Operation, Outcome
 from collectives.communicator.persistent import Persistent
 from collectives.communicator.planner import CallPlanner
 from collectives.communicator.products import Matrix, Products
-from collectives.communicator.progress import CallQueue, Handle
+from collectives.communicator.progress import Handle
 from collectives.communicator.runner import CallRunner
-from collectives.communicator.shrink import Agreement, Roster
+from collectives.communicator.shrink import Agreement, Roster, roster_bytes
+from collectives.communicator.sizing import Furnished, GroupSizing, Sizing, WorldSizing
 from collectives.communicator.uneven import UnevenVerbs
 from collectives.communicator.verbs import Verbs
 from collectives.communicator.watch import PeerMonitor
-from collectives.layouts import check_fits, child_room, layout_in, successor_room, world_share
 from collectives.sweep.defaults import REGION_BYTES
-from cxlemu.engines import Engine, engine_for
+from cxlemu.engines import Engine
 from cxlemu.engines.cores import cores_here, have_a_core_each
-from cxlemu.engines.native import SPINS, NativeEngine
-from cxlemu.errors import PeerLostError, RevokedError
+from cxlemu.engines.native import SPINS
+from cxlemu.errors import MismatchError, PeerLostError, RevokedError
+from cxlemu.memory.backend import CoherenceStep
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import Layout, Plan
 from cxlemu.plan.checksums import check_integrity
-from cxlemu.pool.arena import Arena
+from cxlemu.pool.arena import ARENA_ALIGN_BYTES, Arena
 from cxlemu.pool.board import board_bytes
-from cxlemu.topology.clusters import memories_behind_pool, ranks_per_cluster
+from cxlemu.pool.ledger import Hold
+from cxlemu.pool.session_area import HEARTBEAT_S
+from cxlemu.rounding import round_up
+from cxlemu.topology.clusters import ranks_per_cluster
 from cxlemu.world import RankContext
 
 
 class Communicator(Verbs, UnevenVerbs, Products, PointToPoint):
-    """A group of ranks with a ring of slots of their own in the pool. Make one with `world` or `split`.
+    """A group of ranks with a ring of slots of their own in the pool. Make one with `world`, `of`, `group` or `split`.
 
     Every collective takes ``variant``: "auto" (see `choice`), one of `collectives.algorithms.catalog.variants`, or a
     Recipe, which stands for an algorithm of one's own. ``async_op=True`` returns a Handle at once; a rank's calls run
@@ -85,28 +91,51 @@ class Communicator(Verbs, UnevenVerbs, Products, PointToPoint):
         context: RankContext,
         *,
         members: tuple[int, ...],
-        layout: Layout,
-        arena: Arena,
-        engine: Engine,
-        queue: CallQueue,
+        furnished: Furnished,
+        room: Hold,
+        head_bytes: int = 0,
+        lane: Lane,
         deadline_s: float,
         integrity: str | None,
     ) -> None:
+        """Use `world`, `of`, `group` or `split`; the room is given back if this raises.
+
+        Args:
+            context: This rank's context.
+            members: The world ranks of all ranks, in this communicator's order.
+            furnished: Its ring, heap and mailboxes.
+            room: What this rank holds of the pool, for the board and these.
+            head_bytes: How many bytes of the room, at its beginning, are not the communicator's.
+            lane: What its calls run on.
+            deadline_s: How long a call waits for its peers, in seconds.
+            integrity: The checksum that travels with doorbells, or None.
+        """
         self.members = members  # world ranks, in this communicator's order
         self.rank = members.index(context.rank)
         self.size = len(members)
-        self.layout = layout
-        board_room = arena.take(board_bytes(self.size))
-        ring = arena.take(self.layout.extent_bytes)
-        mailboxes = mailboxes_in(arena.nbytes, self.size, self.layout.pool_cards, self.layout.interleave_bytes)
-        mail = None if mailboxes is None else MailRoom(mailboxes, arena.take(mailboxes.nbytes).at)
-        if context.tenancy is not None:
-            context.tenancy.require_room(self.layout.cards, board_room.at, arena.at)
-        self._board = context.session.board(board_room.at, self.size)
-        self._base = ring.at
-        self._arena = arena
-        self._context = context
+        self.layout = layout = furnished.layout
+        self._context, self._lane = context, lane
+        self._stay = stay = Stay(context, room, lane)
+        try:
+            arena = Arena(room.at, room.end)
+            arena.take(head_bytes)
+            board_room = arena.take(board_bytes(self.size))
+            ring = arena.take(self.layout.extent_bytes)
+            boxes = furnished.mailboxes
+            mail = None if boxes is None else MailRoom(boxes, arena.take(boxes.nbytes).at)
+            if context.tenancy is not None:
+                context.tenancy.require_room(self.layout.cards, board_room.at, arena.at)
+            self._base = ring.at
+            self._board = context.session.board(board_room.at, self.size, room.name)
+            self._clear_doorbells(mail)
+        except BaseException:
+            stay.give_back()
+            raise
+        # Whoever drops a communicator gives its room back, later and in order: a finalizer runs at any moment.
+        self._dropped = weakref.finalize(self, context.rooms.later, stay.drop)
+        self._dropped.atexit = False
         self.heap = SymmetricHeap(*self._heap_memory(), self.rank, self.size, self.all_gather)
+        self._lend_heap(stay)
         two_levels = layout.owned and integrity is None  # else never faster, or not possible
         self._planner = CallPlanner(
             rank=self.rank,
@@ -124,32 +153,36 @@ class Communicator(Verbs, UnevenVerbs, Products, PointToPoint):
             members=members,
             layout=layout,
             base=ring.at,
+            name=room.name,
             board=self._board,
-            engine=engine,
-            queue=queue,
+            engine=lane.engine,
+            queue=lane.queue,
             planner=self._planner,
             deadline_s=deadline_s,
+            gave_up=stay.fail,
         )
         self._agreement = Agreement(
             context.session,
             self._board,
             self.rank,
             members,
-            arena,
-            room_bytes=successor_room,
+            context.rooms,
+            context.arena,
+            room_bytes=self._successor_room,
             deadline_s=deadline_s,
         )
+        transfers = lane_for(context, lane.engine, deadline_s)
+        stay.settle_too = transfers.settle
         self._messenger = Messenger(
             self.rank,
             self.size,
             mail,
-            lane_for(context, engine, deadline_s),
+            transfers,
             self._runner,
             PeerMonitor(context, self._board, 0, members, deadline_s),
             checked=integrity is not None,
         )
         self._runner.go_on_with(self._messenger)
-        self._clear_doorbells(mail)
         self.persistent = Persistent(
             self.rank, self.size, self._runner.prepare, self._runner.uneven, self._prepare_product
         )
@@ -231,6 +264,14 @@ class Communicator(Verbs, UnevenVerbs, Products, PointToPoint):
 
     # --- making and ending ------------------------------------------------------------------------------------
 
+    def _lend_heap(self, stay: Stay) -> None:
+        """Tell the stay which arrays keep the room, and which stores NumPy left in this host's cache."""
+        backend, strip = self._context.backend, self.layout.heap_strip(self.rank)
+        if backend.maps_cards:
+            stay.arrays = self.heap.arrays
+            if CoherenceStep.FLUSH not in backend.elides:
+                stay.stored = strip.card, self._base + self.layout.heap_offset + strip.offset, self.heap.used
+
     def _heap_memory(self) -> tuple[Bytes, bool]:
         """This rank's strip of the heap, and whether it is a part of a card.
 
@@ -256,12 +297,12 @@ class Communicator(Verbs, UnevenVerbs, Products, PointToPoint):
     ) -> Self:
         """Make a communicator of all ranks. Collective: every rank makes the same communicators in the same order.
 
-        A communicator gets half of the room that the pool has left, for its ring, its heap and its children.
+        Its ring and heap take at most three eighths of the pool; the rest is for other communicators.
 
         Args:
             context: What `cxlemu.launch` gives each rank.
             region_bytes: The size of the ring in bytes; larger messages take several rounds.
-            heap_bytes: Each rank's part of `heap` in bytes (default: as much as leaves room for children).
+            heap_bytes: Each rank's part of `heap` in bytes (default: as much as leaves room for others).
             deadline_s: How long a rank waits for its peers, in seconds (default: the context's).
             engine: One of `cxlemu.engines.ENGINES`, of which "native" runs in C, or an engine of your own.
             integrity: "crc32c" detects writes that links drop silently: a checksum travels with every doorbell, and a
@@ -281,40 +322,132 @@ class Communicator(Verbs, UnevenVerbs, Products, PointToPoint):
             MismatchError: Two processes run as one rank.
         """
         check_integrity(integrity)
+        sizing = WorldSizing(context, region_bytes, heap_bytes, layout)
+        lane, members = Lane.of(context, engine, paced=paced), tuple(range(context.ranks))
+        return cls._opened(context, members, "world", sizing, lane, deadline_s, integrity)._poll_often()
+
+    @classmethod
+    def of(
+        cls,
+        context: RankContext,
+        members: Sequence[int],
+        *,
+        key: str = "",
+        region_bytes: int = REGION_BYTES,
+        heap_bytes: int | None = None,
+        deadline_s: float | None = None,
+        engine: str | Engine = "native",
+        integrity: str | None = None,
+        paced: bool = True,
+    ) -> Self:
+        """Make a communicator of some ranks. Collective over these ranks alone: no other rank calls it.
+
+        Ranks make communicators of the same members and key in the same order; all others in any order, and from
+        several threads. A communicator gets no more than an eighth of the room that is free, unless that is too little
+        for the smallest.
+
+        Args:
+            context: What `cxlemu.launch` gives each rank.
+            members: The world ranks of the members, in the order of the new communicator; this rank is one of them.
+            key: Tells communicators of the same members apart, where they are made in no agreed order.
+            region_bytes: The size of the ring in bytes; larger messages take several rounds.
+            heap_bytes: Each rank's part of `heap` in bytes (default: a third of the ring).
+            deadline_s: As for `world`.
+            engine: As for `world`.
+            integrity: As for `world`.
+            paced: As for `world`.
+
+        Returns:
+            The communicator, whose doorbells all members have cleared.
+
+        Raises:
+            ArgumentError: The members are no such ranks, there is no such engine or integrity, or no room.
+            AccessError: The room lies outside this tenant's grant.
+            PeerLostError: A member left, died or did not come.
+            MismatchError: Members asked for rings of other sizes.
+        """
+        check_integrity(integrity)
+        its = groups.members_of(members, context.ranks, context.rank)
+        cards, interleave = context.topology.pool_card_count, context.pool.interleave_bytes
+        sizing = GroupSizing(len(its), cards, interleave, region_bytes, heap_bytes)
+        lane = Lane.of(context, engine, paced=paced)
+        return cls._opened(context, its, f"group {key}", sizing, lane, deadline_s, integrity)._poll_often()
+
+    def _poll_often(self) -> Self:
+        """Poll without giving the core away, where all ranks on this machine have a core each. Collective."""
+        if have_a_core_each(self.all_gather(cores_here()), self.rank):
+            self._lane.poll_often(SPINS)
+            self._runner.poll_often(SPINS)
+        return self
+
+    @classmethod
+    def _opened(
+        cls,
+        context: RankContext,
+        members: tuple[int, ...],
+        key: str,
+        sizing: Sizing,
+        lane: Lane,
+        deadline_s: float | None,
+        integrity: str | None,
+    ) -> Self:
+        """Make a communicator with the other members, in room that their first one claims."""
         deadline_s = context.deadline_s if deadline_s is None else deadline_s
-        pool, arena = context.pool, world_share(context.arena)
-        cards, interleave = context.topology.pool_card_count, pool.interleave_bytes
-        memories = memories_behind_pool(context.topology, context.ranks)
-        owned = 0 < memories == len(pool.cards) - cards
-        if layout is None:
-            layout = layout_in(
-                arena.nbytes,
-                context.ranks,
-                cards,
-                interleave,
-                region_bytes=region_bytes,
-                heap_bytes=heap_bytes,
-                owned=owned,
-            )
-        else:
-            check_fits(layout, arena.nbytes, context.ranks, cards, interleave, owned=owned)
-        if isinstance(engine, str):
-            pacer = context.pacer if paced else None
-            engine = engine_for(engine, context.backend, context.memory, pool.cards, pacer)
+        room = find_room(context, members, context.rooms.name(members, key), sizing.wanted, deadline_s)
+        try:
+            furnished = sizing.furnish(room.end - room.at)
+            if furnished.nbytes > room.end - room.at:
+                raise MismatchError(
+                    f"rank 0 took {room.end - room.at} bytes of every card, this rank needs {furnished.nbytes}: all "
+                    f"ranks ask for the same sizes"
+                )
+        except BaseException:
+            context.rooms.release(room.name)
+            raise
         comm = cls(
             context,
-            members=tuple(range(context.ranks)),
-            layout=layout,
-            arena=arena,
-            engine=engine,
-            queue=CallQueue(),
+            members=members,
+            furnished=furnished,
+            room=room,
+            lane=lane,
             deadline_s=deadline_s,
             integrity=integrity,
         )
-        context.session.barrier(deadline_s)  # no rank rings before all doorbells are cleared
-        if have_a_core_each(comm.all_gather(cores_here()), comm.rank) and isinstance(engine, NativeEngine):
-            comm._runner.sequencer.spins = engine.spins = SPINS
+        try:
+            await_ready(context, comm._board, members, room, deadline_s)  # none rings before all doorbells are cleared
+        except BaseException:
+            comm._leave()
+            raise
         return comm
+
+    def group(self, ranks: Sequence[int], *, key: str = "") -> Communicator:
+        """Make a communicator of some ranks of this one. Collective over these ranks alone: see `of`.
+
+        Args:
+            ranks: The ranks of this communicator that become members, in the order of the new one.
+            key: Tells communicators of the same members apart, where they are made in no agreed order.
+
+        Returns:
+            The communicator. Its ring is as large as this one's where there is room, and its calls wait for none of
+            this one's.
+
+        Raises:
+            ArgumentError: The ranks are none of this communicator, or the pool has no room.
+            PeerLostError: A member left, died or did not come.
+        """
+        self._runner.check_usable()
+        its = groups.members_of(ranks, self.size, self.rank)
+        return self._group(tuple(self.members[rank] for rank in its), f"group {key}")
+
+    def _group(self, members: tuple[int, ...], key: str) -> Communicator:
+        sizing, lane, deadline_s = self._sizing(len(members)), self._lane.beside(), self._runner.deadline_s
+        return Communicator._opened(self._context, members, key, sizing, lane, deadline_s, self._planner.integrity)
+
+    def _sizing(self, ranks: int, head_bytes: int = 0) -> GroupSizing:
+        """How large a communicator of some ranks of this one is: as this one, where there is room."""
+        region_bytes = self.layout.slots * self.layout.slot_bytes
+        cards, interleave_bytes = self.layout.pool_cards, self.layout.interleave_bytes
+        return GroupSizing(ranks, cards, interleave_bytes, region_bytes, head_bytes=head_bytes)
 
     def split(self, color: int | None, key: int | None = None) -> Communicator | None:
         """Make a communicator for the ranks of each color, as MPI_Comm_split does. Collective over this communicator.
@@ -332,21 +465,9 @@ class Communicator(Verbs, UnevenVerbs, Products, PointToPoint):
         """
         mine = groups.word(color, self.rank if key is None else key)
         its = groups.groups_of(self.all_gather(mine).tolist())
-        # Every rank takes every group's room, and finds that it is too small where it is, so that all agree.
-        room = child_room(self._arena.nbytes, len(its), self.layout)
-        cards, interleave_bytes = self.layout.pool_cards, self.layout.interleave_bytes
-        region_bytes = self.layout.slots * self.layout.slot_bytes
-        layouts = {
-            its_color: layout_in(room, len(group), cards, interleave_bytes, region_bytes=region_bytes)
-            for its_color, group in its.items()
-        }
-        child = None
-        for its_color in its:
-            arena = self._arena.take(room)
-            if color == its_color:
-                child = self._child(its[its_color], layouts[its_color], arena)
-        self.barrier()  # no rank rings before all doorbells are cleared
-        return child
+        if color is None:
+            return None
+        return self._group(tuple(self.members[rank] for rank in its[color]), f"split {self._stay.room.name}")
 
     def revoke(self) -> None:
         """Give this communicator up, as MPIX_Comm_revoke does: no rank can call anything of it from then on.
@@ -354,7 +475,7 @@ class Communicator(Verbs, UnevenVerbs, Products, PointToPoint):
         Ranks that wait in a call of it raise RevokedError soon, others in their next call. Not collective. Does nothing
         where this rank already knows that the communicator is revoked.
         """
-        if self._runner.revoked is None:
+        if self._runner.revoked is None and not self.closed:
             self._runner.give_up(RevokedError(f"rank {self.rank} revoked it"))
 
     def shrink(self) -> Communicator:
@@ -371,54 +492,79 @@ class Communicator(Verbs, UnevenVerbs, Products, PointToPoint):
             ExcludedError: The other ranks took this one for dead.
             DeadlineError: The other ranks do not answer.
             ArgumentError: The pool has no room left.
+            RevokedError: This rank closed the communicator.
         """
+        self._runner.check_open()
         self.revoke()
         self._runner.queue.abandon()
         revoked = self._runner.revoked
         lost = revoked.ranks if isinstance(revoked, PeerLostError) else ()
         return self._agreement.reach(frozenset(lost) | revocation.lost(self._board), self._renewed)
 
-    def _renewed(self, roster: Roster) -> Communicator:
-        cards, interleave_bytes = self.layout.pool_cards, self.layout.interleave_bytes
-        region_bytes = self.layout.slots * self.layout.slot_bytes
-        ranks, room = roster.ranks, roster.room
-        layout = layout_in(room.nbytes // 2, len(ranks), cards, interleave_bytes, region_bytes=region_bytes)
-        return self._child(ranks, layout, room)
+    def _successor_room(self, ranks: int, largest_bytes: int) -> int:
+        """Return the room for the survivors' communicator, behind the roster."""
+        return self._sizing(ranks, self._roster_room).wanted(largest_bytes)
 
-    def _child(self, ranks: Sequence[int], layout: Layout, arena: Arena) -> Communicator:
-        """Make a communicator of these ranks of this one, in this order, with the given ring, heap and room."""
+    @property
+    def _roster_room(self) -> int:
+        return round_up(roster_bytes(self.size), ARENA_ALIGN_BYTES)
+
+    def _renewed(self, roster: Roster) -> Communicator:
+        ranks, room, head = roster.ranks, roster.room, self._roster_room
         return Communicator(
             self._context,
             members=tuple(self.members[rank] for rank in ranks),
-            layout=layout,
-            arena=arena,
-            engine=self._runner.engine,
-            queue=self._runner.queue,
+            furnished=self._sizing(len(ranks), head).furnish(room.end - room.at),
+            room=room,
+            head_bytes=head,
+            lane=self._lane.beside(),
             deadline_s=self._runner.deadline_s,
             integrity=self._planner.integrity,
         )
 
     def _clear_doorbells(self, mail: MailRoom | None) -> None:
         """Write zeros to this rank's doorbell lines: the pool may hold those of a run that crashed."""
-        memory = self._context.memory
+        memory, session = self._lane.quick, self._context.session
         places = [(self._base, extent) for extent in self.layout.doorbells_of(self.rank)]
         if mail is not None:
             places += [(mail.at, extent) for extent in mail.mailboxes.doorbells_of(self.rank)]
+        beat_at = session.clock.now()
         for base, (card, offset, nbytes) in places:
             memory.write(card, base + offset, np.zeros(nbytes, np.uint8))
             memory.flush(card, base + offset, nbytes)
-            self._context.session.beat()  # peers may be waiting for this rank to be done
+            if (now := session.clock.now()) - beat_at > HEARTBEAT_S:  # peers may be waiting for this rank to be done
+                session.beat()
+                beat_at = now
         memory.fence()
 
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called: nothing can be called any more."""
+        return not self._dropped.alive
+
     def close(self) -> None:
-        """Wait for this rank's calls that are under way, and for what it sends.
+        """Wait for this rank's calls that are under way and for what it sends, and give its room back.
+
+        Not collective; twice is fine. Other communicators can have the room when all ranks have closed this one, or
+        dropped it. Where arrays of `heap` are still held, that is when they are dropped.
 
         Raises:
             RunError: The error of a call whose Handle was not waited for, or of a message that did not leave.
         """
-        self._runner.queue.drain()
-        self._messenger.close()
-        self.heap.close()
+        if self.closed:
+            return
+        try:
+            self._runner.queue.drain()
+            self._messenger.close()
+        finally:
+            self.heap.close()
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._dropped.detach() is not None:
+            self._runner.end()
+            self._stay.give_back()
+            self._context.rooms.collect()
 
     def __enter__(self) -> Self:
         return self

@@ -1,14 +1,38 @@
-"""The groups after a split, which every rank computes from the words of all ranks."""
+"""Which ranks are in a new communicator: as they were named, or as every rank computes from all ranks' words."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cxlemu.errors import ArgumentError
+
+
+def members_of(ranks: Sequence[int], size: int, mine: int) -> tuple[int, ...]:
+    """Check the members of a group.
+
+    Args:
+        ranks: The members, in their order.
+        size: How many ranks there are to choose from.
+        mine: This rank.
+
+    Raises:
+        ArgumentError: One is no rank or named twice, or this rank is not among them.
+    """
+    try:
+        members = tuple(map(operator.index, ranks))
+    except TypeError:
+        raise ArgumentError(f"a group is a list of ranks, not {ranks!r}") from None
+    if (wrong := next((rank for rank in members if not 0 <= rank < size), None)) is not None:
+        raise ArgumentError(f"rank {wrong} cannot be in a group: the ranks are 0..{size - 1}")
+    if len(set(members)) < len(members):
+        raise ArgumentError(f"a group has each rank once, not {list(members)}")
+    if mine not in members:
+        raise ArgumentError(f"rank {mine} is not in the group {list(members)}, which only its members make")
+    return members
 
 
 def word(color: int | None, key: int) -> NDArray[np.int64]:

@@ -94,6 +94,17 @@ class HeapBlock:
     freed_by: set[int] = field(default_factory=set)
 
 
+@dataclass(slots=True)
+class Used:
+    """How much of a rank's strip arrays have ever taken, from its beginning on.
+
+    Attributes:
+        nbytes: The number of bytes.
+    """
+
+    nbytes: int = 0
+
+
 def lines(nbytes: int) -> Bytes:
     """Allocate ``nbytes`` bytes of private memory that begin at a whole line; the kernel backs it as it is touched."""
     memory = np.empty(nbytes + LINE_BYTES, np.uint8)
@@ -114,6 +125,8 @@ class SymmetricHeap:
     Attributes:
         memory: As given.
         nbytes: Each rank's part of the heap in bytes.
+        used: How much of it was ever used.
+        arrays: The arrays that this rank holds, by address.
     """
 
     def __init__(
@@ -124,9 +137,10 @@ class SymmetricHeap:
         self._mapped, self._rank, self._ranks, self._all_gather = mapped, rank, ranks, all_gather
         self._room = FirstFit(memory.nbytes)
         self._made = 0
+        self.used = Used()
         self._blocks: dict[int, HeapBlock] = {}  # by number, until all ranks have freed it
         # Shared with finalizers, which run at any moment: each does one atomic step on either.
-        self._live: dict[int, HeapBlock] = {}  # by address
+        self.arrays = self._live = dict[int, HeapBlock]()  # by address
         self._dropped: deque[int] = deque()  # numbers that no other rank knows of yet
 
     # --- making arrays ----------------------------------------------------------------------------------------
@@ -207,6 +221,7 @@ class SymmetricHeap:
         block = HeapBlock(self._made, at, room, shape, str(dtype), nbytes, _caller())
         self._made += 1
         self._blocks[block.number] = block
+        self.used.nbytes = max(self.used.nbytes, at + room)
         return block
 
     def _exchange(self, nbytes: int) -> None:

@@ -1,4 +1,4 @@
-"""The order of a rank's calls, on whatever communicator they are made, and calls that are under way."""
+"""The order of a rank's calls on one communicator, and calls that are under way."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Handle(Generic[T]):
 
 
 class CallQueue:
-    """Runs a rank's calls one after another, in the order they were made, on all of its communicators.
+    """Runs a rank's calls of a communicator one after another, in the order they were made.
 
     A synchronous call runs in the caller's thread unless asynchronous ones are still ahead of it.
     """
@@ -86,3 +86,9 @@ class CallQueue:
         for handle in handles:
             if not handle.observed:
                 handle.wait()
+
+    def close(self) -> None:
+        """Let the queue's thread end, if there is one; a later call starts another."""
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown(wait=False)

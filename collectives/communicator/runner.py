@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from binascii import crc_hqx
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
@@ -27,11 +27,11 @@ from cxlemu.engines.native import LOOK_NS, NativeEngine
 from cxlemu.engines.streams import Binding, Running
 from cxlemu.errors import DeadlineError, RevokedError, RunError
 from cxlemu.plan import Layout
-from cxlemu.pool.arena import ARENA_ALIGN_BYTES
 from cxlemu.pool.board import Board
 from cxlemu.world import RankContext
 
 EPOCHS_END = _native.CONSTANTS["EPOCHS_END"]  # no call begins at this epoch or later
+COMM_NUMBERS = 1 << 32  # by which ranks tell in their status lines which communicator they call
 
 
 class Poked(Protocol):
@@ -54,11 +54,13 @@ class CallRunner(CallHooks):
         members: The world ranks of the communicator, in its order.
         layout: The communicator's ring and heap.
         base: Where the communicator's extent begins on every card, in bytes.
+        name: The name of the communicator's room, 64 bits, which no other communicator of the session has.
         board: The communicator's board, on which ranks tell why they gave up.
         engine: What executes plans.
-        queue: The order of this rank's calls on all of its communicators.
+        queue: The order of this rank's calls.
         planner: Turns arguments of calls into planned calls.
         deadline_s: How long a call waits for its peers, in seconds.
+        gave_up: Called when a call failed.
 
     Attributes:
         revoked: The error since which nothing can be called, or None.
@@ -73,17 +75,20 @@ class CallRunner(CallHooks):
         members: tuple[int, ...],
         layout: Layout,
         base: int,
+        name: int,
         board: Board,
         engine: Engine,
         queue: CallQueue,
         planner: CallPlanner,
         deadline_s: float,
+        gave_up: Callable[[], None],
     ) -> None:
         self.engine, self.queue, self.deadline_s = engine, queue, deadline_s
         self.revoked: RunError | None = None
         self._other: Poked | None = None
         self._context, self._layout, self._base, self._board = context, layout, base, board
         self._rank, self._planner = members.index(context.rank), planner
+        self._gave_up, self._closed = gave_up, False
         self.sequencer = _native.Sequencer(
             ranks=len(members),
             epoch=1,  # doorbells start at 0: nothing is published yet
@@ -94,8 +99,7 @@ class CallRunner(CallHooks):
             hooks=self,
         )
         self.cache = _native.DispatchCache(self.sequencer, planner.heap.memory)
-        # Rings never overlap, so where one begins is a name that all members agree on.
-        self._watch = PeerMonitor(context, board, base // ARENA_ALIGN_BYTES, members, deadline_s)
+        self._watch = PeerMonitor(context, board, name % COMM_NUMBERS, members, deadline_s)
 
     def prepare(self, asked: CallArguments) -> Operation:
         """Check and plan a collective. Raises as `check_usable`, `Staging.arrays` and `CallPlanner.collective` do."""
@@ -135,10 +139,11 @@ class CallRunner(CallHooks):
         """Check that calls are still possible.
 
         Raises:
-            RevokedError: The communicator is revoked.
+            RevokedError: The communicator is revoked or closed.
             AccessError: The tenant's grant is gone.
             RunError: The communicator has used up its rounds, on all ranks in the same call.
         """
+        self.check_open()
         if self._context.tenancy is not None:
             self._context.tenancy.look()
         if self.revoked is not None:
@@ -148,9 +153,20 @@ class CallRunner(CallHooks):
                 f"this communicator has used up its {EPOCHS_END} rounds: shrink() makes another one of the same ranks"
             )
 
+    def check_open(self) -> None:
+        """Check that this rank has not closed the communicator. Raises RevokedError."""
+        if self._closed:
+            raise RevokedError("this communicator is closed")
+
+    def poll_often(self, spins: int) -> None:
+        """Poll a doorbell ``spins`` times before the core is given away, where the engine is in C."""
+        if isinstance(self.engine, NativeEngine):
+            self.sequencer.spins = spins
+
     def give_up(self, error: RunError) -> None:
         """Revoke the communicator for ``error``, and tell the peers. On this rank an earlier reason stands."""
         self.revoked = self.revoked or error
+        self._gave_up()
         self.close()
         if self._other is not None:
             self._other.wake()
@@ -163,6 +179,12 @@ class CallRunner(CallHooks):
     def close(self) -> None:
         """Make every later call ask Python first, which refuses it; one under way finds out when it waits."""
         self.sequencer.revoked = 1
+
+    def end(self) -> None:
+        """Allow no call any more, and let the queue's thread end: this rank leaves the communicator's room."""
+        self._closed = True
+        self.close()
+        self.queue.close()
 
     # --- hooks of C: CallHooks has their contracts ------------------------------------------------------------
 

@@ -3,31 +3,34 @@
 Nothing but lines on the old communicator's board is used, each with one writer, and no rank waits for the dead:
 
 1. Every rank joins: it votes for a leader, the lowest rank that it does not take for dead.
-2. When every rank that the leader does not take for dead has joined it, the leader claims room, writes the roster of
-   the ranks that go on into the first lines of that room, and votes CLOSED.
-3. Every rank on the roster prepares its part of the room and votes READY. When all are ready, they go on. When one of
-   them dies first, they join again, and the next attempt has other room.
+2. When every rank that the leader does not take for dead has joined it, the leader claims room (cxlemu/pool/rooms.py),
+   writes the roster of the ranks that go on into its first lines, and votes CLOSED.
+3. Every rank on the roster holds the room as well, prepares its part of it and votes READY. When all are ready, they go
+   on. When one of them dies first, they join again, and the next attempt has other room.
 
-A rank is taken for dead when it left, when its heartbeat stands still for long, or when it does not join in time. That
-may be a mistake: a rank that was only stopped comes back, finds itself on no roster, and gets an ExcludedError. Time
-decides only which ranks go on, never which rank owns memory: no two claims overlap, because a leader claims first and
-then looks at all others' claims (of two leaders that do so at once, at least one sees the other), and no rank writes to
-a room before. Writes of a rank that was thought dead go to the old ring, or to room that was given up.
+A rank is taken for dead when it left or its process ended, when its heartbeat stands still for long, or when it does
+not join in time. That may be a mistake: a rank that was only stopped comes back, finds itself on no roster, and gets an
+ExcludedError. Time decides only which ranks go on, never which rank owns memory: no two ranks' claims overlap, and no
+rank writes to a room before it holds it. Writes of a rank that was thought dead go to rooms that it still holds.
 """
 
 from __future__ import annotations
 
+import secrets
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from cxlemu.errors import ArgumentError, DeadlineError, ExcludedError, name_ranks
+from cxlemu.errors import DeadlineError, ExcludedError, name_ranks
 from cxlemu.memory.protocol import LINE_BYTES, Bytes
 from cxlemu.pool.arena import Arena
 from cxlemu.pool.board import Board, Stage, Vote
+from cxlemu.pool.ledger import Hold
+from cxlemu.pool.rooms import Rooms
 from cxlemu.pool.session import Session
 from cxlemu.rounding import round_up
 
@@ -41,7 +44,7 @@ class Roster(NamedTuple):
 
     closed: Vote  # the leader's, in its stage CLOSED
     ranks: tuple[int, ...]
-    room: Arena
+    room: Hold
 
 
 @dataclass
@@ -53,8 +56,9 @@ class Agreement:
         board: The old communicator's board, with a line of votes for each rank.
         rank: This rank's number in the old communicator.
         members: The world ranks of the old communicator, in its order.
-        arena: The room that the old communicator has left.
-        room_bytes: Says, of how many bytes are left, how many a new communicator gets.
+        rooms: This rank's part in taking room.
+        arena: Where on the cards the new communicator may lie.
+        room_bytes: Says, of the number of ranks that go on and the largest free part in bytes, how many to take.
         deadline_s: How long a silent rank is waited for, in seconds.
     """
 
@@ -62,8 +66,9 @@ class Agreement:
     board: Board
     rank: int
     members: tuple[int, ...]  # world ranks
-    arena: Arena  # what the old communicator has left
-    room_bytes: Callable[[int], int]  # of how many bytes left, how many a new communicator gets
+    rooms: Rooms
+    arena: Arena
+    room_bytes: Callable[[int, int], int]
     deadline_s: float
     _attempt: int = field(default=0)  # the last one that this rank took part in
 
@@ -86,12 +91,18 @@ class Agreement:
         for _ in range(len(self.members) + 1):
             roster = self._gather(lost)
             self._attempt = roster.closed.attempt
-            self.arena.at = roster.room.end
-            roster.room.take(_roster_bytes(len(self.members)))  # which others may still have to read
-            made = prepare(roster)
-            self.board.vote(self.rank, roster.closed._replace(stage=Stage.READY))
-            if self._all_ready(roster):
-                return made
+            room, leader = roster.room, self.members[roster.closed.leader]
+            if roster.closed.leader != self.rank and not self.rooms.join(leader, room):
+                continue
+            try:
+                made = prepare(roster)
+                self.board.vote(self.rank, roster.closed._replace(stage=Stage.READY))
+                if self._all_ready(roster):
+                    return made
+            except BaseException:
+                self.rooms.release(room.name)
+                raise
+            self.rooms.release(room.name)
         raise DeadlineError(f"rank {self.rank} found no agreement on who is alive: too many ranks came and went")
 
     # --- joining ----------------------------------------------------------------------------------------------
@@ -110,7 +121,7 @@ class Agreement:
                 gone |= self._others() - joined - ahead
             leader = min(set(range(len(self.members))) - gone)
             if mine is None or mine.leader != leader:
-                mine = Vote(Stage.JOINED, self._attempt, leader, self.arena.at)
+                mine = Vote(Stage.JOINED, self._attempt, leader, 0)
                 self.board.vote(self.rank, mine)
             if leader != self.rank:
                 if (roster := self._closed_by(leader, votes)) is not None:
@@ -129,11 +140,8 @@ class Agreement:
 
     def _has_room_for(self, vote: Vote) -> bool:
         if vote.stage == Stage.JOINED:
-            return vote.at <= self.arena.end
-        try:
-            return self._room(vote.at).at >= 0
-        except ArgumentError:
-            return False
+            return True
+        return self.arena.at <= vote.at <= self.arena.end - roster_bytes(len(self.members))
 
     def _others(self) -> set[int]:
         return set(range(len(self.members))) - {self.rank}
@@ -148,69 +156,54 @@ class Agreement:
     # --- closing ----------------------------------------------------------------------------------------------
 
     def _close(self, ranks: tuple[int, ...]) -> Roster:
-        """Do the leader's part: claim room that no other rank claims, and write there which ranks go on."""
+        """Do the leader's part: claim room, and write there which ranks go on."""
         attempt = 1 + max((vote.attempt for vote in self._votes().values()), default=self._attempt)
-        while True:
-            at = self._claimed()
-            room = self._room(at)
-            vote = Vote(Stage.CLOSING, attempt, self.rank, at)
-            self.board.vote(self.rank, vote)
-            if self._claimed() <= at:
-                break
+        room = self.rooms.claim(secrets.randbits(64), self.arena, partial(self.room_bytes, len(ranks)))
         bits = _bits(ranks, len(self.members))
         memory = self.board.memory
-        memory.write(0, at, bits)
-        memory.flush(0, at, bits.nbytes)
+        memory.write(0, room.at, bits)
+        memory.flush(0, room.at, bits.nbytes)
         memory.fence()
-        closed = vote._replace(stage=Stage.CLOSED, digest=zlib.crc32(bits.data))
+        closed = Vote(Stage.CLOSED, attempt, self.rank, room.at, zlib.crc32(bits.data))
         self.board.vote(self.rank, closed)
         return Roster(closed, ranks, room)
-
-    def _claimed(self) -> int:
-        """Return where taken room ends, as far as this rank and the others' votes know."""
-        ends = [self.arena.at]
-        for rank, vote in self._votes().items():
-            if rank != self.rank:
-                ends.append(vote.at if vote.stage == Stage.JOINED else self._room(vote.at).end)
-        return max(ends)
-
-    def _room(self, at: int) -> Arena:
-        """Return the room that a claim at ``at`` takes. Raises ArgumentError when there is too little left."""
-        return Arena(at, self.arena.end).take(self.room_bytes(self.arena.end - at))
 
     def _closed_by(self, leader: int, votes: dict[int, Vote]) -> Roster | None:
         vote = votes.get(leader)
         if vote is None or vote.leader != leader or vote.attempt <= self._attempt:
             return None
-        roster = self._roster(vote)
-        if roster is not None and self.rank not in roster.ranks:
-            raise self._excluded(roster)
-        return roster
-
-    def _roster(self, vote: Vote) -> Roster | None:
-        """Read what this vote's leader wrote; None while it has not closed, or where another claim overwrote it."""
-        if vote.stage not in (Stage.CLOSED, Stage.READY):
+        ranks = self._named(vote)
+        if ranks is None:
             return None
-        bits = np.empty(_roster_bytes(len(self.members)), np.uint8)
+        if self.rank not in ranks:
+            raise self._excluded(ranks)
+        room = self.rooms.find_at(self.members[leader], vote.at)
+        if room is None or not self.rooms.fits(room, self.arena):
+            return None
+        return Roster(vote._replace(stage=Stage.CLOSED), ranks, room)
+
+    def _named(self, vote: Vote) -> tuple[int, ...] | None:
+        """Read which ranks this vote's leader named; None while it has not closed, or where others have its room."""
+        if vote.stage not in (Stage.CLOSED, Stage.READY) or not vote.attempt:
+            return None
+        bits = np.empty(roster_bytes(len(self.members)), np.uint8)
         memory = self.board.memory
         memory.invalidate(0, vote.at, bits.nbytes)
         memory.read(0, vote.at, bits)
         if zlib.crc32(bits.data) != vote.digest:
             return None
         ranks = tuple(map(int, np.flatnonzero(np.unpackbits(bits)[: len(self.members)])))
-        if vote.leader not in ranks:  # a leader goes on itself
-            return None
-        return Roster(vote._replace(stage=Stage.CLOSED), ranks, self._room(vote.at))
+        return ranks if vote.leader in ranks else None  # a leader goes on itself
 
     def _refuse_if_excluded(self, votes: dict[int, Vote], here: set[int]) -> None:
         """Raises ExcludedError when others closed without this rank, and none of them has come back to join."""
         for vote in votes.values():
-            roster = self._roster(vote) if vote.attempt > self._attempt else None
-            if roster is not None and self.rank not in roster.ranks and not here & set(roster.ranks):
-                raise self._excluded(roster)
+            ranks = self._named(vote) if vote.attempt > self._attempt else None
+            if ranks is not None and self.rank not in ranks and not here & set(ranks):
+                raise self._excluded(ranks)
 
-    def _excluded(self, roster: Roster) -> ExcludedError:
-        others = f"{name_ranks(roster.ranks)} went on without rank {self.rank}"
+    def _excluded(self, ranks: tuple[int, ...]) -> ExcludedError:
+        others = f"{name_ranks(ranks)} went on without rank {self.rank}"
         return ExcludedError(f"{others}, which they took for dead: it came too late, or showed no sign of life")
 
     # --- going on ---------------------------------------------------------------------------------------------
@@ -232,11 +225,12 @@ class Agreement:
         return False
 
 
-def _roster_bytes(ranks: int) -> int:
+def roster_bytes(ranks: int) -> int:
+    """Return how many bytes a roster of ``ranks`` ranks takes at the beginning of the new room: whole lines."""
     return round_up(-(-ranks // 8), LINE_BYTES)
 
 
 def _bits(ranks: tuple[int, ...], size: int) -> Bytes:
-    named = np.zeros(_roster_bytes(size) * 8, np.uint8)
+    named = np.zeros(roster_bytes(size) * 8, np.uint8)
     named[list(ranks)] = 1
     return np.packbits(named)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -359,15 +360,14 @@ class Verbs:
         for name, its in COLLECTIVES.items():
             if not hasattr(Verbs, name):
                 continue  # a collective that others have added, without a verb; or one whose ranks agree first
-            method = getattr(self, name)
-            parameters = inspect.signature(method).parameters
+            parameters = _parameters(getattr(type(self), name))
             places = tuple(_PLACES[parameter] for parameter in parameters)
             defaults: list[Any] = [name, None, None, "none", 0, ..., ...]
             for place, parameter in zip(places, parameters.values(), strict=True):
                 defaults[place] = ... if parameter.default is parameter.empty else parameter.default
             verb = _native.Verb(
                 calls,
-                method,
+                getattr(self, name),
                 tuple(map(sys.intern, parameters)),
                 sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters.values()),
                 places,
@@ -396,6 +396,12 @@ class Verbs:
                 "reshape x"
             )
         return np.empty((given.shape[0] // self.size, *given.shape[1:]), given.dtype)
+
+
+@cache
+def _parameters(method: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a method, without ``self``; looked at once for all communicators."""
+    return dict(list(inspect.signature(method).parameters.items())[1:])
 
 
 def _like(x: Array) -> Array:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from collectives.communicator import revocation
+from collectives.communicator.loss import LEFT, lost_among
 from cxlemu.engines.streams import Blocked, Running
 from cxlemu.errors import MismatchError, PeerLostError, name_ranks
 from cxlemu.pool.board import Board
@@ -56,8 +57,8 @@ class PeerMonitor:
 
         Raises:
             MismatchError: A peer called something else in the same call of this communicator.
-            PeerLostError: A peer left, or this rank has waited for longer than the deadline while a peer showed no sign
-                of life for half of one.
+            PeerLostError: A peer that this rank waits for left or died, its host fell silent, or this rank has waited
+                for longer than the deadline while a peer showed no sign of life for half of one.
             RunError: What a peer gave the communicator up for.
             AccessError: The tenant's grant is gone.
             CancelledError: The world was told to stop.
@@ -109,21 +110,27 @@ class PeerMonitor:
     def _look(self, waits: str, awaited: set[int], waited_s: float, deadline_s: float | None = None) -> None:
         session, deadline_s = self.context.session, self.deadline_s if deadline_s is None else deadline_s
         # What a peer rang before it left may not have been seen at the last look: believe the second one.
-        gone = frozenset(session.departed(self.members[rank] for rank in awaited))
+        gone = lost_among(self.context, {self.members[rank] for rank in awaited})
         if (notice := revocation.poll(self.board)) is not None:
             self.context.check()  # a peer that lost its capacity has seen that earlier than this rank
             error = revocation.as_error(*notice, waits, me=self.members.index(self.context.rank))
             if isinstance(error, PeerLostError) and set(error.ranks) <= set(self._ranks(gone)):
-                raise _left(error.ranks, waits)  # this rank has also seen it
+                raise self._lost(gone, error.ranks, waits)  # this rank has also seen it
             raise error
-        if lost := gone & self._gone:
-            raise _left(self._ranks(lost), waits)
-        self._gone = gone
+        if lost := gone.keys() & self._gone:
+            dead = {peer: how for peer, how in lost_among(self.context, self._peers).items() if how != LEFT}
+            raise self._lost(gone | dead, self._ranks(lost | dead.keys()), waits)
+        self._gone = frozenset(gone)
         silent = session.silent(self._peers, older_than_s=self.deadline_s / 2)
         if silent and waited_s > deadline_s:
             ranks = self._ranks(silent)
             since = f"gave no sign of life for {self.deadline_s / 2:.3g} s or more"
             raise PeerLostError(f"{name_ranks(ranks)} {since}; {waits}, since {waited_s:.1f} s", ranks)
+
+    def _lost(self, how: dict[int, str], ranks: tuple[int, ...], waits: str) -> PeerLostError:
+        """Make the error for ranks of the communicator; ``how`` says of their world ranks what became of them."""
+        said = {how[self.members[rank]]: None for rank in ranks}
+        return PeerLostError(f"{name_ranks(ranks)} {' and '.join(said)}; {waits}", ranks)
 
     def _compare(self, running: Running, peer: int, status: Status) -> None:
         """Raises MismatchError where a peer in the same call of this communicator called something else."""
@@ -137,7 +144,3 @@ class PeerMonitor:
 
     def _ranks(self, members: Iterable[int]) -> tuple[int, ...]:
         return tuple(sorted(self.members.index(member) for member in members))
-
-
-def _left(ranks: tuple[int, ...], waits: str) -> PeerLostError:
-    return PeerLostError(f"{name_ranks(ranks)} left; {waits}", ranks)

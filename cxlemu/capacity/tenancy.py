@@ -113,7 +113,7 @@ class Tenancy:
         Args:
             told: A bound method; it is called only if its object is still alive then.
         """
-        self._told.append(weakref.WeakMethod(told))
+        self._told = [*(method for method in self._told if method() is not None), weakref.WeakMethod(told)]
         if self._lost:
             told()
 

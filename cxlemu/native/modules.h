@@ -13,6 +13,7 @@ int lines_add_to(PyObject *module);
 int mapping_add_to(PyObject *module);
 int host_lock_add_to(PyObject *module);
 int pace_add_to(PyObject *module);
+int pulse_add_to(PyObject *module);
 int shadow_add_to(PyObject *module);
 int program_add_to(PyObject *module);
 int several_add_to(PyObject *module);

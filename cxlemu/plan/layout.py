@@ -18,6 +18,7 @@ Two kinds of doorbell, each a 64-byte line of its own with one writer for the co
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -185,7 +186,8 @@ class Layout:
         line, card = divmod(doorbell, self.pool_cards)
         return card, slot + line * LINE_BYTES
 
-    def doorbells_of(self, rank: int) -> list[Extent]:
+    @lru_cache(maxsize=256)  # groups of equal sizes are laid out alike  # noqa: B019
+    def doorbells_of(self, rank: int) -> tuple[Extent, ...]:
         """Return every doorbell line of a rank, in all slots: what it clears before a communicator's first call."""
         found = [Extent(*self.doorbell_address(self.done(rank), 0), LINE_BYTES)]
         pooled = self.doorbells_per_rank - self.own_doorbells
@@ -196,7 +198,7 @@ class Layout:
             if self.own_doorbells:
                 first = self.doorbell_address(self.published(rank, pooled), slot)
                 found.append(Extent(*first, self.own_doorbells * LINE_BYTES))
-        return found
+        return tuple(found)
 
 
 def layout_record(layout: Layout) -> Records:

@@ -4,8 +4,8 @@
     line 2r + 1    vote     written by rank r: where it stands in agreeing on the ranks that go on
     (collectives/communicator/shrink.py)
 
-Lines are sealed as those of the session area are, and carry the session's id: lines that an earlier run left here are
-ignored. Ranks are those of the communicator.
+Lines are sealed as those of the session area are, and carry the name of the communicator's room: lines that an earlier
+communicator or run left here are ignored. Ranks are those of the communicator.
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ class Stage(IntEnum):
     """Where a rank stands in agreeing on the ranks that go on."""
 
     JOINED = 1  # waits for the leader's roster of the ranks that go on
-    CLOSING = 2  # the leader claims room
-    CLOSED = 3  # ... and has written the roster into the first lines of that room
-    READY = 4  # has prepared its part of the room
+    CLOSED = 2  # the leader has claimed room, and written the roster into its first lines
+    READY = 3  # has prepared its part of the room
 
 
 class Notice(NamedTuple):
@@ -54,9 +53,10 @@ class Vote(NamedTuple):
 
     Attributes:
         stage: How far it has come.
-        attempt: Number of the attempt; JOINED: of the last one that this rank took part in.
+        attempt: Number of the attempt; JOINED: of the last one that this rank took part in. 0: the board's own
+            communicator is being made.
         leader: The rank that leads the attempt; JOINED: the one that this rank votes for.
-        at: JOINED: where this rank knows of no claims; else the claimed room, in bytes.
+        at: Where the room begins, in bytes; JOINED: 0.
         digest: CRC32 of the roster, from CLOSED on.
     """
 
@@ -86,14 +86,14 @@ class Board:
     Args:
         memory: The rank's memory.
         offset: Where the board begins on card 0, in bytes.
-        session: Id of the session; lines of other sessions are ignored.
+        name: The name of the communicator's room, 64 bits; lines with another one are ignored.
         ranks: Number of ranks in the communicator.
     """
 
-    def __init__(self, memory: HostMemory, offset: int, session: int, ranks: int) -> None:
+    def __init__(self, memory: HostMemory, offset: int, name: int, ranks: int) -> None:
         self.memory = memory
         self.ranks = ranks
-        self._offset, self._session = offset, session
+        self._offset, self._name = offset, name
 
     def post(self, rank: int, notice: Notice) -> None:
         """Tell why ``rank`` gave the communicator up.
@@ -104,9 +104,7 @@ class Board:
         """
         numbers = notice.numbers[:NUMBERS_MAX]
         padding = [0] * (NUMBERS_MAX - len(numbers))
-        self._store(
-            2 * rank, _NOTICE_MAGIC, _NOTICE.pack(self._session, notice.cause, len(numbers), *numbers, *padding)
-        )
+        self._store(2 * rank, _NOTICE_MAGIC, _NOTICE.pack(self._name, notice.cause, len(numbers), *numbers, *padding))
 
     def notices(self) -> dict[int, Notice]:
         """Read the notices of the ranks that gave up, by rank."""
@@ -137,27 +135,29 @@ class Board:
 
     def vote(self, rank: int, vote: Vote) -> None:
         """Publish the vote of ``rank``, which is the rank that calls this, in place of its last one."""
-        fields = (self._session, vote.stage, vote.attempt, vote.leader, vote.digest, vote.at)
+        fields = (self._name, vote.stage, vote.attempt, vote.leader, vote.digest, vote.at)
         self._store(2 * rank + 1, _VOTE_MAGIC, _VOTE.pack(*fields))
 
     def votes(self) -> dict[int, Vote]:
         """Read the votes of the ranks that voted, by rank."""
-        found = {}
-        for rank in range(self.ranks):
-            fields = self._load(2 * rank + 1, _VOTE_MAGIC, _VOTE)
-            if not fields or fields[1] not in _STAGES:
-                continue
-            vote = Vote(Stage(fields[1]), fields[2], fields[3], fields[5], fields[4])
-            if vote.attempt <= ATTEMPTS_MAX and vote.leader < self.ranks and vote.at < CARD_BYTES_MAX:
-                found[rank] = vote
-        return found
+        votes = ((rank, self.vote_of(rank)) for rank in range(self.ranks))
+        return {rank: vote for rank, vote in votes if vote is not None}
+
+    def vote_of(self, rank: int) -> Vote | None:
+        """Read the vote of one rank; None while it has not voted."""
+        fields = self._load(2 * rank + 1, _VOTE_MAGIC, _VOTE)
+        if not fields or fields[1] not in _STAGES:
+            return None
+        vote = Vote(Stage(fields[1]), fields[2], fields[3], fields[5], fields[4])
+        possible = vote.attempt <= ATTEMPTS_MAX and vote.leader < self.ranks and vote.at < CARD_BYTES_MAX
+        return vote if possible else None
 
     def _store(self, index: int, magic: bytes, fields: bytes) -> None:
         payload = fields.ljust(PAYLOAD_BYTES, b"\0")
         self.memory.signal(0, self._offset + index * LINE_BYTES, seal(magic, payload, index), payload)
 
     def _load(self, index: int, magic: bytes, layout: struct.Struct) -> tuple[int, ...]:
-        """Return the fields of a whole line of this session; an empty tuple where there is no such line."""
+        """Return the fields of a whole line of this communicator; an empty tuple where there is no such line."""
         word, payload = self.memory.poll(0, self._offset + index * LINE_BYTES)
         fields = layout.unpack_from(payload)
-        return fields if word == seal(magic, payload, index) and fields[0] == self._session else ()
+        return fields if word == seal(magic, payload, index) and fields[0] == self._name else ()

@@ -5,6 +5,7 @@ A process that holds a LifeLock lives, whatever its pid and its times look like 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import uuid
 from dataclasses import dataclass
@@ -57,6 +58,12 @@ class Owner:
 
 NOBODY = Owner(uid=0, pid=0, start_ticks=0, pid_namespace=0, boot_id=uuid.UUID(int=0))
 """A formatted device outlives the process that formatted it, and that machine."""
+
+
+def machine_digest() -> int:
+    """Digest this machine's boot and this process's pid namespace: where it is equal, a pid means the same process."""
+    place = f"{_boot_id()} {_pid_namespace()}"
+    return int.from_bytes(hashlib.blake2b(place.encode(), digest_size=8).digest(), "little")
 
 
 def _boot_id() -> uuid.UUID:

@@ -37,7 +37,7 @@ from cxlemu.pool.session_area import (
 
 
 class Session(Presence):
-    """One rank's part in a session. Belongs to one thread; every wait ends at its deadline."""
+    """One rank's part in a session; every wait ends at its deadline."""
 
     def __init__(
         self,
@@ -275,14 +275,20 @@ class Session(Presence):
 
     # --- afterwards ----------------------------------------------------------------------------------------------
 
-    def board(self, offset: int, ranks: int) -> Board:
+    @property
+    def memory(self) -> HostMemory:
+        """The memory for lines, through which no program writes."""
+        return self._area.memory
+
+    def board(self, offset: int, ranks: int, name: int) -> Board:
         """Return the board of a communicator of this session.
 
         Args:
             offset: Where the board begins on card 0, in bytes.
             ranks: Number of ranks in the communicator.
+            name: The name of the communicator's room, which no other room of this session or another one has.
         """
-        return Board(self._area.memory, offset, self.id, ranks)
+        return Board(self._area.memory, offset, name, ranks)
 
     def barrier(self, deadline_s: float) -> None:
         """Return when all ranks entered; for bootstrap, as rank 0 looks at every rank.

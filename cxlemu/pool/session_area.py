@@ -18,7 +18,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from cxlemu.clock import SYSTEM_CLOCK, Clock
 from cxlemu.errors import CancelledError
@@ -241,13 +241,30 @@ def backoff(attempt: int) -> None:
     time.sleep(0 if attempt < 20 else min(50e-6 * 2 ** min(attempt - 20, 5), 1e-3))
 
 
+class LifeSigns(Protocol):
+    """What says whether ranks are alive beside their status lines: `cxlemu.pool.liveness.Liveness`."""
+
+    def pulse(self, rank: int) -> int:
+        """Return a number that changes again and again while the rank lives."""
+
+    def ended(self, ranks: Iterable[int]) -> dict[int, int]:
+        """Find those of ``ranks`` whose process has certainly ended, with the pid that each had."""
+
+    def watched(self, rank: int) -> bool:
+        """Whether `ended` alone tells whether the rank is alive, so that its silence means nothing."""
+
+    def stop(self) -> None:
+        """Stop this rank's own pulse."""
+
+
 class Presence:
-    """One rank's status line, and what it sees of others', under one session. Belongs to one thread.
+    """One rank's status line, and what it sees of others', under one session. Threads of the rank may share it.
 
     Attributes:
         rank: This rank.
         clock: Measures deadlines and heartbeats.
         id: The session's id; 0 while there is none yet.
+        life: What says whether ranks are alive beside their status lines; None where nothing does.
     """
 
     def __init__(self, area: SessionArea, rank: int, wait: Wait, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -267,7 +284,8 @@ class Presence:
         self._status = Status(0, 0, 0, 0, 0, RankState.RUNNING, b"")
         self._beat_at = 0.0
         self._silent = False
-        self._seen: dict[int, tuple[int | None, float]] = {}  # peer: its heartbeat, when we saw it change
+        self.life: LifeSigns | None = None
+        self._seen: dict[int, tuple[tuple[int | None, int], float]] = {}  # peer: heartbeat and pulse, since when
 
     def report(self, comm: int, call: int, tag: int, text: str) -> None:
         """Publish what this rank is doing. One line is pushed.
@@ -290,6 +308,8 @@ class Presence:
     def play_dead(self) -> None:
         """Publish nothing any more, as a process that was killed: for ranks that are threads of one process."""
         self._silent = True
+        if self.life is not None:
+            self.life.stop()
 
     def leave(self, *, failed: bool = False) -> None:
         """Publish that this rank leaves and will not answer any more.
@@ -306,9 +326,28 @@ class Presence:
         return status if status is not None and status.session == self.id else None
 
     def departed(self, ranks: Iterable[int]) -> dict[int, RankState]:
-        """Find those of ``ranks`` that left, and how: DONE or FAILED."""
-        statuses = ((rank, self.peek(rank)) for rank in ranks)
-        return {rank: RankState(s.state) for rank, s in statuses if s is not None and s.state != RankState.RUNNING}
+        """Find those of ``ranks`` that left, and how: DONE or FAILED. A rank whose process has ended failed."""
+        asked = list(ranks)
+        left = dict.fromkeys(self.ended(asked), RankState.FAILED)  # before the lines: a rank leaves before it ends
+        statuses = ((rank, self.peek(rank)) for rank in asked)
+        return left | {rank: RankState(s.state) for rank, s in statuses if s and s.state != RankState.RUNNING}
+
+    def ended(self, ranks: Iterable[int]) -> dict[int, int]:
+        """Find those of ``ranks`` whose process has certainly ended, with the pid that each had."""
+        return {} if self.life is None else self.life.ended(ranks)
+
+    def stopped_beating(self, ranks: Iterable[int], older_than_s: float) -> tuple[int, ...]:
+        """Find ranks whose pulse did beat and stands still, and of whose processes nothing else is known.
+
+        Args:
+            ranks: The ranks to look at.
+            older_than_s: For how long the pulse has not beaten, in seconds.
+        """
+        life = self.life
+        if life is None:
+            return ()
+        beating = (rank for rank in ranks if not life.watched(rank) and life.pulse(rank))
+        return self.silent(beating, older_than_s)
 
     def silent(self, ranks: Iterable[int], older_than_s: float) -> tuple[int, ...]:
         """Find ranks that did not leave and whose heartbeat stands still.
@@ -324,7 +363,7 @@ class Presence:
     def quiet_s(self, rank: int) -> float:
         """Return for how many seconds this rank has not seen the heartbeat of ``rank`` advance; 0 if that rank left."""
         before, status, after = self.clock.now(), self.peek(rank), self.clock.now()  # this rank may stall in between
-        beat = None if status is None else status.heartbeat
+        beat = None if status is None else status.heartbeat, 0 if self.life is None else self.life.pulse(rank)
         seen_beat, seen_at = self._seen.setdefault(rank, (beat, after))
         if status is not None and (beat != seen_beat or status.state != RankState.RUNNING):
             self._seen[rank] = (beat, after)
@@ -332,7 +371,7 @@ class Presence:
         return max(0.0, before - seen_at)
 
     def await_departure(self, ranks: Iterable[int], deadline_s: float) -> bool:
-        """Wait until all ``ranks`` left. A rank that speaks in another session has left this one.
+        """Wait until all ``ranks`` left: a rank also has that speaks in another session, or whose process ended.
 
         Args:
             ranks: The ranks to wait for.
@@ -346,7 +385,8 @@ class Presence:
 
     def _left(self, rank: int) -> bool:
         status = self._area.load(Status, rank)
-        return status is not None and (status.session != self.id or status.state != RankState.RUNNING)
+        left = status is not None and (status.session != self.id or status.state != RankState.RUNNING)
+        return left or rank in self.ended([rank])
 
     def looks(self, deadline_s: float) -> Iterator[int]:
         """Yield one item per look at the pool, at least one; wait in between and keep the heartbeat going.

@@ -51,7 +51,8 @@ def launch(
         how: Whether ranks are threads of this process or processes.
         deadline_s: Bound on every single wait of a rank, in seconds; it does not bound the whole run.
         on_message: Called in the calling thread with each message that a rank emits.
-        pool_name: The pool's name in shared memory; by default one that no other pool has.
+        pool_name: The pool's name in shared memory, under which other processes find it for as long as it runs. By
+            default it has a name of its own only until all ranks have entered: then not even SIGKILL leaves it behind.
         pace: Makes ranks take the time that the topology's cost model gives them (see cxlemu/engines/pace.py). Only for
             emulated pools.
         tenant: The tenant that runs, in a pool whose capacity is lent: the pool called ``pool_name``, or the one on
@@ -125,4 +126,5 @@ def _run(
     else:
         raise ArgumentError(f"ranks run as 'threads' or 'processes', not as {how!r}")
     with stops_exit(), world.create_pool(pool_name) as pool:
-        return run(main, world.sharing(pool), pool, on_message or ignore_message, survivors=survivors)
+        keep = pool_name is not None  # somebody else may want to attach it
+        return run(main, world.sharing(pool), pool, on_message or ignore_message, survivors=survivors, keep_names=keep)

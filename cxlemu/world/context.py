@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
@@ -17,11 +19,15 @@ from cxlemu.clock import SYSTEM_CLOCK, Clock
 from cxlemu.engines.pace import Clocks, Pace, Pacer, suitable_time_scale
 from cxlemu.errors import AccessError, ArgumentError
 from cxlemu.memory import HostCache, MemorySpec, host_segment_bytes
-from cxlemu.memory.backend import Backend
+from cxlemu.memory.backend import Backend, CoherenceStep
 from cxlemu.memory.protocol import HostMemory
 from cxlemu.pool.arena import Arena
+from cxlemu.pool.ledger import FIRST_HOLD, Identity, Ledger, ledger_bytes, ledger_lines
+from cxlemu.pool.liveness import LOST_S, Liveness
+from cxlemu.pool.owner import machine_digest
 from cxlemu.pool.pool import NewClocks, NewPool, Pool
 from cxlemu.pool.room import RANK_BYTES
+from cxlemu.pool.rooms import Rooms
 from cxlemu.pool.session import Session
 from cxlemu.pool.session_area import FINGERPRINT_BYTES, Wait, backoff
 from cxlemu.topology import Topology
@@ -57,11 +63,14 @@ class RankContext:
     memory: HostMemory
     session: Session
     pacer: Pacer | None  # in a world with a pace
-    arena: Arena  # the pool's bytes that are not taken yet
+    arena: Arena  # the bytes of every card in which communicators find room
+    rooms: Rooms  # which of these bytes are taken, and by which ranks
+    lanes: Iterator[int]  # numbers that communicators take: the first one is on ``memory`` itself
     deadline_s: float  # bound on any one wait, in seconds
     launch: str  # "threads", "processes" or the name of the launcher
     emit: OnMessage
     check: Callable[[], None]
+    lost_after_s: float = LOST_S  # a rank of another machine that is silent for so long is lost
     tenancy: Tenancy | None = None  # in a tenant's world: this rank's place in the grant
     world: World | None = field(default=None, repr=False)
     another_memory: Callable[[], HostMemory] | None = field(default=None, repr=False)
@@ -70,6 +79,18 @@ class RankContext:
         """Open another memory of this rank, whose fences and posted stores are its own: as of one more rank there."""
         assert self.another_memory is not None
         return self.another_memory()
+
+    def unlink(self) -> None:
+        """Remove the names of the world's pool, when all ranks have come so far. Collective over the world.
+
+        From then on the pool lives as long as the processes that mapped it, and even SIGKILL leaves nothing behind; but
+        no other process can attach it. Does no more than a barrier unless a rank made the pool.
+
+        Raises:
+            PeerLostError: A rank left, died or did not come.
+        """
+        self.session.barrier(self.deadline_s)
+        self.pool.unlink()
 
     @contextmanager
     def in_grant(self, number: int) -> Iterator[RankContext]:
@@ -302,8 +323,18 @@ def entered(
             check_all()
             pause(attempt)
 
+        backend = world.memory.backend
+
+        def bootstrap() -> HostMemory:
+            return backend.bootstrap(world.memory, pool.cards, host_cache=cache, host=host, rank=rank)
+
+        ranks_there = itertools.count(rank + world.ranks, world.ranks)  # each has random numbers of its own
+
+        def another_memory() -> HostMemory:
+            return world.memory.open(pool.cards, host_cache=cache, host=host, rank=next(ranks_there))
+
         session = Session.open(
-            world.memory.backend.bootstrap(world.memory, pool.cards, host_cache=cache, host=host, rank=rank),
+            bootstrap(),
             rank=rank,
             ranks=world.ranks,
             host=host,
@@ -314,7 +345,17 @@ def entered(
             wait=wait,
             clock=clock,
         )
+        ledgers = pool.card_bytes - ledger_bytes(world.ranks, pool.card_bytes)
+        identity = Identity(FIRST_HOLD, os.getpid(), machine_digest())
+        lines = ledger_lines(world.ranks, pool.card_bytes)
+        ledger = Ledger(session.memory, ledgers, lines, session.id, rank)
+        rooms, life = Rooms(ledger, world.ranks, session.id, identity), Liveness(ledger, identity)
         try:
+            if clock is SYSTEM_CLOCK:  # in time of its own, a world has no threads beside its ranks
+                with suppress(ArgumentError):  # a memory that C cannot reach has no pulse
+                    push = CoherenceStep.PUSH not in backend.elides
+                    life.beat(pool.cards[0], backend.native_memory(bootstrap()), push=push)
+                session.life = life
             yield RankContext(
                 rank=rank,
                 ranks=world.ranks,
@@ -326,20 +367,23 @@ def entered(
                 memory=memory,
                 session=session,
                 pacer=world.pacer(pool, rank),
-                arena=Arena(pool.data_offset, pool.card_bytes),
+                arena=Arena(pool.data_offset, ledgers),
+                rooms=rooms,
+                lanes=itertools.count(),
                 deadline_s=world.deadline_s,
                 launch=world.launch,
                 emit=emit,
                 check=check_all,
                 tenancy=tenancy,
                 world=world,
-                another_memory=partial(
-                    world.memory.open, pool.cards, host_cache=cache, host=host, rank=rank + world.ranks
-                ),
+                another_memory=another_memory,
             )
         except BaseException:
+            life.stop()
             session.leave(failed=True)
             raise
+        finally:
+            life.close()
         session.leave()
 
 

@@ -106,9 +106,9 @@ def from_environment(
 ) -> Iterator[RankContext]:
     """Enter the world that a launcher started, at this process's place.
 
-    Rank 0 makes a pool in shared memory and removes it again when all others left, or after one deadline, or on an
-    error; the others wait for both, and remove the pool themselves should rank 0 have died. A pool on devices is there
-    before and after.
+    Rank 0 makes a pool in shared memory, and removes its names as soon as all ranks have entered, or on an error; the
+    others remove them should rank 0 have died by then. A pool on devices is there before and after: rank 0 leaves it
+    when all others have left, or after one deadline, and the others wait for that.
 
     Args:
         topology: A topology, or the name or path of a config; by default "six-cards", or what the devices are.
@@ -145,6 +145,8 @@ def from_environment(
     ):
         emit = on_message if on_message and first else ignore_message
         with entered(world, place.rank, pool, cache, emit=emit, check=_go_on) as context:
+            if place.pool_name is not None:
+                context.unlink()
             yield context
             if first:
                 context.session.await_departure(range(1, place.ranks), deadline_s)

@@ -34,11 +34,17 @@ _TICK_S = 0.1
 _PR_SET_PDEATHSIG = 1
 _SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
 
-MESSAGE, RESULT, FAILURE = "message", "result", "failure"
+MESSAGE, ENTERED, RESULT, FAILURE = "message", "entered", "result", "failure"
 
 
 def run_processes(
-    main: Callable[[RankContext], T], world: World, pool: Pool, on_message: OnMessage, *, survivors: bool = False
+    main: Callable[[RankContext], T],
+    world: World,
+    pool: Pool,
+    on_message: OnMessage,
+    *,
+    survivors: bool = False,
+    keep_names: bool = False,
 ) -> Outcome[T]:
     """Run ``main`` on every rank, each in a spawned process; afterwards no child is left.
 
@@ -46,6 +52,8 @@ def run_processes(
         main: What every rank runs; a function of a module, because it is pickled.
         world: What all ranks agree on.
         pool: The world's pool, which this process owns or attached.
+        keep_names: Keep the pool's names, for processes that attach it while it runs. Otherwise they go as soon as all
+            ranks have entered.
         on_message: Called in the calling thread with each message that a rank emits.
         survivors: Whether ranks may go on after a failure.
 
@@ -62,6 +70,14 @@ def run_processes(
     outcome: Outcome[T] = Outcome(world.ranks, world.deadline_s, survivors=survivors)
     children: list[SpawnProcess] = []
     pipes: dict[Connection, int] = {}
+    outside = set() if keep_names else set(range(world.ranks))  # ranks that still need the pool's names
+
+    def enter(rank: int) -> None:
+        if rank in outside:
+            outside.remove(rank)
+            if not outside:
+                pool.unlink()
+
     try:
         with _stops_blocked():
             for rank in range(world.ranks):
@@ -72,7 +88,7 @@ def run_processes(
             for pipe in wait(list(pipes), timeout=_TICK_S):
                 assert isinstance(pipe, Connection)
                 rank = pipes[pipe]
-                if not _take_news(pipe, rank, outcome, on_message):
+                if not _take_news(pipe, rank, outcome, on_message, enter):
                     del pipes[pipe]
                     pipe.close()
                     if rank in outcome.pending():
@@ -102,7 +118,9 @@ def _start(
     return receiver, child
 
 
-def _take_news(pipe: Connection, rank: int, outcome: Outcome[Any], on_message: OnMessage) -> bool:
+def _take_news(
+    pipe: Connection, rank: int, outcome: Outcome[Any], on_message: OnMessage, enter: Callable[[int], None]
+) -> bool:
     """Take one thing that a child sent; return whether more may come."""
     try:
         kind, value = pipe.recv()
@@ -110,6 +128,9 @@ def _take_news(pipe: Connection, rank: int, outcome: Outcome[Any], on_message: O
         return False
     if kind == MESSAGE:
         on_message(value)
+        return True
+    if kind == ENTERED:
+        enter(rank)
         return True
     if kind == RESULT:
         outcome.succeeded(rank, value)
@@ -185,6 +206,7 @@ def _child_main(
             world.shared_host_cache(pool, rank) as cache,
             entered(world, rank, pool, cache, emit=emit, check=check) as context,
         ):
+            pipe.send((ENTERED, None))
             result = main(context)
         pipe.send((RESULT, result))
     except BaseException as error:

@@ -19,7 +19,13 @@ _TICK_S = 0.1
 
 
 def run_threads(
-    main: Callable[[RankContext], T], world: World, pool: Pool, on_message: OnMessage, *, survivors: bool = False
+    main: Callable[[RankContext], T],
+    world: World,
+    pool: Pool,
+    on_message: OnMessage,
+    *,
+    survivors: bool = False,
+    keep_names: bool = False,
 ) -> Outcome[T]:
     """Run ``main`` on every rank, each in a thread of this process.
 
@@ -28,12 +34,15 @@ def run_threads(
         world: What all ranks agree on.
         pool: The world's pool.
         on_message: Called in the calling thread with each message that a rank emits, as in the other launches.
+        keep_names: Keep the pool's names; otherwise they go at once, as ranks share this process's mappings.
         survivors: Whether ranks may go on after a failure.
 
     Returns:
         What became of every rank. A thread that does not stop within the grace counts as failed and is left running.
     """
     caches = world.memory.backend.private_caches(pool, set(world.hosts))
+    if not keep_names and world.pace is None:  # each rank maps the clocks of a pace by their name
+        pool.unlink()
     outcome: Outcome[T] = Outcome(world.ranks, world.deadline_s, survivors=survivors)
     news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
     cancelled = threading.Event()

@@ -44,8 +44,10 @@ from cxlemu.pool import board as boards
 from cxlemu.pool import superblock
 from cxlemu.pool.arena import Arena
 from cxlemu.pool.board import Board, Cause, Notice, Stage, Vote
+from cxlemu.pool.ledger import FIRST_HOLD, Hold, HoldState, Identity, Ledger
 from cxlemu.pool.owner import Owner
 from cxlemu.pool.pool import Pool
+from cxlemu.pool.rooms import NoRoomError, Rooms
 from cxlemu.pool.session import Session
 from cxlemu.pool.session_area import Answer, Checkin, Line, Record, SessionArea, Status
 from cxlemu.pool.superblock import Geometry, Superblock
@@ -158,12 +160,38 @@ def test_revocation_and_agreement_survive_every_line(
         assert str(error) and set(getattr(error, "ranks", ())) <= set(range(RANKS))
     assert revocation.lost(board) <= set(range(RANKS))
     arena = Arena(65536, card.size)
+    ledger = Ledger(session.memory, 32768, 32, session.id, rank)
     agreement = Agreement(
-        session, board, rank, tuple(range(RANKS)), arena, lambda left: left // 8 // 4096 * 4096, deadline_s=0.05
+        session,
+        board,
+        rank,
+        tuple(range(RANKS)),
+        Rooms(ledger, RANKS, session.id, Identity(FIRST_HOLD, 1, 2)),
+        arena,
+        lambda ranks, largest: largest // 8 // 4096 * 4096,
+        deadline_s=0.05,
     )
     with suppress(RunError):
         roster: Roster = agreement.reach(frozenset(), lambda roster: roster)
         assert rank in roster.ranks and arena.at <= roster.room.end <= card.size
+
+
+@examples(60)
+@given(st.lists(st.tuples(U64, U64, U64, numbers(31), st.sampled_from(HoldState)), max_size=4), U32)
+def test_rooms_survive_every_ledger(lines: list[tuple[int, int, int, int, HoldState]], used: int) -> None:
+    card = np.zeros(1 << 20, np.uint8)
+    theirs, mine = (Ledger(DirectMemory([card]), 4096, 8, 7, rank) for rank in (0, 1))
+    theirs.identify(Identity(used, 1, 2))
+    for line, (name, at, end, of, state) in enumerate(lines, FIRST_HOLD):
+        theirs.post(line, Hold(name, at, end, of, state))
+    rooms, arena = Rooms(mine, 2, 7, Identity(FIRST_HOLD, 1, 2)), Arena(65536, card.size)
+    for name, *_ in lines:
+        found = rooms.find(0, name)
+        assert found is None or found.end >= found.at
+        assert found is None or not rooms.fits(found, arena) or arena.at <= found.at < found.end <= arena.end
+    with suppress(NoRoomError):
+        room = rooms.claim(9, arena, lambda largest: min(largest, 8192))
+        assert rooms.fits(room, arena)
 
 
 # --- the capacity table ----------------------------------------------------------------------------------------------

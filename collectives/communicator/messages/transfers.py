@@ -86,6 +86,9 @@ class TransferLane(Protocol):
             receives: Whether messages come.
         """
 
+    def settle(self) -> None:
+        """Fence what was written: nothing of it arrives later."""
+
 
 @dataclass
 class NativeLane:
@@ -128,6 +131,13 @@ class NativeLane:
         spins, status = self.collectives.spins, Status if receives else None
         return _native.Courier(transfer.program, epoch, tag, rounds, peer, self.gate, LOOK_NS, spins, status)
 
+    def settle(self) -> None:
+        """Fence what was written, as `TransferLane.settle`."""
+        if self.engine.through is None:
+            _native.fence()
+        else:
+            self.engine.through.fence()
+
 
 @dataclass
 class SteppedLane:
@@ -163,6 +173,10 @@ class SteppedLane:
 
     def courier(self, transfer: Transfer, epoch: int, peer: int, *, receives: bool) -> None:
         """Return None: every instruction is stepped."""
+
+    def settle(self) -> None:
+        """Fence what was written, as `TransferLane.settle`."""
+        self.memory.fence()
 
 
 @dataclass
@@ -200,6 +214,10 @@ class WholeLane:
 
     def courier(self, transfer: Transfer, epoch: int, peer: int, *, receives: bool) -> None:
         """Return None: every call is the engine's."""
+
+    def settle(self) -> None:
+        """Fence what was written, as `TransferLane.settle`."""
+        self.memory.fence()
 
     def _may_begin(self, transfer: Transfer) -> bool:
         """Whether no stream's first instruction, if it is a wait, would have to wait."""

@@ -1,0 +1,123 @@
+"""How much room a new communicator takes, and what it puts there: its ring, its heap and its mailboxes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from collectives.communicator.messages.mailboxes import SHARE, Mailboxes, mailboxes_in
+from collectives.layouts import check_fits, group_layout, group_room, layout_in, room_of, world_share
+from cxlemu.plan import Layout
+from cxlemu.pool.arena import ARENA_ALIGN_BYTES, Arena
+from cxlemu.rounding import round_down, round_up
+from cxlemu.topology.clusters import memories_behind_pool
+from cxlemu.world import RankContext
+
+
+class Furnished(NamedTuple):
+    """What is in a communicator's room, behind its board: the ring with the heap, then mailboxes where they fit."""
+
+    layout: Layout
+    mailboxes: Mailboxes | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of every card, with the board."""
+        return room_of(self.layout) + (0 if self.mailboxes is None else self.mailboxes.nbytes)
+
+
+class Sizing(Protocol):
+    """How much room to take of what is free, and what to put into it: the same on all members."""
+
+    def wanted(self, largest_bytes: int) -> int:
+        """Return how many bytes of every card to take, where ``largest_bytes`` are free in a row.
+
+        Raises:
+            ArgumentError: They are too few.
+        """
+
+    def furnish(self, room_bytes: int) -> Furnished:
+        """Lay out a room of this size. Raises ArgumentError where it is too small."""
+
+
+@dataclass(frozen=True)
+class WorldSizing:
+    """A world: up to half of the pool, in which a ring and a heap have the sizes that studies and plans assume.
+
+    Attributes:
+        context: The rank's context.
+        region_bytes: The data of all slots together, in bytes.
+        heap_bytes: Each rank's part of the heap in bytes, or None.
+        layout: The ring and heap to use whatever the sizes, or None.
+    """
+
+    context: RankContext
+    region_bytes: int
+    heap_bytes: int | None
+    layout: Layout | None
+
+    def wanted(self, largest_bytes: int) -> int:
+        """Return what a world of half the pool takes, or half of what is left where that is less."""
+        usual = self._furnished(self._share).nbytes
+        return usual if self.layout is not None or largest_bytes >= usual else largest_bytes // 2
+
+    def furnish(self, room_bytes: int) -> Furnished:
+        """Lay out the room: as usual where it has the usual size."""
+        usual = self._furnished(self._share)
+        return usual if self.layout is not None or room_bytes == usual.nbytes else self._furnished(room_bytes)
+
+    @property
+    def _share(self) -> int:
+        arena = self.context.arena
+        return world_share(Arena(arena.at, arena.end)).nbytes
+
+    def _furnished(self, room_bytes: int) -> Furnished:
+        topology, ranks = self.context.topology, self.context.ranks
+        cards, interleave = topology.pool_card_count, self.context.pool.interleave_bytes
+        owned = 0 < memories_behind_pool(topology, ranks) == len(self.context.pool.cards) - cards
+        layout = self.layout
+        if layout is None:
+            sizes = {"region_bytes": self.region_bytes, "heap_bytes": self.heap_bytes}
+            layout = layout_in(room_bytes, ranks, cards, interleave, owned=owned, **sizes)  # type: ignore[arg-type]
+        else:
+            check_fits(layout, room_bytes, ranks, cards, interleave, owned=owned)
+        return Furnished(layout, mailboxes_in(room_bytes - room_of(layout), ranks, cards, interleave))
+
+
+@dataclass(frozen=True)
+class GroupSizing:
+    """A group: no more than an eighth of what is free, where that is enough for the smallest ring.
+
+    Attributes:
+        ranks: The group's size.
+        cards: How many cards the pool has.
+        interleave_bytes: The pool's interleaving granularity in bytes.
+        region_bytes: The data of all slots together, in bytes.
+        heap_bytes: Each rank's part of the heap in bytes, or None.
+        head_bytes: What stays free at the room's beginning.
+    """
+
+    ranks: int
+    cards: int
+    interleave_bytes: int
+    region_bytes: int
+    heap_bytes: int | None = None
+    head_bytes: int = 0
+
+    def wanted(self, largest_bytes: int) -> int:
+        """Return the group's room: what `group_room` says, and a quarter of that for mailboxes."""
+        most = round_down(max(largest_bytes - self.head_bytes, 0) // 5 * 4, ARENA_ALIGN_BYTES)
+        its = group_room(most, self.ranks, self.cards, self.interleave_bytes, **self._sizes)
+        return self.head_bytes + its + round_up(its // 4, ARENA_ALIGN_BYTES)
+
+    def furnish(self, room_bytes: int) -> Furnished:
+        """Lay out the room; what is behind ring and heap is for mailboxes."""
+        left = room_bytes - self.head_bytes
+        its = round_down(left // 5 * 4, ARENA_ALIGN_BYTES)
+        layout = group_layout(its, self.ranks, self.cards, self.interleave_bytes, **self._sizes)
+        mail = SHARE * (left - room_of(layout))
+        return Furnished(layout, mailboxes_in(mail, self.ranks, self.cards, self.interleave_bytes))
+
+    @property
+    def _sizes(self) -> dict[str, int]:
+        return {"region_bytes": self.region_bytes, "heap_bytes": self.heap_bytes}  # type: ignore[dict-item]

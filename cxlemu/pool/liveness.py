@@ -1,0 +1,110 @@
+"""Which ranks are alive, apart from what they call: a process that ends is seen at once, a silent host after a while.
+
+A peer process of this machine is watched through its pidfd, which says that it ended, and nothing else: a process that
+computes for hours, or is stopped by SIGSTOP, is alive. On other machines, and among threads of one process, a rank is
+alive as long as its pulse beats: a number in its line of the ledger, which a thread in C counts up without the GIL.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+
+from cxlemu._native import Pulse
+from cxlemu.memory.native import NativeShadowMemory
+from cxlemu.memory.protocol import Bytes
+from cxlemu.pool.ledger import PULSE, Identity, Ledger
+
+PULSE_S = 0.1  # between two beats
+LOST_S = 2.0  # a rank of another machine whose pulse stands still for so long is lost
+
+
+class Liveness:
+    """What one rank knows of the processes of all ranks. Any of its threads may ask."""
+
+    def __init__(self, ledger: Ledger, identity: Identity) -> None:
+        """Begin to watch; processes are found as they are asked for.
+
+        Args:
+            ledger: Where ranks say which process they are.
+            identity: Which process this rank is.
+        """
+        self._ledger, self._mine = ledger, identity
+        self._pulse: Pulse | None = None
+        self._processes: dict[int, tuple[int, int]] = {}  # rank: its pid on this machine, and its pidfd
+        self._ended: dict[int, int] = {}  # rank: the pid that it had
+        self._poll = select.poll()
+        self._lock = threading.Lock()
+
+    def beat(self, card: Bytes, memory: NativeShadowMemory | None, *, push: bool) -> None:
+        """Begin this rank's pulse.
+
+        Args:
+            card: Card 0, which has the ledger.
+            memory: A memory on the rank's host that only the pulse uses; None to store to the card itself.
+            push: Whether the line has to be flushed to be in the pool.
+        """
+        offset = self._ledger.place(self._ledger.rank, PULSE)
+        with suppress(OSError):  # no more threads: peers see this rank's signs of life in its waits, as they did before
+            self._pulse = Pulse(card, offset, push, memory.shadow if memory else None, int(PULSE_S * 1e9))
+
+    def pulse(self, rank: int) -> int:
+        """Return the number that the rank's pulse shows; 0 before its first beat."""
+        return self._ledger.memory.poll(0, self._ledger.place(rank, PULSE)).word
+
+    def ended(self, ranks: Iterable[int]) -> dict[int, int]:
+        """Find those of ``ranks`` that were processes of this machine and have ended.
+
+        Returns:
+            The pid that each had. A rank of another machine is never among them.
+        """
+        asked = list(ranks)
+        with self._lock:
+            for rank in asked:
+                if not self.watched(rank):
+                    self._find(rank)
+            readable = {fd for fd, _ in self._poll.poll(0)} if self._processes else set()
+            for rank, (pid, fd) in list(self._processes.items()):
+                if fd in readable:
+                    self._forget(rank)
+                    self._ended[rank] = pid
+            return {rank: self._ended[rank] for rank in asked if rank in self._ended}
+
+    def watched(self, rank: int) -> bool:
+        """Whether the rank is another process of this machine, of which `ended` knows whether it is alive."""
+        return rank in self._processes or rank in self._ended
+
+    def _find(self, rank: int) -> None:
+        """Open the rank's process. While the rank lives, no other process has its pid; a pid without one tells all."""
+        its = self._ledger.identity(rank)
+        if its is None or its.machine != self._mine.machine or its.pid == self._mine.pid:
+            return
+        try:
+            fd = os.pidfd_open(its.pid)
+        except ProcessLookupError:
+            self._ended[rank] = its.pid
+            return
+        except (OSError, AttributeError):  # no file descriptors left, or no pidfds here: its pulse has to tell
+            return
+        self._processes[rank] = its.pid, fd
+        self._poll.register(fd, select.POLLIN)
+
+    def _forget(self, rank: int) -> None:
+        _, fd = self._processes.pop(rank)
+        self._poll.unregister(fd)
+        os.close(fd)
+
+    def stop(self) -> None:
+        """Stop this rank's pulse."""
+        if self._pulse is not None:
+            self._pulse.stop()
+
+    def close(self) -> None:
+        """Stop this rank's pulse, and let go of the peers' processes."""
+        self.stop()
+        with self._lock:
+            for rank in list(self._processes):
+                self._forget(rank)

@@ -1,0 +1,263 @@
+"""Communicators that their members make alone, in room that comes back, and whose calls wait for no other one's."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from collectives.communicator.communicator import Communicator
+from cxlemu.errors import ArgumentError, PeerLostError, RankFailures, RevokedError
+from cxlemu.memory import MemorySpec
+from cxlemu.topology import Topology
+from cxlemu.world import RankContext, launch
+from tests.helpers.tiers import PATIENT_S
+
+LAPTOP = Topology.load("laptop")
+SHM, WORST = MemorySpec("shm"), MemorySpec()
+
+
+def together(
+    main: Callable[[RankContext], Any],
+    ranks: int = 3,
+    *,
+    memory: MemorySpec = WORST,
+    topology: Any = LAPTOP,
+    how: Literal["threads", "processes"] = "threads",
+    deadline_s: float = PATIENT_S,
+) -> list[Any]:
+    return launch(main, ranks=ranks, topology=topology, memory=memory, how=how, deadline_s=deadline_s)
+
+
+def total(comm: Communicator) -> int:
+    return int(comm.all_reduce(np.full(1000, comm.members[comm.rank] + 1, np.int64))[0])
+
+
+# --- members alone ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("memory", [SHM, WORST, MemorySpec("emulated", seed=3)], ids=["shm", "worst", "adversary"])
+def test_a_group_needs_no_rank_but_its_members(memory: MemorySpec) -> None:
+    made = threading.Event()
+
+    def main(context: RankContext) -> list[int]:
+        if context.rank == 1:
+            assert made.wait(PATIENT_S)  # takes part in nothing until the others are through
+            return []
+        with Communicator.of(context, [2, 0]) as comm:
+            found = [comm.rank, *comm.members, total(comm)]
+        made.set()
+        return found
+
+    assert together(main, memory=memory) == [[1, 2, 0, 4], [], [0, 2, 0, 4]]
+
+
+def test_groups_of_a_group_by_its_own_numbers() -> None:
+    def main(context: RankContext) -> list[Any]:
+        world = Communicator.world(context)
+        if context.rank == 0:
+            return [total(world)]
+        upper = world.group([3, 2, 1])
+        pair = upper.group([2, 0]) if upper.rank != 1 else None
+        return [total(world), upper.members, total(upper), pair and (pair.members, total(pair))]
+
+    upper = [10, (3, 2, 1), 9]
+    assert together(main, 4) == [[10], [*upper, ((1, 3), 6)], [*upper, None], [*upper, ((1, 3), 6)]]
+
+
+def test_keys_tell_groups_of_the_same_members_apart() -> None:
+    def main(context: RankContext) -> list[int]:
+        keys = ["a", "b"] if context.rank else ["b", "a"]
+        made: dict[str, Communicator] = {}
+
+        def make(key: str) -> None:
+            made[key] = Communicator.of(context, [0, 1], key=key)
+
+        threads = [threading.Thread(target=make, args=[key]) for key in keys]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return [int(made[key].all_reduce(np.array([ord(key)]))[0]) for key in "ab"]
+
+    assert together(main, 2) == [[2 * ord("a"), 2 * ord("b")]] * 2
+
+
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [
+        ([0, 3], "rank 3 cannot be in a group: the ranks are 0..1"),
+        ([0, 0], r"a group has each rank once, not \[0, 0\]"),
+        ([], r"rank \d is not in the group \[\], which only its members make"),
+        ("ab", "a group is a list of ranks, not 'ab'"),
+    ],
+)
+def test_a_group_is_a_list_of_ranks_with_this_one(ranks: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        together(lambda context: Communicator.of(context, ranks), 2)
+
+
+def test_a_member_that_left_before_is_named() -> None:
+    def main(context: RankContext) -> None:
+        if context.rank == 0:
+            Communicator.of(context, [0, 1])
+
+    with pytest.raises(RankFailures) as raised:
+        together(main, 2)
+    error = raised.value.failures[0]
+    assert isinstance(error, PeerLostError) and error.ranks == (1,)
+    assert "rank 1 left while this rank makes" in str(error)
+
+
+def test_members_hear_that_there_is_no_room() -> None:
+    def main(context: RankContext) -> list[str]:
+        messages = []
+        for heap_bytes in (1 << 30, None):
+            try:
+                Communicator.of(context, [0, 1], heap_bytes=heap_bytes)
+            except ArgumentError as error:
+                messages.append(str(error))
+        return messages
+
+    leader, member = together(main, 2)
+    assert len(leader) == len(member) == 1 and "or make fewer communicators" in member[0]
+
+
+# --- room that comes back -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("memory", [SHM, WORST], ids=["shm", "emulated"])
+def test_groups_without_end_in_a_row(memory: MemorySpec) -> None:
+    def main(context: RankContext) -> tuple[int, bool]:
+        before, sums = context.rooms.free_bytes(context.arena), 0
+        for _ in range(150):
+            with Communicator.of(context, [1, 0]) as comm:
+                sums += total(comm)
+        return sums, context.rooms.held == [] and before >= context.rooms.free_bytes(context.arena)
+
+    assert together(main, 2, memory=memory) == [(450, True)] * 2
+
+
+@pytest.mark.deep
+def test_ten_thousand_groups_in_a_row() -> None:
+    def main(context: RankContext) -> int:
+        for _ in range(10_000):
+            Communicator.of(context, [0, 1]).close()
+        return len(context.rooms.held)
+
+    assert together(main, 2, memory=SHM) == [0, 0]
+
+
+def test_a_group_that_is_dropped_gives_its_room_back() -> None:
+    def main(context: RankContext) -> int:
+        world = Communicator.world(context)
+        for _ in range(40):
+            world = world.group([0, 1])  # the one before is dropped
+            assert total(world) == 3
+        del world
+        end = time.monotonic() + PATIENT_S
+        while context.rooms.held and time.monotonic() < end:  # a collection does nothing while another thread's runs
+            gc.collect()
+            context.rooms.collect()
+        return len(context.rooms.held)
+
+    assert together(main, 2) == [0, 0]
+
+
+@pytest.mark.parametrize("config", ["laptop", "six-cards"])
+def test_successive_splits_leave_room_for_more(config: str) -> None:
+    def main(context: RankContext) -> list[int]:
+        comms = [Communicator.world(context)]
+        for _ in range(12):
+            part = comms[-1].split(0)
+            assert part is not None
+            comms.append(part)
+        return [total(comm) for comm in comms]
+
+    assert together(main, 2, topology=config) == [[3] * 13] * 2
+
+
+def test_a_closed_communicator_refuses_calls_and_leaves_its_peers_the_room() -> None:
+    closed = threading.Event()
+
+    def main(context: RankContext) -> int:
+        comm = Communicator.of(context, [0, 1])
+        if context.rank == 1:
+            assert closed.wait(PATIENT_S)
+            assert not comm.closed and len(list(context.rooms.ledger.holds(0))) == 0
+            first = Communicator.of(context, [1])
+            return int(first._stay.room.at >= comm._stay.room.end)
+        comm.close()
+        comm.close()
+        closed.set()
+        for call in (comm.barrier, comm.shrink, lambda: comm.group([0]), comm.persistent.barrier):
+            with pytest.raises(RevokedError, match="this communicator is closed"):
+                call()
+        return int(comm.closed)
+
+    assert together(main, 2) == [1, 1]
+
+
+def test_arrays_in_the_pool_keep_their_room_until_they_are_dropped() -> None:
+    def main(context: RankContext) -> list[int]:
+        comm = Communicator.of(context, [context.rank])
+        x = comm.heap.full(100, 7, np.int64)
+        with pytest.warns(ResourceWarning, match="still holds 1 array"):
+            comm.close()
+        other = Communicator.of(context, [context.rank])
+        assert len(context.rooms.held) == 2
+        other.heap.full(100, 8, np.int64)
+        assert x[0] == 7
+        del x
+        gc.collect()
+        other.close()
+        return [len(context.rooms.held)]
+
+    assert together(main, 1, memory=SHM) == [[0]]
+
+
+# --- one beside the other -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("memory", [SHM, WORST, MemorySpec("emulated", seed=5)], ids=["shm", "worst", "adversary"])
+@pytest.mark.parametrize("engine", ["native", "reference"])
+def test_calls_of_two_groups_in_different_orders_all_end(memory: MemorySpec, engine: str) -> None:
+    """In one queue for both, rank 0 would wait in the first group for rank 1, which waits in the second for rank 0."""
+
+    def main(context: RankContext) -> list[int]:
+        first = Communicator.of(context, [0, 1], engine=engine)
+        pair = [first, first.group([0, 1])]
+        arrays = [np.full(20_000, 10**k, np.int64) for k in range(2)]
+        order = [0, 1] if context.rank else [1, 0]
+        handles = {}
+        for which in order:
+            handles[which] = pair[which].all_reduce(arrays[which], async_op=True)
+            if which == order[0]:
+                handles[which].done()
+        return [int(handles[which].wait()[-1]) for which in range(2)]
+
+    assert together(main, 2, memory=memory) == [[2, 20]] * 2
+
+
+def test_threads_call_groups_of_their_own_at_once() -> None:
+    def main(context: RankContext) -> list[int]:
+        comms = [Communicator.of(context, [0, 1], key=str(k)) for k in range(3)]
+        sums = [0, 0, 0]
+
+        def call(which: int) -> None:
+            for _ in range(50):
+                sums[which] += total(comms[which])
+
+        threads = [threading.Thread(target=call, args=[which]) for which in range(3)]
+        for thread in threads[:: 1 - 2 * context.rank]:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return sums
+
+    assert together(main, 2, memory=MemorySpec("emulated", seed=9), how="threads") == [[150] * 3] * 2

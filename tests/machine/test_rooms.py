@@ -1,0 +1,169 @@
+"""Room in the pool, claimed by single ranks: no two ever hold the same bytes, and what is given back is used again."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from cxlemu.errors import ArgumentError
+from cxlemu.memory import HostCache, MemorySpec
+from cxlemu.memory.protocol import HostMemory
+from cxlemu.pool.arena import Arena
+from cxlemu.pool.ledger import ALL_CARDS, FIRST_HOLD, Hold, HoldState, Identity, Ledger, ledger_bytes, ledger_lines
+from cxlemu.pool.rooms import NoRoomError, Rooms
+
+PAGE, LINES, SESSION = 4096, 16, 7
+ARENA = Arena(16 * PAGE, 48 * PAGE)
+
+
+def memories(ranks: int) -> list[HostMemory]:
+    """Each rank on a host of its own, behind a cache that nothing keeps coherent."""
+    cards = [np.zeros(ARENA.end, np.uint8) for _ in range(2)]
+    return [MemorySpec().open(cards, host_cache=HostCache.private(cards), host=h, rank=h) for h in range(ranks)]
+
+
+def rooms_on(opened: Sequence[HostMemory], session: int = SESSION) -> list[Rooms]:
+    ledgers = [Ledger(memory, PAGE, LINES, session, rank) for rank, memory in enumerate(opened)]
+    return [Rooms(ledger, len(opened), session, Identity(FIRST_HOLD, 1, 2)) for ledger in ledgers]
+
+
+def all_rooms(ranks: int) -> list[Rooms]:
+    return rooms_on(memories(ranks))
+
+
+def pages(count: int) -> int:
+    return count * PAGE
+
+
+def take(rooms: Rooms, name: int, count: int, card: int = ALL_CARDS) -> Hold:
+    return rooms.claim(name, ARENA, lambda largest: pages(count), card)
+
+
+def test_claims_of_all_ranks_lie_side_by_side() -> None:
+    ranks = all_rooms(3)
+    held = [take(rooms, name, 3) for name, rooms in enumerate(ranks * 3)]
+    assert [(hold.at, hold.end) for hold in held] == [
+        (ARENA.at + pages(3 * k), ARENA.at + pages(3 * k + 3)) for k in range(9)
+    ]
+    assert all(hold.state == HoldState.HELD for hold in held)
+
+
+def test_room_that_was_given_back_is_claimed_again() -> None:
+    first, second = all_rooms(2)
+    for name in range(100):  # more often than a rank has lines
+        assert take(first, name, 32).at == ARENA.at
+        with pytest.raises(NoRoomError, match="0 are free"):
+            take(second, 1000 + name, 1)
+        first.release(name)
+        assert take(second, 2000 + name, 32).at == ARENA.at
+        second.release(2000 + name)
+    assert first.held == second.held == []
+
+
+def test_rooms_of_one_card_lie_beside_those_of_another() -> None:
+    first, second = all_rooms(2)
+    assert take(first, 1, 8, card=0).at == take(second, 2, 8, card=1).at == ARENA.at
+    assert take(second, 3, 8, card=0).at == take(first, 4, 8).at - pages(8) == ARENA.at + pages(8)
+
+
+def test_a_room_is_taken_until_its_last_holder_lets_it_go() -> None:
+    leader, member, other = all_rooms(3)
+    room = take(leader, 5, 32)
+    found = member.find(0, 5)
+    assert found == room and member.join(0, found)
+    leader.release(5)
+    with pytest.raises(NoRoomError):
+        take(other, 6, 32)
+    member.release(5)
+    assert take(other, 6, 32).at == room.at
+
+
+def test_who_finds_a_room_too_late_does_not_hold_it() -> None:
+    leader, member = all_rooms(2)
+    room = take(leader, 5, 4)
+    found = member.find(0, 5)
+    leader.release(5)
+    assert found == room and not member.join(0, found) and member.held == [] and member.find(0, 5) is None
+
+
+def test_a_claim_that_may_be_withdrawn_is_no_room_to_join() -> None:
+    leader, member = all_rooms(2)
+    leader._post(FIRST_HOLD, Hold(5, ARENA.at, ARENA.end, ALL_CARDS, HoldState.CLAIMED))
+    assert member.find(0, 5) is None
+
+
+def test_a_refusal_is_told_and_forgotten_in_time() -> None:
+    leader, member = all_rooms(2)
+    for name in range(1, 100):
+        leader.refuse(name)
+        found = member.find(0, name)
+        assert found is not None and found.state == HoldState.REFUSED
+    assert len(leader.held) < LINES - FIRST_HOLD and take(member, 1, 32).at == ARENA.at
+
+
+def test_a_rank_with_as_many_rooms_as_lines_says_so() -> None:
+    (rooms,) = all_rooms(1)
+    for name in range(LINES - FIRST_HOLD):
+        take(rooms, name, 1)
+    with pytest.raises(ArgumentError, match="rank 0 holds 14 rooms of the pool, which are as many as it can"):
+        take(rooms, 99, 1)
+
+
+def test_what_a_run_before_held_is_free() -> None:
+    opened = memories(2)
+    take(rooms_on(opened)[0], 1, 32)
+    assert take(rooms_on(opened, SESSION + 1)[1], 1, 32).at == ARENA.at
+
+
+def test_names_agree_on_all_members_and_never_repeat() -> None:
+    first, second = all_rooms(2)
+    asked = [((0, 1), ""), ((0, 1), ""), ((0, 1), "a"), ((1, 0), "")]
+    names = [first.name(*which) for which in asked]
+    assert [second.name(*which) for which in asked] == names and len(set(names)) == 4
+    assert first.name((0, 1), "") not in names
+
+
+def test_dropped_rooms_come_back_with_the_next_claim() -> None:
+    (rooms,) = all_rooms(1)
+    take(rooms, 1, 32)
+    rooms.later(lambda: rooms.release(1))
+    assert rooms.held and take(rooms, 2, 32).at == ARENA.at
+
+
+def test_ranks_that_claim_at_once_never_hold_the_same_bytes() -> None:
+    """Every holder writes its number over its room and finds nobody else's there, on hosts without coherence."""
+    opened = memories(4)
+    ranks, over = rooms_on(opened), threading.Event()
+    users: dict[int, tuple[int, int]] = {}  # page: who holds it now
+
+    def live(rank: int) -> int:
+        chance, claimed = random.Random(rank), 0
+        for name in range(60):
+            try:
+                hold = take(ranks[rank], 1000 * rank + name, chance.randint(4, 14))
+            except NoRoomError:
+                continue
+            claimed += 1
+            mine = (rank, name)
+            for page in range(hold.at, hold.end, PAGE):
+                assert users.setdefault(page, mine) == mine, (hold, users[page])
+            for page in range(hold.at, hold.end, PAGE):
+                assert users.pop(page) == mine
+            ranks[rank].release(hold.name)
+        over.set()
+        return claimed
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(claimed > 0 for claimed in threads.map(live, range(4)))
+    assert not users and all(not rooms.held for rooms in ranks)
+
+
+@pytest.mark.parametrize(("ranks", "card_bytes"), [(1, 1 << 16), (4, 8 << 20), (1024, 32 << 20), (16, 1 << 20)])
+def test_ledgers_leave_the_card_to_the_arena(ranks: int, card_bytes: int) -> None:
+    assert FIRST_HOLD < ledger_lines(ranks, card_bytes) <= 256
+    assert ledger_bytes(ranks, card_bytes) <= card_bytes // 8
