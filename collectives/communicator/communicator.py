@@ -29,7 +29,7 @@ from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.communicator import groups, revocation
 from collectives.communicator.agreed import UnevenArguments
 from collectives.communicator.heap import SymmetricHeap, lines
-from collectives.communicator.lane import Lane
+from collectives.communicator.lane import CallLane
 from collectives.communicator.messages.messenger import MailRoom, Messenger
 from collectives.communicator.messages.transfers import lane_for
 from collectives.communicator.messages.verbs import PointToPoint
@@ -94,7 +94,7 @@ class Communicator(Verbs, UnevenVerbs, Products, PointToPoint):
         furnished: Furnished,
         room: Hold,
         head_bytes: int = 0,
-        lane: Lane,
+        lane: CallLane,
         deadline_s: float,
         integrity: str | None,
     ) -> None:
@@ -323,7 +323,7 @@ class Communicator(Verbs, UnevenVerbs, Products, PointToPoint):
         """
         check_integrity(integrity)
         sizing = WorldSizing(context, region_bytes, heap_bytes, layout)
-        lane, members = Lane.of(context, engine, paced=paced), tuple(range(context.ranks))
+        lane, members = CallLane.of(context, engine, paced=paced), tuple(range(context.ranks))
         return cls._opened(context, members, "world", sizing, lane, deadline_s, integrity)._poll_often()
 
     @classmethod
@@ -370,7 +370,7 @@ class Communicator(Verbs, UnevenVerbs, Products, PointToPoint):
         its = groups.members_of(members, context.ranks, context.rank)
         cards, interleave = context.topology.pool_card_count, context.pool.interleave_bytes
         sizing = GroupSizing(len(its), cards, interleave, region_bytes, heap_bytes)
-        lane = Lane.of(context, engine, paced=paced)
+        lane = CallLane.of(context, engine, paced=paced)
         return cls._opened(context, its, f"group {key}", sizing, lane, deadline_s, integrity)._poll_often()
 
     def _poll_often(self) -> Self:
@@ -387,7 +387,7 @@ class Communicator(Verbs, UnevenVerbs, Products, PointToPoint):
         members: tuple[int, ...],
         key: str,
         sizing: Sizing,
-        lane: Lane,
+        lane: CallLane,
         deadline_s: float | None,
         integrity: str | None,
     ) -> Self:

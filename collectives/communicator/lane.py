@@ -13,7 +13,7 @@ from cxlemu.world import RankContext
 
 
 @dataclass(frozen=True)
-class Lane:
+class CallLane:
     """One rank's memory, engine and queue, for the calls of one communicator.
 
     Attributes:
@@ -26,10 +26,10 @@ class Lane:
     memory: HostMemory
     engine: Engine
     queue: CallQueue
-    beside: Callable[[], Lane]
+    beside: Callable[[], CallLane]
 
     @classmethod
-    def of(cls, context: RankContext, engine: str | Engine, *, paced: bool, spins: int = 0) -> Lane:
+    def of(cls, context: RankContext, engine: str | Engine, *, paced: bool, spins: int = 0) -> CallLane:
         """Make a lane; a rank's first one is on the context's own memory.
 
         Args:
@@ -55,7 +55,7 @@ class Lane:
         return cls(memory, its, CallQueue(), lambda: cls.of(context, engine, paced=paced, spins=_spins(its)))
 
     @classmethod
-    def _shared(cls, memory: HostMemory, engine: Engine) -> Lane:
+    def _shared(cls, memory: HostMemory, engine: Engine) -> CallLane:
         lane = cls(memory, engine, CallQueue(), lambda: lane)
         return lane
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 
 from collectives.communicator.heap import Used
-from collectives.communicator.lane import Lane
+from collectives.communicator.lane import CallLane
 from collectives.communicator.loss import lost_among
 from cxlemu.errors import ArgumentError, PeerLostError, RunError, name_ranks
 from cxlemu.pool.board import Board, Stage, Vote
@@ -39,7 +39,7 @@ class Stay:
 
     context: RankContext
     room: Hold
-    lane: Lane
+    lane: CallLane
     failed: bool = False
     settle_too: Callable[[], None] = lambda: None
     arrays: Sized = ()

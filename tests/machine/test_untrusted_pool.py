@@ -148,7 +148,7 @@ def test_revocation_and_agreement_survive_every_line(
         clock=clock,
     )  # fmt: skip
     session.id = 7
-    board = session.board(board_at, RANKS)
+    board = session.board(board_at, RANKS, session.id)
     for its, cause, count, told in notices:
         fields = boards._NOTICE.pack(7, cause % 12, count % 8, *told)
         board._store(2 * its, boards._NOTICE_MAGIC, fields)
