@@ -130,13 +130,12 @@ def await_ready(context: RankContext, board: Board, members: Sequence[int], room
     Raises:
         PeerLostError: A member left, died or did not come; its ``ranks`` are those of the new communicator.
     """
-    ready = Vote(Stage.READY, 0, 0, room.at)
-    board.vote(members.index(context.rank), ready)
+    board.vote(members.index(context.rank), Vote(Stage.READY, 0, 0, room.at))
     waiting = [rank for rank, member in enumerate(members) if member != context.rank]
     made = f"a communicator of {name_ranks(members)}"
     for _ in context.session.looks(deadline_s):
         lost = lost_among(context, [members[rank] for rank in waiting])  # before the votes: a rank may vote and leave
-        waiting = [rank for rank in waiting if board.vote_of(rank) != ready]
+        waiting = [rank for rank in waiting if board.vote_of(rank) is None]  # who votes again was ready before
         if not waiting:
             return
         for rank in waiting:

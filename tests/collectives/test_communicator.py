@@ -443,7 +443,7 @@ def test_wrong_arguments_are_refused_before_anything_is_sent(misuse: str) -> Non
 def test_a_pool_that_is_too_small_for_its_ranks_is_refused() -> None:
     emulation = LAPTOP.emulation.model_copy(update={"card_bytes": 64 << 10})
     small = LAPTOP.model_copy(update={"emulation": emulation})
-    with pytest.raises(ArgumentError, match=r"a communicator of 30 ranks needs .* bytes or more"):
+    with pytest.raises(ArgumentError, match=r"a communicator of 30 ranks( needs .* bytes or more|.* or make fewer)"):
         together(lambda comm: None, ranks=30, topology=small)
 
 
