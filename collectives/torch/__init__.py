@@ -16,10 +16,11 @@ from cxlemu.lazy import imported_when_asked_for
 
 if TYPE_CHECKING:
     from collectives.torch.options import Options
+    from collectives.torch.process_group import communicator_of
 
-__all__ = ["Options", "register"]
+__all__ = ["Options", "communicator_of", "register"]
 
-__getattr__ = imported_when_asked_for(__name__, options=["Options"])
+__getattr__ = imported_when_asked_for(__name__, options=["Options"], process_group=["communicator_of"])
 
 
 def register() -> None:

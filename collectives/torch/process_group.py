@@ -283,3 +283,20 @@ def create(asked: Any, options: Options | None) -> CxlGroup:
     except TypeError:  # it has no constructor: torch up to 2.13
         return GroupAsProcessGroup(asked, options)
     return GroupAsBackend(asked, options)
+
+
+def communicator_of(group: Any = None) -> Any:
+    """Return the communicator of a process group, for what torch has no name for: fused products, arrays in the pool.
+
+    Args:
+        group: The group; None: the world's.
+
+    Raises:
+        ValueError: The group is not one of cxl.
+    """
+    group = dist.group.WORLD if group is None else group
+    if isinstance(group, dist.ProcessGroup) and not isinstance(group, CxlGroup):
+        group = group._get_backend(torch.device("cpu"))
+    if not isinstance(group, CxlGroup):
+        raise ValueError("this process group is not of cxl: make it with init_process_group('cxl')")
+    return group.comm

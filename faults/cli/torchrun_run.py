@@ -136,17 +136,18 @@ def _tell(events: list[dict[str, Any]], rounds: list[Round], kept: Path, *, to_s
         return bool(wrong)
     begin = min((float(event["at"]) for event in happened), default=None)
     table = Table("rank", "round", "what", "after", box=None)
+    rows: list[tuple[float, int, str, str]] = []
     for event in events:
         if event["kind"] in ("fault", "error"):
-            what = (
-                f"fault: {event['what']}" if event["kind"] == "fault" else str(event["text"]).splitlines()[0][:LINE_MAX]
-            )
-            table.add_row(str(event["rank"]), _round_of(event, rounds), what, _after(float(event["at"]), begin))
+            told = f"fault: {event['what']}" if event["kind"] == "fault" else event["text"].splitlines()[0][:LINE_MAX]
+            rows.append((float(event["at"]), event["rank"], _round_of(event, rounds), told))
     for number, each in enumerate(rounds):
         for rank, code in each.codes.items():
             if code < 0:
-                what = "stopped by cxlemu torchrun" if rank in each.stopped else f"ended by signal {-code}"
-                table.add_row(str(rank), str(number), what, _after(each.ended[rank], begin))
+                told = "stopped by cxlemu torchrun" if rank in each.stopped else f"ended by signal {-code}"
+                rows.append((each.ended[rank], rank, str(number), told))
+    for at, rank, number_of_round, told in sorted(rows):
+        table.add_row(str(rank), number_of_round, told, _after(at, begin))
     shown = console()
     shown.stderr = to_stderr
     shown.print(table)

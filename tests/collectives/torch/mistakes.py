@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from collectives.torch import communicator_of
 from cxlemu.pool import segments
 
 
@@ -16,6 +17,12 @@ def mistakes(rank: int, ranks: int, store: Any) -> dict[str, Any]:
     group = dist.group.WORLD
     dist.barrier()  # rank 0 has removed the names when it comes here
     names = [str(segment) for segment in segments.find(group._pool.context.pool.name)]
+
+    a, b = torch.full((64, 32), rank + 1.0), torch.eye(32)
+    product = torch.from_numpy(communicator_of().all_gather_matmul(a.numpy(), b.numpy()))
+    everyone = [torch.empty_like(a) for _ in range(ranks)]
+    dist.all_gather(everyone, a)
+    assert torch.equal(product, torch.cat(everyone))
 
     def told(call: Any) -> str:
         try:
