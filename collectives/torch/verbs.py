@@ -68,7 +68,8 @@ class GroupVerbs:
             for fold, place in zip(folds, places, strict=True):
                 fold.before(place)
             arrays = [array for place in places if (array := of.as_array(place)).size]
-            self.comm.all_reduce_many(arrays, folds[0].name)
+            for array in arrays:
+                self.comm.all_reduce(array, folds[0].name)
             for place, tensor in zip(places, tensors, strict=True):
                 of.store(place, tensor)
 

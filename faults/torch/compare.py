@@ -87,11 +87,6 @@ class Compared:
         """Combine ``x`` in place."""
         self._checked(("all_reduce", op, 0), x, x, lambda: self._comm.all_reduce(x, op), lambda every: _fold(op, every))
 
-    def all_reduce_many(self, arrays: list[Array], op: str = "sum") -> None:
-        """Combine every array in place, one after another."""
-        for array in arrays:
-            self.all_reduce(array, op)
-
     def reduce(self, x: Array, op: str, out: Array, *, root: int) -> None:
         """Combine ``x`` at ``root``."""
         self._checked(
