@@ -48,7 +48,7 @@ class CxlGroup(GroupVerbs):
             )
         except CxlemuError as error:
             raise as_torch(error, self._rank, f"the beginning of group {self._name}") from error
-        
+
         self.comm: Any = self._pool.comm
         if Installed.harness is not None:
             self.comm = Installed.harness.around(self.comm, self._name, self._store)
