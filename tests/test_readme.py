@@ -15,6 +15,7 @@ import click
 import pytest
 
 from cxlemu.cli import main
+from cxlemu.program import include_dir
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -85,10 +86,13 @@ def test_what_is_shown_can_be_run(page: Path) -> None:
     """Commands stand in blocks that the test above runs; Python that is no file is at least Python."""
     blocks = re.findall(r"(?m)^```(\w*)\n(.*?)^```", page.read_text(), re.DOTALL)
     for language, text in blocks:
-        assert language in ("", "sh", "python", "yaml", "mermaid")
+        assert language in ("", "sh", "python", "yaml", "mermaid", "c")
         assert language != "" or not re.search(r"(?m)^(\$ )?(cxlemu|python) ", text), text
         if language == "python":
             ast.parse(text)
+        if language == "c" and (compiler := shutil.which("cc")):
+            command = [compiler, "-Wall", "-Werror", "-fsyntax-only", f"-I{include_dir()}", "-xc", "-"]
+            subprocess.run(command, input=text, text=True, check=True)
     assert not re.search(r"(?m)^ {4}(cxlemu|python) ", page.read_text())
 
 

@@ -18,19 +18,19 @@ from cxlemu.cli.console import console
 from cxlemu.cli.output import check_json_file, write_json
 from cxlemu.errors import ArgumentError
 from cxlemu.world.signals import stops_exit
-from faults.cli.exec_report import again, check_outputs, report_of, suppress, write_outputs
+from faults.cli.exec_report import check_outputs, write_outputs
 from faults.programs import replays
 from faults.programs.binary import preloaded
 from faults.programs.commands import parse_commands, parse_pools
+from faults.programs.judge import again, report_of, suppress
 from faults.programs.replays import choice_of, read_token, token_of
 from faults.programs.reports import as_json, text
-from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
+from faults.programs.result import WORST_CASES, ExecSetting, RunChoice, RunEnding, RunResult
 from faults.programs.run import run as run_once
 from faults.programs.suppressions import Suppression
 from faults.programs.suppressions import read as read_suppressions
 from faults.verdict import Verdict
 
-WORST_CASES = (0, 2, 6)  # schedules: step by step, by priority, in bursts of 64
 TOKEN_FILE_MAX = 1 << 21
 OUTPUT_LINES = 20
 PRELOADED = (

@@ -10,6 +10,9 @@ from cxlemu.memory.adversary import DEFAULT_RATES, AdversaryRates
 from faults.programs.area import CodePlace, RawFinding
 from faults.programs.commands import Command, PoolFile
 
+# Schedules of the runs in which nature moves nothing: step by step, by priority, in bursts of 64.
+WORST_CASES = (0, 2, 6)
+
 
 class RunEnding(Enum):
     """How a run ended."""

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from faults.testing.programs import TestProgram
     from faults.testing.worlds import Worlds
 
 SEED_BITS = 32
@@ -77,9 +79,7 @@ def cxl_world(request: pytest.FixtureRequest) -> Worlds:
     from cxlemu.errors import InputError
     from faults.testing.worlds import Worlds, requires_of, script_of
 
-    item = request.node
-    key = f"{item.config.stash[_SEED]} {item.nodeid}"
-    seed = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest(), "little")
+    item, seed = request.node, _own_seed(request.node)
     marks = [(mark.args, mark.kwargs) for mark in item.iter_markers("cxl_faults")]
     try:
         worlds = Worlds(seed, script_of(marks, item.path.parent, seed), requires_of(marks))
@@ -87,6 +87,23 @@ def cxl_world(request: pytest.FixtureRequest) -> Worlds:
         pytest.fail(f"{item.nodeid}: {error}", pytrace=False)
     item.stash[_WORLDS] = worlds
     return worlds
+
+
+def _own_seed(item: pytest.Item) -> int:
+    key = f"{item.config.stash[_SEED]} {item.nodeid}"
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest(), "little")
+
+
+@pytest.fixture
+def cxl_program(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., TestProgram]:
+    """Build programs in C and C++, and run them on emulated hosts: ``cxl_program("queue.c").run(commands, pool=)``.
+
+    Returns:
+        What builds a program; `faults.testing.programs.TestProgram.run` runs it, and fails with the checker's report.
+    """
+    from faults.testing.programs import builder
+
+    return builder(tmp_path, request.node.path.parent, _own_seed(request.node))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,0 +1,51 @@
+"""The fixture cxl_program, as a user's own suite sees it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from faults.programs.compile import compiler
+
+pytest_plugins = ["pytester"]
+ALONE = ("-p", "no:xdist", "-p", "no:hypothesispytest")
+SUITE = """
+import pytest
+QUEUE = "{program} /dev/shm/queue new :: {program} /dev/shm/queue produce : {program} /dev/shm/queue consume"
+
+def test_right(cxl_program):
+    cxl_program("queue.c", flags=["-O2"]).run(QUEUE, pool="/dev/shm/queue", seeds=2)
+
+def test_broken(cxl_program):
+    cxl_program("queue.c", flags=["-O2", "-DMISTAKE=9"]).run(QUEUE, pool="/dev/shm/queue", seeds=2)
+
+def test_known(cxl_program, tmp_path):
+    (tmp_path / "reasons").write_text("invalidated-early consume  # known\\n")
+    queue = cxl_program("queue.c", flags=["-O2", "-DMISTAKE=9"])
+    queue.run(QUEUE, pool="/dev/shm/queue", seeds=0, suppressions_file=tmp_path / "reasons")
+
+def test_not_c(cxl_program):
+    with pytest.raises(ValueError, match="takes .c, .cc, .cpp, .cxx files"):
+        cxl_program("queue.rs")
+
+def test_does_not_compile(cxl_program):
+    cxl_program("queue.c", flags=["-DMISTAKE=what"])
+"""
+
+
+def test_a_suite_of_programs(pytester: pytest.Pytester) -> None:
+    shutil.copy(Path(__file__).parent / "programs/queue.c", pytester.path)
+    if shutil.which(compiler("c")[0]) is None:
+        pytest.skip("there is no compiler")
+    pytester.makepyfile(SUITE)
+    result = pytester.runpytest_inprocess(*ALONE)
+    result.assert_outcomes(passed=3, failed=2)
+    said = result.stdout.str()
+    assert "1. invalidated-early: an invalidate before the wait" in said
+    assert (
+        re.search(r"host 1 loads +queue\.c:\d+ in consume", said) and "again: cxlemu exec --pool /dev/shm/queue" in said
+    )
+    assert "queue.c does not compile" in said
