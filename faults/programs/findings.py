@@ -145,6 +145,13 @@ KINDS: dict[int, MistakeKind] = {
         "{host} reads {line}, where {by}'s store is gone: another host wrote the whole line back over it",
         "a line of its own for each writer, or an invalidate before each store to a shared line",
     ),
+    17: MistakeKind(
+        "out-of-room",
+        "room",
+        "the checker has no more room",
+        "the checker has used up its memory: from there on nothing was judged",
+        "a run that touches fewer lines of the pool, or --no-check",
+    ),
 }
 
 

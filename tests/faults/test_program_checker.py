@@ -287,6 +287,23 @@ def test_a_host_that_waits_for_ever_is_told_what_is_missing() -> None:
     assert spun(lambda s: None) == set()
 
 
+@pytest.mark.parametrize("looks_since", [False, True])
+def test_a_host_that_waits_rightly_is_not_blamed(looks_since: bool) -> None:
+    """It has just dropped what was new, or has had no turn since the store."""
+    s = Stream("A", "B")
+    for step in range(40):
+        if step == (0 if looks_since else 39):
+            s.store("A", FLAG, 1, "flag")
+            s.publish("A", FLAG)
+        if looks_since:
+            s.invalidate("B", FLAG)
+        if looks_since or step < 39:
+            s.load("B", FLAG, 8, "spin")
+    if looks_since:
+        s.invalidate("B", FLAG)
+    assert s.stuck() == set()
+
+
 def test_a_store_that_nobody_announced() -> None:
     s = Stream("A")
     s.unannounced("A", X // LINE, 0xFF, "flush")
@@ -309,7 +326,7 @@ def test_a_mistake_is_reported_once_and_counted() -> None:
 
 
 def test_kinds_have_rules_of_the_prover_or_of_their_own() -> None:
-    own = {"atomic", "outside", "msync", "unannounced"}
+    own = {"atomic", "outside", "msync", "unannounced", "room"}
     assert {kind.rule for kind in KINDS.values()} - own <= set(RULES)
     assert len({kind.name for kind in KINDS.values()}) == len(KINDS)
     for kind in KINDS.values():
@@ -320,6 +337,14 @@ def test_kinds_have_rules_of_the_prover_or_of_their_own() -> None:
 def test_findings_that_are_none_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
         ProgramFinding.many(data)
+
+
+def test_a_checker_without_room_says_so() -> None:
+    s = Stream(*"ABC")
+    s.checker.test_fill()
+    for name in "ABC":  # a third copy of a line takes room
+        s.load(name, X)
+    assert s.finish() == {Found("out-of-room", True, "", "")}
 
 
 # --- the litmus tests ------------------------------------------------------------------------------------------------

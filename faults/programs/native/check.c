@@ -289,6 +289,7 @@ static void on_stuck(void) {
     room->stuck = true;
     for (int k = 0; k < PROGRAM_THREADS; k++)
         for (int load = 0; room->thread[k].alive && load < LOADS; load++) rule_stuck(k, load);
+    if (room->full) rule_out_of_room();
     rule_tell_all();
 }
 
@@ -302,6 +303,7 @@ static void on_end(void) {
         rule_dirty_at_exit(pool, at - 1, line);
         at = line->next_line, pool = line->next_pool;
     }
+    if (room->full) rule_out_of_room();
     rule_tell_all();
 }
 

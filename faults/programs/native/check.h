@@ -37,6 +37,7 @@ enum check_kind {
     DIRTY_AT_EXIT,
     UNANNOUNCED,
     LOST_UPDATE,
+    OUT_OF_ROOM,
 };
 enum check_role { AT_STORE, AT_FLUSH, AT_FENCE, AT_PUBLISHED, AT_TOLD, AT_ACCESS, AT_DROP, AT_DROP_FENCE, ROLES };
 enum check_rule { PREDICTED, MANIFEST }; /* program_finding.rule */
@@ -194,6 +195,7 @@ void rule_outside(const program_step *step);
 void rule_unannounced(const check_touch *t, uint64_t bytes);
 void rule_stuck(int thread, int load);
 void rule_dirty_at_exit(int pool, int64_t number, check_line *line);
+void rule_out_of_room(void);
 void rule_tell_all(void);
 
 #endif

@@ -273,6 +273,13 @@ void rule_outside(const program_step *step) {
     report(&f);
 }
 
+/* From some step on nothing was judged: that must not pass for a run without mistakes. */
+void rule_out_of_room(void) {
+    const program_step nowhere = {.pool = UINT8_MAX};
+    const program_finding f = finding_at(&nowhere, OUT_OF_ROOM, MANIFEST);
+    report(&f);
+}
+
 void rule_unannounced(const check_touch *t, uint64_t bytes) {
     program_finding f = finding_at(t->step, UNANNOUNCED, MANIFEST);
     f.offset = t->number * PROGRAM_LINE, f.nbytes = PROGRAM_LINE, f.extra[0] = (int64_t)bytes;
