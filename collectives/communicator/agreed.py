@@ -34,6 +34,7 @@ class UnevenArguments(NamedTuple):
         root: The root's rank, 0 where there is none.
         variant: "auto", a variant's name, or a Recipe.
         known: All ranks have passed all counts.
+        timeout_s: How long each of its calls waits for peers, in seconds; None: the communicator's deadline.
     """
 
     collective: str
@@ -43,6 +44,7 @@ class UnevenArguments(NamedTuple):
     root: int
     variant: str | Recipe
     known: bool = False
+    timeout_s: float | None = None
 
 
 def told(asked: UnevenArguments, rank: int, size: int, send: Blocks, receive: Blocks) -> Array:

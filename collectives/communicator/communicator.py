@@ -26,24 +26,26 @@ import numpy as np
 
 from collectives.algorithms.choose import Choice
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
+from collectives.builder.recipes import Recipe
 from collectives.communicator import groups, revocation
 from collectives.communicator.agreed import UnevenArguments
+from collectives.communicator.arrays import Array
+from collectives.communicator.coalesced import CoalescedVerbs, ManyArguments
 from collectives.communicator.heap import SymmetricHeap, lines
 from collectives.communicator.lane import CallLane
 from collectives.communicator.messages.messenger import MailRoom, Messenger
 from collectives.communicator.messages.transfers import lane_for
 from collectives.communicator.messages.verbs import PointToPoint
+from collectives.communicator.objects import ObjectVerbs
 from collectives.communicator.opening import Stay, await_ready, find_room
 from collectives.communicator.operations import Operation, Outcome
 from collectives.communicator.persistent import Persistent
-from collectives.communicator.planner import CallPlanner
+from collectives.communicator.planner import CallArguments, CallPlanner
 from collectives.communicator.products import Matrix, Products
 from collectives.communicator.progress import Handle
 from collectives.communicator.runner import CallRunner
 from collectives.communicator.shrink import Agreement, Roster, roster_bytes
 from collectives.communicator.sizing import Furnished, GroupSizing, Sizing, WorldSizing
-from collectives.communicator.uneven import UnevenVerbs
-from collectives.communicator.verbs import Verbs
 from collectives.communicator.watch import PeerMonitor
 from collectives.sweep.defaults import REGION_BYTES
 from cxlemu.engines import Engine
@@ -63,7 +65,7 @@ from cxlemu.topology.clusters import ranks_per_cluster
 from cxlemu.world import RankContext
 
 
-class Communicator(Verbs, UnevenVerbs, Products, PointToPoint):
+class Communicator(ObjectVerbs, CoalescedVerbs, Products, PointToPoint):
     """A group of ranks with a ring of slots of their own in the pool. Make one with `world`, `of`, `group` or `split`.
 
     Every collective takes ``variant``: "auto" (see `choice`), one of `collectives.algorithms.catalog.variants`, or a
@@ -184,7 +186,12 @@ class Communicator(Verbs, UnevenVerbs, Products, PointToPoint):
         )
         self._runner.go_on_with(self._messenger)
         self.persistent = Persistent(
-            self.rank, self.size, self._runner.prepare, self._runner.uneven, self._prepare_product
+            self.rank,
+            self.size,
+            self._runner.prepare,
+            self._prepare_uneven,
+            self._prepare_product,
+            self._runner.timed,
         )
         self._calls = self._runner.cache
         self._install_fast_path(self._runner.cache)
@@ -226,6 +233,29 @@ class Communicator(Verbs, UnevenVerbs, Products, PointToPoint):
         """
         self._runner.check_usable()
         return self._runner.operation(self._planner.product_of(plan, digest, matrices), result)
+
+    def _timed_call(
+        self,
+        timeout_s: float,
+        collective: str,
+        x: Array | None,
+        out: Array | None,
+        op: str,
+        root: int,
+        variant: str | Recipe,
+        async_op: bool,
+    ) -> Outcome:
+        operation = self._runner.prepare(CallArguments(collective, x, out, op, root, variant))
+        operation = self._runner.timed(operation, timeout_s)
+        return self._runner.start(operation) if async_op else operation()
+
+    def _many(self, asked: ManyArguments, async_op: bool) -> Outcome:
+        operation = self._runner.many(asked)
+        return self._runner.start(operation) if async_op else operation()
+
+    def _prepare_uneven(self, asked: UnevenArguments) -> Operation:
+        operation = self._runner.agreed(asked).prepared(lambda operation: operation())
+        return self._runner.timed(operation, asked.timeout_s)
 
     def _uneven(self, asked: UnevenArguments, async_op: bool) -> Outcome:
         operation = self._runner.uneven(asked)
@@ -477,6 +507,28 @@ class Communicator(Verbs, UnevenVerbs, Products, PointToPoint):
         """
         if self._runner.revoked is None and not self.closed:
             self._runner.give_up(RevokedError(f"rank {self.rank} revoked it"))
+
+    def abort(self, reason: str = "") -> None:
+        """Give this communicator up from any thread, also while a call of it waits in another.
+
+        That call, and all that wait in a call of this communicator on other ranks, raise RevokedError. Not collective.
+
+        Args:
+            reason: Why, for this rank's message.
+        """
+        if self._runner.revoked is None:
+            self._runner.abort(RevokedError(f"rank {self.rank} aborted it" + f": {reason}" * bool(reason)))
+
+    def dup(self) -> Communicator:
+        """Make a communicator of the same ranks, as MPI_Comm_dup does, with room of its own. Collective.
+
+        Raises:
+            ArgumentError: The pool has no room left.
+            RunError: As for collectives, see `Communicator`.
+        """
+        twin = self.split(0)
+        assert twin is not None
+        return twin
 
     def shrink(self) -> Communicator:
         """Make a communicator of the ranks that are alive, in the same order, as MPIX_Comm_shrink does.

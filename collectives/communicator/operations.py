@@ -6,6 +6,7 @@ The native engine's are C objects that run without any Python in between; the re
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -72,4 +73,61 @@ class Stepped:
     def run(self) -> Array | None:
         """Execute the call at once, and return its result."""
         self.execute(self.planned)
+        return self.result
+
+
+class Turns(Protocol):
+    """What gives calls their time to wait."""
+
+    def within(self, timeout_s: float) -> AbstractContextManager[None]:
+        """Wait so long for peers in a block, in seconds."""
+
+    def run_in_turn(self, operation: Operation) -> Array | None:
+        """Run an operation after this rank's calls that are under way."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """An operation with a time of its own to wait for peers.
+
+    Attributes:
+        inner: The operation.
+        timeout_s: How long it waits without progress, in seconds.
+        clock: What runs it, and gives it that time.
+    """
+
+    inner: Operation
+    timeout_s: float
+    clock: Turns
+
+    def __call__(self) -> Array | None:
+        return self.clock.run_in_turn(self)
+
+    def run(self) -> Array | None:
+        """Run the call at once, and return its result."""
+        with self.clock.within(self.timeout_s):
+            return self.inner.run()
+
+
+@dataclass(frozen=True)
+class InARow:
+    """Several operations as one.
+
+    Attributes:
+        operations: The operations, in order.
+        result: What a run returns.
+        turn: Runs an operation when this rank's earlier calls have ended.
+    """
+
+    operations: tuple[Operation, ...]
+    result: Any
+    turn: Callable[[Operation], Any]
+
+    def __call__(self) -> Any:
+        return self.turn(self)
+
+    def run(self) -> Any:
+        """Run the calls at once, one after another, and return the result."""
+        for operation in self.operations:
+            operation.run()
         return self.result

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from collectives.builder.recipes import Recipe
-from collectives.communicator.agreed import AgreedCall, UnevenArguments
+from collectives.communicator.agreed import UnevenArguments
 from collectives.communicator.arrays import Array
 from collectives.communicator.operations import Operation
 from collectives.communicator.planner import CallArguments
@@ -34,8 +34,9 @@ class Persistent(Verbs, UnevenVerbs, Products):
         rank: This rank's number in the communicator.
         size: The communicator's size.
         prepare: Makes an operation from a verb's arguments.
-        prepare_uneven: Makes one from an uneven verb's arguments, before ranks have agreed.
+        prepare_uneven: Makes one from an uneven verb's arguments, whose ranks agree then.
         prepare_product: Makes an operation from a fused product's arguments.
+        timed: Gives an operation a time of its own to wait for peers.
     """
 
     def __init__(
@@ -43,10 +44,12 @@ class Persistent(Verbs, UnevenVerbs, Products):
         rank: int,
         size: int,
         prepare: Prepare,
-        prepare_uneven: Callable[[UnevenArguments], AgreedCall],
+        prepare_uneven: Callable[[UnevenArguments], Operation],
         prepare_product: PrepareProduct,
+        timed: Callable[[Operation, float], Operation],
     ) -> None:
         self.rank, self.size = rank, size
+        self._timed = timed
         self._prepare, self._prepare_uneven, self._prepare_product = prepare, prepare_uneven, prepare_product
 
     def _calls(
@@ -63,10 +66,13 @@ class Persistent(Verbs, UnevenVerbs, Products):
             raise ArgumentError(f"persistent {collective}: an operation is called later, async_op is for calls")
         return self._prepare(CallArguments(collective, x, out, op, root, variant))
 
+    def _timed_call(self, timeout_s: float, *asked: Any) -> Operation:
+        return self._timed(self._calls(*asked), timeout_s)
+
     def _uneven(self, asked: UnevenArguments, async_op: bool) -> Operation:
         if async_op:
             raise ArgumentError(f"persistent {asked.collective}: an operation is called later, async_op is for calls")
-        return self._prepare_uneven(asked).prepared(lambda operation: operation())
+        return self._prepare_uneven(asked)
 
     def _product(self, kind: str, a: Matrix, b: Matrix, out: Matrix | None, style: str, **cut: Any) -> Operation:
         return self._prepare_product(kind, a, b, out, style, **cut)

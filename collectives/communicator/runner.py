@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from binascii import crc_hqx
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,8 @@ from collectives.communicator import revocation
 from collectives.communicator.agreed import AgreedCall, UnevenArguments
 from collectives.communicator.arguments import Staged, Staging
 from collectives.communicator.arrays import Array
-from collectives.communicator.operations import Operation, Outcome, Planned, Stepped
+from collectives.communicator.coalesced import ManyArguments, packed
+from collectives.communicator.operations import InARow, Operation, Outcome, Planned, Stepped, Timed
 from collectives.communicator.planner import CallArguments, CallPlanner
 from collectives.communicator.progress import CallQueue, Handle
 from collectives.communicator.watch import PeerMonitor
@@ -25,7 +27,7 @@ from cxlemu.engines.call_hooks import CallHooks, Obstacles
 from cxlemu.engines.deadlocks import deadlock_of
 from cxlemu.engines.native import LOOK_NS, NativeEngine
 from cxlemu.engines.streams import Binding, Running
-from cxlemu.errors import DeadlineError, RevokedError, RunError
+from cxlemu.errors import ArgumentError, DeadlineError, RevokedError, RunError
 from cxlemu.plan import Layout
 from cxlemu.pool.board import Board
 from cxlemu.world import RankContext
@@ -42,6 +44,9 @@ class Poked(Protocol):
 
     def wake(self) -> None:
         """Look soon whether the communicator is given up."""
+
+
+ABORT_S = 0.5  # in which a call that waits looks at its peers several times
 
 
 class CallRunner(CallHooks):
@@ -126,7 +131,52 @@ class CallRunner(CallHooks):
             )
         return Stepped(planned, result, self.run_in_turn, self._step)
 
-    def uneven(self, asked: UnevenArguments) -> AgreedCall:
+    def timed(self, operation: Operation, timeout_s: float | None) -> Operation:
+        """Give an operation its own time to wait for peers. Raises ArgumentError where that is no time above 0."""
+        if timeout_s is None:
+            return operation
+        if not timeout_s > 0:
+            raise ArgumentError(f"timeout_s is a number of seconds above 0, not {timeout_s!r}")
+        return Timed(operation, timeout_s, self)
+
+    @contextmanager
+    def within(self, timeout_s: float) -> Iterator[None]:
+        """Wait so long for peers in the block, in seconds. A rank's calls run one after another."""
+        before = self.deadline_s
+        self.deadline_s = self._watch.deadline_s = timeout_s
+        try:
+            yield
+        finally:
+            self.deadline_s = self._watch.deadline_s = before
+
+    def many(self, asked: ManyArguments) -> Operation:
+        """Make an operation of a coalesced verb: a call for the arrays of each dtype. Raises as `prepare` does."""
+        self.check_usable()
+        found: list[Operation] = []
+        for x, out, staging in packed(asked, self._rank, self._layout.ranks):
+            inner = self.prepare(CallArguments(asked.collective, x, out, asked.op, asked.root, asked.variant))
+            found.append(Staged(inner, staging, out, self.run_in_turn))
+        result = asked.arrays if asked.outs is None else asked.outs
+        return self.timed(InARow(tuple(found), result, self.run_in_turn), asked.timeout_s)
+
+    def abort(self, error: RunError) -> None:
+        """Revoke the communicator, from any thread: a call that waits in another one raises ``error``, there and then.
+
+        A call that only computes ends first; peers hear of it within `ABORT_S` all the same.
+        """
+        self._watch.aborted = error
+        self.close()
+        until = time.monotonic() + ABORT_S
+        while self.revoked is None and time.monotonic() < until:
+            time.sleep(ABORT_S / 50)
+        if self.revoked is None:
+            self.give_up(error)
+
+    def uneven(self, asked: UnevenArguments) -> Operation:
+        """Make an operation of an uneven verb, whose ranks agree on its blocks when it runs."""
+        return self.timed(self.agreed(asked), asked.timeout_s)
+
+    def agreed(self, asked: UnevenArguments) -> AgreedCall:
         """Make an operation of an uneven verb, whose ranks agree on its blocks when it runs or is prepared."""
         size = self._layout.ranks
         return AgreedCall(asked, self._rank, size, self.prepare, self.run_in_turn)

@@ -30,6 +30,7 @@ class UnevenVerbs:
         *,
         variant: str | Recipe = "auto",
         async_op: bool = False,
+        timeout_s: float | None = None,
     ) -> Outcome:
         """Gather ``x`` of all ranks, which may differ in size, in rank order, on every rank.
 
@@ -42,6 +43,7 @@ class UnevenVerbs:
             displs: Where in ``out`` each block begins, in elements (default: one after another).
             variant: "auto", one of `collectives.algorithms.catalog.variants`, or a Recipe.
             async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+            timeout_s: As in `Verbs.all_reduce`.
 
         Returns:
             ``out``; with ``async_op`` its Handle.
@@ -53,7 +55,7 @@ class UnevenVerbs:
         receive = BlocksGiven(out, "out", self.size, counts, displs)
         known = counts is not None
         asked = UnevenArguments("all_gatherv", BlocksGiven(x, "x", 1), receive, "none", 0, variant, known)
-        return self._uneven(asked, async_op)
+        return self._uneven(asked._replace(timeout_s=timeout_s), async_op)
 
     def gatherv(
         self,
@@ -65,6 +67,7 @@ class UnevenVerbs:
         root: int = 0,
         variant: str | Recipe = "auto",
         async_op: bool = False,
+        timeout_s: float | None = None,
     ) -> Outcome:
         """Gather ``x`` of all ranks, which may differ in size, in rank order, at ``root``.
 
@@ -77,6 +80,7 @@ class UnevenVerbs:
             root: The rank that gets the blocks.
             variant: "auto", one of `collectives.algorithms.catalog.variants`, or a Recipe.
             async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+            timeout_s: As in `Verbs.all_reduce`.
 
         Returns:
             At the root ``out``, elsewhere None; with ``async_op`` its Handle.
@@ -104,6 +108,7 @@ class UnevenVerbs:
         root: int = 0,
         variant: str | Recipe = "auto",
         async_op: bool = False,
+        timeout_s: float | None = None,
     ) -> Outcome:
         """Send block k of the root's ``x``, of a size of its own, to ``out`` of rank k.
 
@@ -115,6 +120,7 @@ class UnevenVerbs:
             root: The rank whose ``x`` is sent.
             variant: "auto", one of `collectives.algorithms.catalog.variants`, or a Recipe.
             async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+            timeout_s: As in `Verbs.all_reduce`.
 
         Returns:
             ``out``; with ``async_op`` its Handle.
@@ -139,6 +145,7 @@ class UnevenVerbs:
         *,
         variant: str | Recipe = "auto",
         async_op: bool = False,
+        timeout_s: float | None = None,
     ) -> Outcome:
         """Combine block k of ``x`` of all ranks, of a size of its own, at rank k, in rank order.
 
@@ -150,6 +157,7 @@ class UnevenVerbs:
                 they tell each other how large their ``out`` is, in a small call before this one.
             variant: "auto", one of `collectives.algorithms.catalog.variants`, or a Recipe.
             async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+            timeout_s: As in `Verbs.all_reduce`.
 
         Returns:
             ``out``; with ``async_op`` its Handle.
@@ -160,7 +168,7 @@ class UnevenVerbs:
         """
         send, known = BlocksGiven(x, "x", self.size, counts), counts is not None
         asked = UnevenArguments("reduce_scatterv", send, BlocksGiven(out, "out", 1), op, 0, variant, known)
-        return self._uneven(asked, async_op)
+        return self._uneven(asked._replace(timeout_s=timeout_s), async_op)
 
     def all_to_allv(
         self,
@@ -173,6 +181,7 @@ class UnevenVerbs:
         *,
         variant: str | Recipe = "auto",
         async_op: bool = False,
+        timeout_s: float | None = None,
     ) -> Outcome:
         """Send block k of ``x``, of a size of its own, to rank k, where it becomes block ``rank`` of ``out``.
 
@@ -185,6 +194,7 @@ class UnevenVerbs:
             recv_displs: Where in ``out`` each block begins, in elements (default: one after another).
             variant: "auto", one of `collectives.algorithms.catalog.variants`, or a Recipe.
             async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+            timeout_s: As in `Verbs.all_reduce`.
 
         Returns:
             ``out``; with ``async_op`` its Handle.
@@ -195,4 +205,5 @@ class UnevenVerbs:
         """
         send = BlocksGiven(x, "x", self.size, send_counts, send_displs)
         receive = BlocksGiven(out, "out", self.size, recv_counts, recv_displs)
-        return self._uneven(UnevenArguments("all_to_allv", send, receive, "none", 0, variant), async_op)
+        asked = UnevenArguments("all_to_allv", send, receive, "none", 0, variant)
+        return self._uneven(asked._replace(timeout_s=timeout_s), async_op)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ class Verbs:
     size: int
     # (collective, x, out, op, root, variant, async_op) as every method below fills them in
     _calls: Callable[..., Outcome]
+    _timed_call: Callable[..., Outcome]  # the same after the seconds that it may wait
 
     def all_reduce(
         self,
@@ -42,6 +43,7 @@ class Verbs:
         *,
         variant: str | Recipe = "auto",
         async_op: bool = False,
+        timeout_s: float | None = None,
     ) -> Outcome:
         """Combine ``x`` of all ranks, element by element, in rank order.
 
@@ -53,6 +55,8 @@ class Verbs:
             variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
                 Recipe.
             async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+            timeout_s: How long this call waits for its peers without progress, in seconds (default: the communicator's
+                deadline). Then it raises DeadlineError, and the communicator is revoked.
 
         Returns:
             ``out`` or ``x``, which holds the result; with ``async_op`` its Handle.
@@ -61,7 +65,7 @@ class Verbs:
             ArgumentError: An array or argument does not fit; nothing was sent.
             RunError: A peer called something else, left or did not come, or the pool failed: see `Communicator`.
         """
-        return self._calls("all_reduce", x, x if out is None else out, op, 0, variant, async_op)
+        return self._within(timeout_s)("all_reduce", x, x if out is None else out, op, 0, variant, async_op)
 
     def reduce(
         self,
@@ -72,6 +76,7 @@ class Verbs:
         root: int = 0,
         variant: str | Recipe = "auto",
         async_op: bool = False,
+        timeout_s: float | None = None,
     ) -> Outcome:
         """Combine ``x`` of all ranks at ``root``, element by element, in rank order.
 
@@ -84,6 +89,8 @@ class Verbs:
             variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
                 Recipe.
             async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+            timeout_s: How long this call waits for its peers without progress, in seconds (default: the communicator's
+                deadline). Then it raises DeadlineError, and the communicator is revoked.
 
         Returns:
             At the root ``out`` or ``x``, elsewhere None; with ``async_op`` its Handle.
@@ -92,9 +99,19 @@ class Verbs:
             ArgumentError: An array or argument does not fit; nothing was sent.
             RunError: A peer called something else, left or did not come, or the pool failed: see `Communicator`.
         """
-        return self._calls("reduce", x, self._at(root, x if out is None else out), op, root, variant, async_op)
+        return self._within(timeout_s)(
+            "reduce", x, self._at(root, x if out is None else out), op, root, variant, async_op
+        )
 
-    def broadcast(self, x: Array, *, root: int = 0, variant: str | Recipe = "auto", async_op: bool = False) -> Outcome:
+    def broadcast(
+        self,
+        x: Array,
+        *,
+        root: int = 0,
+        variant: str | Recipe = "auto",
+        async_op: bool = False,
+        timeout_s: float | None = None,
+    ) -> Outcome:
         """Copy ``x`` of ``root`` to ``x`` of all other ranks.
 
         Args:
@@ -103,6 +120,8 @@ class Verbs:
             variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
                 Recipe.
             async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+            timeout_s: How long this call waits for its peers without progress, in seconds (default: the communicator's
+                deadline). Then it raises DeadlineError, and the communicator is revoked.
 
         Returns:
             ``x``, which holds the root's elements; with ``async_op`` its Handle.
@@ -111,10 +130,16 @@ class Verbs:
             ArgumentError: An array or argument does not fit; nothing was sent.
             RunError: A peer called something else, left or did not come, or the pool failed: see `Communicator`.
         """
-        return self._calls("broadcast", x, x, "none", root, variant, async_op)
+        return self._within(timeout_s)("broadcast", x, x, "none", root, variant, async_op)
 
     def all_gather(
-        self, x: Array, out: Array | None = None, *, variant: str | Recipe = "auto", async_op: bool = False
+        self,
+        x: Array,
+        out: Array | None = None,
+        *,
+        variant: str | Recipe = "auto",
+        async_op: bool = False,
+        timeout_s: float | None = None,
     ) -> Outcome:
         """Gather ``x`` of all ranks, in rank order, on every rank.
 
@@ -125,6 +150,8 @@ class Verbs:
             variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
                 Recipe.
             async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+            timeout_s: How long this call waits for its peers without progress, in seconds (default: the communicator's
+                deadline). Then it raises DeadlineError, and the communicator is revoked.
 
         Returns:
             ``out``; with ``async_op`` its Handle.
@@ -133,7 +160,9 @@ class Verbs:
             ArgumentError: An array or argument does not fit; nothing was sent.
             RunError: A peer called something else, left or did not come, or the pool failed: see `Communicator`.
         """
-        return self._calls("all_gather", x, self._blocks_of(x) if out is None else out, "none", 0, variant, async_op)
+        return self._within(timeout_s)(
+            "all_gather", x, self._blocks_of(x) if out is None else out, "none", 0, variant, async_op
+        )
 
     def gather(
         self,
@@ -143,6 +172,7 @@ class Verbs:
         root: int = 0,
         variant: str | Recipe = "auto",
         async_op: bool = False,
+        timeout_s: float | None = None,
     ) -> Outcome:
         """Gather ``x`` of all ranks, in rank order, at ``root``.
 
@@ -154,6 +184,8 @@ class Verbs:
             variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
                 Recipe.
             async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+            timeout_s: How long this call waits for its peers without progress, in seconds (default: the communicator's
+                deadline). Then it raises DeadlineError, and the communicator is revoked.
 
         Returns:
             At the root ``out``, elsewhere None; with ``async_op`` its Handle.
@@ -164,7 +196,7 @@ class Verbs:
         """
         if self.rank == root and out is None:
             out = self._blocks_of(x)
-        return self._calls("gather", x, self._at(root, out), "none", root, variant, async_op)
+        return self._within(timeout_s)("gather", x, self._at(root, out), "none", root, variant, async_op)
 
     def scatter(
         self,
@@ -174,6 +206,7 @@ class Verbs:
         root: int = 0,
         variant: str | Recipe = "auto",
         async_op: bool = False,
+        timeout_s: float | None = None,
     ) -> Outcome:
         """Send block k of the root's ``x`` to ``out`` of rank k.
 
@@ -185,6 +218,8 @@ class Verbs:
             variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
                 Recipe.
             async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+            timeout_s: How long this call waits for its peers without progress, in seconds (default: the communicator's
+                deadline). Then it raises DeadlineError, and the communicator is revoked.
 
         Returns:
             ``out``; with ``async_op`` its Handle.
@@ -195,7 +230,7 @@ class Verbs:
         """
         if out is None and self.rank == root and x is not None:
             out = self._block_of(x, "scatter")
-        return self._calls("scatter", x, out, "none", root, variant, async_op)
+        return self._within(timeout_s)("scatter", x, out, "none", root, variant, async_op)
 
     def reduce_scatter(
         self,
@@ -205,6 +240,7 @@ class Verbs:
         *,
         variant: str | Recipe = "auto",
         async_op: bool = False,
+        timeout_s: float | None = None,
     ) -> Outcome:
         """Combine block k of ``x`` of all ranks at rank k, element by element, in rank order.
 
@@ -216,6 +252,8 @@ class Verbs:
             variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
                 Recipe.
             async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+            timeout_s: How long this call waits for its peers without progress, in seconds (default: the communicator's
+                deadline). Then it raises DeadlineError, and the communicator is revoked.
 
         Returns:
             ``out``; with ``async_op`` its Handle.
@@ -225,7 +263,7 @@ class Verbs:
             RunError: A peer called something else, left or did not come, or the pool failed: see `Communicator`.
         """
         target = self._block_of(x, "reduce_scatter") if out is None else out
-        return self._calls("reduce_scatter", x, target, op, 0, variant, async_op)
+        return self._within(timeout_s)("reduce_scatter", x, target, op, 0, variant, async_op)
 
     def scan(
         self,
@@ -235,6 +273,7 @@ class Verbs:
         *,
         variant: str | Recipe = "auto",
         async_op: bool = False,
+        timeout_s: float | None = None,
     ) -> Outcome:
         """Combine ``x`` of all ranks up to this one, element by element, in rank order.
 
@@ -245,6 +284,8 @@ class Verbs:
             variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
                 Recipe.
             async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+            timeout_s: How long this call waits for its peers without progress, in seconds (default: the communicator's
+                deadline). Then it raises DeadlineError, and the communicator is revoked.
 
         Returns:
             ``out`` or ``x``, which holds the result; with ``async_op`` its Handle.
@@ -253,7 +294,7 @@ class Verbs:
             ArgumentError: An array or argument does not fit; nothing was sent.
             RunError: A peer called something else, left or did not come, or the pool failed: see `Communicator`.
         """
-        return self._calls("scan", x, x if out is None else out, op, 0, variant, async_op)
+        return self._within(timeout_s)("scan", x, x if out is None else out, op, 0, variant, async_op)
 
     def exscan(
         self,
@@ -263,6 +304,7 @@ class Verbs:
         *,
         variant: str | Recipe = "auto",
         async_op: bool = False,
+        timeout_s: float | None = None,
     ) -> Outcome:
         """Combine ``x`` of all ranks before this one, element by element, in rank order.
 
@@ -274,6 +316,8 @@ class Verbs:
             variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
                 Recipe.
             async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+            timeout_s: How long this call waits for its peers without progress, in seconds (default: the communicator's
+                deadline). Then it raises DeadlineError, and the communicator is revoked.
 
         Returns:
             ``out`` or ``x``, which holds the result; with ``async_op`` its Handle.
@@ -282,10 +326,16 @@ class Verbs:
             ArgumentError: An array or argument does not fit; nothing was sent.
             RunError: A peer called something else, left or did not come, or the pool failed: see `Communicator`.
         """
-        return self._calls("exscan", x, x if out is None else out, op, 0, variant, async_op)
+        return self._within(timeout_s)("exscan", x, x if out is None else out, op, 0, variant, async_op)
 
     def all_to_all(
-        self, x: Array, out: Array | None = None, *, variant: str | Recipe = "auto", async_op: bool = False
+        self,
+        x: Array,
+        out: Array | None = None,
+        *,
+        variant: str | Recipe = "auto",
+        async_op: bool = False,
+        timeout_s: float | None = None,
     ) -> Outcome:
         """Send block k of ``x`` to rank k, where it becomes block ``rank`` of ``out``.
 
@@ -295,6 +345,8 @@ class Verbs:
             variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
                 Recipe.
             async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+            timeout_s: How long this call waits for its peers without progress, in seconds (default: the communicator's
+                deadline). Then it raises DeadlineError, and the communicator is revoked.
 
         Returns:
             ``out``; with ``async_op`` its Handle.
@@ -303,7 +355,7 @@ class Verbs:
             ArgumentError: An array or argument does not fit; nothing was sent.
             RunError: A peer called something else, left or did not come, or the pool failed: see `Communicator`.
         """
-        return self._calls("all_to_all", x, _like(x) if out is None else out, "none", 0, variant, async_op)
+        return self._within(timeout_s)("all_to_all", x, _like(x) if out is None else out, "none", 0, variant, async_op)
 
     def pass_on(
         self,
@@ -313,6 +365,7 @@ class Verbs:
         root: int = 0,
         variant: str | Recipe = "auto",
         async_op: bool = False,
+        timeout_s: float | None = None,
     ) -> Outcome:
         """Copy ``x`` of ``root`` to ``out`` of the rank after it: a send that all ranks call, as a plan of its own.
 
@@ -325,6 +378,8 @@ class Verbs:
             variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
                 Recipe.
             async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+            timeout_s: How long this call waits for its peers without progress, in seconds (default: the communicator's
+                deadline). Then it raises DeadlineError, and the communicator is revoked.
 
         Returns:
             At the rank after the root ``out``, elsewhere None; with ``async_op`` its Handle.
@@ -336,15 +391,19 @@ class Verbs:
         reader = (root + 1) % self.size
         if self.rank == reader and out is None:
             out = _like(x)
-        return self._calls("send", x, self._at(reader, out), "none", root, variant, async_op)
+        return self._within(timeout_s)("send", x, self._at(reader, out), "none", root, variant, async_op)
 
-    def barrier(self, *, variant: str | Recipe = "auto", async_op: bool = False) -> Outcome:
+    def barrier(
+        self, *, variant: str | Recipe = "auto", async_op: bool = False, timeout_s: float | None = None
+    ) -> Outcome:
         """Wait until all ranks have called it.
 
         Args:
             variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a
                 Recipe.
             async_op: Return a Handle at once; the call runs after the earlier ones of this rank.
+            timeout_s: How long this call waits for its peers without progress, in seconds (default: the communicator's
+                deadline). Then it raises DeadlineError, and the communicator is revoked.
 
         Returns:
             None; with ``async_op`` a Handle.
@@ -353,7 +412,10 @@ class Verbs:
             ArgumentError: An array or argument does not fit; nothing was sent.
             RunError: A peer called something else, left or did not come, or the pool failed: see `Communicator`.
         """
-        return self._calls("barrier", None, None, "none", 0, variant, async_op)
+        return self._within(timeout_s)("barrier", None, None, "none", 0, variant, async_op)
+
+    def _within(self, timeout_s: float | None) -> Callable[..., Outcome]:
+        return self._calls if timeout_s is None else partial(self._timed_call, timeout_s)
 
     def _install_fast_path(self, calls: _native.DispatchCache) -> None:
         """Put in place of each method above one that does the same for calls like an earlier one, without Python."""
@@ -400,8 +462,10 @@ class Verbs:
 
 @cache
 def _parameters(method: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a method, without ``self``; looked at once for all communicators."""
-    return dict(list(inspect.signature(method).parameters.items())[1:])
+    """Return the parameters that C looks at, without ``self`` and timeout_s; looked at once for all communicators."""
+    its = dict(list(inspect.signature(method).parameters.items())[1:])
+    its.pop("timeout_s", None)
+    return its
 
 
 def _like(x: Array) -> Array:

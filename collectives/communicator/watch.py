@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from collectives.communicator import revocation
 from collectives.communicator.loss import LEFT, lost_among
 from cxlemu.engines.streams import Blocked, Running
-from cxlemu.errors import MismatchError, PeerLostError, name_ranks
+from cxlemu.errors import MismatchError, PeerLostError, RunError, name_ranks
 from cxlemu.pool.board import Board
 from cxlemu.pool.session_area import Status
 from cxlemu.world import RankContext
@@ -27,6 +27,7 @@ class PeerMonitor:
         members: The world ranks of the communicator, in its order.
         deadline_s: After how long a wait a silent peer is lost, in seconds.
         call: The number of the call under way.
+        aborted: Why another thread of this rank gave the communicator up, or None.
         meanwhile: Called whenever a call waits: what else the rank can get on with.
     """
 
@@ -36,6 +37,7 @@ class PeerMonitor:
     members: tuple[int, ...]  # world ranks
     deadline_s: float
     call: int = 0
+    aborted: RunError | None = None  # another thread of this rank gave the communicator up
     meanwhile: Callable[[], None] = lambda: None
     _told: bool = field(default=False)
     _looked: float = field(default=0.0)
@@ -63,6 +65,8 @@ class PeerMonitor:
             AccessError: The tenant's grant is gone.
             CancelledError: The world was told to stop.
         """
+        if self.aborted is not None:
+            raise self.aborted
         self.context.check()
         if not self._told:
             call = running.call

@@ -1,0 +1,173 @@
+"""Coalesced calls, objects, a time for one call, abort from another thread, dup."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collectives import Communicator
+from cxlemu import RankContext, launch
+from cxlemu.errors import ArgumentError, DeadlineError, RankFailures, RevokedError
+from cxlemu.topology import Topology
+from tests.helpers.tiers import PATIENT_S
+
+LAPTOP = Topology.load("laptop")
+Program = Callable[[Communicator], Any]
+
+
+def together(program: Program, ranks: int = 3, engine: str = "native") -> list[Any]:
+    def main(context: RankContext) -> Any:
+        with Communicator.world(context, region_bytes=1 << 14, engine=engine) as comm:
+            return program(comm)
+
+    return launch(main, ranks=ranks, topology=LAPTOP, deadline_s=PATIENT_S)
+
+
+@pytest.mark.parametrize("engine", ["native", "reference"])
+def test_many_arrays_are_reduced_and_moved_as_each_by_itself(engine: str) -> None:
+    def program(comm: Communicator) -> None:
+        def some() -> list[np.ndarray]:
+            rng = np.random.default_rng(comm.rank)
+            gaps = rng.integers(0, 99, (3, 8)).astype(np.int32)[:, ::2]
+            return [rng.normal(size=(3, 2)), gaps, rng.normal(size=600), np.empty((3, 0)), np.arange(3, dtype=np.int32)]
+
+        alone, arrays = some(), some()
+        assert comm.all_reduce_many(arrays) is arrays
+        for one, other in zip(alone, arrays, strict=True):
+            assert (comm.all_reduce(one) == other).all()
+        for found, one in zip(comm.all_gather_many(some()), some(), strict=True):
+            assert found.shape == (3, *one.shape) and (found == comm.all_gather(one)).all()
+        for found, one in zip(comm.reduce_scatter_many(some(), "max"), some(), strict=True):
+            assert (found == comm.reduce_scatter(one, "max")).all()
+        sent = comm.broadcast_many(some(), root=1)
+        for found, one in zip(sent, some(), strict=True):
+            assert (found == comm.broadcast(one, root=1)).all()
+        arrays = some()
+        pending = comm.all_reduce_many(arrays, "max", async_op=True)
+        assert pending.wait() is arrays and (arrays[2] == comm.all_reduce(some()[2], "max")).all()
+
+    together(program, engine=engine)
+
+
+def test_calls_of_a_block_run_when_it_ends_and_not_where_it_raises() -> None:
+    def program(comm: Communicator) -> None:
+        x, y, z = np.ones(3), np.full(2, comm.rank), np.zeros((3, 2), np.int64)
+        part = np.zeros(1)
+        with comm.coalesce() as batch:
+            batch.all_reduce(x)
+            batch.all_reduce(y, "max")
+            batch.all_gather(np.array([comm.rank, 7]), z)
+            batch.broadcast(y)
+            batch.reduce_scatter(np.arange(3.0), part)
+            assert x.tolist() == [1, 1, 1]
+        assert x.tolist() == [3, 3, 3] and y.tolist() == [2, 2]
+        assert z.tolist() == [[0, 7], [1, 7], [2, 7]] and part.tolist() == [3.0 * comm.rank]
+        with pytest.raises(KeyError), comm.coalesce() as batch:
+            batch.all_reduce(x)
+            raise KeyError
+        assert x.tolist() == [3, 3, 3]
+
+    together(program)
+
+
+def test_lists_that_do_not_fit_are_refused() -> None:
+    def program(comm: Communicator) -> None:
+        for call, message in (
+            (lambda: comm.all_gather_many([np.ones(2)], []), "1 arrays have 0 outs"),
+            (lambda: comm.all_gather_many([np.ones(2)], [np.ones(5)]), "has an out of 5 x float64: pass 6 elements"),
+            (lambda: comm.reduce_scatter_many([np.ones(4)]), "first axes divide into 3 blocks"),
+            (lambda: comm.all_reduce_many([b"ab"]), "outs are read-only"),
+        ):
+            with pytest.raises(ArgumentError, match=message):
+                call()
+
+    together(program)
+
+
+def test_objects_go_where_they_are_sent() -> None:
+    def program(comm: Communicator) -> None:
+        mine = {"rank": comm.rank, "much": "x" * 5000 * comm.rank}
+        everyone = [{"rank": k, "much": "x" * 5000 * k} for k in range(3)]
+        assert comm.all_gather_object(mine) == everyone
+        assert comm.gather_object(mine, root=1) == (everyone if comm.rank == 1 else None)
+        assert comm.broadcast_object(mine, root=2) == everyone[2]
+        assert comm.scatter_object(everyone if comm.rank == 0 else None) == mine
+        with pytest.raises(ArgumentError, match="cannot be pickled"):
+            comm.all_gather_object(lambda: None)
+
+    together(program)
+
+
+def test_what_nobody_asked_for_is_never_unpickled() -> None:
+    """Bytes of a pickle are bytes to every other verb."""
+
+    class Trap:
+        def __reduce__(self) -> Any:
+            return exec, ("raise SystemExit('unpickled')",)
+
+    data = np.frombuffer(bytearray(pickle.dumps(Trap())), np.uint8)
+
+    def program(comm: Communicator) -> None:
+        assert comm.all_gatherv(data).size == 3 * data.size
+        assert comm.broadcast(data.copy()).tolist() == data.tolist()
+
+    together(program)
+
+
+def test_a_call_has_a_time_of_its_own() -> None:
+    came = threading.Event()
+
+    def program(comm: Communicator) -> None:
+        assert comm.all_reduce(np.ones(1), timeout_s=PATIENT_S)[0] == 2
+        assert comm.persistent.all_reduce(np.ones(1), timeout_s=PATIENT_S)()[0] == 2
+        assert comm.all_gatherv(np.ones(comm.rank), timeout_s=PATIENT_S).size == 1
+        with pytest.raises(ArgumentError, match="timeout_s is a number of seconds above 0"):
+            comm.barrier(timeout_s=0)
+        if comm.rank == 0:
+            came.wait(PATIENT_S)
+            return
+        try:
+            comm.all_reduce(np.ones(1), timeout_s=0.2)
+        finally:
+            came.set()
+
+    with pytest.raises(RankFailures) as raised:
+        together(program, ranks=2)
+    assert isinstance(raised.value.failures[1], DeadlineError)
+
+
+def test_abort_from_another_thread_ends_every_waiting_call() -> None:
+    waiting, over = threading.Barrier(3), threading.Barrier(3)
+
+    def program(comm: Communicator) -> None:
+        other = comm.dup()
+        assert other.all_reduce(np.ones(1))[0] == 3
+        if comm.rank == 0:  # its own call waits in this thread, and never ends by itself
+
+            def give_up() -> None:
+                waiting.wait(PATIENT_S)
+                other.abort("enough")
+
+            thread = threading.Thread(target=give_up)
+            thread.start()
+            with pytest.raises(RevokedError, match="rank 0 aborted it: enough"):
+                other.barrier()
+            thread.join()
+        elif comm.rank == 1:
+            waiting.wait(PATIENT_S)
+            with pytest.raises(RevokedError):
+                other.barrier()
+        else:  # never comes
+            waiting.wait(PATIENT_S)
+        if comm.rank < 2:
+            with pytest.raises(RevokedError):
+                other.barrier()
+        over.wait(PATIENT_S)
+        assert comm.all_reduce(np.ones(1))[0] == 3  # the parent goes on
+
+    together(program)
