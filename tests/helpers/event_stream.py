@@ -165,7 +165,8 @@ class Stream:
         data = value.to_bytes(8, "little") if isinstance(value, int) else value
         step = self._made(name, "NT_STORE", at, len(data), site)
         self.private[name].append((at, data, step.number))
-        self.checker.test_store(byref(step), None, _at(bytearray(data), 0))
+        held = bytearray(data)
+        self.checker.test_store(byref(step), None, _at(held, 0))
 
     def flush(self, name: str, at: int, nbytes: int = 8, site: str = "", what: int = DROP) -> None:
         cache = self.caches[self.host(name)]
