@@ -45,6 +45,7 @@ def test_the_readme_has_what_this_test_looks_for() -> None:
         "algorithms/ring_all_gather.py",
         "fabric.yaml",
         "fused.py",
+        "groups.py",
         "handover.yaml",
         "messages.py",
         "my_all_reduce.py",

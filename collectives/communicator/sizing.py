@@ -49,12 +49,19 @@ class WorldSizing:
         region_bytes: The data of all slots together, in bytes.
         heap_bytes: Each rank's part of the heap in bytes, or None.
         layout: The ring and heap to use whatever the sizes, or None.
+
+    Raises:
+        ArgumentError: Half of the pool is too small for these sizes, or the layout does not fit.
     """
 
     context: RankContext
     region_bytes: int
     heap_bytes: int | None
     layout: Layout | None
+
+    def __post_init__(self) -> None:
+        """Lay out the usual room, so that all ranks say why it is not possible, before any claims it."""
+        self._furnished(self._share)
 
     def wanted(self, largest_bytes: int) -> int:
         """Return what a world of half the pool takes, or half of what is left where that is less."""

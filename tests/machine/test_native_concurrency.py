@@ -228,6 +228,8 @@ def silent_or_alive(beats: bool) -> dict[int, BaseException]:
     over = threading.Event()
 
     def stays_away(comm: Communicator) -> None:
+        if not beats:
+            comm._context.session.play_dead()  # nor does its pulse beat
         while not over.wait(0.02):
             if beats:
                 comm._context.session.beat()
