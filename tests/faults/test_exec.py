@@ -20,6 +20,7 @@ from cxlemu.errors import ArgumentError, TokenError
 from faults.programs.area import PREFIX
 from faults.programs.commands import parse_commands, parse_pool, parse_pools
 from faults.programs.compile import compiler, compiler_arguments, is_clang
+from faults.programs.judge import report_of
 from faults.programs.replays import choice_of, read_token, shrink, token_of
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
 from faults.programs.run import run
@@ -177,6 +178,7 @@ def test_make_and_cmake_take_it_for_a_compiler(tmp_path: Path) -> None:
 # --- the examples ----------------------------------------------------------------------------------------------------
 
 EXAMPLES = {"queue": "send : receive", "hash_table": "0 : 1", "kv_index": "publish : read"}
+BUGS = {"queue": "not-flushed", "hash_table": "fence-too-late", "kv_index": "no-invalidate"}
 POOLS = {"queue": "/dev/shm/queue", "hash_table": "/dev/shm/table", "kv_index": "/dev/shm/kv"}
 
 
@@ -189,7 +191,8 @@ def test_an_example_is_right_and_its_bug_is_found(build: Build, name: str) -> No
 
     assert first_failure(setting(), 6) is None
     failed = first_failure(setting("-DBUG"))
-    assert failed is not None and failed.findings
+    assert failed is not None
+    assert [its.kind.name for its in report_of(setting("-DBUG"), [failed], (), ()).mistakes] == [BUGS[name]]
 
 
 # --- threads and processes -----------------------------------------------------------------------------------------
