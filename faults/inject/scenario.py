@@ -186,7 +186,7 @@ def run(scenario: Scenario) -> ScenarioReport:
     if scenario.launch == "turns":
         return _run_in(scenario, world, private_pool(world))
     with stops_exit(), world.create_pool(None) as pool:
-        return _run_in(scenario, world, pool)
+        return _run_in(scenario, world.sharing(pool), pool)
 
 
 def _run_in(scenario: Scenario, world: World, pool: Pool) -> ScenarioReport:

@@ -143,7 +143,8 @@ def test_every_result_is_right_bit_for_bit(collective: str, data: st.DataObject)
     order = data.draw(st.sampled_from([in_random_order(seed), writers_first(), readers_first(), slow(seed % ranks)]))
     dtype = data.draw(st.sampled_from(["f32", "bf16", "i32"]))
     nbytes = 4 * data.draw(st.sampled_from([0, 1, 16, 17, 50, 250, 900]))
-    call = call_of(collective, ranks, cluster, nbytes, dtype, data.draw(st.sampled_from(OPS)))
+    operations = [op for op in OPS if dtype == "i32" or op not in ("band", "bor", "bxor")]
+    call = call_of(collective, ranks, cluster, nbytes, dtype, data.draw(st.sampled_from(operations)))
     call = replace(call, root=data.draw(st.integers(0, ranks - 1)), in_place=data.draw(st.booleans()))
     rng = np.random.default_rng(seed)
     sizes = [input_bytes(call, rank) // DTYPES[dtype].itemsize for rank in range(ranks)]

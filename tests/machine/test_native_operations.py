@@ -131,12 +131,11 @@ def test_what_is_wrong_with_an_array_is_found_after_a_like_one_was_right(togethe
         out.flags.writeable = False
         with pytest.raises(ArgumentError, match="read-only"):
             comm.all_reduce(x, out=out)
-        with pytest.raises(ArgumentError, match="not contiguous"):
-            comm.all_reduce(np.ones(8, np.float32)[::2], out=np.empty(4, np.float32))
+        assert comm.all_reduce(np.ones(8, np.float32)[::2], out=np.empty(4, np.float32))[0] == 2  # copied in
         both = np.ones(6, np.float32)
         with pytest.raises(ArgumentError, match="overlap"):
             comm.all_reduce(both[:4], out=both[2:])
-        with pytest.raises(ArgumentError, match="NumPy array"):
+        with pytest.raises(ArgumentError, match="array"):
             comm.all_reduce([1.0] * 4, out=np.empty(4, np.float32))
         assert comm.all_reduce(x)[0] == 2  # and nothing was sent by those
 
