@@ -108,14 +108,14 @@ static enum status go_on(Courier *self, Program *its, bool small, int64_t idle_n
 
 /* A message's bytes, after its line; where not all have gone over, the program stays STARTED, for Python. */
 static bool carry(Courier *self, body *its, uint8_t *at, int64_t idle_ns) {
-    Program *program = its->program;
-    program_release_call(program);
-    program->p.buffers[INPUT] = program->p.buffers[OUTPUT] = at, program->p.buffers[SCRATCH] = self->line.bytes;
-    program->p.done_seen = self->done_seen;
-    program_begin(&program->p, self->epoch, its->tag);
+    Program *const call = its->program;
+    program_release_call(call);
+    call->p.buffers[INPUT] = call->p.buffers[OUTPUT] = at, call->p.buffers[SCRATCH] = self->line.bytes;
+    call->p.done_seen = self->done_seen;
+    program_begin(&call->p, self->epoch, its->tag);
     self->epoch += its->rounds;
-    const bool done = go_on(self, program, its->nbytes <= SMALL_WORK_BYTES, idle_ns) == DONE;
-    program->state = done ? READY : STARTED;
+    const bool done = go_on(self, call, its->nbytes <= SMALL_WORK_BYTES, idle_ns) == DONE;
+    call->state = done ? READY : STARTED;
     gate(self)[AT_WORK] = !done;
     return done;
 }
@@ -235,11 +235,11 @@ static PyObject *Courier_teach(Courier *self, PyObject *args) {
         PyErr_SetString(PyExc_ValueError, "a courier is taught calls of one array, which no cache stands before");
         return NULL;
     }
-    body *place = body_of(self, nbytes);
-    if (!place) place = &self->bodies[self->next_body], self->next_body = (self->next_body + 1) % SIZES;
-    Py_XDECREF(place->program);
+    body *kept = body_of(self, nbytes);
+    if (!kept) kept = &self->bodies[self->next_body], self->next_body = (self->next_body + 1) % SIZES;
+    Py_XDECREF(kept->program);
     its.program = (Program *)Py_NewRef(prog), its.nbytes = nbytes, its.rounds = rounds;
-    *place = its;
+    *kept = its;
     Py_RETURN_NONE;
 }
 
