@@ -422,7 +422,7 @@ def test_a_child_of_a_dead_parent_does_not_start(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(processes_module.os, "_exit", exits.append)
     monkeypatch.setattr(processes_module.os, "getppid", lambda: 1)
     monkeypatch.setattr(processes_module.sys, "platform", "other")  # not to tie this process to its parent
-    processes_module._die_with(parent_pid=4711)
+    processes_module.die_with(parent_pid=4711)
     assert exits == [1]
 
 

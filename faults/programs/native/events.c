@@ -193,7 +193,7 @@ static void crash_host(program_self *me, int host) {
     }
 }
 
-static void look_after_progress(program_self *me) {
+static void look_after_progress(void) {
     program_area *a = area();
     const uint64_t part = a->options.idle_budget / (PAYMENTS + 1) + 1;
     if (a->idle < part * (a->owed + 1)) return;
@@ -228,7 +228,7 @@ bool step_begin(program_self *me) {
     }
     a->steps++;
     if (a->idle == 0) a->owed = 0;
-    else look_after_progress(me);
+    else look_after_progress();
     if (a->options.nature) disturb(me), disturb(me);
     break_things();
     if (a->options.crash_host >= 0 && a->steps == a->options.crash_step) {
