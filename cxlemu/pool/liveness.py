@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from cxlemu._native import Pulse
 from cxlemu.memory.native import NativeShadowMemory
-from cxlemu.memory.protocol import Bytes
+from cxlemu.memory.protocol import Bytes, HostMemory
 from cxlemu.pool.ledger import PULSE, Identity, Ledger
 
 PULSE_S = 0.1  # between two beats
@@ -33,27 +33,32 @@ class Liveness:
             identity: Which process this rank is.
         """
         self._ledger, self._mine = ledger, identity
+        self._reader: HostMemory = ledger.memory
         self._pulse: Pulse | None = None
         self._processes: dict[int, tuple[int, int]] = {}  # rank: its pid on this machine, and its pidfd
         self._ended: dict[int, int] = {}  # rank: the pid that it had
         self._poll = select.poll()
         self._lock = threading.Lock()
 
-    def beat(self, card: Bytes, memory: NativeShadowMemory | None, *, push: bool) -> None:
-        """Begin this rank's pulse.
+    def beat(
+        self, card: Bytes, memory: NativeShadowMemory | None, *, push: bool, reader: NativeShadowMemory | None
+    ) -> None:
+        """Begin this rank's pulse, and look at others' from now on.
 
         Args:
             card: Card 0, which has the ledger.
             memory: A memory on the rank's host that only the pulse uses; None to store to the card itself.
             push: Whether the line has to be flushed to be in the pool.
+            reader: A memory in C to look at others' pulses with, as they beat meanwhile; None for the session's.
         """
+        self._reader = reader or self._reader
         offset = self._ledger.place(self._ledger.rank, PULSE)
         with suppress(OSError):  # no more threads: peers see this rank's signs of life in its waits, as they did before
             self._pulse = Pulse(card, offset, push, memory.shadow if memory else None, int(PULSE_S * 1e9))
 
     def pulse(self, rank: int) -> int:
         """Return the number that the rank's pulse shows; 0 before its first beat."""
-        return self._ledger.memory.poll(0, self._ledger.place(rank, PULSE)).word
+        return self._reader.poll(0, self._ledger.place(rank, PULSE)).word
 
     def ended(self, ranks: Iterable[int]) -> dict[int, int]:
         """Find those of ``ranks`` that were processes of this machine and have ended.

@@ -354,7 +354,8 @@ def entered(
             if clock is SYSTEM_CLOCK:  # in time of its own, a world has no threads beside its ranks
                 with suppress(ArgumentError):  # a memory that C cannot reach has no pulse
                     push = CoherenceStep.PUSH not in backend.elides
-                    life.beat(pool.cards[0], backend.native_memory(bootstrap()), push=push)
+                    beats, reader = (backend.native_memory(bootstrap()) for _ in range(2))
+                    life.beat(pool.cards[0], beats, push=push, reader=reader)
                 session.life = life
             yield RankContext(
                 rank=rank,
