@@ -11,6 +11,7 @@ from cxlemu.plan import Layout
 from cxlemu.plan.layout import DATA_ALIGN_BYTES
 from cxlemu.pool.arena import ARENA_ALIGN_BYTES, Arena
 from cxlemu.pool.board import board_bytes
+from cxlemu.pool.ledger import ledger_bytes
 from cxlemu.pool.superblock import CARD_BYTES_MAX, data_offset
 from cxlemu.rounding import round_down, round_up
 from cxlemu.topology import Topology
@@ -263,7 +264,8 @@ def check_fits_world(layout: Layout, topology: Topology, ranks: int) -> None:
     Raises:
         ArgumentError: The layout does not fit, as in `check_fits`.
     """
-    room = world_share(Arena(data_offset(ranks), topology.card_bytes)).nbytes
+    end = topology.card_bytes - ledger_bytes(ranks, topology.card_bytes)
+    room = world_share(Arena(data_offset(ranks), end)).nbytes
     cards, owned = topology.pool_card_count, memories_behind_pool(topology, ranks) > 0
     check_fits(layout, room, ranks, cards, topology.interleave_bytes, owned=owned)
 
@@ -279,6 +281,7 @@ def world_layout(topology: Topology, ranks: int, *, region_bytes: int = REGION_B
     Raises:
         ArgumentError: Ring and heap do not fit, as in `layout_in`.
     """
-    room = world_share(Arena(data_offset(ranks), topology.card_bytes)).nbytes
+    end = topology.card_bytes - ledger_bytes(ranks, topology.card_bytes)
+    room = world_share(Arena(data_offset(ranks), end)).nbytes
     cards, owned = topology.pool_card_count, memories_behind_pool(topology, ranks) > 0
     return layout_in(room, ranks, cards, topology.interleave_bytes, region_bytes=region_bytes, owned=owned)

@@ -31,6 +31,7 @@ RATES = AdversaryRates(evict=0.3, prefetch=0.3, land=0.3)
 # Allowed, and not reached in these runs: a fence of x86 waits for more than the model's, and these take several moves
 # of nature, or turns, in one order.
 UNREACHED = {
+    "WRC-noinv",
     "CARDS",
     "CoRR-noinv",
     "CoWR",

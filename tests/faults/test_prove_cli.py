@@ -45,10 +45,10 @@ def test_all_we_ship_in_every_variant(tmp_path: Path) -> None:
     document = json.loads((tmp_path / "proofs.json").read_text())
     assert (document["verdict"], document["complete"]) == ("ok", True)
     rows = document["rows"]
-    assert len(rows) == 2 * 63 and {row["verdict"] for row in rows} == {"ok"}
+    assert len(rows) == 2 * 91 and {row["verdict"] for row in rows} == {"ok"}
     assert all(row["instructions"] > 0 and row["reason"] == "" for row in rows)
-    assert [(r["ranks"], r["proofs"]) for r in document["by_ranks"]] == [(2, 63), (3, 63)]
-    assert "126 of 126 proofs: 126 ok, 0 violation, 0 unknown" in result.output
+    assert [(r["ranks"], r["proofs"]) for r in document["by_ranks"]] == [(2, 91), (3, 91)]
+    assert "182 of 182 proofs: 182 ok, 0 violation, 0 unknown" in result.output
 
 
 def test_sizes_variants_and_in_place(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_plans_that_carry_checksums(tmp_path: Path) -> None:
         "staged",
         "two_shot_staged",
     }
-    assert len(rows) == 3 * 43
+    assert len(rows) == 3 * 64
 
 
 def test_an_algorithm_of_the_users_own() -> None:

@@ -122,6 +122,7 @@ def test_tags_differ_where_calls_differ_in_one_argument() -> None:
         "heap": [InHeap(0), InHeap(64), InHeap(64, 4096), InHeap(64, output=0)],
         "cluster": [2, 4],
         "fold_order": ["uniform"],
+        "counts": [(4096, 0, 64, 64), (0, 4096, 64, 64)],
         "gemm": [Gemm(8, 8, 8), Gemm(8, 8, 16), Gemm(8, 8, 8, order="natural")],
     }
     assert set(others) | {"in_place"} == {field.name for field in fields(Call)}

@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import pickle
+import re
 import secrets
 import select
 import shutil
@@ -526,7 +527,7 @@ def test_a_failing_rank_from_the_environment_fails_them_all_and_the_pool_goes() 
         outputs = [process.communicate(timeout=PATIENT_S) for process in started]
     assert [process.returncode for process in started] == [1, 1, 1], outputs
     assert "ZeroDivisionError" in outputs[VICTIM][1]
-    assert "rank 1 gone before barrier 2" in outputs[0][1]
+    assert re.search(r"rank 1 gone before barrier \d", outputs[0][1])
     job = {"OMPI_COMM_WORLD_SIZE": "3", "PMIX_NAMESPACE": namespace, "OMPI_COMM_WORLD_RANK": "0"}
     assert not [name for name in segments.pool_names() if name.startswith(str(find_place(job).pool_name))]
 

@@ -30,7 +30,7 @@ from studies.peers.ratios import LIMIT, OURS, Lane, RatioRow, Samples, Timing
 from studies.peers.worker import Repeated
 from tests.helpers.tiers import PATIENT_S
 
-DATA = [name for name, contract in COLLECTIVES.items() if contract.moves_data]
+DATA = [name for name, contract in COLLECTIVES.items() if contract.among_all]
 
 
 # --- sizes and rows
