@@ -134,11 +134,11 @@ def test_members_hear_that_there_is_no_room() -> None:
 @pytest.mark.parametrize("memory", [SHM, WORST], ids=["shm", "emulated"])
 def test_groups_without_end_in_a_row(memory: MemorySpec) -> None:
     def main(context: RankContext) -> tuple[int, bool]:
-        before, sums = context.rooms.free_bytes(context.arena), 0
+        sums = 0
         for _ in range(150):
             with Communicator.of(context, [1, 0]) as comm:
                 sums += total(comm)
-        return sums, context.rooms.held == [] and before >= context.rooms.free_bytes(context.arena)
+        return sums, context.rooms.held == []
 
     assert together(main, 2, memory=memory) == [(450, True)] * 2
 
