@@ -5,9 +5,9 @@
         y = comm.all_gather(x)                      # a new array of shape (ranks, *x.shape)
         handle = comm.all_reduce(x, async_op=True)
         handle.wait()
-            half = comm.split(color=comm.rank % 2)      # collective; comm.group([0, 2]) is for these ranks alone
+        half = comm.split(color=comm.rank % 2)      # collective; comm.group([0, 2]) is for these ranks alone
         op = comm.persistent.all_reduce(x)          # planned once; op() runs it
-    z = comm.heap.empty(1 << 20)                # an array in the pool, which collectives need not copy to publish
+        z = comm.heap.empty(1 << 20)                # an array in the pool, which collectives need not copy to publish
 
 Names and meanings are those of torch.distributed and mpi4py: arrays are C-contiguous, blocks are in rank order, every
 rank calls the same collectives in the same order. Reductions fold in rank order, so results are the same bits on every

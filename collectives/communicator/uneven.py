@@ -54,8 +54,10 @@ class UnevenVerbs:
         """
         receive = BlocksGiven(out, "out", self.size, counts, displs)
         known = counts is not None
-        asked = UnevenArguments("all_gatherv", BlocksGiven(x, "x", 1), receive, "none", 0, variant, known)
-        return self._uneven(asked._replace(timeout_s=timeout_s), async_op)
+        asked = UnevenArguments(
+            "all_gatherv", BlocksGiven(x, "x", 1), receive, "none", 0, variant, known, timeout_s=timeout_s
+        )
+        return self._uneven(asked, async_op)
 
     def gatherv(
         self,
@@ -94,9 +96,8 @@ class UnevenVerbs:
             if self.rank == root
             else BlocksGiven(None, "out", self.size)
         )
-        return self._uneven(
-            UnevenArguments("gatherv", BlocksGiven(x, "x", 1), receive, "none", root, variant), async_op
-        )
+        asked = UnevenArguments("gatherv", BlocksGiven(x, "x", 1), receive, "none", root, variant, timeout_s=timeout_s)
+        return self._uneven(asked, async_op)
 
     def scatterv(
         self,
@@ -132,9 +133,10 @@ class UnevenVerbs:
         send = (
             BlocksGiven(x, "x", self.size, counts, displs) if self.rank == root else BlocksGiven(None, "x", self.size)
         )
-        return self._uneven(
-            UnevenArguments("scatterv", send, BlocksGiven(out, "out", 1), "none", root, variant), async_op
+        asked = UnevenArguments(
+            "scatterv", send, BlocksGiven(out, "out", 1), "none", root, variant, timeout_s=timeout_s
         )
+        return self._uneven(asked, async_op)
 
     def reduce_scatterv(
         self,
@@ -167,8 +169,10 @@ class UnevenVerbs:
             RunError: A peer called something else, left or did not come, or the pool failed: see `Communicator`.
         """
         send, known = BlocksGiven(x, "x", self.size, counts), counts is not None
-        asked = UnevenArguments("reduce_scatterv", send, BlocksGiven(out, "out", 1), op, 0, variant, known)
-        return self._uneven(asked._replace(timeout_s=timeout_s), async_op)
+        asked = UnevenArguments(
+            "reduce_scatterv", send, BlocksGiven(out, "out", 1), op, 0, variant, known, timeout_s=timeout_s
+        )
+        return self._uneven(asked, async_op)
 
     def all_to_allv(
         self,
@@ -205,5 +209,5 @@ class UnevenVerbs:
         """
         send = BlocksGiven(x, "x", self.size, send_counts, send_displs)
         receive = BlocksGiven(out, "out", self.size, recv_counts, recv_displs)
-        asked = UnevenArguments("all_to_allv", send, receive, "none", 0, variant)
-        return self._uneven(asked._replace(timeout_s=timeout_s), async_op)
+        asked = UnevenArguments("all_to_allv", send, receive, "none", 0, variant, timeout_s=timeout_s)
+        return self._uneven(asked, async_op)

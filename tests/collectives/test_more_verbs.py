@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import threading
 from collections.abc import Callable
@@ -139,6 +140,34 @@ def test_a_call_has_a_time_of_its_own() -> None:
     with pytest.raises(RankFailures) as raised:
         together(program, ranks=2)
     assert isinstance(raised.value.failures[1], DeadlineError)
+
+
+def with_a_time_of_their_own() -> list[str]:
+    """All verbs but `send` and its like, which wait in another way."""
+    methods = inspect.getmembers(Communicator, inspect.isfunction)
+    verbs = [(name, inspect.signature(method).parameters) for name, method in methods]
+    own = ((name, its) for name, its in verbs if "timeout_s" in its and not name.startswith("_"))
+    return [name for name, its in own if "variant" in its or name.endswith("_object")]
+
+
+@pytest.mark.parametrize("verb", with_a_time_of_their_own())
+def test_no_verb_drops_the_time_that_it_takes(verb: str) -> None:
+    x = np.ones(4)
+    given: dict[str, Any] = {"x": x, "arrays": [x], "obj": 1, "objs": [1, 1]}
+    given |= {"out": {"scatter": x[:2], "scatterv": x[:2].copy()}.get(verb)}
+    given |= dict.fromkeys(("counts", "send_counts", "recv_counts"), [2, 2] if verb != "gatherv" else [4, 4])
+    given |= {"counts": [4, 4]} if verb in ("gatherv", "all_gatherv") else {}
+
+    def program(comm: Communicator) -> None:
+        for verbs in (comm, comm.persistent):
+            if hasattr(verbs, verb):
+                method = getattr(verbs, verb)
+                taken = inspect.signature(method).parameters.keys() & given.keys()
+                arguments = {name: given[name] for name in taken}
+                with pytest.raises(ArgumentError, match="timeout_s is a number of seconds above 0"):
+                    method(**arguments, timeout_s=0)
+
+    together(program, ranks=2)
 
 
 def test_abort_from_another_thread_ends_every_waiting_call() -> None:
