@@ -6,7 +6,7 @@ The page needs nothing else: no network, no script, no other file.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html import escape
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -113,6 +113,22 @@ pre.token{white-space:pre-wrap;word-break:break-all;user-select:all}.picture{ove
 """
 
 
+def html_page(title: str, body: Iterable[str]) -> str:
+    """Put lines of HTML into a page that needs nothing else.
+
+    Args:
+        title: Title and heading of the page, as plain text.
+        body: What comes below the heading, as HTML.
+    """
+    head = [
+        "<!doctype html>",
+        f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>',
+        f"<style>{STYLE}</style></head><body>",
+        f"<h1>{escape(title)}</h1>",
+    ]
+    return "\n".join([*head, *body, "</body></html>"]) + "\n"
+
+
 def page(result: CampaignResult, title: str) -> str:
     """Write a campaign's result as an HTML page; this executes each finding of ranks in lockstep again, to draw it.
 
@@ -120,17 +136,8 @@ def page(result: CampaignResult, title: str) -> str:
         result: The result.
         title: Title and heading of the page.
     """
-    parts = [
-        "<!doctype html>",
-        f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>',
-        f"<style>{STYLE}</style></head><body>",
-        f"<h1>{escape(title)}</h1>",
-        *_summary(result),
-        *_table(result),
-        *(line for number, finding in enumerate(result.findings, 1) for line in _section(number, finding)),
-        "</body></html>",
-    ]
-    return "\n".join(parts) + "\n"
+    sections = (line for number, finding in enumerate(result.findings, 1) for line in _section(number, finding))
+    return html_page(title, [*_summary(result), *_table(result), *sections])
 
 
 def _summary(result: CampaignResult) -> Iterator[str]:

@@ -12,6 +12,7 @@ Calls are numbered from 0, from when the script was armed. The same script, seed
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,6 +38,27 @@ class NatureRates(Model):
     evict: Rate = Field(default=DEFAULT_RATES.evict, description="probability of an eviction around each operation")
     prefetch: Rate = Field(default=DEFAULT_RATES.prefetch, description="probability of a prefetch")
     land: Rate = Field(default=DEFAULT_RATES.land, description="probability that posted writes arrive")
+
+
+def check_faults(faults: Sequence[Fault], *, ranks: int, backend: str) -> None:
+    """Check that every fault of a script can happen in a world.
+
+    Args:
+        faults: The script's faults, in order.
+        ranks: Number of ranks.
+        backend: Name of the backend.
+
+    Raises:
+        ConfigError: A fault cannot happen.
+    """
+    for number, fault in enumerate(faults):
+        if fault.rank >= ranks:
+            raise ConfigError(f"faults[{number}].rank is {fault.rank}, but ranks are numbered 0 to {ranks - 1}")
+        if FAULTS[fault.kind].emulated and not BACKENDS[backend].emulates_caches:
+            raise ConfigError(
+                f"faults[{number}].kind {fault.kind} needs emulated memory, not the backend {backend!r}: "
+                f"on all backends there are {listed(n for n, k in FAULTS.items() if not k.emulated)}"
+            )
 
 
 class Script(Model):
@@ -95,11 +117,4 @@ class Script(Model):
         Raises:
             ConfigError: A fault cannot happen.
         """
-        for number, fault in enumerate(self.faults):
-            if fault.rank >= ranks:
-                raise ConfigError(f"faults[{number}].rank is {fault.rank}, but ranks are numbered 0 to {ranks - 1}")
-            if FAULTS[fault.kind].emulated and not BACKENDS[backend].emulates_caches:
-                raise ConfigError(
-                    f"faults[{number}].kind {fault.kind} needs emulated memory, not the backend {backend!r}: "
-                    f"on all backends there are {listed(n for n, k in FAULTS.items() if not k.emulated)}"
-                )
+        check_faults(self.faults, ranks=ranks, backend=backend)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from html import escape
 
 from cxlemu.version import __version__
-from faults.campaign.report import STYLE
+from faults.campaign.report import html_page
 from faults.programs.picture import picture
 from faults.programs.positions import source_line
 from faults.programs.reports import ProgramMistake, ProgramReport
@@ -19,17 +19,8 @@ def page(told: ProgramReport, title: str) -> str:
         told: The report.
         title: Title and heading of the page.
     """
-    parts = [
-        "<!doctype html>",
-        f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>',
-        f"<style>{STYLE}</style></head><body>",
-        f"<h1>{escape(title)}</h1>",
-        *_summary(told),
-        *(line for number, mistake in enumerate(told.mistakes, 1) for line in _section(number, mistake)),
-        *_suppressed(told),
-        "</body></html>",
-    ]
-    return "\n".join(parts) + "\n"
+    sections = (line for number, mistake in enumerate(told.mistakes, 1) for line in _section(number, mistake))
+    return html_page(title, [*_summary(told), *sections, *_suppressed(told)])
 
 
 def _summary(told: ProgramReport) -> Iterator[str]:

@@ -18,12 +18,11 @@ from typing import Annotated
 from pydantic import Field, field_validator
 
 from cxlemu.errors import ConfigError
-from cxlemu.memory.backend import BACKENDS
 from cxlemu.plan import Op
 from cxlemu.topology.document import Document
 from cxlemu.topology.fields import Misplaced, Model, closest, validated
-from faults.inject.fault import FAULTS, Fault
-from faults.inject.script import FAULTS_MAX
+from faults.inject.fault import Fault
+from faults.inject.script import FAULTS_MAX, check_faults
 
 Rank = Annotated[int, Field(ge=0, le=65535)]
 
@@ -78,11 +77,7 @@ class TrainingScript(Model):
         Raises:
             ConfigError: A fault cannot happen.
         """
-        for number, fault in enumerate(self.faults):
-            if fault.rank >= ranks:
-                raise ConfigError(f"faults[{number}].rank is {fault.rank}, but ranks are numbered 0 to {ranks - 1}")
-            if FAULTS[fault.kind].emulated and not BACKENDS[backend].emulates_caches:
-                raise ConfigError(f"faults[{number}].kind {fault.kind} needs emulated memory, not {backend!r}")
+        check_faults(self.faults, ranks=ranks, backend=backend)
         for number, left in enumerate(self.leave_out):
             if left.rank >= ranks:
                 raise ConfigError(f"leave_out[{number}].rank is {left.rank}, but ranks are numbered 0 to {ranks - 1}")

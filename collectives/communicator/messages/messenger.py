@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +17,7 @@ from collectives.communicator.arguments import as_array
 from collectives.communicator.arrays import Array, as_bytes
 from collectives.communicator.messages.channels import Channel, Inbox, Outbox, Sending
 from collectives.communicator.messages.envelopes import ITEM_BYTES_MAX, MESSAGE_BYTES_MAX, TAG_MAX, unpack
+from collectives.communicator.messages.guard import CourierGuard
 from collectives.communicator.messages.mailboxes import RECEIVER, SENDER, Mailboxes
 from collectives.communicator.messages.matching import Matching, Message, Receive
 from collectives.communicator.messages.requests import ANY, Request, Status
@@ -29,7 +28,6 @@ from cxlemu import _native
 from cxlemu.errors import ArgumentError, DeadlineError, RevokedError, RunError
 
 SLICE_S = 0.05  # how long calls are advanced before the peers are looked at
-AT_WORK_S = 2e-5  # between two looks at a courier that was woken
 POKES_MAX = 64  # calls that end while this rank waits for something else
 
 
@@ -38,53 +36,6 @@ class MailRoom(NamedTuple):
 
     mailboxes: Mailboxes
     at: int
-
-
-class _Guard:
-    """Holds the lock, with the gate closed to couriers and none at work; opens it again where ``settle`` says so."""
-
-    def __init__(self, lock: threading.Lock, gate: bytearray, settle: Callable[[], bool], deadline_s: float) -> None:
-        self._lock, self._gate, self._settle, self._deadline_s = lock, gate, settle, deadline_s
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        self._gate[CLOSED] = 1  # first: no courier begins from now on
-        until = time.monotonic() + self._deadline_s if self._gate[AT_WORK] else 0.0
-        while self._gate[AT_WORK]:
-            self._gate[WAKE] = 1
-            self._lock.release()
-            time.sleep(AT_WORK_S)
-            if time.monotonic() > until:
-                raise DeadlineError("another thread of this rank stopped while it sent or received")
-            self._lock.acquire()
-            self._gate[CLOSED] = 1
-
-    def enter_at_once(self) -> bool:
-        """Enter where no other thread is inside, and no courier at work."""
-        if not self._lock.acquire(blocking=False):
-            return False
-        if self._gate[AT_WORK]:
-            self._lock.release()
-            return False
-        self._gate[CLOSED] = 1
-        return True
-
-    @contextmanager
-    def taking_over(self) -> Iterator[None]:
-        """Enter to take up what a courier handed over to this thread."""
-        self._lock.acquire()
-        self._gate[CLOSED], self._gate[AT_WORK] = 1, 0
-        try:
-            yield
-        finally:
-            self.__exit__()
-
-    def __exit__(self, *error: object) -> None:
-        try:
-            if self._settle():
-                self._gate[CLOSED] = 0
-        finally:
-            self._lock.release()
 
 
 class Messenger:
@@ -117,7 +68,7 @@ class Messenger:
         self._clock = monitor.context.session.clock
         self._gate = lane.gate
         self._lock = threading.Lock()
-        self._guard = _Guard(self._lock, self._gate, self._settle, runner.deadline_s)
+        self._guard = CourierGuard(self._lock, self._gate, self._settle, runner.deadline_s)
         self._changed = threading.Condition(self._lock)
         self._waiting = 0  # threads that wait for the one that advances calls
         self.outgoing: dict[int, _native.Courier] = {}

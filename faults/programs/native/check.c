@@ -191,7 +191,7 @@ static void on_flush(const program_step *step, bool was_dirty, bool was_present)
             check_write *w = all[k];
             if (w->host != step->host || w->state & (WRITE_FLUSHED | WRITE_NT)) continue;
             w->state |= WRITE_FLUSHED, w->flush = (uint16_t)step->site;
-            for (int k = 0; k < 3; k++) w->flushed[k] = (uint8_t)(step->number >> 8 * k);
+            for (int byte = 0; byte < 3; byte++) w->flushed[byte] = (uint8_t)(step->number >> 8 * byte);
             if (step->what == FLUSH_DROP_ORDERED) lands(w, step);
         }
         await_fence(&t);

@@ -54,9 +54,9 @@ bool posted_fence(program_self *me, mover by, enum fence_kind kind) {
     const bool full = kind != FENCE_STORES;
     bool lands = posted_land_all(me, by);
     for (int64_t k = 0; k < me->flushed.count; k++) {
-        const line_place place = me->flushed.items[k];
-        lands = image_complete(by, place.pool, place.line, !full) || lands;
-        if (!full) list_add(&me->lingering, place.pool, place.line);
+        const line_place its = me->flushed.items[k];
+        lands = image_complete(by, its.pool, its.line, !full) || lands;
+        if (!full) list_add(&me->lingering, its.pool, its.line);
     }
     me->flushed.count = 0;
     if (!full) return lands;

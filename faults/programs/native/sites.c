@@ -22,7 +22,7 @@ static uint16_t module_number(const char *path) {
         if (strncmp(a->modules[k].path, path, PROGRAM_PATH - 1) == 0) return (uint16_t)k;
     if (a->module_count == 0) a->module_count = 1; /* 0 is unknown */
     if (a->module_count == PROGRAM_MODULES) return 0;
-    strncpy(a->modules[a->module_count].path, path, PROGRAM_PATH - 1);
+    memcpy(a->modules[a->module_count].path, path, strnlen(path, PROGRAM_PATH - 1)); /* zeros follow */
     return (uint16_t)a->module_count++;
 }
 
@@ -89,21 +89,21 @@ static void place_of(const void *at, uint16_t *module, uint32_t *offset) {
 
 program_site program_site_of(const void *pc, const void *caller) {
     program_area *a = here.area;
-    program_place place;
-    memset(&place, 0, sizeof place);
-    place_of(pc, &place.module, &place.offset);
-    place_of(caller, &place.caller_module, &place.caller_offset);
-    if (!place.module) return 0;
-    uint64_t hash = place.offset * UINT64_C(0x9E3779B97F4A7C15) ^ place.caller_offset * UINT64_C(0xBF58476D1CE4E5B9) ^
-                    (uint64_t)place.module << 48;
+    program_place its;
+    memset(&its, 0, sizeof its);
+    place_of(pc, &its.module, &its.offset);
+    place_of(caller, &its.caller_module, &its.caller_offset);
+    if (!its.module) return 0;
+    uint64_t hash = its.offset * UINT64_C(0x9E3779B97F4A7C15) ^ its.caller_offset * UINT64_C(0xBF58476D1CE4E5B9) ^
+                    (uint64_t)its.module << 48;
     for (hash ^= hash >> 29;; hash++) {
         uint32_t *slot = &a->site_slots[hash % (2 * PROGRAM_SITES)];
-        if (*slot && memcmp(&a->sites[*slot], &place, sizeof place) == 0) return *slot;
+        if (*slot && memcmp(&a->sites[*slot], &its, sizeof its) == 0) return *slot;
         if (*slot) continue;
         if (a->site_count == 0) a->site_count = 1; /* 0 is unknown */
         if (a->site_count == PROGRAM_SITES) return 0;
         *slot = a->site_count++;
-        a->sites[*slot] = place;
+        a->sites[*slot] = its;
         return *slot;
     }
 }
@@ -111,11 +111,11 @@ program_site program_site_of(const void *pc, const void *caller) {
 void program_report(const program_finding *finding) {
     program_area *a = here.area;
     for (uint32_t k = 0; k < a->finding_count; k++) {
-        program_finding *known = &a->findings[k];
-        if (known->kind != finding->kind || known->rule != finding->rule ||
-            memcmp(known->sites, finding->sites, sizeof known->sites) != 0)
+        program_finding *told = &a->findings[k];
+        if (told->kind != finding->kind || told->rule != finding->rule ||
+            memcmp(told->sites, finding->sites, sizeof told->sites) != 0)
             continue;
-        known->times += finding->times;
+        told->times += finding->times;
         return;
     }
     if (a->finding_count == PROGRAM_FINDINGS) return;
