@@ -28,7 +28,12 @@ POOLS = (
     "pcie-8xa100",
     "one-host-four-ranks",
 )
-MADE_OF = {"all_reduce": ("reduce_scatter", "all_gather"), "reduce": ("reduce_scatter", "gather")}
+MADE_OF = {
+    "all_reduce": ("reduce_scatter", "all_gather"),
+    "reduce": ("reduce_scatter", "gather"),
+    "reduce_scatter": ("all_to_all",),
+}
+FOLDING = {"reduce_scatter": 1.05}  # an all_to_all folds nothing
 SIZES = (16 << 10, 256 << 10, 1 << 20, 16 << 20, 64 << 20)
 MARGIN = 1.05
 SLOWER_WITH_FEWER = 1.25  # a variant is chosen by a threshold, and a call near it may take the slower one
@@ -64,9 +69,10 @@ def time_and_bound(name: str, collective: str, ranks: int, size: int, dtype: str
 @pytest.mark.parametrize(("name", "ranks"), places(3, 4, 8, 32, 64))
 @pytest.mark.parametrize("collective", MADE_OF)
 def test_none_is_slower_than_those_that_it_can_be_made_of(collective: str, name: str, ranks: int) -> None:
+    margin = MARGIN * FOLDING.get(collective, 1.0)
     for size in SIZES:
         parts = [time_and_bound(name, its, ranks, size)[0] for its in MADE_OF[collective]]
-        assert time_and_bound(name, collective, ranks, size)[0] <= MARGIN * sum(parts), (size, parts)
+        assert time_and_bound(name, collective, ranks, size)[0] <= margin * sum(parts), (size, parts)
 
 
 @pytest.mark.deep(rows=lambda name, ranks: (name, ranks) != ("six-cards", 3))
