@@ -91,6 +91,29 @@ def test_who_finds_a_room_too_late_does_not_hold_it() -> None:
     assert found == room and not member.join(0, found) and member.held == [] and member.find(0, 5) is None
 
 
+def test_a_room_that_is_handed_on_during_a_look_is_seen_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From rank 2, which is looked at last, to rank 1, which was looked at already: one look sees it at neither."""
+    claimer, member, leader = all_rooms(3)
+    post, holds, events = claimer.ledger.post, claimer.ledger.holds, []
+
+    def claim_first(line: int, hold: Hold | None) -> None:
+        if not events:  # between the claimer's look for free room and its claim
+            events.append(take(leader, 7, 4))
+        post(line, hold)
+
+    def hand_on(rank: int) -> list[Hold]:
+        found = list(holds(rank))
+        if rank == member.ledger.rank and len(events) == 1:
+            events.append(member.join(leader.ledger.rank, events[0]))
+            leader.release(7)
+        return found
+
+    monkeypatch.setattr(claimer.ledger, "post", claim_first)
+    monkeypatch.setattr(claimer.ledger, "holds", hand_on)
+    held = take(claimer, 8, 4)
+    assert len(events) == 2 and member.held and not held.overlaps(member.held[0])
+
+
 def test_a_claim_that_may_be_withdrawn_is_no_room_to_join() -> None:
     leader, member = all_rooms(2)
     leader._post(FIRST_HOLD, Hold(5, ARENA.at, ARENA.end, ALL_CARDS, HoldState.CLAIMED))
