@@ -216,7 +216,7 @@ def _summary(results: list[RunResult]) -> str:
     failed = sum(result.failed for result in results)
     late = sum(result.ending is RunEnding.DEADLINE for result in results)
     steps = sum(result.steps for result in results)
-    return f"{len(results)} runs: {failed} failed, {late} past the deadline; {steps} steps"
+    return f"{len(results)} run{'s' * (len(results) != 1)}: {failed} failed, {late} past the deadline; {steps} steps"
 
 
 def _document(
