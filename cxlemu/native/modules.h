@@ -11,6 +11,7 @@
 
 int lines_add_to(PyObject *module);
 int mapping_add_to(PyObject *module);
+int bus_add_to(PyObject *module);
 int host_lock_add_to(PyObject *module);
 int pace_add_to(PyObject *module);
 int pulse_add_to(PyObject *module);

@@ -102,11 +102,16 @@ def shortage(shm_bytes: int, other_bytes: int, root: Path = Path("/")) -> str | 
 
 def bus_error() -> str:
     """Say what SIGBUS on shared memory means, and what to do about it, as far as it is known now."""
-    what = (
-        f"{SHM_DIR} is full"
-        if segments.free_bytes() < 1 << 20
-        else f"{SHM_DIR} was full, or a file behind memory was cut"
-    )
+    return _bus_error(full=segments.free_bytes() < 1 << 20)
+
+
+def bus_error_later() -> str:
+    """The same for a SIGBUS that may come."""
+    return _bus_error(full=False)
+
+
+def _bus_error(*, full: bool) -> str:
+    what = f"{SHM_DIR} is full" if full else f"{SHM_DIR} was full, or a file behind memory was cut"
     return (
         f"a page of shared memory could not be had: {what}. Make room there (`cxlemu pool clean`; a larger one with "
         f"`docker run --shm-size=1g` or `mount -o remount,size=1g {SHM_DIR}`), or take a smaller topology, such as "

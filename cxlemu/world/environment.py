@@ -16,12 +16,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from cxlemu import _native
 from cxlemu.capacity.lease import lease_for
 from cxlemu.engines.pace import Pace
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import WORST_CASE, MemorySpec
 from cxlemu.pool.jobs import pool_of_job, refuse_second_run
 from cxlemu.pool.pool import Pool
+from cxlemu.pool.room import bus_error_later
 from cxlemu.pool.superblock import RANKS_MAX
 from cxlemu.topology import Topology
 from cxlemu.world.context import OnMessage, RankContext, World, entered, ignore_message
@@ -137,6 +139,7 @@ def from_environment(
     topology = machine(topology, memory, lease)
     world = World(place.ranks, topology, memory, deadline_s, place.launcher, pace, lease, hosts)
     first = place.rank == 0
+    _native.say_on_bus_error(f"cxlemu: rank {place.rank} is killed by SIGBUS: {bus_error_later()}\n")
     with (
         stops_exit(),
         _pool(world, place) as pool,

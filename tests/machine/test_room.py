@@ -189,3 +189,21 @@ def test_a_rank_that_finds_dev_shm_full_says_so() -> None:
     done = in_own_shm("64m", sys.executable, "-c", SIGBUS)
     assert "rank 1 was killed by SIGBUS: a page of shared memory could not be had: /dev/shm is full" in done.stderr
     assert segments.SHM_DIR.exists()
+
+
+UNDER_A_LAUNCHER = """
+from cxlemu.memory import MemorySpec
+from cxlemu.world import from_environment
+from tests.helpers.rank_programs import full_page
+with from_environment(topology="laptop", memory=MemorySpec("shm"), deadline_s=5.0) as context:
+    full_page(context)
+"""
+
+
+@own_shm
+def test_a_rank_of_another_launcher_says_so_itself() -> None:
+    ranks = " ".join(f"RANK={rank} {sys.executable} -c '{UNDER_A_LAUNCHER}' & pid{rank}=$!;" for rank in range(2))
+    both = f"export WORLD_SIZE=2 MASTER_ADDR=here MASTER_PORT=1; {ranks} wait $pid0; wait $pid1"
+    done = in_own_shm("96m", "sh", "-c", both)
+    assert done.returncode == 128 + signal.SIGBUS
+    assert "cxlemu: rank 1 is killed by SIGBUS: a page of shared memory could not be had: /dev/shm was" in done.stderr

@@ -16,6 +16,7 @@ MACHINE = "cxlemu/native"
 PREFIXES = {
     f"{MACHINE}/address.c": ("address_",),
     f"{MACHINE}/adversary.c": ("adversary_",),
+    f"{MACHINE}/bus_module.c": ("bus_",),
     f"{MACHINE}/cache.c": ("cache_",),
     f"{MACHINE}/check.c": ("program_",),
     f"{MACHINE}/courier.c": ("courier_",),
