@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -207,3 +211,45 @@ def test_a_rank_of_another_launcher_says_so_itself() -> None:
     done = in_own_shm("96m", "sh", "-c", both)
     assert done.returncode == 128 + signal.SIGBUS
     assert "cxlemu: rank 1 is killed by SIGBUS: a page of shared memory could not be had: /dev/shm was" in done.stderr
+
+
+# --- a real control group ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_group() -> Iterator[Path]:
+    """A control group of this test's own that may use 300 MiB, where the kernel lets us make one."""
+    found = re.search(r"(?m)^\d+:memory:(.*)$|^0::(.*)$", Path("/proc/self/cgroup").read_text())
+    first = found is not None and found[1] is not None
+    root = Path("/sys/fs/cgroup/memory" if first else "/sys/fs/cgroup")
+    parent = root / ((found[1] or found[2]).lstrip("/") if found else "")
+    if not parent.is_dir():
+        parent = root
+    where = parent / f"cxlemu-test-{os.getpid()}"
+    try:
+        where.mkdir()
+        (where / ("memory.limit_in_bytes" if first else "memory.max")).write_text("300M")
+    except OSError as error:
+        with suppress(OSError):
+            where.rmdir()
+        pytest.skip(f"no control group can be made here: {error}")
+    yield where
+    until = time.monotonic() + PATIENT_S
+    while where.is_dir():  # until the last of its processes is gone for good
+        with suppress(OSError):
+            where.rmdir()
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_run_under_a_real_limit_is_refused_or_smaller(own_group: Path) -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        inside = f'echo $$ > {own_group}/cgroup.procs && exec "$@"'
+        command = ["sh", "-c", inside, "sh", *CXLEMU, "run", "all_reduce", "-n", "2", "-e", "4K", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENT_S)
+
+    refused = run("-c", "six-cards")
+    assert refused.returncode == 2 and "may use 300 MiB of memory, of which" in refused.stderr, refused.stderr
+    assert str(own_group) in refused.stderr and "-c laptop" in refused.stderr
+    smaller = run()
+    assert smaller.returncode == 0 and "laptop instead of six-cards, the default" in smaller.stderr, smaller.stderr
