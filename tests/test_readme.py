@@ -111,6 +111,17 @@ def test_commands_and_flags_in_sentences_exist(page: Path) -> None:
         assert {word for word in words if re.fullmatch(r"--[a-z-]+|-[a-z]", word)} <= known, span
 
 
+def test_the_report_that_the_readme_shows_is_the_report(tmp_path: Path) -> None:
+    commands = re.search(r"### Find the missing flush.*?```sh\n(.*?)```", README, re.DOTALL)
+    shown = re.search(r"```\n(1\. not-flushed.*?)```", README, re.DOTALL)
+    assert commands and shown
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(commands[1], shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert set(shown[1].splitlines()) <= set((done.stdout + done.stderr).splitlines()), done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(("name", "text"), FILES, ids=[name for name, _ in FILES])
 def test_files_shown_are_the_files(name: str, text: str) -> None:
     assert text == (ROOT / name).read_text()

@@ -64,6 +64,7 @@ static void *count(void *argument) {
 
 static void stop(Pulse *self) {
     if (!self->running || self->process != getpid()) return;
+    self->running = false; /* another thread may come while this one waits without the GIL */
     pthread_mutex_lock(&self->mutex);
     self->stopped = true;
     pthread_cond_signal(&self->stops);
@@ -71,7 +72,6 @@ static void stop(Pulse *self) {
     Py_BEGIN_ALLOW_THREADS
     pthread_join(self->thread, NULL);
     Py_END_ALLOW_THREADS
-    self->running = false;
     pthread_cond_destroy(&self->stops);
     pthread_mutex_destroy(&self->mutex);
 }

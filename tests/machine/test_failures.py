@@ -149,6 +149,20 @@ def test_results_are_right_or_somebody_is_cut_off(kind: str, routing: str, data:
     assert simulate_case(topology, case, failures=failures)[1].time_ns == seen.time_ns
 
 
+def test_who_is_cut_off_is_named_with_the_card_that_it_lost() -> None:
+    """One doorbell wakes several ranks, of which some have lost its card: the first of them ends the run."""
+    topology, cut = machine(LEAF_SPINE, more="routing: first\ncosts: {copy_ns: 1000}"), []
+    for name in [its.name for its in topology.expanded[0]]:
+        for collective in ("broadcast", "all_gather"):
+            failures = [Failure.parse(f"switch:{name}@1", topology)]
+            try:
+                simulate_case(topology, small_case(collective, 8, 1 << 16), failures=failures)
+            except CutOffError as error:
+                assert topology.fabric({name}).route(error.host, error.card) is None
+                cut.append((name, collective))
+    assert ("cxl-leaf1", "broadcast") in cut
+
+
 def test_half_of_the_trunks_take_twice_as_long() -> None:
     """Four hosts on two leaves read from the other leaf's card: the trunks are what they wait for."""
     text = LEAF_SPINE.replace("leaves: 4", "leaves: 2").replace("gbytes_per_s: 128", "gbytes_per_s: 4")

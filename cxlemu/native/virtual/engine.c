@@ -121,6 +121,7 @@ static void see(simulation *v, int64_t id, const communicator *m, int64_t shown,
 static void resume(simulation *v, int32_t id, int64_t shown, int32_t count) {
     const stream *s = &v->streams[id];
     const communicator *m = comm_of(v, &v->calls[v->ranks[s->rank].call]);
+    if (v->model.no_way_to >= 0) return; /* one before it has no way, with which the run ends */
     if (!reaches(&v->model, s->rank, doorbell_card(m, s->doorbell))) {
         v->stranded = id;
         return;
