@@ -199,3 +199,42 @@ def program_fence() -> None: ...
 def program_store_nt(array: Any, data: Any) -> None: ...
 def say_on_bus_error(text: str, /) -> None: ...
 def map_pages(fd: int, flags: int, offset: int, nbytes: int, writable: bool, by_lines: bool) -> memoryview[int]: ...
+
+class Straight:
+    """One rank's part of programs without branches, executed many times on ``cards`` with machine instructions."""
+
+    progress: int  # grows with every trial and meeting
+    def __init__(
+        self,
+        cards: Sequence[Bytes],
+        control: int,  # where the ranks' lines begin on card 0, two for each
+        rank: int,
+        ranks: int,
+        look: Callable[[], None],  # called while nothing progresses; raises to give up
+        spins: int,
+    ) -> None: ...
+    def meet(self) -> None: ...
+    def run(
+        self,
+        steps: NDArray[np.int64],
+        addresses: NDArray[np.int64],
+        slots: NDArray[np.int64],
+        pauses: NDArray[np.uint16],
+        meets: NDArray[np.uint8],
+        seen: NDArray[np.int64],
+        hung: NDArray[np.uint8],
+        lines: int,
+        registers: int,
+        drain: bool,
+        initial: NDArray[np.int64],
+        /,
+    ) -> int: ...
+    def memory(
+        self,
+        addresses: NDArray[np.int64],
+        slots: NDArray[np.int64],
+        meets: NDArray[np.uint8],
+        lines: int,
+        values: NDArray[np.int64] | None,
+        /,
+    ) -> None: ...

@@ -108,6 +108,8 @@ void lines_invalidate(const void *at, int64_t nbytes) {
     __asm__ volatile("mfence" : : : "memory");
 }
 
+void lines_store_nt(void *word, uint64_t value) { _mm_stream_si64((long long *)word, (long long)value); }
+
 static copier *copier_of(int width) {
     for (size_t k = 0; width && k < sizeof COPIERS / sizeof *COPIERS; k++)
         if (COPIERS[k].width == width) return COPIERS[k].copy;
@@ -154,6 +156,11 @@ void lines_invalidate(const void *at, int64_t nbytes) {
     __asm__ volatile("dsb sy" : : : "memory");
 }
 
+/* By halves, as there is no such store of one 8-byte register. */
+void lines_store_nt(void *word, uint64_t value) {
+    __asm__ volatile("stnp %w1, %w2, [%0]" : : "r"(word), "r"(value), "r"(value >> 32) : "memory");
+}
+
 static copier *copier_of(int width) {
     (void)width;
     return copy_stnp;
@@ -173,6 +180,8 @@ void lines_invalidate(const void *at, int64_t nbytes) {
     (void)at, (void)nbytes;
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
+
+void lines_store_nt(void *word, uint64_t value) { memcpy(word, &value, sizeof value); }
 
 static void copy_plain(uint8_t *to, const uint8_t *from, size_t lines) { memcpy(to, from, lines * STORE_LINE); }
 

@@ -18,6 +18,9 @@ void lines_invalidate(const void *at, int64_t nbytes);
  * width: bytes of a store, 0 for the widest that the machine has. The regions do not overlap. */
 void lines_copy_nt(void *to, const void *from, int64_t nbytes, int width);
 
+/* One word of 8 bytes by a non-temporal store, complete at lines_fence; an ordinary one where there is none. */
+void lines_store_nt(void *word, uint64_t value);
+
 /* Whether the machine has non-temporal stores of that many bytes. */
 int lines_has_width(int width);
 

@@ -19,6 +19,7 @@ int shadow_add_to(PyObject *module);
 int program_add_to(PyObject *module);
 int several_add_to(PyObject *module);
 int courier_add_to(PyObject *module);
+int straight_add_to(PyObject *module);
 
 /* The lock of a HostLock that was made; NULL with an exception for anything else. */
 host_lock *host_lock_of(PyObject *object);

@@ -48,7 +48,7 @@ def run(
         ConfigError: A file is not a litmus test.
     """
     check_json_file(json_file)
-    tests = [read(file) for file in _files(paths)]
+    tests = read_tests(paths)
     conditions = [_condition(litmus, witness) for litmus in tests] if witness is not None else []
     out = console()
     results: list[LitmusResult] = []
@@ -67,6 +67,11 @@ def run(
     verdict = next((v for v in (Verdict.VIOLATION, Verdict.UNKNOWN) if count[v]), Verdict.OK)
     write_json(json_file, {"verdict": verdict.value, "rows": [_row(result) for result in results]})
     ctx.exit(verdict.exit_code)
+
+
+def read_tests(paths: tuple[Path, ...]) -> list[Litmus]:
+    """Read the tests in files and folders. Raises ArgumentError and ConfigError as `run`."""
+    return [read(file) for file in _files(paths)]
 
 
 def _files(paths: tuple[Path, ...]) -> list[Path]:

@@ -12,6 +12,7 @@ from .guest import Guest, GuestError, Job, put
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 COLLECTIVES = ["broadcast", "scatter", "gather", "all_gather", "all_reduce", "reduce_scatter", "reduce", "all_to_all"]
+LITMUS = ["MP", "SB", "CoRR", "MP-nt", "SB-noinv"]
 DEADLINE_S = 240.0  # an emulated CPU takes long even to start Python
 
 
@@ -56,6 +57,7 @@ def all_checks(a: Host, b: Host) -> Iterator[str]:
     yield collectives([a, b], "reference", [32, 1024, 32768, 1048576])
     yield collectives([a, b], "native", [32, 1024, 32768, 1048576])
     yield collectives([a, b, a, b], "native", [32768])
+    yield litmus([a, b])
     yield two_pools_are_refused(a, b)
 
 
@@ -109,6 +111,21 @@ def collectives(hosts: Sequence[Host], engine: str, sizes: Sequence[int]) -> str
         raise GuestError(f"not every collective in every size is right: {seen}")
     reached = next(line for line in said[0].splitlines() if line.startswith("# memory"))
     return f"{len(hosts)} ranks, {engine} engine: {last_line(said[0])[2:]}; {reached[2:]}"
+
+
+def litmus(hosts: Sequence[Host]) -> str:
+    """A few litmus tests as machine instructions, a host of the test on each guest: none ends as none may."""
+    tests = [str(CHECKOUT / f"tests/faults/litmus/{name}.yaml") for name in LITMUS]
+    arguments = ["litmus", *tests, "--backend", "dax", "--launch", "env", "--json", "/tmp/litmus.json"]
+    arguments += ["--rounds", "100000", "--budget-s", "1", "--deadline-s", str(DEADLINE_S / 3)]
+    places = [{"RANK": str(rank), "WORLD_SIZE": str(len(hosts))} for rank in range(len(hosts))]
+    jobs = [host.start(*arguments, environment=place) for host, place in zip(hosts, places, strict=True)]
+    said = [job.wait() for job in jobs]
+    document = json.loads(hosts[0].guest.run(["cat", "/tmp/litmus.json"]))
+    rows = {row["name"]: row["rounds"] for row in document["rows"] if row["verdict"] == "ok"}
+    if document["verdict"] != "ok" or set(rows) != set(LITMUS) or not all(rows.values()):
+        raise GuestError(f"not every litmus test was run and ended as it may: {document}")
+    return f"litmus: {last_line(said[0])}"
 
 
 def two_pools_are_refused(a: Host, b: Host) -> str:

@@ -20,6 +20,9 @@ import collectives.sweep.measure  # noqa: F401
 import cxlemu.cli.pool
 import cxlemu.cli.pool_capacity
 import cxlemu.cli.pool_devices  # noqa: F401
+import faults.cli.litmus
+import faults.cli.litmus_hardware
+import faults.cli.litmus_run  # noqa: F401
 from cxlemu.cli import main
 
 

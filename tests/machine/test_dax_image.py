@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.card_files import blank_cards, device_flags
 from tests.helpers.dax_mutants import MUTANTS
 from tests.helpers.native_build import ImageBuild
 
@@ -75,3 +76,48 @@ def test_every_mistake_is_seen(image: ImageBuild, tmp_path: Path, name: str) -> 
     finally:
         image.mended(file)
     assert result.returncode == 1, result.stderr
+
+
+# --- litmus tests as machine instructions: where caches hide nothing, a step that does not do its work shows ---------
+
+# None with two ranks of one host, as each process has an image, nor with a flush that drops a line: an image keeps it.
+LITMUS = ("MP", "MP-nt", "MP-noflush", "MP-nofence", "MP-noinv", "MP-payload", "SB", "WRC", "CoRR", "TURNS", "OWNLATER")
+STEPS_MUTANTS = {
+    "a store stores something else": (
+        "STORE: atomic_store_explicit(word, (uint64_t)s->value",
+        "STORE: atomic_store_explicit(word, 7",
+    ),
+    "a flush does nothing": ("case FLUSH_DROP: lines_flush(at, LINE_BYTES, 0); break;", "case FLUSH_DROP: break;"),
+    "a fence does nothing": ("case FENCE_ALL: lines_fence(); break;", "case FENCE_ALL: break;"),
+    "an invalidate does nothing": ("case DROP: lines_invalidate(at, LINE_BYTES); break;", "case DROP: break;"),
+    "a non-temporal store is an ordinary one": ("lines_store_nt(at, (uint64_t)s->value)", "memcpy(at, &s->value, 8)"),
+    "a wait is content with less": (
+        "if (shown(word) >= value) return CAME;",
+        "if (shown(word) + 1 >= value) return CAME;",
+    ),
+}
+
+
+def litmus(image: ImageBuild, cards: Path) -> subprocess.CompletedProcess[str]:
+    devices = device_flags(blank_cards(cards, 2, nbytes=8 << 20))
+    assert python(image, "-m", "cxlemu", "pool", "format", "--yes", *devices).returncode == 0
+    tests = [f"tests/faults/litmus/{name}.yaml" for name in LITMUS]
+    return python(image, "-m", "cxlemu", "litmus", *tests, "--backend", "dax", *devices, "--rounds", "300")
+
+
+def test_litmus_tests_show_what_is_missing_and_nothing_else(image: ImageBuild, tmp_path: Path) -> None:
+    result = litmus(image, tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    for weak in ("MP-noflush", "MP-noinv"):
+        line = next(line for line in result.stdout.splitlines() if line.split()[1] == weak)
+        assert "never B.r == 0" not in line, line  # as on a coherent machine
+
+
+@pytest.mark.parametrize("name", STEPS_MUTANTS)
+def test_a_step_that_does_not_do_its_work_is_a_violation(image: ImageBuild, tmp_path: Path, name: str) -> None:
+    image.broken("straight.c", *STEPS_MUTANTS[name])
+    try:
+        result = litmus(image, tmp_path)
+    finally:
+        image.mended("straight.c")
+    assert result.returncode == 1, result.stdout + result.stderr

@@ -137,9 +137,13 @@ static void each_line(mapped_card *card, const void *at, int64_t nbytes, void (*
     for (int64_t line = first; line < end && line < card->nbytes; line += LINE) each(card, line);
 }
 
+/* A line that is clean is not written back. */
 static void flush_line(mapped_card *card, int64_t line) {
-    get_line(card->fetched + line, card->image + line);
-    post(card, line, card->fetched + line);
+    uint8_t now[LINE];
+    get_line(now, card->image + line);
+    if (!memcmp(now, card->fetched + line, LINE)) return;
+    memcpy(card->fetched + line, now, LINE);
+    post(card, line, now);
 }
 
 /* What another thread of this host stores meanwhile stays: caches of one host are coherent. */
@@ -198,6 +202,17 @@ void lines_copy_nt(void *to, const void *from, int64_t nbytes, int width) {
     mapped_card *card = nbytes > 0 ? card_of(to) : NULL;
     memcpy(to, from, (size_t)nbytes);
     if (card) each_line(card, to, nbytes, flush_line), happened('n', card, to, nbytes);
+    leave();
+}
+
+/* Carries its own bytes only, and arrives at once. A line that is dirty is written back before. */
+void lines_store_nt(void *at, uint64_t value) {
+    enter();
+    mapped_card *card = card_of(at);
+    const int64_t offset = card ? (const uint8_t *)at - card->image : 0;
+    if (card) fetch_line(card, offset / LINE * LINE), happened('n', card, at, 8);
+    if (card) atomic_store((word *)(void *)(card->card + offset), value), memcpy(card->fetched + offset, &value, 8);
+    atomic_store((word *)at, value);
     leave();
 }
 

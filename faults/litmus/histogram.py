@@ -1,0 +1,97 @@
+"""What a litmus test ended with on hardware, counted, and what that says about hardware and model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from faults.litmus.condition import Condition
+from faults.litmus.language import Expectation, Litmus
+from faults.verdict import Verdict
+
+Values = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LitmusTask:
+    """A litmus test that hardware is to run.
+
+    Attributes:
+        litmus: The test.
+        possible: Every outcome that the abstract machine has, the values in the order of ``litmus.names``; None where
+            that is not known.
+    """
+
+    litmus: Litmus
+    possible: frozenset[Values] | None = None
+
+
+@dataclass
+class Histogram:
+    """How often a test ended how.
+
+    Attributes:
+        task: The test.
+        counts: For each outcome, the values in the order of ``litmus.names``, how many rounds ended so.
+        hangs: Rounds in which a rank waited for what no rank could bring any more.
+        wanted: Rounds that were asked for.
+        seconds: How long they took.
+        skipped: Why the test was not run; empty if it was.
+    """
+
+    task: LitmusTask
+    counts: dict[Values, int] = field(default_factory=dict)
+    hangs: int = 0
+    wanted: int = 0
+    seconds: float = 0.0
+    skipped: str = ""
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that were run."""
+        return sum(self.counts.values()) + self.hangs
+
+    def add(self, values: Values, count: int) -> None:
+        """Count ``count`` more rounds that ended with these values."""
+        self.counts[values] = self.counts.get(values, 0) + count
+
+    def seen(self, condition: Condition) -> int:
+        """Return how many rounds ended so that a condition holds."""
+        return sum(count for values, count in self.counts.items() if condition.holds(self.named(values)))
+
+    def named(self, values: Values) -> dict[str, int]:
+        """Return the value of each name."""
+        return dict(zip(self.task.litmus.names, values, strict=True))
+
+    def observation(self, condition: Condition) -> str:
+        """Say "never", "sometimes" or "always", of all rounds."""
+        count = self.seen(condition)
+        return "never" if not count else "always" if count == self.rounds else "sometimes"
+
+    def foreign(self, values: Values) -> bool:
+        """Whether the abstract machine is known not to have this outcome."""
+        return self.task.possible is not None and values not in self.task.possible
+
+    def breaks(self, values: Values) -> bool:
+        """Whether this outcome is forbidden, by the test or by the abstract machine."""
+        named = self.named(values)
+        return self.foreign(values) or any(
+            not e.allowed and e.condition.holds(named) for e in self.task.litmus.expectations
+        )
+
+    @property
+    def forbidden(self) -> tuple[Expectation, ...]:
+        """The forbidden outcomes that were seen."""
+        return tuple(e for e in self.task.litmus.expectations if not e.allowed and self.seen(e.condition))
+
+    @property
+    def unseen(self) -> tuple[Expectation, ...]:
+        """The allowed outcomes that were not seen."""
+        return tuple(e for e in self.task.litmus.expectations if e.allowed and not self.seen(e.condition))
+
+    @property
+    def verdict(self) -> Verdict:
+        """Violation if a round ended as none may; unknown if the test was not run. What was not seen proves nothing."""
+        hangs = self.hangs and not self.task.litmus.hangs
+        if hangs or any(map(self.breaks, self.counts)):
+            return Verdict.VIOLATION
+        return Verdict.UNKNOWN if self.skipped else Verdict.OK

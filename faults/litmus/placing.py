@@ -1,0 +1,30 @@
+"""Which rank runs which thread of a litmus test: threads of one host need one machine, hosts take different ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def placed(hosts: Sequence[int], machines: Sequence[int]) -> tuple[int, ...] | None:
+    """Place the threads of a test.
+
+    Args:
+        hosts: The host of each thread.
+        machines: The machine of each rank.
+
+    Returns:
+        The rank of each thread; None if the threads of some host find no machine with a rank for each.
+    """
+    free = {machine: [r for r, its in enumerate(machines) if its == machine] for machine in dict.fromkeys(machines)}
+    on = dict.fromkeys(free, 0)  # hosts on each machine
+    ranks = [0] * len(hosts)
+    for host in sorted(set(hosts), key=lambda h: (-hosts.count(h), h)):
+        threads = [thread for thread, its in enumerate(hosts) if its == host]
+        fitting = [machine for machine, theirs in free.items() if len(theirs) >= len(threads)]
+        if not fitting:
+            return None
+        machine = min(fitting, key=lambda m: (on[m], -len(free[m])))  # the first one of equals
+        on[machine] += 1
+        for thread in threads:
+            ranks[thread] = free[machine].pop(0)
+    return tuple(ranks)
