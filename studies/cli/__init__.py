@@ -20,4 +20,5 @@ REPRODUCE: dict[str, tuple[str, str]] = {
     "cccl": ("studies.cli.reproduce:cccl", "Collectives over a CXL pool against NCCL over InfiniBand."),
     "flux": ("studies.cli.reproduce:flux", "GEMMs fused with communication, on NVLink and PCIe."),
     "scalepool": ("studies.cli.reproduce:scalepool", "Training on clusters joined by CXL against RDMA."),
+    "validation": ("studies.cli.reproduce:validation", "Measurements of real switches and networks beside the model."),
 }

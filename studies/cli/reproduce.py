@@ -28,6 +28,7 @@ def command() -> None:
       cxlemu reproduce cccl
       cxlemu reproduce flux
       cxlemu reproduce scalepool
+      cxlemu reproduce validation
     """
 
 
@@ -98,5 +99,25 @@ def scalepool(**flags: Any) -> None:
       cxlemu reproduce scalepool --plot out --json scalepool.json
     """
     from studies.cli.reproduce_scalepool import run
+
+    run(**flags)
+
+
+@click.command()
+@_json_option
+@_plot_option
+def validation(**flags: Any) -> None:
+    """Compare what others measured on real switches and networks with the model.
+
+    Ports of a CXL switch, reads of two sizes beside each other, processors, RDMA, NVLink, and NCCL's small
+    collectives, each with its source and date. No config is changed for it, and nothing
+    fitted to it. Exit code 0, also where the model is far off: those are listed, with the reason.
+
+    \b
+    Examples:
+      cxlemu reproduce validation
+      cxlemu reproduce validation --plot out --json validation.json
+    """
+    from studies.cli.reproduce_validation import run
 
     run(**flags)

@@ -1,0 +1,111 @@
+"""What ``cxlemu reproduce validation`` does: measured figures beside the model's, a curve of queues, and a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from cxlemu.version import __version__
+from studies.cli.picture import BLUE, VERMILION, panels
+from studies.cli.reproduce_report import ReproductionReport
+from studies.published.rows import MISS
+from studies.validation.measured import SLOWER
+from studies.validation.study import Study, Validated
+
+
+def run(json_file: Path | None, plot_dir: Path | None) -> None:
+    """Run ``cxlemu reproduce validation``; the arguments are the command's flags.
+
+    Raises:
+        ArgumentError: A file cannot be written or drawn.
+    """
+    report = ReproductionReport(json_file, plot_dir, PICTURES)
+    study = Study()
+    rows = study.rows
+    report.header(
+        [f"cxlemu   {__version__}: what a model says, the same on every machine", "configs  as shipped; nothing fitted"]
+    )
+    report.table(_table(rows))
+    report.lines(_footer(study))
+    report.keep(_document(study), study)
+
+
+def _table(rows: Sequence[Validated]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name in ("figure", "measured", "ours", "error", ""):
+        table.add_column(name, justify="left" if name in ("figure", "") else "right", no_wrap=True)
+    letters = _letters(rows)
+    for row in rows:
+        its, percent = row.measured, round(100 * row.relative_error)
+        table.add_row(
+            its.figure if its.unit == "x" else f"{its.figure}, {its.unit}",
+            "-".join(f"{value:g}" for value in dict.fromkeys((its.low, its.high))),
+            f"{row.ours:.4g}",
+            f"{percent:+d}%" if percent else "0%",
+            letters[its.source] + "*" * its.put_in,
+            style="red" if row.missed else "",
+        )
+    return table
+
+
+def _letters(rows: Sequence[Validated]) -> dict[str, str]:
+    """Name each source by a letter."""
+    return dict(zip(dict.fromkeys(row.measured.source for row in rows), "abcdefghijklmnopqrstuvwxyz", strict=False))
+
+
+def _footer(study: Study) -> list[str]:
+    predicted = [row for row in study.rows if not row.measured.put_in]
+    missed = [row for row in study.rows if row.missed]
+    width = max((len(row.measured.figure) for row in missed), default=0)
+    curve = ", ".join(f"{its.slower:.2f} beside {its.at_once}" for its in study.curve)
+    dates = {row.measured.source: row.measured.date for row in study.rows}
+    return [
+        "",
+        *(f"{letter}  {source} ({dates[source]})" for source, letter in _letters(study.rows).items()),
+        "*  put in: a config has a figure of the same thing, from elsewhere",
+        "",
+        f"{sum(not row.missed for row in predicted)} of {len(predicted)} predicted figures within {MISS:.0%}.",
+        *(f"  {row.measured.figure:<{width}}  {100 * row.relative_error:+4.0f}%  {row.why}" for row in missed),
+        "",
+        f"A read of 64 B takes, by the number of 4 KiB reads under way: {curve} times as long as alone.",
+    ]
+
+
+def _document(study: Study) -> dict[str, Any]:
+    return {
+        "version": __version__,
+        "system": "validation",
+        "rows": [{**asdict(row), "relative_error": row.relative_error} for row in study.rows],
+        "beside": [asdict(its) for its in study.curve],
+    }
+
+
+# --- the picture ------------------------------------------------------------------------------------------------------
+
+
+def _validation(study: Study) -> Any:
+    figure, [errors, queues] = panels((13, 5.2), 1, 2, title="Measured elsewhere, and the model")
+    rows = study.rows[::-1]
+    colours = [VERMILION if row.missed else BLUE for row in rows]
+    errors.barh([row.measured.figure for row in rows], [1 + row.relative_error for row in rows], color=colours)
+    errors.axvline(1, color="black", linewidth=0.9)
+    errors.axvspan(1 - MISS, 1 + MISS, color="0.9", zorder=0)
+    errors.tick_params(axis="y", labelsize=7)
+    errors.set_xlabel(f"ours by measured (grey: within {MISS:.0%})")
+    depths = [its.at_once for its in study.curve]
+    queues.plot(depths, [its.slower for its in study.curve], color=BLUE, marker="o", label="ours")
+    queues.axhline(SLOWER.low, color="black", linestyle=":", label="measured")
+    queues.set_xscale("log", base=2)
+    queues.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    queues.set_xlabel("4 KiB reads under way")
+    queues.set_ylabel("time of a 64 B read beside them, by alone")
+    queues.legend(frameon=False, fontsize=8)
+    return figure
+
+
+PICTURES = {"validation.png": _validation}

@@ -1,0 +1,1 @@
+"""What others measured on real switches and networks, beside the model, with no config changed."""

@@ -1,0 +1,187 @@
+"""The model's figure beside each measured one. Topologies are as shipped, but for who asks: processors instead of
+accelerators where processors were measured (`by_processors`), and as many requests at once as a benchmark keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from collectives.sweep.sweep import Sweep
+from collectives.sweep.virtual.simulated import simulate_case
+from cxlemu.plan import Instruction, Kind, Op, Operand
+from cxlemu.topology import Costs, Topology
+from studies.published.rows import MISS
+from studies.validation import measured
+from studies.validation.measured import SMALL, Measurement
+from studies.validation.streams import Requests, by_processors, ends_ns, gbytes_per_s, requests_ns
+
+SWITCHED, NETWORK, NVLINK = "titan2-6xcz120", "infiniband-3xh100", "nvlink-8xa100"
+AT_ONCE = 8  # requests of 4 KiB that a benchmark keeps under way: the least power of two that fills a port
+DEPTHS = (1, 2, 4, 8, 16, 32)
+SMALL_REQUEST, REQUEST, COUNT = 64, 4096, 400
+LARGE = 1 << 20
+GATHERED_BYTES = 1 << 30  # for 16 GiB: busbw does not change any more
+
+
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """A measured figure and ours.
+
+    Attributes:
+        measured: What others measured.
+        config: The topology that ours is of.
+        ours: The model's figure, in the same unit.
+        why: Why it is off; for a miss only.
+    """
+
+    measured: Measurement
+    config: str
+    ours: float
+    why: str = ""
+
+    @property
+    def relative_error(self) -> float:
+        """Ours by the nearer end of what was measured, less 1; 0 within it."""
+        return self.ours / min(max(self.ours, self.measured.low), self.measured.high) - 1
+
+    @property
+    def missed(self) -> bool:
+        """Whether ours is off by more than `MISS`."""
+        return abs(self.relative_error) > MISS
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """64 B reads beside so many 4 KiB reads under way at once, through one port.
+
+    Attributes:
+        at_once: How many 4 KiB reads are under way.
+        alone_gbytes_per_s: What they read alone.
+        kept: The share of it that they keep beside 64 B reads.
+        slower: How much longer a 64 B read takes than alone.
+    """
+
+    at_once: int
+    alone_gbytes_per_s: float
+    kept: float
+    slower: float
+
+
+def beside(topology: Topology, at_once: int) -> Beside:
+    """Read 64 B on one host while another keeps 4 KiB reads under way, all from one card.
+
+    Args:
+        topology: The machine, see `by_processors`.
+        at_once: How many 4 KiB reads are under way.
+    """
+    large = [Requests(0, 0, REQUEST, COUNT)] * at_once
+    small = Requests(1, 0, SMALL_REQUEST, COUNT)
+    alone = gbytes_per_s(topology, large)
+    small_ns = requests_ns(topology, [small])[0]
+    together = requests_ns(topology, [*large, small._replace(times=COUNT // 20)])[-1]
+    many = small._replace(times=COUNT * 16)  # 64 B reads last longer than 4 KiB ones
+    large_ns = max(requests_ns(topology, [*large, many])[:-1])
+    return Beside(at_once, alone, at_once * REQUEST / large_ns / alone, together / small_ns)
+
+
+class Study:
+    """All figures, each computed when it is first asked for."""
+
+    @cached_property
+    def switched(self) -> Topology:
+        """The pool's fabric, as processors use it."""
+        return by_processors(Topology.load(SWITCHED))
+
+    @cached_property
+    def curve(self) -> list[Beside]:
+        """64 B reads beside more and more 4 KiB reads."""
+        return [beside(self.switched, at_once) for at_once in DEPTHS]
+
+    @cached_property
+    def rows(self) -> list[Validated]:
+        """Every figure, in the order of the table."""
+        return [*self._ports(), *self._processors(), *self._network()]
+
+    def _ports(self) -> list[Validated]:
+        one = next(its for its in self.curve if its.at_once == AT_ONCE)
+        deepest = self.curve[-1]
+        two = [Requests(host, 0, REQUEST, COUNT) for host in (0, 1) for _ in range(AT_ONCE)]
+        of_two = gbytes_per_s(self.switched, two) / 2
+        rates = [
+            gbytes_per_s(self.switched, [Requests(0, card, LARGE, 40, op) for card in cards for _ in range(2)])
+            for cards, op in (((0,), Op.READ), ((0,), Op.WRITE), ((0, 1), Op.READ))
+        ]
+        queue = (
+            f"with {AT_ONCE} reads of 4 KiB under way; it is {self.curve[0].slower:.2f} with one and "
+            f"{deepest.slower:.1f} with {deepest.at_once}, and how many there were is not published"
+        )
+        return [
+            Validated(measured.PORT_READ, SWITCHED, rates[0]),
+            Validated(measured.PORT_WRITE, SWITCHED, rates[1]),
+            Validated(measured.TWO_PORTS, SWITCHED, rates[2]),
+            Validated(measured.TWO_STREAMS, SWITCHED, of_two),
+            Validated(measured.KEPT, SWITCHED, one.kept),
+            Validated(measured.SLOWER, SWITCHED, one.slower, queue),
+        ]
+
+    def _processors(self) -> list[Validated]:
+        thread = Costs(
+            to_pool_gbytes_per_s=measured.THREAD_WRITE_GBYTES_PER_S,
+            from_pool_gbytes_per_s=measured.THREAD_READ_GBYTES_PER_S,
+        )
+        machine = by_processors(self.switched, thread)
+        stored = [*Requests(0, 0, 16 << 10, 1, Op.WRITE).program(), Instruction(Op.FENCE)]
+        read = Requests(0, 0, 16 << 10, 1)
+        write = Instruction(Op.WRITE, nbytes=8, dst=Operand(Kind.REGION), a=Operand(Kind.BUFFER))
+        told = [(0, [write, Instruction(Op.SIGNAL, arg=0)]), (1, [Instruction(Op.WAIT, arg=0)])]
+        # one line carries the bytes and the flag, so that nothing is fenced between them
+        return [
+            Validated(measured.LOAD, SWITCHED, requests_ns(self.switched, [Requests(0, 0, 64, 1)])[0] / 1e3),
+            Validated(measured.STORED, SWITCHED, ends_ns(machine, [(0, stored)])[0] / 1e3),
+            Validated(
+                measured.FLUSHED_READ,
+                SWITCHED,
+                requests_ns(machine, [read])[0] / 1e3,
+                "the config is that of accelerators, whose copies need no flush: 256 flushed lines cost nothing there",
+            ),
+            Validated(measured.MESSAGE, SWITCHED, ends_ns(self.switched, told)[1] / 1e3),
+        ]
+
+    def _network(self) -> list[Validated]:
+        pair = Topology.load(NVLINK)
+        launch = (
+            "NCCL's own constants, which the config has, leave out what a call of nccl-tests pays: the kernel's launch "
+            "and a proxy that polls"
+        )
+        no_rdma = "as for 64 B; and GB10 copies through its host's memory, as it has no RDMA to the GPU"
+        collected = _nccl("all_gather", GATHERED_BYTES)
+        return [
+            Validated(measured.RDMA_READ, NETWORK, _rdma_read()),
+            Validated(
+                measured.GATHERED,
+                NETWORK,
+                GATHERED_BYTES / 2 / collected / 1e3,
+                "a slice costs its receiver what is fitted to CCCL's AllGather, whose baseline is slower than this log",
+            ),
+            *(
+                Validated(its, NETWORK, _nccl("all_reduce", nbytes), launch if nbytes == 64 else no_rdma)
+                for nbytes, its in SMALL.items()
+            ),
+            Validated(
+                measured.PAIR,
+                NVLINK,
+                2 * next(link for link in pair.expanded.links).payload_gbytes_per_s,
+                "the link at its rate: what an A100's own engines leave of it is not in the config",
+            ),
+        ]
+
+
+def _nccl(collective: str, nbytes: int) -> float:
+    """Return what NCCL takes for a collective of 2 ranks, in microseconds."""
+    (case,) = Sweep((collective,), [nbytes]).cases(2)
+    return simulate_case(Topology.load(NETWORK), case, space="inboxes")[0].time_us
+
+
+def _rdma_read() -> float:
+    """Return how fast a host reads another one's memory over its adapter, in GB/s."""
+    return next(link for link in Topology.load(NETWORK).expanded.links).payload_gbytes_per_s

@@ -1,0 +1,105 @@
+"""`cxlemu reproduce validation`: requests by pencil and paper, the table, and the command."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cxlemu.cli import main
+from cxlemu.plan import Op
+from studies.validation.measured import KEPT, MESSAGE, SLOWER, TWO_STREAMS
+from studies.validation.streams import Requests, by_processors, gbytes_per_s, requests_ns
+from studies.validation.study import DEPTHS, Study, Validated
+from tests.helpers.fabric_helpers import LOAD_NS, fabric, ns
+
+FABRIC = by_processors(fabric(hosts=2, cards=2, copy_ns=5000, to_pool_gbytes_per_s=1))
+
+
+@lru_cache
+def study() -> Study:
+    return Study()
+
+
+def reproduce(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["reproduce", "validation", *arguments])
+
+
+def test_requests_follow_each_other_and_accelerators_cost_nothing() -> None:
+    assert requests_ns(FABRIC, [Requests(1, 0, 4096, 3)]) == [ns(4096, 22.5) + LOAD_NS]
+    written = Requests(0, 1, 4096, 3, Op.WRITE)
+    assert requests_ns(FABRIC, [written]) == [ns(4096, 22.5)]
+    assert gbytes_per_s(FABRIC, [written]) == 4096 / ns(4096, 22.5)
+
+
+def test_processors_of_any_host_share_a_card_in_the_order_of_requests() -> None:
+    each = ns(4096, 22.5)
+    ask = Requests(0, 0, 4096, 1)
+    assert requests_ns(FABRIC, [ask, ask._replace(host=1), ask]) == [
+        each + LOAD_NS,
+        3 * each + LOAD_NS,
+        2 * each + LOAD_NS,
+    ]
+    assert requests_ns(FABRIC, [ask, ask._replace(card=1, host=1)]) == [each + LOAD_NS] * 2
+
+
+def test_an_error_is_from_the_nearer_end() -> None:
+    assert Validated(SLOWER, "", 6.9).relative_error == 0
+    assert Validated(SLOWER, "", 13.8).relative_error == pytest.approx(1)
+    assert Validated(SLOWER, "", 13.8).missed
+    assert not Validated(SLOWER, "", 6.9 * 1.14).missed
+
+
+def test_a_queue_of_more_requests_is_longer_and_the_port_is_full_from_eight_on() -> None:
+    """One more 4 KiB read under way than fill the port is one more to wait for."""
+    curve = study().curve
+    assert [its.at_once for its in curve] == list(DEPTHS)
+    assert all(a.slower < b.slower for a, b in pairwise(curve))
+    assert curve[-1].slower - curve[-2].slower == pytest.approx(16 * ns(4096, 22.5) / 661, rel=0.01)
+    assert [its.at_once for its in curve if its.alone_gbytes_per_s > 22] == [8, 16, 32]
+
+
+def test_every_figure_has_a_source_and_a_date_and_every_miss_a_reason() -> None:
+    rows = study().rows
+    assert len(rows) == 18 and len({row.measured.figure for row in rows}) == 18
+    assert all(row.measured.source and row.measured.date[:2] == "20" for row in rows)
+    assert all(row.measured.low <= row.measured.high for row in rows)
+    assert all(row.why for row in rows if row.missed)
+
+
+def test_the_page_has_the_models_figures() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "published.md").read_text()
+    ours = {row.measured: row.ours for row in study().rows}
+    for line in (
+        f"| two streams of 4 KiB reads through one port, each, GB/s | 10.6 | {ours[TWO_STREAMS]:.1f} |",
+        f"| 4 KiB reads beside 64 B reads keep | 97.8% | {100 * ours[KEPT]:.1f}% |",
+        f"| 64 B reads beside 4 KiB reads take longer | 6.9 times | {ours[SLOWER]:.2f} times |",
+        f"| 8 bytes and a flag to another host, us | 0.79 | {ours[MESSAGE]:.2f} |",
+    ):
+        assert line in text
+
+
+def test_the_command_prints_all_figures_and_keeps_them(tmp_path: Path) -> None:
+    file = tmp_path / "validation.json"
+    done = reproduce("--json", str(file))
+    assert done.exit_code == 0, done.output
+    document = json.loads(file.read_text())
+    assert [row["measured"]["figure"] for row in document["rows"]] == [row.measured.figure for row in study().rows]
+    assert "predicted figures within 15%" in done.output
+    assert len(document["beside"]) == len(DEPTHS)
+
+
+def test_the_command_draws(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert reproduce("--plot", str(tmp_path)).exit_code == 0
+    assert [file.name for file in tmp_path.iterdir()] == ["validation.png"]
+
+
+def test_a_directory_that_cannot_be_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = reproduce("--plot", str(tmp_path / "file" / "out"))
+    assert done.exit_code == 2 and "cannot be made" in done.output
