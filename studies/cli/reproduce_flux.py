@@ -27,7 +27,7 @@ from studies.published.flux import (
     Reproduction,
     Shape,
 )
-from studies.published.rows import MISS
+from studies.published.rows import MISS, hits
 
 COLUMNS = "{:>5} {:>6} {:>6} {:>7} {:>6} {:>6} {:>5} {:>5} {:>4}  {}"
 HEADS = ("# m", "GEMM", "comm", "unfused", "medium", "fused", "E med", "E", "SOL", "rows, tile, order, transport")
@@ -100,11 +100,10 @@ def _print_blocks(report: ReproductionReport, work: Reproduction) -> None:
 
 
 def _footer(work: Reproduction) -> list[str]:
-    predicted = [row for row in work.rows if row.kind == "predicted"]
-    far = [row for row in work.rows if row.missed]
+    near, predicted = hits(work.rows)
     return [
         "",
-        f"{len(predicted) - len(far)} of {len(predicted)} predicted figures within {MISS:.0%}. Off by more:",
+        f"{near} of {predicted} predicted figures within {MISS:.0%}. Off by more:",
         *told_misses(work.rows),
         "",
         f"Assumed: published ranges are of m = {RANGE_FROM} and more; and the blocks' tokens.",

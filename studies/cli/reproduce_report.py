@@ -16,6 +16,8 @@ from cxlemu.errors import ArgumentError
 from studies.cli.picture import check_drawing, check_picture, save
 from studies.published.rows import Row
 
+WIDTH = 200  # columns that a table may take: a row is a line, also where the terminal is narrower
+
 
 class ReproductionReport:
     """Prints a reproduction as it comes, and keeps it in files when it is whole.
@@ -35,7 +37,7 @@ class ReproductionReport:
         check_json_file(json_file)
         _check_directory(plot_dir, pictures)
         self._json_file, self._plot_dir, self._pictures = json_file, plot_dir, pictures
-        self._out = Console(highlight=False, soft_wrap=True)
+        self._out = Console(highlight=False, soft_wrap=True, width=WIDTH)
 
     def header(self, lines: Iterable[str]) -> None:
         """Print lines that begin with ``#``."""
@@ -85,15 +87,21 @@ def _check_directory(plot_dir: Path | None, pictures: Iterable[str]) -> None:
 
 
 def table_of(rows: Sequence[Row]) -> Table:
-    """List figures, published and ours, with the error, one in a row; those that are off are red."""
+    """List figures, published and ours, with the error, one in a row; those that are off are red.
+
+    Beside each stands where it was read: `studies.published.rows.READ_IN`.
+    """
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for name in ("figure", "published", "ours", "error", "kind"):
-        table.add_column(name, justify="left" if name in ("figure", "kind") else "right", no_wrap=name != "figure")
+    for name in ("figure", "published", "read in", "ours", "error", "kind"):
+        words = name in ("figure", "read in", "kind")
+        table.add_column(name, justify="left" if words else "right", no_wrap=True)
     for row in rows:
         published = "-".join(f"{value:g}" for value in dict.fromkeys(row.published_range))
         percent = round(100 * row.relative_error)
         error = f"{percent:+d}%" if percent else "0%"
-        table.add_row(row.figure, published, f"{row.ours:.4g}", error, row.kind, style="red" if row.missed else "")
+        table.add_row(
+            row.figure, published, row.read_in, f"{row.ours:.4g}", error, row.kind, style="red" if row.missed else ""
+        )
     return table
 
 

@@ -18,7 +18,7 @@ from cxlemu.version import __version__
 from studies.cli.picture import COLOURS, SKY, VERMILION, legend, panels, powers_axis
 from studies.cli.reproduce_report import ReproductionReport, table_of, told_misses
 from studies.cli.simulate_memory_plot import draw as draw_tiers
-from studies.published.rows import MISS, Row
+from studies.published.rows import MISS, Row, hits
 from studies.published.scalepool import GEOMEAN, Pair, Reproduction
 from studies.published.sensitivity import axes
 from studies.published.tiers import SCALEPOOL, TierStudy, told
@@ -75,12 +75,12 @@ def _step_table(pairs: Sequence[Pair]) -> Table:
     return table
 
 
-def _footer(work: Reproduction, rows: Sequence[Row]) -> list[str]:
+def _footer(work: Reproduction, rows: list[Row]) -> list[str]:
     by_name = {pair.case.model: pair for pair in work.pairs}
-    hits = sum(not row.missed for row in rows)
+    near, predicted = hits(rows)
     return [
         "",
-        f"{hits} of {len(rows)} figures within {MISS:.0%}, all predicted.",
+        f"{near} of {predicted} predicted figures within {MISS:.0%}. Off by more:",
         *told_misses(rows),
         "",
         _told(by_name["palm-540b"]),

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MISS = 0.15
+# Where a published figure was read: in the paper's abstract; in the paper; in what others wrote about it; in the files
+# that its authors publish beside it.
+READ_IN = ("abstract", "paper", "secondary", "repository")
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,16 +16,20 @@ class Row:
 
     Attributes:
         published: The nearer end of the published range.
+        read_in: Where it was read, one of READ_IN.
         relative_error: Ours: 0 within the published range, else from its nearer end.
+        kind: "config" (put in), "fitted", "predicted", or "reading": predicted as well, by another reading of a
+            published figure that has a row already, and so not counted.
         shows: For a miss, what the model shows.
     """
 
     figure: str
     published: float
     published_range: tuple[float, float]
+    read_in: str
     ours: float
     relative_error: float
-    kind: str  # "config", "fitted" or "predicted"
+    kind: str
     shows: str = ""
 
     @property
@@ -32,7 +39,13 @@ class Row:
 
 
 def row_of(
-    figure: str, published: float | tuple[float, float], ours: float, kind: str = "predicted", shows: str = ""
+    figure: str,
+    published: float | tuple[float, float],
+    ours: float,
+    kind: str = "predicted",
+    shows: str = "",
+    *,
+    read_in: str,
 ) -> Row:
     """Put our figure beside a published one.
 
@@ -40,10 +53,18 @@ def row_of(
         figure: Its name.
         published: A value, or a range with its lower end first.
         ours: The same figure as we have it.
-        kind: "config", "fitted" or "predicted".
+        kind: "config", "fitted", "predicted" or "reading".
         shows: What the model shows; kept for a miss only.
+        read_in: Where the published figure was read, one of READ_IN.
     """
+    assert read_in in READ_IN, read_in
     low, high = published if isinstance(published, tuple) else (published, published)
     nearer = min(max(ours, low), high)
     error = ours / nearer - 1
-    return Row(figure, nearer, (low, high), ours, error, kind, shows if abs(error) > MISS else "")
+    return Row(figure, nearer, (low, high), read_in, ours, error, kind, shows if abs(error) > MISS else "")
+
+
+def hits(rows: list[Row]) -> tuple[int, int]:
+    """Return how many predicted figures are within `MISS`, and how many there are."""
+    predicted = [row for row in rows if row.kind == "predicted"]
+    return sum(not row.missed for row in predicted), len(predicted)

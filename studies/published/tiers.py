@@ -101,16 +101,16 @@ class TierStudy:
 
     def rows(self) -> Iterable[Row]:
         """Yield a row for each of the three figures."""
-        yield self._row("tier 2: beyond an accelerator", 1.4, BASELINE, self.in_cluster)
-        yield self._row("tier 2: beyond the cluster", 4.5, BASELINE, self.beyond)
-        yield self._row("tier 2: the same, over clusters", 1.6, CLUSTERS, self.beyond)
+        yield self._row("tier 2: beyond an accelerator", 1.4, "secondary", BASELINE, self.in_cluster)
+        yield self._row("tier 2: beyond the cluster", 4.5, "abstract", BASELINE, self.beyond)
+        yield self._row("tier 2: the same, over clusters", 1.6, "secondary", CLUSTERS, self.beyond)
 
-    def _row(self, figure: str, published: float, over: str, sizes: Sequence[int]) -> Row:
+    def _row(self, figure: str, published: float, read_in: str, over: str, sizes: Sequence[int]) -> Row:
         ours = self.gain(over, sizes)
         each = ", ".join(f"{one.name} {self.gain(over, sizes, only=one):.2f}" for one in self.workloads)
         loads = [self.memories[system].tiers[-1].load_ns for system in (over, SCALEPOOL)]
         shows = f"{each}; a load of the last tier takes {loads[0]} against {loads[1]} ns"
-        return row_of(figure, published, ours, shows=shows)
+        return row_of(figure, published, ours, shows=shows, read_in=read_in)
 
 
 def told(study: TierStudy) -> Iterator[str]:

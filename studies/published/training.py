@@ -53,9 +53,9 @@ class Training:
     def rows(self) -> Iterator[Row]:
         """Yield the rows of the speedup and of the cost of switches."""
         speedup = self.by_sequences[BATCHES[0]]
-        yield row_of("Llama-3-8B with FSDP: training speedup", TRAINING, speedup, shows=self.told())
+        yield row_of("Llama-3-8B with FSDP: training speedup", TRAINING, speedup, shows=self.told(), read_in="abstract")
         baseline, ours = (price_usd(bill_of(fabric.topology), "switches") for fabric in self.fabrics)
-        yield row_of("cost of hardware: switches", COST, baseline / ours, "config")
+        yield row_of("cost of hardware: switches", COST, baseline / ours, "config", read_in="abstract")
 
     def told(self) -> str:
         """Say what the speedup would be with other batches."""
