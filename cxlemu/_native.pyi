@@ -203,7 +203,7 @@ def map_pages(fd: int, flags: int, offset: int, nbytes: int, writable: bool, by_
 class Straight:
     """One rank's part of programs without branches, executed many times on ``cards`` with machine instructions."""
 
-    progress: int  # grows with every trial and meeting
+    progress: int  # changes when any rank has come further, and not while all wait
     def __init__(
         self,
         cards: Sequence[Bytes],

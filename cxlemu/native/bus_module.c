@@ -24,7 +24,7 @@ static PyObject *say_on_bus_error(PyObject *module, PyObject *text) {
     if (!utf8) return NULL;
     if ((size_t)nbytes > sizeof sentence)
         return PyErr_Format(PyExc_ValueError, "the sentence has more than %zu bytes", sizeof sentence);
-    struct sigaction found, ours = {.sa_sigaction = say, .sa_flags = SA_SIGINFO | SA_RESETHAND | SA_ONSTACK};
+    struct sigaction found, ours = {.sa_sigaction = say, .sa_flags = (int)(SA_SIGINFO | SA_RESETHAND | SA_ONSTACK)};
     if (sigaction(SIGBUS, NULL, &found) < 0) return PyErr_SetFromErrno(PyExc_OSError);
     if (!(found.sa_flags & SA_SIGINFO) && found.sa_handler == SIG_DFL) { /* a handler of the user's stays */
         memcpy(sentence, utf8, (size_t)nbytes), sentence_bytes = (size_t)nbytes;

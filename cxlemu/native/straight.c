@@ -398,7 +398,12 @@ end:
 
 static PyObject *Straight_progress(Straight *self, void *nothing) {
     (void)nothing;
-    return PyLong_FromUnsignedLongLong(self->meetings + self->trial);
+    uint64_t sum = 0;
+    for (int rank = 0; self->look && rank < self->ranks; rank++) {
+        const mark its = mark_of(self, rank);
+        sum += shown(control_word(self, rank, 0)) + its.trial + its.wait;
+    }
+    return PyLong_FromUnsignedLongLong(sum);
 }
 
 static PyMethodDef straight_methods[] = {
@@ -409,7 +414,8 @@ static PyMethodDef straight_methods[] = {
 };
 
 static PyGetSetDef straight_getset[] = {
-    {"progress", (getter)Straight_progress, NULL, "A number that grows with every trial and meeting.", NULL},
+    {"progress", (getter)Straight_progress, NULL, "Changes when any rank has come further, and not while all wait.",
+     NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -128,7 +128,10 @@ class _Report:
         self._progress.stop()
 
     def __call__(self, message: object) -> None:
-        assert isinstance(message, Histogram)
+        if not isinstance(message, Histogram):
+            if not self._silent:
+                self._out.print(f"# {message}")
+            return
         self.seen.append(message)
         self._progress.advance(self._bar)
         if self._silent:

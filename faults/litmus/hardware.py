@@ -46,7 +46,7 @@ class HardwareSetting:
 
 
 def run(context: RankContext, tasks: Sequence[LitmusTask], setting: HardwareSetting) -> int:
-    """Run litmus tests one after the other; rank 0 emits the `Histogram` of each.
+    """Run litmus tests one after the other; rank 0 emits a sentence on where they run, and the `Histogram` of each.
 
     Every rank of the world calls this, with the same tests; what is ``possible`` is rank 0's alone.
 
@@ -97,6 +97,8 @@ class _Runs:
         self.crowded = len(here) > len(self.cores)
         spins = SPINS_SHARED if self.crowded else SPINS
         self.straight = Straight(self.cards, lines, context.rank, self.ranks, self._look, spins)
+        if context.rank == 0:
+            context.emit(_where(len(set(self.machines))))
 
     # --- the ranks ---------------------------------------------------------------------------------------------
 
@@ -263,6 +265,12 @@ class _Runs:
         finally:
             with suppress(OSError):
                 os.sched_setaffinity(0, self.cores)
+
+
+def _where(machines: int) -> str:
+    if machines > 1:
+        return f"ranks on {machines} machines"
+    return "all ranks on one machine: its caches are coherent, so nothing is seen that takes a stale line"
 
 
 def _fitting(nbytes: int, lines: int, cards: int) -> int:

@@ -61,6 +61,7 @@ def counted(tasks: list[LitmusTask], ranks: int, rounds: int, budget_s: float = 
     seen: list[Any] = []
     main = partial(run, tasks=tasks, setting=HardwareSetting(rounds, seed, budget_s))
     launch(main, ranks=ranks, topology="laptop", memory=MemorySpec("shm"), deadline_s=PATIENT_S, on_message=seen.append)
+    assert seen.pop(0).startswith("all ranks on one machine: ")
     return seen
 
 
@@ -298,7 +299,8 @@ def test_the_command_counts_in_shared_memory(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()
     assert lines[0].startswith("# coherent shared memory, 2 ranks, ")
-    assert "300 rounds: always B.r == 1; never B.r == 0 (forbidden)" in lines[1]
+    assert lines[1].startswith("# all ranks on one machine: its caches are coherent")
+    assert "300 rounds: always B.r == 1; never B.r == 0 (forbidden)" in lines[2]
     assert lines[-1].startswith("3 tests: 0 ended as none may, 2 did not, 1 skipped; ")
     assert not list(Path("/dev/shm").glob(f"cxlemu-{os.getpid()}-*"))
 
