@@ -198,6 +198,15 @@ class Communicator(ObjectVerbs, CoalescedVerbs, Products, PointToPoint):
         if context.tenancy is not None:
             context.tenancy.on_loss(self._runner.close)
 
+    @property
+    def deadline_s(self) -> float:
+        """How long a call waits for its peers without progress, in seconds; set it between calls."""
+        return self._runner.deadline_s
+
+    @deadline_s.setter
+    def deadline_s(self, seconds: float) -> None:
+        self._runner.wait_for(seconds)
+
     # --- calls ------------------------------------------------------------------------------------------------
 
     def choice(self, collective: str, nbytes: int, *, in_pool: bool = False, dtype: str = "") -> Choice:

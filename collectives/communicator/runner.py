@@ -143,11 +143,17 @@ class CallRunner(CallHooks):
     def within(self, timeout_s: float) -> Iterator[None]:
         """Wait so long for peers in the block, in seconds. A rank's calls run one after another."""
         before = self.deadline_s
-        self.deadline_s = self._watch.deadline_s = timeout_s
+        self.wait_for(timeout_s)
         try:
             yield
         finally:
-            self.deadline_s = self._watch.deadline_s = before
+            self.wait_for(before)
+
+    def wait_for(self, seconds: float) -> None:
+        """Wait so long for peers from now on. Raises ArgumentError where that is no time above 0."""
+        if not seconds > 0:
+            raise ArgumentError(f"a deadline is a number of seconds above 0, not {seconds!r}")
+        self.deadline_s = self._watch.deadline_s = seconds
 
     def many(self, asked: ManyArguments) -> Operation:
         """Make an operation of a coalesced verb: a call for the arrays of each dtype. Raises as `prepare` does."""

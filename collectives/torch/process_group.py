@@ -36,16 +36,13 @@ class CxlGroup(GroupVerbs):
         self._rank, self._size = asked.group_rank, asked.group_size
         self._store, self._timeout = asked.store, asked.timeout
         self._name, self._description = str(asked.group_id), "undefined"
-        self._world_ranks = list(asked.global_ranks_in_group)
-        self._options = options
+        ranks = list(asked.global_ranks_in_group) or list(range(self._size))  # torch leaves out the world's
         self._number = 0  # of the last call
         self._barriers = 0
         self._coalesced: list[Work | MessageWork] | None = None
         self._error: BaseException | None = None
         try:
-            self._pool: GroupPool | None = open_pool(
-                self._store, self._rank, self._size, options, self._timeout, self._name
-            )
+            self._pool: GroupPool | None = open_pool(self._store, self._rank, ranks, options, self._timeout, self._name)
         except CxlemuError as error:
             raise as_torch(error, self._rank, f"the beginning of group {self._name}") from error
 
@@ -166,7 +163,7 @@ class CxlGroup(GroupVerbs):
         """Let calls wait for their peers for as long from now on."""
         self._timeout = timeout
         if self._pool is not None:
-            self._pool.comm._runner.deadline_s = timeout.total_seconds()
+            self._pool.comm.deadline_s = timeout.total_seconds()
 
     _set_default_timeout = set_timeout
 
@@ -178,23 +175,28 @@ class CxlGroup(GroupVerbs):
         """Do nothing: members meet when the group is made."""
 
     def shutdown(self) -> None:
-        """Leave the pool, after the calls that were made."""
-        self._leave(self._order.close)
+        """Leave the group, after the calls that were made; the pool too, if this is its last group here."""
+        self._leave()
 
     def abort(self) -> None:
         """Give the group up: calls under way raise on all ranks."""
         if self._pool is not None:
-            self._pool.comm.revoke()
-        self._leave(self._order.close)
+            self._pool.comm.abort("the program aborted its process group")
+        self._leave(given_up=True)
 
-    def _leave(self, after: Callable[[], None]) -> None:
+    def _leave(self, *, given_up: bool = False) -> None:
         pool, self._pool = self._pool, None
         if pool is None:
             return
-        after()
-        pool.close()
-        if self in _groups:
-            _groups.remove(self)
+        self._order.close()
+        try:
+            pool.close()
+        except CxlemuError as error:
+            if not given_up and self._error is None:
+                raise self._failed(error, f"the end of group {self._name}") from error
+        finally:
+            if self in _groups:
+                _groups.remove(self)
 
 
 class GroupAsProcessGroup(CxlGroup, dist.ProcessGroup):  # type: ignore[misc]

@@ -1,18 +1,27 @@
-"""The pool of a process group: the members meet through torch's Store, and open the pool and its communicator."""
+"""The pool of a process group, and the group's communicator there.
+
+Members meet through torch's Store. A group whose members have a pool in common gets room in it; else they open one. A
+pool is left with the last of its groups.
+"""
 
 from __future__ import annotations
 
 import os
+import threading
+import warnings
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from collectives.communicator.communicator import Communicator
 from collectives.torch.harness import Installed
 from collectives.torch.options import Options
+from cxlemu.engines import Engine
 from cxlemu.engines.pace import Pace
-from cxlemu.errors import CxlemuError, PoolError
+from cxlemu.errors import ArgumentError, CxlemuError, PoolError
+from cxlemu.pool.ledger import FIRST_HOLD
 from cxlemu.pool.pool import Pool
 from cxlemu.topology import Topology
 from cxlemu.world.context import RankContext, World, entered, ignore_message
@@ -25,33 +34,91 @@ RESTARTS = "TORCHELASTIC_RESTART_COUNT"  # the agent's store outlives a restart,
 
 
 @dataclass
+class SharedPool:
+    """A pool that this process has open, for one or more groups.
+
+    Attributes:
+        ranks: The ranks in torch's world that are in it, in its order.
+        options: What its first group asked for.
+        context: This rank's context there.
+        groups: How many groups of this process are in it now.
+    """
+
+    ranks: tuple[int, ...]
+    options: Options
+    context: RankContext
+    open: ExitStack
+    groups: int = 0
+
+    @property
+    def uuid(self) -> str:
+        """Names the pool among all."""
+        return self.context.pool.uuid.hex
+
+    def takes(self, ranks: Sequence[int], options: Options) -> bool:
+        """Whether a group of these ranks and options finds a place here.
+
+        In a world with a pace communicators share a queue, so that calls of two groups in other orders would deadlock.
+        """
+        rooms, same = self.context.rooms, replace(options, integrity=self.options.integrity) == self.options
+        has_line = len(rooms.held) < rooms.ledger.lines - FIRST_HOLD
+        return set(ranks) <= set(self.ranks) and same and options.time_scale is None and has_line
+
+
+_pools: list[SharedPool] = []  # the first is the oldest
+_changed = threading.Lock()
+
+
+@dataclass
 class GroupPool:
-    """A process group's communicator, and what is open for it.
+    """A process group's communicator, and its place in a pool.
 
     Attributes:
         comm: The communicator of the group's members.
-        context: This rank's context.
+        pool: Where it is.
     """
 
     comm: Communicator
-    context: RankContext
-    _open: ExitStack
+    pool: SharedPool
+    _left: list[None] = field(default_factory=list)
+
+    @property
+    def context(self) -> RankContext:
+        """This rank's context in the pool."""
+        return self.pool.context
 
     def close(self) -> None:
-        """Leave the pool, and let go of it. The others may be in calls still."""
-        self._open.close()
+        """Leave the group, and the pool if this is its last group here. Others may be in calls still; twice is fine.
+
+        Raises:
+            RunError: A message of the group did not leave.
+        """
+        with _changed:
+            if self._left:
+                return
+            self._left.append(None)
+            self.pool.groups -= 1
+            last = not self.pool.groups
+            if last:
+                _pools.remove(self.pool)
+        if last:
+            self.pool.open.close()
+        else:
+            self.comm.close()
 
 
-def open_pool(store: Store, rank: int, size: int, options: Options, timeout: timedelta, name: str) -> GroupPool:
+def open_pool(
+    store: Store, rank: int, ranks: Sequence[int], options: Options, timeout: timedelta, name: str
+) -> GroupPool:
     """Meet the group's other members, and make the group's communicator.
 
-    The pool's names are removed as soon as all members have attached it: afterwards no end of any process leaves
+    The names of a new pool are removed as soon as all members have attached it: afterwards no end of any process leaves
     anything in /dev/shm.
 
     Args:
         store: The group's own part of torch's store.
         rank: This rank in the group.
-        size: The number of members.
+        ranks: The members' ranks in torch's world, in the group's order.
         options: Which pool.
         timeout: How long to wait for the others, and how long a call waits for its peers.
         name: The group's name.
@@ -61,6 +128,65 @@ def open_pool(store: Store, rank: int, size: int, options: Options, timeout: tim
         RunError: Some members did not come.
         RuntimeError: The store failed, or the members did not come to it (torch's DistStoreError).
     """
+    shared = _in_common(store, rank, ranks, options, timeout)
+    if shared is not None:
+        try:
+            return _with_room(shared, ranks, options, timeout, name)
+        except ArgumentError as error:  # all members get it: rank 0 found no room
+            if options.devices:
+                raise
+            if rank == 0:
+                warnings.warn(f"cxl: group {name} gets a pool of its own: {error}", RuntimeWarning, stacklevel=2)
+    return _with_pool(store, rank, ranks, options, timeout, name)
+
+
+def _in_common(
+    store: Store, rank: int, ranks: Sequence[int], options: Options, timeout: timedelta
+) -> SharedPool | None:
+    """Choose a pool that all members have open: rank 0's newest, as older ones may be full. None: there is none."""
+    with _changed:
+        mine = {pool.uuid: pool for pool in _pools if pool.takes(ranks, options)}
+    key = _key("common")
+    if rank:
+        store.set(f"{key}/{rank}", " ".join(mine))
+        store.wait([key], timeout)
+        return mine.get(store.get(key).decode())
+    found = list(reversed(mine))
+    for peer in range(1, len(ranks)) if found else ():
+        store.wait([f"{key}/{peer}"], timeout)
+        theirs = store.get(f"{key}/{peer}").decode().split()
+        found = [uuid for uuid in found if uuid in theirs]
+    store.set(key, found[0] if found else "none")
+    return mine[found[0]] if found else None
+
+
+def _with_room(shared: SharedPool, ranks: Sequence[int], options: Options, timeout: timedelta, name: str) -> GroupPool:
+    context, harness = shared.context, Installed.harness
+    with _changed:
+        shared.groups += 1  # so that no other thread leaves it meanwhile
+    try:
+        engine: str | Engine = "native"
+        if harness is not None:
+            context = replace(context, memory=context.open_memory())
+            engine = harness.engine(context, name)
+        comm = Communicator.of(
+            context,
+            [shared.ranks.index(rank) for rank in ranks],
+            key=name,
+            deadline_s=timeout.total_seconds(),
+            engine=engine,
+            integrity=options.integrity,
+        )
+    except BaseException:
+        with _changed:
+            shared.groups -= 1
+        raise
+    return GroupPool(comm, shared)
+
+
+def _with_pool(
+    store: Store, rank: int, ranks: Sequence[int], options: Options, timeout: timedelta, name: str
+) -> GroupPool:
     memory = options.memory()
     scale = options.time_scale
     pace = None if scale is None else Pace(None if scale == "auto" else scale)
@@ -68,7 +194,7 @@ def open_pool(store: Store, rank: int, size: int, options: Options, timeout: tim
     if options.card_bytes is not None and not memory.backend.on_devices:
         emulation = topology.emulation.model_copy(update={"card_bytes": options.card_bytes})
         topology = Topology.model_validate(topology.model_copy(update={"emulation": emulation}))
-    world = World(size, topology, memory, timeout.total_seconds(), "torch", pace)
+    world = World(len(ranks), topology, memory, timeout.total_seconds(), "torch", pace)
     with ExitStack() as stack:
         pool = stack.enter_context(_meet(store, world, rank, timeout))
         cache = stack.enter_context(world.shared_host_cache(pool, rank))
@@ -78,7 +204,10 @@ def open_pool(store: Store, rank: int, size: int, options: Options, timeout: tim
         comm = Communicator.world(context, integrity=options.integrity, engine=engine)
         if rank == 0:
             pool.unlink()
-        return GroupPool(comm, context, stack.pop_all())
+        shared = SharedPool(tuple(ranks), options, context, stack.pop_all(), groups=1)
+        with _changed:
+            _pools.append(shared)
+        return GroupPool(comm, shared)
     raise AssertionError
 
 
@@ -86,7 +215,7 @@ def _meet(store: Store, world: World, rank: int, timeout: timedelta) -> Pool:
     """Rank 0 makes the pool and tells its name, or why there is none; the others attach it."""
     if world.memory.backend.on_devices:
         return world.create_pool(None)
-    key = f"cxlemu/{os.environ.get(RESTARTS, '0')}/pool"
+    key = _key("pool")
     if rank == 0:
         try:
             pool = world.create_pool(None)
@@ -100,6 +229,10 @@ def _meet(store: Store, world: World, rank: int, timeout: timedelta) -> Pool:
     if name.startswith("!"):
         raise PoolError(f"rank 0 made no pool: {name[1:]}")
     return world.attach_pool(name)
+
+
+def _key(what: str) -> str:
+    return f"cxlemu/{os.environ.get(RESTARTS, '0')}/{what}"
 
 
 def _go_on() -> None:

@@ -65,6 +65,27 @@ def test_training_has_gloos_bits(program: str, memory: dict[str, str]) -> None:
     assert torch_ranks(f"{HERE}.training:{name}", *arguments, ranks=2, **memory) == [True, True]
 
 
+@pytest.mark.deep
+def test_groups_share_one_pool_and_are_made_and_called_in_other_orders() -> None:
+    found = torch_ranks(f"{HERE}.groups:many", ranks=4, **ADVERSARY)
+    assert not died(found)
+    for rank, of_rank in enumerate(found):
+        assert of_rank["fifty in a row"] and of_rank["room is back"]
+        assert of_rank["other orders"] == [[1.0, 3.0, 6.0], [1.0, 3.0, 6.0], [3.0, 6.0], [6.0]][rank]
+        assert (of_rank["pools"], of_rank["own"], of_rank["pools with other options"]) == (1, 6.0, 2)
+        assert (of_rank["pools after it"], of_rank["pools of a mesh"], of_rank["pools at the end"]) == (1, 1, 0)
+        assert of_rank["mesh"] == [2.0 * (rank % 2) + 2, 1.0 if rank < 2 else 5.0]
+
+
+@pytest.mark.deep
+def test_groups_that_a_full_pool_has_no_room_for_get_another_one() -> None:
+    found = torch_ranks(f"{HERE}.groups:full", ranks=2, CXLEMU_CARD_BYTES="4MiB")
+    assert not died(found)
+    assert [(of_rank["sums"], of_rank["pools"]) for of_rank in found] == [([1.0], 2), ([1.0], 2)]
+    (said,) = found[0]["said"]
+    assert "gets a pool of its own: " in said and "needs 25600 bytes or more" in said and found[1]["said"] == []
+
+
 def test_torch_finds_the_backend_and_cxlemu_imports_no_torch() -> None:
     import_all = "import sys, cxlemu, collectives, faults, collectives.communicator.communicator; "
     done = subprocess.run(
