@@ -12,6 +12,8 @@ CONSTANTS: dict[str, int]  # as C was compiled with them
 
 class Program:
     work_bytes: int
+    @property
+    def executed(self) -> int: ...
     def __init__(
         self,
         cards: Sequence[Bytes],

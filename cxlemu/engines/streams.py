@@ -186,6 +186,11 @@ class Streams(Running, ABC):
         self.position[stream] += 1
         return None
 
+    @property
+    def executed(self) -> int:
+        """How many instructions were executed, in all streams."""
+        return sum(self.position)
+
     def _stop(self, stream: int, at: int) -> bool:
         """Call the stop at this instruction, if there is one; true where the instruction is left out."""
         stop = self.stops.get((stream, at))

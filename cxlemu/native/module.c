@@ -365,6 +365,19 @@ static PyMethodDef program_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyObject *Program_executed(PyObject *self, void *closure) {
+    (void)closure;
+    const program *p = &((Program *)self)->p;
+    int64_t sum = 0;
+    for (int32_t s = 0; s < p->stream_count; s++) sum += p->position[s];
+    return PyLong_FromLongLong(sum);
+}
+
+static PyGetSetDef program_computed[] = {
+    {"executed", Program_executed, NULL, "how many records of the call were executed, in all streams", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static PyMemberDef program_members[] = {
     {"work_bytes", T_LONGLONG, offsetof(Program, p.work_bytes), READONLY,
      "of all records together; no more is counted once a call counts as large"},
@@ -380,6 +393,7 @@ PyTypeObject program_type = {
     .tp_init = (initproc)Program_init,
     .tp_dealloc = (destructor)Program_dealloc,
     .tp_members = program_members,
+    .tp_getset = program_computed,
     .tp_methods = program_methods,
 };
 

@@ -571,3 +571,24 @@ def test_without_room_for_mailboxes_messages_are_refused_and_collectives_go_on()
 
 def test_a_small_message_takes_one_line() -> None:
     assert INLINE_BYTES == 40
+
+
+def test_a_large_message_that_moves_is_not_given_up_although_its_call_has_not_ended() -> None:
+    turn = threading.Barrier(2)  # not of the communicator, whose waits would move messages
+
+    def main(comm: Communicator) -> bool:
+        x = np.zeros(4 << 20, np.uint8)
+        request = comm.isend(x, 1) if comm.rank == 0 else comm.irecv(x, 0)
+        moved = []
+        for _ in range(3):  # what fits in the mailbox leaves, then comes, then more leaves
+            if comm.rank == 0:
+                assert not request.test()
+                moved.append(request.moved_at)
+            turn.wait(PATIENT_S)
+            if comm.rank == 1:
+                assert not request.test()
+            turn.wait(PATIENT_S)
+        request.wait()
+        return sorted(set(moved)) == moved
+
+    assert together(main) == [True, True]

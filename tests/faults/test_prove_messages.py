@@ -55,6 +55,7 @@ def test_on_mailboxes_of_any_length(slots: int) -> None:
         envelope(layout),
         segment(slots * layout.slot_bytes, layout),
         envelope(layout),
+        segment((2 * slots + 1) * layout.slot_bytes, layout),  # more than the mailbox holds
         segment(60, layout),
     ] * slots
     assert prove_calls(calls, obliges=True).verdict is Verdict.OK

@@ -97,6 +97,11 @@ class Channel:
         else:
             self.courier.epoch = epoch
 
+    @property
+    def request(self) -> Request | None:
+        """The request that the call under way is part of, if there is one."""
+        raise NotImplementedError
+
     def hire(self, lane: TransferLane) -> None:
         """Let a courier carry messages from now on, if the lane has one and a message like them has come or left."""
         if self.courier is None and self._envelopes is not None:
@@ -145,6 +150,11 @@ class Outbox(Channel):
     queue: deque[Sending] = field(default_factory=deque)
     _at: int = -1  # how much of the first message has left; -1: not even its envelope
 
+    @property
+    def request(self) -> Request | None:
+        """The request of the first message."""
+        return self.queue[0].request if self.queue else None
+
     def send(self, sending: Sending) -> None:
         """Send a message after those that wait."""
         self.queue.append(sending)
@@ -192,6 +202,12 @@ class Inbox(Channel):
     _line: bytearray = field(default_factory=lambda: bytearray(PAYLOAD_BYTES))
     _target: Bytes | None = None
     _at: int = 0
+
+    @property
+    def request(self) -> Request | None:
+        """The request that takes the message whose bytes come."""
+        receive = None if self.body is None else self.body.receive
+        return None if receive is None else receive.request
 
     @property
     def held(self) -> bool:

@@ -13,6 +13,8 @@ from cxlemu.rounding import round_down
 SENDER, RECEIVER = 0, 1  # the ranks of every call on a mailbox
 SLOTS, SLOTS_MIN = 8, 2
 SLOT_BYTES = 64 << 10  # at most: what two caches pass on to each other without memory
+SEGMENT_BYTES = 4 << 20  # how much of a message one call carries, through the slots again and again
+SEGMENT_ROUNDS_MAX = 128  # of one call: a plan names every instruction
 SHARE = 4  # all mailboxes take at most this part of the room that the communicator leaves
 
 

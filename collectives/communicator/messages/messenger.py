@@ -18,7 +18,13 @@ from collectives.communicator.arrays import Array, as_bytes
 from collectives.communicator.messages.channels import Channel, Inbox, Outbox, Sending
 from collectives.communicator.messages.envelopes import ITEM_BYTES_MAX, MESSAGE_BYTES_MAX, TAG_MAX, unpack
 from collectives.communicator.messages.guard import CourierGuard
-from collectives.communicator.messages.mailboxes import RECEIVER, SENDER, Mailboxes
+from collectives.communicator.messages.mailboxes import (
+    RECEIVER,
+    SEGMENT_BYTES,
+    SEGMENT_ROUNDS_MAX,
+    SENDER,
+    Mailboxes,
+)
 from collectives.communicator.messages.matching import Matching, Message, Receive
 from collectives.communicator.messages.requests import ANY, Request, Status
 from collectives.communicator.messages.transfers import ADVANCING, AT_WORK, CLOSED, WAKE, TransferLane
@@ -365,9 +371,18 @@ class Messenger:
         self._busy = False
         if ended is not None:
             self._ended(channels[calls.index(ended)])
+        else:
+            self._note_progress(channels)
         if self._waiting:
             self._changed.notify_all()
         return ended is not None
+
+    def _note_progress(self, channels: list[Channel]) -> None:
+        """Nobody gives up a message of which a part went over, although its call has not ended."""
+        for channel in channels:
+            its, request = channel.current, channel.request
+            if its is not None and its.has_moved() and request is not None:
+                request.moved_at = self._clock.now()
 
     def _push(self, outbox: Outbox) -> None:
         """Let a message that was just posted leave as far as it can, unless another thread sees to it."""
@@ -532,7 +547,8 @@ class Messenger:
             )
         mailboxes, at = self._room
         layout = mailboxes.layout
-        segment_bytes = layout.slot_bytes * (1 if self._lane.whole else layout.slots)
+        rounds = 1 if self._lane.whole else max(layout.slots, SEGMENT_BYTES // layout.slot_bytes)
+        segment_bytes = layout.slot_bytes * min(rounds, SEGMENT_ROUNDS_MAX)
         peer = dest if role == SENDER else source
         base = at + mailboxes.at(source, dest)
         return peer, role, layout, base, segment_bytes, self._checked, self._lane.begin

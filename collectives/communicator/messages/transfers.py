@@ -40,6 +40,12 @@ class Transfer:
     epoch: int = 0
     buffers: tuple[Any, ...] = ()
     program: Any = None
+    _seen: int = 0
+
+    def has_moved(self) -> bool:
+        """Whether the call under way came further since this was asked last."""
+        before, self._seen = self._seen, self.program.executed if self.program is not None else 0
+        return self._seen != before
 
     @property
     def running(self) -> Running:
