@@ -33,9 +33,9 @@ from faults.verdict import Verdict
 
 TOKEN_FILE_MAX = 1 << 21
 OUTPUT_LINES = 20
-PRELOADED = (
-    "not compiled with cxlemu cc, so preloaded: flushes and fences are seen, loads and stores only as pages that change"
-)
+PRELOADED = "not compiled with cxlemu cc, so preloaded: "
+ACCESSES = "each load and store of a pool faults, which is slow; --no-check is fast"
+PAGES = "flushes and fences are seen, loads and stores only as pages that change"
 
 
 def run(
@@ -104,8 +104,11 @@ def run(
     choices = [choice_of(body)] if body is not None else _choices(seeds, seed, worst_case)
     out = console()
     if followed := preloaded(command.words[0] for command in setting.commands):
-        _check_preloaded(followed[0], poison, lose_card, link_down)
-        out.print(f"# {', '.join(followed)}: {PRELOADED}", style="yellow", markup=False)
+        by_access = check and not free
+        if not by_access:
+            _check_preloaded(followed[0], poison, lose_card, link_down)
+        how = PRELOADED + (ACCESSES if by_access else PAGES)
+        out.print(f"# {', '.join(followed)}: {how}", style="yellow", markup=False)
     if len(choices) == 1:
         setting = replace(setting, show=json_file != Path("-"))
     with stops_exit():
@@ -134,8 +137,8 @@ def _check_hosts(flag: str, place: tuple[int, int] | None, hosts: int) -> None:
 def _check_preloaded(name: str, *failing: tuple[int, int] | None) -> None:
     if any(failing):
         raise ArgumentError(
-            f"{name} was not compiled with cxlemu cc: its loads are not seen, so --poison, --lose-card and --link-down "
-            "cannot make them fail"
+            f"{name} was not compiled with cxlemu cc: with --no-check or --free its loads are not seen, so --poison, "
+            "--lose-card and --link-down cannot make them fail"
         )
 
 

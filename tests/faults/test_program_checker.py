@@ -495,6 +495,17 @@ def test_one_mistake_in_a_legal_plan_is_found_in_every_order(seed: int, mistake:
     assert kinds & expected
 
 
+def test_a_store_that_goes_on_is_not_newer_than_what_came_over_its_first_words() -> None:
+    """As a loop does whose vectors do not lie on words: two of its stores change one word in turns."""
+    s = Stream("A")
+    s.store("A", X, bytes(range(1, 17)), "even")
+    s.store("A", X + 12, bytes(range(1, 17)), "odd")
+    s.store("A", X + 32, bytes(range(1, 17)), "even")
+    s.load("A", X + 8, 8)
+    s.publish("A", X, LINE)
+    assert s.finish() == set()
+
+
 def test_sixteen_hosts_share_a_line() -> None:
     names = "ABCDEFGHIJKLMNOP"
     s = Stream(*names)

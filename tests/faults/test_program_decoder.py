@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cxlemu import _native
-from tests.helpers.x86 import KINDS, ROOT, Line, Probe, disassembly, kind_of, loaded_files
+from tests.helpers.x86 import KINDS, ROOT, Line, Probe, disassembly, kind_of, loaded_files, operand_bytes
 
 pytestmark = [
     pytest.mark.skipif(
@@ -144,6 +144,28 @@ def test_the_machines_extension_is_decoded_and_searched_as_objdump_does(probe: P
     assert unlocked == {address: kind for address, kind in found.items() if kind != "locked"}
 
 
+# Of no interest: what accesses nothing, or the run follows in other ways; objdump shows prefixes as words of their own.
+NO_ACCESS = ("lea", "nop", "prefetch", "clflush", "clwb", "bnd", "data16", "cs", "ud")
+
+
+def compare_operands(probe: Probe, file: Path) -> tuple[int, list[tuple[Line, int]]]:
+    """How many memory operands a file names, and those whose size the decoder takes for another one."""
+    lines = list(disassembly(file, "-M", "intel"))
+    code = np.frombuffer(b"".join(line.code for line in lines) + bytes(16), np.uint8)
+    ends = np.cumsum([len(line.code) for line in lines])
+    ours = probe.operands(code, np.concatenate([[0], ends[:-1]]).astype(np.int64))
+    named = [(line, int(its)) for line, its in zip(lines, ours, strict=True) if operand_bytes(line.text)]
+    named = [(line, its) for line, its in named if not line.text.startswith(NO_ACCESS)]
+    return len(named), [(line, its) for line, its in named if its != operand_bytes(line.text)]
+
+
+@needs_objdump
+def test_operands_of_the_machines_extension_have_the_sizes_that_objdump_names(probe: Probe) -> None:
+    assert _native.__file__
+    named, differ = compare_operands(probe, Path(_native.__file__))
+    assert named > 10_000 and differ == []
+
+
 def libraries() -> list[Path]:
     """Of this process: the interpreter, the C library, NumPy's extensions and what else is there."""
     import ssl  # noqa: F401, libcrypto has tables of constants among its code
@@ -166,6 +188,17 @@ def test_whole_libraries_are_decoded_and_searched_as_objdump_does(probe: Probe) 
             assert found == theirs, file
             assert compare(probe, lines) == [], file
     assert instructions > 1_000_000
+
+
+@pytest.mark.deep
+@needs_objdump
+def test_operands_of_whole_libraries_have_the_sizes_that_objdump_names(probe: Probe) -> None:
+    for file in libraries():
+        if file.name.startswith("libcrypto"):  # whose tables of constants objdump takes for code
+            continue
+        named, differ = compare_operands(probe, file)
+        halves = [line for line, _ in differ if line.code[0] == 0x62 and line.code[1] & 7 > 3]  # arithmetic of 16 bits
+        assert len(differ) == len(halves) and named > 10, (file, differ[:20])
 
 
 BEGINNINGS = ("", "66", "f2", "f3", "48", "66 48", "67", "f0", "0f", "66 0f", "f3 0f", "f2 0f", "0f 38", "66 0f 38")

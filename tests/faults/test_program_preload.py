@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from click.testing import CliRunner
 from cxlemu import program
 from cxlemu.cli import main
 from faults.programs.commands import parse_commands, parse_pools
+from faults.programs.judge import report_of
+from faults.programs.reports import text
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
 from faults.programs.run import run
 
@@ -46,15 +49,15 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
     return build
 
 
-def setting(words: str, pool: Path, size: str = "4M", **more: object) -> ExecSetting:
+def setting(words: str, pool: Path, size: str = "4M", check: bool = False, **more: object) -> ExecSetting:
     pools = parse_pools([f"{pool}={size}"])
-    return ExecSetting(parse_commands(words.split(), 2), pools, check=False, **more)  # type: ignore[arg-type]
+    return ExecSetting(parse_commands(words.split(), 2), pools, check=check, **more)  # type: ignore[arg-type]
 
 
-def queue(program: Path) -> ExecSetting:
+def queue(program: Path, **more: object) -> ExecSetting:
     pool = program.with_suffix(".pool")
     words = f"{program} {pool} new :: {program} {pool} produce : {program} {pool} consume"
-    return setting(words, pool, idle_budget=8_000)
+    return setting(words, pool, **{"idle_budget": 8_000, **more})  # type: ignore[arg-type]
 
 
 def failure(its: ExecSetting, choices: list[RunChoice]) -> RunResult | None:
@@ -102,17 +105,95 @@ def test_the_same_choice_is_the_same_trace(build: Build, choice: RunChoice) -> N
     assert len({(its.trace, its.steps) for its in runs}) == 1
 
 
+# --- each access ------------------------------------------------------------------------------------------------------
+
+
+def test_a_right_queue_is_quiet_when_each_access_is_judged(build: Build) -> None:
+    assert failure(queue(build("queue.c"), check=True), WORST + seeds(4)) is None
+
+
+@pytest.mark.deep
+def test_a_right_queue_is_quiet_for_fifty_seeds(build: Build) -> None:
+    assert failure(queue(build("queue.c"), check=True), seeds(50)) is None
+
+
+NAMED = {
+    1: ("not-flushed", "memcpy(e, &made", "memcpy(&got, e"),
+    2: ("fence-too-late", "memcpy(e, &made", "memcpy(&got, e"),
+    3: ("not-flushed", "q->produced = k + 1", "while (q->produced <= k)"),
+    4: ("not-flushed", "q->consumed = k + 1", "while (k - q->consumed"),
+    5: ("no-invalidate", "q->produced = k + 1", "while (q->produced <= k)"),
+    6: ("no-invalidate", "q->consumed = k + 1", "while (k - q->consumed"),
+    7: ("not-flushed", "q->slots = SLOTS", "if (q->magic != MAGIC"),
+    8: ("not-flushed", "q->magic = MAGIC", "if (q->magic != MAGIC"),
+    9: ("invalidated-early", "memcpy(e, &made", "memcpy(&got, e"),
+    10: ("invalidate-unfenced", "memcpy(e, &made", "memcpy(&got, e"),
+}
+
+
+@pytest.mark.parametrize("mistake", [pytest.param(n, marks=[] if n in (2, 10) else pytest.mark.deep) for n in NAMED])
+def test_a_mistake_is_named_with_the_lines_of_both_hosts(build: Build, mistake: int) -> None:
+    its = queue(build("queue.c", f"-DMISTAKE={mistake}"), check=True)
+    failed = failure(its, WORST)
+    assert failed is not None
+    found = report_of(its, [failed], (), ()).mistakes[0]
+    kind, store, load = NAMED[mistake]
+    source = (SOURCES / "queue.c").read_text().splitlines()
+    lines = {role: place.at for role, place in found.places.items()}
+    assert found.kind.name == kind
+    assert store in source[lines["store"].line - 1] and load in source[lines["access"].line - 1]
+    assert lines["store"].file.endswith("queue.c")
+
+
+def test_without_debug_information_the_functions_are_named(build: Build) -> None:
+    its = queue(build("queue.c", "-DMISTAKE=1", "-g0", "-fno-inline"), check=True)
+    failed = failure(its, WORST)
+    assert failed is not None
+    told = text(report_of(its, [failed], (), ()))
+    assert " in produce" in told and " in consume" in told and "+0x" in told
+
+
+CXX = ("g++", "clang++")
+FLAGS = ("-O0", "-O1", "-O2", "-O3 -mavx2")
+
+
+@pytest.mark.parametrize("flags", FLAGS)
+@pytest.mark.parametrize("compiler", CXX)
+@pytest.mark.deep(rows=lambda compiler, flags: (compiler, flags) != ("g++", "-O2"))
+def test_every_access_of_a_compiler_is_seen(tmp_path: Path, compiler: str, flags: str) -> None:
+    if not shutil.which(compiler):
+        pytest.skip(f"there is no {compiler}")
+    if "avx2" in flags and " avx2 " not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("no AVX2")
+    accesses, pool = tmp_path / "accesses", tmp_path / "pool"
+    words = [compiler, "-std=c++17", *flags.split(), f"-I{program.include_dir()}", str(SOURCES / "accesses.cc")]
+    subprocess.run([*words, "-o", accesses], check=True, timeout=120)
+    its = setting(f"{accesses} {pool} store :: @1 {accesses} {pool} load", pool, check=True)
+    for choice in (RunChoice(None, 2), RunChoice(4, 4)):
+        result = run(its, choice)
+        assert [one.output for one in result.exits] == ["", ""]
+        assert result.ending is RunEnding.ENDED and result.unannounced == 0 and result.findings == []
+
+
+@pytest.mark.parametrize("choice", [RunChoice(None, 0), RunChoice(3, 3)], ids=str)
+def test_the_same_choice_is_the_same_trace_of_accesses(build: Build, choice: RunChoice) -> None:
+    runs = [run(queue(build("queue.c"), check=True), choice) for _ in range(4)]
+    assert len({(its.trace, its.steps) for its in runs}) == 1
+
+
 # --- instructions -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("flags", [("-fPIE", "-pie"), ("-fno-PIE", "-no-pie")], ids=["pie", "no-pie"])
 @pytest.mark.parametrize("choice", [RunChoice(None, 0), RunChoice(1, 1)], ids=str)
+@pytest.mark.parametrize("check", [False, True], ids=["pages", "accesses"])
 def test_each_form_does_what_it_does_untouched(
-    build: Build, flags: tuple[str, ...], choice: RunChoice, tmp_path: Path
+    build: Build, flags: tuple[str, ...], choice: RunChoice, check: bool, tmp_path: Path
 ) -> None:
     forms = build("forms.c", "-O1", "-mclwb", "-mcx16", *flags)
     alone = subprocess.run([forms, tmp_path / "file"], capture_output=True, text=True, check=False)
-    result = run(setting(f"{forms} {tmp_path / 'pool'}", tmp_path / "pool"), choice)
+    result = run(setting(f"{forms} {tmp_path / 'pool'}", tmp_path / "pool", check=check), choice)
+    assert result.unannounced == 0
     assert alone.stdout == "all forms are right\n"
     assert [(its.code, its.output) for its in result.exits] == [(0, alone.stdout)]
     assert result.steps > 50  # those on the pool are steps
@@ -122,11 +203,12 @@ def test_each_form_does_what_it_does_untouched(
 
 
 @pytest.mark.parametrize("choice", [RunChoice(None, 1), RunChoice(2, 2)], ids=str)
-def test_what_programs_do_around_a_pool(build: Build, choice: RunChoice, tmp_path: Path) -> None:
+@pytest.mark.parametrize("check", [False, True], ids=["pages", "accesses"])
+def test_what_programs_do_around_a_pool(build: Build, choice: RunChoice, check: bool, tmp_path: Path) -> None:
     around, late = build("surroundings.c", "-mclwb"), build("late.c", "-shared", "-fPIC")
     pool = tmp_path / "pool"
     words = f"{around} {pool} {late} first :: @1 {around} {pool} after"
-    result = run(setting(words, pool, "64M"), choice)
+    result = run(setting(words, pool, "64M", check), choice)
     assert [its.code for its in result.exits] == [0, 0]
     said = "".join(its.output for its in result.exits)
     assert "handles SIGTRAP itself" in said
@@ -144,8 +226,11 @@ def python_pages(pool: Path, how: str) -> ExecSetting:
     return setting(f"{script} new {how} :: {script} write {how} : {script} read {how}", pool)
 
 
-def test_an_unmodified_python_is_followed(tmp_path: Path) -> None:
-    result = run(python_pages(tmp_path / "pool", "flush"), RunChoice(1, 1))
+@pytest.mark.parametrize("check", [False, True], ids=["pages", "accesses"])
+def test_an_unmodified_python_is_followed(check: bool, tmp_path: Path) -> None:
+    its = replace(python_pages(tmp_path / "pool", "flush"), check=check)
+    result = run(its, RunChoice(1, 1))
+    assert result.findings == []
     assert [(its.code, its.output) for its in result.exits] == [(0, ""), (0, ""), (0, "")]
 
 
@@ -159,6 +244,14 @@ def test_a_header_that_is_msynced_and_not_flushed_is_not_there(tmp_path: Path) -
     failed = failure(python_pages(tmp_path / "pool", "msync"), WORST + seeds(10))
     assert failed is not None
     assert any("the header is 0" in its.output for its in failed.exits)
+
+
+@pytest.mark.deep
+def test_a_header_that_is_msynced_and_not_flushed_is_named(tmp_path: Path) -> None:
+    its = replace(python_pages(tmp_path / "pool", "msync"), check=True)
+    failed = failure(its, WORST)
+    assert failed is not None
+    assert "msync" in {found.kind.name for found in report_of(its, [failed], (), ()).mistakes}
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -181,6 +274,8 @@ def test_the_command_refuses_what_it_could_not_follow(build: Build, tmp_path: Pa
 
 @pytest.mark.parametrize("flag", ["--poison=64@9", "--lose-card=0@9", "--link-down=0@9"])
 def test_the_command_refuses_what_only_loads_that_are_seen_could_show(build: Build, flag: str, tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, f"exec --pool {tmp_path / 'pool'}=4M {flag} -- {build('queue.c')}".split())
+    done = CliRunner().invoke(
+        main, f"exec --pool {tmp_path / 'pool'}=4M --no-check {flag} -- {build('queue.c')}".split()
+    )
     assert done.exit_code == 2
     assert "its loads are not seen" in done.output.replace("\n", " ")

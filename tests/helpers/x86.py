@@ -13,7 +13,10 @@ import numpy as np
 
 ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "faults/programs/native"
-SOURCES = [*(NATIVE / f"{name}.c" for name in ("x86", "functions", "scan")), ROOT / "tests/helpers/native/x86_probe.c"]
+SOURCES = [
+    *(NATIVE / f"{name}.c" for name in ("x86", "x86_access", "functions", "scan")),
+    ROOT / "tests/helpers/native/x86_probe.c",
+]
 KINDS = ("other", "clflush", "clflushopt", "clwb", "sfence", "mfence", "lfence", "locked", "nt store")  # enum x86_kind
 
 
@@ -66,6 +69,14 @@ class Probe:
         self._native.probe_decode(pointers[0], sizes[0], pointers[1], sizes[1], *pointers[2:])
         return found
 
+    def operands(self, code: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """How many bytes the memory operands of the instructions at ``starts`` have, 0 without one: uint8."""
+        found = np.zeros(len(starts), np.uint8)
+        pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (code, starts, found)]
+        sizes = ctypes.c_int64(len(code)), ctypes.c_int64(len(starts))
+        self._native.probe_access(pointers[0], sizes[0], pointers[1], sizes[1], pointers[2])
+        return found
+
     def scan(self, file: Path, locked: bool = True, room: int = 1 << 16) -> tuple[dict[int, str], ScanCount]:
         """The sites of a library that this process has loaded: address in the file -> kind."""
         addresses, kinds, count = np.zeros(room, np.uint64), np.zeros(room, np.uint8), ScanCount()
@@ -114,6 +125,16 @@ def disassembly(file: Path, *options: str) -> Iterator[Line]:
                     line = Line(line.address + 1, line.code[1:], line.text)
                 yield line
     assert objdump.returncode == 0
+
+
+OPERANDS = {"BYTE": 1, "WORD": 2, "DWORD": 4, "QWORD": 8, "TBYTE": 10, "XMMWORD": 16, "YMMWORD": 32, "ZMMWORD": 64}
+OPERAND = re.compile(r"\b(\w+) (?:PTR|BCST) ")
+
+
+def operand_bytes(text: str) -> int:
+    """Of the memory operand, from objdump's words in Intel's syntax; 0: it has none, or objdump names no size."""
+    match = OPERAND.search(text)
+    return OPERANDS.get(match[1], 0) if match else 0
 
 
 PREFIXES = r"(?:(?:rex[.\w]*|data16|addr32|cs|ds|es|ss|fs|gs|repz?|repnz|bnd|notrack|xacquire|xrelease) )*"

@@ -40,13 +40,13 @@ static void move_bytes(void *to, const void *from, size_t nbytes) {
 }
 
 static void *moved(void *to, const void *from, size_t nbytes, const void *pc) {
-    if (!UNTOUCHED(from)) prog_load(from, nbytes, pc);
+    if (!UNTOUCHED(from)) prog_load(from, nbytes, pc), from = reachable(from);
     if (UNTOUCHED(to)) {
         move_bytes(to, from, nbytes);
         return to;
     }
     prog_store(to, nbytes, pc);
-    move_bytes(to, from, nbytes);
+    move_bytes(reachable(to), from, nbytes);
     return to;
 }
 
@@ -67,9 +67,10 @@ PROGRAM_EXPORT void *__memmove_chk(void *to, const void *from, size_t nbytes, si
 }
 
 static void *filled(void *at, int byte, size_t nbytes, const void *pc) {
-    if (!UNTOUCHED(at)) prog_store(at, nbytes, pc);
-    if (__builtin_expect(resolved, 1)) return real_memset()(at, byte, nbytes);
-    for (size_t k = 0; k < nbytes; k++) ((volatile uint8_t *)at)[k] = (uint8_t)byte;
+    void *into = at;
+    if (!UNTOUCHED(at)) prog_store(at, nbytes, pc), into = reachable(at);
+    if (__builtin_expect(resolved, 1)) real_memset()(into, byte, nbytes);
+    for (size_t k = 0; !resolved && k < nbytes; k++) ((volatile uint8_t *)into)[k] = (uint8_t)byte;
     return at;
 }
 PROGRAM_EXPORT void *memset(void *at, int byte, size_t nbytes) { return filled(at, byte, nbytes, HERE); }
@@ -93,7 +94,7 @@ static size_t length_in_pool(const char *text, size_t most, const void *pc) {
         if (piece > most - begin) piece = most - begin;
         prog_load(text + begin, piece, pc);
         for (size_t k = 0; k < piece; k++)
-            if (((const volatile char *)text)[begin + k] == 0) return begin + k;
+            if (((const volatile char *)reachable(text))[begin + k] == 0) return begin + k;
         begin += piece;
     }
     return most;
@@ -118,36 +119,41 @@ REAL(int, memcmp, const void *, const void *, size_t)
 static int compared(const void *a, const void *b, size_t nbytes, const void *pc) {
     if (!UNTOUCHED(a)) prog_load(a, nbytes, pc);
     if (!UNTOUCHED(b)) prog_load(b, nbytes, pc);
-    return real_memcmp()(a, b, nbytes);
+    return real_memcmp()(reachable(a), reachable(b), nbytes);
 }
 PROGRAM_EXPORT int memcmp(const void *a, const void *b, size_t nbytes) { return compared(a, b, nbytes, HERE); }
 PROGRAM_EXPORT int bcmp(const void *a, const void *b, size_t nbytes) { return compared(a, b, nbytes, HERE); }
 
+/* What was found in the image, as the program names it. */
+static void *back(const void *found, const void *at) {
+    return found ? (uint8_t *)(uintptr_t)at + ((const uint8_t *)found - (const uint8_t *)reachable(at)) : NULL;
+}
+
 REAL(void *, memchr, const void *, int, size_t)
 PROGRAM_EXPORT void *memchr(const void *at, int byte, size_t nbytes) {
     if (!UNTOUCHED(at)) prog_load(at, nbytes, HERE);
-    return real_memchr()(at, byte, nbytes);
+    return back(real_memchr()(reachable(at), byte, nbytes), at);
 }
 
 REAL(int, strcmp, const char *, const char *)
 PROGRAM_EXPORT int strcmp(const char *a, const char *b) {
     look(a, SIZE_MAX, HERE), look(b, SIZE_MAX, HERE);
-    return real_strcmp()(a, b);
+    return real_strcmp()(reachable(a), reachable(b));
 }
 REAL(int, strncmp, const char *, const char *, size_t)
 PROGRAM_EXPORT int strncmp(const char *a, const char *b, size_t most) {
     look(a, most, HERE), look(b, most, HERE);
-    return real_strncmp()(a, b, most);
+    return real_strncmp()(reachable(a), reachable(b), most);
 }
 REAL(char *, strchr, const char *, int)
 PROGRAM_EXPORT char *strchr(const char *text, int byte) {
     look(text, SIZE_MAX, HERE);
-    return real_strchr()(text, byte);
+    return back(real_strchr()(reachable(text), byte), text);
 }
 REAL(char *, strdup, const char *)
 PROGRAM_EXPORT char *strdup(const char *text) {
     look(text, SIZE_MAX, HERE);
-    return real_strdup()(text);
+    return real_strdup()(reachable(text));
 }
 
 /* --- those that write strings ------------------------------------------------------------------------------------------ */

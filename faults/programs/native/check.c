@@ -108,6 +108,13 @@ static unsigned changed(const check_touch *t, unsigned words, const uint8_t *bef
     return found;
 }
 
+/* Nothing else was stored over it since: to be as old as what comes now would make it newer than that. */
+static bool holds_all(const check_copy *copy, uint32_t number, unsigned words) {
+    for (int word = 0; word < LINE_WORDS; word++)
+        if (words >> word & 1 && held(copy->cached, word) != number) return false;
+    return true;
+}
+
 /* The write that this store belongs to: the thread's last one, if it goes on at the same place, else a new one. */
 static uint32_t write_number(const check_touch *t, unsigned words, unsigned state) {
     check_thread *thread = thread_of(t->step);
@@ -118,7 +125,7 @@ static uint32_t write_number(const check_touch *t, unsigned words, unsigned stat
             const uint32_t number = held(copy->cached, word);
             const check_write *w = line_write(t->line, number);
             if (w && w->host == t->step->host && w->thread == t->step->thread && w->site == t->step->site &&
-                !w->state && !(w->words & words))
+                !w->state && !(w->words & words) && holds_all(copy, number, w->words))
                 return number;
         }
     const uint32_t number = line_add(t->line);

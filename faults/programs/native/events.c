@@ -261,6 +261,7 @@ static void bus_error(program_self *me, const pool_range *r, const void *at, int
     info.si_addr = (uint8_t *)(uintptr_t)at + (line * LINE_BYTES > r->offset ? line * LINE_BYTES - r->offset : 0);
     turn_progress(me->thread, true);
     step_end(me);
+    me->failed++;
     syscall(SYS_rt_tgsigqueueinfo, getpid(), (pid_t)syscall(SYS_gettid), SIGBUS, &info);
 }
 
@@ -342,7 +343,7 @@ PROGRAM_EXPORT void prog_nt_store(void *at, const void *bytes, size_t nbytes, co
     pool_range r;
     program_self *me = self_here();
     if (!range_in_pool(at, nbytes, &r) || !step_begin(me)) {
-        memcpy(at, bytes, nbytes);
+        memcpy(reachable(at), bytes, nbytes);
         return;
     }
     program_step step = step_of(me, STEP_NT_STORE, &r, pc);

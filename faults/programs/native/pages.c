@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "pages.h"
-#include "program.h"
 #include "real.h"
+#include "self.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -54,9 +54,14 @@ static page_mapping *mapping_at(const uint8_t *at) {
     return NULL;
 }
 
+bool pages_allow(const void *at, bool writes) {
+    const page_mapping *m = mapping_at(at);
+    return m && m->prot & (writes ? PROT_WRITE : PROT_READ | PROT_WRITE);
+}
+
 bool pages_fault(void *at, bool writes) {
+    if (!pages_allow(at, writes)) return false;
     page_mapping *m = mapping_at(at);
-    if (!m || !(m->prot & (writes ? PROT_WRITE : PROT_READ | PROT_WRITE))) return false;
     /* If it is here already, another thread was faster. */
     open_chunk(m, (size_t)((uint8_t *)at - m->at) / m->chunk);
     return true;
@@ -64,6 +69,7 @@ bool pages_fault(void *at, bool writes) {
 
 void pages_touch(const void *at, size_t nbytes) {
     const uint8_t *first = at;
+    if (pools_closed) return;
     for (int k = 0; k < MAPPINGS_ROOM; k++) {
         page_mapping *m = &known[k];
         if (!m->nbytes || first >= m->at + m->nbytes || first + nbytes <= m->at) continue;
@@ -91,6 +97,10 @@ static void unmapped(uint8_t *at, size_t nbytes);
 static void mapped(int pool, int64_t offset, uint8_t *at, size_t nbytes, int prot) {
     unmapped(at, nbytes); /* what was there before, with MAP_FIXED */
     page_mapping *m = free_entry();
+    if (pools_closed) {
+        *m = (page_mapping){.at = at, .nbytes = nbytes, .offset = offset, .pool = pool, .prot = prot};
+        return;
+    }
     const size_t chunk = chunk_bytes(nbytes);
     uint8_t *opened = calloc((nbytes + chunk - 1) / chunk, 1);
     if (!opened) {
@@ -121,7 +131,14 @@ REAL(int, mprotect, void *, size_t, int)
 
 /* Pages that are not here yet must not become accessible. */
 PROGRAM_EXPORT int mprotect(void *at, size_t nbytes, int prot) {
-    if (program_pages_now && prog_in_pool(at, nbytes)) pages_touch(at, nbytes);
+    pool_range range;
+    if (program_pages_now && range_in_pool(at, nbytes, &range)) {
+        if (pools_closed) {
+            mapped(range.pool, range.offset, at, (nbytes + PAGE - 1) / PAGE * PAGE, prot);
+            return 0;
+        }
+        pages_touch(at, nbytes);
+    }
     return real_mprotect()(at, nbytes, prot);
 }
 

@@ -314,13 +314,13 @@ PROGRAM_EXPORT ssize_t pread(int file, void *into, size_t nbytes, off_t at) {
     const int pool = self ? pool_of_file(file) : -1;
     if (pool >= 0) return file_moved(pool, file, into, nbytes, at, false);
     if (mapping_count) prog_system_writes(into, nbytes, HERE);
-    return real_pread()(file, into, nbytes, at);
+    return real_pread()(file, reachable(into), nbytes, at);
 }
 PROGRAM_EXPORT ssize_t pwrite(int file, const void *from, size_t nbytes, off_t at) {
     const int pool = self ? pool_of_file(file) : -1;
     if (pool >= 0) return file_moved(pool, file, (void *)(uintptr_t)from, nbytes, at, true);
     if (mapping_count) prog_system_reads(from, nbytes, HERE);
-    return real_pwrite()(file, from, nbytes, at);
+    return real_pwrite()(file, reachable(from), nbytes, at);
 }
 PROGRAM_EXPORT ssize_t pread64(int file, void *into, size_t nbytes, off64_t at) {
     return pread(file, into, nbytes, at);
@@ -341,35 +341,35 @@ PROGRAM_EXPORT ssize_t read(int file, void *into, size_t nbytes) {
     if (pool >= 0) return file_streamed(pool, file, into, nbytes, false);
     if (self) prog_wait_readable(file);
     if (mapping_count) prog_system_writes(into, nbytes, HERE);
-    return real_read()(file, into, nbytes);
+    return real_read()(file, reachable(into), nbytes);
 }
 PROGRAM_EXPORT ssize_t write(int file, const void *from, size_t nbytes) {
     const int pool = self ? pool_of_file(file) : -1;
     if (pool >= 0) return file_streamed(pool, file, (void *)(uintptr_t)from, nbytes, true);
     if (mapping_count) prog_system_reads(from, nbytes, HERE);
-    return real_write()(file, from, nbytes);
+    return real_write()(file, reachable(from), nbytes);
 }
 
 REAL(size_t, fread, void *, size_t, size_t, FILE *)
 PROGRAM_EXPORT size_t fread(void *restrict into, size_t size, size_t count, FILE *restrict file) {
     if (mapping_count) prog_system_writes(into, size * count, HERE);
-    return real_fread()(into, size, count, file);
+    return real_fread()(reachable(into), size, count, file);
 }
 REAL(size_t, fwrite, const void *, size_t, size_t, FILE *)
 PROGRAM_EXPORT size_t fwrite(const void *restrict from, size_t size, size_t count, FILE *restrict file) {
     if (mapping_count) prog_system_reads(from, size * count, HERE);
-    return real_fwrite()(from, size, count, file);
+    return real_fwrite()(reachable(from), size, count, file);
 }
 REAL(ssize_t, recv, int, void *, size_t, int)
 PROGRAM_EXPORT ssize_t recv(int file, void *into, size_t nbytes, int flags) {
     if (self) prog_wait_readable(file);
     if (mapping_count) prog_system_writes(into, nbytes, HERE);
-    return real_recv()(file, into, nbytes, flags);
+    return real_recv()(file, reachable(into), nbytes, flags);
 }
 REAL(ssize_t, send, int, const void *, size_t, int)
 PROGRAM_EXPORT ssize_t send(int file, const void *from, size_t nbytes, int flags) {
     if (mapping_count) prog_system_reads(from, nbytes, HERE);
-    return real_send()(file, from, nbytes, flags);
+    return real_send()(file, reachable(from), nbytes, flags);
 }
 
 static void vector_step(const struct iovec *parts, int count, bool stores, const void *pc) {
@@ -378,13 +378,21 @@ static void vector_step(const struct iovec *parts, int count, bool stores, const
         else prog_system_reads(parts[k].iov_base, parts[k].iov_len, pc);
     }
 }
+/* The parts as this library reaches them; too many go as they are. */
+enum { PARTS = 1024 };
+#define REACHABLE(parts, count) \
+    reachable_parts(parts, count, pools_closed &&count <= PARTS ? (struct iovec[PARTS]){{0}} : NULL)
+static const struct iovec *reachable_parts(const struct iovec *parts, int count, struct iovec *room) {
+    for (int k = 0; room && k < count; k++) room[k] = (struct iovec){reachable(parts[k].iov_base), parts[k].iov_len};
+    return room ? room : parts;
+}
 REAL(ssize_t, readv, int, const struct iovec *, int)
 PROGRAM_EXPORT ssize_t readv(int file, const struct iovec *parts, int count) {
     vector_step(parts, count, true, HERE);
-    return real_readv()(file, parts, count);
+    return real_readv()(file, REACHABLE(parts, count), count);
 }
 REAL(ssize_t, writev, int, const struct iovec *, int)
 PROGRAM_EXPORT ssize_t writev(int file, const struct iovec *parts, int count) {
     vector_step(parts, count, false, HERE);
-    return real_writev()(file, parts, count);
+    return real_writev()(file, REACHABLE(parts, count), count);
 }

@@ -1,7 +1,7 @@
 /* A process that was not recompiled joins a run: its code is patched, also what it loads later. */
 #define _GNU_SOURCE
-#include "area.h"
 #include "pages.h"
+#include "self.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +30,9 @@ static void tell(void) {
 }
 
 void preload_begin(void) {
-    here.area->pages_hosts |= UINT64_C(1) << here.host;
+    const program_options *options = &here.area->options;
+    pools_closed = options->check && !options->free_running; /* threads side by side would miss each other's faults */
+    if (!pools_closed) here.area->pages_hosts |= UINT64_C(1) << here.host;
     pages_begin();
     traps_begin();
     following = true;

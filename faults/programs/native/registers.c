@@ -16,6 +16,8 @@ static uint64_t general(const ucontext_t *context, int number) {
     return (uint64_t)context->uc_mcontext.gregs[GENERAL[number & 15]];
 }
 
+int registers_index(int number) { return GENERAL[number & 15]; }
+
 static uint64_t segment_base(uint8_t prefix) {
     uint64_t base = 0;
     if (prefix) syscall(SYS_arch_prctl, prefix == 0x64 ? ARCH_GET_FS : ARCH_GET_GS, &base);

@@ -9,6 +9,9 @@
 /* The address that the instruction's memory operand names. `next`: where the code goes on after it. */
 uintptr_t registers_address(const ucontext_t *context, const x86_instruction *instruction, uintptr_t next);
 
+/* Which of a signal's saved registers a number of machine code is. */
+int registers_index(int number);
+
 /* Where an NT_STORE stores. */
 uintptr_t registers_target(const ucontext_t *context, const x86_instruction *instruction, uintptr_t next);
 

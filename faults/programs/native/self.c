@@ -16,6 +16,8 @@ mapping mappings[MAPPINGS];
 int mapping_count;
 uintptr_t pools_from, pools_to;
 
+bool pools_closed;
+
 static bool joined;
 static int joined_pid, exit_status;
 
@@ -70,6 +72,12 @@ bool range_in_pool(const void *at, size_t nbytes, pool_range *found) {
         return true;
     }
     return false;
+}
+
+void *in_image(const void *at) {
+    pool_range r;
+    if (!range_in_pool(at, 1, &r)) return (void *)(uintptr_t)at;
+    return image_of(here.host, r.pool)->cache.data + r.offset;
 }
 
 /* --- processes ------------------------------------------------------------------------------------------------------- */

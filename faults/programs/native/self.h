@@ -32,6 +32,7 @@ typedef struct {
     int64_t nt_count, nt_room;
     const void *callers[CALLERS];
     uint32_t depth, spins;
+    uint32_t failed; /* accesses that ended in a SIGBUS */
     struct {
         const void *pc, *caller;
         program_site site;
@@ -61,10 +62,19 @@ typedef struct {
     int64_t offset, nbytes;
 } pool_range;
 bool range_in_pool(const void *at, size_t nbytes, pool_range *found);
+
+/* Mappings of pools are closed to the program, so that its accesses fault: this library looks at the image instead. */
+extern bool pools_closed;
+void *in_image(const void *at);
+
 bool mapping_add(int pool, int64_t offset, uint8_t *at, size_t nbytes);
 void mapping_remove(uint8_t *at, size_t nbytes);
 
 static inline bool outside_pools(const void *at) { return (uintptr_t)at - pools_from >= pools_to - pools_from; }
+
+static inline void *reachable(const void *at) {
+    return __builtin_expect(pools_closed, 0) && !outside_pools(at) ? in_image(at) : (void *)(uintptr_t)at;
+}
 
 /* The run that CXLEMU_PROGRAM_RUN names, joined when the program first opens a pool. False: there is none. */
 bool process_join(void);

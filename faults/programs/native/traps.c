@@ -4,8 +4,9 @@
 #if defined(__x86_64__)
 
 #include "pages.h"
+#include "access.h"
 #include "patch.h"
-#include "program.h"
+#include "self.h"
 #include "registers.h"
 #include "signals.h"
 
@@ -14,18 +15,20 @@
 
 enum { ZERO_FLAG = 0x40 };
 
-/* A locked instruction between its two traps: what it changes, and what signals the program had blocked. */
+/* A locked instruction between its two traps: what it changes. */
 static _Thread_local struct {
     void *at;
-    sigset_t mask;
 } locked;
+
+/* What events take for a place: the address that a call at the place would return to. */
+#define PC(site) ((site)->at + 1)
 
 static void go_on(ucontext_t *context, const void *at) { context->uc_mcontext.gregs[REG_RIP] = (greg_t)(uintptr_t)at; }
 
 /* Outside of every pool it is executed as it stands: an address that leads nowhere faults as it does without us. */
 static const uint8_t *flush(const patch_site *site, const void *at, const uint8_t *next) {
     const enum x86_kind kind = site->instruction.kind;
-    prog_flush(at, kind == X86_CLWB ? FLUSH_KEEP : kind == X86_CLFLUSH ? FLUSH_DROP_ORDERED : FLUSH_DROP, site->at);
+    prog_flush(at, kind == X86_CLWB ? FLUSH_KEEP : kind == X86_CLFLUSH ? FLUSH_DROP_ORDERED : FLUSH_DROP, PC(site));
     return prog_in_pool(at, 1) ? next : patch_aside(site);
 }
 
@@ -38,7 +41,7 @@ static const uint8_t *store(const patch_site *site, ucontext_t *context, const u
         return patch_aside(site);
     for (size_t from = 0, to; from < instruction->nbytes; from = to) {
         for (to = from + 1; to < instruction->nbytes && stored[to] == stored[from];) to++;
-        if (stored[from]) prog_nt_store(at + from, bytes + from, to - from, site->at);
+        if (stored[from]) prog_nt_store(at + from, bytes + from, to - from, PC(site));
     }
     return next;
 }
@@ -47,22 +50,21 @@ static const uint8_t *store(const patch_site *site, ucontext_t *context, const u
 static const uint8_t *lock(const patch_site *site, ucontext_t *context, const uint8_t *next) {
     locked.at = (void *)registers_address(context, &site->instruction, (uintptr_t)next);
     if (!prog_in_pool(locked.at, site->instruction.nbytes)) {
-        prog_fence(FENCE_LOCKED, site->at);
+        prog_fence(FENCE_LOCKED, PC(site));
         return patch_aside(site);
     }
     pages_touch(locked.at, site->instruction.nbytes);
-    prog_rmw_begin(locked.at, site->instruction.nbytes, site->at);
-    locked.mask = context->uc_sigmask;
-    sigfillset(&context->uc_sigmask);
-    sigdelset(&context->uc_sigmask, SIGTRAP);
-    sigdelset(&context->uc_sigmask, SIGSEGV);
+    const uint32_t failed = self ? self->failed : 0;
+    prog_rmw_begin(locked.at, site->instruction.nbytes, PC(site));
+    if (self && self->failed != failed) return site->at; /* a SIGBUS comes first */
+    access_open(context, patch_aside(site), &site->instruction, locked.at);
     return patch_stopping(site);
 }
 
 static const uint8_t *unlock(const patch_site *site, ucontext_t *context, const uint8_t *next) {
     const bool wrote = !site->instruction.compares || context->uc_mcontext.gregs[REG_EFL] & ZERO_FLAG;
-    prog_rmw_end(locked.at, site->instruction.nbytes, wrote, site->at);
-    context->uc_sigmask = locked.mask;
+    access_close(context);
+    prog_rmw_end(locked.at, site->instruction.nbytes, wrote, PC(site));
     return next;
 }
 
@@ -73,9 +75,9 @@ static const uint8_t *follow(const patch_site *site, ucontext_t *context) {
     case X86_CLFLUSHOPT:
     case X86_CLWB:
         return flush(site, (const void *)registers_address(context, &site->instruction, (uintptr_t)next), next);
-    case X86_SFENCE: prog_fence(FENCE_STORES, site->at); return next;
-    case X86_LFENCE: prog_fence(FENCE_LOADS, site->at); return next;
-    case X86_MFENCE: prog_fence(FENCE_FULL, site->at); return next;
+    case X86_SFENCE: prog_fence(FENCE_STORES, PC(site)); return next;
+    case X86_LFENCE: prog_fence(FENCE_LOADS, PC(site)); return next;
+    case X86_MFENCE: prog_fence(FENCE_FULL, PC(site)); return next;
     case X86_NT_STORE: return store(site, context, next);
     default: return lock(site, context, next);
     }
@@ -90,7 +92,7 @@ static void on_trap(int number, siginfo_t *info, void *raw) {
         const uint8_t *next = site->at + site->instruction.length;
         go_on(context, aside ? unlock(site, context, next) : follow(site, context));
         __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    } else {
+    } else if (info->si_code != TRAP_TRACE || !access_trap(context)) {
         signals_pass_on(number, info, raw);
     }
     errno = saved;
@@ -99,9 +101,11 @@ static void on_trap(int number, siginfo_t *info, void *raw) {
 static void on_fault(int number, siginfo_t *info, void *raw) {
     const int saved = errno;
     enum { WRITES = 2 }; /* in the processor's error code */
-    const ucontext_t *context = raw;
+    ucontext_t *context = raw;
     const bool writes = context->uc_mcontext.gregs[REG_ERR] & WRITES;
-    if (info->si_code != SEGV_ACCERR || !pages_fault(info->si_addr, writes)) signals_pass_on(number, info, raw);
+    const bool ours = info->si_code == SEGV_ACCERR &&
+                      (pools_closed ? access_fault(info, context) : pages_fault(info->si_addr, writes));
+    if (!ours) signals_pass_on(number, info, raw);
     errno = saved;
 }
 

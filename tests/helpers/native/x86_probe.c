@@ -1,6 +1,7 @@
 /* The decoder over bytes of a file, and the scan of modules that this process has loaded, for tests through ctypes. */
 #define _GNU_SOURCE
 #include "scan.h"
+#include "x86_access.h"
 
 #include <string.h>
 
@@ -69,4 +70,14 @@ int64_t probe_functions(const uint8_t *image, int64_t nbytes, int64_t table_at, 
     scanned = scan_module(&module, true, note, &p);
     *count = scanned.table;
     return scanned.table.functions;
+}
+
+/* Bytes of the memory operands at `starts`, 0 where there are none. */
+void probe_access(const uint8_t *code, int64_t nbytes, const int64_t *starts, int64_t count, uint8_t *operands) {
+    for (int64_t k = 0; k < count; k++) {
+        x86_instruction instruction;
+        if (!x86_decode(code + starts[k], (size_t)(nbytes - starts[k]), &instruction)) continue;
+        const x86_access access = x86_access_of(code + starts[k], &instruction);
+        operands[k] = instruction.has_memory || access.string ? access.nbytes : 0;
+    }
 }

@@ -1,0 +1,176 @@
+#define _GNU_SOURCE
+#include "access.h"
+
+#if defined(__x86_64__)
+
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "pages.h"
+#include "registers.h"
+#include "self.h"
+#include "x86_access.h"
+
+enum { PAGE = 4096, WRITES = 2, TRAP_FLAG = 0x100, DIRECTION_FLAG = 0x400, ZERO_FLAG = 0x40 };
+enum { PAGES = 32 }; /* that an instruction touches at most: a gather of 16 elements, each across two */
+enum { STRING_SOURCE = REG_RSI, STRING_TARGET = REG_RDI };
+
+/* Between an access and the trap behind it. */
+static _Thread_local struct {
+    bool open, counted; /* counted: a locked instruction, whose step ends with it */
+    int base; /* the register that leads elsewhere, -1 for none */
+    greg_t kept;
+    uintptr_t page[PAGES]; /* or these are open */
+    int pages;
+    sigset_t mask;
+    struct {
+        void *at;
+        const void *pc;
+        uint8_t nbytes;
+        bool compares;
+    } locked;
+} now __attribute__((tls_model("initial-exec")));
+
+static greg_t *reg(ucontext_t *context, int number) { return &context->uc_mcontext.gregs[number]; }
+
+/* --- opening and closing --------------------------------------------------------------------------------------------- */
+
+static void lead_elsewhere(ucontext_t *context, const x86_instruction *instruction, const x86_access *access,
+                           void *at) {
+    greg_t *base = reg(context, registers_index(instruction->memory.base));
+    now.base = access->replaces_base ? -1 : registers_index(instruction->memory.base);
+    now.kept = *base;
+    *base += (greg_t)((uintptr_t)reachable(at) - (uintptr_t)at);
+}
+
+/* An instruction of which too little is known: its pages are open while it runs. */
+static void open_pages(const uint8_t *at) {
+    const uintptr_t page = (uintptr_t)at / PAGE * PAGE;
+    if (now.pages == PAGES) return; /* it faults for ever, which the run's deadline ends */
+    now.page[now.pages++] = page;
+    syscall(SYS_mprotect, page, (size_t)PAGE, PROT_READ | PROT_WRITE);
+}
+
+static void open_for(ucontext_t *context, const x86_instruction *instruction, const x86_access *access, void *at) {
+    if (!now.open) now.mask = context->uc_sigmask, now.base = -1, now.pages = 0;
+    now.open = true;
+    if (pools_closed && access->movable) lead_elsewhere(context, instruction, access, at);
+    else if (pools_closed) open_pages(at);
+    /* a signal in between would lead into the program */
+    sigfillset(&context->uc_sigmask);
+    sigdelset(&context->uc_sigmask, SIGTRAP);
+    sigdelset(&context->uc_sigmask, SIGSEGV);
+}
+
+void access_open(ucontext_t *context, const uint8_t *code, const x86_instruction *instruction, void *at) {
+    const x86_access access = x86_access_of(code, instruction);
+    open_for(context, instruction, &access, at);
+}
+
+void access_close(ucontext_t *context) {
+    if (now.base >= 0) *reg(context, now.base) = now.kept;
+    while (now.pages) syscall(SYS_mprotect, now.page[--now.pages], (size_t)PAGE, PROT_NONE);
+    context->uc_sigmask = now.mask;
+    now.open = false;
+}
+
+bool access_trap(ucontext_t *context) {
+    if (!now.open) return false;
+    access_close(context);
+    *reg(context, REG_EFL) &= ~(greg_t)TRAP_FLAG;
+    if (now.counted) {
+        const bool wrote = !now.locked.compares || *reg(context, REG_EFL) & ZERO_FLAG;
+        prog_rmw_end(now.locked.at, now.locked.nbytes, wrote, now.locked.pc);
+        now.counted = false;
+    }
+    return true;
+}
+
+/* --- announcing ------------------------------------------------------------------------------------------------------ */
+
+/* False when the thread has a SIGBUS coming, instead of the access. */
+static bool announce(void *at, size_t nbytes, bool loads, bool stores, const void *pc) {
+    const program_self *me = self_here();
+    if (!me || me->inside) return true; /* our own, or of a thread whose process is on its way out */
+    const uint32_t failed = me->failed;
+    if (loads) prog_load(at, nbytes, pc);
+    if (stores && self && self->failed == failed) prog_store(at, nbytes, pc);
+    return !self || self->failed == failed;
+}
+
+/* --- strings --------------------------------------------------------------------------------------------------------- */
+
+static void move_elements(uint8_t *to, const uint8_t *from, size_t count, size_t size, uint64_t value) {
+    for (size_t k = 0; k < count * size; k += size) {
+        uint64_t element = value;
+        for (size_t b = 0; from && b < size; b++) ((uint8_t *)&element)[b] = ((const volatile uint8_t *)from)[k + b];
+        for (size_t b = 0; b < size; b++) ((volatile uint8_t *)to)[k + b] = ((uint8_t *)&element)[b];
+    }
+}
+
+/* All of it is one load and one store. */
+static void whole_string(ucontext_t *context, const x86_instruction *instruction, const x86_access *access) {
+    const void *pc = (const void *)(uintptr_t)(*reg(context, REG_RIP) + 1);
+    const size_t count = access->repeats ? (size_t)*reg(context, REG_RCX) : 1, nbytes = count * access->nbytes;
+    uint8_t *to = (uint8_t *)(uintptr_t)*reg(context, STRING_TARGET);
+    const bool moves = access->string == X86_MOVS;
+    const uint8_t *from = moves ? (const uint8_t *)(uintptr_t)*reg(context, STRING_SOURCE) : NULL;
+    if (moves && !announce((void *)(uintptr_t)from, nbytes, true, false, pc)) return;
+    if (!announce(to, nbytes, false, true, pc)) return;
+    move_elements(reachable(to), moves ? reachable(from) : NULL, count, access->nbytes,
+                  (uint64_t)*reg(context, REG_RAX));
+    *reg(context, STRING_TARGET) += (greg_t)nbytes;
+    if (moves) *reg(context, STRING_SOURCE) += (greg_t)nbytes;
+    if (access->repeats) *reg(context, REG_RCX) = 0;
+    *reg(context, REG_RIP) += instruction->length;
+}
+
+/* --- a fault --------------------------------------------------------------------------------------------------------- */
+
+static bool decode(const uint8_t *code, x86_instruction *instruction) {
+    const size_t on_page = PAGE - (uintptr_t)code % PAGE;
+    return x86_decode(code, on_page, instruction) || x86_decode(code, X86_LONGEST, instruction);
+}
+
+/* The turn is taken until access_trap; false as with announce. */
+static bool lock(const x86_instruction *instruction, void *at, const void *pc) {
+    now.locked.at = at, now.locked.pc = pc;
+    now.locked.nbytes = instruction->nbytes, now.locked.compares = instruction->compares;
+    const program_self *me = self_here();
+    if (!me || me->inside) return true;
+    const uint32_t failed = me->failed;
+    prog_rmw_begin(at, instruction->nbytes, pc);
+    now.counted = self && self->inside;
+    return !self || self->failed == failed;
+}
+
+bool access_fault(const siginfo_t *info, ucontext_t *context) {
+    const uint8_t *code = (const uint8_t *)(uintptr_t)*reg(context, REG_RIP);
+    const bool stores = *reg(context, REG_ERR) & WRITES;
+    bool locked = false;
+    uint8_t *at = info->si_addr;
+    x86_instruction instruction;
+    x86_access access = {.nbytes = 8};
+    if (!pages_allow(at, stores)) return false;
+    if (decode(code, &instruction)) {
+        access = x86_access_of(code, &instruction);
+        if (access.string && !(*reg(context, REG_EFL) & DIRECTION_FLAG)) {
+            whole_string(context, &instruction, &access);
+            return true;
+        }
+        uint8_t *named = (uint8_t *)registers_address(context, &instruction, (uintptr_t)code + instruction.length);
+        if (instruction.has_memory && (size_t)(at - named) < access.nbytes) at = named;
+        else access.movable = false; /* it accesses more than the operand that it names */
+        if (instruction.kind == X86_LOCKED && !now.open) {
+            if (!lock(&instruction, at, code + 1)) return true;
+            locked = true;
+        }
+    }
+    if (!locked && !announce(at, access.nbytes, !stores || access.loads, stores, code + 1)) return true;
+    open_for(context, &instruction, &access, at);
+    *reg(context, REG_EFL) |= TRAP_FLAG;
+    return true;
+}
+
+#endif
