@@ -63,7 +63,8 @@ class LinkTable:
         for host, rank, card in product(hosts or [None], ranks or [None], cards or [None]):
             words = [f"{kind}{at}" for kind, at in (("host", host), ("rank", rank), ("card", card)) if at is not None]
             for way in ("to the pool", "from the pool"):
-                self._resources.append(Resource(" ".join([link.name, *words, way]), "link", *rate, flit, payload))
+                name = " ".join([link.name, *words, way])
+                self._resources.append(Resource(name, "link", *rate, flit, payload, link.buffer_bytes or 0))
         each = 2 * len(cards or [0])
         by_host, by_rank, by_card = each * bool(hosts), each * bool(ranks), 2 * bool(cards)
         return first - by_host * (hosts or [0])[0] - by_card * (cards or [0])[0], by_host, by_rank, by_card

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-SERVICE_RATE_FIELDS = ("rate", "message_ns", "flit_bytes", "payload_bytes")
+SERVICE_RATE_FIELDS = ("rate", "message_ns", "flit_bytes", "payload_bytes", "buffer_bytes")
 SERVICE_RATE_DTYPE = np.dtype([(name, "<i8") for name in SERVICE_RATE_FIELDS])
 
 
@@ -20,6 +20,7 @@ class Resource(NamedTuple):
         message_ns: How much longer than its bytes take each transfer keeps it, in nanoseconds.
         flit_bytes: The size of the flits in which transfers travel, whole ones only.
         payload_bytes: How many bytes of a flit carry data.
+        buffer_bytes: How many bytes may stand before it; 0 for any number.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Resource(NamedTuple):
     message_ns: int = 0
     flit_bytes: int = 1
     payload_bytes: int = 1
+    buffer_bytes: int = 0
 
     def kept_ns(self, nbytes: int) -> int:
         """Compute how long a transfer of ``nbytes`` keeps the resource, in nanoseconds."""

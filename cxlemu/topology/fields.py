@@ -185,6 +185,9 @@ class Carrier(Model):
     flit_payload_bytes: Annotated[int, Field(ge=1, le=65536)] | None = Field(
         default=None, description="how much of that is payload, for example 64"
     )
+    buffer_bytes: Annotated[Size, Field(le=2**40)] | None = Field(
+        default=None, description="what may stand before it; a transfer without room holds what it came over"
+    )
 
     @model_validator(mode="after")
     def _flits_carry_payload(self) -> Carrier:

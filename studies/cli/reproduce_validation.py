@@ -72,7 +72,9 @@ def _footer(study: Study) -> list[str]:
         f"{sum(not row.missed for row in predicted)} of {len(predicted)} predicted figures within {MISS:.0%}.",
         *(f"  {row.measured.figure:<{width}}  {100 * row.relative_error:+4.0f}%  {row.why}" for row in missed),
         "",
-        f"A read of 64 B takes, by the number of 4 KiB reads under way: {curve} times as long as alone.",
+        f"A read of 64 B takes, by the number of 4 KiB reads under way: {curve} times as long as alone;",
+        f"{study.blocking.slower:.2f} beside {study.blocking.at_once} if the port's link has a buffer of one such read "
+        f"(buffer_bytes). To make it {SLOWER.low:g}, {study.queued_bytes / 1e3:.0f} KB must stand before it.",
     ]
 
 
@@ -82,6 +84,8 @@ def _document(study: Study) -> dict[str, Any]:
         "system": "validation",
         "rows": [{**asdict(row), "relative_error": row.relative_error} for row in study.rows],
         "beside": [asdict(its) for its in study.curve],
+        "blocking": asdict(study.blocking),
+        "queued_bytes": study.queued_bytes,
     }
 
 

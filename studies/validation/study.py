@@ -16,6 +16,7 @@ from studies.validation.measured import SMALL, Measurement
 from studies.validation.streams import Requests, by_processors, ends_ns, gbytes_per_s, requests_ns
 
 SWITCHED, NETWORK, NVLINK = "titan2-6xcz120", "infiniband-3xh100", "nvlink-8xa100"
+PORT = "card-x8"
 AT_ONCE = 8  # requests of 4 KiB that a benchmark keeps under way: the least power of two that fills a port
 DEPTHS = (1, 2, 4, 8, 16, 32)
 SMALL_REQUEST, REQUEST, COUNT = 64, 4096, 400
@@ -96,6 +97,21 @@ class Study:
     def curve(self) -> list[Beside]:
         """64 B reads beside more and more 4 KiB reads."""
         return [beside(self.switched, at_once) for at_once in DEPTHS]
+
+    @cached_property
+    def blocking(self) -> Beside:
+        """The same beside AT_ONCE, where the port's link takes in one request and blocks what is behind it."""
+        links = tuple(
+            link.model_copy(update={"buffer_bytes": REQUEST}) if link.name == PORT else link
+            for link in self.switched.links
+        )
+        return beside(self.switched.model_copy(update={"links": links}), AT_ONCE)
+
+    @property
+    def queued_bytes(self) -> float:
+        """What must stand before a 64 B read that takes as long as measured, by Little's law: the rate by the time."""
+        full = self.curve[-1].alone_gbytes_per_s
+        return full * (measured.SLOWER.low - 1) * requests_ns(self.switched, [Requests(0, 0, SMALL_REQUEST, 1)])[0]
 
     @cached_property
     def rows(self) -> list[Validated]:

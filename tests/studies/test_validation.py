@@ -63,6 +63,12 @@ def test_a_queue_of_more_requests_is_longer_and_the_port_is_full_from_eight_on()
     assert [its.at_once for its in curve if its.alone_gbytes_per_s > 22] == [8, 16, 32]
 
 
+def test_a_buffer_before_a_link_that_is_faster_than_its_card_blocks_nothing() -> None:
+    """The queue is before the card, so that the option cannot explain the row; its length can, by Little's law."""
+    assert study().blocking == next(its for its in study().curve if its.at_once == study().blocking.at_once)
+    assert study().queued_bytes / 4096 == pytest.approx(21.3, abs=0.1)
+
+
 def test_every_figure_has_a_source_and_a_date_and_every_miss_a_reason() -> None:
     rows = study().rows
     assert len(rows) == 18 and len({row.measured.figure for row in rows}) == 18

@@ -12,9 +12,10 @@
 enum { MAX_HOPS = 32, MAX_MULTIPROCESSORS = 1024 };
 
 /* How fast a resource is. rate: in bytes per millisecond, 0 where it never delays anything; message_ns: how much longer each
- * transfer keeps it; a flit has flit_bytes, of which payload_bytes carry data. */
+ * transfer keeps it; a flit has flit_bytes, of which payload_bytes carry data; buffer_bytes: what may stand before it, 0 for
+ * anything. */
 typedef struct {
-    int64_t rate, message_ns, flit_bytes, payload_bytes;
+    int64_t rate, message_ns, flit_bytes, payload_bytes, buffer_bytes;
 } service_rate;
 
 /* Something that one transfer at a time uses, in the order of requests. */
@@ -58,7 +59,7 @@ static inline bool kernel_cost_fits(const kernel_cost *cost) {
 }
 
 _Static_assert(sizeof(kernel_cost) == 16, "kernel_cost differs from COST_DTYPE");
-_Static_assert(sizeof(service_rate) == 32, "service_rate differs from SERVICE_RATE_DTYPE");
+_Static_assert(sizeof(service_rate) == 40, "service_rate differs from SERVICE_RATE_DTYPE");
 _Static_assert(sizeof(hop) == 20, "hop differs from HOP_DTYPE");
 _Static_assert(sizeof(route) == 2 * MAX_HOPS * 20 + 16, "route differs from ROUTE_DTYPE");
 _Static_assert(sizeof(costs) == 128, "costs differs from COSTS_DTYPE");
@@ -136,11 +137,14 @@ static inline int64_t bytes_ns(int64_t nbytes, int64_t rate) {
     return ns > 2 * LONGEST_NS ? 2 * LONGEST_NS : (int64_t)ns;
 }
 
-/* How long a transfer keeps a resource. */
-static inline int64_t kept_ns(int64_t nbytes, const service_rate *p) {
+/* How long bytes take, in whole flits. */
+static inline int64_t flits_ns(int64_t nbytes, const service_rate *p) {
     const int64_t flits = p->payload_bytes == 1 ? nbytes : (nbytes + p->payload_bytes - 1) / p->payload_bytes;
-    return p->message_ns + bytes_ns(flits * p->flit_bytes, p->rate);
+    return bytes_ns(flits * p->flit_bytes, p->rate);
 }
+
+/* How long a transfer keeps a resource. */
+static inline int64_t kept_ns(int64_t nbytes, const service_rate *p) { return p->message_ns + flits_ns(nbytes, p); }
 
 static inline int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
 

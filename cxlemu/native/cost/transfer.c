@@ -28,11 +28,20 @@ static void note(const model *m, const resource *r, int32_t rank, int64_t begin_
     if (m->seen && begin_ns != end_ns) m->seen(m->watcher, r, rank, begin_ns, end_ns, nbytes);
 }
 
-/* From when it is asked for. Returns when the transfer begins there; *end_ns moves to its end there, if that is later. */
-static int64_t take(model *m, resource *r, int32_t rank, int64_t asked_ns, int64_t nbytes, int64_t *end_ns,
-                    int64_t *alone_ns) {
+/* When a transfer that comes at `asked_ns` finds room before a resource: as much as is there must have left. */
+static int64_t entered_ns(const resource *r, int64_t asked_ns, int64_t nbytes) {
+    const int64_t room = r->service.buffer_bytes - nbytes;
+    if (!r->service.buffer_bytes) return asked_ns;
+    return later(asked_ns, r->free_ns - flits_ns(room > 0 ? room : 0, &r->service));
+}
+
+/* From when it is asked for; until it finds room it stands in `before`, if that is not NULL. Returns when the transfer begins there; *end_ns moves to its end there, if that is later. */
+static int64_t take(model *m, resource *r, resource *before, int32_t rank, int64_t asked_ns, int64_t nbytes,
+                    int64_t *end_ns, int64_t *alone_ns) {
     if (!r->service.rate) return asked_ns;
     const int64_t needs = kept_ns(nbytes, &r->service), start = later(asked_ns, r->free_ns);
+    const int64_t entered = entered_ns(r, asked_ns, nbytes);
+    if (before && entered > asked_ns) before->free_ns += entered - asked_ns, *end_ns = later(*end_ns, before->free_ns);
     r->free_ns = start + needs;
     r->uses++, r->bytes += nbytes, r->busy_ns += needs, r->queue_ns += start - asked_ns;
     *end_ns = later(*end_ns, r->free_ns), *alone_ns = later(*alone_ns, needs);
@@ -78,7 +87,7 @@ int64_t cost_transfer(model *m, int32_t rank, region_table r, const operand *o, 
     const int64_t began = later(now, engine->service.rate ? engine->free_ns : 0);
     int64_t start = began, end = began, last_start = began;
     *alone_ns = 0, *way_ns = 0;
-    start = take(m, both, rank, start, nbytes, &end, alone_ns);
+    start = take(m, both, NULL, rank, start, nbytes, &end, alone_ns);
     if (count > 1) { /* what pieces share carries their sum, from when the first of them comes */
         const int64_t number = ++m->transfers;
         for (int32_t k = 0; k < count; k++) {
@@ -92,13 +101,15 @@ int64_t cost_transfer(model *m, int32_t rank, region_table r, const operand *o, 
     for (int32_t k = 0; k < count; k++) {
         const int32_t length = way_of(m, rank, cards[k], to_pool, way);
         int64_t here = start;
+        resource *before = NULL;
         for (int32_t at = 0; at < length; at++) {
             resource *its = way[at];
-            if (count == 1) here = take(m, its, rank, here, nbytes, &end, alone_ns);
+            if (count == 1) here = take(m, its, before, rank, here, nbytes, &end, alone_ns);
             else {
-                if (its->start_ns < 0) its->start_ns = take(m, its, rank, here, its->load, &end, alone_ns);
+                if (its->start_ns < 0) its->start_ns = take(m, its, before, rank, here, its->load, &end, alone_ns);
                 here = later(here, its->start_ns);
             }
+            if (its->service.rate) before = its;
         }
         last_start = later(last_start, here);
         *way_ns = later(*way_ns, round_trip_ns(m, rank, cards[k], to_pool));
