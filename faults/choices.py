@@ -10,6 +10,7 @@ MATRIX_DTYPES = ("f16", "f64")
 
 # of `cxlemu faults sweep`
 SWEPT_RANKS_MAX = 16
+CAMPAIGN_RANKS_MAX = 64
 SWEPT_FAULTS = ("crash", "poison", "lose_card", "link_down")
 
 # of `cxlemu mutate`: the kinds of mistake, which faults/mutate/operators.py makes

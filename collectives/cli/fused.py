@@ -13,6 +13,7 @@ from collectives.sweep.defaults import REGION_BYTES
 from cxlemu.choices import GEMM_DTYPES
 from cxlemu.cli.backends import backends
 from cxlemu.cli.forms import engines
+from cxlemu.cli.vocabulary import option
 from cxlemu.units import BytesParam, format_bytes
 
 
@@ -25,7 +26,7 @@ from cxlemu.units import BytesParam, format_bytes
     show_default=True,
     help="virtual: on modelled accelerators; see --engine virtual --help.",
 )
-@click.option("-n", "--ranks", type=click.IntRange(1, RANKS_MAX), default=2, show_default=True)
+@option("ranks", type=click.IntRange(1, RANKS_MAX), default=2, show_default=True)
 @click.option(
     "-s",
     "--shape",
@@ -35,7 +36,7 @@ from cxlemu.units import BytesParam, format_bytes
     metavar="MxNxK",
     help="Of the whole product: A is M x K, B is K x N.",
 )
-@click.option("-d", "--datatype", type=click.Choice(GEMM_DTYPES), default="f32", show_default=True)
+@option("datatype", type=click.Choice(GEMM_DTYPES), default="f32", show_default=True)
 @click.option("--style", type=click.Choice(["every", *STYLES]), default="every", show_default=True)
 @click.option("--comm-rows", type=click.IntRange(1), metavar="N", help="Rows of a communication tile.")
 @click.option("--tile", type=Dimensions("ROWSxCOLS"), metavar="ROWSxCOLS", help="A compute tile.")
@@ -48,15 +49,13 @@ from cxlemu.units import BytesParam, format_bytes
     type=click.Path(path_type=Path),
     help="As --tune, and keep what is found in this file, for this machine.",
 )
-@click.option(
-    "--budget-s", type=click.FloatRange(0), default=60.0, show_default=True, help="How long --tune searches, about."
-)
+@option("budget", default=60.0, show_default=True, help="How long --tune searches, about.")
 @click.option("--iters", type=click.IntRange(1), default=5, metavar="N", show_default=True, help="Timed calls.")
 @click.option("-w", "--warmup", type=click.IntRange(0), default=1, show_default=True, help="Calls before them.")
 @click.option(
     "-C", "--check", type=click.Choice(["0", "1"]), default="1", show_default=True, help="0: not the results."
 )
-@click.option("-c", "--config", help="A topology: a file or a name.  [default: six-cards]")
+@option("config", help="A topology: a file or a name.  [default: six-cards]")
 @click.option("--backend", type=click.Choice(backends().names), default="emulated", show_default=True)
 @click.option("--pace", is_flag=True, help="Communication takes the time of the modelled pool, times a scale.")
 @click.option("--time-scale", type=float, metavar="X", help="[default: what --share makes it]")
@@ -75,7 +74,7 @@ from cxlemu.units import BytesParam, format_bytes
     help="The communicator's ring in the pool.",
 )
 @click.option("--deadline-s", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True)
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
+@option("json")
 @click.option("--trace", "trace_file", type=click.Path(path_type=Path), help="Write when what happened, for Perfetto.")
 @click.pass_context
 def command(ctx: click.Context, /, **flags: Any) -> None:

@@ -10,12 +10,13 @@ import click
 from collectives.choices import KINDS, ORDERS
 from collectives.cli.fused_options import RANKS_MAX, Dimensions
 from cxlemu.choices import GEMM_DTYPES
+from cxlemu.cli.vocabulary import option
 
 
 @click.command()
 @click.argument("kind", type=click.Choice(KINDS), metavar="OPERATOR")
 @click.option("--engine", type=click.Choice(["virtual"]), required=True, help="On modelled accelerators.")
-@click.option("-n", "--ranks", type=click.IntRange(2, RANKS_MAX), help="[default: one for each place]")
+@option("ranks", type=click.IntRange(2, RANKS_MAX), help="[default: one for each place]")
 @click.option(
     "-s",
     "--shape",
@@ -25,7 +26,7 @@ from cxlemu.choices import GEMM_DTYPES
     metavar="MxNxK",
     help="Of the whole product: A is M x K, B is K x N.",
 )
-@click.option("-d", "--datatype", type=click.Choice(GEMM_DTYPES), default="bf16", show_default=True)
+@option("datatype", type=click.Choice(GEMM_DTYPES), default="bf16", show_default=True)
 @click.option("--comm-rows", type=click.IntRange(1), metavar="N", help="Rows of a communication tile.")
 @click.option("--tile", type=Dimensions("ROWSxCOLS"), metavar="ROWSxCOLS", help="A compute tile.")
 @click.option("--order", type=click.Choice(ORDERS), help="Who turns to whom.")
@@ -37,8 +38,8 @@ from cxlemu.choices import GEMM_DTYPES
     type=click.Path(path_type=Path),
     help="As --tune, and keep what is found in this file, for this machine.",
 )
-@click.option("-c", "--config", default="nvlink-8xa100", show_default=True, help="A topology with an accelerator.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
+@option("config", default="nvlink-8xa100", show_default=True, help="A topology with an accelerator.")
+@option("json")
 @click.option("--trace", "trace_file", type=click.Path(path_type=Path), help="Write when what happened, for Perfetto.")
 def command(**flags: Any) -> None:
     """Simulate a matrix product that is fused with communication, on modelled accelerators and links.

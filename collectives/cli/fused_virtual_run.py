@@ -52,7 +52,7 @@ def run(
         ArgumentError: A flag is wrong, or flags do not go with each other.
         ConfigError: The topology is wrong.
     """
-    for flag, file in (("--json", json_file), ("--trace", trace_file), ("--tuned", tuned_file)):
+    for flag, file in (("--trace", trace_file), ("--tuned", tuned_file)):
         check_output(flag, file)
     given = {"--comm-rows": comm_rows, "--tile": tile, "--order": order, "--transport": transport}
     tunes = tunes or tuned_file is not None

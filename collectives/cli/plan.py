@@ -12,6 +12,7 @@ import click
 
 from collectives.sweep.defaults import REGION_BYTES
 from cxlemu.choices import DTYPE_NAMES
+from cxlemu.cli.vocabulary import option
 from cxlemu.units import BytesParam, format_bytes
 
 if TYPE_CHECKING:
@@ -49,21 +50,19 @@ def _asks_for_a_plan(function: Callable[..., None]) -> Callable[..., None]:
                 metavar="FILE.py:FUNCTION",
                 help="Your own algorithm instead. The file is executed.",
             ),
-            click.option("-n", "--ranks", type=click.IntRange(1, 4096), default=4, show_default=True),
-            click.option(
-                "-b",
-                "--bytes",
-                "total_bytes",
-                type=BytesParam(),
+            option("ranks", type=click.IntRange(1, 4096), default=4, show_default=True),
+            option(
+                "minbytes",
+                dest="total_bytes",
                 default="1M",
                 show_default=True,
                 help="Total size as in nccl-tests: of all ranks' blocks together where each has one.",
             ),
-            click.option("-c", "--config", default="six-cards", show_default=True, help="A topology: file or name."),
+            option("config", default="six-cards", show_default=True, help="A topology: file or name."),
             click.option("--variant", default="auto", show_default=True, help="One that `cxlemu plan list` prints."),
-            click.option("-d", "--dtype", type=click.Choice(DTYPE_NAMES), default="f32", show_default=True),
-            click.option("-o", "--op", help="sum, prod, min, max or avg.  [default: sum, where there is a reduction]"),
-            click.option("-r", "--root", type=int, default=0, show_default=True),
+            option("datatype", dest="dtype", type=click.Choice(DTYPE_NAMES), default="f32", show_default=True),
+            option("op", help="sum, prod, min, max or avg.  [default: sum, where there is a reduction]"),
+            option("root", type=int, default=0, show_default=True),
             click.option("--in-place", is_flag=True, help="Input and output are the same memory, as NCCL has it."),
             click.option(
                 "--region-bytes",
@@ -82,8 +81,8 @@ def _asks_for_a_plan(function: Callable[..., None]) -> Callable[..., None]:
 @_asks_for_a_plan
 @click.option("--file", "saved", type=click.Path(path_type=Path), help="A plan that `cxlemu plan save` wrote.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Rows of any one table.")
-@click.option("--json", "as_json", is_flag=True, help="Print all of the plan as JSON.")
-def show(wanted: Wanted, saved: Path | None, limit: int, as_json: bool) -> None:
+@option("json")
+def show(wanted: Wanted, saved: Path | None, limit: int, json_file: Path | None) -> None:
     """Print a plan: for every stream a table with a column per rank.
 
     r1+64K@2 is region 1 from byte 64K on in round 2 (round 0 is not written), h1 a region in the heap, e the epoch
@@ -93,17 +92,18 @@ def show(wanted: Wanted, saved: Path | None, limit: int, as_json: bool) -> None:
     Examples:
       cxlemu plan show all_gather -n 4 -b 1M
       cxlemu plan show all_reduce --variant two_shot -n 3 -b 64K --limit 20
-      cxlemu plan show --file all_reduce.plan --json
+      cxlemu plan show --file all_reduce.plan --json -
     """
     from collectives.cli import plan_run
 
-    plan_run.show(wanted, saved, limit, as_json)
+    plan_run.show(wanted, saved, limit, json_file)
 
 
 @command.command()
 @_asks_for_a_plan
 @click.option("-O", "--output", type=click.Path(path_type=Path), required=True, help="The file to write.")
-def save(wanted: Wanted, output: Path) -> None:
+@option("json")
+def save(wanted: Wanted, output: Path, json_file: Path | None) -> None:
     """Build a plan, check its rules and write it to a file.
 
     \b
@@ -113,13 +113,14 @@ def save(wanted: Wanted, output: Path) -> None:
     """
     from collectives.cli import plan_run
 
-    plan_run.save(wanted, output)
+    plan_run.save(wanted, output, json_file)
 
 
 @command.command()
 @_asks_for_a_plan
 @click.option("-O", "--output", type=click.Path(path_type=Path), required=True, help="Files are OUTPUT.0.et and so on.")
-def traffic(wanted: Wanted, output: Path) -> None:
+@option("json")
+def traffic(wanted: Wanted, output: Path, json_file: Path | None) -> None:
     """Write what a plan moves as Chakra execution traces, one for each rank and then for each card.
 
     ASTRA-sim and other simulators read them: ranks and cards are endpoints that send each other messages. Needs
@@ -131,12 +132,13 @@ def traffic(wanted: Wanted, output: Path) -> None:
     """
     from collectives.cli import plan_run
 
-    plan_run.traffic(wanted, output)
+    plan_run.traffic(wanted, output, json_file)
 
 
 @command.command()
 @click.argument("file", type=click.Path(path_type=Path))
-def check(file: Path) -> None:
+@option("json")
+def check(file: Path, json_file: Path | None) -> None:
     """Check a plan file: exit code 0 if it obeys every rule and its call means something, 2 if not.
 
     \b
@@ -145,17 +147,19 @@ def check(file: Path) -> None:
     """
     from collectives.cli import plan_run
 
-    plan_run.check(file)
+    plan_run.check(file, json_file)
 
 
 @command.command("list")
-def list_() -> None:
+@option("json")
+def list_(json_file: Path | None) -> None:
     """Name the collectives and their variants.
 
     \b
     Examples:
       cxlemu plan list
+      cxlemu plan list --json -
     """
     from collectives.cli import plan_run
 
-    plan_run.list_()
+    plan_run.list_(json_file)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from collectives.sizes import block_bytes
 from collectives.sweep.sweep import load_algorithm
 from cxlemu.chakra import export as chakra_export
 from cxlemu.chakra import files as chakra_files
-from cxlemu.cli.output import writing
+from cxlemu.cli.output import write_json, writing
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import DTYPES, Call, InHeap, Plan, RankPart
 from cxlemu.plan import file as plan_file
@@ -86,14 +85,14 @@ class Wanted:
         return recipe(collective, choose(collective, nbytes, self.ranks, ways=ways, dtype=self.dtype).variant)
 
 
-def show(wanted: Wanted, saved: Path | None, limit: int, as_json: bool) -> None:
+def show(wanted: Wanted, saved: Path | None, limit: int, json_file: Path | None) -> None:
     """Print a plan, and then check its rules.
 
     Args:
         wanted: The plan to build.
         saved: A plan file to load instead.
         limit: Rows of any one table at most.
-        as_json: Whether to print all of the plan as JSON.
+        json_file: Where the same goes as JSON; None: nowhere.
 
     Raises:
         ArgumentError: The call is not possible.
@@ -102,13 +101,11 @@ def show(wanted: Wanted, saved: Path | None, limit: int, as_json: bool) -> None:
         PlanError: The plan breaks a rule; it was printed before.
     """
     if saved is not None:
-        _refuse_others("saved", "limit", "as_json")
+        _refuse_others("saved", "limit", "json_file")
         plan = plan_file.load(saved)
     else:
         plan = wanted.plan()
-    if as_json:
-        click.echo(json.dumps(_as_dict(plan), indent=1))
-    else:
+    if not write_json(json_file, _as_dict(plan)):
         _console().print(render(plan, limit=limit))
     check_rules(plan)
 
@@ -119,7 +116,7 @@ def _refuse_others(*allowed: str) -> None:
     for parameter in context.command.params:
         name = str(parameter.name)
         if name not in allowed and context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"{parameter.opts[-1]} does not go with --file: the file says it all.")
+            raise click.UsageError(f"{max(parameter.opts, key=len)} does not go with --file: the file says it all.")
 
 
 def _as_dict(plan: Plan) -> dict[str, Any]:
@@ -145,12 +142,13 @@ def _part_as_dict(plan: Plan, part: RankPart) -> dict[str, Any]:
     }
 
 
-def save(wanted: Wanted, output: Path) -> None:
+def save(wanted: Wanted, output: Path, json_file: Path | None) -> None:
     """Build a plan, check its rules and write it to a file.
 
     Args:
         wanted: The plan to build.
         output: The file to write.
+        json_file: Where the same goes as JSON; None: nowhere.
 
     Raises:
         ArgumentError: The call is not possible.
@@ -160,15 +158,17 @@ def save(wanted: Wanted, output: Path) -> None:
     plan = wanted.plan()
     check_rules(plan)
     plan_file.save(plan, output)
+    write_json(json_file, {"files": [str(output)]} | _facts(plan))
     click.echo(f"{output}: {_summary(plan)}")
 
 
-def traffic(wanted: Wanted, output: Path) -> None:
+def traffic(wanted: Wanted, output: Path, json_file: Path | None) -> None:
     """Write what a plan moves as Chakra traces, one for each endpoint.
 
     Args:
         wanted: The plan to build.
         output: How the names of the files begin.
+        json_file: Where the same goes as JSON; None: nowhere.
 
     Raises:
         ArgumentError: The call is not possible, or a file cannot be written.
@@ -181,22 +181,33 @@ def traffic(wanted: Wanted, output: Path) -> None:
     with writing("--output", output):
         chakra_files.write(output, endpoints)
     last, nodes = len(endpoints) - 1, sum(map(len, endpoints))
+    files = [f"{output}.{endpoint}.et" for endpoint in range(len(endpoints))]
+    write_json(json_file, {"files": files, "nodes": nodes} | _facts(plan))
     click.echo(
         f"{output}.0.et to {output}.{last}.et: {_summary(plan)}; {nodes} nodes of {plan.ranks} ranks and, from "
         f"endpoint {plan.ranks} on, {len(endpoints) - plan.ranks} cards"
     )
 
 
-def check(file: Path) -> None:
+def check(file: Path, json_file: Path | None) -> None:
     """Check a plan file and print a summary.
 
     Args:
         file: The plan file.
+        json_file: Where the same goes as JSON; None: nowhere.
 
     Raises:
         PlanFileError: The plan is wrong.
     """
-    click.echo(f"{file}: ok, {_summary(load_plan(str(file)))}")
+    plan = load_plan(str(file))
+    write_json(json_file, {"files": [str(file)]} | _facts(plan))
+    click.echo(f"{file}: ok, {_summary(plan)}")
+
+
+def _facts(plan: Plan) -> dict[str, Any]:
+    instructions = sum(part.instruction_count for part in plan.parts)
+    facts = {"ranks": plan.ranks, "rounds": plan.rounds, "instructions": instructions, "digest": plan.digest}
+    return {"call": asdict(plan.call)} | facts
 
 
 def _summary(plan: Plan) -> str:
@@ -204,8 +215,19 @@ def _summary(plan: Plan) -> str:
     return f"{plan.call}, {plan.ranks} ranks, {plan.rounds} rounds, {instructions} instructions"
 
 
-def list_() -> None:
-    """Print the table of collectives, variants and algorithms."""
+def list_(json_file: Path | None) -> None:
+    """Print the table of collectives, variants and algorithms.
+
+    Args:
+        json_file: Where the same goes as JSON; None: nowhere.
+    """
+    rows = [
+        {"collective": collective, "variant": variant, "algorithm": _first_line(recipe(collective, variant))}
+        for collective in COLLECTIVES
+        for variant in variants(collective, clusters=True)
+    ]
+    if write_json(json_file, rows):
+        return
     table = Table("collective", "variants", "algorithm", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for collective in COLLECTIVES:
         by_algorithm: dict[str, list[str]] = {}

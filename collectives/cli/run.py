@@ -23,8 +23,8 @@ from cxlemu.choices import (
     TIME_SCALE_MIN,
 )
 from cxlemu.cli.backends import backends
-from cxlemu.cli.output import check_json_file
 from cxlemu.cli.params import Names
+from cxlemu.cli.vocabulary import option
 from cxlemu.errors import ArgumentError
 from cxlemu.units import BytesParam, format_bytes
 
@@ -38,8 +38,8 @@ RANKS = 4
 
 @click.command()
 @click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...|FILE.plan")
-@click.option("-b", "--minbytes", type=BytesParam(), help=f"Smallest size.  [default: {MIN_BYTES}]")
-@click.option("-e", "--maxbytes", type=BytesParam(), help="Largest size.  [default: 1M, or -b if larger]")
+@option("minbytes", help=f"Smallest size.  [default: {MIN_BYTES}]")
+@option("maxbytes", help="Largest size.  [default: 1M, or -b if larger]")
 @click.option(
     "-f",
     "--stepfactor",
@@ -48,23 +48,15 @@ RANKS = 4
     help=f"From size to size, times.  [default: {STEP_FACTOR}]",
 )
 @click.option("-i", "--stepbytes", type=BytesParam(), help="From size to size, plus; instead of -f.")
-@click.option(
-    "-d",
-    "--datatype",
+@option(
+    "datatype",
     type=Names(DTYPE_NAMES),
     default="f32",
     show_default=True,
     help=f"{', '.join(DTYPE_NAMES)}; a comma list or all.",
 )
-@click.option(
-    "-o",
-    "--op",
-    type=Names(REDOPS),
-    default="sum",
-    show_default=True,
-    help=f"{', '.join(REDOPS)}; a comma list or all.",
-)
-@click.option("-r", "--root", default="0", metavar="RANK|all", show_default=True, help="For those that have one.")
+@option("op", type=Names(REDOPS), default="sum", show_default=True, help=f"{', '.join(REDOPS)}; a comma list or all.")
+@option("root", default="0", metavar="RANK|all", show_default=True, help="For those that have one.")
 @click.option(
     "--variant",
     default=AUTO,
@@ -88,14 +80,8 @@ RANKS = 4
 @click.option(
     "-C", "--check", type=click.Choice(["0", "1"]), default="1", show_default=True, help="0: do not look at results."
 )
-@click.option(
-    "-n", "--ranks", type=click.IntRange(1, 4096), metavar="N", help=f"[default: {RANKS}, or as many as were launched]"
-)
-@click.option(
-    "-c",
-    "--config",
-    help=f"A topology: a file or a name.  [default: {DEFAULT_TOPOLOGY}, or as many cards as devices]",
-)
+@option("ranks", type=click.IntRange(1, 4096), metavar="N", help=f"[default: {RANKS}, or as many as were launched]")
+@option("config", help=f"A topology: a file or a name.  [default: {DEFAULT_TOPOLOGY}, or as many cards as devices]")
 @click.option(
     "--backend",
     type=click.Choice(backends().names),
@@ -115,7 +101,7 @@ RANKS = 4
     metavar="SEED|off",
     help=f"Evicts, prefetches and delays lines at random; off: none leaves by itself.  [default: {DEFAULT_SEED}]",
 )
-@click.option("--faults", "script_file", type=click.Path(path_type=Path), help="Let the faults of this script happen.")
+@option("faults", type=click.Path(path_type=Path), help="Let the faults of this script happen.")
 @click.option("--engine", type=click.Choice(ENGINES), default="native", show_default=True)
 @click.option(
     "--integrity",
@@ -153,7 +139,7 @@ RANKS = 4
     show_default=True,
     help="For any one wait, not for the run.",
 )
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
+@option("json")
 @click.option("-v", "--verbose", is_flag=True, help="Why each variant was taken; layout and placement.")
 @click.pass_context
 def command(
@@ -237,7 +223,6 @@ def command(
         run_protocol(ctx, protocol)
     if seeds is not None or repeat is not None or exitfirst:
         raise ArgumentError("--seeds, --repeat and --exitfirst go with --protocol")
-    check_json_file(json_file)  # before --algorithm executes anything
     asked = target(collectives, algorithm, variant=variant != AUTO)
     check_options(ctx, asked, _fixed(asked))
     plan = asked.plan

@@ -63,7 +63,7 @@ class RunReport:
         silent: For the processes of one launcher that are not rank 0: they print nothing and write nothing.
 
     Raises:
-        ArgumentError: The JSON file cannot be written; `output.check_json_file` finds that before a run.
+        ArgumentError: The JSON file cannot be written; click asked before the run whether it could be.
     """
 
     def __init__(self, setup: RunSetup, sweep: Sweep, *, json_file: Path | None, verbose: bool, silent: bool) -> None:

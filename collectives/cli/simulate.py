@@ -13,6 +13,7 @@ from collectives.sweep.defaults import AUTO
 from cxlemu.choices import DEFAULT_TOPOLOGY, DTYPE_NAMES, REDOPS
 from cxlemu.cli.commands import with_forms
 from cxlemu.cli.params import Names
+from cxlemu.cli.vocabulary import option
 from cxlemu.units import BytesParam, format_bytes
 
 RANKS_MAX = 16_384
@@ -20,23 +21,17 @@ RANKS_MAX = 16_384
 
 @click.command(cls=with_forms("cxlemu.simulate"))
 @click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...|FILE.plan")
-@click.option(
-    "-c", "--config", default=DEFAULT_TOPOLOGY, show_default=True, help="The modelled fabric: a topology file or name."
-)
-@click.option("-n", "--ranks", type=click.IntRange(1, RANKS_MAX), metavar="N", help="[default: one for each place]")
-@click.option(
-    "-b", "--minbytes", type=BytesParam(), help=f"Smallest size.  [default: {format_bytes(SIMULATED_MIN_BYTES)}]"
-)
-@click.option(
-    "-e", "--maxbytes", type=BytesParam(), help=f"Largest size.  [default: -b, or {format_bytes(SIMULATED_MAX_BYTES)}]"
-)
+@option("config", default=DEFAULT_TOPOLOGY, show_default=True, help="The modelled fabric: a topology file or name.")
+@option("ranks", type=click.IntRange(1, RANKS_MAX), metavar="N", help="[default: one for each place]")
+@option("minbytes", help=f"Smallest size.  [default: {format_bytes(SIMULATED_MIN_BYTES)}]")
+@option("maxbytes", help=f"Largest size.  [default: -b, or {format_bytes(SIMULATED_MAX_BYTES)}]")
 @click.option(
     "-f", "--stepfactor", type=click.IntRange(2), metavar="N", help=f"Size times.  [default: {SIMULATED_STEP_FACTOR}]"
 )
 @click.option("-i", "--stepbytes", type=BytesParam(), help="From size to size, plus; instead of -f.")
-@click.option("-d", "--datatype", type=Names(DTYPE_NAMES), default="f32", show_default=True)
-@click.option("-o", "--op", type=Names(REDOPS), default="sum", show_default=True)
-@click.option("-r", "--root", type=click.IntRange(0), metavar="RANK", default=0, show_default=True)
+@option("datatype", type=Names(DTYPE_NAMES), default="f32", show_default=True)
+@option("op", type=Names(REDOPS), default="sum", show_default=True)
+@option("root", type=click.IntRange(0), metavar="RANK", default=0, show_default=True)
 @click.option(
     "--variant",
     default=AUTO,
@@ -58,7 +53,7 @@ RANKS_MAX = 16_384
     help="link:NAME@US, link:NAME/host3@US or switch:NAME@US fails so many us after a row's first call began.",
 )
 @click.option("--check", is_flag=True, help="Move real bytes, too, and compare every result with NumPy's.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
+@option("json")
 @click.option("--trace", "trace_file", type=click.Path(path_type=Path), help="Write what happened when, for Perfetto.")
 @click.option("-v", "--verbose", is_flag=True, help="Why each variant was taken; the busiest card and link by name.")
 @click.pass_context

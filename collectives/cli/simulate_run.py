@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from collectives.contracts import COLLECTIVES
 from collectives.sweep.defaults import AUTO, DEFAULT_SEED, EVERY
 from collectives.sweep.sweep import Case, Sweep, size_steps
 from collectives.sweep.virtual.simulated import Simulated, simulate_case
-from cxlemu.cli.output import check_output, write_output
+from cxlemu.cli.output import check_output, write_json, write_output
 from cxlemu.engines.trace import TraceEvent, events, perfetto
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import ranks_per_cluster
@@ -70,9 +69,7 @@ def run(
         ArgumentError: A flag is wrong, or flags do not go with each other.
         ConfigError: A topology is wrong.
     """
-    for flag, file in (("--json", json_file), ("--trace", trace_file)):
-        if file is not None:
-            check_output(flag, file)
+    check_output("--trace", trace_file)
     asked = target(collectives, algorithm, variant=variant != AUTO)
     check_options(ctx, asked, _fixed(asked))
     topology = Topology.load(config)
@@ -145,7 +142,7 @@ def run(
         document = _document(topology, ranks, iters, rows) | document_of(topology, ranks, failures, unfailed_us)
         if other is not None:
             document["against"] = {"config": other.document(), "rows": [asdict(its) for its in others]}
-        write_output("--json", json_file, (json.dumps(document, indent=2) + "\n").encode())
+        write_json(json_file, document)
     if trace_file is not None:
         write_output("--trace", trace_file, perfetto(traced))
     ctx.exit(1 if wrong else 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import platform
@@ -21,6 +20,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cxlemu.cli.output import write_json
+from cxlemu.cli.vocabulary import option
 from cxlemu.units import format_bytes
 
 LAUNCHERS = {"mpirun": "Open MPI or MPICH", "srun": "Slurm", "torchrun": "PyTorch"}
@@ -200,14 +201,14 @@ def _numbers(path: Path) -> list[int]:
 
 
 @click.command
-@click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON.")
+@option("json")
 @click.option(
     "--calibrate",
     "topology_file",
     type=click.Path(path_type=Path),
     help="Measure memory and cores, and write them there as a topology.",
 )
-def command(as_json: bool, topology_file: Path | None) -> None:
+def command(json_file: Path | None, topology_file: Path | None) -> None:
     """Say what this machine offers, and what that means for a run.
 
     Changes nothing: one shared-memory segment of a page is made and removed. With --calibrate it measures latencies,
@@ -216,17 +217,16 @@ def command(as_json: bool, topology_file: Path | None) -> None:
     \b
     Examples:
       cxlemu doctor
-      cxlemu doctor --json
+      cxlemu doctor --json -
       cxlemu doctor --calibrate here.yaml
     """
     if topology_file is not None:
         from cxlemu.cli.doctor_calibrate import calibrate  # collectives are loaded only here
 
-        calibrate(topology_file, as_json=as_json)
+        calibrate(topology_file, json_file=json_file)
         return
     rows = examine()
-    if as_json:
-        click.echo(json.dumps([row._asdict() for row in rows], indent=2))
+    if write_json(json_file, [row._asdict() for row in rows]):
         return
     table = Table("", "what", "value", "what it means", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for row in rows:

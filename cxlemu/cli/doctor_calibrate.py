@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-import click
 from rich import box
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -18,7 +16,7 @@ from rich.text import Text
 
 from cxlemu.calibrate.measure import LEAST_BYTES, Bandwidth, Calibration, measure
 from cxlemu.calibrate.topology_file import topology_file
-from cxlemu.cli.output import check_output, write_output
+from cxlemu.cli.output import check_output, write_json, write_output
 from cxlemu.errors import ArgumentError
 from cxlemu.pool.segments import SHM_DIR
 
@@ -38,12 +36,12 @@ WORDS = {
 }
 
 
-def calibrate(file: Path, *, as_json: bool) -> None:
+def calibrate(file: Path, *, json_file: Path | None) -> None:
     """Measure this machine, and write it as a topology.
 
     Args:
         file: The topology's file.
-        as_json: Whether the table is printed as JSON.
+        json_file: Where the same goes as JSON; None: nowhere.
 
     Raises:
         ArgumentError: The file cannot be written, or there is too little memory.
@@ -60,8 +58,7 @@ def calibrate(file: Path, *, as_json: bool) -> None:
         measured = measure(nbytes, lambda name: progress.update(task, description=WORDS[name]))
     capacity_bytes = 1 << max(free // 4, 1 << 26).bit_length() - 1
     write_output("--calibrate", file, topology_file(measured, capacity_bytes=capacity_bytes, load=load))
-    if as_json:
-        click.echo(json.dumps(asdict(measured), indent=2))
+    if write_json(json_file, asdict(measured)):
         return
     table = Table("what", "measured", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for what, value in _rows(measured):

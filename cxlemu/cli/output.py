@@ -6,8 +6,9 @@ And JSON, written, to standard output where the file is ``-``, and read back.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,8 @@ from cxlemu.errors import ArgumentError
 from cxlemu.files import check_writable, write_atomically
 
 JSON_BYTES_MAX = 1 << 25
-
-
 STDOUT = Path("-")
+_STREAM = "cxlemu.json"  # of click's meta: where the JSON goes
 
 
 def check_output(flag: str, path: Path | None) -> None:
@@ -52,30 +52,50 @@ def write_output(flag: str, path: Path, data: bytes) -> None:
         write_atomically(path, data)
 
 
-def check_json_file(path: Path | None) -> None:
-    """Refuse the file of ``--json FILE`` before the work begins.
+def json_asked_for(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
+    """Refuse a file that could not be written; with ``-`` standard output is the JSON's alone.
+
+    What is printed for people then goes to standard error. Called by click for ``--json``, before the work begins.
 
     Raises:
-        ArgumentError: It could not be written in the end.
+        ArgumentError: The file could not be written in the end.
     """
     if path != STDOUT:
         check_output("--json", path)
+    elif _STREAM not in ctx.meta and not ctx.resilient_parsing:
+        ctx.with_resource(_text_to_stderr(ctx))
+    return path
 
 
-def write_json(path: Path | None, data: Any) -> None:
-    """Write the file of ``--json FILE``, if there is one.
+@contextmanager
+def _text_to_stderr(ctx: click.Context) -> Iterator[None]:
+    ctx.meta[_STREAM] = sys.stdout
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        del ctx.meta[_STREAM]
+
+
+def write_json(path: Path | None, data: Any) -> bool:
+    """Write the file of ``--json PATH``, if there is one.
 
     Args:
         path: The file; ``-``: standard output; None: there is none.
         data: What `json.dumps` takes.
 
+    Returns:
+        Whether it went to standard output, so that nothing else needs to be said.
+
     Raises:
         ArgumentError: It cannot be written after all.
     """
     if path == STDOUT:
-        click.echo(json.dumps(data, indent=2))
+        ctx = click.get_current_context(silent=True)
+        click.echo(json.dumps(data, indent=2), file=None if ctx is None else ctx.meta.get(_STREAM))
     elif path is not None:
         write_output("--json", path, (json.dumps(data, indent=2) + "\n").encode())
+    return path == STDOUT
 
 
 def read_json(path: Path, flag: str) -> Any:

@@ -1,26 +1,26 @@
-"""``cxlemu pool``: list, inspect and clean the pools in this machine's shared memory."""
+"""``cxlemu pool``: list, show and clean pools in shared memory, format and show those on devices."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from cxlemu.choices import DEFAULT_TOPOLOGY
+from cxlemu.cli.vocabulary import option
 from cxlemu.units import BytesParam
-
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
 @click.group()
 def command() -> None:
-    """Pools in shared memory: list, inspect, clean. Pools on devices: format, show. Of both: capacity for tenants.
+    """List, show and clean pools in shared memory, format and show pools on devices, lend the capacity of both.
 
     \b
     Examples:
       cxlemu pool list
-      cxlemu pool inspect 4711-c0ffee
+      cxlemu pool show 4711-c0ffee
       cxlemu pool clean --dry-run
       cxlemu pool format --device /dev/dax0.0 --device /dev/dax1.0
       cxlemu pool show --device /dev/dax0.0 --device /dev/dax1.0
@@ -29,40 +29,25 @@ def command() -> None:
 
 
 @command.command("list")
-@as_json
-def list_pools(as_json: bool) -> None:
+@option("json")
+def list_pools(json_file: Path | None) -> None:
     """All pools on this machine, dead and damaged ones too.
 
     \b
     Examples:
       cxlemu pool list
-      cxlemu pool list --json
+      cxlemu pool list --json -
     """
     from cxlemu.cli import pool_run
 
-    pool_run.list_pools(as_json)
-
-
-@command.command()
-@click.argument("name")
-@as_json
-def inspect(name: str, as_json: bool) -> None:
-    """Superblock, cards and hosts of one pool. A pool with anything wrong is refused with the reason.
-
-    \b
-    Examples:
-      cxlemu pool inspect 4711-c0ffee
-      cxlemu pool inspect 4711-c0ffee --json
-    """
-    from cxlemu.cli import pool_run
-
-    pool_run.inspect(name, as_json)
+    pool_run.list_pools(json_file)
 
 
 @command.command()
 @click.argument("name", required=False)
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
-def clean(name: str | None, dry_run: bool) -> None:
+@option("json")
+def clean(name: str | None, dry_run: bool, json_file: Path | None) -> None:
     """Remove dead pools of this user: all, or the one called NAME. A pool whose owner lives is never touched.
 
     \b
@@ -73,7 +58,7 @@ def clean(name: str | None, dry_run: bool) -> None:
     """
     from cxlemu.cli import pool_run
 
-    pool_run.clean(name, dry_run)
+    pool_run.clean(name, dry_run, json_file)
 
 
 _devices = click.option("--device", "paths", multiple=True, required=True, metavar="PATH", help="Once for each card.")
@@ -86,8 +71,15 @@ _devices = click.option("--device", "paths", multiple=True, required=True, metav
 @click.option("--create-size", type=BytesParam(), help="Make files that do not exist, of this size.")
 @click.option("--lend", type=BytesParam(), metavar="SIZE", help="Its capacity is lent to tenants, in blocks of SIZE.")
 @click.option("--yes", is_flag=True, help="Overwrite what is there without asking.")
+@option("json")
 def format_pool(
-    paths: tuple[str, ...], interleave: int, max_ranks: int, create_size: int | None, lend: int | None, yes: bool
+    paths: tuple[str, ...],
+    interleave: int,
+    max_ranks: int,
+    create_size: int | None,
+    lend: int | None,
+    yes: bool,
+    json_file: Path | None,
 ) -> None:
     """Make one pool of devices or files: the first --device becomes card 0, and so on.
 
@@ -102,23 +94,35 @@ def format_pool(
     """
     from cxlemu.cli import pool_devices
 
-    pool_devices.format_pool(paths, interleave, max_ranks, create_size, lend, yes)
+    pool_devices.format_pool(paths, interleave, max_ranks, create_size, lend, yes, json_file)
 
 
 @command.command()
-@_devices
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-def show(paths: tuple[str, ...], as_json: bool) -> None:
-    """What devices or files are, how they can be mapped, and what lies on them. Writes nothing.
+@click.argument("name", required=False)
+@click.option("--device", "paths", multiple=True, metavar="PATH", help="Cards instead of a NAME: once for each.")
+@option("json")
+def show(name: str | None, paths: tuple[str, ...], json_file: Path | None) -> None:
+    """Say what one pool is. Writes nothing.
+
+    Of a pool in shared memory, called NAME: superblock, cards and hosts; with anything wrong it is refused with the
+    reason. Of devices or files: what they are, how they can be mapped, and what lies on them.
 
     \b
     Examples:
+      cxlemu pool show 4711-c0ffee
       cxlemu pool show --device /dev/dax0.0 --device /dev/dax1.0
-      cxlemu pool show --device card0 --json
+      cxlemu pool show --device card0 --json -
     """
-    from cxlemu.cli import pool_devices
+    if (name is None) == (not paths):
+        raise click.UsageError("say which pool: its NAME, or --device PATH for each of its cards.")
+    if name is not None:
+        from cxlemu.cli import pool_run
 
-    pool_devices.show(paths, as_json)
+        pool_run.show(name, json_file)
+    else:
+        from cxlemu.cli import pool_devices
+
+        pool_devices.show(paths, json_file)
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -126,12 +130,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def _of_a_pool(function: F) -> F:
     """--pool or --device, and --json."""
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."),
+    for add in (
+        option("json"),
         click.option("--device", "paths", multiple=True, metavar="PATH", help="A card: once for each, in any order."),
         click.option("--pool", "name", metavar="NAME", help="A pool in shared memory."),
     ):
-        function = option(function)
+        function = add(function)
     return function
 
 
@@ -155,40 +159,40 @@ def capacity() -> None:
 
 @capacity.command("show")
 @_of_a_pool
-def show_capacity(name: str | None, paths: tuple[str, ...], as_json: bool) -> None:
+def show_capacity(name: str | None, paths: tuple[str, ...], json_file: Path | None) -> None:
     """Who holds what, who is in it, and what is free.
 
     \b
     Examples:
       cxlemu pool capacity show --pool shared
-      cxlemu pool capacity show --device card0 --device card1 --json
+      cxlemu pool capacity show --device card0 --device card1 --json -
     """
     from cxlemu.cli import pool_capacity
 
-    pool_capacity.show(name, paths, as_json)
+    pool_capacity.show(name, paths, json_file)
 
 
 @capacity.command()
 @click.argument("tenant")
 @click.argument("size", type=BytesParam())
 @_of_a_pool
-def add(tenant: str, size: int, name: str | None, paths: tuple[str, ...], as_json: bool) -> None:
+def add(tenant: str, size: int, name: str | None, paths: tuple[str, ...], json_file: Path | None) -> None:
     """Lend TENANT the next SIZE of every card, in one piece and whole blocks; others go on meanwhile.
 
     \b
     Examples:
       cxlemu pool capacity add red 16M --pool shared
-      cxlemu pool capacity add red 1G --device /dev/dax0.0 --device /dev/dax1.0 --json
+      cxlemu pool capacity add red 1G --device /dev/dax0.0 --device /dev/dax1.0 --json -
     """
     from cxlemu.cli import pool_capacity
 
-    pool_capacity.add(tenant, size, name, paths, as_json)
+    pool_capacity.add(tenant, size, name, paths, json_file)
 
 
 @capacity.command()
 @click.argument("tenant")
 @_of_a_pool
-def release(tenant: str, name: str | None, paths: tuple[str, ...], as_json: bool) -> None:
+def release(tenant: str, name: str | None, paths: tuple[str, ...], json_file: Path | None) -> None:
     """Give back what TENANT holds, or one grant of it as in red:3. Refused while ranks are in it.
 
     \b
@@ -198,7 +202,7 @@ def release(tenant: str, name: str | None, paths: tuple[str, ...], as_json: bool
     """
     from cxlemu.cli import pool_capacity
 
-    pool_capacity.release(tenant, name, paths, as_json)
+    pool_capacity.release(tenant, name, paths, json_file)
 
 
 @capacity.command()
@@ -220,7 +224,7 @@ def force(
     gone: bool,
     name: str | None,
     paths: tuple[str, ...],
-    as_json: bool,
+    json_file: Path | None,
 ) -> None:
     """Take away all that TENANT holds. Its running ranks get an AccessError, and nobody their bytes before they left.
 
@@ -233,14 +237,12 @@ def force(
     """
     from cxlemu.cli import pool_capacity
 
-    pool_capacity.force(ctx, tenant, wait_s, gone, name, paths, as_json)
+    pool_capacity.force(ctx, tenant, wait_s, gone, name, paths, json_file)
 
 
 @capacity.command()
 @click.argument("name")
-@click.option(
-    "-c", "--config", default=DEFAULT_TOPOLOGY, show_default=True, help="A topology: how many cards, how large."
-)
+@option("config", default=DEFAULT_TOPOLOGY, show_default=True, help="A topology: how many cards, how large.")
 @click.option("--card-size", type=BytesParam(), help="Of each card, instead of the config's.")
 @click.option("--block", type=BytesParam(), default="1M", show_default=True, help="What capacity is lent in.")
 def hold(name: str, config: str, card_size: int | None, block: int) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,6 +16,7 @@ from rich.table import Table
 from cxlemu.capacity.lease import Tenant
 from cxlemu.capacity.manager import Grant
 from cxlemu.capacity.pool_manager import PoolManager
+from cxlemu.cli.output import write_json
 from cxlemu.errors import AccessError, ArgumentError
 from cxlemu.memory import MemorySpec
 from cxlemu.pool.shm import ShmPool
@@ -35,21 +36,20 @@ def _managed(name: str | None, paths: tuple[str, ...]) -> Iterator[PoolManager]:
         yield PoolManager.open(pool)
 
 
-def show(name: str | None, paths: tuple[str, ...], as_json: bool) -> None:
+def show(name: str | None, paths: tuple[str, ...], json_file: Path | None) -> None:
     """Print which tenants hold what, which ranks are in it, and what is free.
 
     Args:
         name: The pool in shared memory; None with ``paths``.
         paths: The devices of the pool's cards; empty with ``name``.
-        as_json: Whether to print JSON.
+        json_file: Where the same goes as JSON; None: nowhere.
 
     Raises:
         ArgumentError: Not exactly one of ``name`` and ``paths`` is given.
     """
     with _managed(name, paths) as manager:
         facts = _facts(manager)
-    if as_json:
-        click.echo(json.dumps(facts, indent=2))
+    if write_json(json_file, facts):
         return
     table = Table("grant", "tenant", "of each card", "from byte", "state", "ranks in it", "processes", box=SIMPLE)
     for row in facts["grants"]:
@@ -106,7 +106,7 @@ def _grant_facts(grant: Grant) -> dict[str, Any]:
     return {"number": grant.number, "tenant": grant.tenant, "at": grant.at, "bytes": grant.nbytes}
 
 
-def add(tenant: str, size: int, name: str | None, paths: tuple[str, ...], as_json: bool) -> None:
+def add(tenant: str, size: int, name: str | None, paths: tuple[str, ...], json_file: Path | None) -> None:
     """Lend a tenant the next bytes of every card, in one piece and whole blocks; others go on meanwhile.
 
     Args:
@@ -114,26 +114,25 @@ def add(tenant: str, size: int, name: str | None, paths: tuple[str, ...], as_jso
         size: Bytes of each card.
         name: The pool in shared memory; None with ``paths``.
         paths: The devices of the pool's cards; empty with ``name``.
-        as_json: Whether to print JSON.
+        json_file: Where the same goes as JSON; None: nowhere.
     """
     with _managed(name, paths) as manager:
         grant = manager.add(tenant, size)
         cards = manager.cards
-    if as_json:
-        click.echo(json.dumps(_grant_facts(grant), indent=2))
+    if write_json(json_file, _grant_facts(grant)):
         return
     size_text = format_bytes(grant.nbytes)
     click.echo(f"grant {grant.number}: {size_text} of each of {cards} cards from byte {grant.at}, for {tenant}")
 
 
-def release(tenant: str, name: str | None, paths: tuple[str, ...], as_json: bool) -> None:
+def release(tenant: str, name: str | None, paths: tuple[str, ...], json_file: Path | None) -> None:
     """Give back what a tenant holds, or one grant of it; refused while ranks are in it.
 
     Args:
         tenant: Its name, or NAME:NUMBER for one grant, as red:3.
         name: The pool in shared memory; None with ``paths``.
         paths: The devices of the pool's cards; empty with ``name``.
-        as_json: Whether to print JSON.
+        json_file: Where the same goes as JSON; None: nowhere.
 
     Raises:
         AccessError: The tenant holds no such grant.
@@ -145,7 +144,7 @@ def release(tenant: str, name: str | None, paths: tuple[str, ...], as_json: bool
             raise AccessError(f"tenant {wanted.name} holds no such grant")
         for grant in its:
             manager.release(grant)
-    _print_grants("released", its, as_json)
+    _print_grants("released", its, json_file)
 
 
 def force(
@@ -155,7 +154,7 @@ def force(
     gone: bool,
     name: str | None,
     paths: tuple[str, ...],
-    as_json: bool,
+    json_file: Path | None,
 ) -> None:
     """Take away all that a tenant holds; exit with 1 if ranks are still in some of it, else with 0.
 
@@ -166,7 +165,7 @@ def force(
         gone: Take the caller's word that none of its ranks runs any more, as where a host was switched off.
         name: The pool in shared memory; None with ``paths``.
         paths: The devices of the pool's cards; empty with ``name``.
-        as_json: Whether to print JSON.
+        json_file: Where the same goes as JSON; None: nowhere.
 
     Raises:
         AccessError: The tenant holds nothing.
@@ -177,15 +176,14 @@ def force(
         users = {grant.number: manager.users_of(grant) for grant in left}
     if not taken:
         raise AccessError(f"tenant {tenant} holds nothing")
-    _print_grants("taken away", list(taken), as_json, {number: len(its) for number, its in users.items()})
+    _print_grants("taken away", list(taken), json_file, {number: len(its) for number, its in users.items()})
     ctx.exit(1 if left else 0)
 
 
-def _print_grants(what: str, grants: list[Grant], as_json: bool, ranks: dict[int, int] | None = None) -> None:
+def _print_grants(what: str, grants: list[Grant], json_file: Path | None, ranks: dict[int, int] | None = None) -> None:
     ranks = ranks or {}
-    if as_json:
-        rows = [_grant_facts(grant) | {"ranks": ranks.get(grant.number, 0)} for grant in grants]
-        click.echo(json.dumps(rows, indent=2))
+    rows = [_grant_facts(grant) | {"ranks": ranks.get(grant.number, 0)} for grant in grants]
+    if write_json(json_file, rows):
         return
     for grant in grants:
         count = ranks.get(grant.number, 0)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
 from cxlemu.capacity.pool_manager import PoolManager, lendable
+from cxlemu.cli.output import write_json
 from cxlemu.errors import PoolError
 from cxlemu.pool.dax import DaxPool, map_all
 from cxlemu.pool.device import Mapped
@@ -18,7 +19,13 @@ from cxlemu.units import format_bytes
 
 
 def format_pool(
-    paths: tuple[str, ...], interleave: int, max_ranks: int, create_size: int | None, lend: int | None, yes: bool
+    paths: tuple[str, ...],
+    interleave: int,
+    max_ranks: int,
+    create_size: int | None,
+    lend: int | None,
+    yes: bool,
+    json_file: Path | None,
 ) -> None:
     """Make one pool of devices or files: the first path becomes card 0, and so on.
 
@@ -31,6 +38,7 @@ def format_pool(
         create_size: Bytes of each file that is made where a path does not exist; None: none is made.
         lend: Bytes of a block of capacity that is lent to tenants; None: none is lent.
         yes: Whether to overwrite without asking.
+        json_file: Where the same goes as JSON; None: nowhere.
 
     Raises:
         PoolError: Cards would be overwritten, and no terminal is there to ask, or the answer is no.
@@ -57,6 +65,7 @@ def format_pool(
         for path in made:
             Path(path).unlink()
         raise
+    write_json(json_file, {"uuid": str(superblock.uuid)} | asdict(geometry))
     room = f"room for {max_ranks} ranks"
     if manager is not None:
         room = f"{format_bytes(manager.free_bytes)} of each to lend in blocks of {format_bytes(manager.block_bytes)}"
@@ -93,17 +102,16 @@ def _what(card: Mapped) -> str:
     return f"{device.kind}, {format_bytes(device.nbytes)}, aligned to {format_bytes(device.align_bytes)}, {card.how}"
 
 
-def show(paths: tuple[str, ...], as_json: bool) -> None:
+def show(paths: tuple[str, ...], json_file: Path | None) -> None:
     """Print what devices or files are, how they can be mapped, and what lies on them; write nothing to them.
 
     Args:
         paths: Devices or files.
-        as_json: Whether to print JSON.
+        json_file: Where the same goes as JSON; None: nowhere.
     """
     found = map_all(paths)
     rows = [(card, content_of(card)) for card in found]
-    if as_json:
-        click.echo(json.dumps([_facts(card, content) for card, content in rows], indent=2))
+    if write_json(json_file, [_facts(card, content) for card, content in rows]):
         return
     for card, content in rows:
         click.echo(f"{card.device.path}: {_what(card)}; {content.text}")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,6 +13,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
+from cxlemu.cli.output import write_json
 from cxlemu.errors import PoolError
 from cxlemu.memory.protocol import Bytes
 from cxlemu.pool import catalog, numa, segments
@@ -22,11 +23,10 @@ from cxlemu.pool.superblock import SESSION_OFFSET
 from cxlemu.units import format_bytes
 
 
-def list_pools(as_json: bool) -> None:
+def list_pools(json_file: Path | None) -> None:
     """Print all pools in this machine's shared memory."""
     rows = [_row(entry) for entry in catalog.entries()]
-    if as_json:
-        click.echo(json.dumps(rows, indent=2))
+    if write_json(json_file, rows):
         return
     table = Table("name", "cards", "size", "hosts", "owner pid", "state", "age", "mode", box=SIMPLE)
     for row in rows:
@@ -66,19 +66,18 @@ def _row(entry: catalog.CatalogEntry) -> dict[str, Any]:
     }
 
 
-def inspect(name: str, as_json: bool) -> None:
+def show(name: str, json_file: Path | None) -> None:
     """Print one pool.
 
     Args:
         name: The pool's.
-        as_json: Whether to print JSON.
+        json_file: Where the same goes as JSON; None: nowhere.
 
     Raises:
         PoolError: The pool is not there, or damaged.
     """
     facts = _facts(name)
-    if as_json:
-        click.echo(json.dumps(facts, indent=2))
+    if write_json(json_file, facts):
         return
     for key in ("name", "uuid", "created", "owner", "card_bytes", "interleave_bytes", "max_ranks"):
         value = facts[key]
@@ -136,12 +135,13 @@ def _phrase(owner: dict[str, Any]) -> str:
     return f"{owner['state']}: process {owner['pid']} of user {owner['uid']}, boot {owner['boot_id']}"
 
 
-def clean(name: str | None, dry_run: bool) -> None:
+def clean(name: str | None, dry_run: bool, json_file: Path | None) -> None:
     """Remove dead pools, and print what happened to each.
 
     Args:
         name: The only pool to remove; None: all dead ones.
         dry_run: Whether to print only what would be removed.
+        json_file: Where the same goes as JSON; None: nowhere.
 
     Raises:
         PoolError: There is no pool of that name.
@@ -151,6 +151,7 @@ def clean(name: str | None, dry_run: bool) -> None:
     verdicts = catalog.clean(name, dry_run=dry_run)
     if name is not None and not verdicts:
         raise PoolError(no_such_pool(name))
+    write_json(json_file, [verdict._asdict() | {"segments": list(map(str, verdict.segments))} for verdict in verdicts])
     for verdict in verdicts:
         action = ("would remove" if dry_run else "removed") if verdict.removed else "left"
         click.echo(f"{action} {verdict.name} ({len(verdict.segments)} segments): {verdict.reason}")

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from cxlemu.cli.vocabulary import option
+
 
 @click.group
 def command() -> None:
@@ -15,14 +17,15 @@ def command() -> None:
     Examples:
       cxlemu topology list
       cxlemu topology show six-cards
-      cxlemu topology show my-rack.yaml --json
+      cxlemu topology show my-rack.yaml --json -
       cxlemu topology check configs/*.yaml
       cxlemu topology cost titan2-6xcz120
     """
 
 
 @command.command("list")
-def list_() -> None:
+@option("json")
+def list_(json_file: Path | None) -> None:
     """Name the topologies that come with cxlemu.
 
     \b
@@ -33,8 +36,11 @@ def list_() -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from cxlemu.cli.output import write_json
     from cxlemu.topology.summary import summaries
 
+    if write_json(json_file, [its._asdict() for its in summaries()]):
+        return
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("name", no_wrap=True)
     for head in ("hosts", "cards"):
@@ -47,7 +53,8 @@ def list_() -> None:
 
 @command.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-def check(files: tuple[str, ...]) -> None:
+@option("json")
+def check(files: tuple[str, ...], json_file: Path | None) -> None:
     """Check topology files: exit code 0 if all are right, 2 if one is not.
 
     Every wrong file is named with key, line and what would be right. A file that says how its values came about
@@ -60,19 +67,15 @@ def check(files: tuple[str, ...]) -> None:
     """
     from cxlemu.cli.topology_run import check as work
 
-    work(files)
+    work(files, json_file)
 
 
 @command.command()
 @click.argument("config", metavar="CONFIG")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print every value, defaults included, with its standing, as JSON."
-)
-@click.option(
-    "--facts", "as_facts", is_flag=True, help="Print what its fabrics offer, as JSON: counts, hops, bisection."
-)
+@option("json")
+@click.option("--facts", "as_facts", is_flag=True, help="Only what its fabrics offer: counts, hops, bisection.")
 @click.option("--svg", "svg_file", type=click.Path(path_type=Path), help="Draw every switch and link there as well.")
-def show(config: str, as_json: bool, as_facts: bool, svg_file: Path | None) -> None:
+def show(config: str, json_file: Path | None, as_facts: bool, svg_file: Path | None) -> None:
     """Draw a topology: hosts on top, cards below, then every figure.
 
     Of a generated fabric, the groups that its top switches join are drawn, a box a group, and what it offers is
@@ -83,18 +86,18 @@ def show(config: str, as_json: bool, as_facts: bool, svg_file: Path | None) -> N
     \b
     Examples:
       cxlemu topology show six-cards
-      cxlemu topology show my-rack.yaml --json
+      cxlemu topology show my-rack.yaml --json -
       cxlemu topology show racks-2x72 --svg racks.svg
-      cxlemu topology show racks-2x72 --facts
+      cxlemu topology show racks-2x72 --facts --json -
     """
     from cxlemu.cli.topology_run import show as work
 
-    work(config, as_json, as_facts, svg_file)
+    work(config, json_file, as_facts, svg_file)
 
 
 @command.command()
 @click.argument("configs", nargs=-1, required=True, metavar="CONFIG...")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
+@option("json")
 def cost(configs: tuple[str, ...], json_file: Path | None) -> None:
     """Add up what the fabrics of topologies cost and draw, and compare them with the last one.
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cxlemu.cli.output import check_json_file, write_json
+from cxlemu.cli.output import write_json
 from cxlemu.topology import Item, Topology
 from cxlemu.topology.bill import SUMS, bill_of, power_watts, price_usd
 
@@ -27,7 +27,6 @@ def cost(configs: Sequence[str], json_file: Path | None) -> None:
         ConfigError: A topology is wrong.
         ArgumentError: A topology has no bill, or the file cannot be written.
     """
-    check_json_file(json_file)
     topologies = [Topology.load(config) for config in configs]
     bills = [bill_of(topology) for topology in topologies]
     out = Console(highlight=False, soft_wrap=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cxlemu.cli.output import check_output, write_output
+from cxlemu.cli.output import check_output, write_json, write_output
 from cxlemu.cli.topology_parts import parts
 from cxlemu.cli.topology_svg import topology_svg
 from cxlemu.cli.topology_text import ASCII, topology_text
@@ -26,38 +25,43 @@ from cxlemu.topology.provenance import KINDS
 from cxlemu.units import format_bytes
 
 
-def check(files: Sequence[str]) -> None:
+def check(files: Sequence[str], json_file: Path | None) -> None:
     """Print what is right.
 
     Args:
         files: Topologies: files or shipped names.
+        json_file: Where the same goes as JSON; None: nowhere.
 
     Raises:
         ConfigError: The last file that is wrong; the errors of those before it were printed.
     """
-    wrong = []
+    wrong: list[ConfigError] = []
+    rows: list[dict[str, str | None]] = []
     for file in files:
         try:
             topology = Topology.load(file)
         except ConfigError as error:
             wrong.append(error)
+            rows.append({"file": file, "error": str(error)})
             if len(wrong) > 1:
                 click.echo(f"cxlemu: {wrong[-2]}", err=True)
         else:
+            rows.append({"file": file, "error": None})
             click.echo(f"{file}: ok, {_summary(topology)}")
             for line in _provenance(topology):
                 click.echo(f"  {line}")
+    write_json(json_file, rows)
     if wrong:
         raise wrong[-1]
 
 
-def show(config: str, as_json: bool, as_facts: bool, svg_file: Path | None) -> None:
+def show(config: str, json_file: Path | None, as_facts: bool, svg_file: Path | None) -> None:
     """Print or draw one topology.
 
     Args:
         config: A file or a shipped name.
-        as_json: Whether to print the whole file as JSON.
-        as_facts: Whether to print the figures of its fabrics as JSON.
+        json_file: Where the same goes as JSON; None: nowhere.
+        as_facts: Whether to print the figures of its fabrics alone.
         svg_file: Where the picture is written; None: nowhere.
 
     Raises:
@@ -68,11 +72,13 @@ def show(config: str, as_json: bool, as_facts: bool, svg_file: Path | None) -> N
     topology = Topology.load(config)
     if svg_file is not None:
         write_output("--svg", svg_file, topology_svg(topology).encode())
-    if as_json:
-        click.echo(json.dumps(topology.document(), indent=2))
+    facts = [fabric_metrics(topology, fabric)._asdict() for fabric in topology.fabrics] if as_facts else []
+    if write_json(json_file, facts if as_facts else topology.document()):
         return
     if as_facts:
-        click.echo(json.dumps([fabric_metrics(topology, fabric)._asdict() for fabric in topology.fabrics], indent=2))
+        for each in facts:
+            for name, value in each.items():
+                click.echo(f"{name:<{max(map(len, each))}}  {value}")
         return
     console = Console()
     console.print(Text(topology.name, style="bold"))

@@ -28,11 +28,12 @@ from cxlemu.topology import Topology
 from cxlemu.topology.clusters import ranks_per_cluster
 from cxlemu.topology.fields import Model, Name
 from cxlemu.topology.shipped import shipped_configs
+from faults.choices import CAMPAIGN_RANKS_MAX
 from faults.inject.scenario import Scenario
 from faults.inject.script import Script
 from faults.lockstep.schedule import MOVES_MAX, LockstepMove, from_json
 
-RANKS_MAX, CALLS_MAX, BLOCK_BYTES_MAX = 64, 64, 1 << 26
+RANKS_MAX, CALLS_MAX, BLOCK_BYTES_MAX = CAMPAIGN_RANKS_MAX, 64, 1 << 26
 
 Launch = Literal["lockstep", "turns", "threads", "processes"]
 Word = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,63}$")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +11,7 @@ import click
 from pydantic import ValidationError
 
 from cxlemu.cli import INTERRUPTED
-from cxlemu.cli.output import check_output, write_output
+from cxlemu.cli.output import check_output, write_json, write_output
 from cxlemu.errors import ArgumentError
 from cxlemu.world.signals import stops_exit
 from faults.campaign.executors import cores, executors
@@ -46,7 +45,7 @@ def run(
         ArgumentError: The flags do not fit each other, or a case cannot run.
         ConfigError: The campaign's file, its topology or a script cannot be read.
     """
-    outputs = {"--json": json_file, "--junit": junit, "--html": html}
+    outputs = {"--junit": junit, "--html": html}
     for flag, path in outputs.items():
         if path is not None:
             check_output(flag, path)
@@ -64,7 +63,8 @@ def run(
         left_s = max(budget - (time.monotonic() - began), 0.0)
         result = CampaignRunner(sweep, make, workers, left_s, journal, screen.tell).run()
     screen.print(result)
-    _write(result, campaign, outputs)
+    write_json(json_file, as_json(result, campaign))
+    _write(result, outputs)
     click.get_current_context().exit(INTERRUPTED if result.interrupted and not result.findings else result.exit_code)
 
 
@@ -79,9 +79,8 @@ def _with_flags(spec: Spec, asked: dict[str, Any]) -> Spec:
         raise ArgumentError(f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
 
 
-def _write(result: CampaignResult, campaign: dict[str, Any], outputs: dict[str, Path | None]) -> None:
+def _write(result: CampaignResult, outputs: dict[str, Path | None]) -> None:
     contents = {
-        "--json": lambda: json.dumps(as_json(result, campaign), indent=2).encode() + b"\n",
         "--junit": lambda: as_junit(result),
         "--html": lambda: page(result, "Fault campaign").encode(),
     }

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from cxlemu.cli.vocabulary import option
+
 
 class Places(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
     """Numbers with ``@`` between them, such as HOST@STEP."""
@@ -43,7 +45,7 @@ class Places(click.ParamType):  # type: ignore[type-arg]  # generic only in the 
 @click.option("--deadline-s", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, help="Per run.")
 @click.option("--steps", type=click.IntRange(16), default=25_000, show_default=True, help="Steps that change nothing.")
 @click.option("--error-exitcode", type=click.IntRange(0, 255), default=1, show_default=True, help="For a mistake.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all of it there.")
+@option("json")
 @click.option("--sarif", type=click.Path(path_type=Path), help="Write findings there for editors and code hosts.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page with a picture of each finding.")
 @click.option("--litmus", type=click.Path(path_type=Path), help="Write findings as litmus tests into that folder.")

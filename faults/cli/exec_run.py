@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from cxlemu.cli.console import console
-from cxlemu.cli.output import check_json_file, write_json
+from cxlemu.cli.output import STDOUT, write_json
 from cxlemu.errors import ArgumentError
 from cxlemu.world.signals import stops_exit
 from faults.cli.exec_report import check_outputs, write_outputs
@@ -76,7 +76,6 @@ def run(
         TokenError: The token is damaged.
         ConfigError: A suppression is not as it has to be.
     """
-    check_json_file(json_file)
     check_outputs(sarif, html, litmus)
     reasons = read_suppressions(suppressions) if suppressions is not None else []
     setting = ExecSetting(
@@ -110,7 +109,7 @@ def run(
         how = PRELOADED + (ACCESSES if by_access else PAGES)
         out.print(f"# {', '.join(followed)}: {how}", style="yellow", markup=False)
     if len(choices) == 1:
-        setting = replace(setting, show=json_file != Path("-"))
+        setting = replace(setting, show=json_file != STDOUT)
     with stops_exit():
         results = _all(out, setting, choices, keep_going, reasons)
         failed = next((r for r in results if r.failed), None)

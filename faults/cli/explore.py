@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
 from cxlemu.choices import DTYPE_NAMES, REDOPS
+from cxlemu.cli.vocabulary import option
 from cxlemu.units import BytesParam, format_bytes
 from faults.explore.check import ENGINES
 from faults.explore.programs import RANKS_MAX
@@ -21,24 +21,17 @@ from faults.explore.result import Budget
     metavar="FILE.py:FUNCTION",
     help="Explore your own algorithm or protocol, as without the flag; executes the file.",
 )
-@click.option(
-    "-n",
-    "--ranks",
+@option(
+    "ranks",
     type=click.IntRange(1, RANKS_MAX),
     default=2,
     show_default=True,
     help="How many ranks; each has its own host, unless the protocol has ranks_per_host.",
 )
-@click.option(
-    "-b",
-    "--bytes",
-    "total_bytes",
-    type=BytesParam(),
-    help="Size of a collective, as in nccl-tests.  [default: one line per rank]",
-)
-@click.option("-d", "--datatype", type=click.Choice(DTYPE_NAMES), help="Datatype of a collective.  [default: f32]")
-@click.option("-o", "--op", type=click.Choice(REDOPS), help="Operation of a reduction.  [default: sum]")
-@click.option("-r", "--root", type=click.IntRange(0), help="Root of a collective that has one.  [default: 0]")
+@option("minbytes", dest="total_bytes", help="Size of a collective, as in nccl-tests.  [default: one line per rank]")
+@option("datatype", type=click.Choice(DTYPE_NAMES), help="Datatype of a collective.  [default: f32]")
+@option("op", type=click.Choice(REDOPS), help="Operation of a reduction.  [default: sum]")
+@option("root", type=click.IntRange(0), help="Root of a collective that has one.  [default: 0]")
 @click.option("--in-place", is_flag=True, help="Make the smaller buffer of a collective part of the larger one.")
 @click.option("--variant", help="Variant of a collective.  [default: auto]")
 @click.option("--cluster", type=click.IntRange(1, 16), help="Ranks on each host, for a collective.  [default: 1]")
@@ -68,7 +61,7 @@ from faults.explore.result import Budget
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of pct and random.")
 @click.option("--budget-states", type=click.IntRange(1), default=Budget().states, show_default=True)
-@click.option("--budget-s", type=click.FloatRange(0, min_open=True), default=Budget().seconds, show_default=True)
+@option("budget", default=Budget().seconds, show_default=True)
 @click.option(
     "--budget-bytes",
     type=BytesParam(),
@@ -81,7 +74,7 @@ from faults.explore.result import Budget
     metavar="TOKEN|FILE",
     help="Run one execution, from a token or from what --json wrote, and search all that can follow it.",
 )
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
+@option("json")
 @click.pass_context
 def command(ctx: click.Context, /, **flags: Any) -> None:
     """Search every execution of a protocol or an algorithm of your own, or of a collective.
@@ -96,7 +89,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     Examples:
       cxlemu explore examples/protocols/ring_queue.py:fixed
       cxlemu explore examples/protocols/ring_queue.py:broken --replay s0s0s1
-      cxlemu explore my_lock.py:lock -n 3 --strategy preemption:2 --budget-s 20
+      cxlemu explore my_lock.py:lock -n 3 --strategy preemption:2 --budget 20s
       cxlemu explore examples/my_all_reduce.py:my_all_reduce -n 3
       cxlemu explore all_gather -n 3 -b 384 --variant all --calls 2
       cxlemu explore gather -n 4 --cluster 2 --variant hierarchical

@@ -13,7 +13,7 @@ import click
 from collectives.algorithms.catalog import is_plan
 from collectives.cli.targets import NEVER, check_options, target
 from cxlemu.cli.console import console
-from cxlemu.cli.output import check_json_file, read_json, write_json
+from cxlemu.cli.output import read_json, write_json
 from cxlemu.errors import ArgumentError, PlanRuleError
 from cxlemu.units import format_bytes
 from faults.budget import BudgetSpentError, within
@@ -63,7 +63,6 @@ def run(
         ArgumentError: The flags do not fit each other, or there is no such program or schedule.
     """
     chosen, budget = parse(strategy), Budget(budget_states, budget_s, budget_bytes)
-    check_json_file(json_file)
     schedule = None if replay is None else _schedule(replay)
     if (program is None) == (algorithm is None):
         raise click.UsageError("give a COLLECTIVE, a FILE.plan or a FILE.py:FUNCTION, with or without --algorithm.")
@@ -108,7 +107,7 @@ def _unbuilt(budget_s: float) -> Exploration:
 
 def _told(calls: Calls) -> list[str]:
     """List the flags that ask for these calls."""
-    flags = {"total_bytes": "--bytes", "number": "--calls", "dtype": "--datatype"}
+    flags = {"total_bytes": "--minbytes", "number": "--calls", "dtype": "--datatype"}
     given = ((flags.get(f.name, f"--{f.name.replace('_', '-')}"), getattr(calls, f.name)) for f in fields(calls))
     return [
         flag if value is True else f"{flag}={value}"

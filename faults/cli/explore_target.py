@@ -104,8 +104,8 @@ def searchable(spec: str, ranks: int, calls: Calls) -> Searchable:
     if isinstance(found, RankProtocol):
         if calls != Calls():
             raise ArgumentError(
-                "--bytes, --variant, --calls, --cluster, --among, -d, -o, -r and --in-place go with a collective, not "
-                "with a protocol of your own"
+                "--minbytes, --variant, --calls, --cluster, --among, -d, -o, -r and --in-place go with a collective, "
+                "not with a protocol of your own"
             )
         machine = Machine(found.program(ranks))
         note = STORE_BUFFERS if len(set(found.hosts(ranks))) < ranks else ""

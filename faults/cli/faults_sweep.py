@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -10,7 +9,7 @@ import click
 from collectives.cli.texts import ALGORITHM_HELP
 from cxlemu.choices import ENGINES
 from cxlemu.cli.params import Names
-from cxlemu.units import BytesParam
+from cxlemu.cli.vocabulary import option
 from faults.choices import SWEPT_FAULTS, SWEPT_RANKS_MAX
 
 
@@ -22,16 +21,15 @@ def _kinds() -> tuple[str, ...]:
 
 @click.command("sweep")
 @click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...|FILE.plan")
-@click.option("-n", "--ranks", type=click.IntRange(2, SWEPT_RANKS_MAX), default=3, show_default=True)
-@click.option("-c", "--config", default="", help="A topology, a file or a name.  [default: hosts around two cards]")
+@option("ranks", type=click.IntRange(2, SWEPT_RANKS_MAX), default=3, show_default=True)
+@option("config", default="", help="A topology, a file or a name.  [default: hosts around two cards]")
 @click.option(
     "--cluster", type=click.IntRange(1, 16), default=1, show_default=True, help="Ranks on each host, without --config."
 )
-@click.option("-b", "--bytes", "nbytes", type=BytesParam(), default="96", show_default=True, help="Size of a block.")
+@option("minbytes", dest="nbytes", default="96", show_default=True, help="Size of a block.")
 @click.option("--variant", default="every", show_default=True, help="A variant of the collectives, or every.")
 @click.option("--algorithm", metavar="FILE.py:FUNCTION", help=ALGORITHM_HELP)
-@click.option(
-    "--fault",
+@option(
     "kinds",
     type=Names(_kinds),
     default=",".join(SWEPT_FAULTS),
@@ -58,7 +56,7 @@ def _kinds() -> tuple[str, ...]:
     metavar="N",
     help="How many processes run scenarios.  [default: one per core for turns, else 1]",
 )
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
+@option("json")
 @click.pass_context
 def sweep_command(ctx: click.Context, /, **flags: Any) -> None:
     """Put a fault before every instruction of every rank, one a run, and judge how every rank ends.
@@ -69,7 +67,7 @@ def sweep_command(ctx: click.Context, /, **flags: Any) -> None:
     \b
     Examples:
       cxlemu faults sweep all_gather
-      cxlemu faults sweep all_reduce broadcast -n 4 --fault kill,skip_doorbell --variant all
+      cxlemu faults sweep all_reduce broadcast -n 4 --kinds kill,skip_doorbell --variant all
       cxlemu faults sweep all_gather -n 4 --cluster 2 --variant hierarchical
       cxlemu faults sweep --algorithm examples/my_all_reduce.py:my_all_reduce
       cxlemu faults sweep all_reduce.plan

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable
@@ -17,9 +16,8 @@ from rich.table import Table
 
 from collectives.cli.targets import check_options, target
 from collectives.contracts import COLLECTIVES
-from cxlemu.cli.output import check_json_file
+from cxlemu.cli.output import write_json
 from cxlemu.errors import ArgumentError
-from cxlemu.files import write_atomically
 from cxlemu.plan import Plan
 from cxlemu.units import format_bytes
 from faults.choices import SWEPT_RANKS_MAX
@@ -60,8 +58,6 @@ def run(
     Raises:
         ArgumentError: The flags do not fit each other, or a call cannot run.
     """
-    if json_file is not None:
-        check_json_file(json_file)
     if launch == "turns" and engine != "reference":
         raise ArgumentError("--launch turns is for --engine reference: give --launch threads or processes")
     launch = launch or ("turns" if engine == "reference" else "threads")
@@ -115,8 +111,7 @@ def run(
         + ", ".join(f"{verdict.value} {sum(row.verdicts[verdict] for row in rows)}" for verdict in ScenarioVerdict),
         highlight=False,
     )
-    if json_file is not None:
-        write_atomically(json_file, json.dumps(_document(rows, findings, seconds, template), indent=1).encode())
+    write_json(json_file, _document(rows, findings, seconds, template))
     ctx.exit(1 if findings else 0)
 
 

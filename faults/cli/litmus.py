@@ -9,6 +9,7 @@ import click
 from click.core import ParameterSource
 
 from cxlemu.cli.backends import backends
+from cxlemu.cli.vocabulary import option
 from cxlemu.errors import ArgumentError
 from faults.explore.check import ENGINES
 from faults.explore.result import Budget
@@ -27,13 +28,7 @@ HARDWARE = {"devices", "pool", "ranks", "how", "rounds", "seed", "deadline_s"}  
 @click.option(
     "--budget-states", type=click.IntRange(1), default=Budget().states, show_default=True, help="States per test."
 )
-@click.option(
-    "--budget-s",
-    type=click.FloatRange(0, min_open=True),
-    default=Budget().seconds,
-    show_default=True,
-    help="Seconds per test.",
-)
+@option("budget", default=Budget().seconds, show_default=True, help="Seconds per test.")
 @click.option(
     "--backend",
     type=click.Choice(backends().names),
@@ -41,7 +36,7 @@ HARDWARE = {"devices", "pool", "ranks", "how", "rounds", "seed", "deadline_s"}  
 )
 @click.option("--device", "devices", multiple=True, metavar="PATH", help="A card of dax: once for each, in any order.")
 @click.option("--pool", metavar="UUID", help="Of the devices, those of this pool.")
-@click.option("-n", "--ranks", type=click.IntRange(1, 64), help="Ranks.  [default: as many as the largest test takes]")
+@option("ranks", type=click.IntRange(1, 64), help="Ranks.  [default: as many as the largest test takes]")
 @click.option(
     "--launch",
     "how",
@@ -59,7 +54,7 @@ HARDWARE = {"devices", "pool", "ranks", "how", "rounds", "seed", "deadline_s"}  
     show_default=True,
     help="For any one wait of a rank.",
 )
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well; -: stdout.")
+@option("json")
 @click.pass_context
 def command(ctx: click.Context, /, **flags: Any) -> None:
     """Run litmus tests: small programs in YAML with what their executions may and may not end with.

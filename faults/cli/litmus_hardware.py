@@ -15,7 +15,7 @@ from rich.progress import Progress
 from collectives.cli.run_memory import memory_of, real_cards, topology_for
 from cxlemu._native import lines_instructions
 from cxlemu.cli.console import console
-from cxlemu.cli.output import STDOUT, check_json_file, write_json
+from cxlemu.cli.output import STDOUT, write_json
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import MemorySpec
 from cxlemu.world import from_environment, launch
@@ -59,7 +59,6 @@ def run_on_hardware(
     Raises:
         ArgumentError: The flags do not fit each other, or no test can be run.
     """
-    check_json_file(json_file)
     memory, _ = memory_of(backend, None, devices, pool, None)
     if memory.backend.emulates_caches:
         raise ArgumentError(

@@ -11,7 +11,7 @@ from rich.progress import Progress
 from rich.text import Text
 
 from cxlemu.cli.console import console
-from cxlemu.cli.output import check_json_file, write_json
+from cxlemu.cli.output import write_json
 from cxlemu.errors import ArgumentError
 from faults.cli.schedule_table import schedule_table
 from faults.explore.result import Budget
@@ -47,7 +47,6 @@ def run(
         ArgumentError: A path cannot be read, or the witness's condition does not fit a test.
         ConfigError: A file is not a litmus test.
     """
-    check_json_file(json_file)
     tests = read_tests(paths)
     conditions = [_condition(litmus, witness) for litmus in tests] if witness is not None else []
     out = console()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -10,17 +9,15 @@ import click
 from collectives.cli.texts import ALGORITHM_HELP
 from collectives.sweep.defaults import EVERY
 from cxlemu.choices import INTEGRITIES
+from cxlemu.cli.vocabulary import RanksParam, option
 from faults.choices import MUTATED_RANKS_MAX, MUTATIONS
-from faults.cli.ranks import RanksParam
 
 _TOLD = "\b\nOperators:\n" + "\n".join(f"  {name:<10}{what}" for name, what in MUTATIONS.items())
 
 
 @click.command(epilog=_TOLD)
 @click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...|FILE.plan")
-@click.option(
-    "-n", "--ranks", type=RanksParam(2, MUTATED_RANKS_MAX), default="2", show_default=True, metavar="N|N-N|N,N"
-)
+@option("ranks", type=RanksParam(2, MUTATED_RANKS_MAX), default="2", show_default=True, metavar="N|N-N|N,N")
 @click.option("--variant", default=EVERY, show_default=True, help="Variants, a comma list, or every.")
 @click.option("--algorithm", metavar="FILE.py:FUNCTION", help=ALGORITHM_HELP)
 @click.option("--integrity", type=click.Choice(INTEGRITIES), help="Mutate plans whose doorbells carry checksums.")
@@ -29,7 +26,7 @@ _TOLD = "\b\nOperators:\n" + "\n".join(f"  {name:<10}{what}" for name, what in M
 @click.option(
     "--case", "case_name", default="", help="Try only the case of this name, such as 'all_gather all 2 ranks'."
 )
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
+@option("json")
 @click.pass_context
 def command(ctx: click.Context, /, **flags: Any) -> None:
     """Make every mistake in the synchronization of plans, and see each found.

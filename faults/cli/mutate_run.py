@@ -13,7 +13,6 @@ from collectives.algorithms.catalog import recipe
 from collectives.cli.targets import NEVER, Target, check_options, target
 from collectives.contracts import COLLECTIVES, contract_of
 from collectives.sweep.defaults import EVERY
-from cxlemu.cli.output import check_json_file
 from cxlemu.errors import ArgumentError, RunError
 from cxlemu.world.signals import stops_exit
 from faults.campaign.executors import Workers
@@ -53,7 +52,6 @@ def run(
         ArgumentError: The flags do not fit each other, or there is no such case or mutant.
         RunError: A worker was killed.
     """
-    check_json_file(json_file)
     asked = target(collectives, algorithm, variant=variant != EVERY)
     if asked.plan is not None:
         check_options(ctx, asked, {"ranks": ranks if [*ranks] == [asked.plan.ranks] else NEVER, "integrity": NEVER})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -10,22 +9,21 @@ import click
 from collectives.sweep.defaults import EVERY, REGION_BYTES, STEP_FACTOR
 from cxlemu.choices import DEFAULT_TOPOLOGY, DTYPE_NAMES, INTEGRITIES, REDOPS
 from cxlemu.cli.params import Names
+from cxlemu.cli.vocabulary import RanksParam, option
 from cxlemu.units import BytesParam, format_bytes, format_numbers
 from faults.choices import MATRIX_DTYPES, MATRIX_RANKS, MATRIX_REDOPS, PROVED_RANKS, PROVED_RANKS_MAX
-from faults.cli.ranks import RanksParam
 
 
 @click.command()
 @click.argument("collectives", nargs=-1, metavar="[COLLECTIVE|FILE.plan]...")
-@click.option(
-    "-n",
-    "--ranks",
+@option(
+    "ranks",
     type=RanksParam(1, PROVED_RANKS_MAX),
     metavar="N|N-N|N,N",
     help=f"[default: {format_numbers(PROVED_RANKS)}; with --algorithm {format_numbers(MATRIX_RANKS)}]",
 )
-@click.option("-b", "--minbytes", type=BytesParam(), help="Smallest size.  [default: 4K; with --algorithm many]")
-@click.option("-e", "--maxbytes", type=BytesParam(), help="Largest size.  [default: -b]")
+@option("minbytes", help="Smallest size.  [default: 4K; with --algorithm many]")
+@option("maxbytes", help="Largest size.  [default: -b]")
 @click.option(
     "-f",
     "--stepfactor",
@@ -33,21 +31,17 @@ from faults.cli.ranks import RanksParam
     metavar="N",
     help=f"From size to size, times.  [default: {STEP_FACTOR}]",
 )
-@click.option(
-    "-d",
-    "--datatype",
+@option(
+    "datatype",
     type=Names(DTYPE_NAMES),
     help=f"{', '.join(DTYPE_NAMES)}; a comma list or all.  [default: f32; with --algorithm {','.join(MATRIX_DTYPES)}]",
 )
-@click.option(
-    "-o",
-    "--op",
+@option(
+    "op",
     type=Names(REDOPS),
     help=f"{', '.join(REDOPS)}; a comma list or all.  [default: sum; with --algorithm {','.join(MATRIX_REDOPS)}]",
 )
-@click.option(
-    "-r", "--root", default="all", metavar="RANK|all", show_default=True, help="Root of collectives that have one."
-)
+@option("root", default="all", metavar="RANK|all", show_default=True, help="Root of collectives that have one.")
 @click.option("--variant", default=EVERY, show_default=True, help="every; or naive, aggregate, all, line, ...")
 @click.option("--algorithm", metavar="FILE.py:FUNCTION", help="Prove an algorithm of your own; executes the file.")
 @click.option(
@@ -56,20 +50,14 @@ from faults.cli.ranks import RanksParam
     help="Make the smaller buffer part of the larger one, as NCCL does.  [default: no; with --algorithm both]",
 )
 @click.option("--integrity", type=click.Choice(INTEGRITIES), help="Prove plans whose doorbells carry checksums.")
-@click.option("-c", "--config", default=DEFAULT_TOPOLOGY, show_default=True, help="A topology: a file or a name.")
+@option("config", default=DEFAULT_TOPOLOGY, show_default=True, help="A topology: a file or a name.")
 @click.option(
     "--region-bytes",
     type=BytesParam(),
     help=f"The communicator's ring.  [default: {format_bytes(REGION_BYTES)}; a small one with --algorithm without -b]",
 )
-@click.option(
-    "--budget-s",
-    type=click.FloatRange(0, min_open=True),
-    help="Stop proving after this many seconds; what is not proved by then is unknown.  [default: none]",
-)
-@click.option(
-    "--json", "json_file", type=click.Path(path_type=Path), metavar="FILE|-", help="Write everything there as well."
-)
+@option("budget", help="Stop proving after this many seconds; what is not proved by then is unknown.  [default: none]")
+@option("json")
 @click.pass_context
 def command(ctx: click.Context, /, **flags: Any) -> None:
     """Prove plans: right in every interleaving, whatever caches evict, prefetch and hold back, or why not.

@@ -16,10 +16,11 @@ from rich.markup import escape
 from collectives.contracts import COLLECTIVES
 from collectives.sweep.defaults import REGION_BYTES
 from cxlemu.choices import DEFAULT_TOPOLOGY
+from cxlemu.cli.console import console
 from cxlemu.cli.output import write_json
 from cxlemu.units import format_bytes, format_numbers
 from cxlemu.version import __version__
-from faults.cli.prove_report import again_with, bar_on, out_for, shown_of, violation_as_dict
+from faults.cli.prove_report import again_with, bar_on, shown_of, violation_as_dict
 from faults.lockstep.counterexample import Counterexample
 from faults.prove.coverage import COMBINED, IN_TURNS, Coverage, Covered
 from faults.prove.matrix import AnsweredQuestion, Matrix, Question
@@ -53,7 +54,7 @@ class MatrixReport:
         self._config, self._integrity = config, integrity
         self._rows: list[tuple[AnsweredQuestion, float]] = []
         self._shown: dict[int, Counterexample | None] = {}  # by the row's number
-        self._out = out_for(json_file)
+        self._out = console()
         self._bar = bar_on(self._out)
         self._questions: list[Question] = []
         self.spent = ""  # why not everything was proved

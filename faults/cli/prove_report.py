@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from collectives.checking.oracle import check_exact
 from collectives.sweep.sweep import Case as CollectiveCase
 from cxlemu.cli.console import console
-from cxlemu.cli.output import STDOUT, write_json
+from cxlemu.cli.output import write_json
 from cxlemu.errors import ArgumentError, TokenError
 from cxlemu.units import format_bytes
 from cxlemu.version import __version__
@@ -78,7 +78,7 @@ class ProveReport:
         self._machine, self._roots = machine, roots
         self._rows: list[ProofRow] = []
         self._began = self._row_began = time.monotonic()
-        self._out = out_for(json_file)
+        self._out = console()
         self._bar = bar_on(self._out)
         self._task = self._bar.add_task("proofs", total=proofs)
         self._name = ""
@@ -185,11 +185,6 @@ class ProveReport:
 
     def _print(self, line: str, style: str = "") -> None:
         self._out.print(escape(line), style=style)
-
-
-def out_for(json_file: Path | None) -> Console:
-    """Choose the console for people: standard error if standard output is for JSON."""
-    return Console(highlight=False, soft_wrap=True, stderr=True) if json_file == STDOUT else console()
 
 
 def bar_on(out: Console) -> Progress:

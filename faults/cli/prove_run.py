@@ -20,7 +20,6 @@ from collectives.contracts import COLLECTIVES
 from collectives.layouts import world_layout
 from collectives.sweep.defaults import EVERY, REGION_BYTES
 from collectives.sweep.sweep import Case, Sweep, size_steps
-from cxlemu.cli.output import check_json_file
 from cxlemu.errors import ArgumentError
 from cxlemu.plan.checksums import check_integrity
 from cxlemu.topology import Topology
@@ -73,7 +72,6 @@ def run(
         PlanFileError: A file holds no plan.
     """
     budget = _Budget(budget_s)
-    check_json_file(json_file)
     check_integrity(integrity)
     if any(map(catalog.is_plan, collectives)):
         ctx.exit(_prove_saved(ctx, collectives, budget, json_file))
@@ -178,7 +176,9 @@ def _prove_saved(ctx: click.Context, files: Sequence[str], budget: _Budget, json
             name not in ("collectives", "budget_s", "json_file")
             and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
         ):
-            raise ArgumentError(f"{parameter.opts[-1]} does not go with a plan file, which says it all: leave it out")
+            raise ArgumentError(
+                f"{max(parameter.opts, key=len)} does not go with a plan file, which says it all: leave it out"
+            )
     plans = []
     for file in files:
         if not catalog.is_plan(file):

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from cxlemu.cli.vocabulary import option
+
 
 @click.command()
 @click.argument("token")
@@ -16,6 +18,7 @@ import click
     help="Your file for a token that names its own algorithm; executes the file.",
 )
 @click.option("--svg", type=click.Path(path_type=Path), help="Draw what happened to the line that was read wrong.")
+@option("json")
 @click.pass_context
 def command(ctx: click.Context, /, **flags: Any) -> None:
     """Reproduce the failure that TOKEN describes; @FILE reads the token from a file.

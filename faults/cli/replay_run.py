@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from cxlemu.cli.output import check_output, write_output
+from cxlemu.cli.output import check_output, write_json, write_output
 from cxlemu.errors import ArgumentError
 from faults.replay.replay import replay
 from faults.replay.token import TOKEN_CHARS_MAX, parse
 
 
-def run(ctx: click.Context, token: str, algorithm: str | None, svg: Path | None) -> None:
+def run(ctx: click.Context, token: str, algorithm: str | None, svg: Path | None, json_file: Path | None) -> None:
     """Replay a token, and print the result, as the command's flags say.
 
     The command exits with 1 if it fails again, else 0.
@@ -43,6 +43,13 @@ def run(ctx: click.Context, token: str, algorithm: str | None, svg: Path | None)
     else:
         out.print("does not fail any more", style="green", markup=False)
         out.print(f"recorded was: {replayed.before}", markup=False)
+    document = {
+        "what": replayed.what,
+        "fails": replayed.now or None,
+        "same": replayed.same,
+        "recorded": replayed.before,
+    }
+    write_json(json_file, document | {"remarks": list(replayed.remarks)})
     if svg is not None:
         drawn = replayed.picture()
         if drawn is None:

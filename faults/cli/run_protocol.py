@@ -12,13 +12,12 @@ from click.core import ParameterSource
 
 from collectives.cli.run_memory import adversary_seed, memory_of, real_cards
 from cxlemu.capacity.lease import lease_for
-from cxlemu.cli.output import check_json_file
 from cxlemu.errors import ArgumentError
 from cxlemu.topology import Topology
 from cxlemu.world import from_environment, launch
 from cxlemu.world.environment import find_place
 from cxlemu.world.topology_of import machine
-from faults.cli.run_protocol_report import TO_STDOUT, ProtocolReport, Setting
+from faults.cli.run_protocol_report import ProtocolReport, Setting
 from faults.protocols.run import load, run
 
 RANKS, RUNS, RUNS_MAX = 2, 10, 100_000
@@ -39,8 +38,6 @@ def run_protocol(ctx: click.Context, spec: str) -> NoReturn:
     given = ctx.params
     _check_flags(ctx)
     json_file = given["json_file"]
-    if json_file != TO_STDOUT:
-        check_json_file(json_file)
     how, deadline_s, tenant = given["how"], given["deadline_s"], given["tenant"]
     seed = adversary_seed(given["adversary"], given["backend"])
     memory, pool_name = memory_of(given["backend"], None, given["devices"], given["pool"], tenant)
@@ -95,7 +92,7 @@ def _check_flags(ctx: click.Context) -> None:
         if param.name in TAKES or ctx.get_parameter_source(param.name or "") != ParameterSource.COMMANDLINE:
             continue
         if isinstance(param, click.Option) or ctx.params[param.name or ""]:
-            what = param.opts[-1] if isinstance(param, click.Option) else "a collective"
+            what = max(param.opts, key=len) if isinstance(param, click.Option) else "a collective"
             raise ArgumentError(f"{what} does not go with --protocol")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 import time
@@ -12,7 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
@@ -24,7 +22,6 @@ from cxlemu.version import __version__
 from faults.protocols.rank import Ending, How
 from faults.protocols.run import ProtocolRun
 
-TO_STDOUT = Path("-")
 RESULTS_SHOWN = 3  # different results of a rank
 
 
@@ -69,8 +66,7 @@ class ProtocolReport:
         self._shown: set[object] = set()  # what went wrong
         self._began = time.monotonic()
         terminal = None if sys.stderr.isatty() else False
-        to_stderr = json_file == TO_STDOUT
-        self._out = Console(highlight=False, soft_wrap=True, quiet=silent, force_terminal=terminal, stderr=to_stderr)
+        self._out = Console(highlight=False, soft_wrap=True, quiet=silent, force_terminal=terminal)
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(None),
@@ -141,10 +137,7 @@ class ProtocolReport:
 
     def _write(self, seconds: float, error: BaseException | None) -> None:
         document = self._document(seconds, error)
-        if self._json_file == TO_STDOUT:
-            click.echo(json.dumps(document, indent=2))
-        else:
-            write_json(self._json_file, document)
+        write_json(self._json_file, document)
 
     def _memory(self) -> str:
         memory, seed = self._setting.memory, self._setting.seed

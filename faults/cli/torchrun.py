@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from cxlemu.cli.vocabulary import option
 from cxlemu.units import BytesParam
 
 RANKS_MAX = 64
@@ -15,10 +16,10 @@ RANKS_MAX = 64
 @click.command("torchrun", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option("-n", "--nproc", "ranks", type=click.IntRange(1, RANKS_MAX), default=2, show_default=True)
+@option("ranks", type=click.IntRange(1, RANKS_MAX), default=2, show_default=True)
 @click.option("--backend", default="emulated", show_default=True, help="The memory, as for cxlemu run.")
 @click.option("--device", "devices", multiple=True, metavar="PATH", help="A card, for --backend dax; repeat it.")
-@click.option("-c", "--config", default="", help="A topology, a file or a name.  [default: six-cards]")
+@option("config", default="", help="A topology, a file or a name.  [default: six-cards]")
 @click.option("--card-bytes", type=BytesParam(), help="This machine's memory for each emulated card.")
 @click.option(
     "--adversary",
@@ -31,7 +32,7 @@ RANKS_MAX = 64
 @click.option(
     "--digests", type=click.IntRange(0, 10**9), default=0, metavar="K", help="Compare replicas every K steps."
 )
-@click.option("--faults", type=click.Path(path_type=Path), metavar="SCRIPT", help="What happens at which call.")
+@option("faults", dest="faults", type=click.Path(path_type=Path), help="What happens at which call.")
 @click.option(
     "--leave-out", multiple=True, metavar="RANK:INSTRUCTION", help="A rank never executes it, such as 1:INVALIDATE."
 )
@@ -41,7 +42,7 @@ RANKS_MAX = 64
     "--save", type=click.Path(path_type=Path), help="Where a call that differs is kept.  [default: a new folder]"
 )
 @click.option("--replay", type=click.Path(path_type=Path), metavar="FOLDER", help="Make a kept call again, alone.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the report there; - is stdout.")
+@option("json")
 @click.pass_context
 def command(ctx: click.Context, /, **flags: Any) -> None:
     """Run a training script on N ranks of this machine, whose process groups are all made by cxl.

@@ -14,7 +14,7 @@ import click
 from rich.table import Table
 
 from cxlemu.cli.console import console
-from cxlemu.cli.output import STDOUT, check_json_file, write_json
+from cxlemu.cli.output import write_json
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import MemorySpec
 from cxlemu.topology import Topology
@@ -27,7 +27,6 @@ LINE_MAX = 240
 
 def run(ctx: click.Context, /, **flags: Any) -> None:
     """Run the command with its flags; leaves the context with exit code 1 where something is wrong."""
-    check_json_file(flags["json_file"])
     if flags["replay"] is not None:
         ctx.exit(_replay(flags["replay"]))
     script: Path | None = flags["script"]
@@ -55,7 +54,7 @@ def run(ctx: click.Context, /, **flags: Any) -> None:
 
     def told(rank: int, line: str) -> None:
         with say:
-            click.echo(line if rank == 0 else f"rank {rank}: {line}", nl=False, err=flags["json_file"] == STDOUT)
+            click.echo(line if rank == 0 else f"rank {rank}: {line}", nl=False)
 
     rounds = run_ranks(str(script), flags["arguments"], flags["ranks"], flags["max_restarts"], environment, told)
     lines = _reports(kept, flags["ranks"])
@@ -64,7 +63,7 @@ def run(ctx: click.Context, /, **flags: Any) -> None:
         "rounds": [{"codes": each.codes, "stopped": each.stopped} for each in rounds],
         "events": lines,
     }
-    wrong = _tell(lines, rounds, kept, to_stderr=flags["json_file"] == STDOUT)
+    wrong = _tell(lines, rounds, kept)
     write_json(flags["json_file"], report)
     if not (kept / "call").exists() and flags["save"] is None:
         for path in kept.iterdir():
@@ -124,7 +123,7 @@ def _reports(folder: Path, ranks: int) -> list[dict[str, Any]]:
     return sorted(found, key=lambda event: float(event["at"]))
 
 
-def _tell(events: list[dict[str, Any]], rounds: list[Round], kept: Path, *, to_stderr: bool) -> bool:
+def _tell(events: list[dict[str, Any]], rounds: list[Round], kept: Path) -> bool:
     """Print what happened. Returns whether a result was wrong."""
     wrong = [event for event in events if event["kind"] in ("difference", "replicas")]
     for event in wrong:
@@ -149,7 +148,6 @@ def _tell(events: list[dict[str, Any]], rounds: list[Round], kept: Path, *, to_s
     for at, rank, number_of_round, told in sorted(rows):
         table.add_row(str(rank), number_of_round, told, _after(at, begin))
     shown = console()
-    shown.stderr = to_stderr
     shown.print(table)
     return bool(wrong)
 

@@ -7,7 +7,6 @@ into four chunks, in one chunk and, where it is small, in doorbells' lines; its 
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Iterable, Iterator
@@ -30,13 +29,14 @@ from collectives.sweep.defaults import AUTO
 from collectives.sweep.sweep import Case, size_steps
 from collectives.sweep.virtual.plans import plan_of, planned
 from collectives.sweep.virtual.simulated import check_memory, model_of
-from cxlemu.cli.output import check_output, write_output
+from cxlemu.cli.output import write_json
+from cxlemu.cli.vocabulary import RanksParam, option
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.errors import ArgumentError, CxlemuError
 from cxlemu.memory import MemorySpec
 from cxlemu.plan import DTYPES, Call, Plan
 from cxlemu.topology import Topology
-from cxlemu.units import BytesParam, format_bytes
+from cxlemu.units import format_bytes
 from cxlemu.world import RankContext, launch
 
 FOLDER = Path("examples/algorithms")
@@ -201,19 +201,28 @@ def _native_rows(folder: Path, ranks: int, wanted: list[int], dtype: str) -> lis
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("-c", "--configs", default=TOPOLOGIES, show_default=True, help="Modelled fabrics; a comma list, or none.")
-@click.option("-n", "--ranks", default="2,4,8,16,64", show_default=True, help="On each fabric; a comma list.")
-@click.option("-b", "--minbytes", type=BytesParam(), default="1K", show_default=True, help="Smallest size.")
-@click.option("-e", "--maxbytes", type=BytesParam(), default="64M", show_default=True, help="Largest size.")
+@option(
+    "config", dest="configs", default=TOPOLOGIES, show_default=True, help="Modelled fabrics; a comma list, or none."
+)
+@option(
+    "ranks",
+    type=RanksParam(2, 1024),
+    metavar="N|N-N|N,N",
+    default="2,4,8,16,64",
+    show_default=True,
+    help="On each fabric.",
+)
+@option("minbytes", default="1K", show_default=True, help="Smallest size.")
+@option("maxbytes", default="64M", show_default=True, help="Largest size.")
 @click.option("-f", "--stepfactor", type=click.IntRange(2), default=4, show_default=True, help="Size times.")
-@click.option("-d", "--datatype", type=click.Choice(list(DTYPES)), default="i32", show_default=True)
+@option("datatype", type=click.Choice(list(DTYPES)), default="i32", show_default=True)
 @click.option("--native/--no-native", default=False, show_default=True, help="Measure 2 and 4 ranks here as well.")
 @click.option("--page", "names", multiple=True, metavar="NAME", help="Only this page; may be given more than once.")
 @click.option("--rows", type=click.IntRange(0), default=40, show_default=True, help="How many to print; 0: all.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all rows there; - is stdout.")
+@option("json")
 def main(
     configs: str,
-    ranks: str,
+    ranks: tuple[int, ...],
     minbytes: int,
     maxbytes: int,
     stepfactor: int,
@@ -231,21 +240,15 @@ def main(
       python -m studies.benchmarks.textbook --page rabenseifner_all_reduce -b 64K --rows 0
       python -m studies.benchmarks.textbook -c none --native --json textbook.json
     """
-    if json_file is not None:
-        check_output("--json", json_file)
     wanted = size_steps(minbytes, maxbytes, stepfactor, None)
     chosen = [its for its in pages(FOLDER) if not names or its.name in names]
     if unknown := set(names) - {its.name for its in chosen}:
         raise click.UsageError(f"--page: there is no {', '.join(sorted(unknown))} in {FOLDER}")
-    try:
-        counts = [int(count) for count in ranks.split(",")]
-    except ValueError:
-        raise click.UsageError(f"--ranks: {ranks!r} is no comma list of numbers") from None
     fabrics = [Topology.load(name) for name in configs.split(",")] if configs != "none" else []
     cells = [
         (topology, recipe, call)
         for topology in fabrics
-        for count in counts
+        for count in ranks
         for recipe in chosen
         for call in calls(recipe, count, wanted, datatype)
     ]
@@ -256,9 +259,7 @@ def main(
     for count in track(NATIVE_RANKS if native else (), "native", console=err, disable=not err.is_terminal):
         found += [row for row in _native_rows(FOLDER, count, wanted, datatype) if not names or row.page in names]
     found.sort(key=lambda row: row.ratio)
-    if json_file is not None:
-        write_output("--json", json_file, (json.dumps([asdict(row) for row in found], indent=2) + "\n").encode())
-    if str(json_file) == "-":
+    if write_json(json_file, [asdict(row) for row in found]):
         return
     print(f"{'ratio':>6} {'page':<30} {'form':<9} {'fabric':<16} {'ranks':>5} {'size':>8}  auto")
     for row in found[: rows or None]:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from cxlemu.units import BytesParam
+from cxlemu.cli.vocabulary import option
 from studies.choices import SOURCES
 from studies.peers import find
 
 
 @click.command()
 @click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...")
-@click.option("-n", "--ranks", type=click.IntRange(1, 64), default=2, show_default=True)
-@click.option("-b", "--minbytes", type=BytesParam(), default="8", show_default=True, help="Smallest size.")
-@click.option("-e", "--maxbytes", type=BytesParam(), default="64M", show_default=True, help="Largest size.")
+@option("ranks", type=click.IntRange(1, 64), default=2, show_default=True)
+@option("minbytes", default="8", show_default=True, help="Smallest size.")
+@option("maxbytes", default="64M", show_default=True, help="Largest size.")
 @click.option(
     "--alternations", type=click.IntRange(1), default=5, show_default=True, help="Times that all are timed in turn."
 )
@@ -47,12 +46,10 @@ from studies.peers import find
     show_default=True,
     help="Whether MPI may copy straight from one process's memory into another's, as no pool can.",
 )
-@click.option("-c", "--config", default="six-cards", show_default=True, help="Our pool's topology: a file or a name.")
+@option("config", default="six-cards", show_default=True, help="Our pool's topology: a file or a name.")
 @click.option("--deadline-s", type=click.FloatRange(0, min_open=True), default=120.0, show_default=True)
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
-@click.option(
-    "--plot", "plot_file", type=click.Path(path_type=Path), help="Draw it there: .png, .svg or .pdf; needs matplotlib."
-)
+@option("json")
+@option("plot", help="Draw it there: .png, .svg or .pdf; needs matplotlib.")
 @click.option(
     "--callgrind", is_flag=True, help="Count the instructions of small calls, too: free of noise; needs valgrind."
 )

@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from collectives.contracts import COLLECTIVES
-from cxlemu.cli.output import check_output
 from cxlemu.errors import ArgumentError
 from studies.choices import SOURCES
 from studies.cli.bench_plot import draw
@@ -42,7 +41,6 @@ def run(
         ArgumentError: A flag does not fit, or a file cannot be written.
         ConfigError: The topology is wrong.
     """
-    check_output("--json", json_file)  # not only when everything has been measured
     if plot_file is not None:
         check_picture("--plot", plot_file)
     chosen = collectives or tuple(name for name, contract in COLLECTIVES.items() if contract.among_all)

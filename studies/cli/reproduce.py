@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
 from cxlemu.cli.commands import group_of
+from cxlemu.cli.vocabulary import option
 
-_json_option = click.option(
-    "--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well."
-)
-_plot_option = click.option(
-    "--plot", "plot_dir", type=click.Path(path_type=Path), help="Draw it, as PNG files in this directory."
-)
+_plot_option = option("plot", dest="plot_dir", help="Draw it, as PNG files in this directory: there are several.")
 
 
 @click.group(cls=group_of("cxlemu.reproduce"))
@@ -33,7 +28,7 @@ def command() -> None:
 
 
 @click.command()
-@_json_option
+@option("json")
 @_plot_option
 def cccl(**flags: Any) -> None:
     """Compare CCCL's published figures (arXiv 2602.22457) with our plans on the modelled hardware.
@@ -61,7 +56,7 @@ def cccl(**flags: Any) -> None:
     metavar="N",
     help="Only shapes of so many rows; no ranges, no blocks.",
 )
-@_json_option
+@option("json")
 @_plot_option
 def flux(**flags: Any) -> None:
     """Compare FLUX's published figures (arXiv 2406.06858) with our fused plans on the modelled hardware.
@@ -82,7 +77,7 @@ def flux(**flags: Any) -> None:
 
 
 @click.command()
-@_json_option
+@option("json")
 @_plot_option
 @click.option("-v", "--verbose", is_flag=True, help="What other assumptions would give, too; takes twice as long.")
 def scalepool(**flags: Any) -> None:
@@ -104,7 +99,7 @@ def scalepool(**flags: Any) -> None:
 
 
 @click.command()
-@_json_option
+@option("json")
 @_plot_option
 def validation(**flags: Any) -> None:
     """Compare what others measured on real switches and networks with the model.

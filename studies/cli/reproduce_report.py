@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cxlemu.cli.output import check_json_file, write_json
+from cxlemu.cli.output import write_json
 from cxlemu.errors import ArgumentError
-from studies.cli.picture import check_drawing, check_picture, save
+from studies.cli.picture import KINDS, check_drawing, check_picture, save
 from studies.published.rows import Row
 
 WIDTH = 200  # columns that a table may take: a row is a line, also where the terminal is narrower
@@ -34,7 +34,6 @@ class ReproductionReport:
     def __init__(
         self, json_file: Path | None, plot_dir: Path | None, pictures: Mapping[str, Callable[..., Any]]
     ) -> None:
-        check_json_file(json_file)
         _check_directory(plot_dir, pictures)
         self._json_file, self._plot_dir, self._pictures = json_file, plot_dir, pictures
         self._out = Console(highlight=False, soft_wrap=True, width=WIDTH)
@@ -73,11 +72,13 @@ class ReproductionReport:
                 save(draw(*work), "--plot", self._plot_dir / name)
 
 
-def _check_directory(plot_dir: Path | None, pictures: Iterable[str]) -> None:
+def _check_directory(plot_dir: Path | None, pictures: Collection[str]) -> None:
     """Refuse pictures that cannot be drawn or written, with an ArgumentError; without matplotlib nothing is made."""
     if plot_dir is None:
         return
     check_drawing("--plot")
+    if plot_dir.suffix[1:].lower() in KINDS and not plot_dir.is_dir():
+        raise ArgumentError(f"--plot {plot_dir}: {len(pictures)} pictures are drawn; give a directory for them")
     try:
         plot_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:

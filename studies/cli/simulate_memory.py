@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
 from cxlemu.cli.params import Names
-from cxlemu.units import BytesParam
+from cxlemu.cli.vocabulary import option
 from studies.choices import PAGES, SEED, TIERS_CONFIGS
 
 
@@ -20,25 +19,20 @@ def _policies() -> tuple[str, ...]:
 
 @click.command()
 @click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...")
-@click.option(
-    "-c",
-    "--config",
-    "configs",
-    multiple=True,
-    help=f"A topology; again for more.  [default: {', '.join(TIERS_CONFIGS)}]",
+@option(
+    "config", dest="configs", multiple=True, help=f"A topology; again for more.  [default: {', '.join(TIERS_CONFIGS)}]"
 )
 @click.option("--policy", type=Names(_policies), default="static", show_default=True, help="A comma list, or all.")
-@click.option(
-    "-n",
-    "--ranks",
+@option(
+    "ranks",
     type=click.IntRange(1, 1024),
     metavar="N",
     default=1,
     show_default=True,
     help="Each with a working set of its own.",
 )
-@click.option("-b", "--minbytes", type=BytesParam(), help="Smallest working set.  [default: half the nearest memory]")
-@click.option("-e", "--maxbytes", type=BytesParam(), help="Largest.  [default: -b, or what fits all of the topologies]")
+@option("minbytes", help="Smallest working set.  [default: half the nearest memory]")
+@option("maxbytes", help="Largest.  [default: -b, or what fits all of the topologies]")
 @click.option(
     "-f",
     "--stepfactor",
@@ -58,10 +52,8 @@ def _policies() -> tuple[str, ...]:
 )
 @click.option("--seed", type=click.IntRange(0), metavar="N", default=SEED, show_default=True)
 @click.option("-v", "--verbose", is_flag=True, help="What each tier had to do with it.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
-@click.option(
-    "--plot", "plot_file", type=click.Path(path_type=Path), help="Draw time over working set: .png, .svg or .pdf."
-)
+@option("json")
+@option("plot", help="Draw time over working set: .png, .svg or .pdf.")
 def command(**flags: Any) -> None:
     """Simulate memory-bound workloads on a topology's tiers of memory.
 

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from cxlemu.cli.output import check_json_file, write_json
+from cxlemu.cli.output import write_json
 from cxlemu.errors import ArgumentError
 from cxlemu.topology import Topology
 from cxlemu.topology.provenance import KINDS
@@ -45,7 +45,6 @@ def run(
         ArgumentError: A flag does not fit, or a file cannot be written or drawn.
         ConfigError: A topology or a workload is wrong.
     """
-    check_json_file(json_file)
     if plot_file is not None:
         check_picture("--plot", plot_file)
     kinds = [Workload.load(name) for name in workloads or Workload.shipped()]

@@ -8,16 +8,15 @@ from typing import Any
 import click
 
 from cxlemu.choices import DEFAULT_TOPOLOGY
+from cxlemu.cli.vocabulary import option
 
 
 @click.command()
 @click.argument("prefix", type=click.Path(path_type=Path))
-@click.option(
-    "-c", "--config", default=DEFAULT_TOPOLOGY, show_default=True, help="The modelled fabric: a topology file or name."
-)
+@option("config", default=DEFAULT_TOPOLOGY, show_default=True, help="The modelled fabric: a topology file or name.")
 @click.option("--groups", "groups_file", type=click.Path(path_type=Path), help="JSON: group's name -> its ranks.")
 @click.option("--accelerator", help="Computing takes what it would.  [default: what the trace recorded]")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write every call there as well.")
+@option("json")
 @click.option("--trace", "trace_file", type=click.Path(path_type=Path), help="Write what happened when, for Perfetto.")
 @click.option("-v", "--verbose", is_flag=True, help="Every collective call, in the order in which they begin.")
 def command(**flags: Any) -> None:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cxlemu.chakra.workload import load
-from cxlemu.cli.output import check_json_file, check_output, read_json, write_json, write_output
+from cxlemu.cli.output import check_output, read_json, write_json, write_output
 from cxlemu.engines.trace import perfetto
 from cxlemu.errors import ArgumentError
 from cxlemu.topology import Accelerator, Topology
@@ -39,7 +39,6 @@ def run(
         ConfigError: The topology or the accelerator is wrong.
         PlanFileError: The traces are wrong, or their ranks do not match.
     """
-    check_json_file(json_file)
     check_output("--trace", trace_file)
     topology = Topology.load(config)
     computer = None if accelerator is None else Accelerator.load(accelerator)

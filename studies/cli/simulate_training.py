@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from cxlemu.cli.vocabulary import option
 from studies.choices import OFFLOAD_PLACES
 from studies.training.parallelism import RECOMPUTE
 
@@ -22,12 +23,10 @@ DEFAULT_TOPOLOGY = "titan2-6xcz120"
     metavar="WORDS",
     help="fsdp, sp, serial, dp=N, tp=N, pp=N, with commas between.",
 )
-@click.option(
-    "-c", "--config", default=DEFAULT_TOPOLOGY, show_default=True, help="The fabric: a topology file or name."
-)
+@option("config", default=DEFAULT_TOPOLOGY, show_default=True, help="The fabric: a topology file or name.")
 @click.option("--against", metavar="CONFIG", help="Another fabric to compare with.")
 @click.option("--inside", metavar="CONFIG", help="The fabric inside a cluster, which tensor parallelism uses.")
-@click.option("-n", "--ranks", type=click.IntRange(1, 1 << 20), metavar="N", help="[default: one for each place of -c]")
+@option("ranks", type=click.IntRange(1, 1 << 20), metavar="N", help="[default: one for each place of -c]")
 @click.option("--accelerator", default="h100-sxm", show_default=True, help="A shipped accelerator's name, or a file.")
 @click.option(
     "--batch",
@@ -47,7 +46,7 @@ DEFAULT_TOPOLOGY = "titan2-6xcz120"
     metavar="WHAT:NAME@US",
     help="link:NAME@US or switch:NAME@US of -c fails so many us after the step began.",
 )
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write everything there as well.")
+@option("json")
 @click.option("--trace", "trace_file", type=click.Path(path_type=Path), help="Write what happened when, for Perfetto.")
 def command(**flags: Any) -> None:
     """Simulate a training step of a language model.

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from collectives.cli.simulate_failures import failed_ways
-from cxlemu.cli.output import check_json_file, check_output, write_json, write_output
+from cxlemu.cli.output import check_output, write_json, write_output
 from cxlemu.engines.trace import perfetto
 from cxlemu.errors import ArgumentError, CutOffError
 from cxlemu.topology import Accelerator, Topology
@@ -56,7 +56,6 @@ def run(
         ConfigError: A topology, model or accelerator is wrong.
         CutOffError: Failures leave no way that the step needs.
     """
-    check_json_file(json_file)
     check_output("--trace", trace_file)
     shape = LanguageModel.load(model)
     if batch is not None:

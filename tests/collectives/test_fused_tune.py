@@ -102,7 +102,7 @@ def cxlemu(*arguments: str) -> Result:
 def test_the_command_tunes_once_and_takes_that_again(tmp_path: Path) -> None:
     file, out = tmp_path / "tuned.json", tmp_path / "out.json"
     arguments = ["gemm_reduce_scatter", "-s", "64x16x32", "--iters", "1", "--tuned", str(file)]
-    first = cxlemu(*arguments, "--budget-s", "1", "--json", str(out))
+    first = cxlemu(*arguments, "--budget", "1", "--json", str(out))
     assert first.exit_code == 0, first.output
     assert f"tried, kept in {file}" in first.output
     [entry] = json.loads(file.read_text())["entries"]

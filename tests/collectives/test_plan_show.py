@@ -246,7 +246,7 @@ def test_auto_takes_what_the_communicator_takes() -> None:
 
 
 def test_show_as_json() -> None:
-    done = json.loads(cxlemu("show", "reduce", "-n", 3, "-b", "4K", "-r", 2, "-o", "max", "--json").output)
+    done = json.loads(cxlemu("show", "reduce", "-n", 3, "-b", "4K", "-r", 2, "-o", "max", "--json", "-").output)
     assert done["call"] == {
         "collective": "reduce", "algorithm": "aggregate", "ranks": 3, "nbytes": 4096, "dtype": "f32", "redop": "max",
         "root": 2, "in_place": False, "heap": None, "gemm": None, "cluster": 1,
@@ -402,7 +402,7 @@ def test_help_has_examples(verb: list[str]) -> None:
 @pytest.mark.parametrize(("config", "ranks"), [("laptop", 2), ("six-cards", 4)])
 def test_plans_are_shown_for_the_ring_that_a_communicator_gets(config: str, ranks: int) -> None:
     layouts = launch(_layout_of_the_world, ranks=ranks, topology=Topology.load(config), memory=MemorySpec())
-    shown_as = json.loads(cxlemu("show", "barrier", "-n", ranks, "-c", config, "--json").output)["layout"]
+    shown_as = json.loads(cxlemu("show", "barrier", "-n", ranks, "-c", config, "--json", "-").output)["layout"]
     assert layouts == [Layout(**shown_as)] * ranks
 
 

@@ -680,7 +680,7 @@ def capacity(paths: list[str], *words: str, code: int = 0) -> str:
 
 def test_capacity_from_the_command_line(cards: list[str]) -> None:
     assert "grant 1: 4 MiB of each of 2 cards from byte 1048576, for red" in capacity(cards, "add", "red", "4M")
-    assert json.loads(capacity(cards, "add", "blue", "100K", "--json")) == {
+    assert json.loads(capacity(cards, "add", "blue", "100K", "--json", "-")) == {
         "number": 2,
         "tenant": "blue",
         "at": 5 * MIB,
@@ -692,7 +692,7 @@ def test_capacity_from_the_command_line(cards: list[str]) -> None:
     run = ("run", "all_reduce", "-n", "2", "-e", "1K", "--launch", "threads", "--backend", "dax", *device_flags(cards))
     assert "grant 1 of tenant red, 4 MiB of each of 2 cards" in cxlemu(*run, "--tenant", "red").output
     assert "is lent to tenants: say which one this is" in cxlemu(*run, code=2).output
-    facts = json.loads(capacity(cards, "show", "--json"))
+    facts = json.loads(capacity(cards, "show", "--json", "-"))
     assert [(row["tenant"], row["state"], row["ranks"]) for row in facts["grants"]] == [
         ("red", "held", 0),
         ("blue", "held", 0),
@@ -715,9 +715,9 @@ def test_force_says_who_is_still_in_it_until_somebody_knows_better(cards: list[s
         manager.table.store_use(manager._slots[1], 0, elsewhere)  # of another host: nothing is known of it here
     assert "1 rank is in it; wait for that, or force it" in capacity(cards, "release", "red", code=2)
     assert "1 rank is still in it" in capacity(cards, "force", "red", "--wait-s", "0.1", code=1)
-    assert json.loads(capacity(cards, "show", "--json"))["grants"][0]["state"] == "forced"
+    assert json.loads(capacity(cards, "show", "--json", "-"))["grants"][0]["state"] == "forced"
     assert "taken away: grant 1 of red" in capacity(cards, "force", "red", "--gone")
-    assert json.loads(capacity(cards, "show", "--json"))["grants"] == []
+    assert json.loads(capacity(cards, "show", "--json", "-"))["grants"] == []
 
 
 def test_which_pool_has_to_be_said_and_has_to_be_lent(tmp_path: Path) -> None:
@@ -733,7 +733,7 @@ def test_which_pool_has_to_be_said_and_has_to_be_lent(tmp_path: Path) -> None:
 def test_formatting_again_lends_nothing_of_before(cards: list[str]) -> None:
     capacity(cards, "add", "red", "4M")
     cxlemu("pool", "format", *device_flags(cards), "--yes", "--lend", "2M")
-    facts = json.loads(capacity(cards, "show", "--json"))
+    facts = json.loads(capacity(cards, "show", "--json", "-"))
     assert (facts["grants"], facts["accounts"], facts["block_bytes"]) == ([], [], 2 * MIB)
 
 

@@ -81,7 +81,7 @@ def foreign_data_is_kept(a: Host) -> str:
 def one_pool_under_other_names(a: Host, b: Host) -> str:
     """The second host finds the pool that the first made, and its cards behind other names."""
     said = a.cxlemu("pool", "format", "--yes")
-    shows = [host.start("pool", "show", "--json") for host in (a, b)]
+    shows = [host.start("pool", "show", "--json", "-") for host in (a, b)]
     facts = [json.loads(show.wait()) for show in shows]
     cards = [{each["card"]: each["path"] for each in host} for host in facts]
     pools = {each["uuid"] for host in facts for each in host}
@@ -117,7 +117,7 @@ def litmus(hosts: Sequence[Host]) -> str:
     """A few litmus tests as machine instructions, a host of the test on each guest: none ends as none may."""
     tests = [str(CHECKOUT / f"tests/faults/litmus/{name}.yaml") for name in LITMUS]
     arguments = ["litmus", *tests, "--backend", "dax", "--launch", "env", "--json", "/tmp/litmus.json"]
-    arguments += ["--rounds", "100000", "--budget-s", "1", "--deadline-s", str(DEADLINE_S / 3)]
+    arguments += ["--rounds", "100000", "--budget", "1", "--deadline-s", str(DEADLINE_S / 3)]
     places = [{"RANK": str(rank), "WORLD_SIZE": str(len(hosts))} for rank in range(len(hosts))]
     jobs = [host.start(*arguments, environment=place) for host, place in zip(hosts, places, strict=True)]
     said = [job.wait() for job in jobs]

@@ -323,7 +323,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
     ("flags", "sentence"),
     [
         (("--budget", "soon"), "is not a time"),
-        (("-n", "two"), "comma list of numbers"),
+        (("-n", "two"), "no number of ranks from 1 to 64"),
         (("-n", "1000"), "ranks"),
         (("--kinds", "crush"), "there is no fault 'crush'"),
         (("-c", "nowhere.yaml"), "neither a file nor a shipped topology"),

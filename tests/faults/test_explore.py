@@ -727,7 +727,7 @@ def test_a_collective_without_its_fences_is_found_and_replayed(monkeypatch: pyte
     assert first.startswith("all_gather naive of 32 B, 2 ranks: unexpected: ")
     assert "stream" in first
     again = last.split()
-    assert again[2:7] == ["explore", "all_gather", "--ranks", "2", "--bytes=64"]
+    assert again[2:7] == ["explore", "all_gather", "--ranks", "2", "--minbytes=64"]
     assert cxlemu(*again[2:]).output.splitlines()[0] == first
 
 

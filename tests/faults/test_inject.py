@@ -284,7 +284,7 @@ def test_what_cannot_run_is_refused() -> None:
 
 def test_the_command_prints_a_table_and_writes_it(tmp_path: Path) -> None:
     file = tmp_path / "sweep.json"
-    words = ["faults", "sweep", "barrier", "-j", "1", "--fault", "crash,skip_doorbell", "--json", str(file)]
+    words = ["faults", "sweep", "barrier", "-j", "1", "--kinds", "crash,skip_doorbell", "--json", str(file)]
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 0, result.output
     told = json.loads(file.read_text())

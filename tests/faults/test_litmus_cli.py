@@ -89,7 +89,7 @@ def test_a_witness_that_was_asked_for() -> None:
         (["EMPTY"], "holds no .yaml file"),
         (["MP", "--witness", "B.q == 0"], "there is no B.q; there are B.r, f, x, in "),
         (["MP", "--json", "/nowhere/x"], "--json /nowhere/x cannot be written"),
-        (["MP", "--budget-s", "0"], "0.0 is not in the range x>0"),
+        (["MP", "--budget", "0"], "'0' is no time at all"),
     ],
 )
 def test_bad_input_gets_one_sentence(tmp_path: Path, arguments: list[str], says: str) -> None:

@@ -395,7 +395,7 @@ def test_ranks_that_were_started_differently_say_so(tmp_path: Path) -> None:
 
 def test_a_rank_that_is_killed_is_named(tmp_path: Path) -> None:
     cards = cards_in(tmp_path)
-    often = ("--rounds", "1000000000", "--budget-s", "0.2")
+    often = ("--rounds", "1000000000", "--budget", "0.2")
     first, second = (start(cards, rank, *often, tests=LITMUS) for rank in (0, 1))
     assert first.stdout is not None
     assert any(line.startswith("ok") for line in first.stdout)  # they are in the middle of it

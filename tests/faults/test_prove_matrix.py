@@ -16,11 +16,11 @@ from click.testing import CliRunner, Result
 from collectives.algorithms.catalog import build, load_algorithm
 from collectives.contracts import COLLECTIVES
 from cxlemu.cli import main
+from cxlemu.cli.vocabulary import RanksParam
 from cxlemu.topology import Topology
 from faults.choices import MATRIX_RANKS as RANKS
 from faults.choices import MATRIX_REDOPS as REDOPS
 from faults.cli import prove_report
-from faults.cli.ranks import RanksParam
 from faults.prove.coverage import Coverage, Covered
 from faults.prove.matrix import Matrix, judge
 

@@ -119,7 +119,7 @@ def test_faults_are_swept_over_a_saved_plan(saved: Path, tmp_path: Path) -> None
         saved,
         "-c",
         "laptop",
-        "--fault",
+        "--kinds",
         "kill",
         "--sample",
         4,
@@ -139,7 +139,7 @@ def test_faults_are_swept_over_a_saved_plan(saved: Path, tmp_path: Path) -> None
 def test_every_tool_takes_an_algorithm_and_infers_its_collective(tmp_path: Path) -> None:
     assert "my_all_reduce" in cxlemu("simulate", "--algorithm", OWN, "-n", 3, "-b", "1K", "-e", "1K", "--check").output
     assert "all_reduce my_all_reduce of 128 B" in cxlemu("explore", "--algorithm", OWN).output
-    swept = cxlemu("faults", "sweep", "--algorithm", OWN, "--fault", "kill", "--sample", 3, "-j", 1)
+    swept = cxlemu("faults", "sweep", "--algorithm", OWN, "--kinds", "kill", "--sample", 3, "-j", 1)
     assert "my_all_reduce" in swept.output
     flags = ["--case", "all_reduce my_all_reduce 2 ranks", "-j", 1, "--json", tmp_path / "m.json"]
     cxlemu("mutate", "--algorithm", OWN, *flags)
@@ -221,10 +221,10 @@ def test_a_rank_that_says_done_before_it_has_read_is_wrong_only_among_other_call
         (["simulate", "FILE"], "choose the topology that it was made for"),
         (["simulate", "FILE", "-c", "laptop", "--split", "2"], "leave out --split"),
         (["faults", "sweep", "FILE"], "choose the topology that it was made for"),
-        (["faults", "sweep", "FILE", "-b", "64"], "leave out --bytes"),
+        (["faults", "sweep", "FILE", "-b", "64"], "leave out --minbytes"),
         (["mutate", "FILE", "-n", "3"], "leave out --ranks"),
         (["mutate", "FILE", "--integrity", "crc32c"], "leave out --integrity"),
-        (["explore", "FILE", "-b", "64"], "leave out --bytes"),
+        (["explore", "FILE", "-b", "64"], "leave out --minbytes"),
         (["explore", "FILE", "--among", "--calls", "2"], "--among says how many calls there are"),
         (["explore"], "give a COLLECTIVE, a FILE.plan or a FILE.py:FUNCTION"),
         (["explore", "gather", "--in-place", "--variant", "zero_copy"], "gather in place cannot be zero copy"),

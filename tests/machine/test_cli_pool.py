@@ -37,7 +37,7 @@ def pool(name: str) -> Iterator[ShmPool]:
 
 
 def listed(name: str) -> dict[str, Any]:
-    result = cxlemu_pool("list", "--json")
+    result = cxlemu_pool("list", "--json", "-")
     assert result.exit_code == 0
     (row,) = (row for row in json.loads(result.output) if row["name"] == name)
     return dict(row)
@@ -87,18 +87,18 @@ def test_list_shows_damage_and_goes_on(pool: ShmPool) -> None:
 
 def test_inspect_tells_pool_cards_and_hosts(pool: ShmPool) -> None:
     pool.host_segment(1)[0] = 1
-    facts = json.loads(cxlemu_pool("inspect", pool.name, "--json").output)
+    facts = json.loads(cxlemu_pool("show", pool.name, "--json", "-").output)
     assert (facts["uuid"], facts["data_offset"]) == (str(pool.uuid), pool.data_offset)
     assert (facts["owner"]["state"], facts["owner"]["pid"]) == ("alive", os.getpid())
     assert [card["segment"] for card in facts["cards"]] == [f"/dev/shm/cxlemu-{pool.name}-card{i}" for i in (0, 1)]
     assert [host["used_bytes"] for host in facts["hosts"]] == [0, 4096]
-    text = cxlemu_pool("inspect", pool.name).output
+    text = cxlemu_pool("show", pool.name).output
     assert all(word in text for word in (str(pool.uuid), f"{pool.name}-card1", f"{pool.name}-host1"))
 
 
 def test_inspect_refuses_what_is_not_there(name: str) -> None:
-    assert refused(cxlemu_pool("inspect", name), f"there is no pool {name}, pools that exist: ")
-    assert refused(cxlemu_pool("inspect", "a/b"), "pool name 'a/b'")
+    assert refused(cxlemu_pool("show", name), f"there is no pool {name}, pools that exist: ")
+    assert refused(cxlemu_pool("show", "a/b"), "pool name 'a/b'")
     assert refused(cxlemu_pool("clean", name), f"there is no pool {name}, pools that exist: ")
 
 
@@ -109,7 +109,7 @@ def test_inspect_of_an_overwritten_superblock_is_one_sentence(card: int, start: 
         end = min(start + len(noise), PACKED_BYTES)
         before = pool.cards[card][start:end].tobytes()
         pool.cards[card][start:end] = np.frombuffer(noise[: end - start], dtype=np.uint8)
-        result = cxlemu_pool("inspect", name)
+        result = cxlemu_pool("show", name)
         if before == noise[: end - start]:
             assert result.exit_code == 0
         else:
@@ -124,7 +124,7 @@ def test_any_file_under_a_pools_name_is_one_sentence_and_never_breaks_list(conte
             packed = pool.cards[0][:head].tobytes()
         with segments.create(Segment(name, "card", 0), 0) as fd:
             os.write(fd, packed + content)
-        assert refused(cxlemu_pool("inspect", name), f"cxlemu-{name}-card0")
+        assert refused(cxlemu_pool("show", name), f"cxlemu-{name}-card0")
         assert listed(name)["cards"] == 1
 
 
@@ -143,6 +143,6 @@ def test_clean_leaves_a_live_pool_and_says_why(pool: ShmPool) -> None:
     assert files(pool.name) == WHOLE
 
 
-@pytest.mark.parametrize("verb", [[], ["list"], ["inspect"], ["clean"]])
+@pytest.mark.parametrize("verb", [[], ["list"], ["show"], ["clean"]])
 def test_every_help_shows_examples(verb: list[str]) -> None:
     assert "Examples:\n" in cxlemu_pool(*verb, "--help").output

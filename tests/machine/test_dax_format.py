@@ -160,7 +160,7 @@ def test_show_says_what_devices_are_and_hold(cards: list[str], tmp_path: Path) -
     Path(cards[2]).write_bytes(DATA)
     with unchanged(tmp_path):
         lines = cxlemu("pool", "show", *device_flags(cards)).output.splitlines()
-        rows = json.loads(cxlemu("pool", "show", *device_flags(cards), "--json").output)
+        rows = json.loads(cxlemu("pool", "show", *device_flags(cards), "--json", "-").output)
     assert lines[1] == f"{cards[1]}: file, 1 MiB, aligned to 4 KiB, MAP_SHARED; card 1 of 2 of cxlemu pool {uuid}"
     assert rows[1] == {
         "path": cards[1],

@@ -113,7 +113,7 @@ def test_shared_memory_that_does_not_work_is_said(monkeypatch: pytest.MonkeyPatc
 
 
 def test_this_machine_is_examined_and_left_as_it_was() -> None:
-    result = CliRunner().invoke(main, ["doctor", "--json"])
+    result = CliRunner().invoke(main, ["doctor", "--json", "-"])
     assert result.exit_code == 0
     found = {row["what"]: row for row in json.loads(result.output)}
     assert found["cores"]["value"].startswith(f"{len(os.sched_getaffinity(0))} usable")

@@ -262,7 +262,7 @@ def test_bars_join_the_boxes_they_end_at(tmp_path: Path) -> None:
 
 
 def test_show_as_json_loads_again() -> None:
-    shown = json.loads(cxlemu("topology", "show", "laptop", "--json").output)
+    shown = json.loads(cxlemu("topology", "show", "laptop", "--json", "-").output)
     assert shown["hosts"]["count"] == {"value": 2, "assumed": "the fewest that share a pool"}
     assert Topology.parse(json.dumps(shown).encode(), "shown.json") == Topology.load("laptop")
 

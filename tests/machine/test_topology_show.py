@@ -157,7 +157,7 @@ def test_links_of_a_dragonfly_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_facts_are_json() -> None:
-    shown = json.loads(show("racks-2x72", "--facts").output)
+    shown = json.loads(show("racks-2x72", "--facts", "--json", "-").output)
     assert [its["name"] for its in shown] == ["nvlink", "cxl"]
     assert shown[1]["switches"] == {"leaf": 8, "spine": 4}
     assert (shown[1]["bisection_gbytes_per_s"], shown[1]["oversubscription"]) == (72 * 128 / 2, 2)

@@ -1,0 +1,174 @@
+"""One vocabulary: every option of every command that says a concept says it as cxlemu.cli.vocabulary does."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from cxlemu.cli import main
+from cxlemu.cli.commands import commands, load
+from cxlemu.cli.vocabulary import REPLACED, VOCABULARY, ConceptOption, RanksParam, SecondsParam, option
+
+# Verbs that print no result: they compile, or hold something until Ctrl-C.
+NO_RESULT = {"cc", "c++", "pool capacity hold"}
+WORD_OF = {flag: name for name, word in VOCABULARY.items() for flag in word.flags}
+
+
+def verbs() -> Iterator[tuple[str, click.Command]]:
+    yield from below("", main)
+    for verb in commands("cxlemu.simulate"):
+        form = load("cxlemu.simulate", verb)
+        assert form is not None
+        yield f"simulate {verb}", form
+    yield "fused --engine virtual", importlib.import_module("collectives.cli.fused_virtual").command
+
+
+def below(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    if not isinstance(command, click.Group):
+        yield name, command
+        return
+    ctx = click.Context(command, info_name=name)
+    for verb in command.list_commands(ctx):
+        found = command.get_command(ctx, verb)
+        assert found is not None
+        yield from below(f"{name} {verb}".strip(), found)
+
+
+VERBS = dict(verbs())
+
+
+def wrong(command: click.Command) -> list[str]:
+    """What of a command's options does not hold to the vocabulary."""
+    found = []
+    for its in command.params:
+        if not isinstance(its, click.Option):
+            continue
+        flags = {*its.opts, *its.secondary_opts}
+        words = {WORD_OF[flag] for flag in flags if flag in WORD_OF}
+        found += [f"{flag} is written {REPLACED[flag]}" for flag in flags & set(REPLACED)]
+        if not words:
+            continue
+        if not isinstance(its, ConceptOption) or words != {its.word}:
+            found.append(f"{'/'.join(its.opts)} is not made by option({'/'.join(sorted(words))!r})")
+            continue
+        word = VOCABULARY[its.word]
+        if tuple(its.opts) != word.flags or its.is_flag:
+            found.append(f"{'/'.join(its.opts)}: as {'/'.join(word.flags)} everywhere")
+        if word.types and not isinstance(its.type, word.types):
+            found.append(f"{'/'.join(its.opts)} takes {its.type}")
+        if "callback" in word.settled and its.callback is not word.settled["callback"]:
+            found.append(f"{'/'.join(its.opts)} is not treated as everywhere")
+    return found
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_command_holds_to_the_vocabulary(verb: str) -> None:
+    command = VERBS[verb]
+    assert wrong(command) == []
+    assert verb in NO_RESULT or any("--json" in its.opts for its in command.params), "prints a result without --json"
+
+
+def test_the_walk_finds_the_commands() -> None:
+    assert {"run", "simulate memory", "reproduce cccl", "pool capacity add", "faults sweep", *NO_RESULT} <= set(VERBS)
+    assert len(VERBS) > 40
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        click.option("--json", is_flag=True),
+        click.option("-b", "--bytes", type=int),
+        click.option("--budget-s", type=float),
+        click.option("-d", "--dtype"),
+        click.option("-n", "--nproc", type=int),
+        click.option("--fault"),
+        option("budget", type=float),
+        option("ranks", type=str),
+        option("json", callback=None),
+    ],
+)
+def test_a_verb_that_differs_is_found(told: object) -> None:
+    @click.command()
+    def command(**given: object) -> None: ...
+
+    assert wrong(told(command))  # type: ignore[operator]
+
+
+def test_one_that_does_not_differ_is_left_alone() -> None:
+    @click.command()
+    @option("json")
+    @option("budget", default="60s")
+    @option("ranks", type=RanksParam(1, 8))
+    def command(**given: object) -> None: ...
+
+    assert wrong(command) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("60", 60.0), ("60s", 60.0), ("1.5m", 90.0), ("2h", 7200.0), ("0.2s", 0.2)]
+)
+def test_times(text: str, seconds: float) -> None:
+    assert SecondsParam().convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize("text", ["soon", "5d", "-1s", "0s", "", "1e3s", "99999999"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="write 60s, 10m or 2h"):
+        SecondsParam().convert(text, None, None)
+
+
+# One cheap call of each kind of verb; the others have tests of their own.
+JSON_ALONE = [
+    "plan list",
+    "plan show barrier -n 2",
+    "plan save barrier -n 2 -O PATH",
+    "topology list",
+    "topology show laptop",
+    "topology check laptop six-cards",
+    "topology cost titan2-6xcz120",
+    "pool list",
+    "doctor",
+    "run barrier -n 2 -c laptop --launch threads",
+    "simulate broadcast -n 2 -b 64",
+    "prove barrier -n 2",
+    "explore barrier -n 2",
+    "mutate barrier -n 2 -j 1",
+    "faults sweep barrier -n 2 --kinds crash -j 1 --sample 2",
+]
+
+
+@pytest.mark.parametrize("words", JSON_ALONE)
+def test_with_a_dash_stdout_has_json_and_nothing_else(words: str, tmp_path: Path) -> None:
+    asked = [word.replace("PATH", str(tmp_path / "x.plan")) for word in words.split()]
+    result = CliRunner().invoke(main, [*asked, "--json", "-"])
+    assert result.exit_code in (0, 1), result.output
+    assert isinstance(json.loads(result.stdout), list | dict)
+
+
+def test_a_file_has_the_same_and_text_stays_on_stdout(tmp_path: Path) -> None:
+    shown = CliRunner().invoke(main, ["plan", "list", "--json", "-"]).stdout
+    result = CliRunner().invoke(main, ["plan", "list", "--json", str(tmp_path / "plans.json")])
+    assert (tmp_path / "plans.json").read_text() == shown
+    assert "two_shot" in result.stdout and not result.stdout.startswith("[")
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    saved = tmp_path / "x.plan"
+    result = CliRunner().invoke(main, ["plan", "save", "barrier", "-O", str(saved), "--json", "/nowhere/x.json"])
+    assert result.exit_code == 2 and "--json /nowhere/x.json cannot be written" in result.stderr
+    assert not saved.exists()
+
+
+def test_text_of_a_process_goes_to_stderr_with_a_dash() -> None:
+    command = [sys.executable, "-m", "cxlemu", "prove", "barrier", "-n", "2", "--json", "-"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)
+    assert "barrier" in done.stderr
