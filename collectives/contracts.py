@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from cxlemu.choices import REDOPS
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import DTYPES, Buffer, Call
+from cxlemu.suggest import meant
 
 Ints: TypeAlias = NDArray[np.int64]
 
@@ -155,7 +156,8 @@ NO_ZERO_COPY_IN_PLACE = {
 def contract_of(collective: str) -> Collective:
     """Look up a collective by name. Raises ArgumentError, which lists the collectives, for an unknown one."""
     if collective not in COLLECTIVES:
-        raise ArgumentError(f"there is no collective {collective!r}: it is one of {', '.join(COLLECTIVES)}")
+        there = f"it is one of {', '.join(COLLECTIVES)}{meant(collective, COLLECTIVES)}"
+        raise ArgumentError(f"there is no collective {collective!r}: {there}")
     return COLLECTIVES[collective]
 
 

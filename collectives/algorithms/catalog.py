@@ -20,6 +20,7 @@ from cxlemu.errors import ArgumentError, CxlemuError, PlanFileError
 from cxlemu.plan import DTYPES, Buffer, Call, Frame, Layout, Plan, RankPart
 from cxlemu.plan import file as plan_file
 from cxlemu.plan.reduction import why_not
+from cxlemu.suggest import meant
 
 PLAN_SUFFIX = ".plan"
 BLOCK_BYTES_MAX = 1 << 40
@@ -80,7 +81,9 @@ def recipe(collective: str, variant: str) -> Recipe:
     found = _RECIPES.get((collective, variant)) or NCCL.get((collective, variant)) or _in_chunks(collective, variant)
     if found is None:
         names = [*variants(collective, clusters=True), *(name for its, name in NCCL if its == collective)]
-        raise ArgumentError(f"{collective} has no variant {variant!r}: it has {', '.join(names)}")
+        raise ArgumentError(
+            f"{collective} has no variant {variant!r}: it has {', '.join(names)}{meant(variant, names)}"
+        )
     return found
 
 

@@ -12,6 +12,7 @@ import click
 
 from collectives.sweep.defaults import REGION_BYTES
 from cxlemu.choices import DTYPE_NAMES
+from cxlemu.cli.commands import VerbsGroup
 from cxlemu.cli.vocabulary import option
 from cxlemu.units import BytesParam, format_bytes
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collectives.cli.plan_run import Wanted
 
 
-@click.group()
+@click.group(cls=VerbsGroup)
 def command() -> None:
     """Show, save and check plans.
 

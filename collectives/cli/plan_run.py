@@ -17,14 +17,13 @@ from collectives.algorithms.catalog import build, load_plan, recipe, variants
 from collectives.algorithms.choose import choose
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.builder.recipes import Recipe
-from collectives.contracts import COLLECTIVES
+from collectives.contracts import COLLECTIVES, contract_of
 from collectives.layouts import world_layout
 from collectives.sizes import block_bytes
 from collectives.sweep.sweep import load_algorithm
 from cxlemu.chakra import export as chakra_export
 from cxlemu.chakra import files as chakra_files
 from cxlemu.cli.output import write_json, writing
-from cxlemu.errors import ArgumentError
 from cxlemu.plan import DTYPES, Call, InHeap, Plan, RankPart
 from cxlemu.plan import file as plan_file
 from cxlemu.plan.rules import check as check_rules
@@ -65,9 +64,7 @@ class Wanted:
             raise click.UsageError("--variant does not go with --algorithm: your own algorithm has none.")
         own = load_algorithm(self.algorithm) if self.algorithm is not None else None
         collective = own.collective if own else str(self.collective)
-        if collective not in COLLECTIVES:
-            there = ", ".join(COLLECTIVES)
-            raise ArgumentError(f"there is no collective {collective!r}: it is one of {there}")
+        contract_of(collective)
         nbytes = block_bytes(collective, self.total_bytes, self.ranks, DTYPES[self.dtype].itemsize)
         chosen = own or self._recipe(collective, nbytes)
         op = self.op or ("sum" if COLLECTIVES[collective].reduces else "none")

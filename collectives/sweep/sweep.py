@@ -18,7 +18,7 @@ from collectives.algorithms.choose import Choice, choose
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.builder.recipes import Recipe, with_checksums
 from collectives.checking import oracle
-from collectives.contracts import COLLECTIVES, NO_ZERO_COPY_IN_PLACE, Collective
+from collectives.contracts import COLLECTIVES, NO_ZERO_COPY_IN_PLACE, Collective, contract_of
 from collectives.sweep.defaults import AUTO, DEFAULT_SEED, EVERY, MAX_BYTES, MIN_BYTES, REGION_BYTES, STEP_FACTOR
 from cxlemu.choices import REDOPS
 from cxlemu.errors import ArgumentError
@@ -121,9 +121,7 @@ class Sweep:
         return Case(plan.call, in_place=plan.call.in_place or COLLECTIVES[plan.call.collective].one_buffer)
 
     def _cases_of(self, collective: str, ranks: int) -> Iterator[Case]:
-        if collective not in COLLECTIVES:
-            raise ArgumentError(f"there is no collective {collective!r}: it is one of {', '.join(COLLECTIVES)}")
-        contract = COLLECTIVES[collective]
+        contract = contract_of(collective)
         moves = contract.moves_data
         roots = self.roots if self.roots is not None else tuple(range(ranks))
         folded = self._folded(contract) if contract.reduces else product(self.dtypes, ("none",))

@@ -6,7 +6,8 @@ import errno
 import os
 import struct
 import sys
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import click
 
@@ -28,6 +29,7 @@ INTERRUPTED = 130  # as shells report SIGINT
 class VerbGroup(LazyGroup):
     """The group of all verbs. It turns errors into one sentence and an exit code: ours, and those no verb expects."""
 
+    forms: ClassVar[Mapping[str, str]] = {"simulate": "cxlemu.simulate", "reproduce": "cxlemu.reproduce"}
     _debug = False
 
     def main(self, *args: Any, **kwargs: Any) -> Any:

@@ -13,11 +13,12 @@ import importlib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
 from cxlemu.errors import ArgumentError
+from cxlemu.suggest import meant
 
 Table = Mapping[str, tuple[str, str]]
 
@@ -58,7 +59,10 @@ def _table(entry: EntryPoint) -> Iterator[tuple[str, tuple[str, str]]]:
         for verb, (module, text) in table.items():
             yield str(verb), (str(module), str(text))
     except Exception as error:  # a package that is not ours: it must not take all other commands with it
-        click.echo(f"cxlemu: the commands of {entry.value} cannot be loaded: {error!r}", err=True)
+        from cxlemu.cli.overwritten import mend  # only here: it reads what is installed
+
+        how = mend(entry.value.partition(".")[0])
+        click.echo(f"cxlemu: the commands of {entry.value} cannot be loaded: {how or repr(error)}", err=True)
 
 
 def load(group: str, verb: str) -> click.Command | None:
@@ -82,10 +86,23 @@ def load(group: str, verb: str) -> click.Command | None:
     return command
 
 
-class LazyGroup(click.Group):
+class VerbsGroup(click.Group):
+    """A group that says which of its verbs was probably meant."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Find the command of the first word; click's usage error for a verb that there is not."""
+        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            verbs = self.list_commands(ctx)
+            close = meant(args[0], verbs) or f": there are {', '.join(verbs)}"
+            ctx.fail(f"there is no command {args[0][:80]!r}{close}")
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(VerbsGroup):
     """A group whose commands come from an entry point's group, each imported when it is used."""
 
     entry_group = "cxlemu.commands"
+    forms: ClassVar[Mapping[str, str]] = {}  # verb -> the group of entry points of the commands below it
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """List the verbs, without importing their commands."""
@@ -98,7 +115,14 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each verb with its line of help, without importing its command."""
         with formatter.section("Commands"):
-            formatter.write_dl([(verb, text) for verb, (_, text) in commands(self.entry_group).items()])
+            formatter.write_dl([(verb, text) for verb, text in self.lines()])
+
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """Yield each verb with its line of help, those in `forms` with the commands below them."""
+        for verb, (_, text) in commands(self.entry_group).items():
+            yield verb, text
+            if verb in self.forms:
+                yield from ((f"{verb} {form}", told) for form, (_, told) in commands(self.forms[verb]).items())
 
 
 def group_of(entry_group: str) -> type[LazyGroup]:

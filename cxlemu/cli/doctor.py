@@ -20,10 +20,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cxlemu.cli import overwritten
 from cxlemu.cli.output import write_json
 from cxlemu.cli.vocabulary import option
 from cxlemu.units import format_bytes
 
+_NAMED = 3  # dead pools, by name
 LAUNCHERS = {"mpirun": "Open MPI or MPICH", "srun": "Slurm", "torchrun": "PyTorch"}
 PACKAGES = ("numpy", "posix-ipc", "click", "pyyaml", "pydantic", "rich", "ml_dtypes")
 PEERS = {"mpi4py": "to compare with MPI", "torch": "for torch.distributed"}
@@ -33,7 +35,7 @@ class DoctorRow(NamedTuple):
     """One finding: what was looked for, whether it is there, and what that means for a run."""
 
     what: str
-    status: Literal["ok", "absent"]
+    status: Literal["ok", "absent", "look"]
     value: str
     meaning: str
 
@@ -55,9 +57,11 @@ def examine(root: Path = Path("/"), path: str | None = None) -> list[DoctorRow]:
         *_cxl_devices(root),
         *_instructions(root, platform.machine()),
         *_shared_memory(root),
+        *_dead_pools(),
         *_hugepages(root),
         *_launchers(path),
         *_software(),
+        *_overwritten(),
     ]
 
 
@@ -145,6 +149,26 @@ def _shared_memory_defect() -> str:
         segment.close_fd()
         segment.unlink()
     return ""
+
+
+def _dead_pools() -> Iterator[DoctorRow]:
+    """Say what killed runs of this user left in shared memory."""
+    from cxlemu.pool import catalog  # only here: help is to be there at once
+
+    dead = [entry for entry in catalog.entries() if entry.state == "dead"]
+    nbytes = sum(found.nbytes for entry in dead for found in entry.found)
+    if not dead:
+        yield DoctorRow("dead pools", "ok", "none", "what killed runs leave in /dev/shm")
+        return
+    names = ", ".join(entry.name for entry in dead[:_NAMED]) + (", ..." if len(dead) > _NAMED else "")
+    value = f"{len(dead)}, {format_bytes(nbytes)}"
+    yield DoctorRow("dead pools", "look", value, f"left by killed runs: {names}; cxlemu pool clean removes them")
+
+
+def _overwritten() -> Iterator[DoctorRow]:
+    for package in overwritten.PACKAGES:
+        if sentence := overwritten.mend(package):
+            yield DoctorRow(package, "look", "overwritten", sentence)
 
 
 def _hugepages(root: Path) -> Iterator[DoctorRow]:

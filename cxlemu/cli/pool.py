@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 import click
 
 from cxlemu.choices import DEFAULT_TOPOLOGY
+from cxlemu.cli.commands import VerbsGroup
 from cxlemu.cli.vocabulary import option
 from cxlemu.units import BytesParam
 
 
-@click.group()
+@click.group(cls=VerbsGroup)
 def command() -> None:
     """List, show and clean pools in shared memory, format and show pools on devices, lend the capacity of both.
 
@@ -139,7 +140,7 @@ def _of_a_pool(function: F) -> F:
     return function
 
 
-@command.group()
+@command.group(cls=VerbsGroup)
 def capacity() -> None:
     """Lend a pool's capacity to tenants while they run.
 

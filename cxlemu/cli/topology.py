@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
+from cxlemu.cli.commands import VerbsGroup
 from cxlemu.cli.vocabulary import option
 
 
-@click.group
+@click.group(cls=VerbsGroup)
 def command() -> None:
     """Draw and check a topology file.
 

@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import Field, PrivateAttr
 
 from cxlemu.errors import ArgumentError, ConfigError
+from cxlemu.suggest import meant
 from cxlemu.topology.document import Document, shown
 from cxlemu.topology.fields import GbytesPerS, Model, Name, Nanoseconds, Size, listed, validated
 from cxlemu.topology.provenance import Provenances, take_provenance
@@ -100,7 +101,8 @@ class Accelerator(Model):
         except OSError:  # a name that no file can have
             exists = False
         if not exists:
-            raise ConfigError(f"{shown(wanted)} is neither a file nor a shipped accelerator ({listed(shipped)})")
+            there = f"a shipped accelerator ({listed(shipped)}){meant(wanted, shipped)}"
+            raise ConfigError(f"{shown(wanted)} is neither a file nor {there}")
         document = Document.read(path, "accelerator")
         data, provenance = take_provenance(document)
         accelerator = validated(cls, document, data)

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import PrivateAttr, model_validator
 
 from cxlemu.errors import ArgumentError, ConfigError
+from cxlemu.suggest import meant
 from cxlemu.topology.checks import defects
 from cxlemu.topology.document import Document, Key, shown
 from cxlemu.topology.fields import listed, validated
@@ -75,7 +76,8 @@ class Topology(Parts):
         except OSError:  # a name that no file can have, such as one that is too long
             exists = False
         if not exists:
-            raise ConfigError(f"{shown(wanted)} is neither a file nor a shipped topology ({listed(shipped)})")
+            there = f"a shipped topology ({listed(shipped)}){meant(wanted, shipped)}"
+            raise ConfigError(f"{shown(wanted)} is neither a file nor {there}")
         return cls._from_document(Document.read(path))
 
     @classmethod

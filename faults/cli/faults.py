@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from cxlemu.cli.commands import VerbsGroup
 from faults.cli.campaign import command as campaign_command
 from faults.cli.faults_sweep import sweep_command
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=VerbsGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
     """Break caches, doorbells, ranks, cards and links on purpose, and judge what becomes of collectives."""
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 from pydantic import PrivateAttr
 
 from cxlemu.errors import ConfigError
+from cxlemu.suggest import meant
 from cxlemu.topology.document import Document, shown
 from cxlemu.topology.fields import Model, listed, validated
 from cxlemu.topology.hardware import with_hardware
@@ -63,7 +64,8 @@ class Described(Model):
         except OSError:  # a name that no file can have, such as one that is too long
             exists = False
         if not exists:
-            raise ConfigError(f"{shown(wanted)} is neither a file nor a shipped {cls.noun} ({listed(shipped)})")
+            there = f"a shipped {cls.noun} ({listed(shipped)}){meant(wanted, shipped)}"
+            raise ConfigError(f"{shown(wanted)} is neither a file nor {there}")
         document = Document.read(path, cls.noun)
         with_hardware(document)
         data, provenance = take_provenance(document)

@@ -1,0 +1,44 @@
+"""What was probably meant: verbs, collectives, variants and configs that nearly are one."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from cxlemu.cli import main
+from cxlemu.suggest import meant
+
+NEAR = {
+    "rnu": "there is no command 'rnu'; did you mean run?",
+    "plan shwo": "there is no command 'shwo'; did you mean show?",
+    "pool capacity ad": "did you mean add?",
+    "reproduce ccl": "there is no command 'ccl'; did you mean cccl?",
+    "faults sweeep": "did you mean sweep?",
+    "run al_reduce": "; did you mean all_reduce",
+    "plan show broadcats": "; did you mean broadcast?",
+    "plan show all_reduce --variant tow_shot": "; did you mean two_shot",
+    "topology show titan": "; did you mean titan2-6xcz120?",
+    "simulate training --model llama": "; did you mean llama",
+}
+
+
+@pytest.mark.parametrize("words", NEAR)
+def test_a_name_that_is_nearly_one_is_named(words: str) -> None:
+    result = CliRunner().invoke(main, words.split())
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert NEAR[words] in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("typed", ["zzz", "", "x", "e", "/" * 10**6])
+def test_nothing_is_made_up(typed: str) -> None:
+    assert meant(typed, ("run", "explore", "prove")) == ""
+
+
+def test_a_verb_that_is_near_none_lists_them_all() -> None:
+    assert "there are run, " in CliRunner().invoke(main, ["zzz"]).stderr
+
+
+def test_commands_below_a_command_are_listed() -> None:
+    lines = CliRunner().invoke(main, ["--help"]).stdout
+    for command in ("simulate memory", "simulate trace", "simulate training", "reproduce cccl", "reproduce flux"):
+        assert f"  {command} " in lines
