@@ -31,7 +31,8 @@ from collectives.communicator import groups, revocation
 from collectives.communicator.agreed import UnevenArguments
 from collectives.communicator.arrays import Array
 from collectives.communicator.coalesced import CoalescedVerbs, ManyArguments
-from collectives.communicator.heap import SymmetricHeap, lines
+from collectives.communicator.heap import SymmetricHeap
+from collectives.communicator.heap_blocks import lines
 from collectives.communicator.lane import CallLane
 from collectives.communicator.messages.messenger import MailRoom, Messenger
 from collectives.communicator.messages.transfers import lane_for

@@ -8,6 +8,10 @@ Every array has the same place in each rank's own strip of the heap, and each st
 An array is freed when it and all views of it were garbage collected. As that happens at other times on other ranks, its
 place is used again when all ranks have let it go, which they tell each other whenever they make an array.
 
+`comm.heap.local.empty` makes an array that only this rank knows of, without the others and in microseconds
+(local_heap.py). `auto` treats it as any other array; `variant="zero_copy"` publishes it where it lies, if it lies at
+the same place on every rank, as it does where ranks make and free the same arrays in the same order.
+
 In a call all ranks pass the same array of their communicator's heap, or none does: ranks that differ get a
 MismatchError, as for any other argument. Another communicator, even a split one, treats it as any other array.
 
@@ -20,13 +24,10 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import operator
-import sys
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -34,6 +35,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from collectives.communicator.arrays import Array
+from collectives.communicator.heap_blocks import HeapBlock, Leak, Used, caller, shape_of
+from collectives.communicator.local_heap import LocalBlocks, size_class
 from collectives.contracts import COLLECTIVES, buffers
 from cxlemu.capacity.first_fit import FirstFit
 from cxlemu.errors import ArgumentError, MismatchError
@@ -43,77 +46,12 @@ from cxlemu.rounding import round_up
 from cxlemu.units import format_bytes
 
 NAMED_LEAKS = 5
-MOST_ELEMENTS = 1 << 48
-
-
-@dataclass(frozen=True, slots=True)
-class Leak:
-    """An array that this rank still holds.
-
-    Attributes:
-        shape: The array's shape.
-        dtype: The name of its elements' type.
-        nbytes: Its size in bytes.
-        where: The line that made it, FILE:LINE.
-        freed_by: The ranks that are known to have let it go, ascending.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    nbytes: int
-    where: str  # the line that made it
-    freed_by: tuple[int, ...]
-
-    def __str__(self) -> str:
-        freed = f", freed by {len(self.freed_by)} other ranks" if self.freed_by else ""
-        return f"{self.dtype} {self.shape} of {format_bytes(self.nbytes)} made at {self.where}{freed}"
-
-
-@dataclass(frozen=True, slots=True)
-class HeapBlock:
-    """The place that the heap gave to one array: the same on every rank but for ``where``.
-
-    Attributes:
-        number: The arrays' count when this one was made, from 0.
-        at: Where it begins in each rank's strip, in bytes.
-        room: What it occupies there, in bytes: whole lines.
-        shape: The array's shape.
-        dtype: The name of its elements' type.
-        nbytes: Its size in bytes.
-        where: The line that made it, FILE:LINE.
-        freed_by: The ranks that are known to have let it go.
-    """
-
-    number: int
-    at: int
-    room: int  # in whole lines
-    shape: tuple[int, ...]
-    dtype: str
-    nbytes: int
-    where: str
-    freed_by: set[int] = field(default_factory=set)
-
-
-@dataclass(slots=True)
-class Used:
-    """How much of a rank's strip arrays have ever taken, from its beginning on.
-
-    Attributes:
-        nbytes: The number of bytes.
-    """
-
-    nbytes: int = 0
-
-
-def lines(nbytes: int) -> Bytes:
-    """Allocate ``nbytes`` bytes of private memory that begin at a whole line; the kernel backs it as it is touched."""
-    memory = np.empty(nbytes + LINE_BYTES, np.uint8)
-    begin = -memory.ctypes.data % LINE_BYTES
-    return memory[begin : begin + nbytes]
 
 
 class SymmetricHeap:
     """Makes a communicator's arrays in the pool, as `comm.heap`. Every method that makes an array is collective.
+
+    Those of ``local`` are not: they make arrays of this rank alone.
 
     Args:
         memory: This rank's strip, 1-D uint8: part of a card, or private memory where it is not ``mapped``.
@@ -127,6 +65,7 @@ class SymmetricHeap:
         nbytes: Each rank's part of the heap in bytes.
         used: How much of it was ever used.
         arrays: The arrays that this rank holds, by address.
+        local: Makes arrays of this rank alone.
     """
 
     def __init__(
@@ -137,7 +76,11 @@ class SymmetricHeap:
         self._mapped, self._rank, self._ranks, self._all_gather = mapped, rank, ranks, all_gather
         self._room = FirstFit(memory.nbytes)
         self._made = 0
+        self._made_alone = 0
+        self._alone = LocalBlocks(memory.nbytes)
+        self.local = LocalHeap(self)
         self.used = Used()
+        self._floor = memory.nbytes
         self._blocks: dict[int, HeapBlock] = {}  # by number, until all ranks have freed it
         # Shared with finalizers, which run at any moment: each does one atomic step on either.
         self.arrays = self._live = dict[int, HeapBlock]()  # by address
@@ -159,16 +102,36 @@ class SymmetricHeap:
             ArgumentError: The heap has no room, or shape or dtype are not possible.
             MismatchError: Ranks ask for different sizes.
         """
-        shape, of = _shape(shape), np.dtype(dtype)
+        shape, of = shape_of(shape), np.dtype(dtype)
         if of.hasobject:
             raise ArgumentError(f"arrays of {of} hold Python objects, which other hosts cannot read")
-        block = self._agree(shape, of)
+        with self._alone.lock:
+            block = self._agree(shape, of)
+        return self._made_at(block, of, _drop, self._dropped)
+
+    def alone(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> Array:
+        """Make an array of this rank alone, as `LocalHeap.empty`."""
+        shape, of = shape_of(shape), np.dtype(dtype)
+        if of.hasobject:
+            raise ArgumentError(f"arrays of {of} hold Python objects, which other hosts cannot read")
+        nbytes = prod(shape) * of.itemsize
+        room = size_class(nbytes)
+        with self._alone.lock:
+            at = self._alone.take(room, max((block.at + block.room for block in self._blocks.values()), default=0))
+            if at is None:
+                raise ArgumentError(self._exhausted_alone(nbytes, room))
+            self._made_alone += 1
+            self.used.nbytes = self.nbytes  # arrays from its end on
+        block = HeapBlock(self._made_alone, at, room, shape, str(of), nbytes, caller(), local=True)
+        return self._made_at(block, of, _drop_alone, self._alone.dropped)
+
+    def _made_at(self, block: HeapBlock, of: np.dtype[Any], drop: Callable[..., None], dropped: deque[Any]) -> Array:
         memory = (ctypes.c_ubyte * block.room).from_buffer(self.memory, block.at)  # type: ignore[arg-type]
-        array: Array = np.ndarray(shape, of, buffer=memoryview(memory))
+        array: Array = np.ndarray(block.shape, of, buffer=memoryview(memory))
         address = ctypes.addressof(memory)
         self._live[address] = block
         # On the memory, not on the array: its views keep the memory, not the array.
-        weakref.finalize(memory, _drop, self._live, self._dropped, address).atexit = False
+        weakref.finalize(memory, drop, self._live, dropped, address).atexit = False
         return array
 
     def zeros(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> Array:
@@ -210,24 +173,33 @@ class SymmetricHeap:
         nbytes = prod(shape) * dtype.itemsize
         room = round_up(max(nbytes, 1), LINE_BYTES)
         self._exchange(nbytes)
-        at = self._room.take(room)
+        at = self._take(room)
         for _ in range(2):  # a thread's collection does nothing while another's runs, and that one may end later
             if at is None:  # so on every rank: they all know the same
                 gc.collect()
+                self._alone.trim()
                 self._exchange(nbytes)
-                at = self._room.take(room)
+                at = self._take(room)
         if at is None:
             raise ArgumentError(self._exhausted(nbytes))
-        block = HeapBlock(self._made, at, room, shape, str(dtype), nbytes, _caller())
+        block = HeapBlock(self._made, at, room, shape, str(dtype), nbytes, caller())
         self._made += 1
         self._blocks[block.number] = block
         self.used.nbytes = max(self.used.nbytes, at + room)
         return block
 
+    def _take(self, room: int) -> int | None:
+        at = self._room.take(room)
+        if at is not None and at + room > self._floor:  # some rank has arrays of its own there
+            self._room.give_back(at, room)
+            return None
+        return at
+
     def _exchange(self, nbytes: int) -> None:
         """Tell all ranks what this rank freed, hear what they freed, and reuse what all ranks have freed."""
         mine = [self._dropped.popleft() for _ in range(len(self._dropped))]
-        asked = self._all_gather(np.array([nbytes, len(mine)], np.int64))
+        asked = self._all_gather(np.array([nbytes, len(mine), self._alone.floor], np.int64))
+        self._floor = int(asked[:, 2].min())  # below which no rank has arrays of its own: the same on all
         if longest := int(asked[:, 1].max()):
             told = self._all_gather(np.array(mine + [-1] * (longest - len(mine)), np.int64))
             for rank, number in zip(*np.nonzero(told >= 0), strict=True):
@@ -242,13 +214,23 @@ class SymmetricHeap:
                 f"makes the same arrays in the same order"
             )
 
+    def _exhausted_alone(self, nbytes: int, room: int) -> str:
+        its = [block.room for block in list(self._live.values()) if block.local]
+        shared = sum(block.room for block in self._blocks.values())
+        return (
+            f"the heap has no room for {nbytes} bytes of this rank alone, which take {room} in a row: of {self.nbytes} "
+            f"bytes a rank, arrays of all ranks take {shared} and {len(its)} arrays of this rank {sum(its)}; free "
+            f"some, or make the communicator with a larger heap_bytes"
+        )
+
     def _exhausted(self, nbytes: int) -> str:
         held = sorted(self._blocks.values(), key=lambda block: -block.nbytes)
+        alone = f", and arrays of single ranks take all from byte {self._floor} on" * (self._floor < self.nbytes)
         largest = f", the largest {held[0].dtype} {held[0].shape}" if held else ""
         return (
             f"the heap has no room for {nbytes} bytes: of {self.nbytes} bytes a rank {self._room.free_bytes} are free, "
-            f"{self._room.largest_bytes} in a row, and {len(held)} arrays are held{largest}; free some, or make the "
-            f"communicator with a larger heap_bytes"
+            f"{self._room.largest_bytes} in a row, and {len(held)} arrays are held{largest}{alone}; free some, or make "
+            f"the communicator with a larger heap_bytes"
         )
 
     # --- what is held -----------------------------------------------------------------------------------------
@@ -310,7 +292,7 @@ class SymmetricHeap:
             return None
         address = array.ctypes.data
         block = self._live.get(address)
-        if block is not None and block.nbytes == array.nbytes:
+        if block is not None and block.nbytes == array.nbytes and (any_part or not block.local):
             return block.at
         if any_part:
             for begin, block in list(self._live.items()):
@@ -323,20 +305,35 @@ def _drop(live: dict[int, HeapBlock], dropped: deque[int], address: int) -> None
     dropped.append(live.pop(address).number)
 
 
-def _shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
-    """Raises ArgumentError for what is no shape."""
-    try:
-        numbers = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
-    except TypeError:
-        numbers = (-1,)
-    if min(numbers, default=0) < 0 or prod(numbers) >= MOST_ELEMENTS:
-        raise ArgumentError(f"{shape!r} is no shape of an array: give whole numbers, 0 or more")
-    return numbers
+def _drop_alone(live: dict[int, HeapBlock], dropped: deque[tuple[int, int]], address: int) -> None:
+    block = live.pop(address)
+    dropped.append((block.at, block.room))
 
 
-def _caller() -> str:
-    """The line outside this file that makes an array."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename == __file__:
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+class LocalHeap:
+    """Makes arrays in the pool that this rank alone knows of, as `comm.heap.local`; any thread may, at any time.
+
+    Args:
+        heap: The communicator's heap, whose strip they share.
+    """
+
+    def __init__(self, heap: SymmetricHeap) -> None:
+        self._heap = weakref.ref(heap)
+
+    def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> Array:
+        """Make an array in the pool without the other ranks, as np.empty does. Not collective.
+
+        Args:
+            shape: The array's shape, whole numbers of 0 or more.
+            dtype: The elements' type, any that holds no Python objects.
+
+        Returns:
+            A C-contiguous array whose elements are not set. Its room is used again when it and its views are dropped.
+
+        Raises:
+            ArgumentError: The heap has no room, or shape or dtype are not possible.
+        """
+        heap = self._heap()
+        if heap is None:
+            raise ArgumentError("the communicator of this heap is gone: make arrays while it is open")
+        return heap.alone(shape, dtype)

@@ -14,7 +14,7 @@ import gc
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 
-from collectives.communicator.heap import Used
+from collectives.communicator.heap_blocks import Used
 from collectives.communicator.lane import CallLane
 from collectives.communicator.loss import lost_among
 from cxlemu.errors import ArgumentError, PeerLostError, RunError, name_ranks
