@@ -19,10 +19,12 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Sequence
+from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collectives.algorithms.choose import Choice
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
@@ -54,8 +56,10 @@ from cxlemu.engines.cores import cores_here, have_a_core_each
 from cxlemu.engines.native import SPINS
 from cxlemu.errors import MismatchError, PeerLostError, RevokedError
 from cxlemu.memory.backend import CoherenceStep
+from cxlemu.memory.direct import DirectMemory
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import Layout, Plan
+from cxlemu.plan.address import Extent
 from cxlemu.plan.checksums import check_integrity
 from cxlemu.pool.arena import ARENA_ALIGN_BYTES, Arena
 from cxlemu.pool.board import board_bytes
@@ -590,6 +594,12 @@ class Communicator(ObjectVerbs, CoalescedVerbs, Products, PointToPoint):
         places = [(self._base, extent) for extent in self.layout.doorbells_of(self.rank)]
         if mail is not None:
             places += [(mail.at, extent) for extent in mail.mailboxes.doorbells_of(self.rank)]
+        if isinstance(memory, DirectMemory):  # in one call for the ring, and one for the mailboxes
+            memory.clear(self._base, _as_table(self.layout.doorbells_of(self.rank)))
+            if mail is not None:
+                memory.clear(mail.at, _as_table(mail.mailboxes.doorbells_of(self.rank)))
+            memory.fence()
+            return
         beat_at = session.clock.now()
         for base, (card, offset, nbytes) in places:
             memory.write(card, base + offset, np.zeros(nbytes, np.uint8))
@@ -636,6 +646,11 @@ class Communicator(ObjectVerbs, CoalescedVerbs, Products, PointToPoint):
     ) -> None:
         if error is None:
             self.close()
+
+
+@lru_cache(maxsize=64)  # groups of equal sizes are laid out alike
+def _as_table(extents: tuple[Extent, ...]) -> NDArray[np.int64]:
+    return np.array(extents, np.int64).reshape(-1, 3)
 
 
 __all__ = ["Communicator", "Handle", "Operation", "Outcome"]

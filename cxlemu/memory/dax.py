@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cxlemu import _native
 from cxlemu.errors import ArgumentError
@@ -47,6 +48,9 @@ class DaxMemory(DirectMemory):
     def flush(self, card: int, offset: int, nbytes: int, *, keep: bool = False) -> None:
         check_range(self._cards, card, offset, nbytes)
         _native.flush(self._cards[card], offset, nbytes, keep)
+
+    def clear(self, base: int, extents: NDArray[np.int64], *, flushes: bool = True) -> None:
+        super().clear(base, extents, flushes=flushes)
 
     def fence(self) -> None:
         _native.fence()

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
+from cxlemu import _native
 from cxlemu.memory.protocol import LINE_BYTES, Bytes, DoorbellLine
 from cxlemu.memory.ranges import WORD, check_bytes, check_cards, check_doorbell, check_range
 
@@ -46,6 +50,19 @@ class DirectMemory:
 
     def flush(self, card: int, offset: int, nbytes: int, *, keep: bool = False) -> None:
         check_range(self._cards, card, offset, nbytes)
+
+    def clear(self, base: int, extents: NDArray[np.int64], *, flushes: bool = False) -> None:
+        """Write and flush zeros, in one call.
+
+        Args:
+            base: Added to every offset, in bytes.
+            extents: The card, the offset and the number of bytes of each, shape (n, 3).
+            flushes: Whether a flush does something.
+
+        Raises:
+            ValueError: One is outside its card; nothing was written.
+        """
+        _native.clear(self._cards, base, np.ascontiguousarray(extents, np.int64), flushes)
 
     def fence(self) -> None:
         pass

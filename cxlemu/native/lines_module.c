@@ -63,6 +63,60 @@ static PyObject *invalidate(PyObject *module, PyObject *const *args, Py_ssize_t 
     Py_RETURN_NONE;
 }
 
+typedef struct {
+    int64_t card, offset, nbytes;
+} extent;
+
+/* Zeros in every extent, which was held to its card before anything is stored. */
+static bool clear_all(const Py_buffer *cards, Py_ssize_t count, const extent *its, Py_ssize_t extents, int64_t base,
+                      bool flushes) {
+    for (Py_ssize_t k = 0; k < extents; k++) {
+        const extent e = its[k];
+        if (e.card < 0 || e.card >= count || e.offset < 0 || e.nbytes < 0) return false;
+        const int64_t room = cards[e.card].len;
+        if (base > room || e.offset > room - base || e.nbytes > room - base - e.offset) return false;
+    }
+    for (Py_ssize_t k = 0; k < extents; k++) {
+        uint8_t *at = (uint8_t *)cards[its[k].card].buf + base + its[k].offset;
+        memset(at, 0, (size_t)its[k].nbytes);
+        if (flushes) lines_flush(at, its[k].nbytes, 0);
+    }
+    return true;
+}
+
+/* clear(cards, base, extents, flushes): see clear_all. */
+static PyObject *clear(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    if (!takes(count, 4, "clear takes cards, a base, extents and whether to flush")) return NULL;
+    const long long base = PyLong_AsLongLong(args[1]);
+    const int flushes = PyObject_IsTrue(args[3]);
+    if (flushes < 0 || PyErr_Occurred()) return NULL;
+    if (!PyTuple_Check(args[0]) || base < 0)
+        return PyErr_SetString(PyExc_TypeError, "clear takes a tuple of cards and a base of 0 or more"), NULL;
+    const Py_ssize_t cards = PyTuple_GET_SIZE(args[0]);
+    Py_buffer list, *views = PyMem_Calloc((size_t)cards + 1, sizeof *views);
+    if (!views) return PyErr_NoMemory();
+    Py_ssize_t held = 0;
+    bool ok = PyObject_GetBuffer(args[2], &list, PyBUF_SIMPLE) == 0;
+    const bool listed = ok;
+    if (ok && list.len % (Py_ssize_t)sizeof(extent)) {
+        PyErr_SetString(PyExc_ValueError, "an extent has three numbers of 64 bits");
+        ok = false;
+    }
+    while (ok && held < cards) {
+        ok = PyObject_GetBuffer(PyTuple_GET_ITEM(args[0], held), &views[held], PyBUF_WRITABLE) == 0;
+        held += ok;
+    }
+    if (ok && !clear_all(views, cards, list.buf, list.len / (Py_ssize_t)sizeof(extent), base, flushes)) {
+        PyErr_SetString(PyExc_ValueError, "an extent is outside its card");
+        ok = false;
+    }
+    while (held > 0) PyBuffer_Release(&views[--held]);
+    if (listed) PyBuffer_Release(&list);
+    PyMem_Free(views);
+    return ok ? Py_NewRef(Py_None) : NULL;
+}
+
 static PyObject *copy_nt(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     (void)module;
     if (!takes(count, 4, "copy_nt takes a card, an offset, the bytes to store and a store's width or 0")) return NULL;
@@ -120,6 +174,8 @@ static PyObject *instructions(PyObject *module, PyObject *none) {
 static PyMethodDef methods[] = {
     {"flush", (PyCFunction)(void (*)(void))flush, METH_FASTCALL,
      "flush(card, offset, nbytes, keep): write lines back."},
+    {"clear", (PyCFunction)(void (*)(void))clear, METH_FASTCALL,
+     "clear(cards, base, extents, flushes): store zeros in all (card, offset, nbytes), from base on, and flush them."},
     {"fence", fence, METH_NOARGS, "fence(): what was flushed or stored by copy_nt before is in the pool."},
     {"invalidate", (PyCFunction)(void (*)(void))invalidate, METH_FASTCALL,
      "invalidate(card, offset, nbytes): flush and drop lines, then fence later loads."},

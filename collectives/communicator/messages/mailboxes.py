@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Layout
@@ -39,13 +40,14 @@ class Mailboxes:
         """Return where the mailbox from one rank to another begins on every card, from the start of all, in bytes."""
         return (source * (self.ranks - 1) + dest - (dest > source)) * self.layout.extent_bytes
 
-    def doorbells_of(self, rank: int) -> list[Extent]:
+    @lru_cache(maxsize=64)  # groups of equal sizes are laid out alike  # noqa: B019
+    def doorbells_of(self, rank: int) -> tuple[Extent, ...]:
         """Return every doorbell line that a rank rings in any mailbox, from the start of all."""
-        found = []
+        found: list[Extent] = []
         for peer in range(self.ranks):
             if peer != rank:
                 found += self._lines(SENDER, self.at(rank, peer)) + self._lines(RECEIVER, self.at(peer, rank))
-        return found
+        return tuple(found)
 
     def _lines(self, role: int, at: int) -> list[Extent]:
         merged: list[Extent] = []
