@@ -385,7 +385,7 @@ def test_two_processes_of_a_launcher_on_cards(tmp_path: Path) -> None:
 
 
 @pytest.mark.deep
-def test_ranks_that_were_started_differently_say_so(tmp_path: Path) -> None:
+def test_processes_that_were_started_differently_say_so(tmp_path: Path) -> None:
     cards = cards_in(tmp_path)
     ranks = [start(cards, rank, "--rounds", str(100 + rank)) for rank in (0, 1)]
     said = [rank.communicate(timeout=PATIENT_S) for rank in ranks]
@@ -393,7 +393,7 @@ def test_ranks_that_were_started_differently_say_so(tmp_path: Path) -> None:
     assert "was started with other tests, rounds or seed than this rank" in said[0][1] + said[1][1]
 
 
-def test_a_rank_that_is_killed_is_named(tmp_path: Path) -> None:
+def test_a_process_that_is_killed_is_named(tmp_path: Path) -> None:
     cards = cards_in(tmp_path)
     often = ("--rounds", "1000000000", "--budget", "0.2")
     first, second = (start(cards, rank, *often, tests=LITMUS) for rank in (0, 1))

@@ -98,11 +98,24 @@ STEPS_MUTANTS = {
 }
 
 
+# What an image, from which everything arrives within a moment, shows too rarely.
+BY_INSTRUCTIONS = {"a fence does nothing"}
+
+
 def litmus(image: ImageBuild, cards: Path) -> subprocess.CompletedProcess[str]:
     devices = device_flags(blank_cards(cards, 2, nbytes=8 << 20))
     assert python(image, "-m", "cxlemu", "pool", "format", "--yes", *devices).returncode == 0
     tests = [f"tests/faults/litmus/{name}.yaml" for name in LITMUS]
     return python(image, "-m", "cxlemu", "litmus", *tests, "--backend", "dax", *devices, "--rounds", "300")
+
+
+def each_step(image: ImageBuild, cards: Path) -> subprocess.CompletedProcess[str]:
+    return python(image, "-m", "tests.helpers.straight_probe", str(cards / "card"))
+
+
+def test_each_step_executes_its_instructions(image: ImageBuild, tmp_path: Path) -> None:
+    result = each_step(image, tmp_path)
+    assert result.returncode == 0, result.stderr
 
 
 def test_litmus_tests_show_what_is_missing_and_nothing_else(image: ImageBuild, tmp_path: Path) -> None:
@@ -114,10 +127,11 @@ def test_litmus_tests_show_what_is_missing_and_nothing_else(image: ImageBuild, t
 
 
 @pytest.mark.parametrize("name", STEPS_MUTANTS)
-def test_a_step_that_does_not_do_its_work_is_a_violation(image: ImageBuild, tmp_path: Path, name: str) -> None:
+def test_a_step_that_does_not_do_its_work_is_seen(image: ImageBuild, tmp_path: Path, name: str) -> None:
     image.broken("straight.c", *STEPS_MUTANTS[name])
     try:
-        result = litmus(image, tmp_path)
+        result = each_step(image, tmp_path) if name in BY_INSTRUCTIONS else litmus(image, tmp_path)
     finally:
         image.mended("straight.c")
     assert result.returncode == 1, result.stdout + result.stderr
+    assert ("executes" in result.stderr) if name in BY_INSTRUCTIONS else ("violation" in result.stdout)

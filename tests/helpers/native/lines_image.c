@@ -61,9 +61,16 @@ static void put_line(uint8_t *to, const uint8_t *bytes) {
     for (int k = WORDS - 1; k >= 0; k--) atomic_store_explicit(&words(to)[k], line[k], memory_order_release);
 }
 
+/* Read until it stays as it is: a line may be put meanwhile, and travels whole wherever its first word is looked at. */
 static void get_line(uint8_t *bytes, uint8_t *from) {
-    uint64_t line[WORDS];
-    for (int k = 0; k < WORDS; k++) line[k] = atomic_load_explicit(&words(from)[k], memory_order_acquire);
+    uint64_t line[WORDS] = {0};
+    for (bool same = false, first = true; !same; first = false) {
+        same = !first;
+        for (int k = 0; k < WORDS; k++) {
+            const uint64_t now = atomic_load_explicit(&words(from)[k], memory_order_acquire);
+            if (now != line[k]) same = false, line[k] = now;
+        }
+    }
     memcpy(bytes, line, LINE);
 }
 
@@ -232,10 +239,11 @@ uint8_t *lines_mapped(uint8_t *pages, int64_t nbytes) {
     int k = 0;
     while (k < CARDS_MAX && host.cards[k].image) k++;
     if (k == CARDS_MAX) abort();
+    uint8_t *image = anonymous(nbytes, pages);
     host.cards[k] = (mapped_card){
         .card = pages,
-        .image = anonymous(nbytes, pages),
-        .fetched = anonymous(nbytes, pages),
+        .image = image,
+        .fetched = anonymous(nbytes, image), /* not of the pages, which another host may have stored to meanwhile */
         .pending_at = anonymous(nbytes / LINE * (int64_t)sizeof(int32_t) + LINE, NULL),
         .nbytes = nbytes,
     };
