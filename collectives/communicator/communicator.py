@@ -614,6 +614,9 @@ class Communicator(ObjectVerbs, CoalescedVerbs, Products, PointToPoint):
         """Whether `close` was called: nothing can be called any more."""
         return not self._dropped.alive
 
+    def __repr__(self) -> str:
+        return f"<Communicator rank {self.rank} of {self.size}, world ranks {self.members}>"
+
     def close(self) -> None:
         """Wait for this rank's calls that are under way and for what it sends, and give its room back.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import select
+import stat
 import struct
 import sys
 from collections.abc import Mapping
@@ -24,6 +26,7 @@ VERBS: dict[str, tuple[str, str]] = {
 
 
 INTERRUPTED = 130  # as shells report SIGINT
+READER_GONE = 141  # as shells report SIGPIPE
 
 
 class VerbGroup(LazyGroup):
@@ -33,9 +36,17 @@ class VerbGroup(LazyGroup):
     _debug = False
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a verb; if stdout cannot be written, say so and exit with 1; other errors of the machine exit with 2."""
+        """Run a verb; if stdout cannot be written, say so and exit with 1; other errors of the machine exit with 2.
+
+        A reader that has seen enough, such as ``head``, ends a verb quietly with READER_GONE.
+        """
+        into_pipe = _stdout_is_pipe()
         try:
             return super().main(*args, **kwargs)
+        except SystemExit as stop:  # click's, or rich's, which has sent stdout nowhere by now
+            if stop.code == 1 and into_pipe and (_reader_is_gone() or not _stdout_is_pipe()):
+                sys.exit(READER_GONE)
+            raise
         except (OSError, ValueError, struct.error, RecursionError) as error:
             if isinstance(error, OSError) and _stdout_fails_with(error):
                 click.echo(f"cxlemu: the output cannot be written: {error.strerror}", err=True)
@@ -66,13 +77,26 @@ def _sentence(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}"
 
 
+def _stdout_is_pipe() -> bool:
+    try:
+        return stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
+    except (OSError, ValueError):  # no file at all
+        return False
+
+
+def _reader_is_gone() -> bool:
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
 def _stdout_fails_with(error: OSError) -> bool:
     """Decide whether stdout is what failed.
 
     If it is, it takes no other line either, and what it holds is thrown away, or Python would try once more at its
     exit. A pipe that is closed is click's to end quietly.
     """
-    if error.errno == errno.EPIPE:
+    if error.errno == errno.EPIPE or error.filename is not None:
         return False
     try:
         click.echo()

@@ -622,3 +622,12 @@ def test_an_algorithm_whose_ranks_disagree_is_refused_before_it_runs(tmp_path: P
     mine = load_algorithm(f"{file}:far_block")
     with pytest.raises(PlanError, match="builds other tables"):
         together(lambda comm: comm.all_reduce(of(50_000), variant=mine), ranks=2)
+
+
+def test_a_communicator_says_who_it_is() -> None:
+    def main(context: RankContext) -> str:
+        with Communicator.world(context) as comm, comm.split(0, key=-comm.rank) as turned:
+            return repr(turned)
+
+    said = launch(main, ranks=2, topology=Topology.load("laptop"))
+    assert said[1] == "<Communicator rank 0 of 2, world ranks (1, 0)>"

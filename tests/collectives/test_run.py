@@ -354,13 +354,17 @@ def test_a_full_stdout_is_one_sentence(arguments: list[str], unbuffered: str) ->
     assert (done.returncode, done.stderr) == (1, "cxlemu: the output cannot be written: No space left on device\n")
 
 
-def test_a_closed_pipe_is_quiet() -> None:
-    command = [sys.executable, "-m", "cxlemu", "plan", "show", "all_gather", "-n", "12", "--limit", "9999"]
+@pytest.mark.parametrize(
+    "verb", ["plan show all_gather -n 12 --limit 9999", "topology show laptop", "run --help"], ids=lambda verb: verb[:8]
+)
+def test_a_closed_pipe_is_quiet(verb: str) -> None:
+    command = [sys.executable, "-m", "cxlemu", *verb.split()]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.close()
         assert process.stderr is not None
         assert process.stderr.read() == b""
+    assert process.returncode == 141  # as shells report SIGPIPE: neither right nor wrong
 
 
 def test_a_failure_is_told_in_json_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
