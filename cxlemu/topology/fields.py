@@ -254,7 +254,7 @@ class Protocol(Model):
 
     name: Name = Field(description="the protocol's name")
     costs: Costs = Field(description="what its messages cost, instead of the costs")
-    step_ns: Nanoseconds = Field(description="what who chooses a protocol counts for a step, in ns")
+    sends: bool = Field(default=False, description="only for sends and receives in groups, which take no other then")
     slice_bytes: Size | None = Field(default=None, description="its largest message; absent: the algorithm's")
     share_of_rate: Annotated[float, Field(gt=0, le=1)] = Field(
         default=1.0, description="how much of the links' bandwidth its payload gets"

@@ -42,7 +42,6 @@ AVERAGES = {
 IN_ABSTRACT = ("all_gather", "broadcast", "gather", "scatter")  # others were read in secondary sources
 FITTED_ON = "all_gather"
 LARGE_FROM, LARGE_ALL_REDUCE = 256 << 20, 1.05  # the average of larger sizes
-GROUPED = ("gather", "scatter", "all_to_all")
 LOWS = {"reduce_scatter": 0.48, "scatter": 0.46, "all_to_all": 0.7}
 # collective: for 6 and for 12 hosts, the published range; CCCL emulated them, says a secondary source
 GROWTH = {
@@ -105,18 +104,6 @@ class Reproduction:
             / self.ours.time(collective, size, variant=variant, chunks=chunks).us
             for size in self.sizes
         ]
-
-    def with_grouped_slices(self, nbytes: int, sizes: Sequence[int]) -> Reproduction:
-        """Return the same reproduction, at other sizes, where NCCL's grouped sends and receives come in other slices.
-
-        Args:
-            nbytes: The size of such a slice.
-            sizes: In bytes, powers of two, ascending.
-        """
-        other = Reproduction(sizes)
-        other.nccl, other.ours = Nccl(self.nccl.topology, grouped_slice_bytes=nbytes), self.ours
-        other.slice_ns = self.slice_ns
-        return other
 
     def gain(self, collective: str, over: str, variant: str = "all") -> float:
         """Return how many times as long one variant takes as another, the mean over sizes.

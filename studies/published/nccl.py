@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from collectives.algorithms import catalog
+from collectives.algorithms.nccl import SLICE_BYTES
 from collectives.algorithms.nccl.protocols import NcclChoice, take
 from collectives.sweep.sweep import Sweep
 from collectives.sweep.virtual.plans import plan_of
@@ -17,16 +18,19 @@ from cxlemu.topology import Topology
 class Nccl:
     """NCCL on a topology whose pool has protocols. The first one, Simple, has the free parameter.
 
+    The parameter is what a slice costs its receiver in a ring, a chain or a tree, beside its bytes. LL128 and LL carry
+    their shares, 0.7 and 0.25 in NCCL's tuning, of what a ring's slices carry then: of the wire alone LL128 would have
+    been the fastest for any size, which NCCL does not find. Sends in groups have a measured cost, and no parameter.
+
     Args:
         topology: The baseline.
-        grouped_slice_bytes: Size of a slice of grouped sends and receives, instead of the algorithm's own.
     """
 
-    def __init__(self, topology: Topology, *, grouped_slice_bytes: int | None = None) -> None:
+    def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        self._grouped_slice_bytes = grouped_slice_bytes
-        self._taken: dict[tuple[str, int, int], tuple[NcclChoice, Plan]] = {}
+        self._plans: dict[tuple[str, int, int, str, str], Plan] = {}
         self._times: dict[tuple[str, int, int, int], float] = {}
+        self._costing: dict[int, Topology] = {}
 
     @property
     def slice_ns(self) -> int:
@@ -34,6 +38,29 @@ class Nccl:
         protocols = self.topology.pool_space.protocols
         assert protocols is not None
         return protocols[0].costs.doorbell_observe_ns or 0
+
+    def costing(self, slice_ns: int) -> Topology:
+        """Return the topology where a slice costs its receiver something else in a ring.
+
+        Args:
+            slice_ns: What it costs in Simple, in ns.
+        """
+        if slice_ns not in self._costing:
+            space = self.topology.pool_space
+            simple, *others = space.protocols or ()
+            costs = simple.costs.model_copy(update={"doorbell_observe_ns": slice_ns})
+            rate = ring_gbytes_per_s(costs.from_pool_gbytes_per_s, slice_ns)
+            protocols = [simple.model_copy(update={"costs": costs})]
+            for its in others:
+                share = round(its.share_of_rate * rate, 2)
+                slower = its.costs.model_copy(update={"from_pool_gbytes_per_s": share})
+                protocols.append(its if its.sends else its.model_copy(update={"costs": slower}))
+            spaces = [
+                its.model_copy(update={"protocols": tuple(protocols)}) if its is space else its
+                for its in self.topology.spaces
+            ]
+            self._costing[slice_ns] = self.topology.model_copy(update={"spaces": tuple(spaces)})
+        return self._costing[slice_ns]
 
     def time_us(self, collective: str, size_bytes: int, ranks: int, slice_ns: int) -> float:
         """Return what one call takes, in us; each call is simulated once.
@@ -46,38 +73,40 @@ class Nccl:
         """
         key = collective, size_bytes, ranks, slice_ns
         if key not in self._times:
-            taken, plan = self.taken(collective, size_bytes, ranks)
-            topology = self._costing(taken, slice_ns)
-            model = CostModel.of(topology, ranks)
-            cards = model.cards_of(topology.pool_space)
+            taken, plan = self.taken(collective, size_bytes, ranks, slice_ns)
+            model = CostModel.of(taken.topology, ranks)
+            cards = model.cards_of(taken.topology.pool_space)
             self._times[key] = simulate(model, [VirtualCall(plan, cards=cards)]).time_ns / 1e3
         return self._times[key]
 
-    def taken(self, collective: str, size_bytes: int, ranks: int) -> tuple[NcclChoice, Plan]:
+    def taken(
+        self, collective: str, size_bytes: int, ranks: int, slice_ns: int | None = None
+    ) -> tuple[NcclChoice, Plan]:
         """Return the algorithm and protocol that NCCL takes for a call, and its plan.
 
         Args:
             collective: Its name.
             size_bytes: As nccl-tests counts it.
             ranks: How many ranks call it.
+            slice_ns: What a slice costs its receiver in Simple; None: the file's figure.
         """
-        key = collective, size_bytes, ranks
-        if key not in self._taken:
-            (case,) = Sweep((collective,), [size_bytes], check=False).cases(ranks)
-            call = replace(case.call, in_place=case.in_place)
-            catalog.check(call)
-            taken = take(self.topology, self.topology.pool_space, call)
-            if taken.recipe.name == "grouped" and self._grouped_slice_bytes is not None:
-                spec = replace(taken.recipe.spec, slice_bytes=self._grouped_slice_bytes)
-                taken = taken._replace(recipe=replace(taken.recipe, spec=spec))
-            plan = plan_of(taken.topology, taken.recipe, call, taken.topology.pool_space)
-            self._taken[key] = taken, plan
-        return self._taken[key]
+        (case,) = Sweep((collective,), [size_bytes], check=False).cases(ranks)
+        call = replace(case.call, in_place=case.in_place)
+        catalog.check(call)
+        topology = self.topology if slice_ns is None else self.costing(slice_ns)
+        taken = take(topology, topology.pool_space, call)
+        key = collective, size_bytes, ranks, taken.recipe.name, taken.protocol
+        if key not in self._plans:
+            self._plans[key] = plan_of(taken.topology, taken.recipe, call, taken.topology.pool_space)
+        return taken, self._plans[key]
 
-    def _costing(self, taken: NcclChoice, slice_ns: int) -> Topology:
-        protocols, space = self.topology.pool_space.protocols, taken.topology.pool_space
-        assert protocols is not None and space.costs is not None
-        if taken.protocol != protocols[0].name:
-            return taken.topology
-        costs = space.costs.model_copy(update={"doorbell_observe_ns": slice_ns})
-        return taken.topology.model_copy(update={"spaces": (space.model_copy(update={"costs": costs}),)})
+
+def ring_gbytes_per_s(copied_gbytes_per_s: float | None, slice_ns: int) -> float:
+    """Return what slices of a ring carry in Simple.
+
+    Args:
+        copied_gbytes_per_s: How fast their receiver copies them.
+        slice_ns: What each costs it besides.
+    """
+    nbytes = SLICE_BYTES["ring"]
+    return nbytes / (nbytes / (copied_gbytes_per_s or float("inf")) + slice_ns)

@@ -82,17 +82,14 @@ def with_rate(topology: Topology, gbytes_per_s: float) -> Topology:
 def with_overhead(topology: Topology, factor: float) -> Topology:
     """Return the topology with slower or faster software, on every call and flag, in every protocol.
 
-    NCCL chooses among the protocols by its own formula.
+    NCCL chooses among the protocols by these costs.
 
     Args:
         topology: A topology whose pool has protocols.
         factor: How many times as long software takes.
     """
     space = topology.pool_space
-    slower = [
-        its.model_copy(update={"costs": _longer(its.costs, factor), "step_ns": round(factor * its.step_ns)})
-        for its in space.protocols or ()
-    ]
+    slower = [its.model_copy(update={"costs": _longer(its.costs, factor)}) for its in space.protocols or ()]
     return topology.model_copy(update={"spaces": (space.model_copy(update={"protocols": tuple(slower)}),)})
 
 

@@ -294,7 +294,7 @@ def test_a_protocol_takes_its_share_of_the_links_that_lead_to_its_space(name: st
     """Of written links and of those of a fabric; all others, and the ways, stay."""
     topology = Topology.load(name)
     space = topology.space("inboxes" if name.startswith("inf") else "remote")
-    half = Protocol(name="half", costs=Costs(call_ns=7), step_ns=1, share_of_rate=0.5)
+    half = Protocol(name="half", costs=Costs(call_ns=7), share_of_rate=0.5)
     spoken = topology.speaking(space, half)
     ranks = topology.place_count
     usual, slow = (CostModel.of(machine, ranks) for machine in (topology, spoken))

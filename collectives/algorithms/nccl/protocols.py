@@ -1,24 +1,25 @@
-"""Which algorithm and protocol NCCL takes: the one that its own formula says is fastest (its src/graph/tuning.cc).
+"""Which algorithm and protocol NCCL takes: as in its src/graph/tuning.cc, the one that a formula says is fastest.
 
-    time = base + steps * step + bytes / (share * rate)
-
-Base is a call's cost. Grouped sends and receives always take the first protocol of the list. The formula only chooses:
-times come from the plans.
+NCCL's own formula counts a latency for each step and a bandwidth. This one counts the same costs as the plans: a rank
+receives slice after slice, each of which takes the longer one of its way over the wire and of what it costs its
+receiver; and the first one has to come through all steps. Grouped sends and receives take the protocol that is for
+them, or the first one. The formula only chooses: times come from the plans.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from collectives.algorithms.nccl import RECIPES
+from collectives.algorithms.nccl.rings import IN_A_CHUNK
 from collectives.builder.recipes import Recipe
 from collectives.sizes import size_bytes
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Call
 from cxlemu.topology import Protocol, Space, Topology
-
-PLATEAU = 1.4  # of the latency of a Simple ring's all_reduce between hosts, from A100 on: tuning.cc
 
 
 class NcclChoice(NamedTuple):
@@ -50,35 +51,45 @@ def take(topology: Topology, space: Space, call: Call) -> NcclChoice:
     if not found:
         raise ArgumentError(f"{call.collective} has no {call.algorithm} of NCCL's for space {space.name}")
     options = {
-        (name, protocol): _formula_us(topology, space, protocol, call, name)
-        for name in found
-        for protocol in (space.protocols[:1] if name == "grouped" else space.protocols)
+        (name, protocol): _formula_us(topology, space, protocol, call, recipe)
+        for name, recipe in found.items()
+        for protocol in _protocols(space.protocols, name == "grouped")
     }
     name, protocol = min(options, key=lambda option: options[option])
     recipe = found[name]
     if protocol.slice_bytes is not None:
         recipe = replace(recipe, spec=replace(recipe.spec, slice_bytes=protocol.slice_bytes))
     others = ", ".join(f"{a} {p.name} {us:.0f} us" for (a, p), us in options.items() if (a, p) != (name, protocol))
-    reason = f"{name} with {protocol.name}: {options[name, protocol]:.0f} us by NCCL's formula"
+    reason = f"{name} with {protocol.name}: {options[name, protocol]:.0f} us by its formula"
     reason += f"; {others}" if others else ""
     return NcclChoice(topology.speaking(space, protocol), recipe, protocol.name, reason)
 
 
-def _formula_us(topology: Topology, space: Space, protocol: Protocol, call: Call, name: str) -> float:
+def _protocols(protocols: tuple[Protocol, ...], grouped: bool) -> Sequence[Protocol]:
+    """Those that an algorithm may take: the ones for sends in groups, or all others."""
+    return [its for its in protocols if its.sends == grouped] or protocols[:1]
+
+
+def _formula_us(topology: Topology, space: Space, protocol: Protocol, call: Call, recipe: Recipe) -> float:
     ranks, total = call.ranks, size_bytes(call.collective, call.nbytes, call.ranks)
-    steps, share_of_size = {
-        "ring": (ranks - 1, (ranks - 1) / ranks),
-        "tree": (2 * (ranks - 1).bit_length(), 2.0),
-        "chain": (1, 1.0),  # all are under way at once
-        "grouped": (1, (ranks - 1) / ranks),
-    }[name]
-    plateau = 1.0
-    if (call.collective, name) == ("all_reduce", "ring"):
-        steps, share_of_size = 2 * steps, 2 * share_of_size
-        plateau = PLATEAU if protocol is (space.protocols or (protocol,))[0] else 1.0
-    latency_ns = plateau * ((protocol.costs.call_ns or 0) + steps * protocol.step_ns)
-    rate = _link_gbytes_per_s(topology, space) * protocol.share_of_rate
-    return (latency_ns + total * share_of_size / rate) / 1e3
+    twice = 2 if call.collective == "all_reduce" else 1
+    # steps of the way, messages of a block's slices that a rank receives, the block, the fewest slices of it
+    steps, messages, block, fewest = {
+        "ring": (twice * (ranks - 1), twice * (ranks - 1), total / ranks, IN_A_CHUNK),
+        "tree": (2 * (ranks - 1).bit_length(), min(ranks, 4), total / 2, 1),
+        "chain": (ranks - 1, 1, total, 1),
+        "grouped": (1, ranks - 1, total / ranks, 1),
+    }[recipe.name]
+    slices = max(fewest, math.ceil(block / (protocol.slice_bytes or recipe.spec.slice_bytes)))
+    costs, card = protocol.costs, topology.cards_of(space)[-1]
+    wire_ns = block / slices / (_link_gbytes_per_s(topology, space) * protocol.share_of_rate)
+    load_ns = topology.load_latency_ns(0, card)
+    copied_ns = block / slices / costs.from_pool_gbytes_per_s if costs.from_pool_gbytes_per_s else 0.0
+    received_ns = (costs.doorbell_observe_ns or 0) + load_ns + copied_ns
+    first_ns = wire_ns + load_ns + received_ns
+    all_ns = slices * max(wire_ns, received_ns)
+    way_ns = max(steps * first_ns + all_ns * (1 - 1 / slices), wire_ns + load_ns + messages * all_ns)
+    return ((costs.call_ns or 0) + way_ns) / 1e3
 
 
 def _link_gbytes_per_s(topology: Topology, space: Space) -> float:
