@@ -30,6 +30,7 @@ def command() -> None:
 @click.command()
 @option("json")
 @_plot_option
+@click.option("-v", "--verbose", is_flag=True, help="With every assumed figure 25% lower and higher; takes minutes.")
 def cccl(**flags: Any) -> None:
     """Compare CCCL's published figures (arXiv 2602.22457) with our plans on the modelled hardware.
 
@@ -40,6 +41,7 @@ def cccl(**flags: Any) -> None:
     \b
     Examples:
       cxlemu reproduce cccl
+      cxlemu reproduce cccl -v
       cxlemu reproduce cccl --plot out --json cccl.json
     """
     from studies.cli.reproduce_cccl import run

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich import box
 from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +17,7 @@ from cxlemu.errors import ArgumentError
 from studies.cli.picture import KINDS, check_drawing, check_picture, save
 from studies.published.rows import Row
 
+T = TypeVar("T")
 WIDTH = 200  # columns that a table may take: a row is a line, also where the terminal is narrower
 
 
@@ -85,6 +87,21 @@ def _check_directory(plot_dir: Path | None, pictures: Collection[str]) -> None:
         raise ArgumentError(f"--plot {plot_dir} cannot be made: {error.strerror}; give a directory") from None
     for name in pictures:
         check_picture("--plot", plot_dir / name)
+
+
+def shown(steps: Iterable[T], what: str) -> Iterator[T]:
+    """Yield each step, and show on stderr how many are done, as long as it is a terminal.
+
+    Args:
+        steps: What is worked off.
+        what: What is done, for the line.
+    """
+    columns = SpinnerColumn(), TextColumn("{task.description}: {task.completed} done"), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(what, total=None)
+        for step in steps:
+            yield step
+            progress.advance(task)
 
 
 def table_of(rows: Sequence[Row]) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from rich.table import Table
 from cxlemu.topology.provenance import KINDS
 from cxlemu.version import __version__
 from studies.cli.picture import COLOURS, SKY, VERMILION, legend, panels, powers_axis
-from studies.cli.reproduce_report import ReproductionReport, table_of, told_misses
+from studies.cli.reproduce_report import ReproductionReport, shown, table_of, told_misses
 from studies.cli.simulate_memory_plot import draw as draw_tiers
 from studies.published.rows import MISS, Row, hits
 from studies.published.scalepool import GEOMEAN, Pair, Reproduction
@@ -36,7 +37,7 @@ def run(json_file: Path | None, plot_dir: Path | None, verbose: bool) -> None:
     report = ReproductionReport(json_file, plot_dir, PICTURES)
     work = Reproduction()
     study = TierStudy()
-    rows = [*work.rows(), *study.rows()]
+    rows = list(shown(chain(work.rows(), study.rows()), "comparing figures"))
     report.header(_header(work))
     report.table(table_of(rows))
     report.lines([""])

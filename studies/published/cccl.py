@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import statistics
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -21,9 +21,11 @@ from studies.published.nccl import Nccl
 from studies.published.ours import RANKS, Ours
 from studies.published.rows import Row, row_of
 from studies.published.training import Training
+from studies.published.variation import FACTORS, assumed, varied
 
 TEST_BED, GROWN, BASELINE = "titan2-6xcz120", "twelve-hosts", "infiniband-3xh100"
 SIZES = tuple(1 << power for power in range(20, 33))  # 1 MB - 4 GB
+FEW = SIZES[3::6]  # of what is varied
 VARIANTS = ("naive", "aggregate", "all")
 CURVE = (2, 4, 8, 16)  # chunks; which numbers CCCL compares is not known
 GROWTH_RANKS = (3, 6, 12)
@@ -105,6 +107,43 @@ class Reproduction:
             for size in self.sizes
         ]
 
+    def on(self, ours: Topology, baseline: Topology, sizes: Sequence[int]) -> Reproduction:
+        """Return the same reproduction on other hardware and sizes, with nothing fitted anew.
+
+        Args:
+            ours: Replaces the test bed.
+            baseline: Replaces InfiniBand.
+            sizes: In bytes, powers of two, ascending.
+        """
+        other = Reproduction(sizes)
+        other.slice_ns = self.slice_ns
+        other.ours = self.ours if ours is self.ours.topology else Ours(ours)
+        other.nccl = self.nccl if baseline is self.nccl.topology else Nccl(baseline)
+        return other
+
+    def otherwise(self, sizes: Sequence[int] = FEW) -> Iterator[tuple[str, dict[str, tuple[float, float]]]]:
+        """Vary every assumed figure of both fabrics, one at a time, by a quarter.
+
+        Args:
+            sizes: In bytes, powers of two, ascending.
+
+        Yields:
+            The figure's name, and by collective its average speedup with less and with more; first the figures as
+            they are, under "as assumed".
+        """
+        usual = self.on(self.ours.topology, self.nccl.topology, sizes)
+        yield "as assumed", {name: (mean, mean) for name, mean in usual.means().items()}
+        for key, name in assumed(self.ours.topology):
+            its = [self.on(varied(self.ours.topology, key, by), self.nccl.topology, sizes) for by in FACTORS]
+            yield f"{TEST_BED}: {name}", _beside(*(one.means() for one in its))
+        for key, name in assumed(self.nccl.topology):
+            its = [self.on(self.ours.topology, varied(self.nccl.topology, key, by), sizes) for by in FACTORS]
+            yield f"{BASELINE}: {name}", _beside(*(one.means() for one in its))
+
+    def means(self) -> dict[str, float]:
+        """Return each collective's average speedup."""
+        return {name: statistics.fmean(self.speedups(name)) for name in AVERAGES}
+
     def gain(self, collective: str, over: str, variant: str = "all") -> float:
         """Return how many times as long one variant takes as another, the mean over sizes.
 
@@ -156,8 +195,17 @@ class Reproduction:
 
     def rows(self) -> list[Row]:
         """Return the whole table, the training case included."""
-        rows = [*self._config(), *self.averages(), *self._lows(), *self._variants(), *self._chunks(), *self._growth()]
-        return [*rows, *self.training.rows()]
+        return list(self.each_row())
+
+    def each_row(self) -> Iterator[Row]:
+        """Yield the rows of the table as they are simulated."""
+        yield from self._config()
+        yield from self.averages()
+        yield from self._lows()
+        yield from self._variants()
+        yield from self._chunks()
+        yield from self._growth()
+        yield from self.training.rows()
 
     def _config(self) -> Iterable[Row]:
         topology = self.ours.topology
@@ -236,6 +284,10 @@ class Reproduction:
         ours = self.ours if ranks == RANKS else self.grown
         its = ours.time(collective, self.sizes[size], variant=variant, ranks=ranks)
         return f"{its.busiest} {100 * its.utilization:.0f}% busy"
+
+
+def _beside(less: dict[str, float], more: dict[str, float]) -> dict[str, tuple[float, float]]:
+    return {name: (less[name], more[name]) for name in less}
 
 
 def _chunks(number: int) -> str:

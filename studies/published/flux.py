@@ -29,6 +29,9 @@ CLUSTERS: dict[str, tuple[float, float] | None] = {
     "nvlink-8xh800": (0.37, 0.93),
     "cxl-8xh100": None,
 }
+# the least and the largest share of communication before fusing
+SHARES = {"pcie-8xa100": (0.40, 0.75), "nvlink-8xa100": (0.10, 0.25), "nvlink-8xh800": (0.20, 0.50)}
+OVER_TRANSFORMER_ENGINE = {"training": 1.38, "prefill": 2.06, "decoding": 2.10}  # at best
 IN_ABSTRACT = 0.96  # of these efficiencies
 SHAPES = {"all_gather_gemm": (49152, 12288), "gemm_reduce_scatter": (12288, 49152)}  # n, k: GPT-3's
 SHORT = {"all_gather_gemm": "AG+GEMM", "gemm_reduce_scatter": "GEMM+RS"}  # FLUX's names
@@ -165,7 +168,7 @@ class Reproduction:
     @cached_property
     def rows(self) -> list[Row]:
         """The table; ranges and blocks are in it where all rows are asked for."""
-        whole = [*self._ranges(), *self._blocks()] if self.is_whole else []
+        whole = [*self._ranges(), *self._shares(), *self._blocks(), *self._over_engine()] if self.is_whole else []
         return [*self._reported(), *whole]
 
     @cached_property
@@ -226,6 +229,20 @@ class Reproduction:
                 where = "abstract" if theirs == IN_ABSTRACT else "paper"
                 yield row_of(f"{cluster}: {which} overlap", theirs, efficiency_of(its), shows=shows, read_in=where)
 
+    def _shares(self) -> Iterable[Row]:
+        for cluster, published in SHARES.items():
+            if cluster not in CLUSTERS:
+                continue
+            for which, theirs, pick in (("least", published[0], min), ("largest", published[1], max)):
+                shape = pick(self._ranged(cluster), key=lambda shape: _share_of(shape.metrics))
+                operator, its = shape.operator, shape.metrics
+                shows = (
+                    f"{SHORT[operator.kind]}, m = {operator.m}: {its.ect_ns('unfused') / 1e3:.0f} of "
+                    f"{its.unfused_ns / 1e3:.0f} us; which calls the published share is of is not known"
+                )
+                figure = f"{cluster}: {which} share of communication"
+                yield row_of(figure, theirs, _share_of(its), shows=shows, read_in="secondary")
+
     def _blocks(self) -> Iterable[Row]:
         """Yield rows for the clusters that were measured: the pool is not one of them."""
         for phase, (published, _) in SPEEDUPS.items():
@@ -239,6 +256,23 @@ class Reproduction:
             )
             figure = f"{phase}: best speedup of a block"
             yield row_of(figure, published, its.speedup, shows=shows, read_in="abstract")
+
+    def _over_engine(self) -> Iterable[Row]:
+        """Yield rows against TransformerEngine, which overlaps medium-grained."""
+        for phase, published in OVER_TRANSFORMER_ENGINE.items():
+            theirs = [key for key in self.blocks if key[1] == phase and CLUSTERS[key[0]] is not None]
+            if theirs:
+                best = max(theirs, key=lambda key: self.blocks[key].speedup_over_medium)
+                its = self.blocks[best]
+                where = f"{best[0]}, {best[2]} tokens"
+                shows = f"{where}: medium-grained in the fastest order and transport, unlike TransformerEngine's"
+                figure = f"{phase}: best over TransformerEngine"
+                yield row_of(figure, published, its.speedup_over_medium, shows=shows, read_in="secondary")
+
+
+def _share_of(metrics: Metrics) -> float:
+    """Return which share of an unfused call is communication."""
+    return metrics.ect_ns("unfused") / metrics.unfused_ns
 
 
 def _beside(report: Report, its: Metrics, style: str) -> str:

@@ -30,6 +30,7 @@ class Block:
     Attributes:
         fused_ns: GEMMs with their collectives, each fused where that is the faster way.
         unfused_ns: The same in the baseline.
+        medium_ns: The same medium-grained, shard by shard, as TransformerEngine overlaps them.
         rest_ns: All else.
     """
 
@@ -37,12 +38,18 @@ class Block:
     tokens: int
     fused_ns: float
     unfused_ns: float
+    medium_ns: float
     rest_ns: float
 
     @property
     def speedup(self) -> float:
         """How many times as long the block takes in the baseline as with fused GEMMs."""
         return (self.unfused_ns + self.rest_ns) / (self.fused_ns + self.rest_ns)
+
+    @property
+    def speedup_over_medium(self) -> float:
+        """How many times as long the block takes medium-grained as with fused GEMMs."""
+        return (self.medium_ns + self.rest_ns) / (self.fused_ns + self.rest_ns)
 
 
 Times = Callable[[str, Operator], float]  # of a style, in ns
@@ -59,7 +66,7 @@ def block(
         ranks: How many tensor ranks the block is divided among.
         phase: "training", "prefill" or "decoding".
         tokens: Those of a microbatch, those of all prompts, or one of each sequence that is decoded.
-        times: Returns what an operator takes in a style, "fused" or "unfused", in ns.
+        times: Returns what an operator takes in a style, "fused", "medium" or "unfused", in ns.
         call_ns: What it takes to launch a plain GEMM.
     """
 
@@ -92,4 +99,5 @@ def block(
             cached = 2 * tokens * model.sequence * model.kv_heads * model.head_size * DTYPES[DTYPE].itemsize
             rest_ns += cached / ranks / accelerator.memory_bytes_per_s * 1e9
     fused_ns = sum(tuned_ns(operator) for operator in (*gathers, *scatters))
-    return Block(phase, tokens, fused_ns, unfused_ns, rest_ns)
+    medium_ns = sum(times("medium", operator) for operator in (*gathers, *scatters))
+    return Block(phase, tokens, fused_ns, unfused_ns, medium_ns, rest_ns)

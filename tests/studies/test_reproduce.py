@@ -24,6 +24,7 @@ from studies.published.cccl import AVERAGES, FITTED_ON, GROWTH, LOWS, SIZES, Rep
 from studies.published.nccl import Nccl
 from studies.published.ours import CHUNKS, RANKS, STAGGERED, Ours
 from studies.published.rows import READ_IN, Row, hits, row_of
+from studies.published.variation import assumed, varied
 
 MB = 1 << 20
 
@@ -243,7 +244,7 @@ def test_the_table_and_the_file_are_the_same_twice(tmp_path: Path) -> None:
 def test_bad_input_is_refused_before_the_work(
     arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Reproduction, "rows", lambda self: pytest.fail("worked all the same"))
+    monkeypatch.setattr(Reproduction, "each_row", lambda self: pytest.fail("worked all the same"))
     done = reproduce(*arguments)
     assert done.exit_code == 2
     assert message in done.output
@@ -290,6 +291,27 @@ def test_the_docs_have_the_count_and_the_curve() -> None:
     for name in AVERAGES:
         means = [statistics.fmean(work().speedups(name, chunks=k)) for k in (*cccl.CURVE, 0)]
         assert f"| {name}, by chunks | {' | '.join(f'{mean:.2f}' for mean in means)} |" in text
+
+
+def test_every_assumed_figure_is_varied_alone() -> None:
+    topology = work().ours.topology
+    names = dict(assumed(topology))
+    assert ("costs", "copy_ns") in names and ("costs", "to_pool_gbytes_per_s") not in names  # that has a source
+    slower = varied(topology, ("costs", "copy_ns"), 1.25)
+    assert slower.costs.copy_ns == 6250
+    assert slower.model_copy(update={"costs": topology.costs}) == topology
+    key = next(key for key in names if key[0] == "switches")
+    assert varied(topology, key, 0.75).switches[0].port_latency_ns == 75
+
+
+@pytest.mark.deep
+def test_what_other_assumptions_give_is_told_when_asked_for() -> None:
+    found = dict(work().otherwise([64 * MB]))
+    usual = found.pop("as assumed")
+    assert usual["broadcast"][0] == work().speedups("broadcast")[SIZES.index(64 * MB)]
+    less, more = found["titan2-6xcz120: costs.copy_ns"]["broadcast"]
+    assert less > usual["broadcast"][0] > more  # copies start sooner, later
+    assert any(name.startswith("infiniband-3xh100: ") for name in found)
 
 
 def test_another_reading_of_a_figure_is_not_counted_twice() -> None:

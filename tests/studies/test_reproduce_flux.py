@@ -143,13 +143,23 @@ def test_a_block_gains_what_its_gemms_gain_and_no_more() -> None:
     model, accelerator = LanguageModel.load("gpt3-175b"), Accelerator.load("a100-sxm")
 
     def times(style: str, operator: Operator) -> float:
-        return {"fused": 100e3, "unfused": 160e3}[style]
+        return {"fused": 100e3, "unfused": 160e3, "medium": 130e3}[style]
 
     training = block(model, accelerator, 8, "training", 2048, times, call_ns=0)
     assert (training.fused_ns, training.unfused_ns) == (8 * 100e3, 8 * 160e3)  # two passes of four
+    assert training.medium_ns == 8 * 130e3
+    assert 1 < training.speedup_over_medium < training.speedup
     assert 1 < training.speedup < 1.6
     assert training.speedup == (training.unfused_ns + training.rest_ns) / (training.fused_ns + training.rest_ns)
-    slower = block(model, accelerator, 8, "training", 2048, lambda style, _: {"fused": 3e3, "unfused": 2e3}[style], 0)
+    slower = block(
+        model,
+        accelerator,
+        8,
+        "training",
+        2048,
+        lambda style, _: {"fused": 3e3, "unfused": 2e3, "medium": 2e3}[style],
+        0,
+    )
     assert slower.speedup == 1  # then nothing is fused
 
 
@@ -186,7 +196,13 @@ def test_the_whole_command_compares_ranges_and_blocks(monkeypatch: MonkeyPatch) 
     result = CliRunner().invoke(main, ["reproduce", "flux"])
     assert result.exit_code == 0, result.output
     assert re.search(r"decoding, 64 tokens +nvlink-8xh800 \d\.\d\d \(\d\.\d\d\)", result.output)
-    for words in ("nvlink-8xh800: lowest overlap", "nvlink-8xh800: best overlap", "decoding: best speedup of a block"):
+    for words in (
+        "nvlink-8xh800: lowest overlap",
+        "nvlink-8xh800: best overlap",
+        "decoding: best speedup of a block",
+        "nvlink-8xh800: least share of communication",
+        "decoding: best over TransformerEngine",
+    ):
         assert words in result.output
 
 
