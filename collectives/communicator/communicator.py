@@ -19,6 +19,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -211,6 +212,17 @@ class Communicator(ObjectVerbs, CoalescedVerbs, Products, PointToPoint):
     @deadline_s.setter
     def deadline_s(self, seconds: float) -> None:
         self._runner.wait_for(seconds)
+
+    def within(self, timeout_s: float) -> AbstractContextManager[None]:
+        """Let calls of a block wait so long for peers, as ``timeout_s`` of each call does.
+
+        Args:
+            timeout_s: How long without progress, in seconds.
+
+        Raises:
+            ArgumentError: That is no time above 0.
+        """
+        return self._runner.within(timeout_s)
 
     # --- calls ------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from collectives.communicator.communicator import Communicator
 from collectives.communicator.messages.requests import ANY, Request
 from collectives.torch import tensors as of
 from collectives.torch.errors import as_torch
@@ -58,6 +59,9 @@ class CxlGroup(GroupVerbs):
 
     def _start(self, name: str, run: Run, result: Result, opts: Any, *about: torch.Tensor, detail: str = "") -> Work:
         number = self._number = self._number + 1
+        seconds = 0.0 if opts is None else opts.timeout.total_seconds()  # torch's way to say none: a negative one
+        if seconds > 0 and self._pool is not None:
+            run = partial(_within, self._pool.comm, seconds, run)
         if self._coalesced is None and opts is not None and not opts.asyncOp:
             try:
                 self._order.call(run)
@@ -197,6 +201,11 @@ class CxlGroup(GroupVerbs):
         finally:
             if self in _groups:
                 _groups.remove(self)
+
+
+def _within(comm: Communicator, seconds: float, run: Run) -> None:
+    with comm.within(seconds):
+        run()
 
 
 class GroupAsProcessGroup(CxlGroup, dist.ProcessGroup):  # type: ignore[misc]

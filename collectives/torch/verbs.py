@@ -6,7 +6,7 @@ Every method takes torch's lists and options, and returns a `Work`. Lists have o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from collectives.torch.folds import Reduction, fold_of
 from collectives.torch.work import CallOrder, Result, Together, Work
 
 Run = Callable[[], None]
+T = TypeVar("T")
+PACKED_BYTES = 1 << 20  # of a tensor in a coalesced call: a larger one takes a call of its own
 
 
 class GroupVerbs:
@@ -68,7 +70,10 @@ class GroupVerbs:
             for fold, place in zip(folds, places, strict=True):
                 fold.before(place)
             arrays = [array for place in places if (array := of.as_array(place)).size]
-            for array in arrays:
+            small, large = packable(arrays, [array.nbytes for array in arrays])
+            if small:
+                self.comm.all_reduce_many(small, folds[0].name)
+            for array in large:
                 self.comm.all_reduce(array, folds[0].name)
             for place, tensor in zip(places, tensors, strict=True):
                 of.store(place, tensor)
@@ -150,8 +155,23 @@ class GroupVerbs:
         )
 
     def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
-        """Make `reduce_scatter_single` of every pair of a list."""
-        return self._each(self.reduce_scatter_single, outputs, inputs, opts)
+        """Make `reduce_scatter_single` of every pair of a list, of the small ones as one call for each dtype."""
+        pairs = _pairs("reduce_scatter", inputs, outputs, self._size)
+        folds = [fold_of(opts, output) for output in outputs]
+
+        def run() -> None:
+            places = [of.dense(output) for output in outputs]
+            wholes = [fold.applied(of.dense(input)) for fold, input in zip(folds, inputs, strict=True)]
+            moved = [(of.as_array(x), of.as_array(out)) for x, out in zip(wholes, places, strict=True) if x.numel()]
+            small, large = packable(moved, [x.nbytes for x, _ in moved])
+            if small:
+                self.comm.reduce_scatter_many([x for x, _ in small], folds[0].name, [out for _, out in small])
+            for x, out in large:
+                self.comm.reduce_scatter(x, folds[0].name, out)
+            for place, output in zip(places, outputs, strict=True):
+                of.store(place, output)
+
+        return self._start("reduce_scatter_coalesced", run, outputs, opts, *pairs)
 
     def _reduce_scatter(self, whole: Tensor, output: Tensor, fold: Reduction, counts: list[int] | None) -> None:
         place = of.dense(output)
@@ -213,8 +233,23 @@ class GroupVerbs:
         return Together(works, outputs, self._order)
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
-        """Make `all_gather_single` of every pair of a list."""
-        return self._each(self.all_gather_single, outputs, inputs, opts)
+        """Make `all_gather_single` of every pair of a list, of the small ones as one call for each dtype."""
+        pairs = _pairs("all_gather", outputs, inputs, self._size)
+
+        def run() -> None:
+            places = [of.dense(output) for output in outputs]
+            moved = [
+                (of.as_array(of.dense(x)), of.as_array(out)) for x, out in zip(inputs, places, strict=True) if x.numel()
+            ]
+            small, large = packable(moved, [out.nbytes for _, out in moved])
+            if small:
+                self.comm.all_gather_many([x for x, _ in small], [out for _, out in small])
+            for x, out in large:
+                self.comm.all_gather(x, out)
+            for place, output in zip(places, outputs, strict=True):
+                of.store(place, output)
+
+        return self._start("all_gather_coalesced", run, outputs, opts, *pairs)
 
     def _all_gather(self, tensor: Tensor, whole: Tensor, counts: list[int] | None) -> None:
         x, out = of.as_array(tensor), of.as_array(whole)
@@ -326,16 +361,34 @@ class GroupVerbs:
         else:
             self.comm.barrier()
 
-    def _each(self, verb: Callable[..., Work], outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> Work:
-        works = [verb(output, input, opts) for output, input in zip(outputs, inputs, strict=True)]
-        return Together(works, outputs, self._order)
-
     # what torch up to 2.13 calls some of them
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single
+
+
+def packable(arrays: list[T], sizes: list[int]) -> tuple[list[T], list[T]]:
+    """Part a coalesced call's arrays: those that are packed into one call, and those for which a copy costs more.
+
+    Args:
+        arrays: The arrays, or pairs of them; all ranks pass equal shapes.
+        sizes: Of each in bytes.
+    """
+    small = [array for array, nbytes in zip(arrays, sizes, strict=True) if nbytes <= PACKED_BYTES]
+    if len(small) < 2:
+        return [], arrays
+    return small, [array for array, nbytes in zip(arrays, sizes, strict=True) if nbytes > PACKED_BYTES]
+
+
+def _pairs(call: str, wholes: list[Tensor], blocks: list[Tensor], size: int) -> list[Tensor]:
+    if len(wholes) != len(blocks):
+        raise ValueError(f"cxl: {call}: {len(wholes)} tensors for {len(blocks)}: pass one for each")
+    of.check(*wholes, *blocks)
+    for whole, block in zip(wholes, blocks, strict=True):
+        _fits(call, whole, block, size)
+    return wholes
 
 
 def _one(given: Sequence[Any], call: str) -> Any:

@@ -190,6 +190,23 @@ class Compared:
             ("all_to_allv", "none", 0), x, out, lambda: self._comm.all_to_allv(x, out, sent, received), expected
         )
 
+    # --- lists: compared call by call, so that what differs has a plan of its own -------------------------------
+
+    def all_reduce_many(self, arrays: Sequence[Array], op: str = "sum") -> None:
+        """Combine each array in place."""
+        for array in arrays:
+            self.all_reduce(array, op)
+
+    def all_gather_many(self, arrays: Sequence[Array], outs: Sequence[Array]) -> None:
+        """Gather each array of all on all."""
+        for x, out in zip(arrays, outs, strict=True):
+            self.all_gather(x, out)
+
+    def reduce_scatter_many(self, arrays: Sequence[Array], op: str, outs: Sequence[Array]) -> None:
+        """Combine block k of each array at rank k."""
+        for x, out in zip(arrays, outs, strict=True):
+            self.reduce_scatter(x, op, out)
+
     # --- the comparison ---------------------------------------------------------------------------------------
 
     def _checked(

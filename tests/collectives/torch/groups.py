@@ -24,6 +24,7 @@ def many(rank: int, ranks: int, store: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     (pool,) = _pools
     free = pool.context.rooms.free_bytes(pool.context.arena)
+    dist.barrier()  # nobody takes room before all have looked
     sums = set()
     for number in range(50):
         first = number % (ranks - 1)

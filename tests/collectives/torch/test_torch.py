@@ -40,6 +40,7 @@ def test_gloos_bits_in_calls_and_in_training_and_what_does_not_fit_is_said() -> 
     for of_rank in found:
         check_matrix(of_rank["beside_gloo"], 280)
         assert of_rank["ddp_beside_gloo"] is True
+        assert len(of_rank["lists"]) == 6 and all(of_rank["lists"].values()), of_rank["lists"]
         said = of_rank["mistakes"]
         assert "float8_e4m3fn[4] can be sent, but not reduced" in said["f8"]
         assert "float32[2] is on meta: send tensor.cpu()" in said["device"]
@@ -47,6 +48,8 @@ def test_gloos_bits_in_calls_and_in_training_and_what_does_not_fit_is_said() -> 
         assert "in call 3 of group 0: all_reduce sum float32[" in said["mismatch"]
         assert "is revoked" in said["after"]
         assert said["names"] == []
+    gave_up, still = found[0]["timed"]
+    assert "Timed out" in gave_up and "rank 1" in gave_up and still == "0:30:00"
 
 
 @pytest.mark.deep
@@ -63,6 +66,15 @@ def test_every_row_has_gloos_bits() -> None:
 def test_training_has_gloos_bits(program: str, memory: dict[str, str]) -> None:
     name, *arguments = program.split()
     assert torch_ranks(f"{HERE}.training:{name}", *arguments, ranks=2, **memory) == [True, True]
+
+
+@pytest.mark.deep
+def test_all_others_name_a_rank_that_is_killed_in_ddp() -> None:
+    found = torch_ranks(f"{HERE}.training:killed", ranks=3, **SMALL)
+    assert found[1] == {"died": "signal 9"}
+    for rank in (0, 2):
+        text, _ = found[rank]
+        assert "rank 1" in text and "died" in text, text
 
 
 @pytest.mark.deep
