@@ -1,5 +1,8 @@
 /* Where the assembler macros of announce.h lead: all registers are as they were when the program goes on. */
+#include <string.h>
+
 #include "self.h"
+#include "x86.h"
 
 #if defined(__x86_64__)
 
@@ -16,13 +19,41 @@
             "leaq cxlemu_hook_" #name "(%rip), %r11\n"                                                  \
             "jmp cxlemu_asm_common\n");
 
+/* The registers of the program, from where the hook finds what a non-temporal store stores: -1 for the stack's. */
+enum { DATA_AT = 104, RED_ZONE = 128, STACK = -1 };
+static const int SAVED_AT[16] = {72, 56, 48, -8, STACK, 0, 40, 96, 24, 16, 8, 64, -16, -24, -32, -40};
+
+static uint64_t saved(const uint8_t *data, int number) {
+    uint64_t value;
+    if (SAVED_AT[number & 15] == STACK) return (uintptr_t)data + RED_ZONE;
+    memcpy(&value, data - DATA_AT + SAVED_AT[number & 15], sizeof value);
+    return value;
+}
+
+/* The instruction stands behind what the macro lock puts in front of it: popq and leaq, 9 bytes. */
+static void locked(const uint8_t *data, const void *pc) {
+    enum { BEHIND_CALL = 9 };
+    const uint8_t *code = (const uint8_t *)pc + BEHIND_CALL;
+    x86_instruction its;
+    const bool known = x86_decode(code, X86_LONGEST, &its) && its.kind == X86_LOCKED;
+    if (!known || its.memory.narrow || its.memory.segment) {
+        prog_fence(FENCE_LOCKED, pc);
+        return;
+    }
+    uint64_t at = (uint64_t)(int64_t)its.memory.displacement;
+    if (its.memory.base == X86_RIP) at += (uintptr_t)code + its.length;
+    else if (its.memory.base != X86_NO_REGISTER) at += saved(data, its.memory.base);
+    if (its.memory.index != X86_NO_REGISTER) at += saved(data, its.memory.index) * its.memory.scale;
+    prog_locked((void *)(uintptr_t)at, its.nbytes, pc);
+}
+
 HOOK(clflush, prog_flush(at, FLUSH_DROP_ORDERED, pc))
 HOOK(clflushopt, prog_flush(at, FLUSH_DROP, pc))
 HOOK(clwb, prog_flush(at, FLUSH_KEEP, pc))
 HOOK(sfence, prog_fence(FENCE_STORES, pc))
 HOOK(lfence, prog_fence(FENCE_LOADS, pc))
 HOOK(mfence, prog_fence(FENCE_FULL, pc))
-HOOK(lock, prog_fence(FENCE_LOCKED, pc))
+HOOK(lock, locked(data, pc))
 HOOK(nt4, prog_nt_store((void *)(uintptr_t)at, data, 4, pc))
 HOOK(nt8, prog_nt_store((void *)(uintptr_t)at, data, 8, pc))
 HOOK(nt16, prog_nt_store((void *)(uintptr_t)at, data, 16, pc))
@@ -35,6 +66,7 @@ __asm__(".text\n"
         "cxlemu_asm_common:\n"
         "pushq %rcx\n pushq %rdx\n pushq %rsi\n pushq %rdi\n pushq %r8\n pushq %r9\n pushq %r10\n pushq %rbp\n"
         "movq %rsp, %rbp\n cld\n"
+        "pushq %rbx\n pushq %r12\n pushq %r13\n pushq %r14\n pushq %r15\n" /* to be looked at only */
         "subq $2880, %rsp\n andq $-64, %rsp\n"
         "xorl %eax, %eax\n xorl %edx, %edx\n"
         "movq %rax, 512(%rsp)\n movq %rax, 520(%rsp)\n movq %rax, 528(%rsp)\n movq %rax, 536(%rsp)\n"

@@ -412,6 +412,20 @@ PROGRAM_EXPORT void prog_fence(enum fence_kind kind, const void *pc) {
     step_end(me);
 }
 
+void prog_locked(void *at, size_t nbytes, const void *pc) {
+    pool_range r;
+    program_self *me = self_here();
+    if (!range_in_pool(at, nbytes, &r)) {
+        prog_fence(FENCE_LOCKED, pc);
+        return;
+    }
+    if (!step_begin(me)) return;
+    fenced(me, FENCE_LOCKED, pc);
+    if (!touch(me, &r, at, true)) return;
+    announce(me, &r, pc, STEP_RMW, false);
+    step_end(me);
+}
+
 PROGRAM_EXPORT void prog_rmw_begin(void *at, size_t nbytes, const void *pc) {
     pool_range r;
     program_self *me = self_here();

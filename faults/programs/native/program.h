@@ -50,6 +50,7 @@ void prog_fence(enum fence_kind kind, const void *pc);
 
 /* Around a read-modify-write that the caller executes on the image in between: nobody else moves. A locked instruction
  * is also a fence, before and after. `wrote` is false when a compare failed. */
+void prog_locked(void *at, size_t nbytes, const void *pc); /* announced like a store: inline assembly executes it */
 void prog_rmw_begin(void *at, size_t nbytes, const void *pc);
 void prog_rmw_end(void *at, size_t nbytes, bool wrote, const void *pc);
 

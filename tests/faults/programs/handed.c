@@ -1,0 +1,38 @@
+/* One host stores a word and publishes it, says so on its output, and looks again and again; `value` reads it once. */
+#include <cxl.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+int main(int count, char **words) {
+    const int file = open(words[1], O_RDWR | O_CREAT, 0600);
+    if (count != 3 || file < 0 || ftruncate(file, 4096) != 0) return 2;
+    volatile uint64_t *at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (at == MAP_FAILED) return 2;
+    switch (words[2][0]) {
+    case 's': /* store and publish */
+        at[0] = 7;
+        cxl_flush((void *)at, 8);
+        cxl_fence();
+        return 0;
+    case 'd': /* dirty: no flush */ at[0] = 8; return 0;
+    case 'a': /* again: for as long as it can */
+        for (int k = 0; k < 64; k++) at[8] = (uint64_t)k, cxl_flush((void *)(at + 8), 8), cxl_fence();
+        return 0;
+    case 'l': /* locked, by the programmer's own hand */
+        __asm__ volatile("lock incq %0" : "+m"(at[16])::"memory");
+        __asm__ volatile("lock; xaddq %0, (%1,%2,8)" ::"r"(UINT64_C(2)), "r"(at), "r"(INT64_C(16)) : "memory");
+        cxl_flush((void *)(at + 16), 8);
+        cxl_fence();
+        return 0;
+    case 'h': /* hidden in assembly */
+        __asm__ volatile("movq $1, (%0)" ::"r"(at + 24) : "memory");
+        cxl_flush((void *)(at + 24), 8);
+        cxl_fence();
+        return 0;
+    default: printf("%llu\n", (unsigned long long)at[0]); return 0;
+    }
+}
