@@ -506,6 +506,39 @@ def test_a_store_that_goes_on_is_not_newer_than_what_came_over_its_first_words()
     assert s.finish() == set()
 
 
+def test_versions_that_nobody_can_read_any_more_are_used_again() -> None:
+    """Eight words of a line, each stored at a place of its own, a hundred times: eight versions, two chunks."""
+    s = Stream("A")
+    for lap in range(100):
+        for word in range(8):
+            s.store("A", X + 8 * word, 100 * word + lap + 1, f"place {word}")
+    assert s.bytes_per_line(1) == 512
+
+
+def test_a_line_has_fifteen_versions_at_most_and_forgets_the_oldest() -> None:
+    """Sixteen are alive, eight in each host's cache. What is forgotten is not judged; what is newer still is."""
+    s = Stream("A", "B")
+    for word in range(8):
+        s.store("A", X + 8 * word, word + 1, f"old {word}")
+    s.publish("A", X, LINE)
+    s.store("A", FLAG, 1, "signal")
+    s.publish("A", FLAG)
+    heard(s)
+    s.invalidate("B", X)
+    s.load("B", X, LINE)
+    for word in range(8):
+        s.store("A", X + 8 * word, word + 101, f"new {word}")
+    s.publish("A", X, LINE)
+    waiting = 4 * 16  # for a fence, at most
+    assert 3 * 256 <= s.bytes_per_line(1) <= 3 * 256 + waiting
+    s.store("A", SECOND, 1, "again")
+    s.publish("A", SECOND)
+    s.invalidate("B", SECOND)
+    s.load("B", SECOND, 8, "told")
+    assert s.load("B", X + 56, 8, "load") == (8).to_bytes(8, "little")
+    assert s.found() == {Found("no-invalidate", True, "new 7", "load")}
+
+
 def test_sixteen_hosts_share_a_line() -> None:
     names = "ABCDEFGHIJKLMNOP"
     s = Stream(*names)
