@@ -1,0 +1,94 @@
+"""The collectives that are furthest above their lower bounds, of all that `auto` takes on shipped pools.
+
+python -m studies.benchmarks.bounds
+python -m studies.benchmarks.bounds --bytes 16M --rows 20
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from collectives.sweep.sweep import Sweep
+from collectives.sweep.virtual.bounds import MOVES
+from collectives.sweep.virtual.simulated import simulate_case
+from cxlemu.topology import Topology
+from cxlemu.units import format_bytes, parse_bytes
+
+POOLS = {
+    "laptop": (2, 4),
+    "six-cards": (3, 4, 8),
+    "titan2-6xcz120": (3,),
+    "twelve-hosts": (3, 12),
+    "thousand-hosts": (8, 32),
+    "cxl-8xh100": (8,),
+}
+SIZES = (1 << 20, 16 << 20)
+
+
+class Above(NamedTuple):
+    """A call and its bound.
+
+    Attributes:
+        ratio: Its time by the bound.
+        config: The topology.
+        ranks: How many ranks call.
+        collective: What they call.
+        nbytes: Its size, as nccl-tests counts it.
+        variant: What `auto` took.
+        bound_by: What the bound is spent on.
+    """
+
+    ratio: float
+    config: str
+    ranks: int
+    collective: str
+    nbytes: int
+    variant: str
+    bound_by: str
+
+
+def survey(sizes: Sequence[int] = SIZES) -> list[Above]:
+    """Simulate every collective on every pool.
+
+    Args:
+        sizes: The sizes, as nccl-tests counts them.
+
+    Returns:
+        All calls that have a bound, the worst first.
+    """
+    found = []
+    for config, worlds in POOLS.items():
+        topology = Topology.load(config)
+        for ranks in (n for n in worlds if n <= topology.place_count):
+            for collective in MOVES:
+                for case in Sweep((collective,), list(sizes)).cases(ranks):
+                    row, _ = simulate_case(topology, case)
+                    if row.bound_us:
+                        ratio = row.time_us / row.bound_us
+                        found.append(
+                            Above(ratio, config, ranks, collective, case.size_bytes, row.variant, row.bound_by)
+                        )
+    return sorted(found, reverse=True)
+
+
+def main() -> None:
+    """Print the worst rows."""
+    parser = argparse.ArgumentParser(description="Print the calls that are furthest above their lower bounds.")
+    parser.add_argument("--bytes", type=parse_bytes, action="append", help="a size; several may be given")
+    parser.add_argument("--rows", type=int, default=10, help="how many rows")
+    asked = parser.parse_args()
+    rows = survey(asked.bytes or SIZES)
+    print(f"{'ratio':>6} {'config':<16} {'ranks':>5} {'collective':<15} {'size':>7} {'variant':<20} bound by")
+    for its in rows[: asked.rows]:
+        size = format_bytes(its.nbytes)
+        print(
+            f"{its.ratio:>6.2f} {its.config:<16} {its.ranks:>5} {its.collective:<15} {size:>7} {its.variant:<20} "
+            f"{its.bound_by}"
+        )
+    print(f"{sum(its.ratio <= 1.5 for its in rows)} of {len(rows)} calls within 1.5 times their bounds")
+
+
+if __name__ == "__main__":
+    main()
