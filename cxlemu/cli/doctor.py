@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal, NamedTuple
 
 import click
 import posix_ipc
@@ -21,6 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from cxlemu.cli import overwritten
+from cxlemu.cli.doctor_cxl import cxl_rows
+from cxlemu.cli.doctor_rows import DoctorRow, entries, integer, numbers, row, text
 from cxlemu.cli.output import write_json
 from cxlemu.cli.vocabulary import option
 from cxlemu.units import format_bytes
@@ -29,15 +30,6 @@ _NAMED = 3  # dead pools, by name
 LAUNCHERS = {"mpirun": "Open MPI or MPICH", "srun": "Slurm", "torchrun": "PyTorch"}
 PACKAGES = ("numpy", "posix-ipc", "click", "pyyaml", "pydantic", "rich", "ml_dtypes")
 PEERS = {"mpi4py": "to compare with MPI", "torch": "for torch.distributed"}
-
-
-class DoctorRow(NamedTuple):
-    """One finding: what was looked for, whether it is there, and what that means for a run."""
-
-    what: str
-    status: Literal["ok", "absent", "look"]
-    value: str
-    meaning: str
 
 
 def examine(root: Path = Path("/"), path: str | None = None) -> list[DoctorRow]:
@@ -54,7 +46,7 @@ def examine(root: Path = Path("/"), path: str | None = None) -> list[DoctorRow]:
         *_cores(),
         *_numa_nodes(root),
         *_dax_devices(root),
-        *_cxl_devices(root),
+        *cxl_rows(root),
         *_instructions(root, platform.machine()),
         *_shared_memory(root),
         *_dead_pools(),
@@ -65,71 +57,58 @@ def examine(root: Path = Path("/"), path: str | None = None) -> list[DoctorRow]:
     ]
 
 
-def _row(what: str, found: object, value: str, meaning: str) -> DoctorRow:
-    return DoctorRow(what, "ok" if found else "absent", value, meaning)
-
-
 def _cores() -> Iterator[DoctorRow]:
     usable, present = len(os.sched_getaffinity(0)), os.cpu_count() or 0
-    yield _row("cores", True, f"{usable} usable of {present}", "more ranks than this take turns, which costs time")
+    yield row("cores", True, f"{usable} usable of {present}", "more ranks than this take turns, which costs time")
 
 
 def _numa_nodes(root: Path) -> Iterator[DoctorRow]:
-    nodes = sorted((root / "sys/devices/system/node").glob("node[0-9]*"), key=_numbers)
+    nodes = entries(root / "sys/devices/system/node", "node[0-9]*")
     for node in nodes:
-        total = re.search(r"MemTotal:\s+(\d{1,18}) kB", _text(node / "meminfo"))
+        total = re.search(r"MemTotal:\s+(\d{1,18}) kB", text(node / "meminfo"))
         size = format_bytes(int(total[1]) * 1024) if total else "size unknown"
-        cpus = _text(node / "cpulist")
+        cpus = text(node / "cpulist")
         meaning = "a pool can be bound to it" if cpus else "possibly CXL memory; a pool can be bound to it"
-        yield _row(f"NUMA {node.name}", True, f"{size}, {f'CPUs {cpus}' if cpus else 'no CPUs'}", meaning)
+        yield row(f"NUMA {node.name}", True, f"{size}, {f'CPUs {cpus}' if cpus else 'no CPUs'}", meaning)
     if not nodes:
-        yield _row("NUMA nodes", False, "", "pools cannot be bound to a node")
+        yield row("NUMA nodes", False, "", "pools cannot be bound to a node")
 
 
 def _dax_devices(root: Path) -> Iterator[DoctorRow]:
-    devices = sorted((root / "sys/bus/dax/devices").glob("dax*"), key=_numbers)
+    devices = entries(root / "sys/bus/dax/devices", "dax[0-9]*")
     for device in devices:
-        size, align = _integer(device / "size"), _integer(device / "align")
+        size, align = integer(device / "size"), integer(device / "align")
         value = f"{format_bytes(size)}, align {format_bytes(align)}" if size and align else "size or align unknown"
         ours = os.access(root / "dev" / device.name, os.R_OK | os.W_OK)
         meaning = "memory for a real card" if ours else "you may not read and write it: see its permissions"
-        yield _row(f"/dev/{device.name}", True, value, meaning)
+        yield row(f"/dev/{device.name}", True, value, meaning)
     if not devices:
-        yield _row("/dev/dax*", False, "", "cards are emulated in shared memory")
-
-
-def _cxl_devices(root: Path) -> Iterator[DoctorRow]:
-    memories = sorted((root / "sys/bus/cxl/devices").glob("mem[0-9]*"), key=_numbers)
-    for memory in memories:
-        size = _integer(memory / "ram/size") + _integer(memory / "pmem/size")
-        yield _row(f"CXL {memory.name}", True, format_bytes(size), "reached through its /dev/dax* or NUMA node")
-    if not memories:
-        yield _row("CXL devices", False, "", "none in /sys/bus/cxl")
+        yield row("/dev/dax*", False, "", "cards are emulated in shared memory")
 
 
 def _instructions(root: Path, machine: str) -> Iterator[DoctorRow]:
     if machine in {"aarch64", "arm64"}:
-        yield _row("flush", True, "DC CVAC, DC CIVAC", "push lines to real cards")
+        yield row("flush", True, "DC CVAC, DC CIVAC", "push lines to real cards")
         return
-    match = re.search(r"^flags\s*:(.*)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
+    match = re.search(r"^flags\s*:(.*)$", text(root / "proc/cpuinfo"), re.MULTILINE)
     flags = match[1].split() if match else []
     flushes = [name for name in ("clwb", "clflushopt", "clflush") if name in flags]
-    yield _row("flush", flushes, " ".join(flushes), "push lines to real cards" if flushes else "no real cards")
+    yield row("flush", flushes, " ".join(flushes), "push lines to real cards" if flushes else "no real cards")
     vectors = [name for name in ("avx2", "avx512f") if name in flags]
-    yield _row("vectors", vectors, " ".join(vectors), "wide copies" if vectors else "narrow copies")
+    yield row("vectors", vectors, " ".join(vectors), "wide copies" if vectors else "narrow copies")
 
 
 def _shared_memory(root: Path) -> Iterator[DoctorRow]:
     try:
         usage = shutil.disk_usage(root / "dev/shm")
     except OSError:
-        yield _row("/dev/shm", False, "", "emulated pools need it: mount a tmpfs there")
+        yield row("/dev/shm", False, "", "emulated pools need it: mount a tmpfs there")
     else:
         value = f"{format_bytes(usage.free)} free of {format_bytes(usage.total)}"
-        yield _row("/dev/shm", True, value, "holds emulated cards and caches")
+        yield row("/dev/shm", True, value, "holds emulated cards and caches")
     defect = _shared_memory_defect()
     meaning = f"emulated pools do not work: {defect}" if defect else "made, mapped and removed a segment"
-    yield _row("shared memory", not defect, "" if defect else "works", meaning)
+    yield row("shared memory", not defect, "" if defect else "works", meaning)
 
 
 def _shared_memory_defect() -> str:
@@ -172,30 +151,30 @@ def _overwritten() -> Iterator[DoctorRow]:
 
 
 def _hugepages(root: Path) -> Iterator[DoctorRow]:
-    pools = sorted((root / "sys/kernel/mm/hugepages").glob("hugepages-[0-9]*kB"), key=_numbers)
+    pools = entries(root / "sys/kernel/mm/hugepages", "hugepages-[0-9]*kB")
     for pool in pools:
-        total, free = _integer(pool / "nr_hugepages"), _integer(pool / "free_hugepages")
-        size = format_bytes(_numbers(pool)[0] * 1024)
-        yield _row(f"hugepages {size}", total, f"{free} free of {total}", "optional: pools use ordinary pages")
+        total, free = integer(pool / "nr_hugepages"), integer(pool / "free_hugepages")
+        size = format_bytes(numbers(pool)[0] * 1024)
+        yield row(f"hugepages {size}", total, f"{free} free of {total}", "optional: pools use ordinary pages")
     if not pools:
-        yield _row("hugepages", False, "", "optional: pools use ordinary pages")
+        yield row("hugepages", False, "", "optional: pools use ordinary pages")
 
 
 def _launchers(path: str | None) -> Iterator[DoctorRow]:
     for name, origin in LAUNCHERS.items():
         found = shutil.which(name, path=path)
         meaning = "starts ranks on several machines" if found else f"optional: comes with {origin}"
-        yield _row(name, found, found or "", meaning)
+        yield row(name, found, found or "", meaning)
 
 
 def _software() -> Iterator[DoctorRow]:
-    yield _row("Python", True, platform.python_version(), "3.11 or newer is needed")
+    yield row("Python", True, platform.python_version(), "3.11 or newer is needed")
     for name in PACKAGES:
         found = _version(name)
-        yield _row(name, found, found or "", "needed" if found else f"needed: pip install {name}")
+        yield row(name, found, found or "", "needed" if found else f"needed: pip install {name}")
     for name, use in PEERS.items():
         found = _version(name)
-        yield _row(name, found, found or "", f"optional: {use}")
+        yield row(name, found, found or "", f"optional: {use}")
 
 
 def _version(package: str) -> str | None:
@@ -203,25 +182,6 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _text(path: Path) -> str:
-    """Read a file of sysfs or procfs; empty where it is absent or unreadable."""
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def _integer(path: Path) -> int:
-    """Read a number, decimal or 0x...; 0 where the file is absent or holds something else."""
-    text = _text(path)
-    return int(text, 0) if re.fullmatch(r"0x[0-9a-f]{1,16}|0|[1-9][0-9]{0,19}", text) else 0
-
-
-def _numbers(path: Path) -> list[int]:
-    """Return the numbers in a name, as dax2.10 -> [2, 10], which sorts by number, not by letter."""
-    return [int(digits) for digits in re.findall(r"\d+", path.name)]
 
 
 @click.command
@@ -253,7 +213,7 @@ def command(json_file: Path | None, topology_file: Path | None) -> None:
     if write_json(json_file, [row._asdict() for row in rows]):
         return
     table = Table("", "what", "value", "what it means", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for row in rows:
-        status = Text(row.status, "green" if row.status == "ok" else "yellow")
-        table.add_row(status, Text(row.what), Text(row.value), Text(row.meaning))
+    for found in rows:
+        status = Text(found.status, "green" if found.status == "ok" else "yellow")
+        table.add_row(status, Text(found.what), Text(found.value), Text(found.meaning))
     Console().print(table)

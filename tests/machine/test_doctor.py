@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from cxlemu.cli import doctor, main
-from cxlemu.cli.doctor import DoctorRow, examine
+from cxlemu.cli.doctor import examine
+from cxlemu.cli.doctor_rows import DoctorRow
 from tests.helpers.pool_helpers import leave_dead_pool, own_name
 
 
@@ -69,7 +70,7 @@ def test_dax_devices_tell_size_and_alignment_in_numeric_order(machine: Path) -> 
 
 
 def test_cxl_memory_devices_are_found(machine: Path) -> None:
-    assert rows(machine)["CXL mem0"][1:3] == ("ok", "128 GiB")
+    assert rows(machine)["CXL mem0"][1:3] == ("ok", "128 GiB volatile")
 
 
 def test_flush_instructions_come_from_cpuinfo_in_order_of_preference(machine: Path) -> None:
