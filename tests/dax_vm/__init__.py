@@ -1,1 +1,1 @@
-"""Real device-DAX without hardware: virtual machines that share NVDIMMs, run by ``python -m tests.dax_vm``."""
+"""Real device-DAX without hardware: virtual machines that share memory devices, ``python -m tests.dax_vm``."""

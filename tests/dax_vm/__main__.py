@@ -1,4 +1,7 @@
-"""All eight collectives between two virtual machines that share nothing but six real /dev/dax devices.
+"""All eight collectives between two virtual machines that share nothing but real /dev/dax devices.
+
+The devices are six NVDIMMs, or with --cxl two regions, each of two interleaved CXL memory devices, one of them below a
+CXL switch.
 
 Exit code 0: passed. 1: failed. 77: skipped, for the reason printed last.
 """
@@ -10,17 +13,19 @@ import signal
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import click
 
-from .cards import devices, format_cards, make_cards
+from . import cxl
+from .cards import CARDS, devices, format_cards, make_cards, nvdimms
 from .checks import Host, all_checks
+from .cxl_checks import cxl_checks
 from .guest import Guest, GuestError
 from .packages import Parts, Skip, find_parts
 
-CARDS = 6
 PASSED, FAILED, SKIPPED = 0, 1, 77
 BEGAN = time.monotonic()
 
@@ -30,6 +35,7 @@ def say(text: str) -> None:
 
 
 @click.command(help=__doc__)
+@click.option("--cxl", "as_cxl", is_flag=True, help="CXL memory devices instead of NVDIMMs.")
 @click.option("--install", is_flag=True, help="As root: apt-get update, and install QEMU if it is missing.")
 @click.option(
     "--cache",
@@ -43,7 +49,7 @@ def say(text: str) -> None:
     type=click.IntRange(1),
     help="Skip the rest after so long: a hang is a failure long before, this is for machines that emulate too slowly.",
 )
-def main(install: bool, cache: Path, limit_s: int | None) -> None:
+def main(as_cxl: bool, install: bool, cache: Path, limit_s: int | None) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that everything is cleaned up
     signal.signal(signal.SIGALRM, lambda *_: too_slow(limit_s))
     signal.alarm(limit_s or 0)
@@ -52,7 +58,7 @@ def main(install: bool, cache: Path, limit_s: int | None) -> None:
         parts = find_parts(cache.resolve(), install)
         say(f"packages: {parts.kernel.parent.name}, in {cache}")
         with tempfile.TemporaryDirectory(prefix="cxlemu-dax-vm-") as folder:
-            between_guests(parts, Path(folder))
+            (over_cxl if as_cxl else over_nvdimms)(parts, Path(folder))
     except Skip as skip:
         say(f"skipped: {skip}")
         sys.exit(SKIPPED)
@@ -67,42 +73,61 @@ def too_slow(limit_s: int | None) -> None:
     raise Skip(f"this machine is too slow for it, {limit_s} s have passed; what is said above was seen nevertheless")
 
 
-def between_guests(parts: Parts, folder: Path) -> None:
-    cards = make_cards(folder, CARDS)
-    accelerator = format_and_choose(parts, cards, folder)
+def over_nvdimms(parts: Parts, folder: Path) -> None:
+    cards = make_cards(folder)
+    accelerator = usable_accelerator(parts, nvdimms(cards), folder)
+    with Guest("format", parts, nvdimms(cards), accelerator=accelerator, folder=folder) as guest:
+        seconds = guest.boot()
+        format_cards(guest)
+        say(f"formatted: {len(devices(guest, CARDS))} devices; {accelerator} guests boot in {seconds:.1f} s")
     # The second guest finds the cards behind other names than the first.
-    views = {"guest-a": cards, "guest-b": [*cards[2:], *cards[:2]]}
-    with ExitStack() as stack:
-        guests = [
-            stack.enter_context(Guest(name, parts, view, accelerator=accelerator, folder=folder))
-            for name, view in views.items()
-        ]
-        for guest in guests:
-            guest.boot()
+    with two_guests(parts, [nvdimms(cards), nvdimms([*cards[2:], *cards[:2]])], accelerator, folder) as guests:
         a, b = (Host(guest, devices(guest, CARDS)) for guest in guests)
         say(f"booted 2 guests, each has {' '.join(a.devices)}")
         for seen in all_checks(a, b):
             say(seen)
 
 
-def format_and_choose(parts: Parts, cards: list[Path], folder: Path) -> str:
-    """The boot that formats the cards also finds out whether KVM is usable."""
-    for accelerator in ("kvm", "tcg"):
-        if accelerator == "kvm" and not os.access("/dev/kvm", os.R_OK | os.W_OK):
-            say("software emulation (TCG), as /dev/kvm is not there or not ours")
-            continue
-        with Guest(f"format-{accelerator}", parts, cards, accelerator=accelerator, folder=folder) as guest:
-            try:
-                seconds = guest.boot()
-            except GuestError as error:
-                if accelerator == "tcg":
-                    raise
-                say(f"software emulation (TCG), as KVM does not boot a guest: {'; '.join(str(error).splitlines()[:2])}")
-                continue
-            format_cards(guest)
-            say(f"formatted: {len(devices(guest, CARDS))} devices; {accelerator} guests boot in {seconds:.1f} s")
-            return accelerator
-    raise AssertionError("a failed TCG boot is raised")
+def over_cxl(parts: Parts, folder: Path) -> None:
+    files = cxl.make_memory(folder)
+    views = [files, [*files[cxl.WAYS :], *files[: cxl.WAYS]]]
+    # QEMU answers accesses to CXL memory as to a device's registers, for which KVM emulates no vector instructions.
+    say("software emulation (TCG), as CXL memory needs it")
+    with two_guests(parts, [cxl.type3_devices(view) for view in views], "tcg", folder) as guests:
+        for guest in guests:
+            cxl.connect(guest)
+        a, b = (Host(guest, devices(guest, cxl.REGIONS), cxl.DEADLINE_S) for guest in guests)
+        say(f"booted 2 guests, each has {' '.join(a.devices)}, made of CXL regions")
+        for seen in cxl_checks(a, b, files):
+            say(seen)
+
+
+@contextmanager
+def two_guests(
+    parts: Parts, hardware: Sequence[Sequence[str]], accelerator: str, folder: Path
+) -> Iterator[list[Guest]]:
+    with ExitStack() as stack:
+        guests = [
+            stack.enter_context(Guest(name, parts, words, accelerator=accelerator, folder=folder))
+            for name, words in zip(("guest-a", "guest-b"), hardware, strict=True)
+        ]
+        for guest in guests:
+            guest.boot()
+        yield guests
+
+
+def usable_accelerator(parts: Parts, hardware: Sequence[str], folder: Path) -> str:
+    """KVM where it boots a guest."""
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        say("software emulation (TCG), as /dev/kvm is not there or not ours")
+        return "tcg"
+    with Guest("try-kvm", parts, hardware, accelerator="kvm", folder=folder) as guest:
+        try:
+            guest.boot()
+        except GuestError as error:
+            say(f"software emulation (TCG), as KVM does not boot a guest: {'; '.join(str(error).splitlines()[:2])}")
+            return "tcg"
+    return "kvm"
 
 
 if __name__ == "__main__":

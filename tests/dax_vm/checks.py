@@ -19,24 +19,24 @@ DEADLINE_S = 240.0  # an emulated CPU takes long even to start Python
 class Host:
     """A guest in which cxlemu runs, and its devices, under the names that it gave them."""
 
-    def __init__(self, guest: Guest, devices: Sequence[str]) -> None:
+    def __init__(self, guest: Guest, devices: Sequence[str], deadline_s: float = DEADLINE_S) -> None:
         self.guest, self.devices = guest, devices
         self._orders = guest.orders / "cxlemu"
         self._orders.mkdir()
-        self._commands = 0
+        self._commands, self._deadline_s = 0, deadline_s
         server = [sys.executable, "-m", "tests.dax_vm.orders", "/orders/cxlemu"]
-        self._server = guest.start(server, cwd=CHECKOUT, deadline_s=DEADLINE_S)
+        self._server = guest.start(server, cwd=CHECKOUT, deadline_s=deadline_s)
 
     def start(
         self, *arguments: str, environment: Mapping[str, str] | None = None, devices: Sequence[str] | None = None
     ) -> Job:
         """cxlemu with these arguments and devices; all, without."""
-        options = [word for device in devices or self.devices for word in ("--device", device)]
+        options = [word for device in (self.devices if devices is None else devices) for word in ("--device", device)]
         order = self._orders / f"{self._commands}.json"
         self._commands += 1
         command = [*arguments, *options]
         put(order, json.dumps({"arguments": command, "environment": dict(environment or {})}))
-        return Job(self.guest, order, f"cxlemu {shlex.join(command)}\n{self._server.output}", DEADLINE_S)
+        return Job(self.guest, order, f"cxlemu {shlex.join(command)}\n{self._server.output}", self._deadline_s)
 
     def cxlemu(self, *arguments: str, devices: Sequence[str] | None = None, expect: int = 0) -> str:
         return self.start(*arguments, devices=devices).wait(expect)
@@ -130,7 +130,8 @@ def litmus(hosts: Sequence[Host]) -> str:
 
 def two_pools_are_refused(a: Host, b: Host) -> str:
     """The second host makes a pool of its own of some of the cards, which the first is told."""
-    b.cxlemu("pool", "format", "--yes", devices=b.devices[:2])
+    some = len(b.devices) // 2
+    b.cxlemu("pool", "format", "--yes", devices=b.devices[:some])
     said = last_line(a.cxlemu("run", "--backend", "dax", expect=2))
     if "belongs to pool" not in said:
         raise GuestError(f"cards of two pools: {said}")

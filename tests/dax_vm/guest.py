@@ -55,10 +55,11 @@ class Job:
 class Guest:
     """Boots when made; as a context manager it is gone at the end of the block, whatever happens.
 
-    It sees the host's ``/`` read-only, with a layer of its own in its memory, and each card as an NVDIMM.
+    It sees the host's ``/`` read-only, with a layer of its own in its memory, and what ``hardware`` says: QEMU's
+    options for the machine, its processor, its memory and the shared devices.
     """
 
-    def __init__(self, name: str, parts: Parts, cards: Sequence[Path], *, accelerator: str, folder: Path) -> None:
+    def __init__(self, name: str, parts: Parts, hardware: Sequence[str], *, accelerator: str, folder: Path) -> None:
         self.name = name
         self.orders = folder / f"{name}-orders"
         self.orders.mkdir()
@@ -69,28 +70,22 @@ class Guest:
         archive.write_bytes(initramfs(parts))
         with self._console.open("wb") as console:
             self._process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", *self._machine(parts.kernel, archive, cards)],
+                ["setpriv", "--pdeathsig", "KILL", *self._machine(parts.kernel, archive, hardware)],
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for the script, which then ends its guests
             )
 
-    def _machine(self, kernel: Path, archive: Path, cards: Sequence[Path]) -> list[str]:
-        sizes = [card.stat().st_size for card in cards]
-        memory = f"{GUEST_MIB}M,slots={len(cards)},maxmem={GUEST_MIB + (sum(sizes) >> 20)}M"
+    def _machine(self, kernel: Path, archive: Path, hardware: Sequence[str]) -> list[str]:
         command = [EMULATOR, "-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot"]
-        command += ["-M", "q35,nvdimm=on", "-cpu", "max", "-m", memory]
         # With one possible CPU, software emulation makes atomics and fences those of one CPU: lost between guests.
         command += ["-smp", "1,maxcpus=2"]
         command += ["-accel", self._accelerator + (",thread=multi" if self._accelerator == "tcg" else "")]
         command += ["-kernel", str(kernel), "-initrd", str(archive), "-append", "console=ttyS0 panic=-1 quiet"]
         share = "local,security_model=none,multidevs=remap"
         command += ["-virtfs", f"{share},path=/,mount_tag=host,readonly=on"]
-        command += ["-virtfs", f"{share},path={self.orders},mount_tag=orders"]
-        for index, (card, nbytes) in enumerate(zip(cards, sizes, strict=True)):
-            command += ["-object", f"memory-backend-file,id=card{index},share=on,mem-path={card},size={nbytes}"]
-            command += ["-device", f"nvdimm,id=nvdimm{index},memdev=card{index}"]
+        command += ["-virtfs", f"{share},path={self.orders},mount_tag=orders", *hardware]
         return command
 
     def boot(self) -> float:

@@ -17,6 +17,7 @@ from pathlib import Path
 import collectives.cli.run
 import collectives.cli.run_report
 import collectives.sweep.measure  # noqa: F401
+import cxlemu.cli.doctor
 import cxlemu.cli.pool
 import cxlemu.cli.pool_capacity
 import cxlemu.cli.pool_devices  # noqa: F401

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ EMULATOR = "qemu-system-x86_64"
 INSTALL = "apt-get install --no-install-recommends qemu-system-x86"
 KERNEL = "linux-image-amd64"  # the cloud flavour has no 9p
 MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "nfit", "nd_pmem", "dax_pmem", "device_dax")
+MODULES += ("cxl_acpi", "cxl_pci", "cxl_port", "cxl_mem", "cxl_pmem")
 APT_S = 300
 
 
@@ -49,7 +51,9 @@ def find_parts(cache: Path, install: bool) -> Parts:
     if shutil.which(EMULATOR) is None:
         raise Skip(f"{EMULATOR} is not installed; as root: {INSTALL} (or use --install)")
     package = _real_kernel_package()
-    ready = cache / package
+    ready = (
+        cache / f"{package}-{zlib.crc32(' '.join(MODULES).encode()):08x}"
+    )  # what was unpacked for other modules stays
     if not ready.exists():
         with tempfile.TemporaryDirectory(dir=cache) as folder:
             _fill(Path(folder) / package, package)

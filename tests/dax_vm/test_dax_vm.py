@@ -13,9 +13,10 @@ SKIPPED = 77
 
 
 @pytest.mark.dax_vm
-def test_two_guests_that_share_nothing_but_cards() -> None:
+@pytest.mark.parametrize("options", [[], ["--cxl"]], ids=["nvdimm", "cxl"])
+def test_two_guests_that_share_nothing_but_cards(options: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.dax_vm"],
+        [sys.executable, "-m", "tests.dax_vm", *options],
         cwd=CHECKOUT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
