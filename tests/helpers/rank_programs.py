@@ -167,9 +167,13 @@ def _launch(main: str, how: str, pool_name: str) -> None:
     )
 
 
+def say(message: object) -> None:
+    print(message, flush=True)
+
+
 def _environment(worlds: int, failing: bool) -> None:
     for world in range(worlds):
-        with from_environment(topology=LAPTOP, memory=MemorySpec(), deadline_s=30.0, on_message=print) as context:
+        with from_environment(topology=LAPTOP, memory=MemorySpec(), deadline_s=30.0, on_message=say) as context:
             context.session.barrier(context.deadline_s)
             context.emit(f"heard from rank {context.rank}")
             if failing and context.rank == VICTIM:

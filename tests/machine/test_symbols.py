@@ -45,6 +45,7 @@ PREFIXES = {
     f"{MACHINE}/shadow.c": ("shadow_",),
     f"{MACHINE}/shadow_executor.c": ("shadow_",),
     f"{MACHINE}/shadow_module.c": ("shadow_",),
+    f"{MACHINE}/straight.c": ("straight_",),
     f"{MACHINE}/verbs.c": ("verb_",),
     f"{MACHINE}/virtual/engine.c": ("simulation_",),
     f"{MACHINE}/virtual/module.c": ("PyInit__virtual",),
