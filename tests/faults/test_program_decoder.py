@@ -145,7 +145,7 @@ def test_the_machines_extension_is_decoded_and_searched_as_objdump_does(probe: P
 
 
 # Of no interest: what accesses nothing, or the run follows in other ways; objdump shows prefixes as words of their own.
-NO_ACCESS = ("lea", "nop", "prefetch", "clflush", "clwb", "bnd", "data16", "cs", "ud")
+NO_ACCESS = ("lea", "nop", "prefetch", "clflush", "clwb", "bnd", "data16", "cs", "ud", "repz", "repnz")
 
 
 def compare_operands(probe: Probe, file: Path) -> tuple[int, list[tuple[Line, int]]]:
@@ -193,12 +193,15 @@ def test_whole_libraries_are_decoded_and_searched_as_objdump_does(probe: Probe) 
 @pytest.mark.deep
 @needs_objdump
 def test_operands_of_whole_libraries_have_the_sizes_that_objdump_names(probe: Probe) -> None:
+    operands = 0
     for file in libraries():
         if file.name.startswith("libcrypto"):  # whose tables of constants objdump takes for code
             continue
         named, differ = compare_operands(probe, file)
+        operands += named
         halves = [line for line, _ in differ if line.code[0] == 0x62 and line.code[1] & 7 > 3]  # arithmetic of 16 bits
-        assert len(differ) == len(halves) and named > 10, (file, differ[:20])
+        assert len(differ) == len(halves), (file, differ[:20])
+    assert operands > 100_000  # some libraries are nearly empty
 
 
 BEGINNINGS = ("", "66", "f2", "f3", "48", "66 48", "67", "f0", "0f", "66 0f", "f3 0f", "f2 0f", "0f 38", "66 0f 38")

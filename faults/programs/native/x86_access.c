@@ -60,7 +60,7 @@ static uint8_t bytes_one(const parts *p) {
     const uint8_t op = p->opcode;
     if (op >= 0xD8 && op <= 0xDF) { /* x87 */
         if (op == 0xDB && field(p) >= 5) return 10;
-        if (op == 0xD9 && field(p) >= 5) return 2;
+        if ((op == 0xD9 && field(p) >= 5) || (op == 0xDD && field(p) == 7)) return 2;
         return op == 0xDF && field(p) < 4 ? 2 : op >= 0xDC ? 8 : 4;
     }
     if (op == 0x63) return 4;
@@ -101,6 +101,7 @@ static uint8_t bytes_38(const parts *p) {
     if ((op >> 4 == 2 || op >> 4 == 3) && (op & 15) < 6) return p->vector_bytes / widened[op & 15];
     if (is_gather(p)) return p->rex & REX_W ? 8 : 4;
     if (op == 0x13) return p->vector_bytes / 2;
+    if (op >= 0x99 && op <= 0xBF && op & 1 && (op & 15) >= 9) return p->rex & REX_W ? 8 : 4; /* FMA of one element */
     if (op == 0x18 || op == 0x58) return 4;
     if (op == 0x19 || op == 0x59) return 8;
     if (op == 0x1A || op == 0x5A) return 16;
@@ -118,9 +119,17 @@ static uint8_t bytes_3a(const parts *p) {
     case 0x15: return 2;
     case 0x16:
     case 0x22: return p->rex & REX_W ? 8 : 4;
+    case 0x6A: /* FMA4 of one element */
+    case 0x6E:
+    case 0x7A:
+    case 0x7E:
     case 0x0A:
     case 0x17:
     case 0x21: return 4;
+    case 0x6B:
+    case 0x6F:
+    case 0x7B:
+    case 0x7F:
     case 0x0B: return 8;
     case 0x18:
     case 0x19:
