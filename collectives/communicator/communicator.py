@@ -20,12 +20,8 @@ import warnings
 import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
-
-import numpy as np
-from numpy.typing import NDArray
 
 from collectives.algorithms.choose import Choice
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
@@ -33,6 +29,7 @@ from collectives.builder.recipes import Recipe
 from collectives.communicator import groups, revocation
 from collectives.communicator.agreed import UnevenArguments
 from collectives.communicator.arrays import Array
+from collectives.communicator.clearing import clear_doorbells
 from collectives.communicator.coalesced import CoalescedVerbs, ManyArguments
 from collectives.communicator.heap import SymmetricHeap
 from collectives.communicator.heap_blocks import lines
@@ -57,15 +54,12 @@ from cxlemu.engines.cores import cores_here, have_a_core_each
 from cxlemu.engines.native import SPINS
 from cxlemu.errors import MismatchError, PeerLostError, RevokedError
 from cxlemu.memory.backend import CoherenceStep
-from cxlemu.memory.direct import DirectMemory
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import Layout, Plan
-from cxlemu.plan.address import Extent
 from cxlemu.plan.checksums import check_integrity
 from cxlemu.pool.arena import ARENA_ALIGN_BYTES, Arena
 from cxlemu.pool.board import board_bytes
 from cxlemu.pool.ledger import Hold
-from cxlemu.pool.session_area import HEARTBEAT_S
 from cxlemu.rounding import round_up
 from cxlemu.topology.clusters import ranks_per_cluster
 from cxlemu.world import RankContext
@@ -601,25 +595,10 @@ class Communicator(ObjectVerbs, CoalescedVerbs, Products, PointToPoint):
         )
 
     def _clear_doorbells(self, mail: MailRoom | None) -> None:
-        """Write zeros to this rank's doorbell lines: the pool may hold those of a run that crashed."""
-        memory, session = self._lane.quick, self._context.session
-        places = [(self._base, extent) for extent in self.layout.doorbells_of(self.rank)]
+        places = [(self._base, self.layout.doorbells_of(self.rank))]
         if mail is not None:
-            places += [(mail.at, extent) for extent in mail.mailboxes.doorbells_of(self.rank)]
-        if isinstance(memory, DirectMemory):  # in one call for the ring, and one for the mailboxes
-            memory.clear(self._base, _as_table(self.layout.doorbells_of(self.rank)))
-            if mail is not None:
-                memory.clear(mail.at, _as_table(mail.mailboxes.doorbells_of(self.rank)))
-            memory.fence()
-            return
-        beat_at = session.clock.now()
-        for base, (card, offset, nbytes) in places:
-            memory.write(card, base + offset, np.zeros(nbytes, np.uint8))
-            memory.flush(card, base + offset, nbytes)
-            if (now := session.clock.now()) - beat_at > HEARTBEAT_S:  # peers may be waiting for this rank to be done
-                session.beat()
-                beat_at = now
-        memory.fence()
+            places.append((mail.at, mail.mailboxes.doorbells_of(self.rank)))
+        clear_doorbells(self._lane.quick, self._context.session, places)
 
     @property
     def closed(self) -> bool:
@@ -661,11 +640,6 @@ class Communicator(ObjectVerbs, CoalescedVerbs, Products, PointToPoint):
     ) -> None:
         if error is None:
             self.close()
-
-
-@lru_cache(maxsize=64)  # groups of equal sizes are laid out alike
-def _as_table(extents: tuple[Extent, ...]) -> NDArray[np.int64]:
-    return np.array(extents, np.int64).reshape(-1, 3)
 
 
 __all__ = ["Communicator", "Handle", "Operation", "Outcome"]
