@@ -261,3 +261,28 @@ def test_threads_call_groups_of_their_own_at_once() -> None:
         return sums
 
     assert together(main, 2, memory=MemorySpec("emulated", seed=9), how="threads") == [[150] * 3] * 2
+
+
+@pytest.mark.parametrize("memory", [SHM, WORST], ids=["shm", "worst"])
+def test_a_group_finds_no_message_of_the_group_whose_room_it_took(memory: MemorySpec) -> None:
+    def main(context: RankContext) -> tuple[set[int], list[Any]]:
+        rooms, found = set(), []
+        with Communicator.world(context) as world:
+            for turn in range(3):
+                with world.group([0, 1]) as pair:
+                    rooms.add(pair._stay.room.at)
+                    if pair.rank == 1:
+                        found.append(pair.iprobe(0))  # before rank 0 sends anything: a look at the mailbox
+                    world.barrier()
+                    for k in range(20):  # more than a mailbox has slots, so that each slot's last epoch is above 1
+                        if pair.rank == 0:
+                            pair.send(np.array([turn, k]), 1)
+                        else:
+                            pair.recv(message := np.zeros(2, np.int64), 0)
+                            found.append(message.tolist())
+                world.barrier()  # both have closed the group: the next one gets the same room
+        return rooms, found
+
+    (rooms, _), (_, found) = together(main, 2, memory=memory)
+    assert len(rooms) == 1, "the room did not come back: this test shows nothing"
+    assert found == [each for turn in range(3) for each in [None, *([turn, k] for k in range(20))]]
