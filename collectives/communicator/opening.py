@@ -1,76 +1,66 @@
-"""How the members of a new communicator come to one room of the pool, without any other rank, and how they leave it.
+"""How the members of a new communicator come to one room of the pool, without any other rank.
 
 1. The first member, their leader, claims room (cxlemu/pool/rooms.py), under a name that all members know.
 2. The others find the room of that name in the leader's part of the ledger, and hold it as well.
 3. Each clears its doorbells there, and votes READY on the board, at the room's beginning; they begin when all are.
 
-Each member lets its hold go by itself, when nothing that it wrote can arrive any more. The last one makes room for
-others.
+Each member lets its hold go by itself (stay.py). The last one makes room for others.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence, Sized
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
-from collectives.communicator.heap_blocks import Used
 from collectives.communicator.lane import CallLane
 from collectives.communicator.loss import lost_among
-from cxlemu.errors import ArgumentError, PeerLostError, RunError, name_ranks
+from collectives.communicator.premises import Terms
+from collectives.communicator.sizing import Sizing
+from cxlemu.errors import ArgumentError, MismatchError, PeerLostError, name_ranks
 from cxlemu.pool.board import Board, Stage, Vote
 from cxlemu.pool.ledger import Hold, HoldState
 from cxlemu.world import RankContext
 
 
-@dataclass
-class Stay:
-    """One rank's stay in a room, from its hold to giving it back.
+def agree(
+    context: RankContext,
+    members: tuple[int, ...],
+    key: str,
+    sizing: Sizing,
+    lane: CallLane,
+    *,
+    deadline_s: float,
+    integrity: str | None,
+) -> Terms:
+    """Come to one room with the other members, in which all lay out the same things.
 
-    Attributes:
-        context: The rank and its part of the ledger.
-        room: The room.
-        lane: What writes there.
-        failed: A call failed, so that stores of this rank may still be in its host's cache.
-        settle_too: Fences what other lanes of the communicator wrote.
-        arrays: Arrays in the room that the user still holds, and can still store to.
-        stored: Where NumPy stores without a flush: card, first byte, and how many bytes so far.
+    Args:
+        context: This rank's context.
+        members: The world ranks of all ranks, in the new communicator's order.
+        key: Tells communicators of the same members apart.
+        sizing: How much room to take, and what to put there.
+        lane: What the communicator's calls run on.
+        deadline_s: How long to wait for the first member, and later for peers in a call, in seconds.
+        integrity: The checksum that travels with doorbells, or None.
+
+    Raises:
+        ArgumentError: There is no room.
+        MismatchError: The first member took room for other sizes.
+        PeerLostError: The first member does not come.
     """
-
-    context: RankContext
-    room: Hold
-    lane: CallLane
-    failed: bool = False
-    settle_too: Callable[[], None] = lambda: None
-    arrays: Sized = ()
-    stored: tuple[int, int, Used] | None = None
-
-    def fail(self) -> None:
-        """Note that a call failed."""
-        self.failed = True
-
-    def drop(self) -> None:
-        """Give the room back for a communicator that was dropped, perhaps with calls under way."""
-        self.failed = True
-        self.give_back()
-
-    def give_back(self) -> None:
-        """Let the room go, or do so later where arrays in it are still held; twice is fine."""
-        if len(self.arrays):
-            self.context.rooms.later(self.give_back)
-            return
-        memory, room = self.lane.quick, self.room
-        try:
-            if self.failed:
-                for card in range(len(self.context.pool.cards)):
-                    memory.invalidate(card, room.at, room.end - room.at)
-            elif self.stored is not None and (nbytes := self.stored[2].nbytes):
-                memory.invalidate(*self.stored[:2], nbytes)
-            self.lane.settle()
-            self.settle_too()
-        except RunError:
-            return  # hardware that failed holds back what was written: the room stays taken
-        self.context.rooms.release(room.name)
+    room = find_room(context, members, context.rooms.name(members, key), sizing.wanted, deadline_s)
+    nbytes = room.end - room.at
+    try:
+        furnished = sizing.furnish(nbytes)
+        if furnished.nbytes > nbytes:
+            raise MismatchError(
+                f"rank 0 took {nbytes} bytes of every card, this rank needs {furnished.nbytes}: all ranks ask for the "
+                f"same sizes"
+            )
+    except BaseException:
+        context.rooms.release(room.name)
+        raise
+    return Terms(context, members, furnished, room, lane, deadline_s, integrity)
 
 
 def find_room(

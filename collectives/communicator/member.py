@@ -1,0 +1,284 @@
+"""One rank of a communicator, put together: what it has in the pool, what plans and runs its calls, how it ends.
+
+The verbs are inherited (verbs.py, coalesced.py, products.py, messages/verbs.py). A communicator is composed of a
+planner, which says what a call is; a runner, which brings it to an end; and a messenger, for messages of two ranks.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from collectives.algorithms.choose import Choice
+from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
+from collectives.builder.recipes import Recipe
+from collectives.communicator.agreed import UnevenArguments
+from collectives.communicator.arrays import Array
+from collectives.communicator.coalesced import CoalescedVerbs, ManyArguments
+from collectives.communicator.heap import SymmetricHeap
+from collectives.communicator.messages.messenger import Messenger
+from collectives.communicator.messages.transfers import lane_for
+from collectives.communicator.messages.verbs import PointToPoint
+from collectives.communicator.objects import ObjectVerbs
+from collectives.communicator.operations import Operation, Outcome
+from collectives.communicator.persistent import Persistent
+from collectives.communicator.planner import CallArguments, CallPlanner
+from collectives.communicator.premises import Premises, Terms
+from collectives.communicator.products import Matrix, Products
+from collectives.communicator.runner import CallRunner
+from collectives.communicator.sizing import GroupSizing
+from collectives.communicator.watch import PeerMonitor
+from cxlemu.memory.protocol import Bytes
+from cxlemu.plan import Plan
+from cxlemu.topology.clusters import ranks_per_cluster
+
+
+class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint):
+    """One rank's side of a communicator, from moving in to giving its room back.
+
+    Attributes:
+        rank: This rank's number in the communicator, from 0.
+        size: The number of ranks.
+        members: The world ranks of all ranks, in this communicator's order.
+        layout: Where the communicator's ring of slots and its heap lie in the pool.
+        heap: The `SymmetricHeap`, which makes arrays in the pool.
+        persistent: The same verbs, each of which returns an `Operation` to run many times.
+    """
+
+    def __init__(self, terms: Terms) -> None:
+        """Move into the room that the members share; it is given back if this raises.
+
+        Args:
+            terms: What the members agreed on.
+
+        Raises:
+            AccessError: The room lies outside this tenant's grant.
+            RunError: The pool's hardware failed.
+        """
+        context, lane, integrity = terms.context, terms.lane, terms.integrity
+        self._terms, self._context, self._lane = terms, context, lane
+        self.rank, self.size, self.members = terms.rank, len(terms.members), terms.members
+        self.layout = layout = terms.furnished.layout
+        premises = Premises.move_in(terms)
+        self._base, self._board = premises.base, premises.board
+        self._stay = stay = premises.stay
+        # Whoever drops a communicator gives its room back, later and in order: a finalizer runs at any moment.
+        self._dropped = weakref.finalize(self, context.rooms.later, stay.drop)
+        self._dropped.atexit = False
+        self.heap = SymmetricHeap(*premises.heap_memory(), self.rank, self.size, self.all_gather)
+        premises.lend(self.heap)
+        two_levels = layout.owned and integrity is None  # else never faster, or not possible
+        self._planner = CallPlanner(
+            rank=self.rank,
+            size=self.size,
+            cluster=ranks_per_cluster(context.topology, context.ranks, self.members),
+            layout=layout,
+            base=self._base,
+            heap=self.heap,
+            ways=TwoLevelEstimate.of(context.topology, self.size) if two_levels else None,
+            integrity=integrity,
+            tenancy=context.tenancy,
+        )
+        self._runner = CallRunner(
+            context,
+            members=self.members,
+            layout=layout,
+            base=self._base,
+            name=terms.room.name,
+            board=self._board,
+            engine=lane.engine,
+            queue=lane.queue,
+            planner=self._planner,
+            deadline_s=terms.deadline_s,
+            gave_up=stay.fail,
+        )
+        transfers = lane_for(context, lane.engine, terms.deadline_s)
+        stay.settle_too = transfers.settle
+        self._messenger = Messenger(
+            self.rank,
+            self.size,
+            premises.mail,
+            transfers,
+            self._runner,
+            PeerMonitor(context, self._board, 0, self.members, terms.deadline_s),
+            checked=integrity is not None,
+        )
+        self._runner.go_on_with(self._messenger)
+        self.persistent = Persistent(
+            self.rank,
+            self.size,
+            self._runner.prepare,
+            self._prepare_uneven,
+            self._prepare_product,
+            self._runner.timed,
+        )
+        self._calls = self._runner.cache
+        self._install_fast_path(self._runner.cache)
+        if context.tenancy is not None:
+            context.tenancy.on_loss(self._runner.close)
+
+    @property
+    def deadline_s(self) -> float:
+        """How long a call waits for its peers without progress, in seconds; set it between calls."""
+        return self._runner.deadline_s
+
+    @deadline_s.setter
+    def deadline_s(self, seconds: float) -> None:
+        self._runner.wait_for(seconds)
+
+    def within(self, timeout_s: float) -> AbstractContextManager[None]:
+        """Let calls of a block wait so long for peers, as ``timeout_s`` of each call does.
+
+        Args:
+            timeout_s: How long without progress, in seconds.
+
+        Raises:
+            ArgumentError: That is no time above 0.
+        """
+        return self._runner.within(timeout_s)
+
+    # --- calls ------------------------------------------------------------------------------------------------
+
+    def choice(self, collective: str, nbytes: int, *, in_pool: bool = False, dtype: str = "") -> Choice:
+        """Say which variant "auto" takes, and why.
+
+        Args:
+            collective: The collective's name, such as "all_reduce".
+            nbytes: The size of one block in bytes.
+            in_pool: The block is a whole array that `heap` made.
+            dtype: The elements' type, such as "i32": integers may be folded in any order.
+
+        Returns:
+            The variant's name and the reason, in a sentence.
+        """
+        return self._planner.choice(collective, nbytes, in_pool=in_pool, dtype=dtype)
+
+    def product_of(self, plan: Plan, digest: int, matrices: tuple[Bytes, Bytes, Bytes], result: Matrix) -> Operation:
+        """Make an operation from a plan of a fused product, or from what is left of one.
+
+        Args:
+            plan: The plan, for this communicator's layout.
+            digest: What all ranks must agree on, 16 bits.
+            matrices: The bytes of A, of the result and of B, each 1-D uint8.
+            result: The matrix that a run returns.
+
+        Returns:
+            The operation, which runs when it is called.
+
+        Raises:
+            RevokedError: The communicator is revoked.
+            AccessError: This tenant may not run the plan, or its grant is gone.
+            ArgumentError: The communicator has ``integrity``: products carry no checksums.
+        """
+        self._runner.check_usable()
+        return self._runner.operation(self._planner.product_of(plan, digest, matrices), result)
+
+    def _timed_call(
+        self,
+        timeout_s: float,
+        collective: str,
+        x: Array | None,
+        out: Array | None,
+        op: str,
+        root: int,
+        variant: str | Recipe,
+        async_op: bool,
+    ) -> Outcome:
+        operation = self._runner.prepare(CallArguments(collective, x, out, op, root, variant))
+        operation = self._runner.timed(operation, timeout_s)
+        return self._runner.start(operation) if async_op else operation()
+
+    def _many(self, asked: ManyArguments, async_op: bool) -> Outcome:
+        operation = self._runner.many(asked)
+        return self._runner.start(operation) if async_op else operation()
+
+    def _prepare_uneven(self, asked: UnevenArguments) -> Operation:
+        operation = self._runner.agreed(asked).prepared(lambda operation: operation())
+        return self._runner.timed(operation, asked.timeout_s)
+
+    def _uneven(self, asked: UnevenArguments, async_op: bool) -> Outcome:
+        operation = self._runner.uneven(asked)
+        return self._runner.start(operation) if async_op else operation()
+
+    def _product(self, kind: str, a: Matrix, b: Matrix, out: Matrix | None, style: str, **cut: Any) -> Outcome:
+        return self._prepare_product(kind, a, b, out, style, **cut)()
+
+    def _prepare_product(
+        self, kind: str, a: Matrix, b: Matrix, out: Matrix | None, style: str, **cut: Any
+    ) -> Operation:
+        self._runner.check_usable()
+        planned, result = self._planner.product(kind, a, b, out, style, **cut)
+        return self._runner.operation(planned, result)
+
+    @property
+    def cluster(self) -> int:
+        """How many consecutive ranks share a host; 1 where there are no clusters."""
+        return self._planner.cluster
+
+    @property
+    def pool(self) -> SymmetricHeap:
+        """The old name of `heap`."""
+        warnings.warn("comm.pool is called comm.heap now", DeprecationWarning, stacklevel=2)
+        return self.heap
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """The old names of persistent operations, such as ``all_reduce_init``."""
+            verb = name.removesuffix("_init")
+            if verb != name and hasattr(Persistent, verb):
+                warnings.warn(f"comm.{name} is called comm.persistent.{verb} now", DeprecationWarning, stacklevel=2)
+                return getattr(self.persistent, verb)
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def _sizing(self, ranks: int, head_bytes: int = 0) -> GroupSizing:
+        """How large a communicator of some ranks of this one is: as this one, where there is room."""
+        region_bytes = self.layout.slots * self.layout.slot_bytes
+        cards, interleave_bytes = self.layout.pool_cards, self.layout.interleave_bytes
+        return GroupSizing(ranks, cards, interleave_bytes, region_bytes, head_bytes=head_bytes)
+
+    # --- ending -----------------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called: nothing can be called any more."""
+        return not self._dropped.alive
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} rank {self.rank} of {self.size}, world ranks {self.members}>"
+
+    def close(self) -> None:
+        """Wait for this rank's calls that are under way and for what it sends, and give its room back.
+
+        Not collective; twice is fine. Other communicators can have the room when all ranks have closed this one, or
+        dropped it. Where arrays of `heap` are still held, that is when they are dropped.
+
+        Raises:
+            RunError: The error of a call whose Handle was not waited for, or of a message that did not leave.
+        """
+        if self.closed:
+            return
+        try:
+            self._runner.queue.drain()
+            self._messenger.close()
+        finally:
+            self.heap.close()
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._dropped.detach() is not None:
+            self._runner.end()
+            self._stay.give_back()
+            self._context.rooms.collect()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()

@@ -1,0 +1,62 @@
+"""One rank's stay in the room of a communicator: it lets go when nothing that it wrote can arrive any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sized
+from dataclasses import dataclass
+
+from collectives.communicator.heap_blocks import Used
+from collectives.communicator.lane import CallLane
+from cxlemu.errors import RunError
+from cxlemu.pool.ledger import Hold
+from cxlemu.world import RankContext
+
+
+@dataclass
+class Stay:
+    """One rank's stay in a room, from its hold to giving it back.
+
+    Attributes:
+        context: The rank and its part of the ledger.
+        room: The room.
+        lane: What writes there.
+        failed: A call failed, so that stores of this rank may still be in its host's cache.
+        settle_too: Fences what other lanes of the communicator wrote.
+        arrays: Arrays in the room that the user still holds, and can still store to.
+        stored: Where NumPy stores without a flush: card, first byte, and how many bytes so far.
+    """
+
+    context: RankContext
+    room: Hold
+    lane: CallLane
+    failed: bool = False
+    settle_too: Callable[[], None] = lambda: None
+    arrays: Sized = ()
+    stored: tuple[int, int, Used] | None = None
+
+    def fail(self) -> None:
+        """Note that a call failed."""
+        self.failed = True
+
+    def drop(self) -> None:
+        """Give the room back for a communicator that was dropped, perhaps with calls under way."""
+        self.failed = True
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Let the room go, or do so later where arrays in it are still held; twice is fine."""
+        if len(self.arrays):
+            self.context.rooms.later(self.give_back)
+            return
+        memory, room = self.lane.quick, self.room
+        try:
+            if self.failed:
+                for card in range(len(self.context.pool.cards)):
+                    memory.invalidate(card, room.at, room.end - room.at)
+            elif self.stored is not None and (nbytes := self.stored[2].nbytes):
+                memory.invalidate(*self.stored[:2], nbytes)
+            self.lane.settle()
+            self.settle_too()
+        except RunError:
+            return  # hardware that failed holds back what was written: the room stays taken
+        self.context.rooms.release(room.name)
