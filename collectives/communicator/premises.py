@@ -9,7 +9,7 @@ from collectives.communicator.clearing import clear_doorbells
 from collectives.communicator.heap import SymmetricHeap
 from collectives.communicator.heap_blocks import lines
 from collectives.communicator.lane import CallLane
-from collectives.communicator.messages.messenger import MailRoom
+from collectives.communicator.messages.mailboxes import MailRoom
 from collectives.communicator.sizing import Furnished
 from collectives.communicator.stay import Stay
 from cxlemu.memory.backend import CoherenceStep

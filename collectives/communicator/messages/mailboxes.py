@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Layout
@@ -57,6 +58,13 @@ class Mailboxes:
             else:
                 merged.append(Extent(card, at + offset, nbytes))
         return merged
+
+
+class MailRoom(NamedTuple):
+    """The mailboxes of a communicator, and where they begin on every card, in bytes."""
+
+    mailboxes: Mailboxes
+    at: int
 
 
 def mailboxes_in(left_bytes: int, ranks: int, cards: int, interleave_bytes: int) -> Mailboxes | None:

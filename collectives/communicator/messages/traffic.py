@@ -1,0 +1,294 @@
+"""The messages of one rank that are under way: advances them all, delivers what comes, ends what cannot.
+
+One thread at a time advances calls, with the GIL released, while others may post. It finds out by the lane's ``wake``;
+threads that wait meanwhile are told when it comes back, and one goes on. Everything here but `poke` and `wake` is
+called with the guard held.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from collectives.communicator.messages.channels import Channel, Inbox, Outbox
+from collectives.communicator.messages.guard import CourierGuard
+from collectives.communicator.messages.mailboxes import (
+    RECEIVER,
+    SEGMENT_BYTES,
+    SEGMENT_ROUNDS_MAX,
+    SENDER,
+    MailRoom,
+)
+from collectives.communicator.messages.matching import Matching, Message, Receive
+from collectives.communicator.messages.requests import ANY, Request, Status
+from collectives.communicator.messages.transfers import ADVANCING, AT_WORK, CLOSED, WAKE, TransferLane
+from collectives.communicator.runner import CallRunner
+from cxlemu import _native
+from cxlemu.clock import Clock
+from cxlemu.errors import ArgumentError, RevokedError, RunError
+
+POKES_MAX = 64  # calls that end while this rank waits for something else
+
+
+class Traffic:
+    """The requests, mailboxes and unexpected messages of one rank of a communicator.
+
+    Args:
+        rank: This rank's number in the communicator.
+        ranks: The communicator's size.
+        room: Where its mailboxes lie; None where the pool has no room for them.
+        lane: Runs calls on mailboxes.
+        runner: The communicator's, which knows whether it is revoked.
+        clock: The rank's.
+        couriers: Whether couriers in C may carry small messages.
+        checked: Whether checksums travel with what lies in slots.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        ranks: int,
+        room: MailRoom | None,
+        lane: TransferLane,
+        runner: CallRunner,
+        clock: Clock,
+        *,
+        couriers: bool,
+        checked: bool,
+    ) -> None:
+        self._rank, self._ranks, self._room, self._lane = rank, ranks, room, lane
+        self._runner, self._clock, self._couriers, self._checked = runner, clock, couriers, checked
+        self._gate = lane.gate
+        self._lock = threading.Lock()
+        self._guard = CourierGuard(self._lock, self._gate, self._settle, runner.deadline_s)
+        self._changed = threading.Condition(self._lock)
+        self._waiting = 0  # threads that wait for the one that advances calls
+        self.outgoing: dict[int, _native.Courier] = {}
+        self.incoming: dict[int, _native.Courier] = {}
+        self._matching = Matching(ranks)
+        self._outboxes: dict[int, Outbox] = {}
+        self._inboxes: dict[int, Inbox] = {}
+        self._open: set[Request] = set()
+        self._to_call_back: list[Request] = []
+
+    def poke(self) -> None:
+        """Make what progress there is, without waiting; none where another thread makes it already."""
+        if (self._open or self._outboxes) and self._guard.enter_at_once():
+            try:
+                for _ in range(POKES_MAX):
+                    if self._busy or not self._advance(0.0):
+                        break
+            finally:
+                self._guard.__exit__()
+            self._call_back()
+
+    def wake(self) -> None:
+        """Let the thread that advances calls come back soon: the communicator may be revoked."""
+        self._gate[CLOSED] = self._gate[WAKE] = 1
+
+    # --- progress ---------------------------------------------------------------------------------------------
+
+    def _advance(self, idle_s: float) -> bool:
+        """Go on with all calls under way, or wait for the thread that does. Whether this thread saw any end."""
+        if self._runner.revoked is not None:
+            self._fail(self._revoked())
+            return True
+        if self._busy:
+            self._waiting += 1
+            self._changed.wait(idle_s)
+            self._waiting -= 1
+            return False
+        channels = self._under_way()
+        if not channels:  # only messages to itself can come
+            if idle_s:
+                self._changed.wait(min(idle_s, 1e-3))
+            return False
+        calls = [channel.current for channel in channels if channel.current is not None]
+        self._gate[WAKE] = 0
+        self._busy = True
+        self._lock.release()
+        try:
+            ended = self._lane.advance(calls, idle_s)
+        except Exception as error:
+            self._lock.acquire()
+            self._busy = False
+            self._give_up(error)
+            return True
+        except BaseException:  # Ctrl-C: what is under way stays so
+            self._lock.acquire()
+            self._busy = False
+            raise
+        self._lock.acquire()
+        self._busy = False
+        if ended is not None:
+            self._ended(channels[calls.index(ended)])
+        else:
+            self._note_progress(channels)
+        if self._waiting:
+            self._changed.notify_all()
+        return ended is not None
+
+    def _note_progress(self, channels: list[Channel]) -> None:
+        """Nobody gives up a message of which a part went over, although its call has not ended."""
+        for channel in channels:
+            its, request = channel.current, channel.request
+            if its is not None and its.has_moved() and request is not None:
+                request.moved_at = self._clock.now()
+
+    def _push(self, outbox: Outbox) -> None:
+        """Let a message that was just posted leave as far as it can, unless another thread sees to it."""
+        if self._busy:
+            self._gate[WAKE] = 1
+            return
+        try:
+            while outbox.current is not None and self._lane.advance([outbox.current], 0.0) is not None:
+                self._ended(outbox)
+        except Exception as error:
+            self._give_up(error)
+
+    def _under_way(self) -> list[Channel]:
+        """The mailboxes to go on with: those that a message leaves by, or from which one is wanted."""
+        found: list[Channel] = [outbox for outbox in self._outboxes.values() if outbox.current is not None]
+        for peer, inbox in self._inboxes.items():
+            if self._matching.waits_for(peer):
+                if inbox.held:  # the message that is waited for comes after this one
+                    assert inbox.body is not None
+                    inbox.body.data = np.empty(inbox.body.nbytes, np.uint8)
+                    inbox.read(inbox.body.data)
+                inbox.look()
+            elif inbox.body is None:
+                continue
+            if inbox.current is not None:
+                found.append(inbox)
+        return found
+
+    def _ended(self, channel: Channel) -> None:
+        """A call of a channel ended: a message or a part of it left, or came."""
+        try:
+            if isinstance(channel, Outbox):
+                request, source, tag, _ = channel.queue[0]
+                if channel.ended():
+                    self._finish(request, Status(self._rank, tag, source.nbytes))
+                else:
+                    request.moved_at = self._clock.now()
+                return
+            assert isinstance(channel, Inbox)
+            if channel.body is None:
+                self._arrived(channel.opened())
+                return
+            receive = channel.body.receive
+            message = channel.ended()
+            if receive is not None:
+                receive.request.moved_at = self._clock.now()
+                if message is not None:
+                    self._deliver(message, receive)
+        except Exception as error:  # a line that no rank writes, or no memory for a message
+            self._give_up(error)
+
+    def _arrived(self, message: Message) -> None:
+        """A message came, or its envelope: to the receive that takes it, if there is one."""
+        receive = self._matching.arrive(message)
+        if receive is not None:
+            self._take(message, receive)
+
+    def _take(self, message: Message, receive: Receive) -> None:
+        """A receive takes a message: now, or when its bytes have come."""
+        message.receive = receive
+        if message.complete:
+            self._deliver(message, receive)
+        elif message.data is None:  # held in the mailbox
+            fits = message.fits(receive)
+            self._inboxes[message.source].read(receive.target[: message.nbytes] if fits else None)
+
+    def _deliver(self, message: Message, receive: Receive) -> None:
+        if not message.fits(receive):
+            self._finish(receive.request, None, message.misfit(receive))
+            return
+        if message.data is not None and message.nbytes:
+            receive.target[: message.nbytes] = np.frombuffer(message.data, np.uint8)
+        if receive.copied is not None:
+            np.copyto(*receive.copied)
+        self._finish(receive.request, message.status)
+
+    @property
+    def _busy(self) -> bool:
+        """Whether a thread advances calls, without the lock."""
+        return self._gate[ADVANCING] != 0
+
+    @_busy.setter
+    def _busy(self, busy: bool) -> None:
+        self._gate[ADVANCING] = busy
+
+    def _settle(self) -> bool:
+        """Whether couriers may carry messages from now on: nothing is under way, and nothing has come."""
+        if self._open or self._busy or self._gate[AT_WORK] or self._matching.unexpected:
+            return False
+        if not self._couriers or self._runner.revoked is not None:
+            return False
+        if any(inbox.body is not None for inbox in self._inboxes.values()):
+            return False
+        for inbox in self._inboxes.values():
+            inbox.forget()
+        for channels, couriers in ((self._inboxes, self.incoming), (self._outboxes, self.outgoing)):
+            for peer, channel in channels.items():
+                if channel.courier is None or channel.news is not None:
+                    channel.hire(self._lane)
+                    if channel.courier is not None:
+                        couriers[peer] = channel.courier
+        return True
+
+    # --- ends ---------------------------------------------------------------------------------------------------
+
+    def _finish(self, request: Request, status: Status | None, error: BaseException | None = None) -> None:
+        self._open.discard(request)
+        if request.end(status, error):
+            self._to_call_back.append(request)
+
+    def _call_back(self) -> None:
+        """Call those who asked to be told. Without the lock."""
+        while self._to_call_back:
+            self._to_call_back.pop().call_back()
+
+    def _give_up(self, error: Exception) -> None:
+        """Revoke the communicator; everything under way ends with the error."""
+        name = f"{type(error).__name__} in a message of rank {self._rank}"
+        self._runner.give_up(error if isinstance(error, RunError) else RunError(name))
+        self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._outboxes, self._inboxes, self._matching = {}, {}, Matching(self._ranks)
+        for request in tuple(self._open):
+            self._finish(request, None, error)
+        self._changed.notify_all()
+
+    def _revoked(self) -> RevokedError:
+        error = RevokedError(f"this communicator is revoked since: {self._runner.revoked}")
+        error.__cause__ = self._runner.revoked
+        return error
+
+    # --- mailboxes --------------------------------------------------------------------------------------------
+
+    def _open_inboxes(self, source: int) -> None:
+        for peer in range(self._ranks) if source == ANY else (source,):
+            if peer != self._rank and peer not in self._inboxes:
+                self._inboxes[peer] = Inbox(*self._mailbox(peer, self._rank, RECEIVER))
+
+    def _outbox(self, dest: int) -> Outbox:
+        self._outboxes[dest] = Outbox(*self._mailbox(self._rank, dest, SENDER))
+        return self._outboxes[dest]
+
+    def _mailbox(self, source: int, dest: int, role: int) -> tuple[int, int, Any, int, int, bool, Any]:
+        if self._room is None:
+            raise ArgumentError(
+                f"the pool has no room for mailboxes of {self._ranks} ranks: give it larger cards, or make fewer or "
+                f"smaller communicators"
+            )
+        mailboxes, at = self._room
+        layout = mailboxes.layout
+        rounds = 1 if self._lane.whole else max(layout.slots, SEGMENT_BYTES // layout.slot_bytes)
+        segment_bytes = layout.slot_bytes * min(rounds, SEGMENT_ROUNDS_MAX)
+        peer = dest if role == SENDER else source
+        base = at + mailboxes.at(source, dest)
+        return peer, role, layout, base, segment_bytes, self._checked, self._lane.begin
