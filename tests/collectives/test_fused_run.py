@@ -117,6 +117,7 @@ def test_one_rank_multiplies_alone() -> None:
     assert launch(one_rank, ranks=1, topology="laptop") == [True]
 
 
+@pytest.mark.deep
 def test_streams_that_have_nothing_to_do_may_wait_for_the_models_time() -> None:
     """For longer than the engine sleeps without looking after its peers."""
     assert launch(one_rank, ranks=1, topology="laptop", memory=MemorySpec("shm"), pace=Pace(2e4)) == [True]

@@ -157,6 +157,7 @@ SAME = [
 ]
 
 
+@pytest.mark.deep(rows=lambda faults: faults.faults[0].kind == "kill")  # which a deadline ends, as skip_doorbell
 @pytest.mark.parametrize("faults", SAME, ids=lambda faults: faults.faults[0].kind)
 def test_the_native_engine_ends_as_the_reference_engine_does(faults: Script) -> None:
     """The rank at which the fault happens ends the same way, with the same words; and so does the whole."""

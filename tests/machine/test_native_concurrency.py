@@ -130,12 +130,13 @@ def mixed_calls(comm: Communicator, count: int, seed: int) -> int:
     return right
 
 
-@pytest.mark.deep(rows=lambda how, ranks: (how, ranks) == ("processes", 4))
+@pytest.mark.deep(rows=lambda how, ranks, calls: calls > 100 or (how, ranks) == ("processes", 4))
 @pytest.mark.each_value_once
+@pytest.mark.parametrize("calls", [100, 300])
 @pytest.mark.parametrize("memory", MEMORIES)
 @pytest.mark.parametrize(("how", "ranks"), [("threads", 2), ("threads", 5), ("processes", 2), ("processes", 4)])
-def test_every_result_is_right(how: str, ranks: int, memory: str) -> None:
-    count = 300 // ranks  # ranks share hosts where there are more than 2
+def test_every_result_is_right(how: str, ranks: int, memory: str, calls: int) -> None:
+    count = calls // ranks  # ranks share hosts where there are more than 2
     program = partial(mixed_calls, count=count, seed=ranks)
     assert together(program, ranks, how=how, memory=MEMORIES[memory]) == [count] * ranks
 

@@ -315,16 +315,17 @@ def bench(*arguments: str) -> Any:
 TINY = ("--peers", "none", "--alternations", "1", "-b", "8", "-e", "16")
 
 
-def test_a_tiny_run_without_peers_has_all_rows_in_json(tmp_path: Path) -> None:
-    done = bench("all_reduce", "broadcast", *TINY, "--json", str(tmp_path / "b.json"))
+@pytest.mark.parametrize("names", [("broadcast",), pytest.param(("all_reduce", "broadcast"), marks=pytest.mark.deep)])
+def test_a_tiny_run_without_peers_has_all_rows_in_json(tmp_path: Path, names: tuple[str, ...]) -> None:
+    done = bench(*names, *TINY, "--json", str(tmp_path / "b.json"))
     assert done.exit_code == 0, done.output
-    assert "8 rows, 0 wrong" in done.output
+    assert f"{4 * len(names)} rows, 0 wrong" in done.output
     document = json.loads((tmp_path / "b.json").read_text())
     assert document["wrong"] == 0
     assert document["machine"]["copy_gbytes_per_s"] > 0
     rows = document["rows"]
     cells = [(row["collective"], row["bytes"], row["rewritten"]) for row in rows]
-    assert cells == [(c, n, r) for c in ("all_reduce", "broadcast") for n in (8, 16) for r in (False, True)]
+    assert cells == [(c, n, r) for c in names for n in (8, 16) for r in (False, True)]
     for row in rows:
         assert row["ranks"] == 2
         assert row["peers_us"] == {}
