@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from collectives.sweep.defaults import REGION_BYTES
 from cxlemu.errors import ArgumentError
@@ -143,6 +144,7 @@ def room_of(layout: Layout) -> int:
     return round_up(board_bytes(layout.ranks), ARENA_ALIGN_BYTES) + layout.extent_bytes
 
 
+@lru_cache(maxsize=64)  # many groups of equal sizes are made
 def group_room(
     largest_bytes: int,
     ranks: int,
@@ -186,6 +188,7 @@ def group_room(
             size = min(max(2 * size, ARENA_ALIGN_BYTES), largest_bytes - heap)
 
 
+@lru_cache(maxsize=64)
 def group_layout(
     room_bytes: int,
     ranks: int,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
@@ -422,18 +422,10 @@ class Verbs:
         for name, its in COLLECTIVES.items():
             if not hasattr(Verbs, name):
                 continue  # a collective that others have added, without a verb; or one whose ranks agree first
-            parameters = _parameters(getattr(type(self), name))
-            places = tuple(_PLACES[parameter] for parameter in parameters)
-            defaults: list[Any] = [name, None, None, "none", 0, ..., ...]
-            for place, parameter in zip(places, parameters.values(), strict=True):
-                defaults[place] = ... if parameter.default is parameter.empty else parameter.default
             verb = _native.Verb(
                 calls,
                 getattr(self, name),
-                tuple(map(sys.intern, parameters)),
-                sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters.values()),
-                places,
-                tuple(defaults),
+                *_shape_of(getattr(type(self), name)),
                 rank=self.rank,
                 replaces=its.replaces,
                 only_at_root=its.rooted_output,
@@ -461,11 +453,20 @@ class Verbs:
 
 
 @cache
-def _parameters(method: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters that C looks at, without ``self`` and timeout_s; looked at once for all communicators."""
+def _shape_of(method: Callable[..., Any]) -> tuple[tuple[str, ...], int, tuple[int, ...], tuple[Any, ...]]:
+    """Return a method's parameters that C looks at, without ``self`` and timeout_s: the same for all communicators.
+
+    They are: names; how many of them have a place; where each stands in `Verbs._calls`; the arguments of a call that
+    gives none.
+    """
     its = dict(list(inspect.signature(method).parameters.items())[1:])
     its.pop("timeout_s", None)
-    return its
+    places = tuple(_PLACES[parameter] for parameter in its)
+    defaults: list[Any] = [method.__name__, None, None, "none", 0, ..., ...]
+    for place, parameter in zip(places, its.values(), strict=True):
+        defaults[place] = ... if parameter.default is parameter.empty else parameter.default
+    count = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in its.values())
+    return tuple(map(sys.intern, its)), count, places, tuple(defaults)
 
 
 def _like(x: Array) -> Array:
