@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -17,6 +18,8 @@ def engines(**modules: str) -> type[click.Command]:
     """
 
     class Engines(click.Command):
+        engines: ClassVar[Mapping[str, str]] = modules
+
         def make_context(
             self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
         ) -> click.Context:
