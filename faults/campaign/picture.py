@@ -59,16 +59,23 @@ def svg(story: Story) -> str:
         f'role="img"><style>{_STYLE}</style>',
         *_definitions(story),
         f'<rect width="{width}" height="{height}" fill="#fff"/>',
-        _text(16, 26, story.line, "head"),
+        _text(16, 24, _title(story), "head"),
+        _text(16, 42, story.line, "small"),
         *_headings(story, bottom),
         *_bands(story),
-        *_bells(story),
         *(part for index, event in enumerate(story.events) for part in _event(story, index, event)),
+        *(part for index, event in enumerate(story.events) for part in _arrows(story, index, event)),
+        *_bells(story),
         *_ending(story, bottom),
         *_legend(story, bottom + 30),
         "</svg>",
     ]
     return "\n".join(parts)
+
+
+def _title(story: Story) -> str:
+    """Say what is seen."""
+    return next((f"{story.hosts[event.host]} {event.wrong}" for event in story.events if event.wrong), story.line)
 
 
 def _definitions(story: Story) -> Iterator[str]:
@@ -131,26 +138,34 @@ def _band(column: int, held: Held, top: int, bottom: int) -> Iterator[str]:
 
 
 def _bells(story: Story) -> Iterator[str]:
+    """From a signal to the wait that it ends, beside the boxes of both."""
     for signal, wait in story.signals:
-        start, end = story.events[signal].host, story.events[wait].host
-        side = 1 if end > start else -1
-        yield (
-            f'<path d="M{_x(start) + side * 8} {_y(signal) + 4}L{_x(end) - side * 8} {_y(wait)}" class="bell" '
-            f'marker-end="url(#bell)"/>'
-        )
+        rings, waits = story.events[signal], story.events[wait]
+        to_the_right = waits.host > rings.host
+        start = _box_end(rings) + 2 if to_the_right else _x(rings.host) - 8
+        end = _x(waits.host) - 8 if to_the_right else _box_end(waits) + 2
+        yield f'<path d="M{start} {_y(signal)}L{end} {_y(wait)}" class="bell" marker-end="url(#bell)"/>'
+
+
+def _lines(event: StoryEvent) -> list[str]:
+    return wrap(event.text, TEXT_CHARS)[:2] or [""]
+
+
+def _box_end(event: StoryEvent) -> int:
+    """Where an event's box ends on the right."""
+    return _x(event.host) + 14 + round(max(map(len, [*_lines(event), event.place])) * 7.3 + 14)
 
 
 def _event(story: Story, index: int, event: StoryEvent) -> Iterator[str]:
     x, y = _x(event.host), _y(index)
-    yield from _arrows(story, index, event)
     if event.left_out:
         yield from _gap(story, event.left_out, y - ROW // 2 - 1)
     yield _text(LEFT - 8, y + 4, str(index + 1), "small", anchor="end")
     style = "wrong" if event.wrong else "nature" if event.place == "nature" else "box"
-    lines = wrap(event.text, TEXT_CHARS)[:2] or [""]
-    width = max(map(len, [*lines, event.place])) * 7.3 + 14
+    lines = _lines(event)
     height = 16 + 14 * len(lines)
-    yield f'<rect x="{x + 14}" y="{y - 17}" width="{width:.0f}" height="{height}" rx="4" class="{style}"/>'
+    width = _box_end(event) - x - 14
+    yield f'<rect x="{x + 14}" y="{y - 17}" width="{width}" height="{height}" rx="4" class="{style}"/>'
     for number, line in enumerate(lines):
         yield _text(x + 21, y - 4 + 13 * number, line, "red" if event.wrong else "")
     yield _text(x + 21, y - 4 + 13 * len(lines), event.place, "small")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from itertools import combinations, product
 from pathlib import Path
 from xml.etree import ElementTree
@@ -166,31 +167,58 @@ def test_facts_are_json() -> None:
 # --- the picture -----------------------------------------------------------------------------------------------------
 
 
+def drawn(name: str) -> tuple[Topology, ElementTree.Element]:
+    topology = machine(KINDS[name], hosts=30) if name in KINDS else Topology.load(name)
+    return topology, ElementTree.fromstring(topology_svg(topology))
+
+
 @pytest.mark.parametrize("name", [*KINDS, "mixed-2x4", "racks-2x72", "titan2-6xcz120", "thousand-hosts"])
 def test_every_switch_and_every_trunk_is_in_the_picture_once(name: str) -> None:
-    topology = machine(KINDS[name], hosts=30) if name in KINDS else Topology.load(name)
-    root = ElementTree.fromstring(topology_svg(topology))
-    titles = [title.text or "" for title in root.iter(f"{SVG}title")]
-    shorts = [switch.name.partition("-")[2] or switch.name for switch in topology.expanded.switches]
-    assert sorted(title.split()[0] for title in titles) == sorted(shorts)
+    topology, root = drawn(name)
+    boxes = [rect for rect in root.iter(f"{SVG}rect") if rect.get("class") == "switch"]
+    titles = [(rect.findtext(f"{SVG}title") or "").split()[0] for rect in boxes]
+    counts = Counter(switch.name.partition("-")[2] or switch.name for switch in topology.expanded.switches)
+    shorts = [(its.partition("-")[2] or its, its) for its in (switch.name for switch in topology.expanded.switches)]
+    assert sorted(titles) == sorted(
+        full if counts[short] > 1 and "domain" in short else short for short, full in shorts
+    )
     names = {switch.name for switch in topology.expanded.switches}
     trunks = [link for link in topology.expanded.links if names.issuperset(link.ends)]
-    assert len(list(root.iter(f"{SVG}path"))) == len(trunks)
+    assert sum(path.get("class") == "trunk" for path in root.iter(f"{SVG}path")) == len(trunks)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_switches_lie_beside_each_other_on_the_picture(kind: str) -> None:
-    root = ElementTree.fromstring(topology_svg(machine(KINDS[kind], hosts=30)))
-    boxes = [
-        [float(rect.get(key, "nan")) for key in ("x", "y", "width", "height")]
-        for rect in root.iter(f"{SVG}rect")
-        if rect.get("x")
-    ]
-    assert len(boxes) >= 6
-    for (x, y, width, height), (x2, y2, width2, height2) in combinations(boxes, 2):
-        assert x + width <= x2 or x2 + width2 <= x or y + height <= y2 or y2 + height2 <= y
-    right = float(root.get("width", "nan"))
-    assert all(x >= 0 and x + width <= right for x, _, width, _ in boxes)
+@pytest.mark.parametrize("name", shipped_configs())
+def test_every_host_and_every_card_is_in_the_picture(name: str) -> None:
+    topology, root = drawn(name)
+    words = " ".join("".join(its.itertext()) for kind in ("title", "text") for its in root.iter(f"{SVG}{kind}"))
+    found: dict[str, set[int]] = {"host": set(), "rank": set(), "card": set()}
+    for kind, first, last in re.findall(r"\b(host|rank|card)(\d+)(?:-(\d+))?", words):
+        found[kind].update(range(int(first), int(last or first) + 1))
+    of_ranks = any("ranks" in link.ends for link in topology.links)
+    linked = of_ranks or any(end.startswith("host") for link in topology.expanded.links for end in link.ends)
+    assert linked and found["rank" if of_ranks else "host"] >= {
+        *range(topology.place_count if of_ranks else topology.host_count)
+    }
+    cards = {card for numbers, its in topology.card_groups() if its.owner is None for card in numbers}
+    assert found["card"] >= cards
+
+
+@pytest.mark.parametrize("name", [*KINDS, *shipped_configs()])
+def test_no_box_of_the_picture_lies_on_another_and_no_word_is_wider_than_its_box(name: str) -> None:
+    _, root = drawn(name)
+    for part in root.iter(f"{SVG}g"):
+        boxes = [
+            tuple(float(rect.get(key, "nan")) for key in ("x", "y", "width", "height"))
+            for rect in part.findall(f"{SVG}rect")
+        ]
+        for (x, y, width, height), (x2, y2, width2, height2) in combinations(boxes, 2):
+            assert x + width <= x2 or x2 + width2 <= x or y + height <= y2 or y2 + height2 <= y
+        assert all(x >= 0 and x + width <= 1200 for x, _, width, _ in boxes)
+        for text in part.findall(f"{SVG}text"):
+            if text.get("class") in ("name", "small"):
+                at = float(text.get("x", "nan")), float(text.get("y", "nan")) - 4
+                (width,) = [w for x, y, w, h in boxes if x <= at[0] <= x + w and y <= at[1] <= y + h]
+                assert len(text.text or "") * (6.8 if text.get("class") == "name" else 5.5) <= width + 8
 
 
 def test_the_picture_goes_to_a_file_and_text_is_escaped(tmp_path: Path) -> None:
