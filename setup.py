@@ -43,6 +43,7 @@ setup(
             "faults.prove._pass",
             "faults/prove/native",
             sources=(f"{MACHINE}/check.c", f"{MACHINE}/address.c"),  # the rules of plans are those of the machine
+            flags=("-DMAX_STREAMS=8",),  # a device's plan has a queue beside each stream
             include=(MACHINE,),
         ),
         # No Python in it: programs load it, and it is named as an extension to be built and installed as one.

@@ -14,7 +14,9 @@
 #define EPOCH_BITS 47 /* of a call's first epoch: whatever its records add, a doorbell's word holds it beside the tag */
 /* No call begins at this epoch or later: an hour of one round every 64 ns before the words of doorbells are full. */
 #define EPOCHS_END (((int64_t)1 << EPOCH_BITS) - ((int64_t)1 << 36))
+#ifndef MAX_STREAMS
 #define MAX_STREAMS 4
+#endif
 #define MAX_BUFFERS 4
 #define MAX_CARDS 256
 #define SMALL_WORK_BYTES 8192

@@ -268,8 +268,10 @@ def fill_inputs(arrays: Sequence[Bytes], given: Bytes) -> None:
     """Copy inputs into a rank's arrays.
 
     Args:
-        arrays: Input, output, scratch, and those that follow, which are inputs again.
+        arrays: Input, output, scratch, and those that follow, which are inputs again as far as there are bytes.
         given: The bytes of all inputs, one after another.
     """
     for array in (arrays[0], *arrays[3:]):
+        if not given.size:
+            return
         array[:], given = given[: array.nbytes], given[array.nbytes :]
