@@ -22,6 +22,7 @@
         │   ├── LinkDownError        ... a host that reaches the pool no more
         │   ├── IntegrityError       ... bytes that arrived are not those that were sent
         │   └── CutOffError          ... no way is left from a host to memory that it needs
+        ├── DeviceError            an accelerator, its driver or its memory failed
         ├── RevokedError           the communicator was given up, by this rank or by another one
         ├── ExcludedError          the others went on without this rank, which they took for dead
         ├── MismatchError          ranks called different collectives or with different arguments
@@ -192,6 +193,10 @@ class CutOffError(FaultError):
 
     def __reduce__(self) -> tuple[Callable[..., FaultError], tuple[int, ...]]:
         return partial(type(self), why=self.why, reported_by=self.reported_by), self.where
+
+
+class DeviceError(RunError):
+    """An accelerator, its driver or its memory failed, or cannot do what is asked; the message says what it said."""
 
 
 class MismatchError(RunError):

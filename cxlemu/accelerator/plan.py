@@ -81,7 +81,7 @@ class _Step:
     layout: Layout = field(repr=False)
 
     def _ranges(self, operands: Iterator[Operand]) -> list[Range]:
-        found = []
+        found: list[Range] = []
         for operand in operands:
             if operand.kind == Kind.REGION:
                 found += self._lines(operand)
@@ -98,9 +98,7 @@ class _Step:
         return -1 - space, at, at + self.instruction.nbytes
 
     def _lines(self, operand: Operand) -> Iterator[Range]:
-        for card, offset, nbytes in accesses.pool_extents(
-            self.frame, self.layout, 0, operand, self.instruction.nbytes
-        ):
+        for card, offset, nbytes in accesses.pool_extents(self.frame, self.layout, 0, operand, self.instruction.nbytes):
             yield card, offset // LINE_BYTES, -(-(offset + nbytes) // LINE_BYTES)
 
     @cached_property
@@ -125,9 +123,7 @@ class _Step:
 
     def conflicts(self, other: _Step) -> bool:
         """Whether one of the two stores bytes that the other touches."""
-        return (
-            _meet(self.stores, other.stores) or _meet(self.stores, other.loads) or _meet(self.loads, other.stores)
-        )
+        return _meet(self.stores, other.stores) or _meet(self.stores, other.loads) or _meet(self.loads, other.stores)
 
 
 def _meet(some: Sequence[Range], others: Sequence[Range]) -> bool:

@@ -3,7 +3,7 @@
 The reference engine decides what moves where; its mover decides how, and by whose stores. A rank's buffers are all of
 one kind: NumPy arrays on the host, or memory of a device that nothing but the device's mover touches. A new kind is one
 class with the methods of `Mover`, given to the engine: ``ReferenceEngine(memory, mover=MyMover())``. The native engine
-moves the host's buffers alone.
+moves the host's buffers alone. Devices that work in queues, late, run plans of their own: see ``cxlemu.accelerator``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,124 @@
+"""The interface of a device: memory, queues that work in order and late, events, copies to and from the pool, folds.
+
+`cxlemu.accelerator.runner` runs plans through it; all that a kind of device adds is one class with these methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from cxlemu.engines.mover import BufferPart
+from cxlemu.errors import ArgumentError
+from cxlemu.memory.protocol import Bytes, HostMemory
+from cxlemu.plan import RedOp
+from cxlemu.plan.address import StridedRun
+
+Queue = Any  # of the device's kind; only the device looks inside
+Event = Any
+
+
+@dataclass(frozen=True)
+class DeviceBuffer:
+    """Memory of a device. Nothing but the device touches it.
+
+    Attributes:
+        address: Where it begins, as the device counts.
+        nbytes: Its length.
+        owner: What keeps the memory, which only the device looks into.
+    """
+
+    address: int
+    nbytes: int
+    owner: Any
+
+    def part(self, at: int, nbytes: int) -> DeviceBuffer:
+        """Return the ``nbytes`` bytes from ``at`` on.
+
+        Raises:
+            ArgumentError: They are not all inside.
+        """
+        if at < 0 or nbytes < 0 or at + nbytes > self.nbytes:
+            raise ArgumentError(f"a buffer of {self.nbytes} bytes on a device has no {nbytes} bytes at {at}")
+        return replace(self, address=self.address + at, nbytes=nbytes)
+
+
+class ComputeDevice(Protocol):
+    """A device of one rank.
+
+    A queue does its work in order, each piece at some time after it was queued, and reads sources at that time. Two
+    queues know nothing of each other but by events. Parts are of DeviceBuffers, or of pinned arrays of the host.
+    """
+
+    @property
+    def name(self) -> str:
+        """What reports call the device."""
+
+    def allocate(self, nbytes: int) -> DeviceBuffer:
+        """Allocate memory of the device, of any value."""
+
+    def pinned(self, nbytes: int) -> Bytes:
+        """Allocate memory of the host, 1-D uint8, which the device reaches."""
+
+    def register(self, cards: Sequence[Bytes]) -> None:
+        """Make the pool's cards, as this host maps them, reachable for the device.
+
+        Raises:
+            DeviceError: They cannot be registered, and why.
+        """
+
+    def queue(self) -> Queue:
+        """Make a queue."""
+
+    def publish(
+        self, queue: Queue, memory: HostMemory, run: StridedRun, source: BufferPart, *, non_temporal: bool
+    ) -> None:
+        """Queue a copy to the pool.
+
+        Args:
+            queue: Does the copy.
+            memory: The rank's view of the pool, for a device that reaches it no other way.
+            run: Which bytes of ``source`` lie where on which card.
+            source: The whole transfer, of which the run is a part.
+            non_temporal: Past the host's cache, whatever the device's way is.
+        """
+
+    def retrieve(self, queue: Queue, memory: HostMemory, run: StridedRun, target: BufferPart) -> None:
+        """Queue a copy from the pool; arguments as of `publish`."""
+
+    def copy(self, queue: Queue, target: BufferPart, source: BufferPart) -> None:
+        """Queue a copy within the device, or between it and pinned memory."""
+
+    def fold(
+        self,
+        queue: Queue,
+        target: BufferPart,
+        dtype: int,
+        redop: RedOp,
+        sources: Sequence[BufferPart],
+        divisor: int,
+    ) -> None:
+        """Queue a fold, as `cxlemu.plan.reduction.fold` defines it, bit by bit."""
+
+    def record(self, queue: Queue) -> Event:
+        """Return an event that happens when all that was queued before has been done."""
+
+    def wait(self, queue: Queue, event: Event) -> None:
+        """Let what is queued from now on wait for an event that was recorded already."""
+
+    def happened(self, event: Event) -> bool:
+        """Look whether an event has happened; does not wait.
+
+        Raises:
+            DeviceError: Work that was queued failed.
+        """
+
+    def synchronize(self, queue: Queue) -> None:
+        """Wait until all that was queued has been done. Raises as `happened`."""
+
+    def read(self, part: BufferPart) -> Bytes:
+        """Return a copy of a part's bytes, for the host; waits for nothing that is queued."""
+
+    def write(self, part: BufferPart, data: Bytes) -> None:
+        """Store bytes of the host in a part; waits for nothing that is queued."""

@@ -1,0 +1,205 @@
+"""Plans for arrays on a device: proved, bit-equal on fakes, and no event or fence in them may be left out.
+
+The adversary is threefold: seeds choose which rank and stream steps, when each device does what it queued, and what
+nature does to caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import pytest
+
+from collectives import fused
+from collectives.algorithms import catalog
+from collectives.contracts import COLLECTIVES
+from cxlemu.accelerator.fake import DmaWrites
+from cxlemu.accelerator.plan import BOUNCE, QUEUE, device_plan, is_queue
+from cxlemu.errors import ArgumentError, DeadlineError, MismatchError
+from cxlemu.memory import AdversaryRates, MemorySpec
+from cxlemu.memory.protocol import Bytes
+from cxlemu.plan import DTYPE_NAMES, DTYPES, Call, Layout, Op, Plan
+from cxlemu.plan.reduction import reductions
+from cxlemu.plan.rules import check, findings
+from faults.lockstep.counterexample import CallSequence
+from faults.lockstep.lockstep import Lockstep
+from faults.lockstep.zero_copy_calls import lent_if_zero_copy, with_heap
+from faults.mutate.cases import MutationCase, plan_of, sequence, shipped
+from faults.mutate.mutants import apply, mutants
+from faults.mutate.trial import Fate, Trial
+from faults.prove import prove_calls
+from faults.verdict import Verdict
+from tests.helpers.device_world import DeviceWorld
+
+WILD = AdversaryRates(evict=0.3, prefetch=0.3, land=0.3)
+ON_HOST = (Op.FLUSH, Op.FENCE, Op.INVALIDATE, Op.SIGNAL, Op.SIGNAL_DATA, Op.WAIT, Op.WAIT_DATA, Op.WAIT_ALL)
+DELETED = (Op.AWAIT, Op.FLUSH, Op.FENCE, Op.INVALIDATE)  # a RECORD that is left out breaks the rule "recorded"
+SEEDS = 60
+WAYS: tuple[DmaWrites, ...] = ("cache", "memory")
+
+CASES = [case for ranks in (2, 3) for case in shipped(ranks) if case.collective not in fused.KINDS]
+PLAIN = [case for case in CASES if case.ranks == 2 and case.cluster == 1]
+FEW = [
+    MutationCase("all_gather", "all", 2),
+    MutationCase("all_reduce", "staged", 2, in_place=True),
+    MutationCase("all_reduce", "line", 2),
+    MutationCase("barrier", "line", 2),
+]
+
+
+class Asked(NamedTuple):
+    """Calls amidst which a plan is looked at, and what all ranks get."""
+
+    plans: list[Plan]
+    inputs: list[list[Bytes]]
+    outputs: list[list[Bytes]]
+
+    @classmethod
+    def of(cls, plans: list[Plan]) -> Asked:
+        """The reference engine runs the host's plans."""
+        inputs = CallSequence.of(plans).inputs
+        return cls(plans, inputs, Lockstep(plans[0].layout).calls(list(zip(plans, inputs, strict=True))))
+
+    def on_devices(self, plans: Sequence[Plan], world: DeviceWorld) -> bool:
+        """Whether devices get the same bits."""
+        got = world.calls(list(zip(plans, self.inputs, strict=True)))
+        return [[out.tobytes() for out in call] for call in got] == [
+            [out.tobytes() for out in call] for call in self.outputs
+        ]
+
+
+@pytest.mark.deep(rows=lambda ranks: ranks > 3)
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5])
+def test_all_shipped_plans_are_right_on_devices(ranks: int) -> None:
+    count = 0
+    for case in shipped(ranks):
+        if case.collective in fused.KINDS:
+            continue
+        plan = device_plan(plan_of(case))
+        check(plan)
+        proof = prove_calls(sequence(case, plan, 0))
+        assert proof.verdict is Verdict.OK, f"{case}: {proof.reason}"
+        count += 1
+    assert count > 100
+
+
+@pytest.mark.deep(rows=lambda case: case not in FEW)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_devices_get_the_bits_of_the_reference(case: MutationCase) -> None:
+    plan = plan_of(case)
+    asked = Asked.of([plan] * (plan.layout.slots + 2))
+    plans = [device_plan(plan)] * len(asked.plans)
+    for seed in range(4):
+        for spec in (MemorySpec(), MemorySpec(seed=seed, rates=WILD), MemorySpec("shm")):
+            for dma_writes in WAYS:
+                world = DeviceWorld(plan.layout, seed, memory=spec, dma_writes=dma_writes)
+                assert asked.on_devices(plans, world), f"{case}, seed {seed}, {spec}, {dma_writes}"
+
+
+REDUCING = {name: contract.ops for name, contract in COLLECTIVES.items() if contract.reduces}
+
+
+@pytest.mark.each_value_once
+@pytest.mark.parametrize(
+    ("collective", "dtype", "redop"),
+    [(name, *each) for name, ops in REDUCING.items() for each in reductions(DTYPE_NAMES, ops)],
+)
+def test_devices_fold_every_dtype_and_op_to_the_bits_of_the_reference(collective: str, dtype: str, redop: str) -> None:
+    ranks, count = 3, 37
+    layout = with_heap(Layout(ranks, 2, 2, slot_card_bytes=8192, doorbells_per_rank=16, interleave_bytes=128))
+    for variant in catalog.variants(collective):
+        its = catalog.recipe(collective, variant)
+        nbytes = (count if not its.spec.in_lines else 3) * DTYPES[dtype].itemsize
+        call = Call(collective, variant, ranks, nbytes, dtype, redop, root=1 if COLLECTIVES[collective].rooted else 0)
+        plan = catalog.build(its, layout, lent_if_zero_copy(call))
+        asked = Asked.of([plan] * 2)
+        for dma_writes in WAYS:
+            world = DeviceWorld(layout, ranks, memory=MemorySpec(seed=1, rates=WILD), dma_writes=dma_writes)
+            assert asked.on_devices([device_plan(plan)] * 2, world), f"{call}, {dma_writes}"
+
+
+def shown(asked: Asked, plans: Sequence[Plan], seeds: range) -> bool:
+    """Whether some seed shows that calls are wrong on devices."""
+    for seed in seeds:
+        spec = MemorySpec() if seed % 2 else MemorySpec(seed=seed, rates=WILD)
+        try:
+            if not asked.on_devices(plans, DeviceWorld(plans[0].layout, seed, memory=spec)):
+                return True
+        except (DeadlineError, MismatchError):
+            return True
+    return False
+
+
+def deletions(case: MutationCase) -> Iterator[tuple[str, Op, list[Plan], Asked]]:
+    """Every plan that lacks one of the instructions, amidst calls; those that break a rule are found already."""
+    plan = plan_of(case)
+    lowered = device_plan(plan)
+    calls: dict[int, Asked] = {}
+    others: dict[int, Plan] = {}
+    for mutant in mutants(lowered):
+        op = lowered.part(mutant.rank).streams[mutant.stream].instructions[mutant.at].op
+        if mutant.operator != "delete" or op not in (*DELETED, Op.RECORD):
+            continue
+        mutated = apply(lowered, mutant)
+        if next(findings(mutated), None) is not None:
+            continue
+        if mutant.rank not in calls:
+            calls[mutant.rank] = Asked.of(sequence(case, plan, mutant.rank))
+        asked = calls[mutant.rank]
+        for host in asked.plans:
+            others.setdefault(id(host), device_plan(host))
+        yield str(mutant), op, [mutated if host is plan else others[id(host)] for host in asked.plans], asked
+
+
+@pytest.mark.deep(rows=lambda case: case not in FEW[:1])
+@pytest.mark.parametrize("case", PLAIN, ids=str)
+def test_every_deletion_of_an_event_or_fence_is_found(case: MutationCase) -> None:
+    """By wrong bits, a deadlock or a mismatch on some seed; else by proof; else it is proved to change nothing.
+
+    An AWAIT between two of the host's streams may be left that a plan needs no more once its copies are in queues: the
+    plan had the order, and only whoever wrote it knows what for.
+    """
+    trial = Trial(case)
+    trial.plan = device_plan(trial.plan)
+    by_bits = by_proof = 0
+    for text, op, plans, asked in deletions(case):
+        assert op != Op.RECORD, f"{case}: {text} breaks no rule"
+        if shown(asked, plans, range(SEEDS)):
+            by_bits += 1
+        elif prove_calls(plans).verdict is not Verdict.OK:
+            by_proof += 1
+        else:
+            mutant = next(m for m in mutants(trial.plan) if str(m) == text)
+            stream = trial.plan.part(mutant.rank).streams[mutant.stream]
+            assert op == Op.AWAIT and not is_queue(stream), f"{case}: {text} is found by nothing"
+            assert trial.judge(mutant).fate in (Fate.EQUIVALENT, Fate.CONFIRMED, Fate.INDEBTED), f"{case}: {text}"
+    assert by_bits > 3 * by_proof
+
+
+def test_what_moves_bytes_is_queued_and_what_orders_memory_is_not() -> None:
+    part = device_plan(plan_of(MutationCase("all_reduce", "staged", 2))).part(0)
+    assert [stream.name for stream in part.streams] == ["publish", "retrieve", "publish" + QUEUE, "retrieve" + QUEUE]
+    assert part.buffers[-1].name == BOUNCE
+    for stream in part.streams:
+        for i in stream.instructions:
+            assert i.op in (Op.RECORD, Op.AWAIT) or is_queue(stream) != (i.op in ON_HOST)
+
+
+def test_a_device_is_deterministic_in_a_world_and_seeds_differ() -> None:
+    plan = plan_of(MutationCase("all_reduce", "staged", 2))
+    asked = Asked.of([plan] * 3)
+
+    def moves(seed: int) -> list[tuple[int, int]]:
+        world = DeviceWorld(plan.layout, seed, memory=MemorySpec(seed=seed, rates=WILD))
+        assert asked.on_devices([device_plan(plan)] * 3, world)
+        return [(device.moves, device.forced) for device in world.devices]
+
+    assert moves(3) == moves(3)
+    assert len({tuple(moves(seed)) for seed in range(8)}) > 1
+
+
+def test_a_kernel_of_the_host_is_refused_with_a_sentence() -> None:
+    case = next(case for case in shipped(2) if case.collective in fused.KINDS)
+    with pytest.raises(ArgumentError, match="COMPUTE"):
+        _ = device_plan(plan_of(case)).parts
