@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from cxlemu.cli.output import check_output, write_output
@@ -16,6 +17,8 @@ from cxlemu.units import format_bytes
 
 # Colours of Okabe and Ito, which also colour-blind people tell apart; what is published is black.
 VERMILION, BLUE, GREEN, PINK, ORANGE, SKY = "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
+LETTERS_PER_INCH = 13  # of a line of 8 points
+SYMBOL_LETTERS = 7  # what a legend's symbol and the space around it take
 COLOURS = (VERMILION, BLUE, GREEN, PINK, ORANGE, SKY, "#f0e442", "0.4")
 
 # suffix: what would differ from one run to the next, left out
@@ -106,7 +109,7 @@ def panels(
 
     figure = Figure(figsize=inches, layout=ConstrainedLayoutEngine(w_pad=0.09, h_pad=0.09))  # inches around each panel
     if title:
-        figure.suptitle(title, fontsize=11)
+        figure.suptitle(fill(title, round(inches[0] * LETTERS_PER_INCH * 8 / 11)), fontsize=11)
     grid = figure.subplots(rows, columns, squeeze=False, sharex="x" in share, sharey="y" in share)
     return figure, list(grid.flat)
 
@@ -122,8 +125,10 @@ def legend(figure: Any, columns: int = 5) -> None:
     for panel in figure.axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    place = "outside lower center"
-    figure.legend(entries.values(), entries, loc=place, ncols=min(columns, len(entries)), frameon=False, fontsize=8)
+    widest = max(map(len, entries), default=0) + SYMBOL_LETTERS
+    fitting = max(round(figure.get_figwidth() * LETTERS_PER_INCH) // widest, 1)
+    columns = min(columns, len(entries), fitting)
+    figure.legend(entries.values(), entries, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
 
 
 def powers_axis(panel: Any, ticks: Sequence[float], label: Callable[[Any], str] = "{:g}".format) -> None:
