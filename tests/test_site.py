@@ -58,6 +58,33 @@ def test_a_sequence_is_drawn_and_what_cannot_be_drawn_is_refused() -> None:
         sequence.picture(source + "    Note over A: z")
 
 
+def test_every_yaml_key_says_what_it_is() -> None:
+    key_pages = page_maker("key_pages")
+    pages = key_pages.pages()
+    for name, (_, _, whole) in key_pages.FILES.items():
+        for model in key_pages.below(whole):
+            for key, field in model.model_fields.items():
+                row = key_pages.row(model, key, field)
+                assert row in pages[name]
+                *_, unit, default, meaning, _ = (cell.strip() for cell in row.split(" |"))
+                assert meaning, f"{model.__name__}.{key} needs a description"
+                assert unit or not re.search(r"_(ns|per_s|bytes|usd|watts)$", key), f"{model.__name__}.{key}"
+                assert (default == "**required**") == field.is_required()
+
+
+def test_rows_of_yaml_keys_say_type_bounds_unit_and_default() -> None:
+    pages = page_maker("key_pages").pages()
+    row = "| `card_bytes` | size, > 0, ≤ 2^60 | bytes | **required** | memory really backing each card"
+    assert row in pages["topology"]
+    assert "| `routing` | `first` or `spread` |  | `first` | which of several" in pages["topology"]
+    assert "| `seed` | whole number, ≥ 0, < 10^18 |  | `0` | of everything" in pages["faults"]
+    assert (
+        "| `stall` |" in pages["faults"]
+        and "| `sizes` | list of size (≥ 0, ≤ 2^26), at least 1, at most 100 | bytes | `[600]`" in pages["campaign"]
+    )
+    assert "| `hosts` | a mapping | **required** |" in pages["litmus"] and "| `load WORD REGISTER` |" in pages["litmus"]
+
+
 @pytest.mark.deep
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     for module in ("mkdocs", "material", "mkdocstrings_handlers.python"):
@@ -71,6 +98,9 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     fetched = re.compile(r'(?:src|<link[^>]+href|url\()\s*=?\s*"?(?:https?:)?//')
     for file in [*site.rglob("*.html"), *site.rglob("*.css")]:
         assert not fetched.search(re.sub(r"<pre>.*?</pre>", "", file.read_text(), flags=re.DOTALL)), file
+    for module in ("cxlemu.topology.model.Topology", "collectives.communicator.communicator.Communicator"):
+        package = module.rsplit(".", 2)[0]
+        assert f'id="{module}"' in (site / "reference" / "python" / f"{package}.html").read_text()
     commands = page_maker("command_pages")
     for name, command in commands.forms("cxlemu", commands.main):
         if name != "cxlemu":

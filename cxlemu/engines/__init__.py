@@ -40,7 +40,7 @@ class Engine(Protocol):
             DeadlineError: No stream progressed for ``deadline_s``.
             MismatchError: A peer called something else.
             FaultError: The pool's hardware fails.
-            Whatever ``watch`` and ``stops`` raise.
+            Exception: Whatever ``watch`` and ``stops`` raise.
         """
 
 

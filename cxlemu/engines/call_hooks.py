@@ -22,7 +22,7 @@ class CallHooks(Protocol):
         Raises:
             ArgumentError: The arguments do not fit; nothing was sent.
             RevokedError: The communicator was given up.
-            Whatever the call raises.
+            Exception: Whatever the call raises.
         """
 
     def resume(self, cookie: Any, epoch: int, tag: int, program: Any, status: int, obstacles: Obstacles, /) -> None:
@@ -37,7 +37,7 @@ class CallHooks(Protocol):
             obstacles: What each waiting stream waits for.
 
         Raises:
-            Whatever the call raises; the communicator is revoked then.
+            Exception: Whatever the call raises; the communicator is revoked then.
         """
 
     def run_in_turn(self, operation: Any, /) -> Any:
@@ -48,5 +48,5 @@ class CallHooks(Protocol):
 
         Raises:
             RevokedError: The communicator was given up.
-            Whatever the call raises.
+            Exception: Whatever the call raises.
         """

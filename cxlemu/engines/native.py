@@ -88,7 +88,7 @@ class NativeEngine:
             PlanError: A record would touch memory outside of buffers and slots.
             ArgumentError: A buffer is too small, or read-only though the part writes to it.
             MemoryError: There is no memory for the non-temporal stores of an emulated host.
-            Whatever `Engine.run` raises.
+            Exception: Whatever `Engine.run` raises.
         """
         program = self.program(running)
         try:
@@ -126,7 +126,7 @@ class NativeEngine:
 
         Raises:
             MemoryError: There is no memory for the non-temporal stores of an emulated host.
-            Whatever ``Engine.run`` raises.
+            Exception: Whatever ``Engine.run`` raises.
         """
         before: Obstacles = []
         since, overdue = 0.0, False

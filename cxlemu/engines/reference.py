@@ -262,7 +262,7 @@ class ReferenceEngine:
         Raises:
             DeadlineError: No stream progressed for ``deadline_s``.
             ArgumentError: A buffer is smaller than the plan needs.
-            Whatever `Engine.run` raises.
+            Exception: Whatever `Engine.run` raises.
         """
         r = running
         runner = Runner(
@@ -282,7 +282,7 @@ def run(runner: Runner, *, deadline_s: float, watch: Watch | None = None, clock:
 
     Raises:
         DeadlineError: No stream progressed for ``deadline_s``.
-        Whatever ``watch`` and the runner's steps raise.
+        Exception: Whatever ``watch`` and the runner's steps raise.
     """
     progress = clock.now()
     idle_rounds = 0

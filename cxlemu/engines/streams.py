@@ -171,7 +171,7 @@ class Streams(Running, ABC):
 
         Raises:
             IntegrityError: A checksum does not fit.
-            Whatever ``execute`` and ``stops`` raise.
+            Exception: Whatever ``execute`` and ``stops`` raise.
         """
         at = self.position[stream]
         if self.stops and self._stop(stream, at):

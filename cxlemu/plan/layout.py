@@ -97,7 +97,7 @@ class Layout:
     def doorbell_count(self) -> int:
         """The number of doorbells.
 
-        Their ids: published[rank][index] is ``rank * doorbells_per_rank + index``; then come done[rank].
+        Their ids: ``published[rank][index]`` is ``rank * doorbells_per_rank + index``; then come ``done[rank]``.
         """
         return self.published_count + self.ranks
 

@@ -23,7 +23,7 @@ def run(ctx: click.Context, token: str, algorithm: str | None, svg: Path | None,
 
     Raises:
         ArgumentError: The token's file cannot be read, or there is nothing to draw.
-        The errors of `faults.replay.replay.replay`.
+        Exception: Those of `faults.replay.replay.replay`.
     """
     if svg is not None:
         check_output("--svg", svg)

@@ -52,7 +52,7 @@ class When(Model):
 class Fault(Model):
     """One fault of a script. Its kind says which of the optional fields it needs, and which it may have."""
 
-    kind: str = Field(description="one of FAULTS")
+    kind: str = Field(description="what happens, such as poison or stall")
     rank: Annotated[int, Field(ge=0, le=65535)] = Field(description="the rank at whose instruction it happens")
     when: When = Field(description="call and instruction")
     card: Annotated[int, Field(ge=0, le=255)] | None = Field(

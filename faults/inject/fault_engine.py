@@ -63,7 +63,7 @@ class FaultEngine:
                 place.
 
         Raises:
-            The errors of `Engine.run`, and those of faults, such as `faults.inject.effects.Killed`.
+            Exception: Those of `Engine.run`, and those of faults, such as `faults.inject.effects.Killed`.
         """
         if not self.armed:
             self.inner.run(running, buffers, deadline_s=deadline_s, watch=watch, stops=stops)

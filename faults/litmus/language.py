@@ -31,23 +31,42 @@ from faults.machine.program import Do, MachineProgram, Step, Straight, Word
 
 RANKS_MAX, STEPS_MAX, WORDS_MAX, VALUE_MAX = 8, 40, 16, 1_000_000
 NAME = re.compile(r"(?!(and|or|not|in|is|if|else|lambda|await|for|None|True|False)$)[A-Za-z_][A-Za-z0-9_]{0,30}")
-KEYS = {"name": str, "doc": str, "lines": dict, "initial": dict, "hosts": dict, "allowed": list, "forbidden": list}
-KEYS["hangs"] = str
 
-# verb -> (what it does, what stands after it)
+KINDS: dict[type, str] = {str: "text", dict: "a mapping", list: "a list"}
+# key -> (its type, whether it must be there, what it says)
+KEYS: dict[str, tuple[type, bool, str]] = {
+    "name": (str, True, "the test's name"),
+    "doc": (str, False, "what it is about, for people"),
+    "lines": (dict, False, "line -> list of the words that share it; every other word has a line of its own"),
+    "initial": (dict, False, "word -> its value before the first step; 0 where absent"),
+    "hosts": (dict, True, "host -> list of its steps; or, for several ranks on a host, rank -> list of steps"),
+    "allowed": (list, False, "conditions, such as `B.r == 1 and x == 0`: some execution ends so"),
+    "forbidden": (list, False, "conditions: no execution ends so"),
+    "hangs": (str, False, "`allowed`: some execution never ends; `forbidden`, as where it is absent: none does"),
+}
+
+# verb -> (what it does, what stands after it, in words)
 VERBS = {
-    "store": (Do.STORE, ("word", "value")),
-    "store_nt": (Do.STORE_NT, ("word", "value")),
-    "flush": (Do.FLUSH, ("word",)),
-    "flush_keep": (Do.FLUSH_KEEP, ("word",)),
-    "fence": (Do.FENCE, ()),
-    "invalidate": (Do.INVALIDATE, ("word",)),
-    "load": (Do.LOAD, ("word", "register")),
-    "signal": (Do.SIGNAL, ("word", "value")),
-    "wait": (Do.WAIT, ("word", "value")),
-    "record": (Do.RECORD, ("event",)),
-    "await": (Do.AWAIT, ("event",)),
-    "crash": (Do.CRASH, ()),
+    "store": (Do.STORE, ("word", "value"), "write a word into the cache of the host"),
+    "store_nt": (
+        Do.STORE_NT,
+        ("word", "value"),
+        "write a word past the cache; it is in the pool after this rank's next fence at latest",
+    ),
+    "flush": (
+        Do.FLUSH,
+        ("word",),
+        "write back a word's line; it is in the pool, and out of the cache, after this rank's next fence at latest",
+    ),
+    "flush_keep": (Do.FLUSH_KEEP, ("word",), "the same, but the line may stay in the cache"),
+    "fence": (Do.FENCE, (), "wait until all that this rank posted is in the pool"),
+    "invalidate": (Do.INVALIDATE, ("word",), "drop a word's line from the cache, so that the next load fetches it"),
+    "load": (Do.LOAD, ("word", "register"), "read a word into a register"),
+    "signal": (Do.SIGNAL, ("word", "value"), "write a word and flush its line at once, as a doorbell is rung"),
+    "wait": (Do.WAIT, ("word", "value"), "invalidate and read a word until it is VALUE or more"),
+    "record": (Do.RECORD, ("event",), "an event that other ranks can await, by other means than the pool"),
+    "await": (Do.AWAIT, ("event",), "wait until the event was recorded"),
+    "crash": (Do.CRASH, (), "the host ends here, with all of its ranks and its cache"),
 }
 
 
@@ -137,11 +156,10 @@ class _Reader:
         for key, value in data.items():
             if key not in KEYS:
                 raise self.error((key,), f"is not a known key; write one of {', '.join(KEYS)}")
-            if not isinstance(value, KEYS[key]):
-                kind = {str: "text", dict: "a mapping", list: "a list"}[KEYS[key]]
-                raise self.error((key,), f"is {shown(value)} but should be {kind}")
-        for key in ("name", "hosts"):
-            if not data.get(key):
+            if not isinstance(value, KEYS[key][0]):
+                raise self.error((key,), f"is {shown(value)} but should be {KINDS[KEYS[key][0]]}")
+        for key, (_, required, _) in KEYS.items():
+            if required and not data.get(key):
                 raise self.error((key,), "is missing or empty")
         if data.get("hangs", "forbidden") not in {"allowed", "forbidden"}:
             raise self.error(("hangs",), f"is {shown(data['hangs'])} but should be allowed or forbidden")
@@ -197,7 +215,7 @@ class _Reader:
         verb, *rest = text.split() if isinstance(text, str) and text.strip() else [""]
         if verb not in VERBS:
             raise self.error(key, f"{shown(text)} is no step; its first word is one of {', '.join(VERBS)}")
-        do, takes = VERBS[verb]
+        do, takes, _ = VERBS[verb]
         if len(rest) != len(takes):
             raise self.error(key, f"{shown(text)} should be {' '.join((verb, *map(str.upper, takes)))}")
         given = dict(zip(takes, rest, strict=True))

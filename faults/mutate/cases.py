@@ -167,7 +167,7 @@ def own_cases(algorithm: str, ranks: Sequence[int]) -> Iterator[MutationCase]:
         ranks: Numbers of ranks; a saved plan has its own.
 
     Raises:
-        The errors of `load_algorithm`.
+        Exception: Those of `load_algorithm`.
     """
     own = load_algorithm(algorithm)
     if own.plan is not None:

@@ -54,7 +54,7 @@ def prove(
         The first proof that failed or ran out, else the last one; its instructions and seconds are those of all proofs.
 
     Raises:
-        The errors of `faults.prove.calls.prove_calls`.
+        Exception: Those of `faults.prove.calls.prove_calls`.
     """
     todo = [
         (calls, mapped)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import api_pages
 import command_pages
+import key_pages
 import out_links
 import sequence
 from mkdocs.config.defaults import MkDocsConfig
@@ -22,6 +24,14 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     _made.update({f"reference/commands/{name}.md": text for name, text in made.items()})
     names = ["index", *(name for name in made if name != "index")]
     reference.append({"All commands": [f"reference/commands/{name}.md" for name in names]})
+    files = key_pages.pages()
+    _made.update({f"reference/files/{name}.md": text for name, text in files.items()})
+    reference.append({"All YAML keys": [f"reference/files/{name}.md" for name in files]})
+    packages = api_pages.pages()
+    _made["reference/python/index.md"] = api_pages.index()
+    _made.update({f"reference/python/{name}.md": text for room in packages.values() for name, text in room.items()})
+    rooms = [{room: [f"reference/python/{name}.md" for name in made]} for room, made in packages.items()]
+    reference.append({"All of Python": ["reference/python/index.md", *rooms]})
     try:
         _hidden.update(out_links.pages())
     except FileNotFoundError as error:
@@ -40,6 +50,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Let links lead to pages of the site, and draw sequences."""
-    if page.file.src_uri in _hidden:
+    if page.file.src_uri in _hidden or page.file.src_uri in _made:
         return markdown
     return sequence.drawn(out_links.rewritten(markdown, page.file.src_uri))

@@ -1,0 +1,212 @@
+"""A page for every kind of YAML file: all keys with type, unit, default and meaning, from the models that read them."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BeforeValidator
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from cxlemu.topology.accelerator import Accelerator, Rates
+from cxlemu.topology.fields import Model
+from cxlemu.topology.parts import Parts
+from cxlemu.units import parse_bytes
+from faults.campaign.spec import Spec
+from faults.inject.fault import FAULTS
+from faults.inject.script import Script
+from faults.litmus import language
+from faults.torch.script import TrainingScript
+from studies.tiering.workloads import Workload
+from studies.training.language_model import LanguageModel
+
+FIGURES = """
+A figure may say how it came about: `latency_ns: {value: 214, source: "..."}`, or `fitted`, or `assumed`. With
+`hardware: NAME` a file takes figures from a hardware file, in `configs/hardware` or beside it: `like: ENTRY` in a
+mapping fills in what the entry has and the mapping has not.
+"""
+KINDS = "Kinds of faults, with the keys that each needs, those that it may have, and what a run then owes:"
+
+# page -> (title, what is said first, the model of the whole file)
+FILES: dict[str, tuple[str, str, type[Model]]] = {
+    "topology": ("Topologies", f"Read by `-c`; see [topologies](../../topologies.md).\n{FIGURES}", Parts),
+    "accelerator": ("Accelerators", f"Named by a topology's `accelerator`.\n{FIGURES}", Accelerator),
+    "faults": ("Fault scripts", "Read by `--faults`; see [faults](../../faults.md).", Script),
+    "training-faults": ("Fault scripts of training", "Read by `cxlemu torchrun --faults`.", TrainingScript),
+    "campaign": ("Campaigns", "Read by `cxlemu faults campaign`; see [campaigns](../../campaigns.md).", Spec),
+    "language-model": (
+        "Language models",
+        f"Read by `cxlemu simulate training`; see [training](../../training.md).\n{FIGURES}",
+        LanguageModel,
+    ),
+    "memory-workload": (
+        "Memory workloads",
+        f"Read by `cxlemu simulate memory`; see [tiers](../../tiers.md).\n{FIGURES}",
+        Workload,
+    ),
+}
+UNITS = {
+    "ns": "ns",
+    "gbytes_per_s": "GB/s",
+    "bytes": "bytes",
+    "tflop_per_s": "TFLOP/s",
+    "usd": "US dollars",
+    "watts": "W",
+    "seconds": "s",
+}
+PLAIN = {int: "whole number", float: "number", bool: "true or false", str: "text", Any: "anything"}
+
+
+def pages() -> dict[str, str]:
+    """Make the pages by name, and `index`."""
+    made = {"index": ""}
+    for name, (title, first, model) in FILES.items():
+        sections = "\n".join(section(each, whole=each is model) for each in below(model))
+        made[name] = f"# {title}\n\n{first}\n\n{sections}"
+    made["faults"] += faults()
+    made["litmus"] = litmus()
+    names = {**{name: title for name, (title, _, _) in FILES.items()}, "litmus": "Litmus tests"}
+    made["index"] = (
+        "# YAML files\n\nEvery key that a file may have. Others are refused, with file and line; so are aliases,\n"
+        "tags, keys that stand twice, and files of more than 256 KiB.\n\n"
+        + "\n".join(f"- [{title}]({name}.md)" for name, title in names.items())
+        + "\n\n1 GB/s is 10^9 bytes per second. A size is a number of bytes, or has a suffix, all powers\n"
+        "of 1024: `4K`, `128GiB`.\n"
+    )
+    return made
+
+
+def below(model: type[Model]) -> list[type[Model]]:
+    """List a model and all that its fields are made of, each once."""
+    found = [model]
+    for each in found:
+        for field in each.model_fields.values():
+            found += [other for other in models(field.annotation) if other not in found]
+    return found
+
+
+def models(annotation: Any) -> Iterator[type[Model]]:
+    """Yield the models in an annotation, however deep."""
+    if inspect.isclass(annotation) and issubclass(annotation, Model):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from models(inner)
+
+
+def section(model: type[Model], *, whole: bool) -> str:
+    """The keys of one mapping, as a table."""
+    heading = "" if whole else f"## {model.__name__} {{#{model.__name__}}}\n\n"
+    about = re.sub(r"``(.*?)``", r"`\1`", inspect.getdoc(model) or "")
+    about = "" if model is Parts else re.sub(r"\n\n(Args|Attributes):.*", "", about, flags=re.DOTALL) + "\n\n"
+    rows = [row(model, key, field) for key, field in model.model_fields.items()]
+    return (
+        f"{heading}{about}| key | type | unit | default | meaning |\n|---|---|---|---|---|\n" + "\n".join(rows) + "\n"
+    )
+
+
+def row(model: type[Model], key: str, field: FieldInfo) -> str:
+    """One key's row: its type with bounds, its unit, its default, what it means."""
+    kind, bounds, size = told(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation)
+    unit = (
+        "TFLOP/s"
+        if model is Rates
+        else "bytes"
+        if size
+        else next((unit for suffix, unit in UNITS.items() if re.search(f"(^|_){suffix}$", key)), "")
+    )
+    says = field.description or ""
+    if get_origin(field.annotation) is Literal and len(get_args(field.annotation)) == 1:
+        says = says or f"what makes it a {model.__name__}"
+    cells = f"`{key}`", ", ".join([kind, *bounds]), unit, default(field), says
+    return "| " + " | ".join(cell.replace("|", "&#124;") for cell in cells) + " |"
+
+
+def default(field: FieldInfo) -> str:
+    """What counts where the key is absent."""
+    if field.is_required():
+        return "**required**"
+    value = field.get_default(call_default_factory=True, validated_data={})
+    if value is None or value is PydanticUndefined:
+        return "none"
+    if isinstance(value, Model):
+        return "all absent"
+    if isinstance(value, tuple):
+        return f"`[{', '.join(map(str, value))}]`"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`" if value != "" else "empty"
+
+
+def told(annotation: Any) -> tuple[str, list[str], bool]:
+    """Say an annotation in words: the type, its bounds, and whether it is a size in bytes."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        kind, bounds, size = told(inner[0])
+        marks = [mark for each in inner[1:] for mark in (each.metadata if isinstance(each, FieldInfo) else [each])]
+        bounds += [words for mark in marks for words in bound(mark)]
+        if any(isinstance(mark, BeforeValidator) and mark.func is parse_bytes for mark in marks):
+            return "size", bounds, True
+        return kind, bounds, size
+    if origin in (Union, UnionType):
+        parts = [told(part) for part in inner if part is not NoneType]
+        return " or ".join(part[0] for part in parts), parts[0][1] if len(parts) == 1 else [], parts[0][2]
+    if origin is Literal:
+        return " or ".join(f"`{value}`" for value in inner), [], False
+    if origin is tuple:
+        kind, bounds, size = told(inner[0])
+        each = f" ({', '.join(bounds)})" if bounds else ""
+        return f"list of {kind}{each}", [], size
+    if inspect.isclass(annotation) and issubclass(annotation, Model):
+        return f"[{annotation.__name__}](#{annotation.__name__})", [], False
+    return PLAIN[annotation], [], False
+
+
+def bound(mark: Any) -> Iterator[str]:
+    """Yield what a mark of pydantic demands of a value, in words."""
+    for name, sign in {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}.items():
+        if (value := getattr(mark, name, None)) is not None:
+            yield f"{sign} {short(value)}"
+    for name, words in {"min_length": "at least", "max_length": "at most"}.items():
+        if value := getattr(mark, name, None):
+            yield f"{words} {value}"
+
+
+def short(value: float) -> str:
+    """A bound as people write it: 2^40, 10^9."""
+    if isinstance(value, int) and value > 1 << 16 and value.bit_count() == 1:
+        return f"2^{value.bit_length() - 1}"
+    if value >= 10**5 and str(int(value)).strip("0") == "1":
+        return f"10^{len(str(int(value))) - 1}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def faults() -> str:
+    """The kinds of faults, which say what keys a fault has."""
+    lines = [
+        "\n## Kinds of faults\n",
+        KINDS,
+        "",
+        "| kind | what happens | needs | may have | a run owes |",
+        "|---|---|---|---|---|",
+    ]
+    for name, kind in FAULTS.items():
+        needs, may = (", ".join(f"`{key}`" for key in keys) for keys in (kind.needs, kind.may))
+        where = " (emulated memory only)" if kind.emulated else ""
+        lines.append(f"| `{name}` | {kind.what}{where} | {needs} | {may} | {kind.requirement.value} |")
+    return "\n".join(lines) + "\n"
+
+
+def litmus() -> str:
+    """The keys of a litmus test and its steps, from the tables that its reader has."""
+    lines = ["# Litmus tests\n", "Read by `cxlemu litmus`; see [protocols](../../protocols.md#litmus-tests).\n"]
+    lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
+    for key, (kind, required, about) in language.KEYS.items():
+        lines.append(f"| `{key}` | {language.KINDS[kind]} | {'**required**' if required else 'none'} | {about} |")
+    most = language.RANKS_MAX, language.STEPS_MAX, language.WORDS_MAX, language.VALUE_MAX
+    lines.append("\nAt most {} ranks, {} steps of each, {} words; values from 0 to {}.\n".format(*most))
+    lines += ["## Steps\n", "| step | meaning |", "|---|---|"]
+    for verb, (_, takes, about) in language.VERBS.items():
+        lines.append(f"| `{' '.join([verb, *map(str.upper, takes)])}` | {about} |")
+    return "\n".join(lines) + "\n"
