@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -18,8 +18,7 @@ class Simulation:
         regions: Table,
         groups: Table,
         kernels: Table,
-        streams: list[Sequence[Table]],
-        events: list[int],
+        members: Iterable[tuple[Sequence[Table], int]] | int,  # (streams, events) of each, or a call that has the same
         /,
     ) -> int: ...
     def run(self, turns: Table, first_turn: Table, logs: bool, /) -> tuple[int, int, int, int, int]: ...

@@ -14,7 +14,7 @@ Builders for two levels, for inboxes and for products add their words to a Build
 """
 
 from collectives.builder.part import DONE_GROUP, INPUT, OUTPUT, SCRATCH, Event, Ints
-from collectives.builder.slots import Areas, Chunk
+from collectives.builder.slots import Areas, Chunk, RegionIds
 from collectives.builder.variant import AGGREGATE, ALL, LINE, NAIVE, STAGED, VARIANTS, ZERO_COPY, VariantSpec
 from collectives.builder.words import Builder
 
@@ -35,5 +35,6 @@ __all__ = [
     "Chunk",
     "Event",
     "Ints",
+    "RegionIds",
     "VariantSpec",
 ]

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from collectives import contracts
 from collectives.builder.part import SCRATCH, PartBuilder
-from collectives.builder.slots import Areas, Chunk, Loop, Operands, SlotCarrier, place
+from collectives.builder.slots import Areas, Chunk, Loop, Operands, RegionIds, SlotCarrier, place
 from collectives.builder.variant import VariantSpec
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
@@ -41,7 +41,11 @@ class LineCarrier(SlotCarrier):
         doorbells = self.doorbells_of(blocks + bells, "blocks and bells" if bells else "blocks")
         piece = round_down(doorbells * PAYLOAD_BYTES, DTYPES[self.b.call.dtype].itemsize)
         first_bell = blocks if bells else 0
-        return piece, piece, Areas({}, 0, doorbells, blocks=blocks, bells=bells or blocks, first_bell=first_bell)
+        return (
+            piece,
+            piece,
+            Areas(RegionIds(), 0, doorbells, blocks=blocks, bells=bells or blocks, first_bell=first_bell),
+        )
 
     def in_slot(self, block: int) -> bool:
         """Return False: nothing lies in the data of slots."""
@@ -102,10 +106,10 @@ class HeapCarrier(SlotCarrier):
         placed = min(loop.blocks, max(-(-size // nbytes) for _, size in inputs))
         piece = round_up(nbytes, LINE_BYTES)
         if placed == loop.blocks:
-            return piece, 0, Areas({}, 0, chunks, nbytes, placed, input_of)
+            return piece, 0, Areas(RegionIds(), 0, chunks, nbytes, placed, input_of)
         if heap.output is not None:
             outputs = [self._strip(w, heap.output, contracts.buffers(b.call, w)[1].nbytes) for w in writers]
-            return piece, 0, Areas({}, 0, chunks, nbytes, placed, input_of, self._table(writers, outputs))
+            return piece, 0, Areas(RegionIds(), 0, chunks, nbytes, placed, input_of, self._table(writers, outputs))
         regions, piece = place(b.layout, len(writers), loop.blocks - placed, nbytes, placement)
         return piece, 0, Areas(self._table(writers, regions), piece, chunks, nbytes, placed, input_of)
 

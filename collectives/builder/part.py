@@ -258,6 +258,8 @@ class PartBuilder:
             Stream(name, concatenated(self._numbered(item, place) for item in self._with_records(name)))
             for name in self._streams
         )
+        for items in self._streams.values():
+            items.clear()  # this object is part of a cycle, and would keep the rows as long as it lives
         buffers = (*self._buffers, Buffer("scratch", self._scratch_bytes))
         frame = Frame(self._rounds, tuple(self._regions), tuple(self._groups), tuple(kernels))
         return frame, RankPart(self.rank, buffers, streams, len(self._awaited))

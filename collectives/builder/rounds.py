@@ -12,7 +12,7 @@ from collectives import contracts
 from collectives.builder import misuse
 from collectives.builder.carriers import carrier_of
 from collectives.builder.part import DONE_GROUP, Event, Ints, PartBuilder
-from collectives.builder.slots import Areas, Chunk, Loop, SlotCarrier
+from collectives.builder.slots import Areas, Chunk, Loop, RegionIds, SlotCarrier
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import DoorbellGroup, Frame, Instruction, Op, RankPart
@@ -127,7 +127,7 @@ class Rounds(PartBuilder):
         if self.foreign:
             misuse.check_loop(self, 0, None, count, 0, "ranges")
         self.carrier.doorbells_of(count, "bells")
-        self.carrier.areas = Areas({}, 0, 1, bells=count)
+        self.carrier.areas = Areas(RegionIds(), 0, 1, bells=count)
         self._begin()
         yield Chunk(self._rounds, 0, 0, 0, 0)
         self._end(self._rounds)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +50,28 @@ class Loop(NamedTuple):
     bells: int = 0
 
 
+class RegionIds(dict[int, int]):
+    """Region ids by writer; not to be changed."""
+
+    @cached_property
+    def column(self) -> Ints:
+        """The same as an array, by writer from 0; -1 where there is none."""
+        found = np.full(max(self, default=-1) + 1, -1, np.int64)
+        found[list(self.keys())] = list(self.values())
+        return found
+
+
+@lru_cache(256)  # every rank's part has the same tables, which in large worlds are long
+def region_ids(first: int, writers: tuple[int, ...]) -> RegionIds:
+    """Number the regions of writers, in their order.
+
+    Args:
+        first: The first region's id.
+        writers: Ranks.
+    """
+    return RegionIds(zip(writers, range(first, first + len(writers)), strict=True))
+
+
 @dataclass(frozen=True)
 class Areas:
     """Where this loop's blocks lie: a region per writer, a doorbell per (block, chunk) or per (bell, chunk).
@@ -58,7 +80,7 @@ class Areas:
     of the input is the writer's slice of the output or, where that is private, has a place in the slots.
     """
 
-    region_of: dict[int, int]  # writer -> region id, in the slots
+    region_of: RegionIds  # in the slots
     block_bytes: int  # a block's place in its writer's area
     doorbells_per_block: int
     nbytes: int = 0  # a whole block's, over all rounds
@@ -87,7 +109,7 @@ class SlotCarrier:
 
     def __init__(self, b: PartBuilder) -> None:
         self.b = b
-        self.areas = Areas({}, 0, 0)  # those of the loop that is under way, or was the last one
+        self.areas = Areas(RegionIds(), 0, 0)  # those of the loop that is under way, or was the last one
         self.answered = False  # every rank that reads a rank's blocks sends it what they became
         self.awaits_readers = False  # nothing but "done" tells that peers have read an array in place
 
@@ -140,11 +162,11 @@ class SlotCarrier:
             )
         return doorbells
 
-    def _table(self, writers: list[int], regions: Iterable[Region]) -> dict[int, int]:
+    def _table(self, writers: list[int], regions: Iterable[Region]) -> RegionIds:
         """Add new regions to the plan, one for each writer, and return their ids by writer."""
         first = len(self.b._regions)
         self.b._regions.extend(regions)
-        return {writer: first + index for index, writer in enumerate(writers)}
+        return region_ids(first, tuple(writers))
 
     def in_slot(self, block: int) -> bool:
         """Whether this block lies in the round's slot."""
@@ -171,7 +193,7 @@ class SlotCarrier:
 
     def regions_of(self, writers: Ints) -> Ints:
         """Return the ids of the writers' regions, shape (n,) as ``writers``."""
-        return np.array([self.areas.region_of[writer] for writer in writers.tolist()], np.int64)
+        return self.areas.region_of.column[writers]
 
     def doorbell(self, chunk: Chunk, writer: int, block: int, line: int = 0) -> int:
         """Return the doorbell of a chunk of a writer's block; where lines carry the payload, that of line ``line``."""

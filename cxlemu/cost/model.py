@@ -39,6 +39,7 @@ class CostModel:
         routes: One row of ROUTE_DTYPE per route.
         route_of: The index of the route, int32 of shape (changes + 1, hosts, cards); -1 where there is no way.
         changes: What failures change; each one begins the next table of ``route_of``.
+        computes_with: What ranks compute with instead of the topology's accelerator, if not None.
     """
 
     topology: Topology
@@ -51,6 +52,7 @@ class CostModel:
     routes: Records
     route_of: NDArray[np.int32]
     changes: tuple[FabricChange, ...] = ()
+    computes_with: Accelerator | None = None
 
     @classmethod
     def of(cls, topology: Topology, ranks: int, failures: Sequence[Failure] = ()) -> CostModel:
@@ -128,6 +130,8 @@ class CostModel:
     @cached_property
     def accelerator(self) -> Accelerator | None:
         """What every rank computes with (see cxlemu/cost/compute.py); None where the topology names no accelerator."""
+        if self.computes_with is not None:
+            return self.computes_with
         name = self.topology.accelerator
         return None if name is None else Accelerator.load(name)
 

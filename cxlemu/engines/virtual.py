@@ -239,18 +239,18 @@ def _add_calls(
             numbers[ring] = core.communicator(layout_record(layout), table, used[ring] + total, used[ring])
         except MemoryError:
             raise ArgumentError(f"there is no memory for the doorbells of {layout.ranks} ranks: take fewer") from None
+    packed: dict[int, int] = {}  # by a plan's id, the call that has its records
     for call, ring in zip(calls, rings, strict=True):
         frame = call.plan.frame
-        parts = call.plan.parts
-        core.call(
+        its_parts = (([stream.records for stream in part.streams], part.events) for part in call.plan.each_part())
+        packed[id(call.plan)] = core.call(
             numbers[ring],
             epochs[ring],
             frame.rounds,
             region_table(frame.regions),
             group_table(frame.groups),
-            kernel_costs(model.accelerator, frame, parts[0]),
-            [[stream.records for stream in part.streams] for part in parts],
-            [part.events for part in parts],
+            kernel_costs(model.accelerator, frame, call.plan.part(0)),
+            packed.get(id(call.plan), its_parts),
         )
         epochs[ring] += frame.rounds
 

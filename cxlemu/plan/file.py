@@ -36,7 +36,8 @@ _Name = Annotated[str, Field(pattern=r"^[\w.-]{1,100}$")]  # printed on terminal
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    # Built at first use: most commands read no plan from a file, and schemas take a while.
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, defer_build=True)
 
 
 class _InHeap(_Model):

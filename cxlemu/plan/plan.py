@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import binascii
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 
@@ -24,6 +24,8 @@ from cxlemu.plan.instructions import (
     decode,
 )
 from cxlemu.plan.layout import Layout
+
+KEPT_RANKS = 256  # parts of larger worlds, hundreds of MB, are not kept for those who need them one after another
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,15 +245,18 @@ class Plan:
             PlanRuleError: The ranks built so far disagree on the frame.
         """
         if rank not in self._parts:
-            frame, part = self.build(rank)
-            if self._frames and frame != self._frames[0]:
-                raise PlanRuleError(
-                    f"{self.call}: rank {rank} builds other tables (regions, groups, rounds) than its peers"
-                )
-            if not self._frames:
-                self._frames.append(frame)
-            self._parts[rank] = part
+            self._parts[rank] = self._built(rank)
         return self._parts[rank]
+
+    def _built(self, rank: int) -> RankPart:
+        frame, part = self.build(rank)
+        if self._frames and frame != self._frames[0]:
+            raise PlanRuleError(
+                f"{self.call}: rank {rank} builds other tables (regions, groups, rounds) than its peers"
+            )
+        if not self._frames:
+            self._frames.append(frame)
+        return part
 
     @property
     def frame(self) -> Frame:
@@ -269,6 +274,12 @@ class Plan:
     def parts(self) -> list[RankPart]:
         """The parts of all ranks, by rank; builds those that were not built yet."""
         return [self.part(rank) for rank in range(self.ranks)]
+
+    def each_part(self) -> Iterator[RankPart]:
+        """Yield the parts of all ranks, by rank; those of more than KEPT_RANKS ranks are built for this once."""
+        keep = self.ranks <= KEPT_RANKS
+        for rank in range(self.ranks):
+            yield self.part(rank) if keep or rank in self._parts else self._built(rank)
 
     @property
     def rounds(self) -> int:

@@ -9,6 +9,9 @@ import click
 from cxlemu.cli.commands import group_of
 from cxlemu.cli.vocabulary import option
 
+_verbose_option = click.option(
+    "-v", "--verbose", is_flag=True, help="With every assumed figure 25% lower and higher; takes minutes."
+)
 _plot_option = option("plot", dest="plot_dir", help="Draw it, as PNG files in this directory: there are several.")
 
 
@@ -30,7 +33,7 @@ def command() -> None:
 @click.command()
 @option("json")
 @_plot_option
-@click.option("-v", "--verbose", is_flag=True, help="With every assumed figure 25% lower and higher; takes minutes.")
+@_verbose_option
 def cccl(**flags: Any) -> None:
     """Compare CCCL's published figures (arXiv 2602.22457) with our plans on the modelled hardware.
 
@@ -60,6 +63,7 @@ def cccl(**flags: Any) -> None:
 )
 @option("json")
 @_plot_option
+@_verbose_option
 def flux(**flags: Any) -> None:
     """Compare FLUX's published figures (arXiv 2406.06858) with our fused plans on the modelled hardware.
 
@@ -70,6 +74,7 @@ def flux(**flags: Any) -> None:
     \b
     Examples:
       cxlemu reproduce flux
+      cxlemu reproduce flux -v
       cxlemu reproduce flux -m 512 -m 4096
       cxlemu reproduce flux --plot out --json flux.json
     """

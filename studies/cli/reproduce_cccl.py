@@ -14,10 +14,10 @@ from cxlemu.units import format_bytes
 from cxlemu.version import __version__
 from studies.cli.picture import COLOURS, legend, panels, powers_axis, sizes_axis
 from studies.cli.reproduce_report import ReproductionReport, shown, table_of, told_misses
+from studies.cli.reproduce_varied import print_varied
 from studies.published.cccl import (
     AVERAGES,
     CURVE,
-    FEW,
     FITTED_ON,
     GROWTH,
     GROWTH_RANKS,
@@ -25,9 +25,8 @@ from studies.published.cccl import (
     VARIANTS,
     Reproduction,
 )
+from studies.published.cccl_otherwise import FEW, otherwise
 from studies.published.rows import MISS, Row, hits
-
-Otherwise = dict[str, dict[str, tuple[float, float]]]  # by assumed figure and collective
 
 
 def run(json_file: Path | None, plot_dir: Path | None, verbose: bool) -> None:
@@ -44,11 +43,13 @@ def run(json_file: Path | None, plot_dir: Path | None, verbose: bool) -> None:
     report.lines([""])
     report.table(_chunk_table(work))
     report.lines(_footer(work, rows))
-    otherwise = dict(shown(work.otherwise(), "varying assumed figures")) if verbose else {}
+    varied = None
     if verbose:
-        report.lines(["", f"Averages of {len(FEW)} sizes, with every assumed figure 25% lower and higher:"])
-        report.table(_otherwise_table(otherwise))
-    report.keep(_document(work, rows, otherwise), work)
+        report.lines(
+            ["", f"Sizes are {', '.join(map(format_bytes, FEW))} below, so that rows differ from the table's."]
+        )
+        varied = print_varied(report, rows, shown(otherwise(work), "varying assumed figures"))
+    report.keep({**_document(work, rows), "otherwise": varied}, work)
 
 
 def _header(work: Reproduction) -> list[str]:
@@ -97,23 +98,7 @@ def _footer(work: Reproduction, rows: list[Row]) -> list[str]:
     ]
 
 
-def _otherwise_table(otherwise: Otherwise) -> Table:
-    """List the averages with each assumed figure a quarter lower and higher, blank where it moves nothing."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("figure -25%, +25%", no_wrap=True)
-    for name in AVERAGES:
-        table.add_column(name, justify="right", no_wrap=True)
-    usual = otherwise["as assumed"]
-    for figure, its in otherwise.items():
-        cells = [
-            f"{less:.2f} {more:.2f}" if max(abs(less - usual[name][0]), abs(more - usual[name][0])) >= 0.005 else ""
-            for name, (less, more) in its.items()
-        ]
-        table.add_row(figure, *([f"{mean:.2f}" for mean, _ in its.values()] if its is usual else cells))
-    return table
-
-
-def _document(work: Reproduction, rows: list[Row], otherwise: Otherwise) -> dict[str, Any]:
+def _document(work: Reproduction, rows: list[Row]) -> dict[str, Any]:
     return {
         "version": __version__,
         "system": "cccl",
@@ -125,7 +110,6 @@ def _document(work: Reproduction, rows: list[Row], otherwise: Otherwise) -> dict
         "fitted": {"name": "slice_ns", "value": work.slice_ns, "on": FITTED_ON},
         "rows": [asdict(row) for row in rows],
         "sizes_bytes": list(work.sizes),
-        "otherwise": otherwise or None,
         "chunks": {name: work.chosen(name) for name in AVERAGES},
         "chunk_curve": {format_bytes(size): work.curve("all_gather", size) for size in SWINGS},
         "speedups": {name: {variant: work.speedups(name, variant) for variant in VARIANTS} for name in AVERAGES},

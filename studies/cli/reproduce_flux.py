@@ -13,27 +13,27 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from cxlemu.version import __version__
 from studies.cli.picture import BLUE, COLOURS, VERMILION, legend, panels, powers_axis
-from studies.cli.reproduce_report import ReproductionReport, table_of, told_misses
+from studies.cli.reproduce_report import ReproductionReport, shown, table_of, told_misses
+from studies.cli.reproduce_varied import print_varied
 from studies.published.flux import (
     CLUSTERS,
-    MODEL,
     RANGE_FROM,
-    RANKS,
     REPORTED,
     ROWS,
     SHAPES,
     SLOWED,
     SPEEDUPS,
     Reproduction,
-    Shape,
 )
+from studies.published.flux_clusters import MODEL, RANKS, Shape
+from studies.published.flux_otherwise import otherwise
 from studies.published.rows import MISS, hits
 
 COLUMNS = "{:>5} {:>6} {:>6} {:>7} {:>6} {:>6} {:>5} {:>5} {:>4}  {}"
 HEADS = ("# m", "GEMM", "comm", "unfused", "medium", "fused", "E med", "E", "SOL", "rows, tile, order, transport")
 
 
-def run(rows: tuple[int, ...], json_file: Path | None, plot_dir: Path | None) -> None:
+def run(rows: tuple[int, ...], json_file: Path | None, plot_dir: Path | None, verbose: bool) -> None:
     """Run ``cxlemu reproduce flux``; the arguments are the command's flags.
 
     Raises:
@@ -54,7 +54,8 @@ def run(rows: tuple[int, ...], json_file: Path | None, plot_dir: Path | None) ->
     report.lines([""])
     report.table(table_of(found))
     report.lines(_footer(work))
-    report.keep(_document(work), shapes)
+    varied = print_varied(report, found, shown(otherwise(work), "varying assumed figures")) if verbose else None
+    report.keep({**_document(work), "otherwise": varied}, shapes)
 
 
 def _header(work: Reproduction) -> list[str]:

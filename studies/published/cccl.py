@@ -21,11 +21,9 @@ from studies.published.nccl import Nccl
 from studies.published.ours import RANKS, Ours
 from studies.published.rows import Row, row_of
 from studies.published.training import Training
-from studies.published.variation import FACTORS, assumed, varied
 
 TEST_BED, GROWN, BASELINE = "titan2-6xcz120", "twelve-hosts", "infiniband-3xh100"
 SIZES = tuple(1 << power for power in range(20, 33))  # 1 MB - 4 GB
-FEW = SIZES[3::6]  # of what is varied
 VARIANTS = ("naive", "aggregate", "all")
 CURVE = (2, 4, 8, 16)  # chunks; which numbers CCCL compares is not known
 GROWTH_RANKS = (3, 6, 12)
@@ -107,42 +105,25 @@ class Reproduction:
             for size in self.sizes
         ]
 
-    def on(self, ours: Topology, baseline: Topology, sizes: Sequence[int]) -> Reproduction:
+    def on(self, ours: Topology, grown: Topology, baseline: Topology, sizes: Sequence[int]) -> Reproduction:
         """Return the same reproduction on other hardware and sizes, with nothing fitted anew.
 
         Args:
             ours: Replaces the test bed.
+            grown: Replaces the test bed of more hosts.
             baseline: Replaces InfiniBand.
             sizes: In bytes, powers of two, ascending.
         """
         other = Reproduction(sizes)
         other.slice_ns = self.slice_ns
-        other.ours = self.ours if ours is self.ours.topology else Ours(ours)
+        if ours is self.ours.topology:
+            other.ours, other.grown, other.grown_whole = self.ours, self.grown, self.grown_whole
+        else:
+            other.ours, other.grown = Ours(ours), Ours(grown)
+            other.grown_whole = Ours(grown, whole_chunks=True)
         other.nccl = self.nccl if baseline is self.nccl.topology else Nccl(baseline)
+        other.training = Training(ours, baseline)
         return other
-
-    def otherwise(self, sizes: Sequence[int] = FEW) -> Iterator[tuple[str, dict[str, tuple[float, float]]]]:
-        """Vary every assumed figure of both fabrics, one at a time, by a quarter.
-
-        Args:
-            sizes: In bytes, powers of two, ascending.
-
-        Yields:
-            The figure's name, and by collective its average speedup with less and with more; first the figures as
-            they are, under "as assumed".
-        """
-        usual = self.on(self.ours.topology, self.nccl.topology, sizes)
-        yield "as assumed", {name: (mean, mean) for name, mean in usual.means().items()}
-        for key, name in assumed(self.ours.topology):
-            its = [self.on(varied(self.ours.topology, key, by), self.nccl.topology, sizes) for by in FACTORS]
-            yield f"{TEST_BED}: {name}", _beside(*(one.means() for one in its))
-        for key, name in assumed(self.nccl.topology):
-            its = [self.on(self.ours.topology, varied(self.nccl.topology, key, by), sizes) for by in FACTORS]
-            yield f"{BASELINE}: {name}", _beside(*(one.means() for one in its))
-
-    def means(self) -> dict[str, float]:
-        """Return each collective's average speedup."""
-        return {name: statistics.fmean(self.speedups(name)) for name in AVERAGES}
 
     def gain(self, collective: str, over: str, variant: str = "all") -> float:
         """Return how many times as long one variant takes as another, the mean over sizes.

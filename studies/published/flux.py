@@ -10,18 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 from collectives.fused.choice import Operator
 from collectives.sweep.fused.metrics import Metrics
-from collectives.sweep.fused.tuner import Tuned, tune
-from collectives.sweep.fused.virtual import Simulator
-from cxlemu.topology import Topology
-from studies.published.flux_block import Block, block
+from studies.published.flux_block import Block
+from studies.published.flux_clusters import RANKS, Clusters, Shape
 from studies.published.rows import Row, row_of
-from studies.training.language_model import LanguageModel
 
-RANKS = 8
 # cluster: the lowest and the best overlap efficiency that is published, if any is
 CLUSTERS: dict[str, tuple[float, float] | None] = {
     "pcie-8xa100": (0.41, 0.57),
@@ -29,6 +25,7 @@ CLUSTERS: dict[str, tuple[float, float] | None] = {
     "nvlink-8xh800": (0.37, 0.93),
     "cxl-8xh100": None,
 }
+MEASURED = tuple(name for name, published in CLUSTERS.items() if published is not None)
 # the least and the largest share of communication before fusing
 SHARES = {"pcie-8xa100": (0.40, 0.75), "nvlink-8xa100": (0.10, 0.25), "nvlink-8xh800": (0.20, 0.50)}
 OVER_TRANSFORMER_ENGINE = {"training": 1.38, "prefill": 2.06, "decoding": 2.10}  # at best
@@ -38,7 +35,6 @@ SHORT = {"all_gather_gemm": "AG+GEMM", "gemm_reduce_scatter": "GEMM+RS"}  # FLUX
 ROWS = (64, 512, 1024, 2048, 4096, 8192)
 RANGE_FROM = 1024
 # For GPT-3's blocks: the published best speedup, over Megatron-LM and vLLM; and tokens, which we assume.
-MODEL = "gpt3-175b"
 SPEEDUPS = {"training": (1.24, (2048,)), "prefill": (1.66, (8192,)), "decoding": (1.30, (64, 512))}
 
 
@@ -68,86 +64,24 @@ REPORTED = {
 SLOWED = 0.189
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """One operator on one cluster, cut as it is fastest."""
-
-    cluster: str
-    operator: Operator
-    metrics: Metrics
-    tuned: Tuned
-
-
-class Clusters:
-    """Operators on shipped clusters, each tuned and simulated once."""
-
-    def __init__(self) -> None:
-        self._simulators: dict[str, Simulator] = {}
-        self._shapes: dict[tuple[str, Operator], Shape] = {}
-
-    def ns(self, cluster: str, style: str, operator: Operator) -> float:
-        """Return what an operator takes in one style, in ns.
-
-        Args:
-            cluster: A shipped topology.
-            style: "unfused", "medium" or "fused"; an all-reduce is only asked for unfused.
-            operator: What is computed and sent.
-        """
-        if style == "unfused" and operator.kind == "gemm_all_reduce":
-            its = self.simulator(cluster)
-            return its.run(its.fastest(operator, "unfused")).time_ns
-        return float(getattr(self.shape(cluster, operator).metrics, f"{style}_ns"))
-
-    def block(self, cluster: str, phase: str, tokens: int) -> Block:
-        """Return what one of the model's blocks takes, fused and unfused.
-
-        Args:
-            cluster: A shipped topology.
-            phase: One of SPEEDUPS.
-            tokens: See `studies.published.flux_block.block`.
-        """
-        topology, accelerator = self.simulator(cluster).topology, self.simulator(cluster).model.accelerator
-        assert accelerator is not None
-        times, call_ns = partial(self.ns, cluster), topology.costs.call_ns or 0
-        return block(LanguageModel.load(MODEL), accelerator, RANKS, phase, tokens, times, call_ns)
-
-    def simulator(self, cluster: str) -> Simulator:
-        """Return a cluster's simulator, made once."""
-        if cluster not in self._simulators:
-            self._simulators[cluster] = Simulator(Topology.load(cluster), RANKS)
-        return self._simulators[cluster]
-
-    def shape(self, cluster: str, operator: Operator) -> Shape:
-        """Return an operator on a cluster, tuned and simulated once.
-
-        Args:
-            cluster: A shipped topology.
-            operator: What is computed and sent.
-        """
-        key = cluster, operator
-        if key not in self._shapes:
-            its = self.simulator(cluster)
-            tuned = tune(
-                operator,
-                RANKS,
-                lambda choice: its.fused_ns(operator, choice),
-                lambda choice: its.least_ns(operator, choice),
-            )
-            self._shapes[key] = Shape(cluster, operator, its.metrics(operator, tuned.choice), tuned)
-        return self._shapes[key]
-
-
 class Reproduction:
     """FLUX's figures beside ours: simulated when asked for, and the same every time.
 
     Args:
         rows: Numbers of rows of the GEMMs, m.
         seen: Called with a description of every shape and block that is done.
+        clusters: Other clusters than those shipped: of them only those that FLUX measured are simulated.
     """
 
-    def __init__(self, rows: Iterable[int] = ROWS, seen: Callable[[str], None] = lambda what: None) -> None:
+    def __init__(
+        self,
+        rows: Iterable[int] = ROWS,
+        seen: Callable[[str], None] = lambda what: None,
+        clusters: Clusters | None = None,
+    ) -> None:
         self.m = tuple(sorted(set(rows)))
-        self.clusters = Clusters()
+        self.clusters = clusters or Clusters()
+        self._names = tuple(CLUSTERS) if clusters is None else MEASURED
         self._seen = seen
 
     @property
@@ -163,7 +97,7 @@ class Reproduction:
     @cached_property
     def shapes(self) -> list[Shape]:
         """The operators on every cluster, with every number of rows."""
-        return [self._shape(cluster, kind, m) for cluster in CLUSTERS for kind in SHAPES for m in self.m]
+        return [self._shape(cluster, kind, m) for cluster in self._names for kind in SHAPES for m in self.m]
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -175,7 +109,7 @@ class Reproduction:
     def blocks(self) -> dict[tuple[str, str, int], Block]:
         """The model's blocks, by cluster, phase and tokens."""
         found = {}
-        for cluster in CLUSTERS:
+        for cluster in self._names:
             for phase, (_, tokens) in SPEEDUPS.items():
                 for its in tokens:
                     found[cluster, phase, its] = self.clusters.block(cluster, phase, its)

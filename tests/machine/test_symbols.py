@@ -49,6 +49,7 @@ PREFIXES = {
     f"{MACHINE}/verbs.c": ("verb_",),
     f"{MACHINE}/virtual/engine.c": ("simulation_",),
     f"{MACHINE}/virtual/module.c": ("PyInit__virtual",),
+    f"{MACHINE}/virtual/packed.c": ("packed_",),
     "faults/explore/native/line.c": ("line_",),
     "faults/explore/native/module.c": ("PyInit__search",),
     "faults/explore/native/reduce.c": ("reduction_",),

@@ -10,7 +10,7 @@ from collectives.algorithms import catalog
 from cxlemu.cost import CostModel, Resource, bytes_per_ms, duration_ns
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.errors import ArgumentError, ConfigError, DeadlineError, PlanError
-from cxlemu.plan import NOTHING, Call, DoorbellGroup, Instruction, Kind, Layout, Op, Operand, Region
+from cxlemu.plan import NOTHING, Call, DoorbellGroup, Instruction, Kind, Layout, Op, Operand, Plan, Region
 from tests.helpers.by_hand import FENCE, signal, wait
 from tests.helpers.fabric_helpers import LOAD_NS, WAY_NS, ends, fabric, ns, plan, read, simulated, used, write
 from tests.helpers.max_min import Flow, max_min_ends_ns
@@ -291,6 +291,31 @@ def test_calls_follow_each_other() -> None:
     write_ns = 500 + ns(MB, 20) + 2 * WAY_NS
     assert [its.tolist()[0] for its in run.end_ns] == [write_ns, 2 * write_ns, 3 * write_ns]
     assert run.begin_ns[1].tolist() == run.end_ns[0].tolist()
+
+
+def gathering(ranks: int) -> Plan:
+    """Plan an all_gather anew, on as many cards."""
+    layout = Layout(ranks, ranks, 4, 4096, 64, 256)
+    return catalog.build(catalog.recipe("all_gather", "all"), layout, Call("all_gather", "all", ranks, 1 << 16, "f32"))
+
+
+def test_a_plan_that_is_called_again_is_packed_once_and_takes_its_time_again() -> None:
+    model, its = CostModel.of(fabric(3, 3), 3), gathering(3)
+    again, anew = (simulate(model, [VirtualCall(its), VirtualCall(more)]) for more in (its, gathering(3)))
+    assert [ends.tolist() for ends in again.end_ns] == [ends.tolist() for ends in anew.end_ns]
+    assert again.instructions == anew.instructions == 2 * sum(part.instruction_count for part in its.parts)
+
+
+def test_parts_of_large_worlds_are_built_for_one_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    its, kept = gathering(4), gathering(4)
+    monkeypatch.setattr("cxlemu.plan.plan.KEPT_RANKS", 3)
+    assert [part.rank for part in its.each_part()] == [0, 1, 2, 3]
+    first = its.part(1)
+    assert list(its.each_part())[1] is first
+    assert next(its.each_part()) is not next(its.each_part())
+    monkeypatch.setattr("cxlemu.plan.plan.KEPT_RANKS", 4)
+    assert all(one is other for one, other in zip(kept.each_part(), kept.parts, strict=True))
+    assert its.digest == kept.digest
 
 
 def test_a_split_world_makes_calls_of_its_parts() -> None:

@@ -19,12 +19,15 @@ from collectives.sweep.virtual.simulated import simulate_case
 from cxlemu.cli import main
 from cxlemu.topology import Topology
 from cxlemu.topology.provenance import KINDS
+from studies.cli.reproduce_report import ReproductionReport
+from studies.cli.reproduce_varied import print_varied, varied_table
 from studies.published import cccl
 from studies.published.cccl import AVERAGES, FITTED_ON, GROWTH, LOWS, SIZES, Reproduction
+from studies.published.cccl_otherwise import otherwise
 from studies.published.nccl import Nccl
 from studies.published.ours import CHUNKS, RANKS, STAGGERED, Ours
 from studies.published.rows import READ_IN, Row, hits, row_of
-from studies.published.variation import assumed, varied
+from studies.published.variation import AS_ASSUMED, assumed, varied
 
 MB = 1 << 20
 
@@ -305,13 +308,40 @@ def test_every_assumed_figure_is_varied_alone() -> None:
 
 
 @pytest.mark.deep
-def test_what_other_assumptions_give_is_told_when_asked_for() -> None:
-    found = dict(work().otherwise([64 * MB]))
-    usual = found.pop("as assumed")
-    assert usual["broadcast"][0] == work().speedups("broadcast")[SIZES.index(64 * MB)]
-    less, more = found["titan2-6xcz120: costs.copy_ns"]["broadcast"]
-    assert less > usual["broadcast"][0] > more  # copies start sooner, later
+def test_every_row_is_told_with_every_assumed_figure_varied() -> None:
+    found = dict(otherwise(work(), [64 * MB]))
+    usual = found.pop(AS_ASSUMED)
+    sized = ("all_reduce: average above 256 MiB",)  # no row at 64 MiB
+    assert {row.figure for row in work().rows() if row.kind != "config"} == {*usual, *sized}
+    assert all(its.keys() == usual.keys() for its in found.values())
+    assert usual["broadcast: average speedup"][0] == work().speedups("broadcast")[SIZES.index(64 * MB)]
+    less, more = found["titan2-6xcz120: costs.copy_ns"]["broadcast: average speedup"]
+    assert less > usual["broadcast: average speedup"][0] > more  # copies start sooner, later
+    less, more = found["titan2-6xcz120: costs.copy_ns"]["broadcast: growth 3 to 12 hosts"]
+    assert less != more  # varied on more hosts, too
     assert any(name.startswith("infiniband-3xh100: ") for name in found)
+
+
+def test_rows_are_listed_with_what_moves_them_and_counted() -> None:
+    rows = [row_of("a", 1.0, 1.1, read_in="paper"), row_of("b", 1.0, 2.0, read_in="paper")]
+    steps = {
+        AS_ASSUMED: {"a": (1.1, 1.1), "b": (2.0, 2.0)},
+        "weak": {"a": (1.1001, 1.1), "b": (2.0, 2.0)},
+        "some": {"a": (1.1, 1.2), "b": (2.0, 2.0)},
+        "most": {"a": (1.1, 1.1), "b": (1.1, 2.5)},
+    }
+    table = varied_table(rows, steps)
+    columns = [list(column.cells) for column in table.columns]
+    assert columns[0] == ["a", "  some", "b", "  most"]
+    assert columns[3] == ["", "1.1", "", "1.1"] and columns[4] == ["", "1.2", "", "2.5"]
+    report = ReproductionReport(None, None, {})
+    told: list[str] = []
+    report.lines = lambda lines, style="": told.extend(lines)  # type: ignore[method-assign]
+    assert print_varied(report, rows, steps.items()) == steps
+    assert (
+        "Predicted figures within 15%: 1 as assumed, 0 at least (some 25% higher), 2 at most (most 25% lower)." in told
+    )
+    assert told[-1] == "Moves nothing: weak."
 
 
 def test_another_reading_of_a_figure_is_not_counted_twice() -> None:

@@ -12,12 +12,15 @@ from pytest import MonkeyPatch
 
 from collectives.fused.choice import Operator
 from collectives.sweep.fused.metrics import Metrics
+from collectives.sweep.fused.virtual import Simulator
 from cxlemu.cli import main
 from cxlemu.cost.gemm import Product, fastest, moved_bytes
 from cxlemu.topology import Accelerator, Topology
 from studies.cli import reproduce_flux
 from studies.published import flux
 from studies.published.flux_block import block
+from studies.published.flux_otherwise import otherwise
+from studies.published.variation import AS_ASSUMED, assumed, varied
 from studies.training.language_model import LanguageModel
 
 
@@ -55,6 +58,30 @@ def test_nothing_is_fitted_and_gemm_times_are_met_all_the_same(few: flux.Reprodu
         assert topology.accelerator is not None
         provenance = (*Accelerator.load(topology.accelerator).provenance.values(), *topology.provenance.values())
         assert not any(its.kind == "fitted" for its in provenance)
+
+
+@pytest.mark.deep
+def test_every_row_is_told_with_every_assumed_figure_varied(few: flux.Reproduction) -> None:
+    found = dict(otherwise(few))
+    usual = found.pop(AS_ASSUMED)
+    assert usual.keys() == {row.figure for row in few.rows}
+    assert all(its.keys() == usual.keys() for its in found.values())
+    less, more = found["accelerator: tile_ns"]["h800 GEMM+RS: GEMM (ms)"]
+    assert less < usual["h800 GEMM+RS: GEMM (ms)"][0] < more
+    less, more = found["costs.copy_ns"]["h800 GEMM+RS: collective (ms)"]
+    assert less < usual["h800 GEMM+RS: collective (ms)"][0] < more
+    assert not any("capacity" in name or "flit" in name for name in found)
+
+
+def test_an_accelerators_assumed_figures_are_varied_and_shares_end_at_one() -> None:
+    its = Accelerator.load("a100-sxm")
+    names = [key for key, _ in assumed(its)]
+    assert names == [("half_rate_tile",), ("tile_ns",), ("memory_efficiency",)]
+    assert varied(its, ("tile_ns",), 0.75).tile_ns == 1125
+    assert varied(its, ("memory_efficiency",), 1.25).memory_efficiency == 1.0
+    simulator = Simulator(Topology.load("nvlink-8xa100"), 8, varied(its, ("tile_ns",), 0.75))
+    assert simulator.model.accelerator == varied(its, ("tile_ns",), 0.75)
+    assert Simulator(Topology.load("nvlink-8xa100"), 8).model.accelerator == its
 
 
 @pytest.mark.parametrize("cluster", [name for name, published in flux.CLUSTERS.items() if published])

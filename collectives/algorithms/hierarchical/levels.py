@@ -26,7 +26,7 @@ import numpy as np
 from collectives.algorithms.hierarchical.level import Level
 from collectives.algorithms.hierarchical.regions import Writers, placed
 from collectives.algorithms.hierarchical.roles import Roles
-from collectives.builder import SCRATCH, Areas, Chunk, Event, Ints
+from collectives.builder import SCRATCH, Areas, Chunk, Event, Ints, RegionIds
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Kind, Operand
@@ -83,7 +83,7 @@ class Levels(Roles):
         self._regions.extend(regions)
         chunks = min(self.spec.chunks, self._share_doorbells(*(max(w.blocks for w in needs) for needs in self._needs)))
         self._chunk_bytes = round_up(-(-min(piece, nbytes) // chunks), LINE_BYTES)
-        return piece, 0, Areas({}, piece, chunks)
+        return piece, 0, Areas(RegionIds(), piece, chunks)
 
     def _share_doorbells(self, inside: int, across: int) -> int:
         """How many doorbells a block has, given the numbers of blocks.

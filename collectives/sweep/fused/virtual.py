@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from collectives.fused.choice import Operator, Tiling, call_of
 from collectives.fused.halves import communicating, computing
 from collectives.fused.plans import build, roomy_layout
@@ -12,7 +14,7 @@ from cxlemu.cost.gemm import Product, in_company
 from cxlemu.engines.virtual import VirtualCall, VirtualRun, simulate
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Call, Layout, Op, Plan
-from cxlemu.topology import Topology
+from cxlemu.topology import Accelerator, Topology
 
 WAITS = (Op.WAIT, Op.WAIT_DATA)
 SHIFTED = ("shifted", "own_last")  # orders in which ranks do not meet
@@ -24,18 +26,19 @@ class Simulator:
     Args:
         topology: A topology with an accelerator.
         ranks: The number of ranks.
+        accelerator: What ranks compute with instead of the topology's, if not None.
 
     Raises:
         ArgumentError: The topology has no accelerator.
     """
 
-    def __init__(self, topology: Topology, ranks: int) -> None:
+    def __init__(self, topology: Topology, ranks: int, accelerator: Accelerator | None = None) -> None:
         if topology.accelerator is None:
             raise ArgumentError(
                 f"{topology.name} has no accelerator: give it one (accelerator: h100-sxm), or take a topology that has"
             )
         self.topology, self.ranks = topology, ranks
-        self.model = CostModel.of(topology, ranks)
+        self.model = replace(CostModel.of(topology, ranks), computes_with=accelerator)
         self._space = topology.pool_space
         self._cards = self.model.cards_of(self._space)
 

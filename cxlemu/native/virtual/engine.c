@@ -67,7 +67,7 @@ static void busy(rank_state *r, int64_t begin_ns, int64_t end_ns) {
 
 static void finish(simulation *v, int64_t id, int64_t end_ns) {
     stream *s = &v->streams[id];
-    const int op = s->records[s->at].op;
+    const int op = s->next->op;
     const rank_state *r = &v->ranks[s->rank];
     v->ops[op].count++, v->ops[op].ns += end_ns - s->began, v->ops[op].queue_ns += s->progress.queue_ns;
     v->steps++;
@@ -79,9 +79,9 @@ static void finish(simulation *v, int64_t id, int64_t end_ns) {
                 s->began, end_ns, s->progress.queue_ns, s->rank, r->call, (int32_t)(id % MAX_STREAMS), (int32_t)s->at};
         }
     }
-    s->at++, s->began = end_ns, next_instruction(&s->progress, end_ns);
+    s->at++, s->next = next_packed(s->next), s->began = end_ns, next_instruction(&s->progress, end_ns);
     /* Thousands of streams take turns: by the time this one is due, what it does next has come from memory. */
-    __builtin_prefetch(&s->records[s->at]), __builtin_prefetch((const char *)&s->records[s->at] + LINE_BYTES);
+    __builtin_prefetch(s->next), __builtin_prefetch((const char *)s->next + LINE_BYTES);
 }
 
 /* --- doorbells ------------------------------------------------------------------------------------------------------ */
@@ -334,7 +334,7 @@ static bool begin_turn(simulation *v, int32_t rank, int64_t now) {
             if (!p->length) continue;
             const int64_t id = (int64_t)rank * MAX_STREAMS + k;
             v->streams[id] = (stream){
-                .records = p->records, .length = p->length, .began = now, .progress = {.now = now}, .rank = rank};
+                .next = p->records, .length = p->length, .began = now, .progress = {.now = now}, .rank = rank};
             push(v, id, now);
             r->live++;
         }
@@ -365,8 +365,9 @@ enum outcome simulation_run(simulation *v, int64_t *where) {
         stream *s = &v->streams[id];
         *where = id;
         change_ways(&v->model, v->heap[0].ns);
-        if (s->progress.now < s->progress.computed_ns &&
-            cost_needs_result(s->at < s->length ? &s->records[s->at] : NULL)) {
+        record i;
+        if (s->at < s->length) i = packed_record(s->next);
+        if (s->progress.now < s->progress.computed_ns && cost_needs_result(s->at < s->length ? &i : NULL)) {
             s->progress.now = s->began = s->progress.computed_ns;
             sift_down(v, (due){s->progress.now, id});
             continue;
@@ -376,7 +377,7 @@ enum outcome simulation_run(simulation *v, int64_t *where) {
             if (!end_stream(v, s->rank, s->progress.now)) return NO_MEMORY;
             continue;
         }
-        const enum state state = execute(v, id, &v->calls[v->ranks[s->rank].call], &s->records[s->at]);
+        const enum state state = execute(v, id, &v->calls[v->ranks[s->rank].call], &i);
         if (v->model.no_way_to >= 0) {
             if (v->stranded >= 0) *where = v->stranded;
             return NO_WAY;

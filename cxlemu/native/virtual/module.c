@@ -1,4 +1,4 @@
-/* The binding: tables come as buffers that stay as they are, statistics leave as bytes. See engines/virtual.py. */
+/* The binding: tables come as buffers that stay as they are, records are packed, statistics leave as bytes. See engines/virtual.py. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -55,8 +55,12 @@ static void Simulation_dealloc(Simulation *self) {
             free(v->comms[k].done_waiters);
     }
     for (int64_t k = 0; k < v->call_count; k++) {
-        free((void *)v->calls[k].streams), free((void *)v->calls[k].events), free(v->calls[k].begin_ns),
-            free(v->calls[k].end_ns);
+        const virtual_call *c = &v->calls[k];
+        free(c->begin_ns), free(c->end_ns);
+        if (c->shares) continue;
+        for (int64_t its = 0; c->streams && its < (int64_t)c->members * MAX_STREAMS; its++)
+            free(c->streams[its].records);
+        free(c->streams), free(c->events);
     }
     for (int32_t k = 0; v->ranks && k < v->model.rank_count; k++) free(v->ranks[k].events);
     free(v->comms), free(v->calls), free(v->gates), free(v->model.resources), free(v->ranks), free(v->streams),
@@ -119,23 +123,74 @@ static bool tables_fit(const simulation *v, const virtual_call *c, const communi
     return true;
 }
 
-/* call(comm, epoch, rounds, regions, groups, kernels, streams of each member, events of each member) */
+/* Pack one stream's records; the table is not kept. */
+static bool take_stream(program_stream *its, PyObject *table) {
+    Py_buffer rows;
+    if (PyObject_GetBuffer(table, &rows, PyBUF_C_CONTIGUOUS) < 0) return false;
+    const bool right = rows.len % (Py_ssize_t)sizeof(record) == 0;
+    if (right) {
+        its->length = rows.len / (Py_ssize_t)sizeof(record);
+        its->records = malloc((size_t)packed_bytes(rows.buf, its->length) + sizeof(packed));
+        if (its->records) packed_fill(rows.buf, its->length, its->records);
+        else PyErr_NoMemory();
+    } else {
+        refuse("a stream has records of another size");
+    }
+    PyBuffer_Release(&rows);
+    return right && its->records;
+}
+
+/* Take one member's (streams, number of events). */
+static bool take_member(virtual_call *c, int32_t member, PyObject *its) {
+    PyObject *streams;
+    if (!PyArg_ParseTuple(its, "Oi", &streams, &c->events[member])) return false;
+    PyObject *each = PySequence_Fast(streams, "a member's streams are a sequence");
+    if (!each) return false;
+    const Py_ssize_t length = PySequence_Fast_GET_SIZE(each);
+    bool right = length <= MAX_STREAMS && c->events[member] >= 0;
+    if (!right) refuse("a member has too many streams, or fewer than no events");
+    for (Py_ssize_t k = 0; right && k < length; k++)
+        right = take_stream(&c->streams[member * MAX_STREAMS + k], PySequence_Fast_GET_ITEM(each, k));
+    Py_DECREF(each);
+    return right;
+}
+
+/* Take all members, one after another: each is packed before the next one is asked for. */
+static bool take_members(virtual_call *c, PyObject *members) {
+    PyObject *its = PyObject_GetIter(members);
+    if (!its) return false;
+    int32_t taken = 0;
+    for (PyObject *one; (one = PyIter_Next(its)); taken++) {
+        const bool right = taken < c->members ? take_member(c, taken, one) : refuse("a call has too many members") == 0;
+        Py_DECREF(one);
+        if (!right) break;
+    }
+    Py_DECREF(its);
+    if (!PyErr_Occurred() && taken < c->members) refuse("a call has too few members");
+    return !PyErr_Occurred();
+}
+
+/* call(comm, epoch, rounds, regions, groups, kernels, members: (streams, events) of each, or an earlier call's number) */
 static PyObject *Simulation_call(Simulation *self, PyObject *args) {
     simulation *v = &self->v;
     virtual_call made = {0};
     long long epoch, rounds;
     int64_t groups, region_count, kernels;
-    PyObject *region_rows, *group_rows, *kernel_rows, *members, *events;
-    if (!PyArg_ParseTuple(args, "iLLOOOO!O!", &made.comm, &epoch, &rounds, &region_rows, &group_rows, &kernel_rows,
-                          &PyList_Type, &members, &PyList_Type, &events))
+    PyObject *region_rows, *group_rows, *kernel_rows, *members;
+    if (!PyArg_ParseTuple(args, "iLLOOOO", &made.comm, &epoch, &rounds, &region_rows, &group_rows, &kernel_rows,
+                          &members))
         return NULL;
-    made.epoch = epoch, made.rounds = rounds, made.members = (int32_t)PyList_GET_SIZE(members);
-    if (made.comm < 0 || made.comm >= v->comm_count || made.members != v->comms[made.comm].layout.ranks ||
-        PyList_GET_SIZE(events) != made.members || epoch < 1 || rounds < 0 ||
-        epoch - 1 + rounds > v->comms[made.comm].epochs) {
+    const long long like = PyLong_Check(members) ? PyLong_AsLongLong(members) : -1;
+    if (PyErr_Occurred()) return NULL;
+    made.epoch = epoch, made.rounds = rounds, made.shares = PyLong_Check(members);
+    if (made.comm < 0 || made.comm >= v->comm_count || epoch < 1 || rounds < 0 ||
+        epoch - 1 + rounds > v->comms[made.comm].epochs ||
+        (made.shares &&
+         (like < 0 || like >= v->call_count || v->calls[like].members != v->comms[made.comm].layout.ranks))) {
         refuse("the call does not fit its communicator");
         return NULL;
     }
+    made.members = v->comms[made.comm].layout.ranks;
     made.regions.all = cost_keep_table(self->kept, region_rows, sizeof(region), &region_count);
     made.groups = made.regions.all ? cost_keep_table(self->kept, group_rows, sizeof(group), &groups) : NULL;
     made.kernels = made.groups ? cost_keep_table(self->kept, kernel_rows, sizeof(kernel_cost), &kernels) : NULL;
@@ -149,36 +204,20 @@ static PyObject *Simulation_call(Simulation *self, PyObject *args) {
     virtual_call *all = realloc(v->calls, (size_t)(v->call_count + 1) * sizeof *all);
     if (!all) return PyErr_NoMemory();
     v->calls = all;
-    program_stream *streams = zeros((int64_t)made.members * MAX_STREAMS, sizeof *streams);
-    int32_t *counts = zeros(made.members, sizeof *counts);
-    made.streams = streams, made.events = counts;
+    if (made.shares) made.streams = v->calls[like].streams, made.events = v->calls[like].events;
+    else made.streams = zeros((int64_t)made.members * MAX_STREAMS, sizeof *made.streams);
+    if (!made.shares) made.events = zeros(made.members, sizeof *made.events);
     made.begin_ns = zeros(made.members, sizeof(int64_t)), made.end_ns = zeros(made.members, sizeof(int64_t));
     made.first_gate = v->gate_count;
     const int64_t more = groups * (rounds + v->comms[made.comm].layout.slots);
     all[v->call_count++] = made;
-    gate *gates = made.begin_ns && made.end_ns && streams && counts && v->gate_count + more < INT32_MAX
+    gate *gates = made.begin_ns && made.end_ns && made.streams && made.events && v->gate_count + more < INT32_MAX
                       ? realloc(v->gates, (size_t)(v->gate_count + more + 1) * sizeof *gates)
                       : NULL;
     if (!gates) return PyErr_NoMemory();
     v->gates = gates;
     for (int64_t k = 0; k < more; k++) gates[v->gate_count++].group = -1;
-    for (Py_ssize_t m = 0; m < made.members; m++) {
-        counts[m] = (int32_t)PyLong_AsLong(PyList_GET_ITEM(events, m));
-        PyObject *one = PySequence_Fast(PyList_GET_ITEM(members, m), "a member's streams are a sequence");
-        if (!one || PyErr_Occurred()) return NULL;
-        const Py_ssize_t length = PySequence_Fast_GET_SIZE(one);
-        bool right = length <= MAX_STREAMS && counts[m] >= 0;
-        for (Py_ssize_t k = 0; right && k < length; k++) {
-            program_stream *its = &streams[m * MAX_STREAMS + k];
-            right = (its->records = cost_keep_table(self->kept, PySequence_Fast_GET_ITEM(one, k), sizeof(record),
-                                                    &its->length)) != NULL;
-        }
-        Py_DECREF(one);
-        if (!right) {
-            if (!PyErr_Occurred()) refuse("a member has too many streams");
-            return NULL;
-        }
-    }
+    if (!made.shares && !take_members(&v->calls[v->call_count - 1], members)) return NULL;
     return PyLong_FromLongLong(v->call_count - 1);
 }
 
@@ -271,7 +310,9 @@ static PyMethodDef simulation_methods[] = {
      "communicator(layout, cards, epochs, used) -> its number; cards: which of the model's each of the layout's is; "
      "used: how many of the epochs are over"},
     {"call", (PyCFunction)Simulation_call, METH_VARARGS,
-     "call(comm, epoch, rounds, regions, groups, kernels, streams, events) -> its number"},
+     "call(comm, epoch, rounds, regions, groups, kernels, members) -> its number; members: (streams, number of events) "
+     "of "
+     "each, which are packed as they come, or the number of a call with the same"},
     {"run", (PyCFunction)Simulation_run, METH_VARARGS,
      "run(turns, first_turn, logs) -> (outcome, rank, stream, record, card)"},
     {"blocked", (PyCFunction)Simulation_blocked, METH_NOARGS, "blocked() -> [(rank, stream, record, doorbell)]"},

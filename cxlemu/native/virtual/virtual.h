@@ -1,9 +1,10 @@
 /* The virtual engine: plans as discrete events in integer nanoseconds. What a resource is and what each instruction
- * costs, cxlemu/cost says; this file says how the events lie in memory. Records are read in place. */
+ * costs, cxlemu/cost says; this file says how the events lie in memory. Records lie packed. */
 #ifndef CXLEMU_VIRTUAL_H
 #define CXLEMU_VIRTUAL_H
 
 #include "../cost/cost.h"
+#include "packed.h"
 
 #define NEVER INT64_MAX
 enum { NOBODY = 0 };
@@ -36,7 +37,7 @@ typedef struct {
 } communicator;
 
 typedef struct {
-    const record *records;
+    packed *records;
     int64_t length;
 } program_stream;
 
@@ -47,13 +48,14 @@ typedef struct {
     const group *groups;
     const kernel_cost *kernels;
     int64_t first_gate;
-    const program_stream *streams; /* [member][MAX_STREAMS] */
-    const int32_t *events; /* how many each member has */
+    program_stream *streams; /* [member][MAX_STREAMS] */
+    int32_t *events; /* how many each member has */
+    bool shares; /* its streams and events are another call's */
     int64_t *begin_ns, *end_ns; /* of each member */
 } virtual_call;
 
 typedef struct {
-    const record *records;
+    const packed *next; /* the record `at` */
     int64_t length, at, began, wanted;
     progress progress; /* its time, and what it did of its next instruction */
     int32_t link, rank, doorbell;

@@ -1,0 +1,105 @@
+"""FLUX's operators on eight accelerators of modelled clusters, each tuned and simulated once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from collectives.fused.choice import Operator
+from collectives.sweep.fused.metrics import Metrics
+from collectives.sweep.fused.tuner import Tuned, tune
+from collectives.sweep.fused.virtual import Simulator
+from cxlemu.topology import Accelerator, Topology
+from studies.published.flux_block import Block, block
+from studies.training.language_model import LanguageModel
+
+RANKS = 8
+MODEL = "gpt3-175b"
+
+Described = Callable[[str], tuple[Topology, Accelerator | None]]
+
+
+def shipped(cluster: str) -> tuple[Topology, Accelerator | None]:
+    """Return a shipped topology, with the accelerator that it names."""
+    return Topology.load(cluster), None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One operator on one cluster, cut as it is fastest."""
+
+    cluster: str
+    operator: Operator
+    metrics: Metrics
+    tuned: Tuned
+
+
+class Clusters:
+    """Operators on shipped clusters, each tuned and simulated once.
+
+    Args:
+        as_tuned: Clusters whose choices are taken, instead of tuning anew; None: every shape is tuned.
+        described: Returns a cluster's topology and, if it is not the topology's, its accelerator.
+    """
+
+    def __init__(self, as_tuned: Clusters | None = None, described: Described = shipped) -> None:
+        self._as_tuned, self._described = as_tuned, described
+        self._simulators: dict[str, Simulator] = {}
+        self._shapes: dict[tuple[str, Operator], Shape] = {}
+
+    def ns(self, cluster: str, style: str, operator: Operator) -> float:
+        """Return what an operator takes in one style, in ns.
+
+        Args:
+            cluster: A shipped topology.
+            style: "unfused", "medium" or "fused"; an all-reduce is only asked for unfused.
+            operator: What is computed and sent.
+        """
+        if style == "unfused" and operator.kind == "gemm_all_reduce":
+            its = self.simulator(cluster)
+            return its.run(its.fastest(operator, "unfused")).time_ns
+        return float(getattr(self.shape(cluster, operator).metrics, f"{style}_ns"))
+
+    def block(self, cluster: str, phase: str, tokens: int) -> Block:
+        """Return what one of the model's blocks takes, fused and unfused.
+
+        Args:
+            cluster: A shipped topology.
+            phase: "training", "prefill" or "decoding".
+            tokens: See `studies.published.flux_block.block`.
+        """
+        topology, accelerator = self.simulator(cluster).topology, self.simulator(cluster).model.accelerator
+        assert accelerator is not None
+        times, call_ns = partial(self.ns, cluster), topology.costs.call_ns or 0
+        return block(LanguageModel.load(MODEL), accelerator, RANKS, phase, tokens, times, call_ns)
+
+    def simulator(self, cluster: str) -> Simulator:
+        """Return a cluster's simulator, made once."""
+        if cluster not in self._simulators:
+            topology, accelerator = self._described(cluster)
+            self._simulators[cluster] = Simulator(topology, RANKS, accelerator)
+        return self._simulators[cluster]
+
+    def shape(self, cluster: str, operator: Operator) -> Shape:
+        """Return an operator on a cluster, tuned and simulated once.
+
+        Args:
+            cluster: A shipped topology.
+            operator: What is computed and sent.
+        """
+        key = cluster, operator
+        if key not in self._shapes:
+            its = self.simulator(cluster)
+            tuned = self._as_tuned.shape(cluster, operator).tuned if self._as_tuned else _tuned(its, operator)
+            self._shapes[key] = Shape(cluster, operator, its.metrics(operator, tuned.choice), tuned)
+        return self._shapes[key]
+
+
+def _tuned(its: Simulator, operator: Operator) -> Tuned:
+    return tune(
+        operator,
+        RANKS,
+        lambda choice: its.fused_ns(operator, choice),
+        lambda choice: its.least_ns(operator, choice),
+    )
