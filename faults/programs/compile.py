@@ -78,7 +78,8 @@ def compiler_arguments(language: str, words: Sequence[str], *, clang: bool) -> l
     names = [word for word in kept if not word.startswith("-")]
     if not names and "-" not in kept:  # a question, such as --version
         return list(words)
-    links = [] if any(word in _NO_LINK for word in kept) else [f"-Wl,--no-as-needed,{library_path()}"]
+    links = [] if any(word in _NO_LINK for word in kept) else ["-Xlinker", "--no-as-needed", "-Xlinker"]
+    links += [str(library_path())] if links else []  # which may have a comma
     if any(name.endswith(_ASSEMBLY) for name in names):
         return [*kept, *links]
     return [*_compiles(kept, clang), *kept, *links]

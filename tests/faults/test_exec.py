@@ -50,7 +50,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
             if done.returncode and "sanitize" in done.stderr:
                 pytest.skip(f"{command[-1]} cannot do -fsanitize=thread: {done.stderr:.200}")
             assert done.returncode == 0, done.stderr
-            assert done.stderr == ""
+            assert not [line for line in done.stderr.splitlines() if "libasan" not in line]  # under scripts/sanitize
             built[key] = target
         return built[key]
 

@@ -218,6 +218,13 @@ def test_what_programs_do_around_a_pool(build: Build, choice: RunChoice, check: 
     assert said.count(": right") + len(wrong) == 16
 
 
+def test_a_large_pool_leaves_room_beside_the_code_of_late_libraries(build: Build, tmp_path: Path) -> None:
+    around, late = build("surroundings.c", "-mclwb"), build("late.c", "-shared", "-fPIC")
+    pool = tmp_path / "pool"
+    result = run(setting(f"{around} {pool} {late} first", pool, "2G"), RunChoice(None, 1))
+    assert [its.code for its in result.exits] == [0], result.exits[0].output
+
+
 # --- Python -----------------------------------------------------------------------------------------------------------
 
 

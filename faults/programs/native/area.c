@@ -20,10 +20,21 @@ void area_path(char *path, size_t size, const char *format, ...) {
     va_end(rest);
 }
 
+void *area_far_from_code(size_t nbytes) {
+#if defined(__x86_64__)
+    enum { APART = 2 << 20 };
+    static _Atomic uintptr_t next = 0x7E9000000000u;
+    return (void *)atomic_fetch_add(&next, (nbytes / APART + 2) * APART);
+#else
+    (void)nbytes;
+    return NULL;
+#endif
+}
+
 static void *map_file(const char *path, size_t nbytes) {
     const int file = open(path, O_RDWR | O_CLOEXEC);
     if (file < 0) return NULL;
-    void *at = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+    void *at = mmap(area_far_from_code(nbytes), nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
     close(file);
     return at == MAP_FAILED ? NULL : at;
 }

@@ -98,6 +98,10 @@ static inline host_image *image_of(int host, int pool) { return &here.images[hos
 bool area_attach(const char *folder, int host);
 void area_detach(void);
 
+/* A place for a mapping, for the kernel to take if it is free: pools, which are large, do not fill the 2 GiB around code,
+ * in which the copies of its instructions have to lie. */
+void *area_far_from_code(size_t nbytes);
+
 /* The path of one of the run's files. */
 void area_path(char *path, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 

@@ -23,7 +23,24 @@ typedef struct {
     int64_t offset;
     int pool, prot;
 } page_mapping;
-static page_mapping known[MAPPINGS_ROOM];
+static page_mapping known[MAPPINGS_ROOM]; /* with the lock */
+
+/* Of the thread that holds it: a fault may come in a handler of a signal that came while it does. */
+static _Atomic uintptr_t holder;
+
+static bool lock(void) {
+    const uintptr_t me = (uintptr_t)&self;
+    if (holder == me) return false;
+    for (uintptr_t nobody = 0; !atomic_compare_exchange_weak(&holder, &nobody, me); nobody = 0)
+        syscall(SYS_sched_yield);
+    return true;
+}
+
+static void unlock(bool locked) {
+    if (locked) holder = 0;
+}
+
+void pages_after_fork(void) { holder = 0; }
 
 static bool protect(uint8_t *at, size_t nbytes, int prot) { return syscall(SYS_mprotect, at, nbytes, prot) == 0; }
 
@@ -33,10 +50,10 @@ static void fetch(const page_mapping *m, size_t from, size_t nbytes) {
     for (int64_t page = first; page < first + (int64_t)(nbytes / PAGE); page++) image_open_page(m->pool, page);
 }
 
-static void open_chunk(page_mapping *m, size_t chunk) {
+static void open_chunk(const page_mapping *m, size_t chunk) {
     const size_t from = chunk * m->chunk, nbytes = m->nbytes - from < m->chunk ? m->nbytes - from : m->chunk;
     const bool took_turn = prog_page_begin();
-    if (!m->opened[chunk]) {
+    if (!__atomic_load_n(&m->opened[chunk], __ATOMIC_ACQUIRE)) {
         fetch(m, from, nbytes);
         if (!protect(m->at + from, nbytes, m->prot)) {
             fprintf(stderr,
@@ -48,22 +65,30 @@ static void open_chunk(page_mapping *m, size_t chunk) {
     if (took_turn) prog_page_end();
 }
 
-static page_mapping *mapping_at(const uint8_t *at) {
+/* nbytes 0 for none. */
+static page_mapping mapping_at(const uint8_t *at) {
+    page_mapping found = {0};
+    const bool locked = lock();
     for (int k = 0; k < MAPPINGS_ROOM; k++)
-        if (known[k].nbytes && (size_t)(at - known[k].at) < known[k].nbytes) return &known[k];
-    return NULL;
+        if (known[k].nbytes && (size_t)(at - known[k].at) < known[k].nbytes) found = known[k];
+    unlock(locked);
+    return found;
+}
+
+static bool allows(const page_mapping *m, bool writes) {
+    return m->nbytes && m->prot & (writes ? PROT_WRITE : PROT_READ | PROT_WRITE);
 }
 
 bool pages_allow(const void *at, bool writes) {
-    const page_mapping *m = mapping_at(at);
-    return m && m->prot & (writes ? PROT_WRITE : PROT_READ | PROT_WRITE);
+    const page_mapping m = mapping_at(at);
+    return allows(&m, writes);
 }
 
 bool pages_fault(void *at, bool writes) {
-    if (!pages_allow(at, writes)) return false;
-    page_mapping *m = mapping_at(at);
+    const page_mapping m = mapping_at(at);
+    if (!allows(&m, writes)) return false;
     /* If it is here already, another thread was faster. */
-    open_chunk(m, (size_t)((uint8_t *)at - m->at) / m->chunk);
+    open_chunk(&m, (size_t)((uint8_t *)at - m.at) / m.chunk);
     return true;
 }
 
@@ -71,12 +96,14 @@ void pages_touch(const void *at, size_t nbytes) {
     const uint8_t *first = at;
     if (pools_closed) return;
     for (int k = 0; k < MAPPINGS_ROOM; k++) {
-        page_mapping *m = &known[k];
-        if (!m->nbytes || first >= m->at + m->nbytes || first + nbytes <= m->at) continue;
-        const size_t from = first > m->at ? (size_t)(first - m->at) : 0;
-        const size_t end = first + nbytes < m->at + m->nbytes ? (size_t)(first + nbytes - m->at) : m->nbytes;
-        for (size_t chunk = from / m->chunk; chunk * m->chunk < end; chunk++)
-            if (!__atomic_load_n(&m->opened[chunk], __ATOMIC_ACQUIRE)) open_chunk(m, chunk);
+        const bool locked = lock();
+        const page_mapping m = known[k];
+        unlock(locked);
+        if (!m.nbytes || first >= m.at + m.nbytes || first + nbytes <= m.at) continue;
+        const size_t from = first > m.at ? (size_t)(first - m.at) : 0;
+        const size_t end = first + nbytes < m.at + m.nbytes ? (size_t)(first + nbytes - m.at) : m.nbytes;
+        for (size_t chunk = from / m.chunk; chunk * m.chunk < end; chunk++)
+            if (!__atomic_load_n(&m.opened[chunk], __ATOMIC_ACQUIRE)) open_chunk(&m, chunk);
     }
 }
 
@@ -85,9 +112,14 @@ static size_t chunk_bytes(size_t nbytes) {
     return nbytes <= WHOLE_BYTES ? nbytes : least < SMALLEST_CHUNK ? SMALLEST_CHUNK : (least / PAGE + 1) * PAGE;
 }
 
-static page_mapping *free_entry(void) {
-    for (int k = 0; k < MAPPINGS_ROOM; k++)
-        if (!known[k].nbytes) return &known[k];
+static void add(page_mapping its) {
+    const bool locked = lock();
+    for (int k = 0; k < MAPPINGS_ROOM; k++) {
+        if (known[k].nbytes) continue;
+        known[k] = its;
+        unlock(locked);
+        return;
+    }
     fprintf(stderr, "cxlemu: the program has more than %d mappings of pools\n", MAPPINGS_ROOM);
     _exit(2);
 }
@@ -96,9 +128,8 @@ static void unmapped(uint8_t *at, size_t nbytes);
 
 static void mapped(int pool, int64_t offset, uint8_t *at, size_t nbytes, int prot) {
     unmapped(at, nbytes); /* what was there before, with MAP_FIXED */
-    page_mapping *m = free_entry();
     if (pools_closed) {
-        *m = (page_mapping){.at = at, .nbytes = nbytes, .offset = offset, .pool = pool, .prot = prot};
+        add((page_mapping){.at = at, .nbytes = nbytes, .offset = offset, .pool = pool, .prot = prot});
         return;
     }
     const size_t chunk = chunk_bytes(nbytes);
@@ -107,16 +138,20 @@ static void mapped(int pool, int64_t offset, uint8_t *at, size_t nbytes, int pro
         fprintf(stderr, "cxlemu: no memory for a mapping of %zu bytes\n", nbytes);
         _exit(2);
     }
-    *m = (page_mapping){at, opened, nbytes, chunk, offset, pool, prot};
-    if (nbytes <= WHOLE_BYTES) open_chunk(m, 0);
+    const page_mapping m = {at, opened, nbytes, chunk, offset, pool, prot};
+    add(m);
+    if (nbytes <= WHOLE_BYTES) open_chunk(&m, 0);
 }
 
 /* What is left of a mapping on either side goes on as one of its own, its chunks to be looked at again. */
 static void unmapped(uint8_t *at, size_t nbytes) {
     for (int k = 0; k < MAPPINGS_ROOM; k++) {
+        const bool locked = lock();
         const page_mapping m = known[k];
-        if (!m.nbytes || at >= m.at + m.nbytes || at + nbytes <= m.at) continue;
-        known[k] = (page_mapping){0};
+        const bool meant = m.nbytes && at < m.at + m.nbytes && at + nbytes > m.at;
+        if (meant) known[k] = (page_mapping){0};
+        unlock(locked);
+        if (!meant) continue;
         free(m.opened);
         if (at > m.at) mapped(m.pool, m.offset, m.at, (size_t)(at - m.at), m.prot);
         if (at + nbytes < m.at + m.nbytes)

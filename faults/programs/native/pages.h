@@ -10,6 +10,8 @@ void pages_begin(void);
 /* A fault at an address: true if it was a page that was not here yet, and now is. */
 bool pages_fault(void *at, bool writes);
 
+void pages_after_fork(void); /* in the child */
+
 /* Whether it lies in a mapping that the program may read, or write. */
 bool pages_allow(const void *at, bool writes);
 

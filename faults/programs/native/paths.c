@@ -225,6 +225,7 @@ static void *mapped(int pool, void *at, size_t nbytes, int prot, int flags, off_
     area_path(path, sizeof path, "host-%d-%d.data", here.host, pool);
     const int file = real_open()(path, O_RDWR | O_CLOEXEC);
     const int kept = flags & (MAP_FIXED | MAP_FIXED_NOREPLACE | MAP_POPULATE);
+    if (!at) at = area_far_from_code(nbytes);
     void *found = real_mmap()(at, nbytes, program_pages_now ? PROT_NONE : prot, MAP_SHARED | MAP_NORESERVE | kept, file,
                               offset);
     const int saved = errno;

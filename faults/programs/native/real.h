@@ -5,15 +5,15 @@
 #include <dlfcn.h>
 
 /* A pointer `real_NAME` to the next NAME, looked up once. */
-#define REAL(result, name, ...)                          \
-    typedef result name##_function(__VA_ARGS__);         \
-    static name##_function *real_##name(void) {          \
-        static name##_function *found;                   \
-        if (!found) {                                    \
-            void *at = dlsym(RTLD_NEXT, #name);          \
-            __builtin_memcpy(&found, &at, sizeof found); \
-        }                                                \
-        return found;                                    \
+#define REAL(result, name, ...)                        \
+    typedef result name##_function(__VA_ARGS__);       \
+    static name##_function *real_##name(void) {        \
+        static void *_Atomic found;                    \
+        void *at = found;                              \
+        name##_function *function;                     \
+        if (!at) found = at = dlsym(RTLD_NEXT, #name); \
+        __builtin_memcpy(&function, &at, sizeof at);   \
+        return function;                               \
     }
 
 #endif

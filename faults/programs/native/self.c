@@ -1,5 +1,6 @@
 /* Who takes part: processes that open a pool, and their threads. */
 #define _GNU_SOURCE
+#include "pages.h"
 #include "self.h"
 
 #include <errno.h>
@@ -12,73 +13,11 @@
 #include <unistd.h>
 
 _Thread_local program_self *self __attribute__((tls_model("initial-exec")));
-mapping mappings[MAPPINGS];
-int mapping_count;
-uintptr_t pools_from, pools_to;
-
-bool pools_closed;
 
 static bool joined;
 static int joined_pid, exit_status;
 
 bool process_joined(void) { return joined; }
-
-/* --- mappings -------------------------------------------------------------------------------------------------------- */
-
-static void find_bounds(void) {
-    pools_from = UINTPTR_MAX, pools_to = 0;
-    for (int k = 0; k < mapping_count; k++) {
-        if (mappings[k].from < pools_from) pools_from = mappings[k].from;
-        if (mappings[k].to > pools_to) pools_to = mappings[k].to;
-    }
-    if (mapping_count == 0) pools_from = 0;
-}
-
-bool mapping_add(int pool, int64_t offset, uint8_t *at, size_t nbytes) {
-    if (mapping_count == MAPPINGS) return false;
-    mappings[mapping_count++] = (mapping){(uintptr_t)at, (uintptr_t)at + nbytes, offset, pool};
-    find_bounds();
-    return true;
-}
-
-void mapping_remove(uint8_t *at, size_t nbytes) {
-    const uintptr_t from = (uintptr_t)at, to = from + nbytes;
-    for (int k = 0; k < mapping_count; k++) {
-        mapping *m = &mappings[k];
-        if (to <= m->from || m->to <= from) continue;
-        const mapping behind = {to, m->to, m->offset + (int64_t)(to - m->from), m->pool};
-        const bool rest = to < m->to;
-        if (m->from < from) {
-            m->to = from;
-            if (rest && mapping_count < MAPPINGS) mappings[mapping_count++] = behind;
-        } else if (rest) {
-            *m = behind;
-        } else {
-            mappings[k--] = mappings[--mapping_count];
-        }
-    }
-    find_bounds();
-}
-
-bool range_in_pool(const void *at, size_t nbytes, pool_range *found) {
-    const uintptr_t from = (uintptr_t)at, to = from + nbytes;
-    if (to <= pools_from || from >= pools_to) return false;
-    for (int k = 0; k < mapping_count; k++) {
-        const mapping *m = &mappings[k];
-        if (to <= m->from || m->to <= from) continue;
-        const uintptr_t low = from > m->from ? from : m->from, high = to < m->to ? to : m->to;
-        if (low != from) continue; /* it begins outside */
-        *found = (pool_range){m->pool, m->offset + (int64_t)(low - m->from), (int64_t)(high - low)};
-        return true;
-    }
-    return false;
-}
-
-void *in_image(const void *at) {
-    pool_range r;
-    if (!range_in_pool(at, 1, &r)) return (void *)(uintptr_t)at;
-    return image_of(here.host, r.pool)->cache.data + r.offset;
-}
 
 /* --- processes ------------------------------------------------------------------------------------------------------- */
 
@@ -169,6 +108,7 @@ program_self *self_here(void) {
 }
 
 void self_forget(void) {
+    mappings_after_fork(), pages_after_fork();
     if (!self) return;
     self->flushed.count = self->lingering.count = self->nt_count = 0;
     self->inside = false;

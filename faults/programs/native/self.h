@@ -46,15 +46,9 @@ typedef struct {
 /* NULL: this thread is in no run. Small, so that there is room for it in a library that is loaded late. */
 extern _Thread_local program_self *self __attribute__((tls_model("initial-exec")));
 
-/* A mapping of a pool in this process. */
-typedef struct {
-    uintptr_t from, to;
-    int64_t offset; /* in the pool, of `from` */
-    int pool;
-} mapping;
-extern mapping mappings[MAPPINGS];
-extern int mapping_count;
-extern uintptr_t pools_from, pools_to; /* all of them lie between */
+/* mappings.c: the pools in this process. */
+extern _Atomic int mapping_count;
+extern _Atomic uintptr_t pools_from, pools_to; /* all of them lie between */
 
 /* The part of a range that lies in a pool; false for none. */
 typedef struct {
@@ -69,6 +63,7 @@ void *in_image(const void *at);
 
 bool mapping_add(int pool, int64_t offset, uint8_t *at, size_t nbytes);
 void mapping_remove(uint8_t *at, size_t nbytes);
+void mappings_after_fork(void); /* in the child */
 
 static inline bool outside_pools(const void *at) { return (uintptr_t)at - pools_from >= pools_to - pools_from; }
 

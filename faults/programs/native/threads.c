@@ -72,7 +72,7 @@ PROGRAM_EXPORT int pthread_create(pthread_t *restrict handle, const pthread_attr
     if (error) {
         free(b);
         turn_without(thread, THREAD_ENDED);
-    } else if (joinable_count < JOINABLE) {
+    } else if (scheduled() && joinable_count < JOINABLE) {
         joinable[joinable_count].handle = *handle, joinable[joinable_count++].thread = thread;
     }
     return error;
@@ -146,28 +146,29 @@ static int condition_waited(pthread_mutex_t *lock, const struct timespec *until)
 }
 
 /* Of these there are two versions; the older one is found first without its number. */
-#define CONDITION(name) ((name##_function *)(uintptr_t)dlvsym(RTLD_NEXT, #name, "GLIBC_2.3.2"))
-typedef int pthread_cond_wait_function(pthread_cond_t *, pthread_mutex_t *);
-typedef int pthread_cond_timedwait_function(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
+static void *real_condition(const char *name) {
+#if defined(__SANITIZE_THREAD__) /* whose own has no number */
+    return dlsym(RTLD_NEXT, name);
+#else
+    void *at = dlvsym(RTLD_NEXT, name, "GLIBC_2.3.2");
+    return at ? at : dlsym(RTLD_NEXT, name);
+#endif
+}
 
 PROGRAM_EXPORT int pthread_cond_wait(pthread_cond_t *restrict condition, pthread_mutex_t *restrict lock) {
-    static pthread_cond_wait_function *real;
+    typedef int waits(pthread_cond_t *, pthread_mutex_t *);
+    static waits *_Atomic real;
     if (scheduled()) return condition_waited(lock, NULL);
-    if (!real && !(real = CONDITION(pthread_cond_wait))) {
-        void *at = dlsym(RTLD_NEXT, "pthread_cond_wait");
-        __builtin_memcpy(&real, &at, sizeof real);
-    }
+    if (!real) real = (waits *)(uintptr_t)real_condition("pthread_cond_wait");
     return real(condition, lock);
 }
 
 PROGRAM_EXPORT int pthread_cond_timedwait(pthread_cond_t *restrict condition, pthread_mutex_t *restrict lock,
                                           const struct timespec *restrict until) {
-    static pthread_cond_timedwait_function *real;
+    typedef int waits(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
+    static waits *_Atomic real;
     if (scheduled()) return condition_waited(lock, until);
-    if (!real && !(real = CONDITION(pthread_cond_timedwait))) {
-        void *at = dlsym(RTLD_NEXT, "pthread_cond_timedwait");
-        __builtin_memcpy(&real, &at, sizeof real);
-    }
+    if (!real) real = (waits *)(uintptr_t)real_condition("pthread_cond_timedwait");
     return real(condition, lock, until);
 }
 

@@ -95,8 +95,9 @@ static void note_turn(int thread) {
     if (a->turn_count < PROGRAM_TURNS) a->taken[a->turn_count++] = (program_turn){(uint32_t)thread, 0};
 }
 
-/* With the lock of turns: the turn goes to the next thread, unless some thread has yet to come to its step. */
-static void pass_on(void) {
+/* With the lock of turns: the turn goes to the next thread, unless some thread has yet to come to its step. `up` need not
+ * be woken. */
+static void pass_on(int up) {
     int found[PROGRAM_THREADS];
     for (int k = 0; k < area()->thread_count; k++) {
         const uint32_t state = *state_of(k);
@@ -112,7 +113,7 @@ static void pass_on(void) {
     note_turn(thread);
     area()->wakes[thread] = 0;
     *state_of(thread) = THREAD_INSIDE;
-    futex_wake(state_of(thread));
+    if (thread != up) futex_wake(state_of(thread));
 }
 
 /* --- a thread's turn ------------------------------------------------------------------------------------------------- */
@@ -165,7 +166,7 @@ bool turn_take(int thread) {
     }
     if (!host_lock_take(&a->turns, LOCK_S)) return false;
     if (*state != THREAD_CRASHED && *state != THREAD_ENDED) *state = THREAD_WAITING;
-    pass_on();
+    pass_on(thread);
     host_lock_release(&a->turns);
     while (*state == THREAD_WAITING) futex_wait(state, THREAD_WAITING);
     if (*state != THREAD_INSIDE) return false;
@@ -199,7 +200,7 @@ void turn_without(int thread, enum thread_state state) {
     if (!host_lock_take(&area()->turns, LOCK_S)) return;
     *state_of(thread) = state;
     futex_wake(state_of(thread));
-    pass_on();
+    pass_on(-1);
     host_lock_release(&area()->turns);
 }
 

@@ -83,6 +83,11 @@ static void threads_and_children(void) {
 }
 
 static void late(const char *library) {
+    enum { STEP = 256 << 10, AROUND = 128 }; /* between libraries there is no room for copies of its instructions */
+    const uintptr_t libraries = (uintptr_t)dlsym(RTLD_NEXT, "printf") / STEP * STEP;
+    for (uintptr_t k = 0; k < 2 * AROUND; k++)
+        mmap((void *)(libraries + (AROUND - k) * STEP), 4096, PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     void *loaded = dlopen(library, RTLD_NOW);
     void (*publish)(uint8_t *, uint8_t) = loaded ? (void (*)(uint8_t *, uint8_t))(uintptr_t)dlsym(loaded, "publish")
                                                  : NULL;
