@@ -20,6 +20,7 @@ from collectives.sweep.measure import Finished, Opened
 from collectives.sweep.sweep import Case, MeasuredRank, Paced, Sweep, SweepRow, row
 from cxlemu.cli.output import write_json
 from cxlemu.engines.pace import TimeScale
+from cxlemu.machine import thresholds
 from cxlemu.memory import MemorySpec
 from cxlemu.plan import Layout
 from cxlemu.topology import Topology
@@ -162,6 +163,7 @@ class RunReport:
             ("config", f"{setup.topology.name}: {setup.topology.description}"),
             ("ranks", f"{self._placement()}, launch: {setup.launch}"),
             ("memory", setup.memory.describe() + self._numa_node()),
+            *([("stores", str(thresholds()))] if self._verbose and setup.memory.backend.maps_cards else []),
             *([("backend", f"{setup.memory.kind}: {setup.memory.backend.elisions()}")] if self._verbose else []),
             *([("cards", setup.cards)] if setup.cards else []),
             *([("pace", _pace(setup.pace))] if setup.pace is not None else []),

@@ -48,6 +48,7 @@ def examine(root: Path = Path("/"), path: str | None = None) -> list[DoctorRow]:
         *_dax_devices(root),
         *cxl_rows(root),
         *_instructions(root, platform.machine()),
+        *_stores(),
         *_shared_memory(root),
         *_dead_pools(),
         *_hugepages(root),
@@ -60,6 +61,13 @@ def examine(root: Path = Path("/"), path: str | None = None) -> list[DoctorRow]:
 def _cores() -> Iterator[DoctorRow]:
     usable, present = len(os.sched_getaffinity(0)), os.cpu_count() or 0
     yield row("cores", True, f"{usable} usable of {present}", "more ranks than this take turns, which costs time")
+
+
+def _stores() -> Iterator[DoctorRow]:
+    from cxlemu.machine import kept_file, thresholds  # C and NumPy, which --help does without
+
+    its = thresholds()
+    yield row("stores", True, str(its), f"measured once for a machine, and kept in {kept_file()}")
 
 
 def _numa_nodes(root: Path) -> Iterator[DoctorRow]:

@@ -15,9 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from cxlemu.calibrate.measure import LEAST_BYTES, Bandwidth, Calibration, measure
+from cxlemu.calibrate.past_caches import past_caches_bytes
 from cxlemu.calibrate.topology_file import topology_file
 from cxlemu.cli.output import check_output, write_json, write_output
 from cxlemu.errors import ArgumentError
+from cxlemu.machine import keep, kept_file, thresholds
 from cxlemu.pool.segments import SHM_DIR
 
 MEASURED_BYTES = 1 << 27  # of each array, more than most caches hold; less where memory is short
@@ -56,6 +58,8 @@ def calibrate(file: Path, *, json_file: Path | None) -> None:
     with progress:
         task = progress.add_task("measuring")
         measured = measure(nbytes, lambda name: progress.update(task, description=WORDS[name]))
+        progress.update(task, description="stores past the caches")
+        from_bytes = past_caches_bytes()
     capacity_bytes = 1 << max(free // 4, 1 << 26).bit_length() - 1
     write_output("--calibrate", file, topology_file(measured, capacity_bytes=capacity_bytes, load=load))
     if write_json(json_file, asdict(measured)):
@@ -66,6 +70,16 @@ def calibrate(file: Path, *, json_file: Path | None) -> None:
     out = Console()
     out.print(table)
     out.print(Text(_conclusion(measured, file, load)))
+    out.print(Text(_kept(from_bytes)))
+
+
+def _kept(from_bytes: int) -> str:
+    """Keep the threshold for this machine, and say so."""
+    try:
+        keep(from_bytes)
+    except OSError as error:
+        return f"The threshold for stores past the caches cannot be kept: {kept_file()}: {error.strerror}"
+    return f"For all later runs here: {thresholds()}"
 
 
 def _array_bytes() -> int:

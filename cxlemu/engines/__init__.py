@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from cxlemu import _native
 from cxlemu.choices import ENGINES
 from cxlemu.engines.native import NativeEngine
 from cxlemu.engines.pace import Pacer
 from cxlemu.engines.reference import ReferenceEngine
 from cxlemu.engines.streams import NO_BREAKPOINTS, Breakpoints, Running, Watch
 from cxlemu.errors import ArgumentError
+from cxlemu.machine import thresholds
 from cxlemu.memory.backend import Backend
 from cxlemu.memory.protocol import Bytes, HostMemory
 
@@ -64,6 +66,7 @@ def engine_for(
         if pacer is not None:
             raise ArgumentError("the reference engine has no pace: take the native one")
         return ReferenceEngine(memory)
+    _native.past_caches_from(thresholds().past_caches_bytes)
     return NativeEngine(cards, backend.elides, backend.native_memory(memory), pacer=pacer)
 
 

@@ -397,7 +397,15 @@ PyTypeObject program_type = {
     .tp_methods = program_methods,
 };
 
+static PyObject *module_past_caches_from(PyObject *module, PyObject *nbytes) {
+    (void)module;
+    const long long from = PyLong_AsLongLong(nbytes);
+    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(past_caches_from(from));
+}
+
 static PyMethodDef module_methods[] = {
+    {"past_caches_from", module_past_caches_from, METH_O,
+     "past_caches_from(nbytes) -> nbytes: from this size on, arrays are stored past the caches; 0 asks."},
     {"fold", module_fold, METH_VARARGS, "fold(dtype, redop, dst, a, b, c or None, divisor): combine arrays of bytes."},
     {NULL, NULL, 0, NULL},
 };
@@ -408,20 +416,33 @@ static struct PyModuleDef native_module = {
 };
 
 static const constant constants[] = {
-    CONSTANT(WRITE),       CONSTANT(WRITE_NT),       CONSTANT(FLUSH),        CONSTANT(FENCE),
-    CONSTANT(SIGNAL),      CONSTANT(WAIT),           CONSTANT(WAIT_ALL),     CONSTANT(INVALIDATE),
-    CONSTANT(READ),        CONSTANT(REDUCE),         CONSTANT(COPY),         CONSTANT(REDUCE_LOCAL),
-    CONSTANT(COMPUTE),     CONSTANT(RECORD),         CONSTANT(AWAIT),        CONSTANT(SIGNAL_DATA),
-    CONSTANT(WAIT_DATA),   CONSTANT(NOTHING),        CONSTANT(BUFFER),       CONSTANT(REGION),
-    CONSTANT(SUM),         CONSTANT(PROD),           CONSTANT(MIN),          CONSTANT(MAX),
-    CONSTANT(AVG),         CONSTANT(BAND),           CONSTANT(BOR),          CONSTANT(BXOR),
-    CONSTANT(FLAG_DIVIDE), CONSTANT(ELIDE_FLUSH),    CONSTANT(ELIDE_FENCE),  CONSTANT(ELIDE_INVALIDATE),
-    CONSTANT(ELIDE_PUSH),  CONSTANT(ELIDE_FETCH),    CONSTANT(DONE),         CONSTANT(IDLE),
-    CONSTANT(MISMATCH),    CONSTANT(KERNEL),         CONSTANT(LOCK_TIMEOUT), CONSTANT(OUT_OF_MEMORY),
-    CONSTANT(LINK_DOWN),   CONSTANT(CARD_LOST),      CONSTANT(POISONED),     CONSTANT(STOPPED),
-    CONSTANT(DAMAGED),     CONSTANT(CLOCKS_TIMEOUT), CONSTANT(NO_DOORBELL),  CONSTANT(MODELLED_TIME),
-    CONSTANT(LINE_BYTES),  CONSTANT(PAYLOAD_BYTES),  CONSTANT(TAG_BITS),     CONSTANT(DTYPES),
-    CONSTANT(EPOCHS_END),
+    CONSTANT(WRITE),        CONSTANT(WRITE_NT),
+    CONSTANT(FLUSH),        CONSTANT(FENCE),
+    CONSTANT(SIGNAL),       CONSTANT(WAIT),
+    CONSTANT(WAIT_ALL),     CONSTANT(INVALIDATE),
+    CONSTANT(READ),         CONSTANT(REDUCE),
+    CONSTANT(COPY),         CONSTANT(REDUCE_LOCAL),
+    CONSTANT(COMPUTE),      CONSTANT(RECORD),
+    CONSTANT(AWAIT),        CONSTANT(SIGNAL_DATA),
+    CONSTANT(WAIT_DATA),    CONSTANT(NOTHING),
+    CONSTANT(BUFFER),       CONSTANT(REGION),
+    CONSTANT(SUM),          CONSTANT(PROD),
+    CONSTANT(MIN),          CONSTANT(MAX),
+    CONSTANT(AVG),          CONSTANT(BAND),
+    CONSTANT(BOR),          CONSTANT(BXOR),
+    CONSTANT(FLAG_DIVIDE),  CONSTANT(ELIDE_FLUSH),
+    CONSTANT(ELIDE_FENCE),  CONSTANT(ELIDE_INVALIDATE),
+    CONSTANT(ELIDE_PUSH),   CONSTANT(ELIDE_FETCH),
+    CONSTANT(DONE),         CONSTANT(IDLE),
+    CONSTANT(MISMATCH),     CONSTANT(KERNEL),
+    CONSTANT(LOCK_TIMEOUT), CONSTANT(OUT_OF_MEMORY),
+    CONSTANT(LINK_DOWN),    CONSTANT(CARD_LOST),
+    CONSTANT(POISONED),     CONSTANT(STOPPED),
+    CONSTANT(DAMAGED),      CONSTANT(CLOCKS_TIMEOUT),
+    CONSTANT(NO_DOORBELL),  CONSTANT(MODELLED_TIME),
+    CONSTANT(LINE_BYTES),   CONSTANT(PAYLOAD_BYTES),
+    CONSTANT(TAG_BITS),     CONSTANT(DTYPES),
+    CONSTANT(EPOCHS_END),   CONSTANT(PAST_CACHES_BYTES),
 };
 
 PyMODINIT_FUNC PyInit__native(void) {

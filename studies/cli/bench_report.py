@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cxlemu.cli.output import write_json
+from cxlemu.machine import thresholds
 from cxlemu.plan import Call
 from cxlemu.units import format_bytes
 from cxlemu.version import __version__
@@ -112,6 +113,7 @@ class BenchReport:
             f"{machine.reduce_gbytes_per_s:.1f} GB/s (written, 64 MiB each); a cache line goes to and fro in "
             f"{machine.round_trip_ns:.0f} ns"
         )
+        self._print(f"# {'stores':<8} {thresholds()}")
 
     def add(self, rows: Sequence[RatioRow]) -> None:
         """Print a cell's rows, and keep them."""

@@ -1,0 +1,139 @@
+"""What is measured once for a machine, and kept: from which size on arrays are stored past the caches."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from collectives import Communicator
+from cxlemu import RankContext, _native, launch, machine
+from cxlemu.calibrate.past_caches import SIZES, past_caches_bytes
+from cxlemu.cli import main
+from cxlemu.errors import ConfigError
+from cxlemu.machine import DEFAULT_BYTES, NEVER_BYTES, VARIABLE, caches, identity, keep, kept_file, thresholds
+from cxlemu.memory import MemorySpec
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = _native.past_caches_from(0)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv(VARIABLE, raising=False)
+    thresholds.cache_clear()
+    yield
+    thresholds.cache_clear()
+    _native.past_caches_from(before)
+
+
+def test_without_a_file_it_is_the_default() -> None:
+    its = thresholds()
+    assert its.past_caches_bytes == DEFAULT_BYTES == 4 << 20
+    assert str(its) == (
+        "arrays are stored past the caches from 4 MiB on (the default; cxlemu doctor --calibrate measures it)"
+    )
+
+
+def test_what_is_kept_is_found_again() -> None:
+    assert thresholds().past_caches_bytes == DEFAULT_BYTES
+    file = keep(32 << 20)
+    assert file == kept_file() and [its.name for its in file.parent.iterdir()] == ["machine.json"]
+    assert str(thresholds()) == f"arrays are stored past the caches from 32 MiB on (measured, {file})"
+
+
+def test_the_environment_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(32 << 20)
+    monkeypatch.setenv(VARIABLE, "4096")
+    assert (thresholds().past_caches_bytes, thresholds().source) == (4096, VARIABLE)
+
+
+@pytest.mark.parametrize("given", ["", "0", "-1", "4M", "\u0663", "9" * 30])
+def test_an_environment_that_is_no_number_is_refused(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, given)
+    with pytest.raises(ConfigError, match="is no number of bytes"):
+        thresholds()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"{", b"[]", b"\xff", b"[" * 60_000, b" " * 70_000, b'{"machine": {}}',
+        *(json.dumps({"machine": {}, "past_caches_bytes": its}).encode() for its in ["8", 0, -1, True, 1.5, 1 << 61]),
+    ],
+)  # fmt: skip
+def test_a_file_that_nobody_wrote_is_left_alone(content: bytes) -> None:
+    kept_file().parent.mkdir()
+    kept_file().write_bytes(content)
+    its = thresholds()
+    assert its.past_caches_bytes == DEFAULT_BYTES
+    assert its.source == f"the default: {kept_file()} is not what cxlemu doctor --calibrate writes"
+
+
+def test_another_machines_file_is_void() -> None:
+    file = keep(32 << 20)
+    document = json.loads(file.read_text())
+    file.write_text(json.dumps(document | {"machine": document["machine"] | {"cores": 999}}))
+    assert thresholds().past_caches_bytes == DEFAULT_BYTES
+    assert thresholds().source == f"the default: {file} was measured on another machine"
+
+
+def test_the_caches_are_those_that_linux_describes(tmp_path: Path) -> None:
+    folder = tmp_path / f"cpu{min(os.sched_getaffinity(0))}" / "cache"
+    for index, its in enumerate(
+        [("Data", 1, "48K"), ("Instruction", 1, "64K"), ("Unified", 2, "2048K"), ("", "x", "")]
+    ):
+        (folder / f"index{index}").mkdir(parents=True)
+        for name, value in zip(("type", "level", "size"), its, strict=True):
+            (folder / f"index{index}" / name).write_text(f"{value}\n")
+        (folder / f"index{index}" / "shared_cpu_list").write_text("0-1\n")
+    assert [(its.level, its.nbytes, its.shared_with) for its in caches(tmp_path)] == [
+        (1, 48 << 10, "0-1"),
+        (2, 2 << 20, "0-1"),
+    ]
+    assert identity()["cores"] >= 1
+
+
+@pytest.mark.parametrize("faster_from", [*SIZES, NEVER_BYTES])
+def test_the_threshold_is_where_stores_past_the_caches_begin_to_pay(faster_from: int) -> None:
+    assert past_caches_bytes(lambda nbytes: 0.5 if nbytes >= faster_from else 1.4) == faster_from
+
+
+def test_one_fast_size_among_slow_ones_is_no_threshold() -> None:
+    assert past_caches_bytes(lambda nbytes: 0.5 if nbytes in (SIZES[1], SIZES[-1]) else 1.4) == SIZES[-1]
+
+
+def test_it_is_measured_here() -> None:
+    assert past_caches_bytes() in (*SIZES, NEVER_BYTES)
+
+
+def gathered(context: RankContext) -> list[bool]:
+    found = []
+    with Communicator.world(context) as comm:
+        for dtype, count in [("u1", 1), ("u1", 1001), ("f4", 16_000), ("f8", 70_001)]:
+            x = (np.arange(count) % 251).astype(dtype) + comm.rank
+            every = comm.all_gather(x)
+            found.append(all((every[rank] == x - comm.rank + rank).all() for rank in range(comm.size)))
+            found.append(bool((comm.all_reduce(x.copy()) == (x - comm.rank) * 2 + 1).all()))
+    return found
+
+
+@pytest.mark.parametrize("nbytes", [1, NEVER_BYTES])
+def test_results_are_the_same_past_the_caches_and_through_them(nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(nbytes))
+    found = launch(gathered, ranks=2, topology="laptop", memory=MemorySpec("shm"))
+    assert _native.past_caches_from(0) == nbytes
+    assert all(map(all, found))
+
+
+def test_run_says_what_was_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "8388608")
+    done = CliRunner().invoke(
+        main, ["run", "broadcast", "-b", "8", "-e", "8", "-n", "2", "-c", "laptop", "-v", "--backend", "shm"]
+    )
+    assert f"# stores   arrays are stored past the caches from 8 MiB on ({VARIABLE})" in done.output
+    assert machine.thresholds().past_caches_bytes == 8 << 20
