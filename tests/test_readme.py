@@ -43,6 +43,7 @@ def test_the_readme_has_what_this_test_looks_for() -> None:
     assert len(BLOCKS) >= 30
     shown = (
         "algorithms/ring_all_gather.py",
+        "campaign.yaml",
         "fabric.yaml",
         "fused.py",
         "groups.py",
@@ -57,6 +58,7 @@ def test_the_readme_has_what_this_test_looks_for() -> None:
         "test_my_all_reduce.py",
         "train_ddp.py",
         "two_tenants.py",
+        "under_a_launcher.py",
         "zero_copy.py",
     )
     assert sorted(name for name, _ in FILES) == [f"examples/{name}" for name in shown]
@@ -144,6 +146,19 @@ def _headings(text: str) -> set[str]:
     """As GitHub makes anchors of them."""
     titles = re.findall(r"(?m)^#+ (.+)$", text)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_troubleshooting_quotes_messages_that_there_are() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    table = re.search(r"\| the message has .*?\n\n", page, re.DOTALL)
+    assert table
+    quoted = [text for line in table[0].splitlines()[2:] for text in re.findall("`(.+?)`", line.rpartition(" | ")[0])]
+    of_others = {"An attempt has been made to start a new process", "attempt to run as root", "not enough slots"}
+    packages = ("cxlemu", "collectives")
+    said = "".join(file.read_text() for package in packages for file in sorted((ROOT / package).rglob("*.py")))
+    said = re.sub(r'"\s+f?"', "", said)  # strings that go on in the next line
+    assert len(quoted) > 12
+    assert [text for text in quoted if text not in said] == [text for text in quoted if text in of_others]
 
 
 def test_the_index_lists_all_pages_and_pages_show_all_pictures() -> None:

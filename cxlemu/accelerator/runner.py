@@ -180,7 +180,7 @@ class DeviceEngine:
         Raises:
             DeadlineError: No stream progressed for ``deadline_s``.
             DeviceError: The device failed.
-            Whatever the reference engine raises.
+            Exception: Whatever the reference engine raises.
         """
         runner = self.runner(running, buffers, stops)
         for queue in runner.queues.values():
