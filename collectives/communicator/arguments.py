@@ -11,6 +11,7 @@ import numpy as np
 from collectives.communicator.arrays import Array
 from collectives.communicator.dlpack import from_dlpack
 from collectives.communicator.operations import Operation
+from cxlemu.accelerator.arrays import ATTRIBUTE
 from cxlemu.errors import ArgumentError
 
 
@@ -30,6 +31,8 @@ def as_array(argument: Any, role: str) -> Array:
     """
     if isinstance(argument, np.ndarray):
         return argument
+    if hasattr(argument, ATTRIBUTE):
+        raise ArgumentError(f"{role} lives on a device: this call takes arrays of the host")
     if hasattr(argument, "__dlpack__"):
         return from_dlpack(argument, role)
     try:

@@ -18,6 +18,7 @@ from collectives.builder.recipes import Recipe
 from collectives.communicator.agreed import UnevenArguments
 from collectives.communicator.arrays import Array
 from collectives.communicator.coalesced import CoalescedVerbs, ManyArguments
+from collectives.communicator.devices import DeviceCalls
 from collectives.communicator.heap import SymmetricHeap
 from collectives.communicator.messages.messenger import Messenger
 from collectives.communicator.messages.transfers import lane_for
@@ -92,6 +93,7 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint):
             engine=lane.engine,
             queue=lane.queue,
             planner=self._planner,
+            devices=DeviceCalls(lane.memory, context.pool.cards, self._planner, lane.engine),
             deadline_s=terms.deadline_s,
             gave_up=stay.fail,
         )

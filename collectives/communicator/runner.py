@@ -17,6 +17,7 @@ from collectives.communicator.agreed import AgreedCall, UnevenArguments
 from collectives.communicator.arguments import Staged, Staging
 from collectives.communicator.arrays import Array
 from collectives.communicator.coalesced import ManyArguments, packed
+from collectives.communicator.devices import DeviceCall, DeviceCalls
 from collectives.communicator.operations import InARow, Operation, Outcome, Planned, Stepped, Timed
 from collectives.communicator.planner import CallArguments, CallPlanner
 from collectives.communicator.progress import CallQueue, Handle
@@ -64,6 +65,7 @@ class CallRunner(CallHooks):
         engine: What executes plans.
         queue: The order of this rank's calls.
         planner: Turns arguments of calls into planned calls.
+        devices: Does so for arrays that live on a device, and runs these calls.
         deadline_s: How long a call waits for its peers, in seconds.
         gave_up: Called when a call failed.
 
@@ -85,6 +87,7 @@ class CallRunner(CallHooks):
         engine: Engine,
         queue: CallQueue,
         planner: CallPlanner,
+        devices: DeviceCalls,
         deadline_s: float,
         gave_up: Callable[[], None],
     ) -> None:
@@ -92,7 +95,7 @@ class CallRunner(CallHooks):
         self.revoked: RunError | None = None
         self._other: Poked | None = None
         self._context, self._layout, self._base, self._board = context, layout, base, board
-        self._rank, self._planner = members.index(context.rank), planner
+        self._rank, self._planner, self._devices = members.index(context.rank), planner, devices
         self._gave_up, self._closed = gave_up, False
         self.sequencer = _native.Sequencer(
             ranks=len(members),
@@ -112,6 +115,8 @@ class CallRunner(CallHooks):
         given = (asked.x, asked.out)
         if all(each is None or (isinstance(each, np.ndarray) and each.flags.c_contiguous) for each in given):
             return self.operation(self._planner.collective(asked), asked.out)
+        if (call := self._devices.prepare(asked)) is not None:
+            return Stepped(call.planned, asked.out, self.run_in_turn, partial(self._step_on_device, call))
         staging = Staging()
         x, out = staging.arrays(*given)
         operation = self.operation(self._planner.collective(asked._replace(x=x, out=out)), asked.out)
@@ -324,6 +329,12 @@ class CallRunner(CallHooks):
         with self._revoking(planned, epoch, tag) as running:
             buffers = list(planned.buffers)
             self.engine.run(running, buffers, deadline_s=self.deadline_s, watch=self._watch)
+
+    def _step_on_device(self, call: DeviceCall, planned: Planned) -> None:
+        """Run a whole call whose arrays live on a device."""
+        epoch, tag = self.sequencer.begin(planned.rounds, planned.digest)
+        with self._revoking(planned, epoch, tag) as running:
+            call.run(running, self.deadline_s, self._watch)
 
     @contextmanager
     def _revoking(self, planned: Planned, epoch: int, tag: int) -> Iterator[Running]:

@@ -16,6 +16,7 @@ from collectives.communicator.arrays import Array
 from collectives.communicator.operations import Outcome
 from collectives.contracts import COLLECTIVES
 from cxlemu import _native
+from cxlemu.accelerator.arrays import device_view
 from cxlemu.errors import ArgumentError
 
 # Where each parameter of a collective stands among the arguments of Verbs._calls.
@@ -439,17 +440,17 @@ class Verbs:
         return array if self.rank == root else None
 
     def _blocks_of(self, x: Array) -> Array:
-        given = as_array(x, "x")
-        return np.empty((self.size, *given.shape), given.dtype)
+        return _like(x, lambda shape: (self.size, *shape))
 
     def _block_of(self, x: Array, collective: str) -> Array:
-        given = as_array(x, "x")
-        if given.ndim == 0 or given.shape[0] % self.size:
-            raise ArgumentError(
-                f"{collective}: x of shape {given.shape} does not divide into {self.size} blocks; pass out, or "
-                "reshape x"
-            )
-        return np.empty((given.shape[0] // self.size, *given.shape[1:]), given.dtype)
+        def block(shape: tuple[int, ...]) -> tuple[int, ...]:
+            if not shape or shape[0] % self.size:
+                raise ArgumentError(
+                    f"{collective}: x of shape {shape} does not divide into {self.size} blocks; pass out, or reshape x"
+                )
+            return (shape[0] // self.size, *shape[1:])
+
+        return _like(x, block)
 
 
 @cache
@@ -469,6 +470,10 @@ def _shape_of(method: Callable[..., Any]) -> tuple[tuple[str, ...], int, tuple[i
     return tuple(map(sys.intern, its)), count, places, tuple(defaults)
 
 
-def _like(x: Array) -> Array:
+def _like(x: Array, shape_for: Callable[[tuple[int, ...]], tuple[int, ...]] = tuple) -> Array:
+    """Make an array for a result: where ``x`` lives, of its dtype, and of the shape that is right for that of ``x``."""
+    if not isinstance(x, np.ndarray) and (view := device_view(x, "x")) is not None:
+        made: Array = view.kin.like(shape_for(view.shape))
+        return made
     given = as_array(x, "x")
-    return np.empty(given.shape, given.dtype)
+    return np.empty(shape_for(given.shape), given.dtype)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import mmap
 import os
 import random
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -106,6 +107,7 @@ class FakeDevice:
     """A `ComputeDevice` without hardware, for one rank.
 
     Attributes:
+        default: The queue of what is not queued elsewhere: its user's.
         moves: How many pieces of work were done so far.
         forced: How many of them were done because somebody waited.
     """
@@ -127,7 +129,9 @@ class FakeDevice:
         self._rng = random.Random(f"device {seed}")
         self._past_cache = dma_writes == "memory"
         self._eagerness = self._rng.choice(EAGERNESS) if eagerness is None else eagerness
+        self._lock = threading.RLock()  # a user's thread and that of asynchronous calls both queue work
         self._queues: list[FakeQueue] = []
+        self.default = self.queue()
         self.seed, self.moves, self.forced = seed, 0, 0
 
     @property
@@ -208,10 +212,11 @@ class FakeDevice:
 
         A host that looked and was told to wait would do nothing that it could not have done before it looked.
         """
-        self._disturb()
-        while not event.happened:
-            self._move(self._next(event))
-            self.forced += 1
+        with self._lock:
+            self._disturb()
+            while not event.happened:
+                self._move(self._next(event))
+                self.forced += 1
         return True
 
     def synchronize(self, queue: FakeQueue) -> None:
@@ -220,9 +225,10 @@ class FakeDevice:
     # --- the adversary -------------------------------------------------------------------------------------------
 
     def _put(self, queue: FakeQueue, work: _Work) -> None:
-        self._disturb()
-        queue.todo.append(work)
-        self._disturb()
+        with self._lock:
+            self._disturb()
+            queue.todo.append(work)
+            self._disturb()
 
     def _disturb(self) -> None:
         while self._rng.random() < self._eagerness:

@@ -133,6 +133,9 @@ class Hosts(Model):
     count: int = Field(ge=1, le=1024, description="number of hosts")
     ranks_per_host: int = Field(default=1, ge=1, le=1024, description="ranks placed on a host before the next")
     memory: LocalMemory = Field(description="the hosts' own DRAM: latency_ns, read_ and write_gbytes_per_s")
+    dma_writes: Literal["cache", "memory"] = Field(
+        default="cache", description="where a device's copy to the pool ends: in the host's cache, or past it"
+    )
 
 
 class Cards(Model):

@@ -97,10 +97,11 @@ def test_devices_get_the_bits_of_the_reference(case: MutationCase) -> None:
                 assert asked.on_devices(plans, world), f"{case}, seed {seed}, {spec}, {dma_writes}"
 
 
+ROOTS = {name: int(its.rooted_input or its.rooted_output) for name, its in COLLECTIVES.items()}
 REDUCING = {name: contract.ops for name, contract in COLLECTIVES.items() if contract.reduces}
 
 
-@pytest.mark.each_value_once
+@pytest.mark.deep(rows=lambda collective, dtype: collective != "all_reduce" or dtype not in ("bf16", "c64"))
 @pytest.mark.parametrize(
     ("collective", "dtype", "redop"),
     [(name, *each) for name, ops in REDUCING.items() for each in reductions(DTYPE_NAMES, ops)],
@@ -111,12 +112,36 @@ def test_devices_fold_every_dtype_and_op_to_the_bits_of_the_reference(collective
     for variant in catalog.variants(collective):
         its = catalog.recipe(collective, variant)
         nbytes = (count if not its.spec.in_lines else 3) * DTYPES[dtype].itemsize
-        call = Call(collective, variant, ranks, nbytes, dtype, redop, root=1 if COLLECTIVES[collective].rooted else 0)
+        counts = (nbytes, 0, DTYPES[dtype].itemsize) if COLLECTIVES[collective].uneven else ()
+        call = Call(collective, variant, ranks, nbytes, dtype, redop, root=ROOTS[collective], counts=counts)
         plan = catalog.build(its, layout, lent_if_zero_copy(call))
         asked = Asked.of([plan] * 2)
         for dma_writes in WAYS:
             world = DeviceWorld(layout, ranks, memory=MemorySpec(seed=1, rates=WILD), dma_writes=dma_writes)
             assert asked.on_devices([device_plan(plan)] * 2, world), f"{call}, {dma_writes}"
+
+
+@pytest.mark.deep(
+    rows=lambda collective, variant: (collective, variant) not in [("all_gatherv", "all"), ("scan", "line")]
+)
+@pytest.mark.parametrize(
+    ("collective", "variant"), [(name, variant) for name in COLLECTIVES for variant in catalog.variants(name)]
+)
+def test_devices_get_the_bits_of_larger_calls_in_several_rounds(collective: str, variant: str) -> None:
+    """Also of blocks of different sizes, some of them empty, which the plans of mutations do not have."""
+    ranks, its = 3, COLLECTIVES[collective]
+    layout = with_heap(Layout(ranks, 2, 2, slot_card_bytes=2048, doorbells_per_rank=32, interleave_bytes=256))
+    recipe = catalog.recipe(collective, variant)
+    nbytes = 0 if not its.moves_data else 24 if recipe.spec.in_lines else 6_004
+    blocks = ranks * ranks if collective == "all_to_allv" else ranks
+    counts = tuple((0, nbytes, nbytes // 4 // 3 * 4)[k % 3] for k in range(blocks)) if its.uneven else ()
+    folds = ("f32", "sum") if its.reduces else ("u8", "none")
+    call = Call(collective, variant, ranks, nbytes, *folds, root=ROOTS[collective], counts=counts)
+    plan = catalog.build(recipe, layout, lent_if_zero_copy(call))
+    asked = Asked.of([plan] * 2)
+    for seed in range(2):
+        world = DeviceWorld(layout, seed, memory=MemorySpec(seed=seed, rates=WILD), dma_writes=WAYS[seed % 2])
+        assert asked.on_devices([device_plan(plan)] * 2, world), f"{call}, seed {seed}"
 
 
 def shown(asked: Asked, plans: Sequence[Plan], seeds: range) -> bool:
@@ -174,7 +199,7 @@ def test_every_deletion_of_an_event_or_fence_is_found(case: MutationCase) -> Non
             stream = trial.plan.part(mutant.rank).streams[mutant.stream]
             assert op == Op.AWAIT and not is_queue(stream), f"{case}: {text} is found by nothing"
             assert trial.judge(mutant).fate in (Fate.EQUIVALENT, Fate.CONFIRMED, Fate.INDEBTED), f"{case}: {text}"
-    assert by_bits > 3 * by_proof
+    assert by_bits >= 3 * by_proof
 
 
 def test_what_moves_bytes_is_queued_and_what_orders_memory_is_not() -> None:

@@ -1,0 +1,144 @@
+"""Calls on arrays that live on a device: planned by their addresses alone, and run by the device's queues.
+
+A call comes after what its user queued for its arrays, and before what is queued for them later, as the array API
+standard has it. The host does not wait for the result.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from collectives.builder import SCRATCH
+from collectives.communicator.operations import Planned
+from collectives.communicator.planner import PLANS_KEPT, CallArguments, CallPlanner
+from cxlemu.accelerator.arrays import DeviceView, address_array, device_view, same_device
+from cxlemu.accelerator.device import ComputeDevice, DeviceBuffer, Event
+from cxlemu.accelerator.plan import device_part
+from cxlemu.accelerator.runner import DeviceEngine
+from cxlemu.engines import Engine
+from cxlemu.engines.native import NativeEngine
+from cxlemu.engines.streams import Running, Watch
+from cxlemu.errors import ArgumentError
+from cxlemu.memory.protocol import Bytes, HostMemory
+from cxlemu.plan import Plan, RankPart
+
+
+@dataclass
+class _OneDevice:
+    """A device, and what the calls on it share: queues, scratch memory, and the events with which the last one ends."""
+
+    device: ComputeDevice
+    engine: DeviceEngine
+    scratch: DeviceBuffer
+    last: Sequence[Event] = ()
+
+
+@dataclass(frozen=True)
+class DeviceCall:
+    """A planned call on a device, ready to run.
+
+    Attributes:
+        planned: The call, with this rank's part of the device's plan.
+        run: Runs it, given the call under way, how long a wait may take in seconds, and who watches the peers.
+    """
+
+    planned: Planned
+    run: partial[None]
+
+
+@dataclass
+class DeviceCalls:
+    """Plans and runs the calls of one rank of a communicator whose arrays live on devices.
+
+    Attributes:
+        memory: The rank's view of the pool.
+        cards: The pool's cards, as this host maps them.
+        planner: Plans calls on arrays of the host.
+        engine: What executes calls on arrays of the host; where it has a pace, no call is for arrays of a device.
+    """
+
+    memory: HostMemory
+    cards: Sequence[Bytes]
+    planner: CallPlanner
+    engine: Engine
+    _devices: dict[int, _OneDevice] = field(default_factory=dict)
+    _parts: OrderedDict[int, tuple[Plan, RankPart]] = field(default_factory=OrderedDict)
+
+    def prepare(self, asked: CallArguments) -> DeviceCall | None:
+        """Check and plan a call on arrays of a device.
+
+        Args:
+            asked: The verb's arguments.
+
+        Returns:
+            The call; None where all arrays are the host's.
+
+        Raises:
+            ArgumentError: An array does not fit, the call's arrays live in two places, its plan has kernels of the
+                host, or the world has a pace.
+            DeviceError: The device cannot reach the pool.
+            AccessError: This tenant may not make the call.
+        """
+        x = None if asked.x is None else device_view(asked.x, "x")
+        out = x if asked.out is asked.x else None if asked.out is None else device_view(asked.out, "out")
+        if x is None and out is None:
+            return None
+        views = [view for array, view in ((asked.x, x), (asked.out, out)) if array is not None]
+        device = same_device(views, asked.collective)
+        if isinstance(self.engine, NativeEngine) and self.engine.pacer is not None:
+            raise ArgumentError(f"{asked.collective}: calls on a device take no modelled time: pass paced=False")
+        at = None if x is None else address_array(x)
+        to = at if out is x else None if out is None else address_array(out)
+        planned = self.planner.collective(asked._replace(x=at, out=to))
+        planned = planned._replace(part=self._lowered(planned.plan))
+        mine = [view for view in views if view is not None]
+        buffers = [_buffer(array, mine, device) for array in planned.buffers[:SCRATCH]]
+        return DeviceCall(planned, partial(self._run, self._on(device), mine, buffers))
+
+    def _run(
+        self,
+        its: _OneDevice,
+        views: Sequence[DeviceView],
+        buffers: Sequence[DeviceBuffer],
+        running: Running,
+        deadline_s: float,
+        watch: Watch,
+    ) -> None:
+        device, need = its.device, running.part.buffers[SCRATCH].nbytes
+        if its.scratch.nbytes < need:
+            its.scratch = device.allocate(need)
+        queues = {id(view.queue): view.queue for view in views}.values()
+        # the call before uses the same queues and scratch memory, but not each queue for the same things
+        after = [*its.last, *(device.record(queue) for queue in queues)]
+        its.last = its.engine.run(running, [*buffers, its.scratch], deadline_s=deadline_s, watch=watch, after=after)
+        for queue in queues:
+            for event in its.last:
+                device.wait(queue, event)
+
+    def _on(self, device: ComputeDevice) -> _OneDevice:
+        if id(device) not in self._devices:
+            device.register(self.cards)
+            self._devices[id(device)] = _OneDevice(device, DeviceEngine(self.memory, device), device.allocate(0))
+        return self._devices[id(device)]
+
+    def _lowered(self, plan: Plan) -> RankPart:
+        """Return this rank's part of the device's plan; made once for each plan that the planner keeps."""
+        kept = self._parts.get(id(plan))
+        if kept is None:
+            kept = self._parts[id(plan)] = plan, device_part(plan.frame, plan.layout, plan.part(self.planner.rank))
+            if len(self._parts) > PLANS_KEPT:
+                self._parts.popitem(last=False)
+        return kept[1]
+
+
+def _buffer(stand_in: Bytes, views: Sequence[DeviceView], device: ComputeDevice) -> DeviceBuffer:
+    """Return the memory for which the planner's bytes stand, by their address."""
+    for view in views:
+        at = stand_in.ctypes.data - view.buffer.address
+        if stand_in.nbytes and 0 <= at <= view.buffer.nbytes - stand_in.nbytes:
+            return view.buffer.part(at, stand_in.nbytes)
+    assert not stand_in.nbytes, "the planner's bytes are those of an argument"
+    return device.allocate(0)

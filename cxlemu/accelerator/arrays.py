@@ -1,0 +1,189 @@
+"""Arrays that live on a device: how a call knows them, and the fake device's own.
+
+An array of any library takes part in calls if it has an attribute ``__cxl_device_array__``: a `DeviceView`. Arrays of
+CUDA say where they are by ``__cuda_array_interface__`` or by DLPack; `cxlemu.accelerator.cuda` makes views of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from cxlemu.accelerator.device import ComputeDevice, DeviceBuffer, Queue
+from cxlemu.accelerator.fake import FakeDevice
+from cxlemu.engines.mover import BufferPart
+from cxlemu.errors import ArgumentError
+
+ATTRIBUTE = "__cxl_device_array__"
+_CUDA_DEVICES = {2, 13}  # DLPack: CUDA's memory, and memory that it manages
+
+
+class Kin(Protocol):
+    """An array that makes others of its kind."""
+
+    def like(self, shape: tuple[int, ...]) -> Any:
+        """Make an array of this shape, of the same kind and dtype, on the same device."""
+
+
+@dataclass(frozen=True)
+class DeviceView:
+    """What a call has to know of an array on a device.
+
+    Attributes:
+        device: The device.
+        buffer: The array's bytes, C-contiguous.
+        shape: The array's shape.
+        dtype: The type of its elements.
+        queue: The device's queue in which its user works on it: a call comes after what is queued there, and
+            before what is queued there later.
+        kin: Makes arrays like it.
+        writeable: Whether results may be stored to it.
+    """
+
+    device: ComputeDevice
+    buffer: DeviceBuffer
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    queue: Queue
+    kin: Kin
+    writeable: bool = True
+
+
+def device_view(argument: Any, role: str) -> DeviceView | None:
+    """Look whether an argument lives on a device.
+
+    Args:
+        argument: Whatever a user passes.
+        role: The argument's name, for messages.
+
+    Returns:
+        What a call has to know of it; None for what does not live on a device.
+
+    Raises:
+        ArgumentError: It lives on a device that nothing here can use; or it is not contiguous.
+    """
+    view = getattr(argument, ATTRIBUTE, None)
+    if isinstance(view, DeviceView):
+        return view
+    if hasattr(argument, "__cuda_array_interface__") or _dlpack_device(argument) in _CUDA_DEVICES:
+        from cxlemu.accelerator.cuda import cuda_view  # NVIDIA's packages are imported only for their arrays
+
+        return cuda_view(argument, role)
+    return None
+
+
+def _dlpack_device(argument: Any) -> int:
+    """Return the kind of device on which an array of DLPack lies; 0 for what is no such array."""
+    return int(argument.__dlpack_device__()[0]) if hasattr(argument, "__dlpack_device__") else 0
+
+
+class FakeArray:
+    """An array on a `FakeDevice`, C-contiguous. No host code can reach its elements but through the device.
+
+    What its methods do is queued in the device's ``default`` queue, and done late, as a real device does it.
+
+    Attributes:
+        shape: Its shape.
+        dtype: The type of its elements.
+    """
+
+    def __init__(self, device: FakeDevice, shape: tuple[int, ...], dtype: DTypeLike) -> None:
+        """Make an array whose elements have any value.
+
+        Args:
+            device: The device.
+            shape: The array's shape.
+            dtype: The type of its elements, one that NumPy has.
+        """
+        self.shape, self.dtype = tuple(shape), np.dtype(dtype)
+        self._device = device
+        self._buffer = device.allocate(int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize)
+
+    @classmethod
+    def of(cls, device: FakeDevice, values: ArrayLike) -> FakeArray:
+        """Make an array with the values of a NumPy array."""
+        given = np.asarray(values)
+        made = cls(device, given.shape, given.dtype)
+        made.set(given)
+        return made
+
+    def like(self, shape: tuple[int, ...]) -> FakeArray:
+        return FakeArray(self._device, shape, self.dtype)
+
+    def __getitem__(self, block: int) -> FakeArray:
+        """Return block ``block`` along the first axis, which shares this array's memory.
+
+        Raises:
+            IndexError: There is no such block.
+        """
+        if not self.shape or not -self.shape[0] <= block < self.shape[0]:
+            raise IndexError(f"an array of shape {self.shape} has no block {block}")
+        part = object.__new__(FakeArray)
+        part.shape, part.dtype, part._device = self.shape[1:], self.dtype, self._device
+        nbytes = self._buffer.nbytes // self.shape[0]
+        part._buffer = self._buffer.part(block % self.shape[0] * nbytes, nbytes)
+        return part
+
+    def set(self, values: ArrayLike) -> None:
+        """Queue a copy of values of the host, which are taken now, to the array.
+
+        Raises:
+            ValueError: They have another shape.
+        """
+        pinned = self._device.pinned(self._buffer.nbytes)
+        pinned.view(self.dtype).reshape(self.shape)[...] = values
+        self._device.copy(self._device.default, self._whole(self._buffer), self._whole(pinned))
+
+    def get(self) -> NDArray[Any]:
+        """Return the elements, once all that was queued before has been done."""
+        pinned = self._device.pinned(self._buffer.nbytes)
+        self._device.copy(self._device.default, self._whole(pinned), self._whole(self._buffer))
+        self._device.synchronize(self._device.default)
+        return pinned.view(self.dtype).reshape(self.shape)
+
+    @property
+    def __cxl_device_array__(self) -> DeviceView:
+        return DeviceView(self._device, self._buffer, self.shape, self.dtype, self._device.default, self)
+
+    def __array__(self, *_: object, **__: object) -> NDArray[Any]:
+        raise TypeError("an array on a device does not become NumPy's by itself: call get()")
+
+    def __repr__(self) -> str:
+        return f"FakeArray(shape={self.shape}, dtype={self.dtype}, on {self._device.name})"
+
+    def _whole(self, buffer: Any) -> BufferPart:
+        return BufferPart(buffer, 0, self._buffer.nbytes)
+
+
+def address_array(view: DeviceView) -> NDArray[Any]:
+    """Make a NumPy array with the address, shape and dtype of an array on a device, which nobody may read or write.
+
+    It stands for the array where only these count: which arrays overlap, and how many bytes they have.
+    """
+    memory: Any = (ctypes.c_uint8 * view.buffer.nbytes).from_address(view.buffer.address)
+    array = np.frombuffer(memory, np.uint8) if view.buffer.nbytes else np.empty(0, np.uint8)
+    stand_in: NDArray[Any] = array.view(view.dtype).reshape(view.shape)
+    stand_in.flags.writeable = view.writeable
+    return stand_in
+
+
+def same_device(views: list[DeviceView | None], what: str) -> ComputeDevice:
+    """Return the device of all arrays of a call.
+
+    Args:
+        views: One per array; None for an array of the host.
+        what: The call, for messages.
+
+    Raises:
+        ArgumentError: Arrays live on a device and on the host, or on two devices.
+    """
+    if None in views:
+        raise ArgumentError(f"{what}: one array lives on a device and the other one on the host: copy one of them")
+    found = [view.device for view in views if view is not None]
+    if any(device is not found[0] for device in found):
+        raise ArgumentError(f"{what}: the arrays live on two devices")
+    return found[0]

@@ -1,0 +1,155 @@
+"""Calls whose arrays live on a device, a fake one: the same results, in kind, in the order of queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from collectives import Communicator
+from cxlemu import RankContext, launch
+from cxlemu.accelerator.arrays import FakeArray
+from cxlemu.accelerator.fake import FakeDevice
+from cxlemu.errors import ArgumentError, RankFailures
+from cxlemu.memory import MemorySpec
+
+RANKS = 3
+
+
+def device_of(context: RankContext, **how: Any) -> FakeDevice:
+    return FakeDevice(context.rank + 7, dma_writes=context.topology.hosts.dma_writes, **how)
+
+
+def values(rank: int, count: int = 3000) -> Any:
+    return np.random.default_rng(rank).standard_normal(count).astype(np.float32)
+
+
+def verbs(comm: Communicator, put: Callable[[Any], Any], get: Callable[[Any], Any]) -> list[Any]:
+    """Results of every verb that a device takes, for arrays that ``put`` makes; what a rank does not get is None."""
+    mine, many = values(comm.rank), values(comm.rank, RANKS * 700).reshape(RANKS, 700)
+    found = [
+        comm.all_reduce(put(mine)),
+        comm.all_reduce(put(mine), op="max", out=put(np.zeros_like(mine))),
+        comm.all_reduce(put(mine.astype(ml_dtypes.bfloat16)), op="avg"),
+        comm.reduce(put(mine), root=1),
+        comm.broadcast(put(mine), root=2),
+        comm.all_gather(put(mine)),
+        comm.gather(put(mine), root=1),
+        comm.scatter(put(many) if comm.rank == 1 else None, put(np.zeros(700, np.float32)), root=1),
+        comm.scatter(put(many), put(np.zeros(700, np.float32)), root=0),
+        comm.reduce_scatter(put(many), op="prod"),
+        comm.all_to_all(put(many)),
+        comm.scan(put(mine)),
+        comm.exscan(put(mine), op="min", out=put(np.zeros_like(mine))),
+        comm.all_reduce(put(mine[:7])),
+    ]
+    comm.barrier()
+    return [None if each is None else get(each) for each in found]
+
+
+def both(context: RankContext) -> bool:
+    """Whether a rank's arrays on a device and its arrays on the host come to the same bits; ranks differ in which."""
+    device = device_of(context)
+    with Communicator.world(context, region_bytes=1 << 16) as comm:
+        on_host = verbs(comm, np.copy, np.asarray)
+        on_device = verbs(comm, lambda given: FakeArray.of(device, given), FakeArray.get)
+        mixed = comm.rank == 1
+        some = verbs(
+            comm,
+            np.copy if mixed else lambda given: FakeArray.of(device, given),
+            np.asarray if mixed else FakeArray.get,
+        )
+    for wanted, *got in zip(on_host, on_device, some, strict=True):
+        for each in got:
+            assert (wanted is None) == (each is None)
+            if wanted is not None:
+                assert (each.dtype, each.shape) == (wanted.dtype, wanted.shape)
+                assert each.tobytes() == wanted.tobytes()
+    return True
+
+
+@pytest.mark.parametrize(
+    ("how", "memory"),
+    [
+        ("threads", MemorySpec(seed=3)),
+        pytest.param("threads", MemorySpec("shm"), marks=pytest.mark.deep),
+        pytest.param("threads", MemorySpec(), marks=pytest.mark.deep),
+        pytest.param("processes", MemorySpec(seed=5), marks=pytest.mark.deep),
+    ],
+    ids=str,
+)
+def test_every_verb_gives_the_hosts_bits_in_kind(how: str, memory: MemorySpec) -> None:
+    assert launch(both, ranks=RANKS, topology="six-cards", how=how, memory=memory) == [True] * RANKS
+
+
+def ordered(context: RankContext) -> list[float]:
+    """A lazy device: nothing is done before somebody waits. Only queues' order makes these right."""
+    device = device_of(context, eagerness=0)
+    with Communicator.world(context) as comm:
+        x = FakeArray.of(device, np.full(1000, 1 + comm.rank, np.float32))
+        comm.all_reduce(x)  # comes after what sets x, which is not done yet
+        y = FakeArray.of(device, np.zeros(1000, np.float32))
+        comm.all_reduce(x, out=y)  # after the call before
+        x.set(np.full(1000, 100, np.float32))  # after both
+        pending = comm.all_reduce(x, async_op=True)
+        again = comm.persistent.all_reduce(y)
+        again()
+        again()
+        pending.wait()
+        gathered = comm.all_gather(y)
+        return [float(x.get()[0]), float(y.get()[-1]), float(gathered[comm.size - 1].get()[5])]
+
+
+def test_a_call_comes_after_its_arrays_producer_and_before_their_consumer() -> None:
+    got = launch(ordered, ranks=RANKS, topology="six-cards", how="threads")
+    assert got == [[300.0, 162.0, 162.0]] * RANKS
+
+
+def refusals(context: RankContext) -> list[str]:
+    device, other = device_of(context), device_of(context)
+    with Communicator.world(context) as comm:
+        x = FakeArray.of(device, values(0))
+        said = []
+        for call in (
+            lambda: comm.all_reduce(x, out=np.zeros(3000, np.float32)),
+            lambda: comm.all_reduce(x, out=FakeArray(other, (3000,), np.float32)),
+            lambda: comm.all_reduce(x, out=FakeArray(device, (7,), np.float32)),
+            lambda: comm.all_reduce(x, variant="zero_copy"),
+            lambda: comm.send(x, 1),
+            lambda: comm.reduce_scatter(FakeArray(device, (RANKS + 1,), np.float32)),
+        ):
+            with pytest.raises(ArgumentError) as refused:
+                call()
+            said.append(str(refused.value))
+        return said
+
+
+def test_what_cannot_be_is_refused_with_a_sentence_and_nothing_is_sent() -> None:
+    for said in launch(refusals, ranks=RANKS, topology="six-cards", how="threads"):
+        words = ["on the host", "two devices", "must have 12000 bytes", "comm.heap", "lives on a device", "3 blocks"]
+        for text, word in zip(said, words, strict=True):
+            assert word in text
+
+
+def mismatched(context: RankContext) -> None:
+    device = device_of(context)
+    with Communicator.world(context, deadline_s=20) as comm:
+        x = FakeArray.of(device, values(0))
+        comm.all_reduce(x, op="sum" if comm.rank else "max")
+
+
+def test_ranks_that_call_different_things_on_devices_are_told() -> None:
+    with pytest.raises(RankFailures, match="must call the same"):
+        launch(mismatched, ranks=2, topology="six-cards", how="threads")
+
+
+def test_arrays_on_a_device_show_nothing_by_themselves() -> None:
+    x = FakeArray.of(FakeDevice(1), np.arange(6.0).reshape(2, 3))
+    with pytest.raises(TypeError, match=r"get\(\)"):
+        np.asarray(x)
+    with pytest.raises(IndexError, match="no block 2"):
+        x[2]
+    assert x[-1].get().tolist() == [3, 4, 5] and "FakeArray(shape=(2, 3)" in repr(x)

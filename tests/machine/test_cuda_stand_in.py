@@ -1,0 +1,291 @@
+"""CUDA's file without a GPU: its kernel on the CPU, and its calls on a stand-in for NVIDIA's package.
+
+This shows that folds have the reference's bits, and that the file calls functions with arguments that mean what they
+should. It shows nothing about a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from enum import IntEnum
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cxlemu.accelerator.arrays import device_view
+from cxlemu.accelerator.fold_kernel import KERNEL, kernel_options
+from cxlemu.engines.mover import BufferPart
+from cxlemu.errors import ArgumentError, DeviceError
+from cxlemu.memory import HostCache, MemorySpec
+from cxlemu.memory.protocol import Bytes
+from cxlemu.plan import DTYPE_NAMES, DTYPES, RedOp
+from cxlemu.plan.address import StridedRun
+from cxlemu.plan.reduction import fold, reductions
+
+ON_CPU = """
+#define __device__
+#define __global__
+static struct { int x; } gridDim = {1}, blockDim = {1}, blockIdx = {0}, threadIdx = {0};
+"""
+OPS = [op.name.lower() for op in RedOp if op != RedOp.NONE]
+FEW = [("f16", "sum"), ("bf16", "avg"), ("i8", "avg"), ("c64", "prod"), ("bool", "sum"), ("f32", "min")]
+
+
+def compiled(folder: Path, options: list[str]) -> Path:
+    """The kernel as a library of the CPU: what NVRTC is to the GPU."""
+    source, library = folder / "fold.c", folder / "fold.so"
+    source.write_text(ON_CPU + KERNEL.replace('extern "C" ', ""))
+    flags = ["-std=c11", "-O2", "-fPIC", "-shared", "-ffp-contract=off", "-Wall", "-Werror", "-Wno-unused-function"]
+    flags += ["-Wno-type-limits", "-Wno-bool-operation"]
+    subprocess.run(["cc", *flags, *options, str(source), "-o", str(library)], check=True, timeout=120)
+    return library
+
+
+def operands(dtype: str, count: int) -> list[Bytes]:
+    """Any bits, among them every special one, and some ordinary numbers."""
+    rng = np.random.default_rng(count)
+    found = [rng.integers(0, 256, count * DTYPES[dtype].itemsize).astype(np.uint8) for _ in range(3)]
+    small = (rng.integers(-8, 8, (3, count // 2))).astype(np.float32)
+    for operand, numbers in zip(found, small, strict=True):
+        half = numbers.astype(DTYPES[dtype]).view(np.uint8)
+        operand[: half.nbytes] = half
+    return found
+
+
+def without_nans(dtype: str, data: Bytes) -> Bytes:
+    """Which NaN it is, IEEE 754 leaves open."""
+    if dtype not in ("f16", "bf16", "f32", "f64", "c64", "c128"):
+        return data
+    parts = data.view({"c64": np.dtype("f4"), "c128": np.dtype("f8")}.get(dtype, DTYPES[dtype])).copy()
+    parts[parts != parts] = 0
+    return parts.view(np.uint8)
+
+
+@pytest.mark.deep(rows=lambda dtype, redop: (dtype, redop) not in FEW)
+@pytest.mark.parametrize(("dtype", "redop"), reductions(DTYPE_NAMES, OPS))
+def test_the_kernel_folds_to_the_bits_of_the_reference(dtype: str, redop: str, tmp_path: Path) -> None:
+    op, index = RedOp[redop.upper()], DTYPE_NAMES.index(dtype)
+    kernel = ctypes.CDLL(str(compiled(tmp_path, kernel_options(dtype, op)))).fold
+    kernel.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_longlong] * 2
+    count = 1 << 12
+    given = operands(dtype, count)
+    elements = count * (2 if dtype.startswith("c") and redop != "prod" else 1)
+    for used in (given[:2], given):
+        for divisor in (1, 3) if redop == "avg" else (1,):
+            out = np.empty_like(given[0])
+            pointers = [array.ctypes.data for array in (out, *used)] + [0] * (3 - len(used))
+            kernel(*pointers, elements, divisor)
+            wanted = fold(index, op, list(used), divisor)
+            assert without_nans(dtype, out).tobytes() == without_nans(dtype, wanted).tobytes()
+
+
+# --- a stand-in for cuda.bindings, whose device is the CPU and does everything at once -----------------------------
+
+
+class Status(IntEnum):
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_NOT_READY = 600
+    CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712
+    CUDA_ERROR_INVALID_VALUE = 1
+
+
+OK = Status.CUDA_SUCCESS
+
+
+class Driver(ModuleType):
+    """As much of the driver's interface as our file uses."""
+
+    CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_DEVICEMAP = 1, 1, 2
+
+    def __init__(self) -> None:
+        super().__init__("cuda.bindings.driver")
+        self.said: list[str] = []
+        self.registers = OK
+        self.held: dict[int, Bytes] = {}
+        self.CUdevice_attribute = SimpleNamespace(
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=9, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=0
+        )
+        self.CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
+        self.CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=2)
+        self.CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_UNIFIED=4)
+        self.CUpointer_attribute = SimpleNamespace(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL=9)
+        self.CUDA_MEMCPY2D = SimpleNamespace
+
+    def _allocate(self, nbytes: int, *_: int) -> tuple[Status, int]:
+        array = np.zeros(nbytes, np.uint8)
+        self.held[array.ctypes.data] = array
+        return OK, array.ctypes.data
+
+    def _free(self, address: int) -> tuple[Status]:
+        del self.held[address]
+        return (OK,)
+
+    cuMemAlloc = cuMemHostAlloc = _allocate
+    cuMemFree = cuMemFreeHost = _free
+
+    def cuMemHostRegister(self, address: int, nbytes: int, flags: int) -> tuple[Status]:
+        assert flags == 3 and nbytes
+        return (self.registers,)
+
+    def cuMemcpyAsync(self, to: int, source: int, nbytes: int, stream: object = None) -> tuple[Status]:
+        ctypes.memmove(to, source, nbytes)
+        return (OK,)
+
+    cuMemcpy = cuMemcpyAsync
+
+    def cuMemcpy2DAsync(self, copy: Any, stream: object) -> tuple[Status]:
+        for row in range(copy.Height):
+            at = copy.dstDevice + row * copy.dstPitch, copy.srcDevice + row * copy.srcPitch
+            ctypes.memmove(*at, copy.WidthInBytes)
+        return (OK,)
+
+    def cuModuleLoadData(self, image: bytes) -> tuple[Status, Any]:
+        return OK, ctypes.CDLL(image.rstrip(b"\0").decode())
+
+    def cuModuleGetFunction(self, module: Any, name: bytes) -> tuple[Status, Any]:
+        return OK, getattr(module, name.decode())
+
+    def cuLaunchKernel(self, function: Any, *how: Any) -> tuple[Status]:
+        values, kinds = how[8]
+        function.argtypes = list(kinds)
+        function(*values)
+        return (OK,)
+
+    def cuStreamCreate(self, flags: int) -> tuple[Status, object]:
+        return OK, object()
+
+    cuEventCreate = cuStreamCreate
+
+    def cuPointerGetAttribute(self, attribute: int, address: int) -> tuple[Status, int]:
+        return OK, 0
+
+    def __getattr__(self, name: str) -> Any:
+        """All else succeeds; what asks for a number gets 0."""
+        if not name.startswith("cu"):
+            raise AttributeError(name)
+        gives = {"cuDeviceGetName": b"stand-in\0\0", "cuDeviceGetCount": 1, "cuDeviceGetAttribute": 9}
+        numbers = ("cuDeviceGet", "cuDevicePrimaryCtxRetain")
+
+        def function(*arguments: Any) -> tuple[Any, ...]:
+            self.said.append(name)
+            return (OK, gives.get(name, 0)) if name in gives or name in numbers else (OK,)
+
+        function.__name__ = name
+        return function
+
+
+class Nvrtc(ModuleType):
+    """NVRTC, in whose place this machine's compiler makes a library of the CPU."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__("cuda.bindings.nvrtc")
+        self.folder, self.path = folder, b""
+
+    def nvrtcCreateProgram(self, source: bytes, name: bytes, *headers: Any) -> tuple[Status, int]:
+        assert source.decode() == KERNEL
+        return OK, 0
+
+    def nvrtcCompileProgram(self, program: int, count: int, flags: list[bytes]) -> tuple[Status]:
+        assert count == len(flags) and b"--fmad=false" in flags and b"--gpu-architecture=sm_99" in flags
+        options = [flag.decode() for flag in flags if flag.startswith(b"-D")]
+        folder = self.folder / "-".join(options).replace(" ", "_")
+        folder.mkdir(exist_ok=True)
+        self.path = str(compiled(folder, options)).encode()
+        return (OK,)
+
+    def nvrtcGetCUBINSize(self, program: int) -> tuple[Status, int]:
+        return OK, len(self.path)
+
+    def nvrtcGetCUBIN(self, program: int, image: bytes) -> tuple[Status]:
+        ctypes.memmove(image, self.path, len(self.path))
+        return (OK,)
+
+
+@pytest.fixture
+def cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    driver, nvrtc = Driver(), Nvrtc(tmp_path)
+    bindings = ModuleType("cuda.bindings")
+    bindings.driver, bindings.nvrtc = driver, nvrtc  # type: ignore[attr-defined]
+    for name, module in (("cuda", ModuleType("cuda")), ("cuda.bindings", bindings)):
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.delitem(sys.modules, "cxlemu.accelerator.cuda", raising=False)
+    yield importlib.import_module("cxlemu.accelerator.cuda")
+    monkeypatch.delitem(sys.modules, "cxlemu.accelerator.cuda", raising=False)
+
+
+class CudaArray:
+    """What libraries of CUDA show of an array."""
+
+    def __init__(self, values: Any, **more: Any) -> None:
+        self.values = values
+        self.__cuda_array_interface__ = {
+            "shape": values.shape,
+            "typestr": values.dtype.str,
+            "data": (values.ctypes.data, False),
+            "version": 3,
+            **more,
+        }
+
+
+def test_without_nvidias_package_the_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "cxlemu.accelerator.cuda", raising=False)
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    with pytest.raises(ArgumentError, match=r"pip install 'cxlemu\[cuda\]'"):
+        device_view(CudaArray(np.zeros(3)), "x")
+
+
+def test_an_array_of_cuda_is_viewed_with_its_stream(cuda: Any) -> None:
+    values = np.arange(12, dtype=np.int16).reshape(3, 4)
+    view = device_view(CudaArray(values, stream=77), "x")
+    assert view is not None
+    assert (view.shape, view.dtype, view.queue) == ((3, 4), values.dtype, 77)
+    assert view.buffer.address == values.ctypes.data and view.buffer.nbytes == 24
+    assert view.device is cuda.cuda_device(0) and cuda.devices() == ["stand-in"]
+    assert device_view(CudaArray(values, strides=(8, 2)), "x") is not None
+    with pytest.raises(ArgumentError, match="not contiguous"):
+        device_view(CudaArray(values, strides=(2, 6)), "x")
+
+
+def test_copies_and_folds_arrive(cuda: Any) -> None:
+    device = cuda.cuda_device(0)
+    cards = [np.zeros(1024, np.uint8)]
+    memory = MemorySpec("shm").open(cards, host_cache=None, host=0, rank=0)
+    device.register(cards)
+    buffer, queue, nbytes = device.allocate(512), device.queue(), 512
+    given = (np.arange(nbytes) % 251).astype(np.uint8)
+    device.write(BufferPart(buffer, 0, nbytes), given)
+    run = StridedRun(card=0, card_offset=128, local_offset=64, block_bytes=64, blocks=4, stride_bytes=128)
+    device.publish(queue, memory, run, BufferPart(buffer, 0, nbytes), non_temporal=False)
+    assert np.array_equal(cards[0][128:384].reshape(4, 64), run.local(given))
+    back = device.allocate(512)
+    device.retrieve(queue, memory, run, BufferPart(back, 0, nbytes))
+    assert np.array_equal(run.local(device.read(BufferPart(back, 0, nbytes))), run.local(given))
+    for dtype, op in (("f32", RedOp.SUM), ("c64", RedOp.PROD), ("c64", RedOp.SUM)):
+        device.fold(queue, *_fold(buffer, back, dtype, op))
+    pinned = device.pinned(16)
+    device.copy(queue, BufferPart(pinned, 0, 16), BufferPart(buffer, 0, 16))
+    assert device.happened(device.record(queue)) and pinned.nbytes == 16
+
+
+def _fold(target: Any, other: Any, dtype: str, op: RedOp) -> tuple[Any, ...]:
+    parts = BufferPart(target, 0, 512), BufferPart(other, 0, 512)
+    return parts[0], DTYPE_NAMES.index(dtype), op, list(parts), 1
+
+
+def test_memory_that_cannot_be_registered_and_caches_that_a_gpu_cannot_reach_say_why(cuda: Any) -> None:
+    device = cuda.cuda_device(0)
+    cards = [np.zeros(1024, np.uint8)]
+    sys.modules["cuda.bindings"].driver.registers = Status.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(DeviceError, match=r"card 0, 1024 bytes .* CUDA_ERROR_INVALID_VALUE"):
+        device.register(cards)
+    emulated = MemorySpec().open(cards, host_cache=HostCache.private(cards), host=0, rank=0)
+    run = StridedRun(0, 0, 0, 64, 1, 64)
+    with pytest.raises(DeviceError, match="backend shm or dax"):
+        device.publish(device.queue(), emulated, run, BufferPart(device.allocate(64), 0, 64), non_temporal=False)
