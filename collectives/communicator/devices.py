@@ -14,8 +14,8 @@ from functools import partial
 from collectives.builder import SCRATCH
 from collectives.communicator.operations import Planned
 from collectives.communicator.planner import PLANS_KEPT, CallArguments, CallPlanner
-from cxlemu.accelerator.arrays import DeviceView, address_array, device_view, same_device
-from cxlemu.accelerator.device import ComputeDevice, DeviceBuffer, Event
+from cxlemu.accelerator.arrays import address_array, device_view, same_device
+from cxlemu.accelerator.device import ComputeDevice, DeviceBuffer, DeviceView, Event
 from cxlemu.accelerator.plan import device_part
 from cxlemu.accelerator.runner import DeviceEngine
 from cxlemu.engines import Engine

@@ -1,56 +1,24 @@
 """Arrays that live on a device: how a call knows them, and the fake device's own.
 
-An array of any library takes part in calls if it has an attribute ``__cxl_device_array__``: a `DeviceView`. Arrays of
+An array of any library takes part in calls if it has an attribute ``__cxl_device_array__``: a `cxlemu.accelerator.device.DeviceView`. Arrays of
 CUDA say where they are by ``__cuda_array_interface__`` or by DLPack; `cxlemu.accelerator.cuda` makes views of them.
 """
 
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from cxlemu.accelerator.device import ComputeDevice, DeviceBuffer, Queue
+from cxlemu.accelerator.device import ComputeDevice, DeviceView
 from cxlemu.accelerator.fake import FakeDevice
 from cxlemu.engines.mover import BufferPart
 from cxlemu.errors import ArgumentError
 
 ATTRIBUTE = "__cxl_device_array__"
 _CUDA_DEVICES = {2, 13}  # DLPack: CUDA's memory, and memory that it manages
-
-
-class Kin(Protocol):
-    """An array that makes others of its kind."""
-
-    def like(self, shape: tuple[int, ...]) -> Any:
-        """Make an array of this shape, of the same kind and dtype, on the same device."""
-
-
-@dataclass(frozen=True)
-class DeviceView:
-    """What a call has to know of an array on a device.
-
-    Attributes:
-        device: The device.
-        buffer: The array's bytes, C-contiguous.
-        shape: The array's shape.
-        dtype: The type of its elements.
-        queue: The device's queue in which its user works on it: a call comes after what is queued there, and
-            before what is queued there later.
-        kin: Makes arrays like it.
-        writeable: Whether results may be stored to it.
-    """
-
-    device: ComputeDevice
-    buffer: DeviceBuffer
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    queue: Queue
-    kin: Kin
-    writeable: bool = True
 
 
 def device_view(argument: Any, role: str) -> DeviceView | None:

@@ -19,8 +19,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from cxlemu.accelerator.arrays import DeviceView
-from cxlemu.accelerator.device import DeviceBuffer
+from cxlemu.accelerator.device import DeviceBuffer, DeviceView
 from cxlemu.accelerator.fold_kernel import KERNEL, kernel_options
 from cxlemu.engines.mover import BufferPart
 from cxlemu.errors import ArgumentError, DeviceError

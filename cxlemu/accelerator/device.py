@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
+
 from cxlemu.engines.mover import BufferPart
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import Bytes, HostMemory
@@ -122,3 +124,34 @@ class ComputeDevice(Protocol):
 
     def write(self, part: BufferPart, data: Bytes) -> None:
         """Store bytes of the host in a part; waits for nothing that is queued."""
+
+
+class Kin(Protocol):
+    """An array that makes others of its kind."""
+
+    def like(self, shape: tuple[int, ...]) -> Any:
+        """Make an array of this shape, of the same kind and dtype, on the same device."""
+
+
+@dataclass(frozen=True)
+class DeviceView:
+    """What a call has to know of an array on a device.
+
+    Attributes:
+        device: The device.
+        buffer: The array's bytes, C-contiguous.
+        shape: The array's shape.
+        dtype: The type of its elements.
+        queue: The device's queue in which its user works on it: a call comes after what is queued there, and
+            before what is queued there later.
+        kin: Makes arrays like it.
+        writeable: Whether results may be stored to it.
+    """
+
+    device: ComputeDevice
+    buffer: DeviceBuffer
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    queue: Queue
+    kin: Kin
+    writeable: bool = True
