@@ -1,6 +1,6 @@
 """Arrays that live on a device: how a call knows them, and the fake device's own.
 
-An array of any library takes part in calls if it has an attribute ``__cxl_device_array__``: a `cxlemu.accelerator.device.DeviceView`. Arrays of
+An array of any library takes part in calls if it has an attribute ``__cxl_device_array__``, a `DeviceView`. Arrays of
 CUDA say where they are by ``__cuda_array_interface__`` or by DLPack; `cxlemu.accelerator.cuda` makes views of them.
 """
 
