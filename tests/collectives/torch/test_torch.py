@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cxlemu.pool import segments
 from tests.helpers.tiers import PATIENT_S
 from tests.helpers.torch_ranks import torch_ranks
 
@@ -66,6 +68,61 @@ def test_every_row_has_gloos_bits() -> None:
 def test_training_has_gloos_bits(program: str, memory: dict[str, str]) -> None:
     name, *arguments = program.split()
     assert torch_ranks(f"{HERE}.training:{name}", *arguments, ranks=2, **memory) == [True, True]
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("memory", [ADVERSARY, SHM], ids=["emulated with adversary", "shm"])
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("way", ["ddp", "fsdp", "fsdp_bf16", "tp", "pp"])
+def test_four_steps_on_cxl_are_four_steps_on_gloo(way: str, ranks: int, memory: dict[str, str]) -> None:
+    """Two ranks have Gloo's bits; four fold floats in another order than Gloo, unless nothing is folded."""
+    found = torch_ranks(f"{HERE}.parallel:trains", way, ranks=ranks, **memory)
+    assert not died(found)
+    tolerance = 0.0 if ranks == 2 or way == "pp" else 2e-2 if way == "fsdp_bf16" else 2e-6
+    assert max(found) <= tolerance
+
+
+@pytest.mark.parametrize("memory", [SHM, pytest.param(ADVERSARY, marks=pytest.mark.deep)], ids=["shm", "emulated"])
+def test_a_group_makes_tensors_in_the_pool_also_for_fsdp(memory: dict[str, str]) -> None:
+    found = torch_ranks(f"{HERE}.parallel:out_of_the_pool", ranks=2, **memory)
+    assert not died(found)
+    for of_rank in found:
+        assert of_rank["offers"] and of_rank["kinds"][1] == [7, "torch.bfloat16"]
+        assert (of_rank["in the pool"], of_rank["after"], of_rank["sum"]) == (4, 0, True)
+        assert "not of meta" in of_rank["no other"]
+        (said,) = of_rank["said"]  # twice too large, and once said
+        assert "a tensor is not in the pool: the heap has no room for" in said
+        assert of_rank["fsdp"] and of_rank["taken"] > 8
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("memory", [ADVERSARY, SHM], ids=["emulated with adversary", "shm"])
+def test_no_other_verb_of_gloos_is_refused_or_has_other_bits(memory: dict[str, str]) -> None:
+    found = torch_ranks(f"{HERE}.verbs:verbs_beside_gloo", ranks=2, **memory)
+    assert not died(found)
+    for of_rank in found:
+        assert len(of_rank) == 23
+        assert {name: said for name, said in of_rank.items() if said != "same" and "only cxl" not in said} == {}
+        assert sum(said == "same" for said in of_rank.values()) == 20
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("memory", [SMALL, SHM], ids=["emulated", "shm"])
+def test_torchrun_restarts_after_a_rank_was_killed(memory: dict[str, str], tmp_path: Path) -> None:
+    before = {str(segment) for segment in segments.find() if "torch" in segment.pool}
+    command = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", *command, "-m", f"{HERE}.parallel", str(tmp_path)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **memory},
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENT_S,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    lives = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert sorted(lives) == ["life-1-rank-0", "life-1-rank-1"]  # none of the first life came to its end
+    assert all(len(losses.split(",")) == 4 for losses in lives.values())
+    assert {str(segment) for segment in segments.find() if "torch" in segment.pool} - before == set()
 
 
 @pytest.mark.deep

@@ -1,0 +1,207 @@
+"""What a process group on the pool does, whatever torch's class of it is: process_group.py has the classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from collectives.communicator.communicator import Communicator
+from collectives.communicator.messages.requests import ANY, Request
+from collectives.torch import tensors as of
+from collectives.torch.allocation import PoolTensors
+from collectives.torch.errors import as_torch
+from collectives.torch.harness import Installed
+from collectives.torch.messages import MessageWork, Progress, received
+from collectives.torch.monitored import monitored_barrier
+from collectives.torch.options import Options
+from collectives.torch.verbs import GroupVerbs, Run
+from collectives.torch.work import CallOrder, Ended, Result, Together, Work
+from collectives.torch.world import GroupPool, open_pool
+from cxlemu.errors import CxlemuError
+
+_groups: list[Any] = []  # torch may hold them in C++ alone, where their methods would be lost
+
+
+class CxlGroup(PoolTensors, GroupVerbs):
+    """All that a group does, but for what torch calls its class."""
+
+    def _set_up(self, asked: Any, options: Options) -> None:
+        self._rank, self._size = asked.group_rank, asked.group_size
+        self._store, self._timeout = asked.store, asked.timeout
+        self._name, self._description = str(asked.group_id), "undefined"
+        ranks = list(asked.global_ranks_in_group) or list(range(self._size))  # torch leaves out the world's
+        self._number = 0  # of the last call
+        self._barriers = 0
+        self._coalesced: list[Work | MessageWork] | None = None
+        self._error: BaseException | None = None
+        try:
+            self._pool: GroupPool | None = open_pool(self._store, self._rank, ranks, options, self._timeout, self._name)
+        except CxlemuError as error:
+            raise as_torch(error, self._rank, f"the beginning of group {self._name}") from error
+
+        self.comm: Any = self._pool.comm
+        if Installed.harness is not None:
+            self.comm = Installed.harness.around(self.comm, self._name, self._store)
+        self._order = CallOrder(self._name)
+        self._done = Ended(self._order)
+        self._progress = Progress()
+        _groups.append(self)
+
+    # --- calls ------------------------------------------------------------------------------------------------
+
+    def _start(self, name: str, run: Run, result: Result, opts: Any, *about: torch.Tensor, detail: str = "") -> Work:
+        number = self._number = self._number + 1
+        seconds = 0.0 if opts is None else opts.timeout.total_seconds()  # torch's way to say none: a negative one
+        if seconds > 0 and self._pool is not None:
+            run = partial(_within, self._pool.comm, seconds, run)
+        if self._coalesced is None and opts is not None and not opts.asyncOp:
+            try:
+                self._order.call(run)
+            except CxlemuError as error:
+                raise self._failed(error, self._named(number, name, detail, about)) from error
+            return self._done
+        work = Work(run, result, self._order, lambda: self._named(number, name, detail, about), self._failed)
+        self._order.post(work, sum(tensor.nbytes for tensor in about))
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+    def _named(self, number: int, name: str, detail: str, about: Sequence[torch.Tensor]) -> str:
+        what = ", ".join(map(of.describe, about[:1])) + (f" and {len(about) - 1} more" if len(about) > 1 else "")
+        return " ".join(filter(None, [f"call {number} of group {self._name}:", name, detail, what]))
+
+    def _failed(self, error: CxlemuError, call: str) -> Exception:
+        failed = as_torch(error, self._rank, call)
+        self._error = self._error or failed
+        return failed
+
+    def start_coalescing(self, device: Any = None) -> None:
+        """Collect the calls from now on, until `end_coalescing`."""
+        self._coalesced = []
+
+    def end_coalescing(self, device: Any = None) -> Work:
+        """Return the work of all calls since `start_coalescing`."""
+        works, self._coalesced = self._coalesced or [], None
+        return Together(works, [], self._order)
+
+    _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
+    supports_coalescing = True
+    supports_splitting = False
+
+    # --- point to point ---------------------------------------------------------------------------------------
+
+    def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> MessageWork:
+        """Send a tensor to a rank of the group."""
+        (tensor,) = tensors
+        of.check(tensor)
+        post = partial(self.comm.isend, of.as_array(of.dense(tensor)), dst, tag)
+        return self._message(f"send to {dst}, tag {tag},", tensor, post)
+
+    def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> MessageWork:
+        """Receive a tensor from a rank of the group."""
+        (tensor,) = tensors
+        of.check(tensor)
+        post = partial(received, self.comm, tensor, src, tag)
+        return self._message(f"recv {'' if src == ANY else f'from {src}'}, tag {tag},", tensor, post)
+
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> MessageWork:
+        """Receive a tensor from any rank of the group."""
+        return self.recv(tensors, ANY, tag)
+
+    def _message(self, name: str, tensor: torch.Tensor, post: Callable[[], Request]) -> MessageWork:
+        def called() -> str:
+            return f"{name} of {of.describe(tensor)} in group {self._name}"
+
+        try:
+            request = post()
+        except CxlemuError as error:
+            raise self._failed(error, called()) from error
+        self._progress.watch(request)
+        message = MessageWork(request, [tensor], called, self._failed)
+        if self._coalesced is not None:
+            self._coalesced.append(message)
+        return message
+
+    # --- what torch asks of a group ---------------------------------------------------------------------------
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        """Wait for all ranks; rank 0 names those that do not come within ``timeout``, also one in BarrierOptions."""
+        self._barriers += 1
+        if isinstance(timeout, dist.BarrierOptions):  # so torch from 2.14 on
+            timeout = timeout.timeout
+        allowed = self._timeout if timeout is None else timeout
+        monitored_barrier(self._store, self._rank, self._size, self._barriers, allowed, every=wait_all_ranks)
+
+    def rank(self) -> int:
+        """Return this rank's number in the group."""
+        return self._rank
+
+    def size(self) -> int:
+        """Return the number of members."""
+        return self._size
+
+    getRank, getSize = rank, size
+
+    def getBackendName(self) -> str:
+        """Return "cxl"."""
+        return "cxl"
+
+    name = _get_backend_name = getBackendName
+
+    def _set_sequence_number_for_group(self) -> None:
+        self._number = 0
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._number
+
+    def _wait_for_pending_works(self) -> None:
+        self._order.call(lambda: None)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Let calls wait for their peers for as long from now on."""
+        self._timeout = timeout
+        if self._pool is not None:
+            self._pool.comm.deadline_s = timeout.total_seconds()
+
+    _set_default_timeout = set_timeout
+
+    def get_error(self) -> Any:
+        """Say whether the group failed."""
+        return dist.ErrorType.COMM_ERROR if self._error is not None else dist.ErrorType.SUCCESS
+
+    def eager_connect_single_device(self, device: Any = None) -> None:
+        """Do nothing: members meet when the group is made."""
+
+    def shutdown(self) -> None:
+        """Leave the group, after the calls that were made; the pool too, if this is its last group here."""
+        self._leave()
+
+    def abort(self) -> None:
+        """Give the group up: calls under way raise on all ranks."""
+        if self._pool is not None:
+            self._pool.comm.abort("the program aborted its process group")
+        self._leave(given_up=True)
+
+    def _leave(self, *, given_up: bool = False) -> None:
+        pool, self._pool = self._pool, None
+        if pool is None:
+            return
+        self._order.close()
+        try:
+            pool.close()
+        except CxlemuError as error:
+            if not given_up and self._error is None:
+                raise self._failed(error, f"the end of group {self._name}") from error
+        finally:
+            if self in _groups:
+                _groups.remove(self)
+
+
+def _within(comm: Communicator, seconds: float, run: Run) -> None:
+    with comm.within(seconds):
+        run()
