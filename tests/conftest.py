@@ -22,6 +22,7 @@ import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 # What was measured on the machine at hand, and kept, does not decide what tests see: see cxlemu/machine.py.
+os.environ.setdefault("CXLEMU_KEEP_DEAD_POOLS", "1")  # those of tests beside this one
 os.environ.setdefault("CXLEMU_PAST_CACHES_BYTES", str(4 << 20))
 
 # No example has a deadline, as other work may come in between.

@@ -205,7 +205,14 @@ def command(
       cxlemu run --tenant red --pool shared --backend shm
     """
     from collectives.algorithms.catalog import ring_of
-    from collectives.cli.run_memory import adversary_seed, memory_of, number, real_cards, topology_for
+    from collectives.cli.run_memory import (
+        adversary_seed,
+        memory_of,
+        number,
+        real_cards,
+        remove_dead_pools,
+        topology_for,
+    )
     from collectives.cli.run_pace import check_flags, time_scale_of
     from collectives.cli.run_report import RunReport, RunSetup
     from collectives.cli.targets import check_options, target
@@ -255,6 +262,8 @@ def command(
     if place is not None and ranks not in (None, place.ranks):
         raise ArgumentError(f"--ranks is {ranks}, but {place.launcher} started {place.ranks}: leave it out")
     lease = None if tenant is None else lease_for(tenant, memory, pool_name, wait_s=deadline_s)
+    if not memory.backend.on_devices and (place is None or place.rank == 0):
+        remove_dead_pools()
     setup = RunSetup(
         topology=topology_for(config, memory, lease, may_be_smaller=place is None and plan is None),
         ranks=place.ranks if place is not None else ranks or (RANKS if plan is None else plan.ranks),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from uuid import UUID
 
@@ -11,8 +12,12 @@ from collectives.sweep.defaults import DEFAULT_SEED
 from cxlemu.capacity.lease import Lease
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import BACKENDS, MemorySpec
+from cxlemu.pool import catalog
 from cxlemu.topology import Topology
+from cxlemu.units import format_bytes
 from cxlemu.world.topology_of import machine
+
+KEEP_DEAD_POOLS = "CXLEMU_KEEP_DEAD_POOLS"
 
 
 def adversary_seed(adversary: str | None, backend: str) -> int | None:
@@ -81,6 +86,15 @@ def _uuid(text: str | None) -> UUID | None:
         return None if text is None else UUID(text)
     except ValueError:
         raise ArgumentError(f"--pool: {text!r} is not a valid UUID.") from None
+
+
+def remove_dead_pools() -> None:
+    """Remove what killed runs of this user left in /dev/shm, and say so; ``CXLEMU_KEEP_DEAD_POOLS`` keeps it."""
+    if KEEP_DEAD_POOLS in os.environ or not (dead := catalog.remove_dead()):
+        return
+    nbytes = sum(found.nbytes for entry in dead for found in entry.found)
+    pools = "1 dead pool" if len(dead) == 1 else f"{len(dead)} dead pools"
+    click.echo(f"note: removed {pools} of killed runs, {format_bytes(nbytes)} of /dev/shm", err=True)
 
 
 def topology_for(config: str | None, memory: MemorySpec, lease: Lease | None, *, may_be_smaller: bool) -> Topology:

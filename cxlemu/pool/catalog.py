@@ -167,6 +167,14 @@ def clean(name: str | None = None, *, dry_run: bool = False) -> list[Cleaned]:
     return verdicts
 
 
+def remove_dead() -> list[CatalogEntry]:
+    """Remove this user's pools whose owner is certainly gone, and return them. Those in doubt stay."""
+    dead = [entry for entry in entries() if entry.state == "dead"]
+    for entry in dead:
+        clean(entry.name)
+    return dead
+
+
 def _verdict(entry: CatalogEntry) -> Cleaned:
     may_go, reason = _judge(entry)
     # Card 0 last: an interrupted clean-up leaves a superblock that names the owner.

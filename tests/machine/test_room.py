@@ -173,6 +173,28 @@ def test_dockers_64_megabytes_are_enough_for_laptop_and_for_the_default() -> Non
     assert note.startswith("note: /dev/shm has ") and note.endswith("laptop instead of six-cards, the default")
 
 
+KILLED = """
+import os, signal
+from tests.helpers.pool_helpers import small_pool
+pool = small_pool("t-killed")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@own_shm
+def test_a_run_removes_what_killed_runs_left_and_says_so() -> None:
+    run = f"{sys.executable} -m cxlemu run broadcast -b 8 -e 8 -n 2 -c laptop"
+    script = (
+        f"{sys.executable} -c '{KILLED}'; {run} >/dev/null; ls /dev/shm; echo --; "
+        f"unset CXLEMU_KEEP_DEAD_POOLS; {run} >/dev/null; ls /dev/shm; echo --; {run}"
+    )
+    done = in_own_shm("256m", "bash", "-c", script)
+    kept, removed, once_more = done.stdout.split("--\n")
+    assert "t-killed" in kept and removed == "" and "0 wrong" in once_more
+    (note,) = [line for line in done.stderr.splitlines() if line.startswith("note: ")]
+    assert note.startswith("note: removed 1 dead pool of killed runs, ") and note.endswith("iB of /dev/shm")
+
+
 @own_shm
 def test_who_asks_for_more_than_there_is_gets_a_sentence() -> None:
     done = in_own_shm("64m", *CXLEMU, "run", "all_reduce", "-e", "4K", "-n", "2", "-c", "six-cards")
