@@ -139,6 +139,12 @@ class BenchReport:
                 ),
                 "" if row.ratio_to_best_peer is None or row.ratio_to_best_peer < 1 else "yellow",
             )
+            if row.impossible:
+                which = ", ".join(row.impossible)
+                self._print(
+                    f"#   {which}: far below the machine's limit, measured {row.measured} times; it counts for nothing",
+                    "yellow",
+                )
             for name, elements in row.wrong.items():
                 if elements:
                     self._print(f"#   {name} got {elements} elements wrong", "bold red")
@@ -158,6 +164,14 @@ class BenchReport:
             self._out.print(_means_table(ratios))
         if self.instructions:
             self._out.print(_instructions_table(self.instructions))
+        impossible = sum(bool(row.impossible) for row in self.rows)
+        again = sum(row.measured > 1 for row in self.rows)
+        if again:
+            self._print(
+                f"# the machine was not quiet: of {len(self.rows)} rows, {again} were measured again, and impossible "
+                f"times stayed in {impossible}, which the means leave out",
+                "yellow",
+            )
         missing = f", {self._total - len(self.rows)} more not finished" if len(self.rows) < self._total else ""
         self._print(f"# {len(self.rows)} rows{missing}, {self.wrong} wrong, {time.monotonic() - self._began:.1f} s")
         if self._json_file is not None:

@@ -14,6 +14,7 @@ from studies.peers import bounds as limits
 
 OURS, LIMIT = "cxlemu", "limit"
 LEAST_US = 1e-3  # nothing that is measured here can be told from less
+IMPOSSIBLE = 0.5  # of the machine's limit, measured in the same minute: less is no time of a call
 SIZE_CLASSES = (("<= 1 KiB", 0, 1 << 10), ("<  1 MiB", (1 << 10) + 1, (1 << 20) - 1), (">= 1 MiB", 1 << 20, 1 << 62))
 
 
@@ -39,6 +40,8 @@ class RatioRow:
     spread_us: dict[str, tuple[float, float]]  # the least and the most of what the median is of
     wrong: dict[str, int]  # elements, for each implementation
     absent: dict[str, str]  # peers that have no such collective
+    impossible: tuple[str, ...] = ()  # ways to call whose time lies far below the limit: the row says nothing
+    measured: int = 1  # how many times the cell was measured, because times were impossible
 
 
 class Lane(NamedTuple):
@@ -83,6 +86,7 @@ def row(
     rewritten: bool,
     wrong: Mapping[str, int],
     absent: Mapping[str, str],
+    measured: int = 1,
 ) -> RatioRow:
     """Make a cell's row of its timings.
 
@@ -92,6 +96,7 @@ def row(
         rewritten: Which timings to take.
         wrong: By implementation, how many elements were wrong.
         absent: By implementation, why it has no such collective.
+        measured: How many times the cell was measured.
     """
     taken = {lane: each.us(rewritten) for lane, each in samples.items()}
     us = {lane: statistics.median(each) for lane, each in taken.items()}
@@ -119,7 +124,13 @@ def row(
         spread_us={"/".join(lane): (min(each), max(each)) for lane, each in taken.items()},
         wrong=dict(wrong),
         absent=dict(absent),
+        impossible=tuple("/".join(lane) for lane, time_us in us.items() if _is_impossible(lane, time_us, bound_us)),
+        measured=measured,
     )
+
+
+def _is_impossible(lane: Lane, time_us: float, bound_us: float) -> bool:
+    return lane.name != LIMIT and (time_us <= LEAST_US or time_us < IMPOSSIBLE * bound_us)
 
 
 class Mean(NamedTuple):
@@ -135,8 +146,8 @@ class Mean(NamedTuple):
 
 
 def means(rows: Sequence[RatioRow]) -> list[Mean]:
-    """Return the means by size class and overall, for each mode."""
-    found = []
+    """Return the means by size class and overall, for each mode, of the rows without impossible times."""
+    found, rows = [], [row for row in rows if not row.impossible]
     for rewritten in sorted({row.rewritten for row in rows}):
         for name, least, most in (*SIZE_CLASSES, ("all sizes", 0, 1 << 62)):
             chosen = [row for row in rows if row.rewritten == rewritten and least <= row.bytes <= most]

@@ -102,6 +102,39 @@ def test_means_are_geometric_by_size_class_and_overall() -> None:
     }
 
 
+def cell(call_us: list[float], limit_us: float = 1.0) -> RatioRow:
+    taken = samples(cxlemu_call=call_us, openmpi_call=[1.2], limit_moves=[limit_us], limit_line=[0.1])
+    return ratios.row(all_reduce(), taken, False, {}, {})
+
+
+def test_a_time_far_below_the_limit_is_impossible_and_counts_for_no_mean() -> None:
+    assert cell([0.5]).impossible == ()
+    assert cell([0.4]).impossible == ("cxlemu/call",)
+    assert cell([ratios.LEAST_US], limit_us=ratios.LEAST_US).impossible == ("cxlemu/call",)
+    found = ratios.means([cell([2.4]), cell([0.01])])
+    assert {mean.rows for mean in found} == {1} and found[0].to_best_peer == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(("impossible", "measured"), [(0, 1), (1, 2), (9, compare.MEASURED_MOST)])
+def test_a_cell_is_measured_again_while_its_times_are_impossible(
+    impossible: int, measured: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lanes = [Lane(OURS, "call"), Lane(LIMIT, "moves"), Lane(LIMIT, "line")]
+    asked: list[str] = []
+
+    def timing(group: str, path: str, iterations: int, rewritten: bool) -> Timing:
+        asked.append(path)
+        return Timing(1e-4 if path == "call" and asked.count("call") <= impossible else 1.0, 0.0)
+
+    monkeypatch.setattr(compare, "_timing", timing)
+    monkeypatch.setattr(compare, "_calibrated", lambda group, path: 10)
+    monkeypatch.setattr(compare.Comparison, "_prepare", lambda self, call: (lanes, {}, {}))
+    comparison = compare.Comparison(2, {OURS: OURS, LIMIT: LIMIT}, [])  # type: ignore[dict-item]
+    [row] = comparison.measure(all_reduce(), alternations=1, modes=[False])
+    assert row.measured == measured and bool(row.impossible) == (impossible == 9)
+    assert asked.count("call") == measured
+
+
 # --- the limits
 
 
