@@ -79,7 +79,7 @@ class CudaDevice:
                 kind.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
             )
         )
-        self._arch, self._ordinal, self._cards = f"sm_{major}{minor}", ordinal, list[int]()
+        self._arch = f"sm_{major}{minor}"
         self._folds: dict[tuple[str, RedOp], Any] = {}
 
     @property
@@ -105,7 +105,6 @@ class CudaDevice:
                 raise DeviceError(
                     f"card {number}, {card.nbytes} bytes at {card.ctypes.data:#x}, is not registered: {why}"
                 )
-        self._cards = [card.ctypes.data for card in cards]
 
     def queue(self) -> Any:
         return self._do(driver.cuStreamCreate, int(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
@@ -172,7 +171,7 @@ class CudaDevice:
     def _on_card(self, memory: HostMemory, run: StridedRun) -> int:
         if not isinstance(memory, DirectMemory):
             raise DeviceError("a GPU reaches no emulated cache of a host: use the backend shm or dax")
-        return self._cards[run.card] + run.card_offset
+        return int(memory.cards[run.card].ctypes.data) + run.card_offset
 
     def _strided(self, queue: Any, to: int, to_pitch: int, source: int, pitch: int, run: StridedRun) -> None:
         if run.blocks == 1:

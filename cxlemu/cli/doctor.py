@@ -47,6 +47,7 @@ def examine(root: Path = Path("/"), path: str | None = None) -> list[DoctorRow]:
         *_numa_nodes(root),
         *_dax_devices(root),
         *cxl_rows(root),
+        *_accelerators(root),
         *_instructions(root, platform.machine()),
         *_stores(),
         *_shared_memory(root),
@@ -61,6 +62,17 @@ def examine(root: Path = Path("/"), path: str | None = None) -> list[DoctorRow]:
 def _cores() -> Iterator[DoctorRow]:
     usable, present = len(os.sched_getaffinity(0)), os.cpu_count() or 0
     yield row("cores", True, f"{usable} usable of {present}", "more ranks than this take turns, which costs time")
+
+
+def _accelerators(root: Path) -> Iterator[DoctorRow]:
+    """GPUs that NVIDIA's driver shows. Nothing is asked of them: what is done with one has never run."""
+    found = entries(root / "proc/driver/nvidia/gpus", "[0-9a-fA-F]*")
+    for gpu in found:
+        model = re.search(r"(?m)^Model:\s*(\S.{0,99})$", text(gpu / "information"))
+        meaning = "its arrays are taken with cxlemu[cuda], which no GPU has run yet: see docs/accelerator.md"
+        yield row(f"accelerator {gpu.name}", True, model[1] if model else "model unknown", meaning)
+    if not found:
+        yield row("accelerators", False, "none", "arrays on a device run on a fake one: see docs/accelerator.md")
 
 
 def _stores() -> Iterator[DoctorRow]:

@@ -36,6 +36,11 @@ class DirectMemory:
         self._cards = tuple(cards)
         self._words = tuple(card.view(WORD) for card in cards)
 
+    @property
+    def cards(self) -> tuple[Bytes, ...]:
+        """The cards as this host maps them, for devices that reach them by themselves."""
+        return self._cards
+
     def write(self, card: int, offset: int, data: Bytes) -> None:
         check_bytes(data)
         check_range(self._cards, card, offset, data.size)

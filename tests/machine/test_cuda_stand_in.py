@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from collectives import Communicator
+from cxlemu import RankContext, launch
 from cxlemu.accelerator.arrays import device_view
 from cxlemu.accelerator.fold_kernel import KERNEL, kernel_options
 from cxlemu.engines.mover import BufferPart
@@ -289,3 +291,27 @@ def test_memory_that_cannot_be_registered_and_caches_that_a_gpu_cannot_reach_say
     run = StridedRun(0, 0, 0, 64, 1, 64)
     with pytest.raises(DeviceError, match="backend shm or dax"):
         device.publish(device.queue(), emulated, run, BufferPart(device.allocate(64), 0, 64), non_temporal=False)
+
+
+def sums(context: RankContext) -> bool:
+    """Ranks that share a GPU, as far as it is one: a fold, and blocks that lie on several cards."""
+    mine = np.random.default_rng(context.rank).standard_normal(5000).astype(np.float32)
+    every = [np.random.default_rng(rank).standard_normal(5000).astype(np.float32) for rank in range(context.ranks)]
+    with Communicator.world(context, region_bytes=1 << 15) as comm:
+        gathered = np.zeros((comm.size, 5000), np.float32)
+        comm.all_gather(CudaArray(mine), CudaArray(gathered))
+        assert np.array_equal(gathered, every)
+        with pytest.raises(ArgumentError, match="pass out"):
+            comm.all_gather(CudaArray(mine))
+        comm.all_reduce(CudaArray(mine))
+        total = every[0]
+        for other in every[1:]:
+            total = total + other
+        return mine.tobytes() == total.tobytes()
+
+
+def test_a_communicator_runs_on_the_stand_in(cuda: Any) -> None:
+    spec = MemorySpec("shm")
+    assert launch(sums, ranks=2, topology="six-cards", how="threads", memory=spec) == [True, True]
+    said = sys.modules["cuda.bindings"].driver.said
+    assert {"cuEventRecord", "cuStreamWaitEvent", "cuEventQuery", "cuCtxSetCurrent"} <= set(said)

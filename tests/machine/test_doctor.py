@@ -53,6 +53,18 @@ def rows(root: Path, path: str = "") -> dict[str, DoctorRow]:
     return by_name
 
 
+def test_accelerators_are_those_that_the_driver_shows(machine: Path) -> None:
+    assert rows(machine)["accelerators"][1:3] == ("absent", "none")
+    for address, said in (("0000:65:00.0", "Model: \t\t NVIDIA H100\nIRQ: 7\n"), ("0000:0a:00.0", "Model:\n")):
+        folder = machine / "proc/driver/nvidia/gpus" / address
+        folder.mkdir(parents=True)
+        (folder / "information").write_text(said)
+    found = rows(machine)
+    assert found["accelerator 0000:65:00.0"].value == "NVIDIA H100"
+    assert found["accelerator 0000:0a:00.0"].value == "model unknown"
+    assert "no GPU has run" in found["accelerator 0000:65:00.0"].meaning and "accelerators" not in found
+
+
 def test_a_node_without_cpus_may_be_cxl_memory(machine: Path) -> None:
     found = rows(machine)
     assert found["NUMA node0"][1:3] == ("ok", "64 GiB, CPUs 0-15")
