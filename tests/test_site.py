@@ -101,6 +101,8 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     for module in ("cxlemu.topology.model.Topology", "collectives.communicator.communicator.Communicator"):
         package = module.rsplit(".", 2)[0]
         assert f'id="{module}"' in (site / "reference" / "python" / f"{package}.html").read_text()
+    assert '<script src="../../iframe-worker.js"' in (site / "reference" / "files" / "litmus.html").read_text()
+    assert (site / "search" / "search_index.js").exists()  # search without a server
     commands = page_maker("command_pages")
     for name, command in commands.forms("cxlemu", commands.main):
         if name != "cxlemu":

@@ -17,6 +17,9 @@ ROOMS = {
 }
 
 
+BEHIND = "---\nsearch:\n  boost: 0.3\n---\n\n"  # pages for people come first in a search
+
+
 def packages(room: str) -> Iterator[tuple[str, list[str]]]:
     """Yield each package of a room with its modules, itself first. Commands have pages of their own."""
     for folder in sorted({ROOT / room, *(file.parent for file in (ROOT / room).rglob("*.py"))}):
@@ -35,7 +38,7 @@ def pages() -> dict[str, dict[str, str]]:
 
 def page(name: str, modules: list[str]) -> str:
     """All modules of a package, for mkdocstrings to fill in."""
-    made = [f"# {name}\n"]
+    made = [f"{BEHIND}# {name}\n"]
     for module in modules:
         made.append(f"::: {module}\n")
         if module == name:  # what it takes from its modules stands there
