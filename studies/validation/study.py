@@ -165,11 +165,10 @@ class Study:
 
     def _network(self) -> list[Validated]:
         pair = Topology.load(NVLINK)
-        launch = (
-            "NCCL's own constants, which the config has, leave out what a call of nccl-tests pays: the kernel's launch "
-            "and a proxy that polls"
+        no_rdma = (
+            "GB10 has no RDMA to its GPU and copies through its host's memory; the model has NCCL's own constants for "
+            "hosts with one GPU"
         )
-        no_rdma = "as for 64 B; and GB10 copies through its host's memory, as it has no RDMA to the GPU"
         collected = _nccl("all_gather", GATHERED_BYTES)
         return [
             Validated(measured.RDMA_READ, NETWORK, _rdma_read()),
@@ -179,10 +178,7 @@ class Study:
                 GATHERED_BYTES / 2 / collected / 1e3,
                 "a slice costs its receiver what is fitted to CCCL's AllGather, whose baseline is slower than this log",
             ),
-            *(
-                Validated(its, NETWORK, _nccl("all_reduce", nbytes), launch if nbytes == 64 else no_rdma)
-                for nbytes, its in SMALL.items()
-            ),
+            *(Validated(its, NETWORK, _nccl("all_reduce", nbytes), no_rdma) for nbytes, its in SMALL.items()),
             Validated(
                 measured.PAIR,
                 NVLINK,
