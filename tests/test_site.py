@@ -103,6 +103,8 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
         assert f'id="{module}"' in (site / "reference" / "python" / f"{package}.html").read_text()
     assert '<script src="../../iframe-worker.js"' in (site / "reference" / "files" / "litmus.html").read_text()
     assert (site / "search" / "search_index.js").exists()  # search without a server
+    step = "<dt><code>-f, --stepfactor N</code></dt>\n<dd>From size to size, times. Default: <code>32</code>. Range:"
+    assert step in (site / "reference" / "commands" / "run.html").read_text()
     commands = page_maker("command_pages")
     for name, command in commands.forms("cxlemu", commands.main):
         if name != "cxlemu":

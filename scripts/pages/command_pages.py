@@ -12,9 +12,8 @@ from cxlemu.cli import VerbGroup, main
 from cxlemu.cli.commands import commands, load
 
 Commands = Iterator[tuple[str, click.Command]]
-EXTRA = re.compile(
-    r"\s*\[((?:default: |required|env var: |\S*x[<>]).*)\]$", re.DOTALL
-)  # as click ends an option's help
+# As click ends an option's help, perhaps more than once.
+EXTRA = re.compile(r"\s*\[((?:default: |required|env var: |\S*x[<>])[^\[\]]*)\]$")
 
 
 def forms(name: str, command: click.Command) -> Commands:
@@ -103,18 +102,20 @@ def options(name: str, command: click.Command) -> Iterator[str]:
     if records:
         yield "**Options**\n"
     for written, meaning in records:
-        match = EXTRA.search(meaning)
-        sentence, extra = (meaning[: match.start()], match[1]) if match else (meaning, "")
+        sentence, extras = meaning, list[str]()
+        while match := EXTRA.search(sentence):
+            sentence = sentence[: match.start()]
+            extras.insert(0, match[1])
         yield f"`{written}`"
         sentences = [plain(" ".join(sentence.split()))] if sentence.strip() else []
-        if extra:
+        for extra in extras:
             sentences += [f"{key.strip().capitalize()}: `{value.strip()}`." for key, value in parts(extra)]
         yield f":   {' '.join(sentences) or '&nbsp;'}\n"
 
 
 def parts(extra: str) -> Iterator[tuple[str, str]]:
     """Yield what click puts into brackets, such as `default: 4K; x>=2`, as pairs."""
-    for part in re.split(r";\s+(?=default:|required|env var:|\S*x[<>]|\d)", extra):
+    for part in re.split(r";\s+(?=default:|required|env var:|\S*x[<>])", extra):
         key, colon, value = part.partition(": ")
         yield (key, value) if colon else ("Required", "yes") if part == "required" else ("Range", part)
 

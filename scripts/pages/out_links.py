@@ -77,7 +77,7 @@ def folder(path: str) -> tuple[str, set[str]]:
         if each.suffix in LANGUAGES or each.suffix == ".md":
             inside = each.relative_to(ROOT).as_posix()
             here = posixpath.relpath(page_of(inside), posixpath.dirname(page_of(path)))
-            lines.append(f"- [{each.name}]({here}){': ' + about if (about := said(each)) else ''}")
+            lines.append(f"- [`{each.name}`]({here}){': ' + about if (about := said(each)) else ''}")
             more.add(inside)
     return f"{HEAD}# {path}/\n\n" + "\n".join(lines) + "\n", more
 
