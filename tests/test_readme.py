@@ -44,6 +44,7 @@ def test_the_readme_has_what_this_test_looks_for() -> None:
     shown = (
         "algorithms/ring_all_gather.py",
         "campaign.yaml",
+        "device_arrays.py",
         "fabric.yaml",
         "fused.py",
         "groups.py",
