@@ -193,6 +193,8 @@ class CxlGroup(PoolTensors, GroupVerbs):
             return
         self._order.close()
         try:
+            if Installed.harness is not None and self._error is None and not given_up:
+                Installed.harness.leaving(self.comm)
             pool.close()
         except CxlemuError as error:
             if not given_up and self._error is None:

@@ -32,6 +32,13 @@ class Harness(Protocol):
             store: The group's part of torch's store.
         """
 
+    def leaving(self, comm: Any) -> None:
+        """Take note that a group whose calls went well is left, before its communicator is closed.
+
+        Args:
+            comm: What `around` returned.
+        """
+
 
 class Installed:
     """The harness of this process, if there is one."""

@@ -6,7 +6,7 @@ import time
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cxlemu import _native
 from cxlemu.compiled import check_compiled
@@ -72,6 +72,14 @@ class NativeEngine:
     spins: int = 0
     pacer: Pacer | None = None
     _programs: OrderedDict[tuple[int, int], tuple[RankPart, _native.Program]] = field(default_factory=OrderedDict)
+
+    def on(self, through: NativeShadowMemory | None) -> NativeEngine:
+        """Make an engine of this kind on another memory of the rank, with programs of its own.
+
+        Args:
+            through: The memory; None to execute on the cards.
+        """
+        return replace(self, through=through, spins=0, _programs=OrderedDict())
 
     def run(
         self,

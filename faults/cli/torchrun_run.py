@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.markup import escape
 from rich.table import Table
 
 from cxlemu.cli.console import console
@@ -128,7 +129,7 @@ def _tell(events: list[dict[str, Any]], rounds: list[Round], kept: Path) -> bool
     wrong = [event for event in events if event["kind"] in ("difference", "replicas")]
     for event in wrong:
         click.echo(f"wrong: {event['sentence']}", err=True)
-        if event["kind"] == "difference":
+        if event["kind"] == "difference" and (kept / "call").exists():
             click.echo(f"again, alone: cxlemu torchrun --replay {kept / 'call'}", err=True)
     happened = [event for event in events if event["kind"] == "fault"]
     if not happened and not any(each.failed for each in rounds):
@@ -146,7 +147,7 @@ def _tell(events: list[dict[str, Any]], rounds: list[Round], kept: Path) -> bool
                 told = "stopped by cxlemu torchrun" if rank in each.stopped else f"ended by signal {-code}"
                 rows.append((each.ended[rank], rank, str(number), told))
     for at, rank, number_of_round, told in sorted(rows):
-        table.add_row(str(rank), number_of_round, told, _after(at, begin))
+        table.add_row(str(rank), number_of_round, escape(told), _after(at, begin))
     shown = console()
     shown.print(table)
     return bool(wrong)

@@ -1,4 +1,4 @@
-"""Shadows every call of a process group on Gloo, and names the first one that differs.
+"""Shadows every call of a process group on Gloo, and names the first one that differs; messages are in messages.py.
 
 What ranks pass to a call also travels by Gloo. Each rank computes from it what the call must give: moves byte for byte,
 reductions in rank order by the definition in cxlemu/plan/reduction.py, which for two ranks are Gloo's own bits.
@@ -20,6 +20,7 @@ from cxlemu.errors import ContractError
 from cxlemu.plan import Plan, RedOp
 from cxlemu.plan.reduction import fold
 from faults.torch.difference import Difference, ShadowedCall
+from faults.torch.messages import MessageDifference, MessageShadow
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -35,24 +36,27 @@ class GlooShadow:
         store: The group's part of torch's store.
         rank: This rank in the group.
         size: The number of members.
+
+    Attributes:
+        group: torch's process group of Gloo.
     """
 
     def __init__(self, store: Store, rank: int, size: int) -> None:
         its_store = dist.PrefixStore("shadow/", store)
-        self._group = dist.ProcessGroupGloo(its_store, rank, size, timeout=timedelta(seconds=GLOO_S))
+        self.group = dist.ProcessGroupGloo(its_store, rank, size, timeout=timedelta(seconds=GLOO_S))
         self._size = size
 
     def gather(self, array: Array) -> list[Array]:
         """Return all ranks' arrays, whose sizes may differ; every rank's is of the same dtype, or empty."""
         mine = torch.from_numpy(np.ascontiguousarray(array).reshape(-1).view(np.uint8).copy())
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self._size)]
-        self._group.allgather([lengths], [torch.tensor([mine.numel()])]).wait()
+        self.group.allgather([lengths], [torch.tensor([mine.numel()])]).wait()
         longest = max(int(length) for length in lengths)
         padded = torch.zeros(longest, dtype=torch.uint8)
         padded[: mine.numel()] = mine
         every = [torch.empty(longest, dtype=torch.uint8) for _ in range(self._size)]
         if longest:
-            self._group.allgather([every], [padded]).wait()
+            self.group.allgather([every], [padded]).wait()
         return [each[: int(length)].numpy().view(array.dtype) for each, length in zip(every, lengths, strict=True)]
 
 
@@ -64,6 +68,7 @@ class Compared:
         group: The group's name.
         gloo: The same ranks through Gloo.
         found: Called on every rank with the first difference, before the call raises.
+        found_message: Called with a message that differs, on the rank that received it, before its receive raises.
         as_run: Makes of a plan what the ranks ran, where a script lets them leave out instructions.
     """
 
@@ -73,8 +78,11 @@ class Compared:
         group: str,
         gloo: GlooShadow,
         found: Callable[[Difference, list[Array]], None],
+        found_message: Callable[[MessageDifference], None],
         as_run: Callable[[Plan], Plan],
     ) -> None:
+        messages = MessageShadow(comm, group, gloo.group, found_message)
+        self.isend, self.irecv, self.leave = messages.isend, messages.irecv, messages.leave
         self._comm, self._group, self._gloo, self._found, self._as_run = comm, group, gloo, found, as_run
         self.calls = 0
 

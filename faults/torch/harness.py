@@ -23,6 +23,7 @@ from faults.inject.script import Script
 from faults.torch.compare import Compared, GlooShadow
 from faults.torch.difference import Difference
 from faults.torch.leaving_out import LeavingOut, without
+from faults.torch.messages import MessageDifference
 from faults.torch.saved import save
 from faults.torch.script import TrainingScript
 from faults.torch.settings import Settings
@@ -83,9 +84,16 @@ class TrainingHarness:
                 save(folder, difference, inputs, comm, left_out)
                 self.tell("difference", sentence=difference.sentence(), **difference.plain())
 
-        return Compared(
-            comm, group, GlooShadow(store, comm.rank, comm.size), found, partial(self._as_run, comm.members)
-        )
+        def found_message(difference: MessageDifference) -> None:
+            self.tell("difference", sentence=difference.sentence(), **difference.plain())
+
+        gloo = GlooShadow(store, comm.rank, comm.size)
+        return Compared(comm, group, gloo, found, found_message, partial(self._as_run, comm.members))
+
+    def leaving(self, comm: Any) -> None:
+        """Let the others compare what this rank sent."""
+        if isinstance(comm, Compared):
+            comm.leave()
 
     def _as_run(self, members: Sequence[int], plan: Plan) -> Plan:
         for rank, member in enumerate(members):

@@ -19,6 +19,8 @@ from cxlemu.errors import ArgumentError
 from cxlemu.memory.adversary import DEFAULT_RATES
 from cxlemu.plan import DTYPES
 from cxlemu.pool import segments
+from faults.cli.torchrun_run import _tell as tell
+from faults.torch.launch import Round
 from faults.torch.saved import FORMAT, SavedCall, load, replay
 from tests.helpers.tiers import PATIENT_S
 
@@ -145,3 +147,33 @@ def test_a_killed_rank_is_in_the_table_and_training_begins_again(tmp_path: Path)
     assert any(event["kind"] == "fault" for event in report["events"])
     assert "fault: kill at rank 1, call 5" in done.stdout and "step 1: loss" in done.stdout
     assert [str(s) for s in segments.find() if "torch" in s.pool] == []
+
+
+MESSAGES = str(ROOT / "tests/faults/torch_messages.py")
+
+
+@needs_torch
+@pytest.mark.deep
+@pytest.mark.parametrize("memory", [("--adversary", "7"), ("--backend", "shm")], ids=["emulated", "shm"])
+def test_messages_are_compared_in_any_order(memory: tuple[str, str], tmp_path: Path) -> None:
+    done = torchrun("--compare", "gloo", *memory, MESSAGES, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "step 5 [507.0, 508.0]" in done.stdout and "not compared" not in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_torch
+@pytest.mark.deep
+def test_a_message_that_is_stale_is_named(tmp_path: Path) -> None:
+    done = torchrun("--compare", "gloo", "--leave-out", "1:INVALIDATE", MESSAGES, cwd=tmp_path)
+    assert done.returncode == 1
+    (wrong,) = (line for line in done.stderr.splitlines() if line.startswith("wrong: "))
+    assert "of group 0, from rank 0, tag " in wrong and "differs from Gloo: rank 1, element" in wrong
+    assert "again, alone" not in done.stderr  # no call is kept
+
+
+def test_what_ranks_said_is_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = "RuntimeError: [/a/pair.cc:1] Read error, rank 0 waits in [send to rank 1]"
+    event = {"kind": "error", "rank": 0, "at": 1.0, "text": said}
+    assert not tell([event], [Round({0: 2.0}, {0: 1})], tmp_path)
+    assert "".join(said.split()) in "".join(capsys.readouterr().out.split())

@@ -251,7 +251,7 @@ def lane_for(context: RankContext, engine: Engine, deadline_s: float) -> Transfe
     clock = context.session.clock
     if isinstance(engine, NativeEngine):
         memory = context.backend.native_memory(context.open_memory())
-        return NativeLane(NativeEngine(engine.cards, engine.elides, memory, pacer=engine.pacer), engine)
+        return NativeLane(engine.on(memory), engine)
     if isinstance(engine, ReferenceEngine):
         return SteppedLane(context.open_memory(), clock)
     return WholeLane(engine, context.memory, clock, deadline_s)

@@ -1,0 +1,228 @@
+"""Compares messages with Gloo: what a rank sends also travels by Gloo, and the receiver looks at both.
+
+Messages of one rank with one tag match receives in the order in which both were posted. A receive of any source is
+compared when it is known what came; one that was posted after it and might have matched the same waits for that.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+
+from collectives.communicator.arrays import Array, dtype_name
+from collectives.communicator.messages.requests import ANY, Request, Status
+from cxlemu.errors import ContractError
+from cxlemu.memory.protocol import Bytes
+
+STAY = timedelta(seconds=20)
+
+
+@dataclass(frozen=True)
+class MessageDifference:
+    """A message that is not what was sent.
+
+    Attributes:
+        group: The group's name.
+        number: Which of the messages that the rank received in the group, from 1.
+        rank: Who received it.
+        source: Who sent it.
+        tag: Its tag.
+        dtype: The elements' type, as plans name it.
+        element: The first wrong element; -1 where the size is wrong.
+        count: How many elements are wrong.
+        of: How many were sent.
+        got: The wrong element, or the wrong size.
+        right: What it must be.
+    """
+
+    group: str
+    number: int
+    rank: int
+    source: int
+    tag: int
+    dtype: str
+    element: int
+    count: int
+    of: int
+    got: str
+    right: str
+
+    def sentence(self) -> str:
+        """Say what is wrong, in a sentence."""
+        its = f"message {self.number} of group {self.group}, from rank {self.source}, tag {self.tag}, of "
+        told = f"{its}{self.of} x {self.dtype} differs from Gloo: rank {self.rank}, "
+        if self.element < 0:
+            return f"{told}{self.got} bytes instead of {self.right}"
+        where = f"element {self.element}: {self.got} instead of {self.right}"
+        return f"{told}{where} ({self.count} of {self.of} elements are wrong)"
+
+    def plain(self) -> dict[str, Any]:
+        """Give the difference as JSON has it."""
+        return asdict(self)
+
+
+class ComparedReceive:
+    """A receive under way, which ends with the comparison. Has what a `Request` has.
+
+    Args:
+        request: The communicator's request.
+        array: Where the message goes.
+        settle: Compares what can be compared.
+    """
+
+    def __init__(self, request: Request, array: Array, settle: Callable[[], None]) -> None:
+        self.request, self.array = request, array
+        self.difference: ContractError | None = None
+        self.kept: Bytes | None = None  # what came, where it is compared later
+        self._settle = settle
+
+    @property
+    def done(self) -> bool:
+        """Whether the message came, or failed."""
+        return self.request.done
+
+    @property
+    def status(self) -> Status | None:
+        """What came."""
+        return None if self.difference is not None else self.request.status
+
+    @property
+    def error(self) -> BaseException | None:
+        """What ended it, where it did not end well."""
+        return self.difference or self.request.error
+
+    def wait(self, timeout_s: float | None = None) -> Status:
+        """Wait as `Request.wait`. Raises ContractError as well, where something else came than was sent."""
+        status = self.request.wait(timeout_s)
+        self._settle()
+        if self.difference is not None:
+            raise self.difference
+        return status
+
+    def test(self) -> bool:
+        """Make progress, and tell whether the request is done. Compares nothing: any thread may ask, at any moment."""
+        return self.request.test()
+
+    def add_done_callback(self, function: Callable[[Any], None]) -> None:
+        """Call ``function(self)`` when the request is done."""
+        self.request.add_done_callback(lambda _: function(self))
+
+    def might_match(self, source: int, tag: int) -> bool:
+        """Whether a message would match this receive."""
+        return self.request.peer in (ANY, source) and self.request.tag in (ANY, tag)
+
+
+class MessageShadow:
+    """A rank's messages in a group, once more through Gloo.
+
+    Args:
+        comm: The communicator.
+        group: The group's name.
+        gloo: torch's process group of the same ranks.
+        found: Called with the first difference, before its receive raises.
+    """
+
+    def __init__(self, comm: Any, group: str, gloo: Any, found: Callable[[MessageDifference], None]) -> None:
+        self._comm, self._group, self._gloo, self._found = comm, group, gloo, found
+        self._changed = threading.RLock()
+        self._leaving: list[tuple[Any, torch.Tensor]] = []  # Gloo reads the tensors
+        self._to_itself: dict[int, deque[Bytes]] = defaultdict(deque)  # by tag
+        self._posted: list[ComparedReceive] = []  # in order
+        self._count = 0
+        self._lost = False  # a message that did not fit is gone, and what follows is not known
+
+    def isend(self, array: Array, dest: int, tag: int = 0) -> Request:
+        """Begin to send an array, by Gloo as well."""
+        with self._changed:
+            raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8).copy()
+            request: Request = self._comm.isend(array, dest, tag)
+            if dest == self._comm.rank:
+                self._to_itself[tag].append(raw)
+                return request
+            self._leaving = [each for each in self._leaving if not each[0].is_completed()]
+            for part in (np.array([raw.nbytes], np.int64), raw):
+                if part.nbytes:
+                    tensor = torch.from_numpy(part)
+                    self._leaving.append((self._gloo.send([tensor], dest, tag), tensor))
+            return request
+
+    def irecv(self, array: Array, source: int = ANY, tag: int = ANY) -> ComparedReceive:
+        """Begin to receive a message, which is compared when it came."""
+        with self._changed:
+            receive = ComparedReceive(self._comm.irecv(array, source, tag), array, self.settle)
+            self._posted.append(receive)
+            return receive
+
+    def leave(self) -> None:
+        """Compare what nobody waited for, and stay until the others have compared what this rank sent."""
+        self.settle()
+        for work, _ in self._leaving:
+            try:
+                work.wait(STAY)
+            except RuntimeError:  # its receiver never looked at it
+                return
+
+    def settle(self) -> None:
+        """Compare every message that came and whose place in the order is known."""
+        with self._changed:
+            still_open: list[ComparedReceive] = []
+            for receive in list(self._posted):
+                status = receive.request.status
+                if not receive.request.done:
+                    still_open.append(receive)
+                elif status is None or self._lost:
+                    self._lost = True
+                    self._posted.remove(receive)
+                elif any(each.might_match(status.source, status.tag) for each in still_open):
+                    if receive.kept is None:
+                        receive.kept = _bytes(receive.array)[: status.nbytes].copy()
+                else:
+                    self._posted.remove(receive)
+                    self._compare(receive, status)
+
+    def _compare(self, receive: ComparedReceive, status: Status) -> None:
+        self._count += 1
+        try:
+            right = self._sent(status.source, status.tag)
+        except RuntimeError as error:  # Gloo's
+            self._lost = True
+            said = f"messages of group {self._group} are not compared from number {self._count} on: {error}"
+            warnings.warn(said, RuntimeWarning, stacklevel=2)
+            return
+        came = _bytes(receive.array)[: status.nbytes] if receive.kept is None else receive.kept
+        dtype = receive.array.dtype
+        element, count, got, wanted = -1, 0, str(came.nbytes), str(right.nbytes)
+        if came.nbytes == right.nbytes:
+            differ = np.flatnonzero((came != right).reshape(-1, dtype.itemsize).any(axis=1))
+            if not differ.size:
+                return
+            element, count = int(differ[0]), differ.size
+            got, wanted = (str(each.view(dtype)[element]) for each in (came, right))
+        of, name = right.nbytes // dtype.itemsize, dtype_name(receive.array, reduces=False)
+        its = (self._group, self._count, self._comm.rank, status.source, status.tag, name)
+        difference = MessageDifference(*its, element, count, of, got, wanted)
+        self._found(difference)
+        receive.difference = ContractError(difference.sentence())
+
+    def _sent(self, source: int, tag: int) -> Bytes:
+        if source == self._comm.rank:
+            return self._to_itself[tag].popleft()
+        nbytes = torch.zeros(1, dtype=torch.int64)
+        self._gloo.recv([nbytes], source, tag).wait()
+        raw = torch.zeros(int(nbytes), dtype=torch.uint8)
+        if raw.numel():
+            self._gloo.recv([raw], source, tag).wait()
+        array: Bytes = raw.numpy()
+        return array
+
+
+def _bytes(array: Array) -> Bytes:
+    return array.reshape(-1).view(np.uint8)
