@@ -13,7 +13,9 @@ its interleaving has them; the prover decides whether it is right, and rules, mu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -36,7 +38,11 @@ _HOST_NEEDS = {
     Op.INVALIDATE: accesses.WAITS,
 }
 
+_CELL = 10  # log2 of the size of a cell, by which steps that touch it are found: bytes of buffers
+_LINE_CELL = 4  # the same for lines of the pool
+
 Place = tuple[int, int]  # an instruction of the new part: its stream, and its number there before RECORDs are added
+_Name = Hashable
 Range = tuple[int, int, int]  # a space of memory, and where the range begins and ends in it
 
 
@@ -121,9 +127,24 @@ class _Step:
     def loads_pool(self) -> bool:
         return any(space >= 0 for space, _, _ in self.loads)
 
+    @cached_property
+    def names(self) -> list[_Name]:
+        """Under what later steps find this one."""
+        names: list[_Name] = [self.instruction.op] + (["loads pool"] if self.loads_pool else [])
+        for kind, ranges in (("load", self.loads), ("store", self.stores), ("drop", self.drops)):
+            names += _cells(kind, ranges)
+        return names
+
     def conflicts(self, other: _Step) -> bool:
         """Whether one of the two stores bytes that the other touches."""
         return _meet(self.stores, other.stores) or _meet(self.stores, other.loads) or _meet(self.loads, other.stores)
+
+
+def _cells(kind: str, ranges: Sequence[Range]) -> Iterator[_Name]:
+    for space, begin, end in ranges:
+        size = _CELL if space < 0 else _LINE_CELL
+        for cell in range(begin >> size, -(-end >> size)):
+            yield kind, space, cell
 
 
 def _meet(some: Sequence[Range], others: Sequence[Range]) -> bool:
@@ -141,6 +162,7 @@ class _Lowering:
         self.steps: list[list[_Step | None]] = [[] for _ in range(count)]
         self.knows: list[list[tuple[int, ...]]] = [[] for _ in range(count)]
         self.came: list[list[int]] = [[] for _ in range(count)]
+        self.named: list[dict[_Name, list[int]]] = [defaultdict(list) for _ in range(count)]
         self.clock = [[0] * count for _ in range(count)]
         self.seen = [[0] * self.n for _ in range(self.n)]  # of each old stream: how far it knows the old ones
         self.awaits: dict[Place, Place] = {}
@@ -190,14 +212,27 @@ class _Lowering:
         """Put an instruction of plan stream ``s`` at the end of a new stream, after what it has to come after."""
         step = _Step(i, self.frame, self.part, self.layout)
         for other in self._nearest_first(stream):
-            whose = other % self.n
-            for at in range(len(self.steps[other]) - 1, self.clock[stream][other] - 1, -1):
-                earlier = self.steps[other][at]
-                known = whose == s or self.came[other][at] < self.seen[s][whose]
-                if earlier is not None and known and _needs(step, stream >= self.n, earlier, other, other >= self.n):
-                    self._await(stream, (other, at), s)
-                    break
+            at = self._last_needed(step, stream, other, s)
+            if at >= 0:
+                self._await(stream, (other, at), s)
         self._note(stream, s, step)
+
+    def _last_needed(self, step: _Step, stream: int, other: int, s: int) -> int:
+        """Return the last step of another stream that has to come first and is not known to; -1 if there is none."""
+        whose, best = other % self.n, self.clock[stream][other] - 1
+        end = len(self.steps[other]) if whose == s else bisect_left(self.came[other], self.seen[s][whose])
+        found = -1
+        for name in _asks(step, stream >= self.n, other >= self.n):
+            places = self.named[other].get(name, ())
+            for k in range(bisect_left(places, end) - 1, -1, -1):
+                at = places[k]
+                if at <= best:
+                    break
+                earlier = self.steps[other][at]
+                if earlier is not None and _needs(step, stream >= self.n, earlier, other >= self.n):
+                    found = best = at
+                    break
+        return found
 
     def _nearest_first(self, stream: int) -> list[int]:
         """The other new streams: queues first, as what the host did before them is then known as well."""
@@ -211,6 +246,9 @@ class _Lowering:
         self.clock[stream] = list(map(max, self.clock[stream], self.knows[other][at]))
 
     def _note(self, stream: int, s: int, step: _Step | None) -> None:
+        if step is not None:
+            for name in step.names:
+                self.named[stream][name].append(len(self.steps[stream]))
         self.steps[stream].append(step)
         self.clock[stream][stream] = len(self.steps[stream])
         self.knows[stream].append(tuple(self.clock[stream]))
@@ -234,7 +272,25 @@ class _Lowering:
         return RankPart(self.part.rank, buffers, tuple(streams), len(events))
 
 
-def _needs(step: _Step, on_device: bool, earlier: _Step, stream: int, earlier_on_device: bool) -> bool:
+def _asks(step: _Step, on_device: bool, earlier_on_device: bool) -> Iterator[_Name]:
+    """Yield the names under which `_needs` can find anything."""
+    op = step.instruction.op
+    yield from _cells("store", step.loads + step.stores)
+    yield from _cells("load", step.stores)
+    if on_device and not earlier_on_device and step.in_pool:
+        yield from accesses.WAITS
+        yield from _cells("drop", step.in_pool)
+    if not on_device and earlier_on_device:
+        yield from _cells("store", step.drops)
+        if op == Op.FENCE:
+            yield Op.WRITE_NT
+        if op in accesses.RINGS:
+            yield "loads pool"
+    if not on_device and not earlier_on_device:
+        yield from _HOST_NEEDS.get(op, ())
+
+
+def _needs(step: _Step, on_device: bool, earlier: _Step, earlier_on_device: bool) -> bool:
     """Whether a step has to come after an earlier one of another stream, given that the plan has them in this order."""
     op, before = step.instruction.op, earlier.instruction.op
     if on_device and earlier_on_device:
