@@ -47,6 +47,7 @@ def run(ctx: click.Context, /, **flags: Any) -> None:
         compare=flags["compare"] is not None,
         digests=flags["digests"],
         script=None if faults is None else str((kept / "script.json").resolve()),
+        pace=flags["pace"] is not None,
     )
     settings.write()
     environment = {**os.environ, **pool, VARIABLE: settings.folder}
@@ -96,6 +97,8 @@ def _pool(flags: dict[str, Any]) -> dict[str, str]:
     MemorySpec(flags["backend"], seed=flags["adversary"], devices=flags["devices"])
     if flags["pace"] and flags["config"]:
         raise ArgumentError("--pace names a topology itself: leave out --config")
+    if flags["pace"] and flags["compare"]:
+        raise ArgumentError("--pace does not go with --compare: Gloo's messages take this machine's time")
     config = flags["pace"] or flags["config"]
     if config:
         Topology.load(config)
@@ -131,6 +134,7 @@ def _tell(events: list[dict[str, Any]], rounds: list[Round], kept: Path) -> bool
         click.echo(f"wrong: {event['sentence']}", err=True)
         if event["kind"] == "difference" and (kept / "call").exists():
             click.echo(f"again, alone: cxlemu torchrun --replay {kept / 'call'}", err=True)
+    _tell_steps([event for event in events if event["kind"] == "steps" and event["rank"] == 0])
     happened = [event for event in events if event["kind"] == "fault"]
     if not happened and not any(each.failed for each in rounds):
         return bool(wrong)
@@ -151,6 +155,19 @@ def _tell(events: list[dict[str, Any]], rounds: list[Round], kept: Path) -> bool
     shown = console()
     shown.print(table)
     return bool(wrong)
+
+
+def _tell_steps(events: list[dict[str, Any]]) -> None:
+    """Print how long rank 0's calls took in each step, where a pace was asked for."""
+    steps = [step for event in events for step in event["steps"]]
+    if not steps:
+        return
+    table = Table("step", "calls", "paced us", "virtual us", "this machine s", box=None)
+    for number, step in enumerate(steps):
+        calls = str(step["calls"]) + f" ({step['not_modelled']} not modelled)" * bool(step["not_modelled"])
+        times = (f"{step['paced_us']:.1f}", f"{step['virtual_us']:.1f}", f"{step['wall_s']:.3f}")
+        table.add_row(str(number), calls, *times)
+    console().print(table)
 
 
 def _round_of(event: dict[str, Any], rounds: list[Round]) -> str:

@@ -27,6 +27,7 @@ from faults.torch.messages import MessageDifference
 from faults.torch.saved import save
 from faults.torch.script import TrainingScript
 from faults.torch.settings import Settings
+from faults.torch.steps import PacedSteps
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -44,6 +45,7 @@ class TrainingHarness:
         self.settings, self.rank = settings, rank
         self._script = TrainingScript() if settings.script is None else TrainingScript.load(Path(settings.script))
         self._report = Path(settings.folder, f"rank-{rank}.jsonl")
+        self._steps = PacedSteps(self.tell) if settings.pace else None
 
     def tell(self, kind: str, **what: Any) -> None:
         """Add a line to this rank's report: what happened, and when."""
@@ -73,7 +75,9 @@ class TrainingHarness:
         return LeavingOut.like(inner, left_out)
 
     def around(self, comm: Communicator, group: str, store: Store) -> Any:
-        """Shadow a group's communicator on Gloo, where that is asked for."""
+        """Shadow a group's communicator on Gloo, or take the time of its calls, where that is asked for."""
+        if self._steps is not None and not self.settings.compare:
+            return self._steps.around(comm)
         if not self.settings.compare or comm.size == 1:
             return comm
 
@@ -91,9 +95,11 @@ class TrainingHarness:
         return Compared(comm, group, gloo, found, found_message, partial(self._as_run, comm.members))
 
     def leaving(self, comm: Any) -> None:
-        """Let the others compare what this rank sent."""
+        """Let the others compare what this rank sent, and tell how long steps took."""
         if isinstance(comm, Compared):
             comm.leave()
+        if self._steps is not None:
+            self._steps.leave()
 
     def _as_run(self, members: Sequence[int], plan: Plan) -> Plan:
         for rank, member in enumerate(members):

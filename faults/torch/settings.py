@@ -20,12 +20,14 @@ class Settings:
         compare: Shadow every collective on Gloo.
         digests: Compare replicas every so many steps of the optimizer; 0: never.
         script: The fault script; None: no faults.
+        pace: Whether calls take modelled time, and steps are told.
     """
 
     folder: str
     compare: bool = False
     digests: int = 0
     script: str | None = None
+    pace: bool = False
 
     def write(self) -> None:
         """Write the settings to the folder, for ranks."""

@@ -88,6 +88,7 @@ def test_a_pickle_is_not_read(tmp_path: Path) -> None:
         (["--leave-out", "2:INVALIDATE", __file__], "numbered 0 to 1"),
         (["--backend", "tape", __file__], "a backend is one of"),
         (["--pace", "six-cards", "-c", "laptop", __file__], "leave out --config"),
+        (["--pace", "six-cards", "--compare", "gloo", __file__], "--pace does not go with --compare"),
     ],
 )
 def test_what_cannot_be_run_is_said(
@@ -170,6 +171,28 @@ def test_a_message_that_is_stale_is_named(tmp_path: Path) -> None:
     (wrong,) = (line for line in done.stderr.splitlines() if line.startswith("wrong: "))
     assert "of group 0, from rank 0, tag " in wrong and "differs from Gloo: rank 1, element" in wrong
     assert "again, alone" not in done.stderr  # no call is kept
+
+
+@needs_torch
+@pytest.mark.deep
+def test_steps_on_a_modelled_fabric_are_told_beside_the_virtual_engine(tmp_path: Path) -> None:
+    done = torchrun("--pace", "six-cards", "--json", "report.json", TRAIN, "3", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    events = [e for e in json.loads((tmp_path / "report.json").read_text())["events"] if e["kind"] == "steps"]
+    assert [(event["rank"], len(event["steps"])) for event in sorted(events, key=lambda e: e["rank"])] == [
+        (0, 3),
+        (1, 3),
+    ]
+    for event in events:
+        for step in event["steps"]:
+            assert step["calls"] > 0 and step["not_modelled"] == 0
+            assert (
+                step["virtual_us"] > 10 and step["paced_us"] > 0.2 * step["virtual_us"]
+            )  # a late rank finds others' part done
+    first, second = (event["steps"] for event in events)
+    of_second = [step["virtual_us"] for step in second]
+    assert [step["virtual_us"] for step in first] == pytest.approx(of_second, rel=1e-4)
+    assert "virtual us" in done.stdout
 
 
 def test_what_ranks_said_is_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
