@@ -21,6 +21,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
+from tests.helpers.compilers import installed
+
 # What was measured on the machine at hand, and kept, does not decide what tests see: see cxlemu/machine.py.
 os.environ.setdefault("CXLEMU_KEEP_DEAD_POOLS", "1")  # those of tests beside this one
 os.environ.setdefault("CXLEMU_PAST_CACHES_BYTES", str(4 << 20))
@@ -52,6 +54,10 @@ def pytest_configure(config: pytest.Config) -> None:
     deep = config.getoption("deep") or config.getoption("only_deep")
     settings.load_profile("deep" if deep else "fast")  # --hypothesis-profile replaces it
     config.stash[LEFT_OUT] = 0
+
+
+def pytest_report_header() -> str:
+    return f"compilers of programs: {', '.join(installed())}"
 
 
 @pytest.hookimpl(trylast=True)

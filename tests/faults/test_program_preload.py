@@ -20,6 +20,7 @@ from faults.programs.judge import report_of
 from faults.programs.reports import text
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
 from faults.programs.run import run
+from tests.helpers.compilers import installed
 
 SOURCES = Path(__file__).parent / "programs"
 Build = Callable[..., Path]
@@ -153,8 +154,8 @@ def test_without_debug_information_the_functions_are_named(build: Build) -> None
     assert " in produce" in told and " in consume" in told and "+0x" in told
 
 
-CXX = ("g++", "clang++")
-FLAGS = ("-O0", "-O1", "-O2", "-O3 -mavx2")
+CXX = tuple(cxx for _, cxx in installed().values())
+FLAGS = ("-O0", "-O1", "-O2", "-O3", "-O3 -mavx2")
 
 
 @pytest.mark.parametrize("flags", FLAGS)
