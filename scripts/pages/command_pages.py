@@ -68,7 +68,7 @@ def section(name: str, command: click.Command, *, whole: bool) -> str:
         command: Its definition.
         whole: Whether it is what the page is about, and needs no heading of its own.
     """
-    context = click.Context(command, info_name=name)
+    context = click.Context(command, info_name=name, help_option_names=["-h", "--help"])
     usage = " ".join([name, *command.collect_usage_pieces(context)])
     heading = "" if whole else f"## {name} {{#{anchor(name)}}}\n"
     return "\n".join([heading, f"```text\n{usage}\n```\n", *told(command.help or ""), *options(name, command)])
@@ -88,8 +88,7 @@ def told(text: str) -> Iterator[str]:
             yield f"{plain(first.strip())}\n"
         elif first.rstrip().endswith(":"):
             yield f"{plain(first.strip())}\n"
-            language = "console" if all(line.strip().startswith("cxlemu") for line in rest) else "text"
-            yield f"```{language}\n{inspect.cleandoc(chr(10).join(['', *rest]))}\n```\n"
+            yield f"```text\n{inspect.cleandoc(chr(10).join(['', *rest]))}\n```\n"
         else:
             yield "```text\n" + inspect.cleandoc("\n".join(["", *lines[1:]])) + "\n```\n"
 
