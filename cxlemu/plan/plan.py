@@ -25,7 +25,7 @@ from cxlemu.plan.instructions import (
 )
 from cxlemu.plan.layout import Layout
 
-KEPT_RANKS = 256  # parts of larger worlds, hundreds of MB, are not kept for those who need them one after another
+KEPT_RANKS = 128  # parts of larger worlds, hundreds of MB, are not kept for those who need them one after another
 
 
 @dataclass(frozen=True, slots=True)
