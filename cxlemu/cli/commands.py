@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import click
 
+from cxlemu.cli import completion
 from cxlemu.errors import ArgumentError
 from cxlemu.suggest import meant
 
@@ -83,7 +84,7 @@ def load(group: str, verb: str) -> click.Command | None:
         return None
     module, _, name = table[verb][0].partition(":")
     command: click.Command = getattr(importlib.import_module(module), name or "command")
-    return command
+    return completion.install(command) if completion.is_asked() else command
 
 
 class VerbsGroup(click.Group):

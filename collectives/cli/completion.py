@@ -1,0 +1,45 @@
+"""The words of collectives that a shell completes: see cxlemu/cli/completion.py."""
+
+from __future__ import annotations
+
+
+def collectives() -> list[str]:
+    """Return the names of the collectives."""
+    from collectives.contracts import COLLECTIVES
+
+    return sorted(COLLECTIVES)
+
+
+def variants() -> list[str]:
+    """Return the names of all variants of any collective, and the words that stand for several."""
+    from collectives.algorithms import catalog
+
+    return ["auto", "every", *sorted({name for collective in collectives() for name in catalog.variants(collective)})]
+
+
+def datatypes() -> list[str]:
+    """Return the names of the elements' types."""
+    from cxlemu.plan import DTYPES
+
+    return ["all", *DTYPES]
+
+
+def reductions() -> list[str]:
+    """Return the names of the reductions."""
+    from cxlemu.choices import REDOPS
+
+    return ["all", *REDOPS]
+
+
+WORDS = {
+    "collective": collectives,
+    "collectives": collectives,
+    "program": collectives,
+    "variant": variants,
+    "variants": variants,
+    "datatype": datatypes,
+    "dtype": datatypes,
+    "dtypes": datatypes,
+    "op": reductions,
+    "ops": reductions,
+}
