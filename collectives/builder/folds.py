@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from collectives.builder import misuse
-from collectives.builder.part import WHOLE, Event, Ints, repeated
+from collectives.builder.part import Event, Ints, repeated
 from collectives.builder.rounds import Rounds
 from collectives.builder.slots import Chunk
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import DTYPE_NAMES, NOTHING, Flag, Instruction, Kind, Op, Operand, RedOp, encode
-from cxlemu.plan.instructions import OPERAND_DTYPE, OPERAND_FIELDS, RECORD_DTYPE, Records
+from cxlemu.plan.instructions import OPERAND_DTYPE, OPERAND_FIELDS, RECORD_DTYPE, WHOLE, Records
 from cxlemu.rounding import round_up
 
 FOLDED_AT_ONCE = 16  # ranks from which on a fold's records are made as columns

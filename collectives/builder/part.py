@@ -33,7 +33,7 @@ from cxlemu.plan import (
     Stream,
     encode,
 )
-from cxlemu.plan.instructions import RECORD_DTYPE, Records
+from cxlemu.plan.instructions import RECORD_DTYPE, WHOLE, Records
 from cxlemu.rounding import round_up
 
 INPUT, OUTPUT, SCRATCH = 0, 1, 2
@@ -41,7 +41,6 @@ DONE_GROUP = 0
 
 Ints: TypeAlias = NDArray[np.int64]
 
-WHOLE = np.dtype((np.void, RECORD_DTYPE.itemsize))  # NumPy copies structures field by field, and bytes at once
 
 
 class Event(NamedTuple):

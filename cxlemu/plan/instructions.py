@@ -81,6 +81,7 @@ RECORD_DTYPE = np.dtype(
     + [("value", "<i8"), ("nbytes", "<i8")]
     + [(name, OPERAND_DTYPE) for name in OPERAND_FIELDS]
 )
+WHOLE = np.dtype((np.void, RECORD_DTYPE.itemsize))  # NumPy copies structures field by field, and bytes at once
 REGION_DTYPE = np.dtype(
     [
         ("first_card", "<i4"),
@@ -161,7 +162,7 @@ class Instruction(NamedTuple):
 
 def encode(instructions: list[Instruction]) -> Records:
     """Make records of instructions: a read-only array of RECORD_DTYPE."""
-    records = np.array([tuple(i) for i in instructions], dtype=RECORD_DTYPE)
+    records = np.array(instructions, dtype=RECORD_DTYPE)
     records.flags.writeable = False
     return records
 

@@ -7,9 +7,10 @@ further cards, with one slot and one round.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan.accesses import STORED
 from cxlemu.plan.address import Extent
 from cxlemu.plan.instructions import Kind, Op
-from cxlemu.plan.rules.program import Defect, Numbers, PlanTable
+from cxlemu.plan.rules.program import Defect, Mask, Numbers, PlanTable, one_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,13 @@ class Accesses:
         return -(-self.end // LINE_BYTES)
 
 
-def _accesses(p: PlanTable, ops: Collection[Op], field: str) -> Accesses:
-    """Where the region operands ``field`` of these instructions lie."""
+_STORING = {name: one_of([op for op, names in STORED.items() if name in names]) for name in ("dst", "dst2")}
+_DROPPING = one_of((Op.INVALIDATE,))
+_STORES: WeakKeyDictionary[PlanTable, Accesses] = WeakKeyDictionary()
+
+
+def _accesses(p: PlanTable, table: Mask, field: str) -> Accesses:
+    """Where the region operands ``field`` of the instructions in a table by opcode lie."""
     maps = [region.map for region in p.frame.regions]
 
     @cache  # rounds repeat their ranges
@@ -56,7 +62,7 @@ def _accesses(p: PlanTable, ops: Collection[Op], field: str) -> Accesses:
         return [e._replace(card=e.card + heap_cards) for e in maps[region].extents(offset, nbytes)]
 
     operand = p.records[field]
-    rows = np.flatnonzero(np.isin(p.op, list(ops)) & (operand["kind"] == Kind.REGION))
+    rows = (table[p.op] & (operand["kind"] == Kind.REGION)).nonzero()[0]
     found = [
         (row, seq, *extent)
         for row, region, seq, offset, nbytes in zip(
@@ -74,11 +80,12 @@ def _accesses(p: PlanTable, ops: Collection[Op], field: str) -> Accesses:
 
 
 def _stores(p: PlanTable) -> Accesses:
-    """All that instructions store to regions, as plan/accesses.py has it."""
-    targets = {name: [op for op, names in STORED.items() if name in names] for name in ("dst", "dst2")}
-    kinds = [_accesses(p, ops, name) for name, ops in targets.items()]
-    names = ("row", "seq", "card", "begin", "end")
-    return Accesses(*(np.concatenate([getattr(kind, name) for kind in kinds]) for name in names))
+    """All that instructions store to regions, as plan/accesses.py has it; the rules of one table share it."""
+    if p not in _STORES:
+        kinds = [_accesses(p, table, name) for name, table in _STORING.items()]
+        names = ("row", "seq", "card", "begin", "end")
+        _STORES[p] = Accesses(*(np.concatenate([getattr(kind, name) for kind in kinds]) for name in names))
+    return _STORES[p]
 
 
 def _clashes(group: NDArray[np.int64], colour: Numbers, first: Numbers, end: Numbers) -> Iterator[tuple[int, int]]:
@@ -87,7 +94,7 @@ def _clashes(group: NDArray[np.int64], colour: Numbers, first: Numbers, end: Num
     One pair for each entry that overlaps an earlier one: the sweep keeps, of all ranges begun, the one that
     reaches furthest and the one of another colour that does.
     """
-    if not len(group):
+    if not len(colour) or (colour == colour[0]).all():
         return
     group_of = np.unique(group, axis=0, return_inverse=True)[1].reshape(-1)
     at = -1
@@ -133,7 +140,7 @@ def own_strip(p: PlanTable) -> Iterator[Defect]:
     This rule makes the heap's lines safe across calls, which rules do not see: each line has one writer for good.
     """
     s = _stores(p)
-    for entry in np.flatnonzero(s.card >= p.layout.cards).tolist():
+    for entry in (s.card >= p.layout.cards).nonzero()[0].tolist():
         rank = int(p.rank_of[s.row[entry]])
         strip = p.layout.heap_strip(rank)
         within = strip.offset <= s.begin[entry] and s.end[entry] <= strip.offset + strip.nbytes
@@ -162,6 +169,8 @@ def stale_line(p: PlanTable) -> Iterator[Defect]:
     What counts is the latest earlier round of the slot in which another rank wrote the line, and an
     INVALIDATE counts from that round on. Only stores through the cache fetch the rest of a line.
     """
+    if len(p.parts) < 2:
+        return  # there is no other rank
     s = _stores(p)
     edges = _broken_lines(s, p.op[s.row] != Op.WRITE_NT)
     if not edges:
@@ -212,7 +221,7 @@ class _Drops:
     """The plan's INVALIDATEs, to be asked whether one of them dropped a line."""
 
     def __init__(self, p: PlanTable) -> None:
-        self.at = _accesses(p, (Op.INVALIDATE,), "a")
+        self.at = _accesses(p, _DROPPING, "a")
         self.rank, self.stream = p.rank_of[self.at.row], p.stream_of[self.at.row]
         self.slot = self.at.seq % p.layout.slots
 

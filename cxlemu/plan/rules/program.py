@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cxlemu.plan.instructions import RECORD_DTYPE, decode
+from cxlemu.plan.instructions import RECORD_DTYPE, SIGNATURES, WHOLE, decode
 from cxlemu.plan.plan import Plan
 from cxlemu.plan.text import text
 
 Mask = NDArray[np.bool_]
 Numbers = NDArray[np.int64]
+
+
+def one_of(ops: Collection[int]) -> Mask:
+    """Return a table by opcode, which a column of opcodes indexes: is it one of these?"""
+    table = np.zeros(256, np.bool_)
+    table[list(ops)] = True
+    return table
+
+
+_NAMING = {
+    what: one_of([op for op, signature in SIGNATURES.items() if signature.arg == what])
+    for what in {signature.arg for signature in SIGNATURES.values()}
+}
 
 
 class Defect(NamedTuple):
@@ -40,7 +53,8 @@ class PlanTable:
         self.plan, self.frame, self.layout = plan, plan.frame, plan.layout  # the frame: that of the parts just built
         self.streams = [(rank, stream) for rank, part in self.parts.items() for stream in part.streams]
         lengths = [len(stream.records) for _, stream in self.streams]
-        self.records = np.concatenate([np.empty(0, RECORD_DTYPE), *(s.records for _, s in self.streams)])
+        pieces = [np.empty(0, WHOLE), *(stream.records.view(WHOLE) for _, stream in self.streams)]
+        self.records = np.concatenate(pieces).view(RECORD_DTYPE)
         self.stream_of: Numbers = np.repeat(np.arange(len(lengths)), lengths)
         self.index_of: Numbers = np.arange(len(self.records)) - np.repeat(np.cumsum([0, *lengths])[:-1], lengths)
         self.rank_of: Numbers = np.repeat(np.array([rank for rank, _ in self.streams], np.int64), lengths)
@@ -55,8 +69,13 @@ class PlanTable:
             wrong: A boolean per row.
             detail: What is wrong, or a function that says it for a row.
         """
-        for row in np.flatnonzero(wrong).tolist():
+        for row in wrong.nonzero()[0].tolist():
             yield Defect(detail if isinstance(detail, str) else detail(row), row)
+
+    def names(self, what: str) -> Mask:
+        """Return which rows have as arg a "doorbell", a "group", an "event" or a "kernel"."""
+        mask: Mask = _NAMING[what][self.op]
+        return mask
 
     def text(self, row: int) -> str:
         """Write a row as text, also where it is no instruction."""

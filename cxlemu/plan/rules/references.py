@@ -6,23 +6,18 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from cxlemu.plan.instructions import OPERAND_FIELDS, SIGNATURES, Kind, Op
+from cxlemu.plan.instructions import OPERAND_FIELDS, Kind, Op
 from cxlemu.plan.kernels import KERNELS
-from cxlemu.plan.rules.program import Defect, Mask, Numbers, PlanTable
+from cxlemu.plan.rules.program import Defect, Mask, Numbers, PlanTable, one_of
 
-SIGNALS = (Op.SIGNAL, Op.SIGNAL_DATA)
+_SIGNALS, _WAITS = one_of((Op.SIGNAL, Op.SIGNAL_DATA)), one_of((Op.WAIT, Op.WAIT_DATA))
 
 RANGES_MAX = 1 << 20
 RANGES_PER_INSTRUCTION = 64
 
 
-def _names(p: PlanTable, what: str) -> Mask:
-    """The instructions whose arg is a doorbell, a group, an event or a kernel."""
-    return np.isin(p.op, [op for op, signature in SIGNATURES.items() if signature.arg == what])
-
-
 def _is_doorbell(p: PlanTable) -> Mask:
-    return _names(p, "doorbell") & (p.arg >= 0) & (p.arg < p.layout.doorbell_count)
+    return p.names("doorbell") & (p.arg >= 0) & (p.arg < p.layout.doorbell_count)
 
 
 # --- operands ------------------------------------------------------------------------------------------
@@ -46,10 +41,12 @@ def _outside(p: PlanTable, kind: Kind, tables: Sequence[Sequence[int]], table_of
     flat = np.array([nbytes for sizes in tables for nbytes in sizes] or [0], np.int64)
     what = kind.name.lower()
     kernel_bytes = _kernel_bytes(p)
-    kernel_of = np.where(_names(p, "kernel") & (p.arg >= 0) & (p.arg < len(p.frame.kernels)), p.arg, -1)
+    kernel_of = np.where(p.names("kernel") & (p.arg >= 0) & (p.arg < len(p.frame.kernels)), p.arg, -1)
     for name in OPERAND_FIELDS:
         operand = p.records[name]
         of_kind = operand["kind"] == kind
+        if not of_kind.any():
+            continue
         number = operand["id"].astype(np.int64)
         exists = of_kind & (number < counts[table_of])
         yield from p.defects(of_kind & ~exists, lambda row, n=number: f"there is no {what} {n[row]}")  # type: ignore[misc]
@@ -91,19 +88,21 @@ def in_round(p: PlanTable) -> Iterator[Defect]:
     rounds = p.frame.rounds
     exists_in_heap = np.array([*(region.heap for region in p.frame.regions), False])
     for name in OPERAND_FIELDS:
-        seq = p.records[name]["seq"]
-        wrong = (p.records[name]["kind"] == Kind.REGION) & ((seq < 0) | (seq >= rounds))
+        in_region, seq = p.records[name]["kind"] == Kind.REGION, p.records[name]["seq"]
+        if not in_region.any():
+            continue
+        wrong = in_region & ((seq < 0) | (seq >= rounds))
         yield from p.defects(wrong, lambda row, seq=seq: f"round {seq[row]} of a call of {rounds}")  # type: ignore[misc]
         in_heap = exists_in_heap[np.minimum(p.records[name]["id"], len(exists_in_heap) - 1)]
-        timed = (p.records[name]["kind"] == Kind.REGION) & in_heap & (seq != 0)
+        timed = in_region & in_heap & (seq != 0)
         yield from p.defects(timed, lambda row, seq=seq: f"round {seq[row]} in the heap, which has none")  # type: ignore[misc]
     value, done = p.records["value"], p.layout.published_count
     done_groups = np.array([group.first >= done for group in p.frame.groups] or [False])
-    of_group = _names(p, "group")
+    of_group = p.names("group")
     group_is_done = done_groups[np.clip(np.where(of_group, p.arg, 0), 0, len(done_groups) - 1)]
-    reaches_back = (of_group & group_is_done) | (np.isin(p.op, (Op.WAIT, Op.WAIT_DATA)) & (p.arg >= done))
+    reaches_back = (of_group & group_is_done) | (_WAITS[p.op] & (p.arg >= done))
     earliest = np.where(reaches_back, -p.layout.slots, 0)
-    wrong = (of_group | _names(p, "doorbell")) & ((value < earliest) | (value >= rounds))
+    wrong = (of_group | p.names("doorbell")) & ((value < earliest) | (value >= rounds))
     yield from p.defects(wrong, lambda row: f"epoch e{value[row]:+} of a call of {rounds} rounds")
 
 
@@ -124,6 +123,8 @@ def ranges(p: PlanTable) -> Iterator[Defect]:
     for name in OPERAND_FIELDS:
         operand = p.records[name]
         in_region = (operand["kind"] == Kind.REGION) & (nbytes > 0)
+        if not in_region.any():
+            continue
         at = np.where(in_region, operand["id"], 0)
         first = start[at] + operand["offset"]
         granules = (first + nbytes - 1) // size[at] - first // size[at] + 1
@@ -139,7 +140,7 @@ def ranges(p: PlanTable) -> Iterator[Defect]:
 
 def doorbell(p: PlanTable) -> Iterator[Defect]:
     """Yield doorbells that the layout does not have."""
-    wrong = _names(p, "doorbell") & ~_is_doorbell(p)
+    wrong = p.names("doorbell") & ~_is_doorbell(p)
     yield from p.defects(wrong, lambda row: f"there is no doorbell {p.arg[row]}, but {p.layout.doorbell_count}")
 
 
@@ -148,13 +149,13 @@ def owner(p: PlanTable) -> Iterator[Defect]:
     layout = p.layout
     done = p.arg >= layout.published_count
     owners = np.where(done, p.arg - layout.published_count, p.arg // layout.doorbells_per_rank)
-    wrong = np.isin(p.op, SIGNALS) & _is_doorbell(p) & (owners != p.rank_of)
+    wrong = _SIGNALS[p.op] & _is_doorbell(p) & (owners != p.rank_of)
     yield from p.defects(wrong, lambda row: f"the doorbell is rank {owners[row]}'s")
 
 
 def _rings(p: PlanTable) -> Iterator[tuple[int, int]]:
     """Signals of one doorbell that follow each other, as rows: by stream, and in its order."""
-    rows = np.flatnonzero(np.isin(p.op, SIGNALS))
+    rows = _SIGNALS[p.op].nonzero()[0]
     rows = rows[np.lexsort((rows, p.arg[rows]))]
     for before, row in zip(rows[:-1].tolist(), rows[1:].tolist(), strict=True):
         if p.arg[before] == p.arg[row]:
@@ -180,7 +181,7 @@ def epochs_rise(p: PlanTable) -> Iterator[Defect]:
 
 
 def _numbered(p: PlanTable, what: str, counts: Numbers | int) -> Iterator[Defect]:
-    wrong = _names(p, what) & ((p.arg < 0) | (p.arg >= counts))
+    wrong = p.names(what) & ((p.arg < 0) | (p.arg >= counts))
     yield from p.defects(wrong, lambda row: f"there is no {what} {p.arg[row]}")
 
 
@@ -202,9 +203,9 @@ def kernel(p: PlanTable) -> Iterator[Defect]:
 def recorded(p: PlanTable) -> Iterator[Defect]:
     """Yield each AWAIT without exactly one RECORD that is earlier or in another stream."""
     records: dict[tuple[int, int], list[int]] = {}
-    for row in np.flatnonzero(p.op == Op.RECORD).tolist():
+    for row in (p.op == Op.RECORD).nonzero()[0].tolist():
         records.setdefault((int(p.rank_of[row]), int(p.arg[row])), []).append(row)
-    for row in np.flatnonzero(p.op == Op.AWAIT).tolist():
+    for row in (p.op == Op.AWAIT).nonzero()[0].tolist():
         found = records.get((int(p.rank_of[row]), int(p.arg[row])), [])
         if len(found) != 1:
             yield Defect(f"{len(found)} RECORDs of event {p.arg[row]}", row)
