@@ -42,7 +42,6 @@ DONE_GROUP = 0
 Ints: TypeAlias = NDArray[np.int64]
 
 
-
 class Event(NamedTuple):
     """All that one of this rank's streams does up to a moment. Words return events, and wait for one (``after``)."""
 
