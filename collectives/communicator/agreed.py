@@ -162,8 +162,8 @@ class AgreedCall:
             RunError: As for collectives.
         """
         asked = self.asked
-        if not 0 <= asked.root < self.size:
-            raise ArgumentError(f"{asked.collective}: root {asked.root} is not one of the ranks 0..{self.size - 1}")
+        if type(asked.root) is bool or not (isinstance(asked.root, int | np.integer) and 0 <= asked.root < self.size):
+            raise ArgumentError(f"{asked.collective}: root {asked.root!r} is not one of the ranks 0..{self.size - 1}")
         send = Blocks(asked.send)
         receive = Blocks(asked.receive, send.dtype)
         counts = self._known(send, receive) if asked.known else self._agreed(send, receive, run)

@@ -27,8 +27,10 @@ def as_array(argument: Any, role: str) -> Array:
         The array itself, or one that shares the object's memory and keeps it.
 
     Raises:
-        ArgumentError: It is none of these, or not in the CPU's memory.
+        ArgumentError: It is none of these, has a mask, or is not in the CPU's memory.
     """
+    if isinstance(argument, np.ma.MaskedArray):
+        raise ArgumentError(f"{role} is a masked array: its mask would be lost, so pass {role}.filled(VALUE)")
     if isinstance(argument, np.ndarray):
         return argument
     if hasattr(argument, ATTRIBUTE):

@@ -169,8 +169,8 @@ class CallPlanner:
         given, its = x, COLLECTIVES[collective]
         if its.rooted_input and not its.one_buffer and self.rank != root:
             x = None
-        if not 0 <= root < self.size:
-            raise ArgumentError(f"{collective}: root {root} is not one of the ranks 0..{self.size - 1}")
+        if type(root) is bool or not (isinstance(root, int | np.integer) and 0 <= root < self.size):
+            raise ArgumentError(f"{collective}: root {root!r} is not one of the ranks 0..{self.size - 1}")
         sized = given if its.to_next else x
         array = sized if sized is not None else out
         if its.uneven:

@@ -113,7 +113,7 @@ class CallRunner(CallHooks):
         """Check and plan a collective. Raises as `check_usable`, `Staging.arrays` and `CallPlanner.collective` do."""
         self.check_usable()
         given = (asked.x, asked.out)
-        if all(each is None or (isinstance(each, np.ndarray) and each.flags.c_contiguous) for each in given):
+        if all(each is None or (type(each) is np.ndarray and each.flags.c_contiguous) for each in given):
             return self.operation(self._planner.collective(asked), asked.out)
         if (call := self._devices.prepare(asked)) is not None:
             return Stepped(call.planned, asked.out, self.run_in_turn, partial(self._step_on_device, call))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -16,15 +17,17 @@ from rich.table import Table
 
 from collectives.cli.targets import check_options, target
 from collectives.contracts import COLLECTIVES
+from cxlemu.cli import INTERRUPTED
 from cxlemu.cli.output import write_json
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Plan
 from cxlemu.units import format_bytes
+from faults.campaign.executors import Workers
 from faults.choices import SWEPT_RANKS_MAX
 from faults.inject.judge import ScenarioVerdict
 from faults.inject.scenario import Scenario
 from faults.inject.script import Script
-from faults.inject.sweep import FaultSweepRow, ScenarioResult, bases, everywhere, some, sweep
+from faults.inject.sweep import FaultSweepRow, ScenarioResult, bases, everywhere, some, summed_up, sweep
 
 FINDINGS_SHOWN = 20
 PLAN_BYTES_MAX = 1 << 28  # of a saved plan: its ring and heap, and all blocks
@@ -50,7 +53,8 @@ def run(
 ) -> None:
     """Run the faults of a sweep, and print and write the result, as the command's flags say.
 
-    The command exits with 1 if a run ended wrong, else 0.
+    With Ctrl-C it does so for the runs that ended. The command exits with 1 if a run ended wrong, else with 130 after
+    Ctrl-C, else with 0.
 
     Args:
         ctx: The command's context. Every other argument is the command's parameter of the same name.
@@ -87,32 +91,40 @@ def run(
     total = len(scenarios)
     chosen = scenarios if sample is None else some(scenarios, sample, seed)
     jobs = jobs or (len(os.sched_getaffinity(0)) if launch == "turns" else 1)
-    findings: list[ScenarioResult] = []
+    results: list[ScenarioResult] = []
+    interrupted = False
     began = time.monotonic()
     with _progress() as progress:
         bar = progress.add_task("faults", total=len(chosen))
 
         def tell(result: ScenarioResult) -> None:
+            results.append(result)
             progress.advance(bar)
-            if not result.verdict.ok:
-                findings.append(result)
 
-        rows = sweep(chosen, jobs=jobs, tell=tell)
+        try:
+            with nullcontext() if jobs == 1 else Workers(jobs) as executor:
+                sweep(chosen, executor=executor, tell=tell)
+        except KeyboardInterrupt:
+            interrupted = True  # what ended before it stands
     seconds = time.monotonic() - began
+    rows = summed_up(results)
+    findings = [result for result in results if not result.verdict.ok]
     console = Console()
     console.print(_table(rows))
     for result in findings[:FINDINGS_SHOWN]:
         scenario = result.scenario
         what = f"{scenario.collective} {scenario.variant}: {scenario.script.faults[0]}"
         console.print(f"{result.verdict.value}: {what}: {result.why}", style="red", markup=False, highlight=False)
-    of = f" of {total}" if len(chosen) < total else ""
+    of = f" of {total}" if len(results) < total else ""
     console.print(
-        f"{len(chosen)}{of} runs of {ranks} ranks on the {engine} engine, launched as {launch}, in {seconds:.1f} s: "
+        f"{len(results)}{of} runs of {ranks} ranks on the {engine} engine, launched as {launch}, in {seconds:.1f} s: "
         + ", ".join(f"{verdict.value} {sum(row.verdicts[verdict] for row in rows)}" for verdict in ScenarioVerdict),
         highlight=False,
     )
-    write_json(json_file, _document(rows, findings, seconds, template))
-    ctx.exit(1 if findings else 0)
+    write_json(json_file, _document(rows, findings, seconds, template) | {"interrupted": interrupted})
+    if interrupted:
+        click.echo(f"cxlemu: interrupted; {len(chosen) - len(results)} runs did not end", err=True)
+    ctx.exit(1 if findings else INTERRUPTED if interrupted else 0)
 
 
 def _bounded(plan: Plan, source: str | None) -> tuple[int, int]:

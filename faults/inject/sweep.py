@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -137,35 +136,34 @@ class FaultSweepRow:
 
 
 def sweep(
-    scenarios: Sequence[Scenario], *, jobs: int = 1, tell: Callable[[ScenarioResult], None]
+    scenarios: Sequence[Scenario], *, executor: Executor | None = None, tell: Callable[[ScenarioResult], None]
 ) -> list[FaultSweepRow]:
     """Run all scenarios.
 
     Args:
         scenarios: Each has a script of one fault.
-        jobs: How many processes run them.
+        executor: Runs them; None for this process, one after the other.
         tell: Called with each result, in the scenarios' order.
 
     Returns:
         A row for each collective, variant and kind of fault.
     """
+    results: list[ScenarioResult] = []
+    for result in map(_one, scenarios) if executor is None else executor.map(_one, scenarios, chunksize=16):
+        results.append(result)
+        tell(result)
+    return summed_up(results)
+
+
+def summed_up(results: Iterable[ScenarioResult]) -> list[FaultSweepRow]:
+    """Add up results of a sweep, or of a part of it: a row for each collective, variant and kind of fault."""
     rows: dict[tuple[str, str, str], FaultSweepRow] = {}
-    for result in _results(scenarios, jobs):
+    for result in results:
         key = (result.scenario.collective, result.scenario.variant, result.scenario.script.faults[0].kind)
         row = rows.setdefault(key, FaultSweepRow(*key))
         row.verdicts[result.verdict] += 1
         row.unreached += not result.happened
-        tell(result)
     return list(rows.values())
-
-
-def _results(scenarios: Sequence[Scenario], jobs: int) -> Iterable[ScenarioResult]:
-    if jobs == 1:
-        yield from map(_one, scenarios)
-        return
-    context = multiprocessing.get_context("spawn")  # ranks may be threads here, which a fork would not copy
-    with ProcessPoolExecutor(jobs, mp_context=context) as executor:
-        yield from executor.map(_one, scenarios, chunksize=16)
 
 
 def _one(scenario: Scenario) -> ScenarioResult:

@@ -409,6 +409,22 @@ MISUSES: dict[str, tuple[Callable[[Communicator, np.ndarray], Any], str]] = {
         lambda comm, x: comm.gather(x, root=-1),
         r"gather: root -1 is not one of the ranks 0\.\.1",
     ),
+    "a root that is no whole number": (
+        lambda comm, x: comm.broadcast(x, root=1.0),  # type: ignore[arg-type]
+        r"broadcast: root 1\.0 is not one of the ranks 0\.\.1",
+    ),
+    "a root that is a word": (
+        lambda comm, x: comm.reduce(x, root="1"),  # type: ignore[arg-type]
+        r"reduce: root '1' is not one of the ranks 0\.\.1",
+    ),
+    "a truth value as root": (
+        lambda comm, x: comm.broadcast(x, root=True),
+        r"broadcast: root True is not one of the ranks 0\.\.1",
+    ),
+    "a masked array": (
+        lambda comm, x: comm.all_reduce(np.ma.masked_array(x, x == 0)),
+        r"x is a masked array: its mask would be lost, so pass x\.filled\(VALUE\)",
+    ),
     "an unknown op": (
         lambda comm, x: comm.all_reduce(x, "xor"),
         "all_reduce takes op sum, prod, min, max, avg, band, bor, bxor, not 'xor'",

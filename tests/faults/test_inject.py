@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cxlemu.cli import main
+import faults.inject.sweep as sweep_module
+from cxlemu.cli import INTERRUPTED, main
 from cxlemu.engines import reference
 from cxlemu.errors import (
     ArgumentError,
@@ -23,7 +24,7 @@ from cxlemu.errors import (
 from cxlemu.memory.cache import CardCache
 from cxlemu.plan import Op
 from cxlemu.plan.layout import doorbell_word, is_damaged
-from faults.inject import RankEnd, RankOutcome, Scenario, ScenarioVerdict, run
+from faults.inject import RankEnd, RankOutcome, Scenario, ScenarioReport, ScenarioVerdict, run
 from faults.inject.fault import FAULTS, Fault, Requirement, When
 from faults.inject.injection import Happened
 from faults.inject.judge import judge
@@ -294,6 +295,25 @@ def test_the_command_prints_a_table_and_writes_it(tmp_path: Path) -> None:
         ("skip_doorbell", 9, 0, 0),
     ]
     assert told["findings"] == [] and "18 runs of 3 ranks on the reference engine" in result.output
+
+
+def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Scenario] = []
+
+    def fifth_is_interrupted(scenario: Scenario) -> ScenarioReport:
+        begun.append(scenario)
+        if len(begun) == 5:
+            raise KeyboardInterrupt
+        return run(scenario)
+
+    monkeypatch.setattr(sweep_module, "run", fifth_is_interrupted)
+    file = tmp_path / "sweep.json"
+    words = ["faults", "sweep", "barrier", "-j", "1", "--kinds", "crash,skip_doorbell", "--json", str(file)]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == INTERRUPTED, result.output
+    told = json.loads(file.read_text())
+    assert [(row["fault"], row["scenarios"]) for row in told["rows"]] == [("crash", 4)] and told["interrupted"]
+    assert "4 of 18 runs of 3 ranks" in result.stdout and "interrupted; 14 runs did not end" in result.stderr
 
 
 @pytest.mark.parametrize(
