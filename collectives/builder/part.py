@@ -38,6 +38,8 @@ from cxlemu.rounding import round_up
 
 INPUT, OUTPUT, SCRATCH = 0, 1, 2
 DONE_GROUP = 0
+# A member of an Enum is looked up far more slowly than a name, and plans have many instructions.
+_NO_REDUCTION, _REDUCTIONS = RedOp.NONE, (Op.REDUCE, Op.REDUCE_LOCAL)
 
 Ints: TypeAlias = NDArray[np.int64]
 
@@ -161,8 +163,8 @@ class PartBuilder:
         sources: list[Operand] | None = None,
         a: Operand = NOTHING,
     ) -> None:
-        dtype, redop = 0, RedOp.NONE
-        if op is Op.REDUCE or op is Op.REDUCE_LOCAL:
+        dtype, redop = 0, _NO_REDUCTION
+        if op in _REDUCTIONS:
             dtype, redop = DTYPE_NAMES.index(self.call.dtype), RedOp[self.call.redop.upper()]
         operands = (*sources, NOTHING, NOTHING)[:3] if sources else (a, NOTHING, NOTHING)
         self._instructions(stream).append(

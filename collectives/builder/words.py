@@ -45,6 +45,8 @@ from collectives.builder.slots import Chunk
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Op, Operand
 
+IN_COLUMNS_FROM = 3  # peers: a word for each of fewer is made sooner than columns
+
 
 @dataclass
 class Builder(Folds):
@@ -175,7 +177,7 @@ class Builder(Folds):
         at, blocks, sizes = at[sizes > 0], blocks[sizes > 0], sizes[sizes > 0]
         if not len(blocks):
             return
-        if not self.carrier.in_columns:
+        if not self.carrier.in_columns or len(blocks) < IN_COLUMNS_FROM:
             for start, block, size in zip(at.tolist(), blocks.tolist(), sizes.tolist(), strict=True):
                 self.publish(self.part(chunk, size), self.input(start), block=block)
             return
@@ -201,7 +203,7 @@ class Builder(Folds):
         at, peers, sizes = at[sizes > 0], peers[sizes > 0], sizes[sizes > 0]
         if not len(peers):
             return
-        if not self.carrier.in_columns:
+        if not self.carrier.in_columns or len(peers) < IN_COLUMNS_FROM:
             for start, peer, size in zip(at.tolist(), peers.tolist(), sizes.tolist(), strict=True):
                 self.retrieve(self.output(start), self.part(chunk, size), peer, block=block)
             return
