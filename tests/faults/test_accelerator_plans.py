@@ -90,7 +90,7 @@ def test_devices_get_the_bits_of_the_reference(case: MutationCase) -> None:
     plan = plan_of(case)
     asked = Asked.of([plan] * (plan.layout.slots + 2))
     plans = [device_plan(plan)] * len(asked.plans)
-    for seed in range(4):
+    for seed in range(2):
         for spec in (MemorySpec(), MemorySpec(seed=seed, rates=WILD), MemorySpec("shm")):
             for dma_writes in WAYS:
                 world = DeviceWorld(plan.layout, seed, memory=spec, dma_writes=dma_writes)
@@ -104,7 +104,13 @@ REDUCING = {name: contract.ops for name, contract in COLLECTIVES.items() if cont
 @pytest.mark.deep(rows=lambda collective, dtype: collective != "all_reduce" or dtype not in ("bf16", "c64"))
 @pytest.mark.parametrize(
     ("collective", "dtype", "redop"),
-    [(name, *each) for name, ops in REDUCING.items() for each in reductions(DTYPE_NAMES, ops)],
+    # All of all_reduce; of the others, whose folds are the same instructions, each dtype and each op once.
+    [
+        (name, dtype, op)
+        for name, ops in REDUCING.items()
+        for dtype, op in reductions(DTYPE_NAMES, ops)
+        if name == "all_reduce" or op == "sum" or dtype == "i32"
+    ],
 )
 def test_devices_fold_every_dtype_and_op_to_the_bits_of_the_reference(collective: str, dtype: str, redop: str) -> None:
     ranks, count = 3, 37
