@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 from torch.distributed import DistBackendError
 
-from cxlemu.errors import name_ranks
-
 if TYPE_CHECKING:
     from torch.distributed import Store
 
@@ -48,9 +46,9 @@ def monitored_barrier(store: Store, rank: int, size: int, number: int, timeout: 
             if not every:
                 break
     if missing:
-        raise DistBackendError(
-            f"{name_ranks(missing).capitalize()} failed to pass monitoredBarrier in {ms} ms: Timed out waiting"
-        )
+        # One by one, as Gloo has it and programs match it.
+        named = f"Rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+        raise DistBackendError(f"{named} failed to pass monitoredBarrier in {ms} ms: Timed out waiting")
     store.set(f"{key}/done", "")
 
 
