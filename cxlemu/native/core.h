@@ -156,7 +156,7 @@ void program_skip(program *p, int32_t stream);
 
 /* From how many bytes on an array that a call fills is stored past the caches. Above 0 sets it, for all of the process. */
 #define PAST_CACHES_BYTES (4 << 20)
-int64_t past_caches_from(int64_t nbytes);
+int64_t program_past_caches_from(int64_t nbytes);
 
 /* dst = a op b [op c], from the left; then divided. Pointers need no alignment; dst may be an operand. c may be NULL. */
 void fold_arrays(int dtype, int redop, void *dst, const void *a, const void *b, const void *c, int64_t nbytes,

@@ -400,7 +400,7 @@ PyTypeObject program_type = {
 static PyObject *module_past_caches_from(PyObject *module, PyObject *nbytes) {
     (void)module;
     const long long from = PyLong_AsLongLong(nbytes);
-    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(past_caches_from(from));
+    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(program_past_caches_from(from));
 }
 
 static PyMethodDef module_methods[] = {

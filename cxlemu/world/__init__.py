@@ -116,13 +116,17 @@ def _run(
     *,
     survivors: bool,
 ) -> Outcome[T]:
+    if how == "processes":
+        from cxlemu.world.processes import refuse_unguarded, run_processes  # only here: threads need no multiprocessing
+
+        refuse_unguarded()  # before a pool is made
     lease = None if tenant is None else lease_for(tenant, memory, pool_name, wait_s=deadline_s)
     topology = machine(topology, memory, lease, may_be_smaller=True)
     world = World(ranks, topology, memory, deadline_s, how, pace, lease, hosts)
     if how == "threads":
         run = run_threads
     elif how == "processes":
-        from cxlemu.world.processes import run_processes as run  # only here: threads need no multiprocessing
+        run = run_processes
     else:
         raise ArgumentError(f"ranks run as 'threads' or 'processes', not as {how!r}")
     with stops_exit(), world.create_pool(pool_name) as pool:

@@ -13,7 +13,7 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cxlemu import _native
@@ -54,18 +54,20 @@ class Launcher:
 
 MPICH = Launcher("MPICH", rank="PMI_RANK", size="PMI_SIZE", local_size="MPI_LOCALNRANKS", job=(("PMI_JOBID",),))
 
-LAUNCHERS = (
-    Launcher(
-        "torchrun",
-        rank="RANK",
-        size="WORLD_SIZE",
-        local_size="LOCAL_WORLD_SIZE",
-        job=(
-            ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"),
-            ("TORCHELASTIC_RUN_ID",),
-            ("MASTER_ADDR", "MASTER_PORT"),
-        ),
+TORCHRUN = Launcher(  # whose RANK and WORLD_SIZE are also set by hand, and by programs that start ranks themselves
+    "torchrun",
+    rank="RANK",
+    size="WORLD_SIZE",
+    local_size="LOCAL_WORLD_SIZE",
+    job=(
+        ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"),
+        ("TORCHELASTIC_RUN_ID",),
+        ("MASTER_ADDR", "MASTER_PORT"),
     ),
+)
+
+LAUNCHERS = (
+    TORCHRUN,
     Launcher(
         "Open MPI",
         rank="OMPI_COMM_WORLD_RANK",
@@ -196,7 +198,9 @@ def find_place(environment: Mapping[str, str], *, one_machine: bool = True) -> P
     """
     for launcher in LAUNCHERS:
         if launcher.rank in environment:
-            return _read_place(launcher, environment, one_machine=one_machine)
+            place = _read_place(launcher, environment, one_machine=one_machine)
+            by_hand = launcher is TORCHRUN and not any(name.startswith("TORCHELASTIC_") for name in environment)
+            return replace(place, launcher="the environment") if by_hand else place
     raise ArgumentError(
         "no launcher started this process, start it for example with `mpirun -np 4 python program.py`, "
         "`torchrun --nproc-per-node 4 program.py` or `srun -n 4 python program.py`"

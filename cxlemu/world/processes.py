@@ -16,9 +16,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from typing import Any, TypeVar
 
 from cxlemu.errors import ArgumentError, CancelledError, CxlemuError, RankDiedError, RunError
@@ -34,6 +36,8 @@ _TICK_S = 0.1
 _PR_SET_PDEATHSIG = 1
 _SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
 
+RANK = "rank"  # how the names of ranks' processes begin
+UNGUARDED = 120  # exit code of a rank whose program would start ranks while it is imported
 MESSAGE, ENTERED, RESULT, FAILURE = "message", "entered", "result", "failure"
 
 
@@ -63,6 +67,7 @@ def run_processes(
     Raises:
         ArgumentError: Another process cannot import ``main``.
     """
+    _check_has_a_module(main)
     try:
         pickle.dumps((main, world))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -97,9 +102,45 @@ def run_processes(
         _reap(children, GRACE_S if not outcome.pending() else 0.0)
         for pipe in pipes:
             pipe.close()
+    if any(child.exitcode == UNGUARDED for child in children):
+        raise ArgumentError(GUARD)
     for rank in sorted(outcome.pending()):
         outcome.failed(rank, CancelledError("terminated, because it went on after another rank failed"))
     return outcome
+
+
+GUARD = (
+    'each rank is a process that imports this program: put what starts ranks under `if __name__ == "__main__":`, or '
+    'take how="threads"'
+)
+
+
+def refuse_unguarded() -> None:
+    """End a rank that would start ranks itself, because its program does so while it is imported.
+
+    Raises:
+        SystemExit: This process is a rank of ours; the one that started it says what to do.
+        ArgumentError: It is another program's process in the same situation.
+    """
+    process = multiprocessing.current_process()
+    if getattr(process, "_inheriting", False):  # as multiprocessing itself finds out
+        if process.name.startswith(f"{RANK} "):
+            raise SystemExit(UNGUARDED)
+        raise ArgumentError(GUARD)
+
+
+def _check_has_a_module(main: Callable[[RankContext], Any]) -> None:
+    """Raises ArgumentError for a function of a notebook or a prompt, which no other process can import."""
+    while isinstance(main, partial):
+        main = main.func
+    home = sys.modules["__main__"]
+    has_file = home.__spec__ is not None or Path(getattr(home, "__file__", None) or os.devnull).is_file()
+    if getattr(main, "__module__", "") == "__main__" and not has_file:
+        name = getattr(main, "__name__", "main")
+        raise ArgumentError(
+            f"{name} was defined in a notebook or at a prompt, which other processes cannot import: put it into a file "
+            f'that you import, or take how="threads"'
+        )
 
 
 def _start(
@@ -110,7 +151,7 @@ def _start(
     child = context.Process(
         target=_child_main,
         args=(main, world, rank, pool_name, os.getpid(), sender),
-        name=f"rank {rank}",
+        name=f"{RANK} {rank}",
         daemon=True,
     )
     child.start()

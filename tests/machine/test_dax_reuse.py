@@ -41,7 +41,7 @@ def test_ranks_of_several_machines_need_rank_size_and_devices_alone(cards: list[
     ]
     (out, errors), (silent, others) = [process.communicate(timeout=PATIENT_S) for process in processes]
     assert ([process.returncode for process in processes], errors, silent, others) == ([0, 0], "", "", "")
-    assert "# ranks    2 ranks, launch: torchrun\n" in out
+    assert "# ranks    2 ranks, launch: the environment\n" in out
     assert "# 16 results, 0 wrong, " in out
 
 

@@ -51,7 +51,7 @@ def run_ranks(ranks: list[dict[str, str]], *arguments: str) -> list[tuple[int, s
 
 
 def torchrun(rank: int, ranks: int) -> dict[str, str]:
-    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(os.getpid())}
+    job = {"TORCHELASTIC_RESTART_COUNT": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(os.getpid())}
     return {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), **job}
 
 

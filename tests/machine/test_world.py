@@ -462,6 +462,12 @@ def test_another_job_has_another_pool(environment: dict[str, str], variable: str
     assert find_place(environment).pool_name != find_place(environment | {variable: value}).pool_name
 
 
+def test_rank_and_size_set_by_hand_are_not_called_torchrun() -> None:
+    by_hand = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    assert find_place(by_hand).launcher == "the environment"
+    assert find_place(by_hand | {"TORCHELASTIC_RESTART_COUNT": "0"}).launcher == "torchrun"
+
+
 def test_torchrun_without_a_run_id_goes_by_its_master() -> None:
     plain = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     assert find_place(plain).pool_name != find_place(plain | {"MASTER_PORT": "29501"}).pool_name
