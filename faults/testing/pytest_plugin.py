@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import sys
 from collections.abc import Callable, Generator
+from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from faults.testing.worlds import Worlds
 
 SEED_BITS = 32
+_ROOT = Path(__file__).parents[2]  # where the packages are
 _SEED = pytest.StashKey[int]()
 _WORLDS = pytest.StashKey["Worlds"]()
 _MARKER = "cxl_faults(*scripts, requires=...): the faults in the worlds of this test, see docs/pytest.md of cxlemu"
@@ -111,9 +114,25 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Add to a failed test's report the worlds that it made, and the command that repeats it."""
+    if call.excinfo is not None:
+        _show_the_users_frames(call.excinfo)
     report = yield
     worlds = item.stash.get(_WORLDS, None)
     if report.failed and worlds is not None:
         again = f"pytest --cxl-seed {item.config.stash[_SEED]} '{item.nodeid}'"
         report.sections.append(("cxlemu", "\n".join([*worlds.history(), f"again: {again}"])))
     return report
+
+
+def _show_the_users_frames(failure: pytest.ExceptionInfo[BaseException]) -> None:
+    """Hide our own frames in the traceback of an error that we raised: its sentence says what was wrong.
+
+    Errors that are not ours, which may be mistakes of ours, keep all frames; and so does ``--full-trace``.
+    """
+    errors = sys.modules.get("cxlemu.errors")  # without it, none of ours was raised
+    if errors is None:
+        return
+    hides = methodcaller("errisinstance", errors.CxlemuError)
+    for entry in failure.traceback:
+        if any(Path(entry.path).is_relative_to(_ROOT / package) for package in ("cxlemu", "collectives", "faults")):
+            entry.frame.f_globals["__tracebackhide__"] = hides  # where pytest looks for it

@@ -321,3 +321,26 @@ def test_right(cxl_world):
     again = CliRunner().invoke(main, command.split()[1:])
     assert again.exit_code == 1
     assert "fails again, exactly as recorded: wrong bytes" in again.output
+
+
+# --- what a failure shows ------------------------------------------------------------------------------------
+
+MISUSE = """
+from cxlemu import launch
+from collectives import Communicator
+
+def main(context):
+    with Communicator.world(context) as comm:
+        comm.all_reduce([1, 2, 3])
+
+def test_it():
+    launch(main, ranks=1, topology="laptop")
+"""
+
+
+@pytest.mark.parametrize(("whole", "shown"), [(False, False), (True, True)])
+def test_a_failure_shows_the_users_frames(pytester: pytest.Pytester, whole: bool, shown: bool) -> None:
+    pytester.makepyfile(test_it=MISUSE)
+    out = pytester.runpytest_inprocess(*ALONE, "--tb=short", *["--full-trace"] * whole).stdout.str()
+    assert "launch(main, ranks=1" in out and "comm.all_reduce([1, 2, 3])" in out and "x is a list" in out
+    assert ("in_rank_order" in out, "staging.arrays" in out) == (shown, shown)
