@@ -39,11 +39,11 @@ def as_array(argument: Any, role: str) -> Array:
         return from_dlpack(argument, role)
     try:
         return np.asarray(memoryview(argument))
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError):
         raise ArgumentError(
             f"{role} is a {type(argument).__name__}: a NumPy array is needed, or what shares its memory by the buffer "
             f"protocol or DLPack"
-        ) from error
+        ) from None
 
 
 @dataclass
