@@ -152,11 +152,11 @@ def _table(rows: list[FaultSweepRow]) -> Table:
     for verdict in ScenarioVerdict:
         if verdict is not ScenarioVerdict.UNPROTECTED or any(row.verdicts[verdict] for row in rows):
             counts[verdict.value.replace(" ", "\n")] = partial(_count, verdict)
-    table = Table(box=None, header_style="bold")
+    table = Table(box=None, header_style="bold", pad_edge=False, collapse_padding=True)
     for name in ("collective", "variant", "fault"):
         table.add_column(name, no_wrap=True)
     for name in counts:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", min_width=max(map(len, name.split("\n"))))
     for row in rows:
         table.add_row(row.collective, row.variant, row.fault, *(str(count(row)) for count in counts.values()))
     return table
