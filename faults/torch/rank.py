@@ -7,10 +7,12 @@ The launcher's settings are in the folder that CXLEMU_TORCHRUN names.
 
 from __future__ import annotations
 
+import atexit
 import inspect
 import os
 import runpy
 import sys
+import threading
 import traceback
 from pathlib import Path
 from typing import Any
@@ -71,5 +73,24 @@ def every_group_is_cxl() -> None:
     c10d._new_process_group_helper = made_by_cxl
 
 
+def end(code: int) -> None:
+    """End the process as Python does, but for its last step: that would stop threads within Gloo, which then aborts."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for the script's own threads
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    ended = 0
+    try:
+        main(*sys.argv[1:])
+    except SystemExit as stop:
+        ended = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        if ended and not isinstance(stop.code, int):
+            print(stop.code, file=sys.stderr)
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        ended = 1
+    end(ended)

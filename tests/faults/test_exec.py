@@ -137,7 +137,7 @@ def test_every_access_is_announced(build: Build, monkeypatch: pytest.MonkeyPatch
     if "avx2" in flags and " avx2 " not in Path("/proc/cpuinfo").read_text():
         pytest.skip("no AVX2")
     use_compiler(monkeypatch, name)
-    program = build("accesses.cc", "-std=c++17", *flags.split(), f"-DBY_{name}")
+    program = build("accesses.cc", "-std=c++17", *flags.split(), f"-DBY_{name.replace('-', '_')}")
     for choice in (RunChoice(None, 2), RunChoice(4, 4)):
         result = run(store_then_load(program), choice)
         assert [its.output for its in result.exits] == ["", ""]
@@ -153,8 +153,8 @@ def test_a_store_that_nobody_announced_fails_the_run(build: Build) -> None:
 @pytest.mark.deep(rows=lambda name: name not in ("gcc", "clang"))
 def test_the_queue_by_each_compiler(build: Build, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     use_compiler(monkeypatch, name)
-    assert first_failure(queue(build("queue.c", "-O2", f"-DBY_{name}")), 4) is None
-    assert first_failure(queue(build("queue.c", "-O2", f"-DBY_{name}", "-DMISTAKE=1"))) is not None
+    assert first_failure(queue(build("queue.c", "-O2", f"-DBY_{name.replace('-', '_')}")), 4) is None
+    assert first_failure(queue(build("queue.c", "-O2", f"-DBY_{name.replace('-', '_')}", "-DMISTAKE=1"))) is not None
 
 
 @pytest.mark.deep
