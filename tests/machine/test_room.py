@@ -179,6 +179,13 @@ from tests.helpers.pool_helpers import small_pool
 pool = small_pool("t-killed")
 os.kill(os.getpid(), signal.SIGKILL)
 """
+LIVING = """
+import sys
+from tests.helpers.pool_helpers import small_pool
+with small_pool("t-living"):
+    print("made", flush=True)
+    sys.stdin.read()
+"""
 
 
 @own_shm
@@ -193,6 +200,17 @@ def test_a_run_removes_what_killed_runs_left_and_says_so() -> None:
     assert "t-killed" in kept and removed == "" and "0 wrong" in once_more
     (note,) = [line for line in done.stderr.splitlines() if line.startswith("note: ")]
     assert note.startswith("note: removed 1 dead pool of killed runs, ") and note.endswith("iB of /dev/shm")
+
+
+@own_shm
+def test_a_run_leaves_living_pools_alone() -> None:
+    run = f"{sys.executable} -m cxlemu run broadcast -b 8 -e 8 -n 2 -c laptop"
+    script = (
+        f"unset CXLEMU_KEEP_DEAD_POOLS; coproc {{ {sys.executable} -c '{LIVING}'; }}; read -u ${{COPROC[0]}} made; "
+        f"{run} >/dev/null; ls /dev/shm"
+    )
+    done = in_own_shm("256m", "bash", "-c", script)
+    assert "t-living" in done.stdout and "note: removed" not in done.stderr
 
 
 @own_shm
