@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.contracts import COLLECTIVES, buffers, postcondition
+from collectives.contracts import COLLECTIVES, block_sizes, buffers, postcondition
 from cxlemu.choices import DTYPE_KINDS
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import DTYPES, RANK_ORDER, Call
@@ -95,7 +95,12 @@ def check_exact(call: Call) -> None:
 
 def _in_parts(call: Call) -> Call:
     """Sums of complex numbers are sums of twice as many floats, their parts; every other call is what it is."""
-    return replace(call, dtype=_PARTS[call.dtype]) if call.dtype in _PARTS and call.redop in ("sum", "avg") else call
+    if call.dtype not in _PARTS or call.redop not in ("sum", "avg"):
+        return call
+    counts = call.counts
+    if COLLECTIVES[call.collective].uneven and not counts:  # those of whole elements, which floats would have otherwise
+        counts = tuple(block_sizes(call)[0].tolist())  # only reduce_scatterv reduces: a block for each rank
+    return replace(call, dtype=_PARTS[call.dtype], counts=counts)
 
 
 def _steps(call: Call) -> tuple[int, int]:

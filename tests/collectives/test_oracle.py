@@ -66,6 +66,14 @@ def test_the_oracle_and_the_contract_say_the_same(call: Call, seed: int, serial:
         assert promised.tobytes() == right.tobytes()
 
 
+def test_uneven_blocks_of_complex_numbers_are_whole_elements() -> None:
+    for ranks, nbytes in [(3, 8), (3, 24), (4, 32)]:
+        for rank in range(ranks):
+            call = Call("reduce_scatterv", "any", ranks, nbytes, "c64", "sum")
+            found = oracle.expected(call, rank, 0, 0)
+            assert found is not None and found.nbytes == buffers(call, rank)[1].nbytes
+
+
 def in_order(call: Call, order: Sequence[int], serial: int = 7) -> Array:
     """The call's result as it is folded by the engines' definition, from the left, ranks in this order."""
     dtype, redop = DTYPE_NAMES.index(call.dtype), RedOp[call.redop.upper()]
