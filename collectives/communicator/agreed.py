@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collectives.builder.recipes import Recipe
-from collectives.communicator.arguments import Staged, Staging
+from collectives.communicator.arguments import Staged, Staging, check_root
 from collectives.communicator.arrays import Array
 from collectives.communicator.operations import Operation
 from collectives.communicator.planner import CallArguments
@@ -162,8 +162,7 @@ class AgreedCall:
             RunError: As for collectives.
         """
         asked = self.asked
-        if type(asked.root) is bool or not (isinstance(asked.root, int | np.integer) and 0 <= asked.root < self.size):
-            raise ArgumentError(f"{asked.collective}: root {asked.root!r} is not one of the ranks 0..{self.size - 1}")
+        check_root(asked.collective, asked.root, self.size)
         send = Blocks(asked.send)
         receive = Blocks(asked.receive, send.dtype)
         counts = self._known(send, receive) if asked.known else self._agreed(send, receive, run)

@@ -40,13 +40,7 @@ from cxlemu.topology.clusters import ranks_per_cluster
 class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint):
     """One rank's side of a communicator, from moving in to giving its room back.
 
-    Attributes:
-        rank: This rank's number in the communicator, from 0.
-        size: The number of ranks.
-        members: The world ranks of all ranks, in this communicator's order.
-        layout: Where the communicator's ring of slots and its heap lie in the pool.
-        heap: The `SymmetricHeap`, which makes arrays in the pool.
-        persistent: The same verbs, each of which returns an `Operation` to run many times.
+    Its attributes are those of `Communicator`.
     """
 
     def __init__(self, terms: Terms) -> None:

@@ -14,6 +14,7 @@ from collectives.algorithms.choose import Choice, choose
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.builder import SCRATCH
 from collectives.builder.recipes import Recipe, with_checksums
+from collectives.communicator.arguments import check_root
 from collectives.communicator.arrays import Array, Bound, as_bytes, bind, block_bytes, dtype_name
 from collectives.communicator.heap import SymmetricHeap
 from collectives.communicator.operations import Planned
@@ -169,8 +170,7 @@ class CallPlanner:
         given, its = x, COLLECTIVES[collective]
         if its.rooted_input and not its.one_buffer and self.rank != root:
             x = None
-        if type(root) is bool or not (isinstance(root, int | np.integer) and 0 <= root < self.size):
-            raise ArgumentError(f"{collective}: root {root!r} is not one of the ranks 0..{self.size - 1}")
+        check_root(collective, root, self.size)
         sized = given if its.to_next else x
         array = sized if sized is not None else out
         if its.uneven:

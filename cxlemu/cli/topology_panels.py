@@ -9,60 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from math import ceil, cos, pi, sin
 from typing import NamedTuple
 
+from cxlemu.cli.topology_grids import circles, grid, with_words
 from cxlemu.cli.topology_parts import TopologyPart, figures, short
+from cxlemu.cli.topology_shapes import (
+    BESIDE,
+    BOX,
+    HIGH,
+    LETTER,
+    MARGIN,
+    ROW,
+    SHOWN,
+    SHOWN_OF_MORE,
+    WIDTH,
+    DrawnBox,
+    DrawnLink,
+    Note,
+    Panel,
+    brief,
+)
 from cxlemu.topology import Switch, Topology
 from cxlemu.topology.endpoints import members, named
 from cxlemu.topology.hierarchies import Dragonfly, Torus, XLink
 from cxlemu.units import format_bytes
-
-WIDTH, MARGIN, ROW = 1200.0, 40.0, 110.0
-SHOWN, SHOWN_OF_MORE = 16, 12  # boxes of a row of hosts or cards; of more, the first ones and the last
-BESIDE = 300.0  # room for the figures of links, at the right of rows
-LETTER = 6.8  # how wide a letter is
-BOX, HIGH = 92.0, 34.0
-
-
-class DrawnBox(NamedTuple):
-    """A box: its middle, its size, its lines of text, and what a pointer over it shows."""
-
-    x: float
-    y: float
-    width: float
-    high: float
-    kind: str  # switch, host, card or more
-    text: tuple[str, ...]
-    title: str
-    upright: bool = False  # the text stands below the box, from top to bottom
-
-
-class DrawnLink(NamedTuple):
-    """A line from one middle to another; ``bow`` is how far it bends, as a share of its length."""
-
-    x: float
-    y: float
-    x2: float
-    y2: float
-    kind: str  # trunk, between switches; or end
-    bow: float = 0.0
-
-
-class Note(NamedTuple):
-    """Words beside the lines between two rows; y is their middle."""
-
-    y: float
-    lines: tuple[str, ...]
-
-
-class Panel(NamedTuple):
-    """All of a part, from its upper left corner."""
-
-    nodes: list[DrawnBox]
-    wires: list[DrawnLink]
-    notes: list[Note]
-    height: float
 
 
 class EqualEnds(NamedTuple):
@@ -84,9 +54,9 @@ def panel(topology: Topology, part: TopologyPart) -> Panel:
     if part.fabric is None:
         return _columns(topology, part, groups)
     if isinstance(part.fabric, Torus):
-        return _with_words(part, _grid(part.fabric, part.switches), bows=True)
+        return with_words(part, grid(part.fabric, part.switches), bows=True)
     if isinstance(part.fabric, Dragonfly):
-        return _with_words(part, _circles(part.fabric, part.switches))
+        return with_words(part, circles(part.fabric, part.switches))
     return _fabric_rows(topology, part, groups)
 
 
@@ -252,13 +222,8 @@ def _row_below(topology: Topology, groups: Sequence[EqualEnds], x: float, step: 
     boxes = [box for group in groups for box in _boxes(topology, group, most)]
     each = min(step * 0.96 / len(boxes), BOX)
     for number, (kind, text, title) in enumerate(boxes):
-        its = tuple(_brief(line, each) for line in text)
+        its = tuple(brief(line, each) for line in text)
         yield DrawnBox(x + (number - (len(boxes) - 1) / 2) * each, y, each * 0.9, HIGH, kind, its, title)
-
-
-def _brief(text: str, width: float) -> str:
-    """Return ``host0-17`` as ``h0-17`` where there is little room."""
-    return text if LETTER * len(text) <= width else text.replace("host", "h").replace("card", "c")
 
 
 def _flat(rows: Sequence[Sequence[Switch]]) -> list[Switch]:
@@ -267,69 +232,3 @@ def _flat(rows: Sequence[Sequence[Switch]]) -> list[Switch]:
 
 def _switches(nodes: Sequence[DrawnBox]) -> list[DrawnBox]:
     return [node for node in nodes if node.kind == "switch"]
-
-
-# --- grids and circles ---------------------------------------------------------------------------------------------
-
-
-class Spot(NamedTuple):
-    """The middle of a switch, and how wide it is."""
-
-    x: float
-    y: float
-    size: float
-
-
-def _with_words(part: TopologyPart, placed: tuple[dict[str, Spot], float], *, bows: bool = False) -> Panel:
-    """Make the panel of switches that stand apart; what is linked to them is written below, where all have room."""
-    places, height = placed
-    brief = {name: [_brief(end, spot.size) for end in part.ends.get(name, [])] for name, spot in places.items()}
-    shown = all(places[name].size >= 5 * len(end) for name, its in brief.items() for end in its)
-    nodes = []
-    for switch in part.switches:
-        x, y, size = places[switch.name]
-        name = short(switch.name)
-        text = (name,) if size >= 6.5 * len(name) else ()
-        title = " ".join([name, *part.ends.get(switch.name, [])])
-        nodes.append(DrawnBox(x, y, size, min(size, 16.0), "switch", text, title))
-        if shown:
-            nodes += [
-                DrawnBox(x, y + 14 + 11 * row, 0, 0, "end", (end,), end) for row, end in enumerate(brief[switch.name])
-            ]
-    wires = []
-    for one, other in (link.ends for link in part.links):
-        if one in places and other in places:
-            a, b = places[one], places[other]
-            far = max(abs(a.x - b.x), abs(a.y - b.y)) > 3 * a.size  # it would run through other switches
-            wires.append(DrawnLink(a.x, a.y, b.x, b.y, "trunk", 0.15 if bows and far else 0.0))
-    return Panel(nodes, wires, [], height)
-
-
-def _grid(fabric: Torus, switches: Sequence[Switch]) -> tuple[dict[str, Spot], float]:
-    """Place a plane of the first two dimensions beside the next, each a little lower than the one before."""
-    columns, rows, planes = (*fabric.dimensions, 1, 1)[:3]
-    step = min((WIDTH - 2 * MARGIN) / (columns * planes + planes), 110)
-    lower = step / 4
-    places = {}
-    for number, switch in enumerate(switches):
-        plane, at = divmod(number, columns * rows)
-        row, column = divmod(at, columns)
-        x = MARGIN + (plane * (columns + 1) + column + 0.5) * step
-        places[switch.name] = Spot(x, row * step + plane * lower + 40, step * 0.55)
-    return places, rows * step + planes * lower + 40
-
-
-def _circles(fabric: Dragonfly, switches: Sequence[Switch]) -> tuple[dict[str, Spot], float]:
-    """Place groups on a circle, and the routers of each on a small one."""
-    radius = min(110.0 + 18 * fabric.groups, 480.0)
-    small = min(radius * sin(pi / max(fabric.groups, 3)) * 0.62, 70.0) if fabric.groups > 1 else 70.0
-    size = min(small * pi / ceil(fabric.routers / 2) * 0.6, 36.0)
-    places = {}
-    for number, switch in enumerate(switches):
-        group, router = divmod(number, fabric.routers)
-        outer = 2 * pi * group / fabric.groups
-        inner = 2 * pi * router / fabric.routers + outer
-        x = WIDTH / 2 + radius * sin(outer) + small * sin(inner)
-        y = radius + small + 30 - radius * cos(outer) - small * cos(inner)
-        places[switch.name] = Spot(x, y, size)
-    return places, 2 * (radius + small) + 60

@@ -179,6 +179,7 @@ from tests.helpers.pool_helpers import small_pool
 pool = small_pool("t-killed")
 os.kill(os.getpid(), signal.SIGKILL)
 """
+TINY = f"{sys.executable} -m cxlemu run broadcast -b 8 -e 8 -n 2 -c laptop"
 LIVING = """
 import sys
 from tests.helpers.pool_helpers import small_pool
@@ -190,10 +191,9 @@ with small_pool("t-living"):
 
 @own_shm
 def test_a_run_removes_what_killed_runs_left_and_says_so() -> None:
-    run = f"{sys.executable} -m cxlemu run broadcast -b 8 -e 8 -n 2 -c laptop"
     script = (
-        f"{sys.executable} -c '{KILLED}'; {run} >/dev/null; ls /dev/shm; echo --; "
-        f"unset CXLEMU_KEEP_DEAD_POOLS; {run} >/dev/null; ls /dev/shm; echo --; {run}"
+        f"{sys.executable} -c '{KILLED}'; {TINY} >/dev/null; ls /dev/shm; echo --; "
+        f"unset CXLEMU_KEEP_DEAD_POOLS; {TINY} >/dev/null; ls /dev/shm; echo --; {TINY}"
     )
     done = in_own_shm("256m", "bash", "-c", script)
     kept, removed, once_more = done.stdout.split("--\n")
@@ -204,10 +204,9 @@ def test_a_run_removes_what_killed_runs_left_and_says_so() -> None:
 
 @own_shm
 def test_a_run_leaves_living_pools_alone() -> None:
-    run = f"{sys.executable} -m cxlemu run broadcast -b 8 -e 8 -n 2 -c laptop"
     script = (
         f"unset CXLEMU_KEEP_DEAD_POOLS; coproc {{ {sys.executable} -c '{LIVING}'; }}; read -u ${{COPROC[0]}} made; "
-        f"{run} >/dev/null; ls /dev/shm"
+        f"{TINY} >/dev/null; ls /dev/shm"
     )
     done = in_own_shm("256m", "bash", "-c", script)
     assert "t-living" in done.stdout and "note: removed" not in done.stderr

@@ -16,46 +16,17 @@ from collectives.communicator.arrays import Array, as_bytes
 from collectives.communicator.messages.addresses import check_destination, check_pattern
 from collectives.communicator.messages.channels import Sending
 from collectives.communicator.messages.envelopes import ITEM_BYTES_MAX, MESSAGE_BYTES_MAX, unpack
-from collectives.communicator.messages.mailboxes import MailRoom
 from collectives.communicator.messages.matching import Message, Receive
 from collectives.communicator.messages.requests import ANY, Request, Status
 from collectives.communicator.messages.traffic import Traffic
-from collectives.communicator.messages.transfers import WAKE, TransferLane
-from collectives.communicator.runner import CallRunner
-from collectives.communicator.watch import PeerMonitor
+from collectives.communicator.messages.transfers import WAKE
 from cxlemu.errors import ArgumentError, DeadlineError, RevokedError, RunError
 
 SLICE_S = 0.05  # how long calls are advanced before the peers are looked at
 
 
 class Messenger(Traffic):
-    """The messages of one rank of a communicator.
-
-    Args:
-        rank: This rank's number in the communicator.
-        ranks: The communicator's size.
-        room: Where its mailboxes lie; None where the pool has no room for them.
-        lane: Runs calls on mailboxes.
-        runner: The communicator's, which knows whether it is revoked.
-        monitor: Watches the peers, for messages alone.
-        checked: Whether checksums travel with what lies in slots.
-    """
-
-    def __init__(
-        self,
-        rank: int,
-        ranks: int,
-        room: MailRoom | None,
-        lane: TransferLane,
-        runner: CallRunner,
-        monitor: PeerMonitor,
-        *,
-        checked: bool,
-    ) -> None:
-        couriers = monitor.context.tenancy is None  # which would not look whether the grant is still there
-        clock = monitor.context.session.clock
-        super().__init__(rank, ranks, room, lane, runner, clock, couriers=couriers, checked=checked)
-        self._monitor = monitor
+    """The messages of one rank of a communicator."""
 
     # --- posting ----------------------------------------------------------------------------------------------
 

@@ -25,8 +25,8 @@ from collectives.communicator.messages.matching import Matching, Message, Receiv
 from collectives.communicator.messages.requests import ANY, Request, Status
 from collectives.communicator.messages.transfers import ADVANCING, AT_WORK, CLOSED, WAKE, TransferLane
 from collectives.communicator.runner import CallRunner
+from collectives.communicator.watch import PeerMonitor
 from cxlemu import _native
-from cxlemu.clock import Clock
 from cxlemu.errors import ArgumentError, RevokedError, RunError
 
 POKES_MAX = 64  # calls that end while this rank waits for something else
@@ -41,8 +41,7 @@ class Traffic:
         room: Where its mailboxes lie; None where the pool has no room for them.
         lane: Runs calls on mailboxes.
         runner: The communicator's, which knows whether it is revoked.
-        clock: The rank's.
-        couriers: Whether couriers in C may carry small messages.
+        monitor: Watches the peers, for messages alone.
         checked: Whether checksums travel with what lies in slots.
     """
 
@@ -53,13 +52,14 @@ class Traffic:
         room: MailRoom | None,
         lane: TransferLane,
         runner: CallRunner,
-        clock: Clock,
+        monitor: PeerMonitor,
         *,
-        couriers: bool,
         checked: bool,
     ) -> None:
         self._rank, self._ranks, self._room, self._lane = rank, ranks, room, lane
-        self._runner, self._clock, self._couriers, self._checked = runner, clock, couriers, checked
+        self._runner, self._monitor, self._checked = runner, monitor, checked
+        self._couriers = monitor.context.tenancy is None  # which would not look whether the grant is still there
+        self._clock = monitor.context.session.clock
         self._gate = lane.gate
         self._lock = threading.Lock()
         self._guard = CourierGuard(self._lock, self._gate, self._settle, runner.deadline_s)
