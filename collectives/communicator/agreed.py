@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from collectives.builder.recipes import Recipe
-from collectives.communicator.arguments import Staged, Staging, check_root
+from collectives.communicator.arguments import Staged, Staging
 from collectives.communicator.arrays import Array
 from collectives.communicator.operations import Operation
-from collectives.communicator.planner import CallArguments
+from collectives.communicator.planner import CallArguments, check_root
 from collectives.communicator.uneven_blocks import Blocks, BlocksGiven, numbers_of
 from cxlemu.errors import ArgumentError
 

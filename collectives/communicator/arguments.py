@@ -46,21 +46,6 @@ def as_array(argument: Any, role: str) -> Array:
         ) from None
 
 
-def check_root(collective: str, root: object, ranks: int) -> None:
-    """Check that a root is a rank: a whole number, NumPy's included.
-
-    Args:
-        collective: Who asks.
-        root: What was given.
-        ranks: The communicator's size.
-
-    Raises:
-        ArgumentError: It is none.
-    """
-    if type(root) is bool or not (isinstance(root, int | np.integer) and 0 <= root < ranks):
-        raise ArgumentError(f"{collective}: root {root!r} is not one of the ranks 0..{ranks - 1}")
-
-
 @dataclass
 class Staging:
     """Contiguous stand-ins for arrays that are not: filled before a call, and copied back after it.

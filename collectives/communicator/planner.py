@@ -14,7 +14,6 @@ from collectives.algorithms.choose import Choice, choose
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.builder import SCRATCH
 from collectives.builder.recipes import Recipe, with_checksums
-from collectives.communicator.arguments import check_root
 from collectives.communicator.arrays import Array, Bound, as_bytes, bind, block_bytes, dtype_name
 from collectives.communicator.heap import SymmetricHeap
 from collectives.communicator.operations import Planned
@@ -229,6 +228,21 @@ class CallPlanner:
             self._permitted[id(plan)] = plan  # which keeps its id its own
             if len(self._permitted) > PLANS_KEPT:
                 del self._permitted[next(iter(self._permitted))]
+
+
+def check_root(collective: str, root: object, ranks: int) -> None:
+    """Check that a root is a rank: a whole number, NumPy's included.
+
+    Args:
+        collective: Who asks.
+        root: What was given.
+        ranks: The communicator's size.
+
+    Raises:
+        ArgumentError: It is none.
+    """
+    if type(root) is bool or not (isinstance(root, int | np.integer) and 0 <= root < ranks):
+        raise ArgumentError(f"{collective}: root {root!r} is not one of the ranks 0..{ranks - 1}")
 
 
 # --- plans that were made, kept for the next call that is the same, whichever communicator makes it ---------------

@@ -9,7 +9,9 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from cxlemu.cli import main as cli
 from cxlemu.errors import ArgumentError, ConfigError, IntegrityError, PeerLostError
 from faults.campaign.case import CampaignCase
 from faults.campaign.report import page
@@ -158,3 +160,11 @@ def test_installed_packages_bring_kinds(kinds: dict[str, FaultKind], monkeypatch
     with pytest.warns(UserWarning, match=r"the fault kind no\.such\.module:KIND cannot be used: ModuleNotFoundError"):
         register_installed()
     assert kinds["flip_stripe"].what == STRIPE.what
+
+
+def test_the_table_of_a_sweep_fits_80_columns_with_all_its_words() -> None:
+    done = CliRunner().invoke(cli, ["faults", "sweep", "barrier", "-n", "2", "--kinds", "crash"], env={"COLUMNS": "80"})
+    head = done.output.splitlines()[:3]
+    words = " ".join(head).split()
+    assert {"collective", "variant", "fault", "runs", "survived", "detected", "error", "hung", "silently"} <= set(words)
+    assert words.count("wrong") == 2 and max(map(len, head)) <= 80
