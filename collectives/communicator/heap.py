@@ -35,17 +35,20 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from collectives.communicator.arrays import Array
-from collectives.communicator.heap_blocks import HeapBlock, Leak, Used, caller, shape_of
+from collectives.communicator.heap_alone import LocalHeap
+from collectives.communicator.heap_blocks import HeapBlock, Leak, caller, shape_of
+from collectives.communicator.heap_memory import Backing, StripMemory
 from collectives.communicator.local_heap import LocalBlocks, size_class
 from collectives.contracts import COLLECTIVES, buffers
 from cxlemu.capacity.first_fit import FirstFit
-from cxlemu.errors import ArgumentError, MismatchError
+from cxlemu.errors import ArgumentError, MismatchError, PoolError
 from cxlemu.memory.protocol import LINE_BYTES, Bytes
 from cxlemu.plan import Call, InHeap
 from cxlemu.rounding import round_up
 from cxlemu.units import format_bytes
 
 NAMED_LEAKS = 5
+TRIMS = -1  # what a rank says that asks for no array
 
 
 class SymmetricHeap:
@@ -59,17 +62,24 @@ class SymmetricHeap:
         rank: This rank's number in the communicator.
         ranks: The communicator's size.
         all_gather: The communicator's verb, which tells all ranks what each asks for and has freed.
+        backing: Where the strip gets memory from as arrays need it; None where all of it has memory.
 
     Attributes:
         memory: As given.
         nbytes: Each rank's part of the heap in bytes.
-        used: How much of it was ever used.
+        pages: How much memory it has.
         arrays: The arrays that this rank holds, by address.
         local: Makes arrays of this rank alone.
     """
 
     def __init__(
-        self, memory: Bytes, mapped: bool, rank: int, ranks: int, all_gather: Callable[[Array], Array]
+        self,
+        memory: Bytes,
+        mapped: bool,
+        rank: int,
+        ranks: int,
+        all_gather: Callable[[Array], Array],
+        backing: Backing | None = None,
     ) -> None:
         self.memory = memory
         self.nbytes = memory.nbytes  # per rank
@@ -79,7 +89,8 @@ class SymmetricHeap:
         self._made_alone = 0
         self._alone = LocalBlocks(memory.nbytes)
         self.local = LocalHeap(self)
-        self.used = Used()
+        self.pages = StripMemory(memory.nbytes, backing)
+        self._reached = 0  # up to where all ranks have memory: the same on all
         self._floor = memory.nbytes
         self._blocks: dict[int, HeapBlock] = {}  # by number, until all ranks have freed it
         # Shared with finalizers, which run at any moment: each does one atomic step on either.
@@ -117,11 +128,16 @@ class SymmetricHeap:
         nbytes = prod(shape) * of.itemsize
         room = size_class(nbytes)
         with self._alone.lock:
-            at = self._alone.take(room, max((block.at + block.room for block in self._blocks.values()), default=0))
+            at = self._alone.take(room, self._end)
             if at is None:
                 raise ArgumentError(self._exhausted_alone(nbytes, room))
+            try:
+                self.pages.reach_down(at)
+            except PoolError as error:
+                self._alone.dropped.append((at, room))
+                self._trim_alone()
+                raise ArgumentError(f"there is no memory for {nbytes} bytes in the heap: {error}") from error
             self._made_alone += 1
-            self.used.nbytes = self.nbytes  # arrays from its end on
         block = HeapBlock(self._made_alone, at, room, shape, str(of), nbytes, caller(), local=True)
         return self._made_at(block, of, _drop_alone, self._alone.dropped)
 
@@ -182,11 +198,27 @@ class SymmetricHeap:
                 at = self._take(room)
         if at is None:
             raise ArgumentError(self._exhausted(nbytes))
+        if at + room > self._reached:
+            self._reach(at, room)
         block = HeapBlock(self._made, at, room, shape, str(dtype), nbytes, caller())
         self._made += 1
         self._blocks[block.number] = block
-        self.used.nbytes = max(self.used.nbytes, at + room)
         return block
+
+    def _reach(self, at: int, room: int) -> None:
+        """Have memory for the block, on all ranks or on none."""
+        said: PoolError | None = None
+        try:
+            self.pages.reach_up(at + room)
+        except PoolError as error:
+            said = error
+        lacking = None
+        if self.pages.may_lack:
+            lacking = next(iter(np.flatnonzero(self._all_gather(np.array([said is not None])))), None)
+        if lacking is not None:
+            self._room.give_back(at, room)
+            raise ArgumentError(f"rank {lacking} has no memory for {room} bytes in the heap" + f": {said}" * bool(said))
+        self._reached = at + room
 
     def _take(self, room: int) -> int | None:
         at = self._room.take(room)
@@ -194,6 +226,42 @@ class SymmetricHeap:
             self._room.give_back(at, room)
             return None
         return at
+
+    @property
+    def _end(self) -> int:
+        """The end of the last array of all ranks that some rank holds."""
+        return max((block.at + block.room for block in self._blocks.values()), default=0)
+
+    # --- giving memory back -----------------------------------------------------------------------------------
+
+    @property
+    def held_bytes(self) -> int:
+        """How much memory of the pool this rank's part of the heap has; it grows with its arrays."""
+        return self.pages.held_bytes
+
+    def trim(self) -> int:
+        """Give back the memory that is kept for arrays to come, as far as no array lies behind it. Collective.
+
+        Returns:
+            How much memory this rank's part of the heap has less, in bytes.
+
+        Raises:
+            MismatchError: Another rank makes an array meanwhile.
+        """
+        gc.collect()
+        with self._alone.lock:
+            self._exchange(TRIMS)
+            self._reached = self._end
+            return self._trim_alone(self._end)
+
+    def trim_alone(self) -> int:
+        """Give back the memory that is kept for arrays of this rank, as `LocalHeap.trim`."""
+        with self._alone.lock:
+            return self._trim_alone()
+
+    def _trim_alone(self, low: int | None = None) -> int:
+        self._alone.trim()
+        return self.pages.shrink(self.pages.extent.low if low is None else low, self._alone.floor)
 
     def _exchange(self, nbytes: int) -> None:
         """Tell all ranks what this rank freed, hear what they freed, and reuse what all ranks have freed."""
@@ -209,8 +277,9 @@ class SymmetricHeap:
             del self._blocks[block.number]
         sizes = asked[:, 0].tolist()
         if (other := next((r for r, size in enumerate(sizes) if size != sizes[0]), None)) is not None:
+            asks, its = (f"{size} bytes" if size != TRIMS else "none, to trim" for size in (sizes[0], sizes[other]))
             raise MismatchError(
-                f"rank 0 asks the pool for an array of {sizes[0]} bytes, rank {other} for {sizes[other]}: every rank "
+                f"rank 0 asks the pool for an array of {asks}, rank {other} for {its}: every rank "
                 f"makes the same arrays in the same order"
             )
 
@@ -308,32 +377,3 @@ def _drop(live: dict[int, HeapBlock], dropped: deque[int], address: int) -> None
 def _drop_alone(live: dict[int, HeapBlock], dropped: deque[tuple[int, int]], address: int) -> None:
     block = live.pop(address)
     dropped.append((block.at, block.room))
-
-
-class LocalHeap:
-    """Makes arrays in the pool that this rank alone knows of, as `comm.heap.local`; any thread may, at any time.
-
-    Args:
-        heap: The communicator's heap, whose strip they share.
-    """
-
-    def __init__(self, heap: SymmetricHeap) -> None:
-        self._heap = weakref.ref(heap)
-
-    def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> Array:
-        """Make an array in the pool without the other ranks, as np.empty does. Not collective.
-
-        Args:
-            shape: The array's shape, whole numbers of 0 or more.
-            dtype: The elements' type, any that holds no Python objects.
-
-        Returns:
-            A C-contiguous array whose elements are not set. Its room is used again when it and its views are dropped.
-
-        Raises:
-            ArgumentError: The heap has no room, or shape or dtype are not possible.
-        """
-        heap = self._heap()
-        if heap is None:
-            raise ArgumentError("the communicator of this heap is gone: make arrays while it is open")
-        return heap.alone(shape, dtype)

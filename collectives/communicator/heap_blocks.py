@@ -68,17 +68,6 @@ class HeapBlock:
     local: bool = False
 
 
-@dataclass(slots=True)
-class Used:
-    """How much of a rank's strip arrays have ever taken, from its beginning on.
-
-    Attributes:
-        nbytes: The number of bytes.
-    """
-
-    nbytes: int = 0
-
-
 def lines(nbytes: int) -> Bytes:
     """Allocate ``nbytes`` bytes of private memory that begin at a whole line; the kernel backs it as it is touched."""
     memory = np.empty(nbytes + LINE_BYTES, np.uint8)

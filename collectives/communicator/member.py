@@ -63,8 +63,7 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint):
         # Whoever drops a communicator gives its room back, later and in order: a finalizer runs at any moment.
         self._dropped = weakref.finalize(self, context.rooms.later, stay.drop)
         self._dropped.atexit = False
-        self.heap = SymmetricHeap(*premises.heap_memory(), self.rank, self.size, self.all_gather)
-        premises.lend(self.heap)
+        self.heap = premises.heap(self.all_gather)
         two_levels = layout.owned and integrity is None  # else never faster, or not possible
         self._planner = CallPlanner(
             rank=self.rank,

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
+from collectives.communicator.arrays import Array
 from collectives.communicator.clearing import clear_doorbells
 from collectives.communicator.heap import SymmetricHeap
 from collectives.communicator.heap_blocks import lines
+from collectives.communicator.heap_memory import CardPages, PrivatePages
 from collectives.communicator.lane import CallLane
 from collectives.communicator.messages.mailboxes import MailRoom
 from collectives.communicator.sizing import Furnished
 from collectives.communicator.stay import Stay
 from cxlemu.memory.backend import CoherenceStep
-from cxlemu.memory.protocol import Bytes
 from cxlemu.pool.arena import Arena
 from cxlemu.pool.board import Board, board_bytes
 from cxlemu.pool.ledger import Hold
+from cxlemu.pool.pool import Pool
 from cxlemu.world import RankContext
 
 
@@ -82,10 +85,14 @@ class Premises:
             arena.take(terms.head_bytes)
             board_room = arena.take(board_bytes(len(terms.members)))
             ring = arena.take(layout.extent_bytes)
+            heap_at = ring.at + layout.heap_offset
+            stay.heap = heap_at, heap_at + layout.heap_card_bytes
             mail = None if boxes is None else MailRoom(boxes, arena.take(boxes.nbytes).at)
             if context.tenancy is not None:
                 context.tenancy.require_room(layout.cards, board_room.at, arena.at)
             board = context.session.board(board_room.at, len(terms.members), room.name)
+            if context.pool.sparse:
+                _back(context.pool, room, *stay.heap)
             doorbells = [(ring.at, layout.doorbells_of(terms.rank))]
             if mail is not None:
                 doorbells.append((mail.at, mail.mailboxes.doorbells_of(terms.rank)))
@@ -95,24 +102,33 @@ class Premises:
             raise
         return cls(terms, stay, ring.at, board, mail)
 
-    def heap_memory(self) -> tuple[Bytes, bool]:
-        """This rank's strip of the heap, and whether it is a part of a card.
+    def heap(self, all_gather: Callable[[Array], Array]) -> SymmetricHeap:
+        """Make the heap, on this rank's strip of it, and tell the stay what arrays there mean for the room.
 
         NumPy cannot store through an emulated cache; everywhere else its stores are this host's.
         """
-        strip = self.terms.furnished.layout.heap_strip(self.terms.rank)
-        if not self.terms.context.backend.maps_cards:
-            return lines(strip.nbytes), False
-        return self.terms.context.pool.cards[strip.card][self._heap_at + strip.offset :][: strip.nbytes], True
-
-    def lend(self, heap: SymmetricHeap) -> None:
-        """Tell the stay which arrays keep the room, and which stores NumPy left in this host's cache."""
-        backend, strip = self.terms.context.backend, self.terms.furnished.layout.heap_strip(self.terms.rank)
-        if backend.maps_cards:
+        terms, context = self.terms, self.terms.context
+        strip, mapped = terms.furnished.layout.heap_strip(terms.rank), context.backend.maps_cards
+        at = self._heap_at + strip.offset
+        pages = CardPages(context.pool, strip.card, at)
+        memory = context.pool.cards[strip.card][at:][: strip.nbytes] if mapped else lines(strip.nbytes)
+        on_demand = pages if context.pool.sparse else None
+        backing = on_demand if mapped else PrivatePages(memory, pages)
+        heap = SymmetricHeap(memory, mapped, terms.rank, len(terms.members), all_gather, backing)
+        self.stay.strip = pages, heap.pages.ever
+        if mapped:
             self.stay.arrays = heap.arrays
-            if CoherenceStep.FLUSH not in backend.elides:
-                self.stay.stored = strip.card, self._heap_at + strip.offset, heap.used
+            self.stay.stored = CoherenceStep.FLUSH not in context.backend.elides
+        return heap
 
     @property
     def _heap_at(self) -> int:
         return self.base + self.terms.furnished.layout.heap_offset
+
+
+def _back(pool: Pool, room: Hold, heap_at: int, behind: int) -> None:
+    """Take memory for a room in a sparse pool, without the heap in it. Raises PoolError: there is none left."""
+    for card in range(len(pool.cards)):
+        pool.back(card, room.at, heap_at - room.at)
+        if behind < room.end:
+            pool.back(card, behind, room.end - behind)

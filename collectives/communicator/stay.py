@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sized
 from dataclasses import dataclass
 
-from collectives.communicator.heap_blocks import Used
+from collectives.communicator.heap_memory import BothEnds, CardPages
 from collectives.communicator.lane import CallLane
 from cxlemu.errors import RunError
 from cxlemu.pool.ledger import Hold
@@ -23,7 +23,9 @@ class Stay:
         failed: A call failed, so that stores of this rank may still be in its host's cache.
         settle_too: Fences what other lanes of the communicator wrote.
         arrays: Arrays in the room that the user still holds, and can still store to.
-        stored: Where NumPy stores without a flush: card, first byte, and how many bytes so far.
+        heap: Where the heap is on every card, which other ranks have strips of.
+        strip: This rank's strip, and what arrays have ever taken of it.
+        stored: NumPy stores there without a flush.
     """
 
     context: RankContext
@@ -32,7 +34,9 @@ class Stay:
     failed: bool = False
     settle_too: Callable[[], None] = lambda: None
     arrays: Sized = ()
-    stored: tuple[int, int, Used] | None = None
+    heap: tuple[int, int] | None = None
+    strip: tuple[CardPages, BothEnds] | None = None
+    stored: bool = False
 
     def fail(self) -> None:
         """Note that a call failed."""
@@ -51,12 +55,17 @@ class Stay:
         memory, room = self.lane.quick, self.room
         try:
             if self.failed:
+                begin, behind = self.heap or (room.end, room.end)
                 for card in range(len(self.context.pool.cards)):
-                    memory.invalidate(card, room.at, room.end - room.at)
-            elif self.stored is not None and (nbytes := self.stored[2].nbytes):
-                memory.invalidate(*self.stored[:2], nbytes)
+                    memory.invalidate(card, room.at, begin - room.at)
+                    memory.invalidate(card, behind, room.end - behind)
+            if self.strip is not None and (self.stored or self.failed):
+                place, ever = self.strip
+                ever.each(lambda at, nbytes: memory.invalidate(place.card, place.at + at, nbytes))
             self.lane.settle()
             self.settle_too()
+            if self.strip is not None and not self.failed:  # else a peer may be in the call that failed here
+                self.strip[1].each(self.strip[0].give_back)
         except RunError:
             return  # hardware that failed holds back what was written: the room stays taken
         self.context.rooms.release(room.name)

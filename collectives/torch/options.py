@@ -28,7 +28,10 @@ class Options:
         devices: The cards of ``dax``; the environment separates them by colons.
         pool: The UUID of the pool on these cards.
         topology: A topology's name or file; None: "six-cards", or what the devices are.
-        card_bytes: The memory that this machine spends on each emulated card; None: the topology's.
+        card_bytes: The memory that this machine spends on each emulated card; None: as much as communicators come to
+            take, in a pool with a heap of model size.
+        heap_bytes: Each rank's part of the world's heap; None: a share of this machine's memory, which arrays take as
+            they are made, or where ``card_bytes`` or devices say the pool's size, a quarter of a communicator's room.
         integrity: "crc32c" sends checksums with every doorbell.
         time_scale: Calls take the time of the topology's cost model, this many times, or with "auto" as many times as
             this machine keeps up with; None: this machine's.
@@ -40,6 +43,7 @@ class Options:
     pool: str | None = None
     topology: str | None = None
     card_bytes: int | None = None
+    heap_bytes: int | None = None
     integrity: str | None = None
     time_scale: float | Literal["auto"] | None = None
 
@@ -70,7 +74,7 @@ def _parsed(name: str, text: str) -> Any:
                 return int(text)
             case "time_scale":
                 return "auto" if text == "auto" else float(text)
-            case "card_bytes":
+            case "card_bytes" | "heap_bytes":
                 return parse_bytes(text)
             case "devices":
                 return tuple(text.split(":"))

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 from collectives.communicator.communicator import Communicator
 from collectives.torch.harness import Installed
 from collectives.torch.options import Options
+from collectives.torch.sizes import Sizes, sizes_for, with_card_bytes
 from cxlemu.engines import Engine
 from cxlemu.engines.pace import Pace
 from cxlemu.errors import ArgumentError, CxlemuError, PoolError
 from cxlemu.pool.ledger import FIRST_HOLD
 from cxlemu.pool.pool import Pool
-from cxlemu.topology import Topology
 from cxlemu.world.context import RankContext, World, entered, ignore_message
 from cxlemu.world.topology_of import machine
 
@@ -192,16 +192,16 @@ def _with_pool(
     pace = None if scale is None else Pace(None if scale == "auto" else scale)
     topology = machine(options.topology, memory)
     if options.card_bytes is not None and not memory.backend.on_devices:
-        emulation = topology.emulation.model_copy(update={"card_bytes": options.card_bytes})
-        topology = Topology.model_validate(topology.model_copy(update={"emulation": emulation}))
+        topology = with_card_bytes(topology, options.card_bytes)
     world = World(len(ranks), topology, memory, timeout.total_seconds(), "torch", pace)
     with ExitStack() as stack:
-        pool = stack.enter_context(_meet(store, world, rank, timeout))
+        pool, world, heap_bytes = _meet(store, world, rank, options, timeout)
+        stack.enter_context(pool)
         cache = stack.enter_context(world.shared_host_cache(pool, rank))
         context = stack.enter_context(entered(world, rank, pool, cache, emit=ignore_message, check=_go_on))
         harness = Installed.harness
         engine = "native" if harness is None else harness.engine(context, name)
-        comm = Communicator.world(context, integrity=options.integrity, engine=engine)
+        comm = Communicator.world(context, integrity=options.integrity, engine=engine, heap_bytes=heap_bytes)
         if rank == 0:
             pool.unlink()
         shared = SharedPool(tuple(ranks), options, context, stack.pop_all(), groups=1)
@@ -211,24 +211,43 @@ def _with_pool(
     raise AssertionError
 
 
-def _meet(store: Store, world: World, rank: int, timeout: timedelta) -> Pool:
-    """Rank 0 makes the pool and tells its name, or why there is none; the others attach it."""
+def _meet(
+    store: Store, world: World, rank: int, options: Options, timeout: timedelta
+) -> tuple[Pool, World, int | None]:
+    """Rank 0 makes the pool and tells its name and sizes, or why there is none; the others attach it.
+
+    Returns:
+        The pool, the world that it is in, and the size of each rank's heap, or None for the usual one.
+    """
     if world.memory.backend.on_devices:
-        return world.create_pool(None)
+        return world.create_pool(None), world, options.heap_bytes
     key = _key("pool")
     if rank == 0:
         try:
+            sizes = None
+            if options.card_bytes is None and world.pace is None:  # a pace keeps the time of each line
+                hosts = max(world.hosts) + 1 if world.memory.backend.emulates_caches else 0
+                sizes = sizes_for(world.topology, world.ranks, hosts, options.heap_bytes)
+            world, heap_bytes = _sized(world, sizes, options)
             pool = world.create_pool(None)
         except CxlemuError as error:
             store.set(key, f"!{error}")
             raise
-        store.set(key, pool.name)
-        return pool
+        store.set(key, " ".join(map(str, [pool.name, *(sizes or ())])))
+        return pool, world, heap_bytes
     store.wait([key], timeout)
-    name = store.get(key).decode()
-    if name.startswith("!"):
-        raise PoolError(f"rank 0 made no pool: {name[1:]}")
-    return world.attach_pool(name)
+    told = store.get(key).decode()
+    if told.startswith("!"):
+        raise PoolError(f"rank 0 made no pool: {told[1:]}")
+    its_name, *its = told.split()
+    world, heap_bytes = _sized(world, Sizes(*map(int, its)) if its else None, options)
+    return world.attach_pool(its_name), world, heap_bytes
+
+
+def _sized(world: World, sizes: Sizes | None, options: Options) -> tuple[World, int | None]:
+    if sizes is None:
+        return world, options.heap_bytes
+    return replace(world, topology=with_card_bytes(world.topology, sizes.card_bytes), sparse=True), sizes.heap_bytes
 
 
 def _key(what: str) -> str:

@@ -1,10 +1,15 @@
 /* Pages of a card in this process. Nothing keeps the card's descriptor: what a process may not map, it cannot reach by
  * the descriptors that it has either. */
+#define _GNU_SOURCE
 #include "lines.h"
 #include "modules.h"
 
 #include <errno.h>
 #include <sys/mman.h>
+
+#ifndef MADV_POPULATE_WRITE /* Linux 5.14; older kernels say EINVAL */
+#define MADV_POPULATE_WRITE 23
+#endif
 
 typedef struct {
     PyObject_HEAD uint8_t *used; /* what loads and stores go to */
@@ -58,11 +63,31 @@ static PyObject *map_pages(PyObject *module, PyObject *args) {
     return view;
 }
 
+/* Pages are backed with memory now, or given back to the system, which keeps no bytes of them. */
+static PyObject *back_pages(PyObject *module, PyObject *args) {
+    (void)module;
+    Py_buffer view;
+    int backed, shared;
+    if (!PyArg_ParseTuple(args, "w*pp", &view, &backed, &shared)) return NULL;
+    int advice = backed ? MADV_POPULATE_WRITE : shared ? MADV_REMOVE : MADV_DONTNEED, failed = 0;
+    Py_BEGIN_ALLOW_THREADS;
+    do failed = madvise(view.buf, (size_t)view.len, advice) && errno != 0 ? errno : 0;
+    while (failed == EINTR);
+    Py_END_ALLOW_THREADS;
+    PyBuffer_Release(&view);
+    if (!failed) Py_RETURN_NONE;
+    errno = failed;
+    return PyErr_SetFromErrno(PyExc_OSError);
+}
+
 static PyMethodDef methods[] = {
     {"map_pages", map_pages, METH_VARARGS,
      "map_pages(fd, flags, offset, nbytes, writable, by_lines) -> memoryview; by_lines: of a card whose lines this "
      "host "
      "flushes and invalidates itself. Raises OSError as mmap does."},
+    {"back_pages", back_pages, METH_VARARGS,
+     "back_pages(pages, backed, shared): takes memory for whole pages now, or gives it back: then they are zeros, for "
+     "all that map them where they are shared. Raises OSError as madvise does."},
     {NULL, NULL, 0, NULL},
 };
 

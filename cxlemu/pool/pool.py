@@ -41,6 +41,7 @@ class NewPool(NamedTuple):
         numa_node: Where the pages of the cards lie; None for anywhere.
         clocks: What a pace's ranks share; None without a pace.
         beside_bytes: Memory that the world's ranks need beside the pool.
+        sparse: Cards get memory as parts of them are taken (`Pool.back`), where the backend can do that.
     """
 
     name: str | None
@@ -52,6 +53,7 @@ class NewPool(NamedTuple):
     numa_node: int | None = None
     clocks: NewClocks | None = None
     beside_bytes: int = 0
+    sparse: bool = False
 
 
 class Pool:
@@ -64,6 +66,7 @@ class Pool:
     session_offset = SESSION_OFFSET
     align_bytes = PAGE_BYTES  # parts of a card are mapped in whole multiples of this
     spans_machines = False  # processes of other machines can attach it
+    sparse = False  # memory comes as parts of cards are taken, and goes with them; all processes set it alike
     cache_paths: tuple[str, ...] = ()  # files of the caches of emulated hosts, where a launch made some
     _cache_files: CacheFiles | None = None
 
@@ -109,6 +112,27 @@ class Pool:
         part = self.cards[card][at : at + nbytes]
         part.flags.writeable = writable
         return part
+
+    def back(self, card: int, at: int, nbytes: int) -> None:
+        """Take memory for bytes of a card, where the pool is sparse. What is there already stays.
+
+        Args:
+            card: The card.
+            at: First byte.
+            nbytes: Number of bytes.
+
+        Raises:
+            PoolError: There is no memory left.
+        """
+
+    def unback(self, card: int, at: int, nbytes: int) -> None:
+        """Give back the memory of whole pages of a card, where the pool is sparse: they are zeros then.
+
+        Args:
+            card: The card.
+            at: First byte.
+            nbytes: Number of bytes, which nobody uses.
+        """
 
     @property
     def lock_path(self) -> Path:

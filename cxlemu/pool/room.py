@@ -100,6 +100,21 @@ def shortage(shm_bytes: int, other_bytes: int, root: Path = Path("/")) -> str | 
     return None
 
 
+def available_bytes(root: Path = Path("/")) -> int:
+    """Return how much memory /dev/shm, this process's control groups and this machine all have left.
+
+    Args:
+        root: Where ``proc`` and ``sys`` are.
+    """
+    found, limit = [segments.free_bytes()], tightest_limit(root)
+    if limit is not None:
+        found.append(limit.left_bytes)
+    with suppress(OSError, StopIteration):
+        lines = (root / "proc/meminfo").read_text().splitlines()
+        found.append(next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")))
+    return min(found)
+
+
 def bus_error() -> str:
     """Say what SIGBUS on shared memory means, and what to do about it, as far as it is known now."""
     return _bus_error(full=segments.free_bytes() < 1 << 20)

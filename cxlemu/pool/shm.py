@@ -6,6 +6,7 @@ exits. Only SIGKILL leaves names behind; ``cxlemu pool clean`` finds and removes
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
@@ -15,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from cxlemu import _native
 from cxlemu.errors import ArgumentError, PoolError
 from cxlemu.memory.cache import HostCache, damage_in, host_segment_bytes
 from cxlemu.memory.protocol import Bytes
@@ -25,6 +27,7 @@ from cxlemu.pool.pool import NewClocks, Pool
 from cxlemu.pool.segments import SHM_DIR, MissingSegmentError, Segment
 from cxlemu.pool.superblock import (
     MAGIC,
+    PAGE_BYTES,
     SUPERBLOCK_BYTES,
     UNFINISHED,
     Geometry,
@@ -32,6 +35,7 @@ from cxlemu.pool.superblock import (
     check_pool,
     parse,
 )
+from cxlemu.rounding import round_down, round_up
 
 __all__ = ["ShmPool", "attach_by_name", "no_such_pool", "open_card", "open_cards", "owner_state"]
 
@@ -62,10 +66,11 @@ class ShmPool(Pool):
         max_ranks: int = 1024,
         clocks: NewClocks | None = None,
         beside_bytes: int = 0,
+        sparse: bool = False,
     ) -> ShmPool:
         """Make a pool that this process owns.
 
-        Every byte of the cards is taken now; other segments stay sparse.
+        Every byte of the cards is taken now, unless they are sparse; other segments stay sparse.
 
         Args:
             name: The pool's name; None for a unique one.
@@ -77,6 +82,7 @@ class ShmPool(Pool):
             max_ranks: Number of ranks for which the session area has lines.
             clocks: What a pace's ranks share; None without a pace.
             beside_bytes: Memory that is needed beside the pool, for which there is to be room as well.
+            sparse: Take memory for what every pool has at the beginning of its cards alone; `back` takes more.
 
         Raises:
             ArgumentError: A value is impossible.
@@ -90,18 +96,19 @@ class ShmPool(Pool):
         if numa_node is not None:
             numa.check_node(numa_node)
         _refuse_taken(name, geometry)
-        _check_room(geometry, 0 if clocks is None else clocks.nbytes, beside_bytes)
+        if not sparse:
+            _check_room(geometry, 0 if clocks is None else clocks.nbytes, beside_bytes)
 
         made: list[Segment] = []
         lives: list[LifeLock] = []
         try:
-            pool = cls(name, *_make_segments(name, geometry, numa_node, made, lives, clocks))
+            pool = cls(name, *_make_segments(name, geometry, numa_node, made, lives, clocks, sparse=sparse))
         except BaseException as error:
             _remove(made, os.getpid())
             if isinstance(error, OSError):
                 raise PoolError(f"pool {name} cannot be made in {SHM_DIR}: {error.strerror}") from error
             raise
-        pool._owner_pid, pool._life = os.getpid(), lives[0]
+        pool._owner_pid, pool._life, pool.sparse = os.getpid(), lives[0], sparse
         pool._remove_names = weakref.finalize(pool, _remove, made, pool._owner_pid)
         return pool
 
@@ -174,6 +181,25 @@ class ShmPool(Pool):
         """Map bytes of a card's segment alone, as `Pool.part`. Raises PoolError as `segments.opened`."""
         with segments.opened(Segment(self.name, "card", card), writable=writable) as fd:
             return segments.map_shared(fd, nbytes, at, writable=writable)
+
+    def back(self, card: int, at: int, nbytes: int) -> None:
+        """Take memory of /dev/shm for bytes of a sparse card, as `Pool.back`."""
+        if not self.sparse:
+            return
+        if nbytes > (left := room.available_bytes()):
+            raise PoolError(f"{nbytes} bytes more are needed, of memory and {SHM_DIR} {left} are left")
+        begin, end = round_down(at, PAGE_BYTES), round_up(at + nbytes, PAGE_BYTES)
+        try:
+            _native.back_pages(self.cards[card][begin:end], True, True)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # a kernel before 5.14 takes memory as it is touched
+                raise PoolError(f"{SHM_DIR} gives no {nbytes} bytes more: {error.strerror}") from error
+
+    def unback(self, card: int, at: int, nbytes: int) -> None:
+        """Give memory of a sparse card back to /dev/shm, as `Pool.unback`."""
+        begin, end = round_up(at, PAGE_BYTES), round_down(at + nbytes, PAGE_BYTES)
+        if self.sparse and self.cards and begin < end:
+            _native.back_pages(self.cards[card][begin:end], False, True)
 
     @property
     def lock_path(self) -> Path:
@@ -326,6 +352,8 @@ def _make_segments(
     made: list[Segment],
     lives: list[LifeLock],
     clocks: NewClocks | None,
+    *,
+    sparse: bool,
 ) -> tuple[Superblock, list[Bytes]]:
     """All segments of a pool; each goes into ``made`` as soon as it exists, so that a failure can undo it.
 
@@ -344,7 +372,8 @@ def _make_segments(
                 numa.bind(cards[-1], numa_node)
             # The body tells `pool clean` which process made this, should we die before the magic completes it.
             os.pwrite(fd, superblock.for_card(index).pack()[len(MAGIC) :], len(MAGIC))
-            os.posix_fallocate(fd, 0, geometry.card_bytes)  # a full /dev/shm: an error here, no SIGBUS later
+            taken = geometry.data_offset if sparse else geometry.card_bytes
+            os.posix_fallocate(fd, 0, taken)  # a full /dev/shm: an error here, no SIGBUS later
     for host in range(geometry.hosts):
         segment = Segment(name, "host", host)
         with segments.create(segment, host_segment_bytes(geometry.cards, geometry.card_bytes)):

@@ -134,6 +134,7 @@ class World:
         pace: Makes ranks take modelled time; None: they take this machine's.
         lease: The grant of a tenant's world; its pool is a part of one that is there already.
         placement: The host of each rank; None: as the topology places them.
+        sparse: The pool's cards get memory as communicators take room there, where the backend can do that.
         caches: Files that the processes of each emulated host share for its cache; where there are none, the pool has
             them.
 
@@ -148,6 +149,7 @@ class World:
     pace: Pace | None = None
     lease: Lease | None = None
     placement: tuple[int, ...] | None = None
+    sparse: bool = False
     caches: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -198,8 +200,12 @@ class World:
             numa_node=self.topology.pool_numa_node,
             max_ranks=self.ranks,
             clocks=None if self.pace is None else self._new_clocks(self.pace),
+            sparse=self.sparse,
         )
-        return _not_lent(self.memory.backend.create_pool(self.memory, new))
+        pool = _not_lent(self.memory.backend.create_pool(self.memory, new))
+        ledgers = ledger_bytes(self.ranks, pool.card_bytes)
+        pool.back(0, pool.card_bytes - ledgers, ledgers)
+        return pool
 
     def _beside_bytes(self, cards: int, *, its_caches: bool) -> int:
         """What the ranks take beside the pool: processes, and the caches of emulated hosts once they are full."""
@@ -237,7 +243,7 @@ class World:
             pool: Pool = TenantPool.attach(self.lease, self.memory, self.deadline_s)
         else:
             pool = self.memory.backend.attach_pool(self.memory, name, deadline_s=self.deadline_s)
-        pool.cache_paths = self.caches
+        pool.cache_paths, pool.sparse = self.caches, self.sparse
         return pool
 
     def sharing(self, pool: Pool) -> World:

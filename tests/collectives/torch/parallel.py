@@ -16,6 +16,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
+from collectives.torch import communicator_of
 from collectives.torch.group import CxlGroup
 from tests.collectives.torch.training import model, steps
 
@@ -168,6 +169,23 @@ def out_of_the_pool(rank: int, ranks: int, store: Any) -> dict[str, Any]:
     backend.allocate_tensor = counted
     found["fsdp"] = fsdp(rank, ranks, in_pool=True) == ordinary
     found["taken"] = taken
+    dist.destroy_process_group()
+    return found
+
+
+def of_model_size(rank: int, ranks: int, store: Any) -> dict[str, Any]:
+    """Reduce the gradients of 50 million parameters, which lie in the pool."""
+    dist.init_process_group("cxl", store=store, rank=rank, world_size=ranks)
+    heap = communicator_of().heap
+    found: dict[str, Any] = {"begun": heap.held_bytes}
+    gradients = torch.from_numpy(heap.full(50_000_000, rank + 1.0, "float32"))
+    found["held"] = heap.held_bytes
+    dist.all_reduce(gradients)
+    found["right"] = bool((gradients == ranks * (ranks + 1) / 2).all())
+    del gradients
+    dist.barrier()
+    heap.trim()
+    found["trimmed"] = heap.held_bytes
     dist.destroy_process_group()
     return found
 
