@@ -1,7 +1,8 @@
 """Send and receive as torch calls them, on the communicator's messages.
 
 Messages make progress while any thread of their rank waits for one. A program may do something else between `isend` and
-its wait, so messages that nobody waits for are moved on by a thread, which exists while there are any.
+its wait, so messages that nobody waits for are moved on by a thread, which exists while there are any, and a moment
+longer.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collectives.torch import tensors as of
 from cxlemu.errors import CxlemuError
 
 PAUSE_S = 0.001
+LINGER_S = 1.0  # a thread costs more than a message, and in a pipeline the next one comes soon
 
 
 class MessageWork(dist._Work):  # type: ignore[misc]
@@ -99,7 +101,7 @@ class Progress:
     """Moves on what nobody waits for."""
 
     def __init__(self) -> None:
-        self._changed = threading.Lock()
+        self._changed = threading.Condition()
         self._pending: list[Request] = []
         self._runs = False
 
@@ -109,6 +111,7 @@ class Progress:
             return
         with self._changed:
             self._pending.append(request)
+            self._changed.notify()
             if not self._runs:
                 self._runs = True
                 threading.Thread(target=self._move, name="cxl messages", daemon=True).start()
@@ -119,6 +122,8 @@ class Progress:
             with self._changed:
                 self._pending = [request for request in self._pending if not request.done]
                 if not self._pending:
+                    if self._changed.wait_for(lambda: self._pending, LINGER_S):
+                        continue
                     self._runs = False
                     return
                 first = self._pending[0]
