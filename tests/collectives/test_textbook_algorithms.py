@@ -54,6 +54,7 @@ def test_all_twelve_are_there() -> None:
     assert len(NAMES) == 12
 
 
+@pytest.mark.each_value_once
 @EACH
 @pytest.mark.parametrize("ranks", RANKS)
 def test_it_is_proved(name: str, ranks: int) -> None:
@@ -103,6 +104,7 @@ def test_no_mutant_survives(name: str) -> None:
     assert sum(count for fate, count in fates.items() if fate.value in ("confirmed", "refused")) > len(judged) / 3
 
 
+@pytest.mark.each_value_once
 @EACH
 @pytest.mark.parametrize("ranks", [3, 5])
 def test_executions_on_caches_that_nothing_keeps_coherent_give_numpys_bytes(name: str, ranks: int) -> None:

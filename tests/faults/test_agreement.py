@@ -25,7 +25,7 @@ CASES = [
 ]
 
 
-@pytest.mark.deep(rows=lambda case: case.collective in ("scatter", "barrier"))
+@pytest.mark.deep(rows=lambda case: case.collective in ("scatter", "barrier", "gemm_reduce_scatter"))
 @pytest.mark.parametrize(("case", "calls"), CASES, ids=str)
 def test_they_agree_on_a_plan_and_on_all_of_its_mutants(case: MutationCase, calls: int) -> None:
     found = list(opinions(case, calls))

@@ -525,6 +525,7 @@ def test_a_damaged_report_is_found(text: bytes) -> None:
 # -- the command line
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("backend", ["emulated", "off", "shm", "dax"])
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
 def test_repaired_protocols_are_right_on_every_memory(file: Path, backend: str, tmp_path: Path) -> None:
@@ -544,6 +545,7 @@ def test_repaired_protocols_are_right_on_every_memory(file: Path, backend: str, 
     assert f"# {12 if backend == 'emulated' else 4} runs, 0 wrong, " in done.output
 
 
+@pytest.mark.deep(rows=lambda file: file.stem != "ring_queue")
 @pytest.mark.parametrize(
     "file", [file for file in EXAMPLES if "_l" in file.stem or "_q" in file.stem], ids=lambda file: file.stem
 )

@@ -277,7 +277,7 @@ def check_revocation(outcome: Any, stalls: int) -> list[str]:
     return texts
 
 
-@pytest.mark.parametrize("stalls", [0, pytest.param(1, marks=pytest.mark.deep), 2])
+@pytest.mark.parametrize("stalls", [0, *(pytest.param(rank, marks=pytest.mark.deep) for rank in (1, 2))])
 @pytest.mark.parametrize(
     "seconds", [pytest.param(s, marks=() if s == 10.0 else pytest.mark.deep) for s in (*STALLS_S, 5.0)]
 )

@@ -38,6 +38,7 @@ def cards(tmp_path: Path) -> list[str]:
 # -- it works
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("how", ["threads", "processes"])
 @pytest.mark.parametrize("engine", ["reference", "native"])
 def test_all_eight_collectives_run_on_six_cards(cards: list[str], how: str, engine: str) -> None:

@@ -104,6 +104,7 @@ def test_every_file_has_a_declared_prefix() -> None:
     assert {file for file in sources if not file.startswith(INTERPOSER)} == set(PREFIXES)
 
 
+@pytest.mark.deep
 def test_external_names_begin_with_the_prefix_of_their_part(tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         found = dict(
