@@ -90,11 +90,10 @@ def test_devices_get_the_bits_of_the_reference(case: MutationCase) -> None:
     plan = plan_of(case)
     asked = Asked.of([plan] * (plan.layout.slots + 2))
     plans = [device_plan(plan)] * len(asked.plans)
-    for seed in range(2):
+    for seed, dma_writes in enumerate(WAYS):
         for spec in (MemorySpec(), MemorySpec(seed=seed, rates=WILD), MemorySpec("shm")):
-            for dma_writes in WAYS:
-                world = DeviceWorld(plan.layout, seed, memory=spec, dma_writes=dma_writes)
-                assert asked.on_devices(plans, world), f"{case}, seed {seed}, {spec}, {dma_writes}"
+            world = DeviceWorld(plan.layout, seed, memory=spec, dma_writes=dma_writes)
+            assert asked.on_devices(plans, world), f"{case}, seed {seed}, {spec}, {dma_writes}"
 
 
 ROOTS = {name: int(its.rooted_input or its.rooted_output) for name, its in COLLECTIVES.items()}
@@ -115,14 +114,15 @@ REDUCING = {name: contract.ops for name, contract in COLLECTIVES.items() if cont
 def test_devices_fold_every_dtype_and_op_to_the_bits_of_the_reference(collective: str, dtype: str, redop: str) -> None:
     ranks, count = 3, 37
     layout = with_heap(Layout(ranks, 2, 2, slot_card_bytes=8192, doorbells_per_rank=16, interleave_bytes=128))
-    for variant in catalog.variants(collective):
+    every = redop == "sum" and dtype in ("i32", "f32")  # variants differ in where a fold stands, not in what it is
+    for variant in catalog.variants(collective)[: None if every else 1]:
         its = catalog.recipe(collective, variant)
         nbytes = (count if not its.spec.in_lines else 3) * DTYPES[dtype].itemsize
         counts = (nbytes, 0, DTYPES[dtype].itemsize) if COLLECTIVES[collective].uneven else ()
         call = Call(collective, variant, ranks, nbytes, dtype, redop, root=ROOTS[collective], counts=counts)
         plan = catalog.build(its, layout, lent_if_zero_copy(call))
         asked = Asked.of([plan] * 2)
-        for dma_writes in WAYS:
+        for dma_writes in WAYS[: None if every else 1]:
             world = DeviceWorld(layout, ranks, memory=MemorySpec(seed=1, rates=WILD), dma_writes=dma_writes)
             assert asked.on_devices([device_plan(plan)] * 2, world), f"{call}, {dma_writes}"
 
