@@ -374,7 +374,7 @@ class Meeting:
 
 
 @pytest.mark.deep
-@examples(40, derandomize=True)
+@examples(15, derandomize=True)
 @given(st.integers(1, 3), st.lists(st.integers(1, 9), min_size=1, max_size=12), st.integers(0, 1 << 20))
 def test_places_agree_and_never_overlap_whatever_is_collected_when(ranks: int, sizes: list[int], seed: int) -> None:
     meeting, strips = Meeting(ranks), [np.zeros(16 * 64, np.uint8) for _ in range(ranks)]

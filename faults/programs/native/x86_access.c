@@ -86,6 +86,8 @@ static uint8_t bytes_two(const parts *p) {
     if (op == 0x2E || op == 0x2F) return p->operand_size ? 8 : 4;
     if (op == 0x5A && !p->f2 && !p->f3) return p->operand_size ? p->vector_bytes : p->vector_bytes / 2;
     if (op == 0xE6 && p->f3) return p->vector_bytes / 2;
+    const bool whole = op == 0x5B || op == 0xE6 || op == 0xD0 || op == 0x7C || op == 0x7D || op == 0xF0;
+    if (whole || op == 0x16) return p->vector_bytes; /* although a prefix chooses what is done */
     if (op == 0x70 || op == 0x6F || op == 0x7F) return p->f2 || p->f3 || p->operand_size ? p->vector_bytes : 8;
     const bool integers = (op >= 0x60 && op < 0x80) || op >= 0xD0;
     if (integers && !p->vector && !p->operand_size && !p->f2 && !p->f3) return 8; /* MMX */
