@@ -287,3 +287,16 @@ def test_the_command_refuses_what_only_loads_that_are_seen_could_show(build: Bui
     )
     assert done.exit_code == 2
     assert "its loads are not seen" in done.output.replace("\n", " ")
+
+
+def test_string_instructions(build: Build, tmp_path: Path) -> None:
+    """movs, stos, cmps, scas and lods on a pool do what they do on memory; the checker sees their stores."""
+    right, forgets = build("strings.c"), build("strings.c", "-DFORGET")
+    pool = tmp_path / "pool"
+    for choice in (RunChoice(None, 0), RunChoice(3, 3)):
+        for check in (True, False):
+            result = run(setting(f"{right} {pool}", pool, check=check), choice)
+            assert [one.code for one in result.exits] == [0] and result.ending is RunEnding.ENDED
+            assert result.findings == [] and result.unannounced == 0
+    result = run(setting(f"{forgets} {pool}", pool, check=True), RunChoice(None, 0))
+    assert [one.code for one in result.exits] == [0] and result.findings
