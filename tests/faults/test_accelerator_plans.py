@@ -40,7 +40,6 @@ WAYS: tuple[DmaWrites, ...] = ("cache", "memory")
 
 CASES = [case for ranks in (2, 3) for case in shipped(ranks) if case.collective not in fused.KINDS]
 PLAIN = [case for case in CASES if case.ranks == 2 and case.cluster == 1]
-ONE_EACH = list({(case.collective, case.variant): case for case in reversed(PLAIN)}.values())
 FEW = [
     MutationCase("all_gather", "all", 2),
     MutationCase("all_reduce", "staged", 2, in_place=True),
@@ -185,7 +184,7 @@ def deletions(case: MutationCase) -> Iterator[tuple[str, Op, list[Plan], Asked]]
 
 
 @pytest.mark.deep(rows=lambda case: case not in FEW[:1])
-@pytest.mark.parametrize("case", ONE_EACH, ids=str)
+@pytest.mark.parametrize("case", PLAIN, ids=str)
 def test_every_deletion_of_an_event_or_fence_is_found(case: MutationCase) -> None:
     """By wrong bits, a deadlock or a mismatch on some seed; else by proof; else it is proved to change nothing.
 

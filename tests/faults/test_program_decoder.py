@@ -182,6 +182,8 @@ def test_prefixes_that_choose_what_is_done_leave_the_whole_vector(probe: Probe, 
     subprocess.run(["cc", "-shared", "-nostdlib", str(source), "-o", str(tmp_path / "vectors.so")], check=True)
     named, differ = compare_operands(probe, tmp_path / "vectors.so")
     assert named == len(WHOLE_VECTORS) + len(halves) and differ == []
+    lddqu = np.frombuffer(bytes.fromhex("f2 0f f0 4c 24 20") + bytes(16), np.uint8)  # objdump names no size
+    assert probe.operands(lddqu, np.zeros(1, np.int64)).tolist() == [16]
 
 
 def libraries() -> list[Path]:

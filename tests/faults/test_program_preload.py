@@ -219,6 +219,21 @@ def test_what_programs_do_around_a_pool(build: Build, choice: RunChoice, check: 
     assert said.count(": right") + len(wrong) == 16
 
 
+def test_threads_that_look_up_functions_do_not_wait_for_each_other_for_ever(build: Build, tmp_path: Path) -> None:
+    its, late, pool = build("lookups.c"), build("late.c", "-shared", "-fPIC"), tmp_path / "pool"
+    result = run(replace(setting(f"{its} {pool} {late} held", pool, free=True), hosts=1), RunChoice(None, 0))
+    assert [(its.code, its.output) for its in result.exits] == [(0, "")]
+
+
+@pytest.mark.parametrize("check", [False, True], ids=["pages", "accesses"])
+def test_a_library_is_followed_when_it_is_loaded_again(build: Build, check: bool, tmp_path: Path) -> None:
+    its, late, pool = build("lookups.c"), build("late.c", "-shared", "-fPIC"), tmp_path / "pool"
+    words = f"{its} {pool} {late} again :: @1 {its} {pool} {late} published"
+    result = run(setting(words, pool, check=check), RunChoice(None, 0))
+    assert [(its.code, its.output) for its in result.exits] == [(0, ""), (0, "")]
+    assert result.findings == []
+
+
 def test_a_large_pool_leaves_room_beside_the_code_of_late_libraries(build: Build, tmp_path: Path) -> None:
     around, late = build("surroundings.c", "-mclwb"), build("late.c", "-shared", "-fPIC")
     pool = tmp_path / "pool"

@@ -17,6 +17,7 @@
 enum { TRAP = 0xCC };
 enum { SLOT_BYTES = 64, STOPPING_AT = 32, JUMP_BYTES = 14 }; /* a slot has two copies: one that jumps, one that stops */
 enum { MAX_SITES = 1 << 16, MAX_MODULES = 1024, TABLE = 4 * MAX_SITES }; /* two entries a site */
+#define TOO_MANY_MODULES "it has more than 1,024 modules"
 enum { NEAR_STEPS = 4096, NEAR_STEP_BYTES = 256 << 10 };
 
 _Static_assert(X86_LONGEST + JUMP_BYTES <= STOPPING_AT, "a copy does not fit");
@@ -31,11 +32,18 @@ typedef struct {
     const patch_site *site;
 } entry;
 static _Atomic(entry *) table[TABLE];
+static size_t entries_used;
 
 static atomic_flag patching = ATOMIC_FLAG_INIT;
-static const ElfW(Phdr) * looked_at[MAX_MODULES];
+typedef struct {
+    const ElfW(Phdr) * headers;
+    const uint8_t *trap; /* one of its, NULL where it has none */
+} looked_at_module;
+static looked_at_module looked_at[MAX_MODULES];
 static int looked_at_count;
-static unsigned long long modules_seen;
+static _Atomic unsigned long long modules_seen;
+static unsigned long long unloads_seen;
+static _Thread_local bool inside; /* what it calls looks up functions itself */
 static patch_totals totals;
 
 _Noreturn static void give_up(const char *what) {
@@ -44,6 +52,12 @@ _Noreturn static void give_up(const char *what) {
 }
 
 patch_totals patch_total(void) { return totals; }
+
+static void hold(void) {
+    while (atomic_flag_test_and_set_explicit(&patching, memory_order_acquire)) syscall(SYS_sched_yield);
+}
+
+static void let_go(void) { atomic_flag_clear_explicit(&patching, memory_order_release); }
 
 /* --- the table ------------------------------------------------------------------------------------------------------- */
 
@@ -66,9 +80,12 @@ const patch_site *patch_find(const uint8_t *after, bool *aside) {
 
 const uint8_t *patch_stopping(const patch_site *site) { return site->slot + STOPPING_AT; }
 
+/* In place of one whose module was there before, and is gone. */
 static void add(entry *e) {
     uint32_t k = slot_of(e->after);
-    while (atomic_load_explicit(&table[k], memory_order_relaxed)) k = (k + 1) % TABLE;
+    for (const entry *there; (there = atomic_load_explicit(&table[k], memory_order_relaxed)); k = (k + 1) % TABLE)
+        if (there->after == e->after) break;
+    entries_used += !table[k];
     atomic_store_explicit(&table[k], e, memory_order_release);
 }
 
@@ -108,6 +125,8 @@ static void fill_slot(uint8_t *slot, const patch_site *site) {
     slot[STOPPING_AT + site->instruction.length] = TRAP;
 }
 
+static bool room_for(size_t sites) { return entries_used + 2 * sites <= 2 * (size_t)MAX_SITES; }
+
 /* --- a module ---------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -126,7 +145,7 @@ static bool note(const uint8_t *at, const x86_instruction *instruction, void *co
     const enum x86_kind kind = instruction->kind;
     found->flushes |= kind == X86_CLFLUSH || kind == X86_CLFLUSHOPT || kind == X86_CLWB || kind == X86_NT_STORE;
     found->items[found->count++] = (patch_site){.at = at, .instruction = *instruction};
-    return totals.sites + (int64_t)found->count <= MAX_SITES;
+    return room_for(found->count);
 }
 
 /* Code is written as a debugger does, whatever its pages allow. */
@@ -164,24 +183,26 @@ static void keep_what_matters(found_sites *found) {
     found->count = kept;
 }
 
-static void patch_module(const loaded_module *module) {
+/* Where its first trap is, NULL if it needs none. */
+static const uint8_t *patch_module(const loaded_module *module) {
     found_sites found = {0};
     scan_count count = scan_module(module, false, note, &found);
     if (found.flushes) {
         found.count = 0;
         count = scan_module(module, true, note, &found);
     }
-    if (totals.sites + (int64_t)found.count > MAX_SITES) give_up("it has more than 65,536 flushes and fences");
+    if (!room_for(found.count)) give_up("it has more than 65,536 flushes and fences");
     keep_what_matters(&found);
     totals.undecoded += count.undecoded;
     totals.without_table += !count.table.has_table;
     if (found.count == 0) {
         free(found.items);
-        return;
+        return NULL;
     }
     totals.modules++;
     totals.sites += (int64_t)found.count;
     patch(&found); /* its items stay */
+    return found.items[0].at;
 }
 
 /* --- all modules --------------------------------------------------------------------------------------------------------- */
@@ -197,27 +218,27 @@ static bool left_alone(const struct dl_phdr_info *info, const loaded_module *mod
     return false;
 }
 
-static bool known(const ElfW(Phdr) * headers) {
-    for (int k = 0; k < looked_at_count; k++)
-        if (looked_at[k] == headers) return true;
-    if (looked_at_count == MAX_MODULES) give_up("it has more than 1,024 modules");
-    looked_at[looked_at_count++] = headers;
-    return false;
-}
-
-/* The linker has its lock while it calls this: modules are noted here, and patched later. */
+/* The linker has its lock while it calls these, and while it calls the program's, which may look up functions: so nobody waits
+ * for `patching` here, and who has `patching` asks the linker nothing. */
 typedef struct {
-    loaded_module items[MAX_MODULES];
+    const ElfW(Phdr) * headers;
+    loaded_module its;
+} noted_module;
+typedef struct {
+    noted_module items[MAX_MODULES];
     int count;
-} new_modules;
+    unsigned long long adds, subs; /* how many were loaded and unloaded by then */
+} noted_modules;
 
 static int note_module(struct dl_phdr_info *info, size_t size, void *context) {
-    new_modules *news = context;
-    loaded_module module;
+    noted_modules *noted = context;
+    noted_module *next = &noted->items[noted->count];
     (void)size;
-    if (known(info->dlpi_phdr)) return 0;
-    if (!loaded_module_from(info->dlpi_addr, info->dlpi_phdr, info->dlpi_phnum, &module)) return 0;
-    if (!left_alone(info, &module)) news->items[news->count++] = module;
+    noted->adds = info->dlpi_adds, noted->subs = info->dlpi_subs;
+    if (noted->count == MAX_MODULES) give_up(TOO_MANY_MODULES);
+    if (!loaded_module_from(info->dlpi_addr, info->dlpi_phdr, info->dlpi_phnum, &next->its)) return 0;
+    if (left_alone(info, &next->its)) return 0;
+    next->headers = info->dlpi_phdr, noted->count++;
     return 0;
 }
 
@@ -234,26 +255,51 @@ static int64_t now_us(void) {
     return now.tv_sec * INT64_C(1000000) + now.tv_nsec / 1000;
 }
 
+static bool holds_trap(int memory, const uint8_t *at) {
+    uint8_t byte = 0;
+    return at && syscall(SYS_pread64, memory, &byte, 1, at) == 1 && byte == TRAP;
+}
+
+/* After libraries were unloaded: what is loaded where one was is not what was patched, also when it is the same library. */
+static void forget_unloaded(void) {
+    const int memory = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/mem", O_RDONLY | O_CLOEXEC);
+    for (int k = looked_at_count - 1; k >= 0; k--)
+        if (!holds_trap(memory, looked_at[k].trap)) looked_at[k] = looked_at[--looked_at_count];
+    syscall(SYS_close, memory);
+}
+
+static void look_at(const noted_module *module) {
+    for (int k = 0; k < looked_at_count; k++)
+        if (looked_at[k].headers == module->headers) return;
+    if (looked_at_count == MAX_MODULES) give_up(TOO_MANY_MODULES);
+    looked_at[looked_at_count++] = (looked_at_module){module->headers, patch_module(&module->its)};
+}
+
+static void patch_new_ones(void) {
+    const int64_t from = now_us();
+    noted_modules *noted = malloc(sizeof *noted);
+    if (!noted) give_up("no memory");
+    noted->count = 0;
+    dl_iterate_phdr(note_module, noted);
+    hold();
+    if (noted->adds > modules_seen) { /* or another thread has noted them later than this one, and is done */
+        if (noted->subs != unloads_seen) forget_unloaded();
+        unloads_seen = noted->subs;
+        for (int k = 0; k < noted->count; k++) look_at(&noted->items[k]);
+        modules_seen = noted->adds;
+    }
+    totals.microseconds += now_us() - from;
+    let_go();
+    free(noted);
+}
+
 void patch_loaded(void) {
     unsigned long long adds = 0;
-    static _Thread_local bool inside; /* what it calls looks up functions itself */
     const int saved = errno;
     if (inside) return;
     inside = true;
-    while (atomic_flag_test_and_set_explicit(&patching, memory_order_acquire)) syscall(SYS_sched_yield);
     dl_iterate_phdr(count_modules, &adds);
-    if (adds != modules_seen) {
-        const int64_t from = now_us();
-        new_modules *news = malloc(sizeof *news);
-        if (!news) give_up("no memory");
-        news->count = 0;
-        dl_iterate_phdr(note_module, news);
-        modules_seen = adds;
-        for (int k = 0; k < news->count; k++) patch_module(&news->items[k]);
-        free(news);
-        totals.microseconds += now_us() - from;
-    }
-    atomic_flag_clear_explicit(&patching, memory_order_release);
+    if (adds != modules_seen) patch_new_ones();
     inside = false;
     errno = saved;
 }
