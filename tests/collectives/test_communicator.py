@@ -581,6 +581,7 @@ def test_an_input_error_of_one_rank_is_what_the_caller_sees() -> None:
 # --- what an acceptance review found -------------------------------------------------------------------------------
 
 
+@pytest.mark.deep(rows=lambda config: config in ("laptop", "twelve-hosts", "six-cards"))
 @pytest.mark.parametrize("config", ["laptop", "one-host-four-ranks", "titan2-6xcz120", "twelve-hosts", "six-cards"])
 def test_every_shipped_config_has_room_for_a_split(config: str) -> None:
     def main(context: RankContext) -> int:

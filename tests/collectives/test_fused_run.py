@@ -331,6 +331,7 @@ def test_with_a_pace_the_command_says_what_communication_should_take(tmp_path: P
     assert (told["metrics"]["overlap_efficiency"] is None) == bool(told["no_overlap_because"])
 
 
+@pytest.mark.deep
 def test_one_style_alone_has_a_time_and_no_metrics() -> None:
     done = cxlemu("gemm_all_reduce", *SMALL, "--style", "medium")
     assert done.exit_code == 0, done.output

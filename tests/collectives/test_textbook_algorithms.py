@@ -116,7 +116,7 @@ def test_executions_on_caches_that_nothing_keeps_coherent_give_numpys_bytes(name
         assert shown.kind is CounterexampleKind.NOTHING, shown.detail
 
 
-@pytest.mark.deep(rows=lambda name: name not in ("ring_all_gather", "binomial_reduce", "pairwise_all_to_all"))
+@pytest.mark.deep(rows=lambda name: name != "binomial_reduce")
 @EACH
 def test_threads_run_it(name: str) -> None:
     """Real ones, on an emulated pool with an adversary; the oracle's inputs are exact in any order."""

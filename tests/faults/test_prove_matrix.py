@@ -126,6 +126,7 @@ def test_a_narrowed_root_is_the_only_one(tmp_path: Path) -> None:
 # --- mistakes -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep(rows=lambda name: name in ("splits_f64", "up_to_five", "until_it_wraps"))
 @pytest.mark.parametrize(
     ("name", "ranks", "case", "common", "sentence"),
     [

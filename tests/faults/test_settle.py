@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cxlemu import userfile
@@ -22,6 +22,7 @@ from faults.explore.result import Budget, Exploration, FindingKind
 from faults.machine.program import Do, MachineProgram, Step, Word
 from faults.machine.steps import Machine, replay
 from faults.verdict import Verdict
+from tests.helpers.tiers import examples
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "protocols"
 CLASSIC = ("bakery", "peterson", "fast_mutex", "spsc_ring", "once", "granted_lock")
@@ -153,7 +154,7 @@ def programs(draw: st.DrawFn) -> MachineProgram:
     return MachineProgram(threads, tuple(Word(f"w{k}", line) for k, line in enumerate(words)), lines)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(programs())
 def test_random_automata_are_judged_as_unreduced(program: MachineProgram) -> None:
     assume(compare(program) is not None)

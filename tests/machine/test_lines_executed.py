@@ -70,8 +70,11 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled(tmp_path_factory.mktemp("lines"), LINES_C.read_text())
 
 
-def test_what_is_executed_is_what_the_memory_model_asks_for(program: Path) -> None:
-    for arguments, expected in CASES:
+@pytest.mark.parametrize("some", [CASES[::4], pytest.param(CASES, marks=pytest.mark.deep)], ids=["some", "all"])
+def test_what_is_executed_is_what_the_memory_model_asks_for(
+    program: Path, some: list[tuple[tuple[object, ...], list[Executed]]]
+) -> None:
+    for arguments, expected in some:
         assert executed(program, *arguments) == expected, arguments
 
 

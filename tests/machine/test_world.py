@@ -538,6 +538,7 @@ def test_a_failing_rank_from_the_environment_fails_them_all_and_the_pool_goes() 
     assert not [name for name in segments.pool_names() if name.startswith(str(find_place(job).pool_name))]
 
 
+@pytest.mark.deep  # the fast tier has tests/machine/test_launchers.py
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed")
 def test_real_mpirun() -> None:
     done = subprocess.run(

@@ -350,7 +350,10 @@ TINY = ("--peers", "none", "--alternations", "1", "-b", "8", "-e", "8")
 
 
 @pytest.mark.parametrize("names", [("broadcast",), pytest.param(("all_reduce", "broadcast"), marks=pytest.mark.deep)])
-def test_a_tiny_run_without_peers_has_all_rows_in_json(tmp_path: Path, names: tuple[str, ...]) -> None:
+def test_a_tiny_run_without_peers_has_all_rows_in_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(compare, "BANDWIDTH_BYTES", 1 << 20)
     done = bench(*names, *TINY, "--json", str(tmp_path / "b.json"))
     assert done.exit_code == 0, done.output
     assert f"{2 * len(names)} rows, 0 wrong" in done.output
