@@ -44,6 +44,17 @@ def format_bytes(nbytes: int) -> str:
     return f"{round(nbytes / 1024**power, 1):g} {_SUFFIXES[power - 1]}iB"
 
 
+def counted(number: int, one: str, several: str = "") -> str:
+    """Write how many there are: ``1 result``, ``2 results``; 1,234 of them have a comma.
+
+    Args:
+        number: How many.
+        one: The word for one of them.
+        several: The word for another number of them; by default ``one`` and an s.
+    """
+    return f"{number:,} {one if number == 1 else several or one + 's'}"
+
+
 def format_numbers(numbers: Iterable[int]) -> str:
     """Write ascending numbers for people to read: ``2-5, 7, 8``."""
     runs: list[list[int]] = []

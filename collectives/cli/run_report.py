@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.cli.run_pace import lateness, paced
+from collectives.cli.texts import said_of
 from collectives.sweep.measure import Finished, Opened
 from collectives.sweep.sweep import Case, MeasuredRank, Paced, Sweep, SweepRow, row
+from cxlemu.cli.columns import Column, Columns
+from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import write_json
+from cxlemu.cli.progress import bar
 from cxlemu.engines.pace import TimeScale
 from cxlemu.machine import thresholds
 from cxlemu.memory import MemorySpec
 from cxlemu.plan import Layout
 from cxlemu.topology import Topology
-from cxlemu.units import format_bytes
+from cxlemu.units import counted, format_bytes
 from cxlemu.version import __version__
 
-COLUMNS = "{:>10} {:>9} {:>4} {:>5} {:>4} {:>8} {:>7} {:>7} {:>6}  {}"
-HEADS = (
-    ("#     size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "variant"),
-    ("#      (B)", "(elem)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", ""),
+COLUMNS = (
+    Column("size", "(B)", 10),
+    Column("count", "(elem)", 9, order=2),
+    *(Column(name, "", width, order=1) for name, width in (("type", 4), ("redop", 5), ("root", 4))),
+    Column("time", "(us)", 8),
+    *(Column(name, "(GB/s)", 7) for name in ("algbw", "busbw")),
+    Column("#wrong", "", 6),
 )
-PACED_COLUMNS = "{:>8} {:>7}  "  # before the variant
-PACED_HEADS = (("model", "time /"), ("(us)", "model"))
+PACED_COLUMNS = Column("model", "(us)", 9), Column("time /", "model", 7)
+VARIANT_WIDTH = 17
 
 
 @dataclass(frozen=True)
@@ -79,18 +82,11 @@ class RunReport:
         self._rows: list[SweepRow] = []
         self._layout: Layout | None = None  # of the ring, from the first message on
         self._began = time.monotonic()
-        # mpirun gives its ranks a terminal as stdout, wherever that goes in the end, but not as stderr.
-        terminal = None if sys.stderr.isatty() else False
-        self._out = Console(highlight=False, soft_wrap=True, quiet=silent, force_terminal=terminal)
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(None),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=self._out,  # one console for both keeps the bar below the rows
-            transient=True,
-            disable=silent or not self._out.is_terminal,
-        )
+        self._of = ""  # what the columns do not say of the rows
+        self._out = console(launched=True, quiet=silent)
+        self._progress = bar(self._out, silent=silent)
+        columns = COLUMNS + (PACED_COLUMNS if setup.pace is not None else ())
+        self._columns = Columns(columns, "variant", VARIANT_WIDTH, self._out.width)
         self._task = self._progress.add_task("starting", total=len(self._cases))
 
     @property
@@ -101,13 +97,13 @@ class RunReport:
     def __enter__(self) -> Self:
         self._progress.start()
         for key, value in self._header():
-            self._print(f"# {key:<8} {value}")
+            self._tell(key, value)
         return self
 
     def __call__(self, message: object) -> None:
         if isinstance(message, Opened):
             self._layout = message.layout
-            self._print(f"# {'ring':<8} {_ring(message.layout)}")
+            self._tell("ring", _ring(message.layout))
             if self._verbose:
                 self._print_placement(message.layout)
         elif isinstance(message, Finished):
@@ -141,14 +137,14 @@ class RunReport:
         self._progress.stop()
         seconds = time.monotonic() - self._began
         missing = len(self._cases) - len(self._rows)
-        counts = [f"{len(self._rows)} result{'s' * (len(self._rows) != 1)}"]
+        counts = [counted(len(self._rows), "result")]
         counts += [f"{missing} more not finished"] if missing else []
         counts += [f"{self.wrong} wrong" if self._sweep.check else "not checked", f"{seconds:.1f} s"]
         bad = self.wrong or missing
         try:
             self._print("#")
             if self._setup.pace is not None and (advice := lateness(self._setup.pace, self._rows)):
-                self._print(f"# {'pace':<8} {advice}", "yellow")
+                self._tell("pace", advice, "yellow")
             self._print(f"# {', '.join(counts)}", "bold red" if bad else "green" if self._sweep.check else "yellow")
         finally:  # also where stdout is what failed
             if self._json_file is not None:
@@ -184,7 +180,7 @@ class RunReport:
     def _placement(self) -> str:
         setup = self._setup
         if self._hosts is None:
-            return f"{setup.ranks} rank{'s' * (setup.ranks != 1)}"
+            return counted(setup.ranks, "rank")
         return setup.topology.describe_placement(setup.ranks)
 
     def _numa_node(self) -> str:
@@ -193,27 +189,32 @@ class RunReport:
 
     def _print_placement(self, layout: Layout) -> None:
         extent, data = layout.extent_bytes, layout.data_offset
-        self._print(
-            f"# {'layout':<8} {format_bytes(extent)} of every card, data from {format_bytes(data)} on, "
-            f"granule {format_bytes(layout.interleave_bytes)}"
+        granule = format_bytes(layout.interleave_bytes)
+        self._tell(
+            "layout", f"{format_bytes(extent)} of every card, data from {format_bytes(data)} on, granule {granule}"
         )
         hosts = self._hosts or []
         for host in sorted(set(hosts)):
             ranks = ", ".join(str(rank) for rank, its_host in enumerate(hosts) if its_host == host)
-            self._print(f"# {f'host {host}':<8} rank {ranks}")
+            self._tell(f"host {host}", f"rank {ranks}")
 
     def _add(self, row: SweepRow) -> None:
-        if not self._rows or self._rows[-1].collective != row.collective:
+        of = "" if "type" in self._columns else said_of(row.dtype, row.redop, row.root)
+        other = not self._rows or self._rows[-1].collective != row.collective
+        if other:
             self._print("#")
             self._print(f"# {row.collective}", "bold")
-            for head, more in zip(HEADS, PACED_HEADS, strict=True):
-                self._print(_columns(head, more if self._setup.pace is not None else ()))
+        if of and (other or of != self._of):
+            self._print(f"# {of}")
+        for head in self._columns.heads if other else ():
+            self._print(head)
+        self._of = of
         self._rows.append(row)
-        self._print(_line(row), "bold red" if row.wrong else "")
+        self._print(self._columns.line(_cells(row)), "bold red" if row.wrong else "")
         if row.first_wrong:
-            self._print(f"#   first wrong: {row.first_wrong}", "red")
+            print_wrapped(self._out, f"#   first wrong: {row.first_wrong}", "red", indent="#     ")
         if self._verbose and row.reason:
-            self._print(f"#   {row.variant}: {row.reason}", "dim")
+            print_wrapped(self._out, f"#   {row.variant}: {row.reason}", "dim", indent="#     ")
         self._progress.update(self._task, description=row.collective, completed=len(self._rows))
         if len(self._rows) == len(self._cases):
             self._conclude(None)
@@ -239,6 +240,9 @@ class RunReport:
             document["error"] = _told(error)
         return document
 
+    def _tell(self, key: str, value: str, style: str = "") -> None:
+        print_wrapped(self._out, f"# {key:<8} {value}", style, indent="#          ")
+
     def _print(self, line: str, style: str = "") -> None:
         self._out.print(Text(line, style))
 
@@ -260,26 +264,23 @@ def _pace(scale: TimeScale) -> str:
     return f"times are the model's: {scale.value:g} ns here are one ({scale.reason})"
 
 
-def _columns(values: Sequence[object], paced: Sequence[object]) -> str:
-    line = COLUMNS.format(*values[:-1], (PACED_COLUMNS.format(*paced) if paced else "") + str(values[-1]))
-    return line.rstrip()
-
-
-def _line(row: SweepRow) -> str:
-    paced = () if row.model_us is None else (f"{row.model_us:.1f}", f"{row.time_us / row.model_us:.2f}")
-    values = (
-        row.size_bytes,
-        row.count,
-        row.dtype,
-        row.redop,
-        row.root,
-        f"{row.time_us:.1f}",
-        _speed(row.algbw_gbytes_per_s),
-        _speed(row.busbw_gbytes_per_s),
-        "N/A" if row.wrong is None else row.wrong,
-        row.variant,
-    )
-    return _columns(values, paced)
+def _cells(row: SweepRow) -> dict[str, object]:
+    paced = {}
+    if row.model_us is not None:
+        paced = {"model": f"{row.model_us:.1f}", "time /": f"{row.time_us / row.model_us:.2f}"}
+    return {
+        "size": row.size_bytes,
+        "count": row.count,
+        "type": row.dtype,
+        "redop": row.redop,
+        "root": row.root,
+        "time": f"{row.time_us:.1f}",
+        "algbw": _speed(row.algbw_gbytes_per_s),
+        "busbw": _speed(row.busbw_gbytes_per_s),
+        "#wrong": "N/A" if row.wrong is None else row.wrong,
+        "variant": row.variant,
+        **paced,
+    }
 
 
 def _speed(gbytes_per_s: float) -> str:

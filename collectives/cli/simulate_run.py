@@ -13,28 +13,26 @@ from rich.text import Text
 from collectives.algorithms import catalog
 from collectives.choices import SIMULATED_MAX_BYTES, SIMULATED_MIN_BYTES, SIMULATED_STEP_FACTOR
 from collectives.cli.simulate_failures import cost_of, document_of, failed_ways
+from collectives.cli.simulate_table import RowTable
 from collectives.cli.targets import NEVER, Target, check_options, target
 from collectives.contracts import COLLECTIVES
 from collectives.sweep.defaults import AUTO, DEFAULT_SEED, EVERY
 from collectives.sweep.sweep import Case, Sweep, size_steps
 from collectives.sweep.virtual.simulated import Simulated, simulate_case
+from cxlemu.cli.console import console, print_wrapped
+from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import check_output, write_json, write_output
+from cxlemu.cli.progress import bar
 from cxlemu.engines.trace import TraceEvent, events, perfetto
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import ranks_per_cluster
 from cxlemu.topology.failures import Failure
 from cxlemu.topology.provenance import KINDS
+from cxlemu.units import counted
 from cxlemu.version import __version__
 
 TRACED_INSTRUCTIONS_MAX = 300_000
 LINE_MAX_BYTES = 64 << 10  # larger blocks take thousands of doorbells: of "every" variant, this one is left out
-
-COLUMNS = "{:>11} {:>10} {:>4} {:>5} {:>4} {:>11} {:>7} {:>7} {:>4} {:>4} {:>4} {:>9} {:>9} {:>6}  {}"
-HEADS = (
-    *(("#      size", "count", "type", "redop", "root", "time", "algbw", "busbw", "card", "link", "copy", "exposed"),),
-    *(("#       (B)", "(elem)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "(%)", "(%)", "(%)", "wait(us)"),),
-)
-MORE_HEADS = (("queue(us)", "#wrong", "variant"), ("a copy", "", ""))
 
 
 def run(
@@ -98,54 +96,59 @@ def run(
     cases = sweep.cases(ranks)
     if variant == EVERY and asked.source is None:
         cases = [case for case in cases if case.call.nbytes <= LINE_MAX_BYTES or not _in_lines(case)]
-    out = Console(highlight=False, soft_wrap=True)
-    for line in _header(topology, ranks, iters, check, space):
-        out.print(Text(f"# {line}"))
-    for line in failed_ways(topology, ranks, failures):
-        out.print(Text(f"# {line}"))
+    out = console()
+    for line in (*_header(topology, ranks, iters, check, space), *failed_ways(topology, ranks, failures)):
+        print_wrapped(out, f"# {line}", indent="#          ")
     rows: list[Simulated] = []
     unfailed_us: list[float] = []
     others: list[Simulated] = []
     traced: list[TraceEvent] = []
+    interruption, table = Interruption(), RowTable(out, verbose=verbose, check=check)
     room, start_ns = TRACED_INSTRUCTIONS_MAX, 0
-    for case in cases:
-        if failures:
-            usual, _ = simulate_case(topology, case, algorithm=asked.source, space=space, split=split, calls=iters)
-            unfailed_us.append(usual.time_us)
-        row, run = simulate_case(
-            topology,
-            case,
-            algorithm=asked.source,
-            space=space,
-            split=split,
-            failures=failures,
-            calls=iters,
-            check=check,
-            seed=DEFAULT_SEED,
-            log_max=room if trace_file is not None else 0,
-        )
-        _print_row(out, row, first=not rows or rows[-1].collective != row.collective, verbose=verbose)
-        if failures:
-            out.print(Text(f"#   {cost_of(failures, row.time_us, unfailed_us[-1], iters)}"))
-        if other is not None:
-            elsewhere = replace(case, call=replace(case.call, algorithm=AUTO))
-            others.append(simulate_case(other, elsewhere, calls=iters)[0])
-            out.print(Text(f"#   {_beside(other, others[-1], row, verbose)}"))
-        rows.append(row)
-        if trace_file is not None:
-            room = max(room - run.instructions, 1)
-            traced += events(run, start_ns=start_ns)
-            start_ns += run.time_ns
+    with interruption, bar(out) as progress:
+        for case in progress.track(cases, description="simulating"):
+            usual_us = 0.0
+            if failures:
+                usual, _ = simulate_case(topology, case, algorithm=asked.source, space=space, split=split, calls=iters)
+                usual_us = usual.time_us
+            row, run = simulate_case(
+                topology,
+                case,
+                algorithm=asked.source,
+                space=space,
+                split=split,
+                failures=failures,
+                calls=iters,
+                check=check,
+                seed=DEFAULT_SEED,
+                log_max=room if trace_file is not None else 0,
+            )
+            elsewhere = None
+            if other is not None:
+                elsewhere = simulate_case(other, replace(case, call=replace(case.call, algorithm=AUTO)), calls=iters)[0]
+            rows.append(row)
+            table.add(row)
+            if failures:
+                unfailed_us.append(usual_us)
+                print_wrapped(out, f"#   {cost_of(failures, row.time_us, usual_us, iters)}", indent="#     ")
+            if other is not None and elsewhere is not None:
+                others.append(elsewhere)
+                print_wrapped(out, f"#   {_beside(other, elsewhere, row, verbose)}", indent="#     ")
+            if trace_file is not None:
+                room = max(room - run.instructions, 1)
+                traced += events(run, start_ns=start_ns)
+                start_ns += run.time_ns
     wrong = sum(row.wrong or 0 for row in rows)
     _print_sum(out, len(rows), wrong if check else None)
     if json_file is not None:
-        document = _document(topology, ranks, iters, rows) | document_of(topology, ranks, failures, unfailed_us)
+        document = _document(topology, ranks, iters, rows) | {"interrupted": interruption.happened}
+        document |= document_of(topology, ranks, failures, unfailed_us)
         if other is not None:
             document["against"] = {"config": other.document(), "rows": [asdict(its) for its in others]}
         write_json(json_file, document)
     if trace_file is not None:
         write_output("--trace", trace_file, perfetto(traced))
-    ctx.exit(1 if wrong else 0)
+    interruption.exit(ctx, 1 if wrong else 0, f"{counted(len(cases) - len(rows), 'case')} not finished")
 
 
 def _in_lines(case: Case) -> bool:
@@ -175,43 +178,6 @@ def _header(topology: Topology, ranks: int, calls: int, checked: bool, space: st
     ]
 
 
-def _print_row(out: Console, row: Simulated, *, first: bool, verbose: bool) -> None:
-    if first:
-        out.print(Text("#"))
-        out.print(Text(f"# {row.collective}", "bold"))
-        for head, more in zip(HEADS, MORE_HEADS, strict=True):
-            out.print(Text(COLUMNS.format(*head, *more).rstrip()))
-    line = COLUMNS.format(
-        row.size_bytes,
-        row.count,
-        row.dtype,
-        row.redop,
-        row.root,
-        f"{row.time_us:.1f}",
-        _speed(row.algbw_gbytes_per_s),
-        _speed(row.busbw_gbytes_per_s),
-        f"{100 * row.busiest_card_utilization:.0f}",
-        f"{100 * row.busiest_link_utilization:.0f}",
-        f"{100 * row.busiest_engine_utilization:.0f}",
-        f"{row.exposed_wait_us:.1f}",
-        f"{row.queue_us:.1f}",
-        "N/A" if row.wrong is None else row.wrong,
-        row.variant,
-    )
-    out.print(Text(line.rstrip(), "bold red" if row.wrong else ""))
-    if row.first_wrong:
-        out.print(Text(f"#   first wrong: {row.first_wrong}", "red"))
-    if verbose:
-        if row.reason:
-            out.print(Text(f"#   {row.variant}: {row.reason}", "dim"))
-        names = ", ".join(name for name in (row.busiest_card, row.busiest_link, row.busiest_engine) if name)
-        busy = f" ({100 * row.busiest_engine_by_bytes:.0f} % by its bytes)" if row.busiest_engine else ""
-        out.print(Text(f"#   busiest: {names or 'nothing'}{busy}; {row.instructions} instructions", "dim"))
-        if row.bound_us is not None:
-            ratio = row.time_us / row.bound_us
-            out.print(Text(f"#   lower bound: {row.bound_us:.1f} us by {row.bound_by}; {ratio:.2f} times that", "dim"))
-
-
 def _beside(topology: Topology, its: Simulated, row: Simulated, verbose: bool) -> str:
     """Describe the same call on another fabric, with its own choice of a variant."""
     ratio = f"{its.time_us / row.time_us:.2f} times as long" if row.time_us else "no time here"
@@ -219,14 +185,10 @@ def _beside(topology: Topology, its: Simulated, row: Simulated, verbose: bool) -
     return f"{topology.name}: {its.time_us:.1f} us, {ratio}, {its.variant}{why}"
 
 
-def _speed(gbytes_per_s: float) -> str:
-    return f"{gbytes_per_s:.2f}" if gbytes_per_s >= 1 else f"{gbytes_per_s:.4f}"
-
-
 def _print_sum(out: Console, rows: int, wrong: int | None) -> None:
     out.print(Text("#"))
     checked = "not checked" if wrong is None else f"{wrong} wrong"
-    out.print(Text(f"# {rows} result{'s' * (rows != 1)}, {checked}", "bold red" if wrong else "green"))
+    out.print(Text(f"# {counted(rows, 'result')}, {checked}", "bold red" if wrong else "green"))
 
 
 def _document(topology: Topology, ranks: int, calls: int, rows: list[Simulated]) -> dict[str, Any]:

@@ -1,14 +1,49 @@
-"""The console that tables are printed to."""
+"""The console that commands print to, and how lines fit a terminal.
+
+Tables are laid out for its width, and fit 80 columns. Sentences wrap between words on a terminal, and are one line in a
+pipe.
+"""
 
 from __future__ import annotations
 
 import sys
+import textwrap
 
 from rich.console import Console
+from rich.text import Text
 
 PIPE_CHARS = 1 << 16  # a pipe is as wide as what it is given
 
 
-def console() -> Console:
-    """Return a console for tables: on a terminal long lines wrap softly, in a pipe they have room."""
-    return Console(highlight=False, soft_wrap=True) if sys.stdout.isatty() else Console(width=PIPE_CHARS)
+def console(*, launched: bool = False, quiet: bool = False) -> Console:
+    """Return a console whose lines are as long as what is printed; its width is what sentences and tables may take.
+
+    Args:
+        launched: Whether a launcher may have started the command: mpirun gives its ranks a terminal as standard output,
+            wherever that goes in the end, but not as standard error.
+        quiet: Whether it prints nothing.
+    """
+    shown = sys.stdout.isatty() and (sys.stderr.isatty() or not launched)
+    return Console(
+        highlight=False,
+        soft_wrap=True,
+        quiet=quiet,
+        width=None if shown else PIPE_CHARS,
+        force_terminal=None if shown or not launched else False,
+    )
+
+
+def print_wrapped(out: Console, text: str, style: str = "", *, indent: str = "  ") -> None:
+    """Print a sentence, on as many lines as it takes; no word is cut.
+
+    Args:
+        out: Where to; its width is the most that a line takes.
+        text: The sentence; spaces before its first word indent all of it.
+        style: A style of rich's.
+        indent: What lines after the first begin with, after the spaces of the first.
+    """
+    before = text[: len(text) - len(text.lstrip(" "))]
+    lines = textwrap.wrap(
+        text, out.width, subsequent_indent=before + indent, break_long_words=False, break_on_hyphens=False
+    )
+    out.print(Text("\n".join(lines), style), soft_wrap=True)

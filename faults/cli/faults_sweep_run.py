@@ -17,11 +17,11 @@ from rich.table import Table
 
 from collectives.cli.targets import check_options, target
 from collectives.contracts import COLLECTIVES
-from cxlemu.cli import INTERRUPTED
+from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import write_json
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Plan
-from cxlemu.units import format_bytes
+from cxlemu.units import counted, format_bytes
 from faults.campaign.executors import Workers
 from faults.choices import SWEPT_RANKS_MAX
 from faults.inject.judge import ScenarioVerdict
@@ -92,7 +92,7 @@ def run(
     chosen = scenarios if sample is None else some(scenarios, sample, seed)
     jobs = jobs or (len(os.sched_getaffinity(0)) if launch == "turns" else 1)
     results: list[ScenarioResult] = []
-    interrupted = False
+    interruption = Interruption()
     began = time.monotonic()
     with _progress() as progress:
         bar = progress.add_task("faults", total=len(chosen))
@@ -101,11 +101,8 @@ def run(
             results.append(result)
             progress.advance(bar)
 
-        try:
-            with nullcontext() if jobs == 1 else Workers(jobs) as executor:
-                sweep(chosen, executor=executor, tell=tell)
-        except KeyboardInterrupt:
-            interrupted = True  # what ended before it stands
+        with interruption, nullcontext() if jobs == 1 else Workers(jobs) as executor:
+            sweep(chosen, executor=executor, tell=tell)
     seconds = time.monotonic() - began
     rows = summed_up(results)
     findings = [result for result in results if not result.verdict.ok]
@@ -121,10 +118,8 @@ def run(
         + ", ".join(f"{verdict.value} {sum(row.verdicts[verdict] for row in rows)}" for verdict in ScenarioVerdict),
         highlight=False,
     )
-    write_json(json_file, _document(rows, findings, seconds, template) | {"interrupted": interrupted})
-    if interrupted:
-        click.echo(f"cxlemu: interrupted; {len(chosen) - len(results)} runs did not end", err=True)
-    ctx.exit(1 if findings else INTERRUPTED if interrupted else 0)
+    write_json(json_file, _document(rows, findings, seconds, template) | {"interrupted": interruption.happened})
+    interruption.exit(ctx, 1 if findings else 0, f"{counted(len(chosen) - len(results), 'run')} did not end")
 
 
 def _bounded(plan: Plan, source: str | None) -> tuple[int, int]:

@@ -14,7 +14,9 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import write_json
+from cxlemu.units import counted
 from cxlemu.version import __version__
 from faults.lockstep.schedule import to_json
 from faults.mutate.cases import MutationCase
@@ -25,6 +27,8 @@ from faults.replay.calls import token_of
 from faults.replay.token import Token
 
 COLUMNS = ("mutants", "killed", "confirmed", "equivalent", "survived")
+HEADS = (("", "", "con-", "equi-", "sur-", ""), ("mutants", "killed", "firmed", "valent", "vived", "seconds"))
+NAME_WIDTH = 32  # with six columns of 8, a line has 80; a longer name has a line of its own
 SHOWN_MAX = 20  # survivors and needless instructions that are printed; JSON has all
 
 
@@ -34,9 +38,11 @@ class MutateReport:
     Args:
         cases: The plans, in the order of the JSON file.
         json_file: Where to write the JSON file; None: nowhere.
+        interruption: Whether Ctrl-C came.
     """
 
-    def __init__(self, cases: Sequence[MutationCase], json_file: Path | None) -> None:
+    def __init__(self, cases: Sequence[MutationCase], json_file: Path | None, interruption: Interruption) -> None:
+        self._interruption = interruption
         self._cases = cases
         self._json_file = json_file
         self._rows: dict[MutationCase, MutationRow] = {}
@@ -59,9 +65,15 @@ class MutateReport:
         """
         return any(row.survivors or (row.needless and not row.case.algorithm) for row in self._rows.values())
 
+    @property
+    def left(self) -> int:
+        """How many plans are not finished."""
+        return len(self._cases) - sum(row.judged == row.mutants for row in self._rows.values())
+
     def __enter__(self) -> Self:
         self._progress.start()
-        self._print(f"{'':<44}" + "".join(f"{name:>12}" for name in (*COLUMNS, "seconds")))
+        for heads in HEADS:
+            self._print(f"{'':<{NAME_WIDTH}}" + "".join(f"{head:>8}" for head in heads).rstrip())
         return self
 
     def update(self, row: MutationRow) -> None:
@@ -89,7 +101,8 @@ class MutateReport:
             self._list("needless", [(row, judgement) for row in rows for judgement in row.needless])
         document = {
             "cxlemu": __version__,
-            "complete": kind is None,
+            "complete": kind is None and not self._interruption.happened,
+            "interrupted": self._interruption.happened,
             "seconds": seconds,
             "summary": {**totals, "needless": sum(len(row.needless) for row in rows)},
             "operators": {name: _counts(fates) for name, fates in operators.items()},
@@ -103,8 +116,8 @@ class MutateReport:
         self._print("")
         for name, fates in operators.items():
             if fates:
-                told = f"  {fates.total()} of {pairs:,} pairs" if name == FAR else ""
-                self._print(_line(f"  {name}", list(_counts(fates).values())) + told)
+                told = f", {fates.total()} of {counted(pairs, 'pair')}" if name == FAR else ""
+                self._print(_line(f"  {name}{told}", list(_counts(fates).values())))
 
     def _list(self, what: str, found: Sequence[tuple[MutationRow, MutantJudgement]]) -> None:
         for row, judgement in found[:SHOWN_MAX]:
@@ -119,8 +132,9 @@ class MutateReport:
 
 
 def _line(name: str, counts: Sequence[int], seconds: float | None = None) -> str:
-    told = "" if seconds is None else f"{seconds:>12.1f}"
-    return f"{name:<44}" + "".join(f"{count:>12}" for count in counts) + told
+    told = "" if seconds is None else f"{seconds:>8.1f}"
+    before = f"{name:<{NAME_WIDTH}}" if len(name) <= NAME_WIDTH else f"{name}\n{'':<{NAME_WIDTH}}"
+    return before + "".join(f"{count:>8}" for count in counts) + told
 
 
 def _counts(fates: Counter[Fate]) -> dict[str, int]:

@@ -13,7 +13,9 @@ from collectives.algorithms.catalog import recipe
 from collectives.cli.targets import NEVER, Target, check_options, target
 from collectives.contracts import COLLECTIVES, contract_of
 from collectives.sweep.defaults import EVERY
+from cxlemu.cli.interruption import Interruption
 from cxlemu.errors import ArgumentError, RunError
+from cxlemu.units import counted
 from cxlemu.world.signals import stops_exit
 from faults.campaign.executors import Workers
 from faults.choices import MUTATED_RANKS_MAX
@@ -43,7 +45,8 @@ def run(
 ) -> None:
     """Try mutants, and print and write the result, as the command's flags say.
 
-    The command exits with 1 if a mutant survived or an instruction is needless, else 0.
+    With Ctrl-C it does so for what is finished. The command exits with 1 if a mutant survived or an instruction is
+    needless, else with 130 after Ctrl-C, else with 0.
 
     Args:
         ctx: The command's context. Every other argument is the command's parameter of the same name.
@@ -72,9 +75,10 @@ def run(
         judgement = Trial(chosen[0]).judge(Mutant.parse(mutant))
         print_one(chosen[0], judgement)
         ctx.exit(1 if judgement.fate.survived else 0)
-    with MutateReport(chosen, json_file) as report:
+    interruption = Interruption()
+    with MutateReport(chosen, json_file, interruption) as report, interruption:
         _swept(chosen, jobs or len(os.sched_getaffinity(0)), report)
-    ctx.exit(1 if report.bad else 0)
+    interruption.exit(ctx, 1 if report.bad else 0, f"{counted(report.left, 'plan')} not finished")
 
 
 def _check_size(asked: Target) -> None:

@@ -7,6 +7,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,9 +17,9 @@ from rich.markup import escape
 from collectives.contracts import COLLECTIVES
 from collectives.sweep.defaults import REGION_BYTES
 from cxlemu.choices import DEFAULT_TOPOLOGY
-from cxlemu.cli.console import console
+from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import write_json
-from cxlemu.units import format_bytes, format_numbers
+from cxlemu.units import counted, format_bytes, format_numbers
 from cxlemu.version import __version__
 from faults.cli.prove_report import again_with, bar_on, shown_of, violation_as_dict
 from faults.lockstep.counterexample import Counterexample
@@ -58,6 +59,12 @@ class MatrixReport:
         self._bar = bar_on(self._out)
         self._questions: list[Question] = []
         self.spent = ""  # why not everything was proved
+        self.interrupted = False  # by Ctrl-C
+
+    @property
+    def left(self) -> str:
+        """What did not end, in words."""
+        return f"{counted(len(self._questions) - len(self._rows), 'call')} did not end"
 
     @property
     def verdict(self) -> str:
@@ -87,15 +94,17 @@ class MatrixReport:
         """
         self._questions = list(questions)
         task = self._bar.add_task("calls", total=len(questions))
-        for number, question in enumerate(questions):
-            call = question.call
-            self._bar.update(task, description=f"{call.ranks} ranks, {question.size.text}, {call.dtype}")
-            began = time.monotonic()
-            self._rows.append((judge(question), time.monotonic() - began))
-            self._bar.advance(task)
-            after = questions[number + 1] if number + 1 < len(questions) else None
-            if after is None or after.call.ranks != call.ranks:
-                self._tell_ranks(call.ranks)
+        for ranks, its in groupby(self._questions, key=lambda question: question.call.ranks):
+            try:
+                for question in its:
+                    told = f"{counted(ranks, 'rank')}, {question.size.text}, {question.call.dtype}"
+                    self._bar.update(task, description=told)
+                    began = time.monotonic()
+                    self._rows.append((judge(question), time.monotonic() - began))
+                    self._bar.advance(task)
+            finally:
+                if self._rows and self._rows[-1][0].question.call.ranks == ranks:
+                    self._tell_ranks(ranks)  # also when Ctrl-C or the budget ends it early
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -111,11 +120,12 @@ class MatrixReport:
         style = COLORS[self.verdict]
         spent = f"; {self.spent}" if self.spent else ""
         self._print(f"{len(self._rows)} of {len(self._questions)} calls: {told}; {seconds:.1f} s{spent}", style)
-        self._print(self._last_line(coverage), style)
+        print_wrapped(self._out, self._last_line(coverage), style)
         document = {
             "cxlemu": __version__,
             "complete": kind is None and not self.spent,
             "reason": self.spent,
+            "interrupted": self.interrupted,
             "verdict": self.verdict,
             "algorithm": self._algorithm,
             "integrity": self._integrity,
@@ -142,19 +152,19 @@ class MatrixReport:
             first = its[0]
             judged, _ = self._rows[first]
             rule = f" ({judged.rule})" if judged.rule else ""
-            self._print(f"{fate}{rule}: {_named(judged)}", style)
-            self._print(f"  {judged.why}", style)
+            print_wrapped(self._out, f"{fate}{rule}: {_named(judged)}", style)
+            print_wrapped(self._out, f"  {judged.why}", style)
             if judged.proof is not None and judged.proof.violation is not None:
                 shown = self._shown[first] = shown_of(judged.proof)
                 if shown is not None:
-                    self._print(f"  executed: {shown.kind.value}: {shown.detail}", style)
+                    print_wrapped(self._out, f"  executed: {shown.kind.value}: {shown.detail}", style)
                     if again := again_with(judged.proof, shown, self._algorithm):
                         self._print(f"  again: {again}", style)
             if judged.proof is not None:
                 self._print(f"  this call alone: {self._command(judged)}", style)
             if len(its) > 1:
                 common = self._common(its)
-                self._print(f"  and {len(its) - 1} more" + (f": {common}" if common else ""), style)
+                print_wrapped(self._out, f"  and {len(its) - 1} more" + (f": {common}" if common else ""), style)
         if len(kinds) > KINDS_TOLD:
             self._print(f"{fate}: {len(kinds) - KINDS_TOLD} more kinds, which --json lists")
 
@@ -162,7 +172,9 @@ class MatrixReport:
         words = [f"covered: {coverage.covered()}"]
         for its in self._kinds("refused")[:KINDS_TOLD]:
             common = self._common(its)
-            words.append(f"refused: {len(its)} calls{': ' + common if common else ''} ({self._rows[its[0]][0].why})")
+            words.append(
+                f"refused: {counted(len(its), 'call')}{': ' + common if common else ''} ({self._rows[its[0]][0].why})"
+            )
         roots = {root for judged, _ in self._rows for root in judged.refused_roots}
         if roots:
             why = next(judged.refusal for judged, _ in self._rows if judged.refused_roots)

@@ -14,10 +14,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from collectives.checking.oracle import check_exact
 from collectives.sweep.sweep import Case as CollectiveCase
-from cxlemu.cli.console import console
+from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import write_json
 from cxlemu.errors import ArgumentError, TokenError
-from cxlemu.units import format_bytes
+from cxlemu.units import counted, format_bytes
 from cxlemu.version import __version__
 from faults.lockstep.counterexample import Counterexample, witness
 from faults.lockstep.schedule import to_json
@@ -29,7 +29,7 @@ from faults.verdict import Verdict
 
 Case = CollectiveCase | ProductCase
 
-COLUMNS = "{:<19} {:<10} {:>5} {:>9}  {:<9} {:>12} {:>8}"
+COLUMNS = "{:<19} {:<16} {:>5} {:>9} {:<9} {:>9} {:>7}"
 STYLES = {Verdict.OK: "green", Verdict.VIOLATION: "bold red", Verdict.UNKNOWN: "bold yellow"}
 WITNESS_RANKS, WITNESS_BUDGET_S = 8, 5.0  # larger worlds are proved, not executed a step at a time
 
@@ -83,6 +83,12 @@ class ProveReport:
         self._task = self._bar.add_task("proofs", total=proofs)
         self._name = ""
         self.spent = ""  # why not everything was proved
+        self.interrupted = False  # by Ctrl-C
+
+    @property
+    def left(self) -> str:
+        """What did not end, in words."""
+        return f"{counted(self._proofs - len(self._rows), 'proof')} did not end"
 
     @property
     def verdict(self) -> Verdict:
@@ -92,7 +98,7 @@ class ProveReport:
 
     def __enter__(self) -> Self:
         self._bar.start()
-        self._print(COLUMNS.format("collective", "variant", "ranks", "bytes", "verdict", "instructions", "seconds"))
+        self._print(COLUMNS.format("collective", "variant", "ranks", "bytes", "verdict", "instr.", "seconds"))
         return self
 
     def begin(self, case: Case) -> None:
@@ -124,14 +130,16 @@ class ProveReport:
         self._bar.advance(self._task)
         call, style = case.call, STYLES[proof.verdict]
         columns = (call.collective, call.algorithm, call.ranks, format_bytes(case.size_bytes), proof.verdict.value)
-        alike = f"  and {proof.rounds_alike} rounds alike" if proof.rounds_alike else ""
-        alike += f"  clusters of {call.cluster}" if call.cluster > 1 else ""
-        alike += f"  {file}" if file else ""
-        self._print(COLUMNS.format(*columns, f"{proof.instructions:,}", f"{seconds:.2f}") + alike, style)
+        more = [f"and {counted(proof.rounds_alike, 'round')} alike"] if proof.rounds_alike else []
+        more += [f"clusters of {call.cluster}"] if call.cluster > 1 else []
+        alike = ", ".join(more + [file] * bool(file))
+        self._print(COLUMNS.format(*columns, f"{proof.instructions:,}", f"{seconds:.2f}"), style)
+        if alike:
+            self._print(f"  {alike}", style)
         if proof.reason:
-            self._print(f"  {proof.reason}", style)
+            print_wrapped(self._out, f"  {proof.reason}", style)
         if row.shown is not None:
-            self._print(f"  executed: {row.shown.kind.value}: {row.shown.detail}", style)
+            print_wrapped(self._out, f"  executed: {row.shown.kind.value}: {row.shown.detail}", style)
             if not file and (again := again_with(proof, row.shown)):
                 self._print(f"  again: {again}", style)
 
@@ -152,11 +160,13 @@ class ProveReport:
             STYLES[self.verdict],
         )
         coverage = self._coverage()
-        self._print(f"covered: {coverage.covered()}. not covered: {coverage.not_covered()}", STYLES[self.verdict])
+        line = f"covered: {coverage.covered()}. not covered: {coverage.not_covered()}"
+        print_wrapped(self._out, line, STYLES[self.verdict])
         document = {
             "cxlemu": __version__,
             "complete": kind is None and not self.spent,
             "reason": self.spent,
+            "interrupted": self.interrupted,
             "verdict": self.verdict.value,
             "integrity": self._integrity,
             "seconds": seconds,

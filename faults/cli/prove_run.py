@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import NoReturn, ParamSpec, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -20,6 +20,7 @@ from collectives.contracts import COLLECTIVES
 from collectives.layouts import world_layout
 from collectives.sweep.defaults import EVERY, REGION_BYTES
 from collectives.sweep.sweep import Case, Sweep, size_steps
+from cxlemu.cli.interruption import Interruption
 from cxlemu.errors import ArgumentError
 from cxlemu.plan.checksums import check_integrity
 from cxlemu.topology import Topology
@@ -74,7 +75,7 @@ def run(
     budget = _Budget(budget_s)
     check_integrity(integrity)
     if any(map(catalog.is_plan, collectives)):
-        ctx.exit(_prove_saved(ctx, collectives, budget, json_file))
+        _prove_saved(ctx, collectives, budget, json_file)
     if algorithm is not None and variant != EVERY:
         raise ArgumentError("--variant does not go with --algorithm: your own algorithm has none")
     sizes = None
@@ -98,7 +99,7 @@ def run(
         questions = chosen.questions()
         with MatrixReport(chosen, algorithm, config, integrity, json_file) as own_report, budget.told_by(own_report):
             own_report.prove(questions, budget.on(judge))
-        ctx.exit(own_report.exit_code)
+        budget.interruption.exit(ctx, own_report.exit_code, own_report.left)
     ranks = PROVED_RANKS if ranks is None else ranks
     sweep = Sweep((), sizes or (), datatype or ("f32",), op or ("sum",), in_place=bool(in_place), check=False)
     plain = not in_place and (integrity, datatype, op, roots, region_bytes) == (None,) * 5
@@ -138,7 +139,7 @@ def run(
         for product in products:
             report.begin(product)
             report.add(product, budget.on(product.prove)(progress=report.progress))
-    ctx.exit(report.verdict.exit_code)
+    budget.interruption.exit(ctx, report.verdict.exit_code, report.left)
 
 
 class _Budget:
@@ -146,6 +147,7 @@ class _Budget:
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds, self._began = seconds, time.monotonic()
+        self.interruption = Interruption()
 
     def on(self, function: Callable[P, T]) -> Callable[P, T]:
         """Wrap a function so that it raises BudgetSpentError when the seconds have passed; work after it returns is not
@@ -161,15 +163,18 @@ class _Budget:
 
     @contextmanager
     def told_by(self, report: ProveReport | MatrixReport) -> Iterator[None]:
-        """End the code inside when the seconds have passed, and let the report say so."""
+        """End the code inside when the seconds have passed or Ctrl-C comes, and let the report say so."""
         try:
-            yield
+            with self.interruption:
+                yield
         except BudgetSpentError:
             report.spent = f"the budget of {self._seconds:g} s is spent"
+        if self.interruption.happened:
+            report.interrupted, report.spent = True, "interrupted"
 
 
-def _prove_saved(ctx: click.Context, files: Sequence[str], budget: _Budget, json_file: Path | None) -> int:
-    """Prove plan files; return the exit code. Raises PlanFileError for a file that holds no plan."""
+def _prove_saved(ctx: click.Context, files: Sequence[str], budget: _Budget, json_file: Path | None) -> NoReturn:
+    """Prove plan files, and exit. Raises PlanFileError for a file that holds no plan."""
     for parameter in ctx.command.params:
         name = str(parameter.name)
         if (
@@ -195,7 +200,7 @@ def _prove_saved(ctx: click.Context, files: Sequence[str], budget: _Budget, json
             case = Case(plan.call, plan.call.in_place)
             report.begin(case)
             report.add(case, budget.on(prove)(plan, progress=report.progress), file=file)
-    return report.verdict.exit_code
+    budget.interruption.exit(ctx, report.verdict.exit_code, report.left)
 
 
 def _own(

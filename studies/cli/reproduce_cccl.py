@@ -13,7 +13,7 @@ from rich.table import Table
 from cxlemu.units import format_bytes
 from cxlemu.version import __version__
 from studies.cli.picture import COLOURS, legend, panels, powers_axis, sizes_axis
-from studies.cli.reproduce_report import ReproductionReport, shown, table_of, told_misses
+from studies.cli.reproduce_report import ReproductionReport, table_of, told_misses
 from studies.cli.reproduce_varied import print_varied
 from studies.published.cccl import (
     AVERAGES,
@@ -37,7 +37,9 @@ def run(json_file: Path | None, plot_dir: Path | None, verbose: bool) -> None:
     """
     report = ReproductionReport(json_file, plot_dir, PICTURES)
     work = Reproduction()
-    rows = list(shown(work.each_row(), "comparing figures"))
+    rows = list(report.finished(work.each_row(), "comparing figures"))
+    if report.interrupted:
+        report.end("cccl", rows)
     report.header(_header(work))
     report.table(table_of(rows))
     report.lines([""])
@@ -48,7 +50,7 @@ def run(json_file: Path | None, plot_dir: Path | None, verbose: bool) -> None:
         report.lines(
             ["", f"Sizes are {', '.join(map(format_bytes, FEW))} below, so that rows differ from the table's."]
         )
-        varied = print_varied(report, rows, shown(otherwise(work), "varying assumed figures"))
+        varied = print_varied(report, rows, otherwise(work))
     report.keep({**_document(work, rows), "otherwise": varied}, work)
 
 

@@ -8,17 +8,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from cxlemu.version import __version__
 from studies.cli.picture import BLUE, COLOURS, VERMILION, legend, panels, powers_axis
-from studies.cli.reproduce_report import ReproductionReport, shown, table_of, told_misses
+from studies.cli.reproduce_report import ReproductionReport, table_of, told_misses
 from studies.cli.reproduce_varied import print_varied
 from studies.published.flux import (
     CLUSTERS,
     RANGE_FROM,
-    REPORTED,
     ROWS,
     SHAPES,
     SLOWED,
@@ -27,7 +23,7 @@ from studies.published.flux import (
 )
 from studies.published.flux_clusters import MODEL, RANKS, Shape
 from studies.published.flux_otherwise import otherwise
-from studies.published.rows import MISS, hits
+from studies.published.rows import MISS, Row, hits
 
 COLUMNS = "{:>5} {:>6} {:>6} {:>7} {:>6} {:>6} {:>5} {:>5} {:>4}  {}"
 HEADS = ("# m", "GEMM", "comm", "unfused", "medium", "fused", "E med", "E", "SOL", "rows, tile, order, transport")
@@ -40,22 +36,20 @@ def run(rows: tuple[int, ...], json_file: Path | None, plot_dir: Path | None, ve
         ArgumentError: A file cannot be written or drawn.
     """
     report = ReproductionReport(json_file, plot_dir, PICTURES)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("")
-        work = Reproduction(rows or ROWS, seen=lambda what: progress.update(task, description=what, advance=1))
-        blocks = len(CLUSTERS) * sum(len(tokens) for _, tokens in SPEEDUPS.values()) if work.is_whole else 0
-        progress.update(task, total=len(CLUSTERS) * len(SHAPES) * len(work.m) + len(REPORTED) + blocks)
-        shapes, found = work.shapes, work.rows
+    work = Reproduction(rows or ROWS)
     report.header(_header(work))
-    _print_shapes(report, work)
+    shapes = list(report.finished(work.each_shape(), "simulating shapes", len(CLUSTERS) * len(SHAPES) * len(work.m)))
+    _print_shapes(report, shapes)
+    found = [] if report.interrupted else list(report.finished(work.each_row(), "comparing figures"))
+    if report.interrupted:
+        report.end("flux", found, shapes=_shapes_as_dicts(shapes))
     if work.is_whole:
         _print_blocks(report, work)
     report.lines([""])
     report.table(table_of(found))
-    report.lines(_footer(work))
-    varied = print_varied(report, found, shown(otherwise(work), "varying assumed figures")) if verbose else None
-    report.keep({**_document(work), "otherwise": varied}, shapes)
+    report.lines(_footer(work, found))
+    varied = print_varied(report, found, otherwise(work)) if verbose else None
+    report.keep({**_document(work, found), "otherwise": varied}, shapes)
 
 
 def _header(work: Reproduction) -> list[str]:
@@ -70,9 +64,9 @@ def _header(work: Reproduction) -> list[str]:
     ]
 
 
-def _print_shapes(report: ReproductionReport, work: Reproduction) -> None:
+def _print_shapes(report: ReproductionReport, shapes: Sequence[Shape]) -> None:
     before = ""
-    for shape in work.shapes:
+    for shape in shapes:
         its, choice = shape.metrics, shape.tuned.choice
         if (title := f"{shape.cluster} {shape.operator.kind}") != before:
             report.lines(["#", f"# {title}"], "bold")
@@ -100,12 +94,12 @@ def _print_blocks(report: ReproductionReport, work: Reproduction) -> None:
             report.lines([f"{f'{phase}, {its} tokens':<22} {', '.join(words)}"])
 
 
-def _footer(work: Reproduction) -> list[str]:
-    near, predicted = hits(work.rows)
+def _footer(work: Reproduction, rows: list[Row]) -> list[str]:
+    near, predicted = hits(rows)
     return [
         "",
         f"{near} of {predicted} predicted figures within {MISS:.0%}. Off by more:",
-        *told_misses(work.rows),
+        *told_misses(rows),
         "",
         f"Assumed: published ranges are of m = {RANGE_FROM} and more; and the blocks' tokens.",
         "Published speedups are of whole models, with pipelines and data parallelism; none is of the CXL pool.",
@@ -125,29 +119,33 @@ def _slowed(work: Reproduction) -> list[str]:
     ]
 
 
-def _document(work: Reproduction) -> dict[str, Any]:
+def _document(work: Reproduction, rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "version": __version__,
         "system": "flux",
         "configs": {name: work.clusters.simulator(name).topology.document() for name in CLUSTERS},
         "fitted": None,
-        "rows": [asdict(row) for row in work.rows],
+        "rows": [asdict(row) for row in rows],
         "slowed": {"by": SLOWED, "overlap": work.slowed()} if work.is_whole else None,
         "blocks": [
             {"cluster": cluster, **asdict(block), "speedup": block.speedup}
             for (cluster, _, _), block in (work.blocks.items() if work.is_whole else ())
         ],
-        "shapes": [
-            {
-                "cluster": shape.cluster,
-                **asdict(shape.operator),
-                **asdict(shape.tuned.choice),
-                "tried": shape.tuned.tried,
-                **shape.metrics.document(),
-            }
-            for shape in work.shapes
-        ],
+        "shapes": _shapes_as_dicts(work.shapes),
     }
+
+
+def _shapes_as_dicts(shapes: Sequence[Shape]) -> list[dict[str, Any]]:
+    return [
+        {
+            "cluster": shape.cluster,
+            **asdict(shape.operator),
+            **asdict(shape.tuned.choice),
+            "tried": shape.tuned.tried,
+            **shape.metrics.document(),
+        }
+        for shape in shapes
+    ]
 
 
 # --- pictures ---------------------------------------------------------------------------------------------------------

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
+import click
 from rich import box
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from rich.text import Text
 
+from cxlemu.cli.console import console, print_wrapped
+from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import write_json
+from cxlemu.cli.progress import counting
 from cxlemu.errors import ArgumentError
+from cxlemu.units import counted
+from cxlemu.version import __version__
 from studies.cli.picture import KINDS, check_drawing, check_picture, save
-from studies.published.rows import Row
+from studies.published.rows import MISS, Row, hits
 
 T = TypeVar("T")
-WIDTH = 200  # columns that a table may take: a row is a line, also where the terminal is narrower
 
 
 class ReproductionReport:
@@ -38,28 +41,65 @@ class ReproductionReport:
     ) -> None:
         _check_directory(plot_dir, pictures)
         self._json_file, self._plot_dir, self._pictures = json_file, plot_dir, pictures
-        self._out = Console(highlight=False, soft_wrap=True, width=WIDTH)
+        self._out = console()
+        self._interruption = Interruption()
 
     def header(self, lines: Iterable[str]) -> None:
         """Print lines that begin with ``#``."""
-        self.lines(f"# {line}" for line in lines)
+        for line in lines:
+            print_wrapped(self._out, f"# {line}", indent="#   ")
 
     def lines(self, lines: Iterable[str], style: str = "") -> None:
-        """Print lines.
+        """Print sentences and lines of a table.
 
         Args:
             lines: What is printed.
             style: A style of rich's.
         """
         for line in lines:
-            self._out.print(Text(line, style))
+            print_wrapped(self._out, line, style)
 
     def table(self, table: Table) -> None:
         """Print a table."""
         self._out.print(table)
 
+    def finished(self, steps: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
+        """Yield each step, and show how many are done; after Ctrl-C there are no more, and `interrupted` is true.
+
+        Args:
+            steps: What is worked off.
+            what: What is done, for the line.
+            total: How many steps there are; None: it is not known.
+        """
+        with self._interruption:
+            yield from counting(steps, what, total)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C came in `finished`."""
+        return self._interruption.happened
+
+    def end(self, system: str, rows: Sequence[Row], **more: Any) -> NoReturn:
+        """End the command after Ctrl-C, with the figures that are finished.
+
+        Args:
+            system: Which system is reproduced.
+            rows: The figures.
+            more: What else ``--json`` gets.
+
+        Raises:
+            ArgumentError: The file of ``--json`` cannot be written.
+        """
+        near, predicted = hits(list(rows))
+        if rows:
+            self.table(table_of(rows))
+        figures = counted(predicted, "predicted figure")
+        self.lines(["", f"{near} of {figures} within {MISS:.0%}, of those that are finished."])
+        self.keep({"version": __version__, "system": system, "rows": [asdict(row) for row in rows], **more})
+        raise AssertionError  # it has ended
+
     def keep(self, document: dict[str, Any], *work: Any) -> None:
-        """Write the files.
+        """Write the files. After Ctrl-C there are no pictures, and the command ends.
 
         Args:
             document: What ``--json`` gets.
@@ -68,7 +108,9 @@ class ReproductionReport:
         Raises:
             ArgumentError: A file cannot be written.
         """
-        write_json(self._json_file, document)
+        write_json(self._json_file, document | {"interrupted": self.interrupted})
+        if self.interrupted:
+            self._interruption.exit(click.get_current_context(), 0)
         if self._plot_dir is not None:
             for name, draw in self._pictures.items():
                 save(draw(*work), "--plot", self._plot_dir / name)
@@ -87,21 +129,6 @@ def _check_directory(plot_dir: Path | None, pictures: Collection[str]) -> None:
         raise ArgumentError(f"--plot {plot_dir} cannot be made: {error.strerror}; give a directory") from None
     for name in pictures:
         check_picture("--plot", plot_dir / name)
-
-
-def shown(steps: Iterable[T], what: str) -> Iterator[T]:
-    """Yield each step, and show on stderr how many are done, as long as it is a terminal.
-
-    Args:
-        steps: What is worked off.
-        what: What is done, for the line.
-    """
-    columns = SpinnerColumn(), TextColumn("{task.description}: {task.completed} done"), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=None)
-        for step in steps:
-            yield step
-            progress.advance(task)
 
 
 def table_of(rows: Sequence[Row]) -> Table:

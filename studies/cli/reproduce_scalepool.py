@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
+from cxlemu.cli.progress import counting
 from cxlemu.topology.provenance import KINDS
 from cxlemu.version import __version__
 from studies.cli.picture import COLOURS, SKY, VERMILION, legend, panels, powers_axis
-from studies.cli.reproduce_report import ReproductionReport, shown, table_of, told_misses
+from studies.cli.reproduce_report import ReproductionReport, table_of, told_misses
 from studies.cli.simulate_memory_plot import draw as draw_tiers
 from studies.published.rows import MISS, Row, hits
 from studies.published.scalepool import GEOMEAN, Pair, Reproduction
@@ -37,7 +36,9 @@ def run(json_file: Path | None, plot_dir: Path | None, verbose: bool) -> None:
     report = ReproductionReport(json_file, plot_dir, PICTURES)
     work = Reproduction()
     study = TierStudy()
-    rows = list(shown(chain(work.rows(), study.rows()), "comparing figures"))
+    rows = list(report.finished(chain(work.rows(), study.rows()), "comparing figures"))
+    if report.interrupted:
+        report.end("scalepool", rows)
     report.header(_header(work))
     report.table(table_of(rows))
     report.lines([""])
@@ -194,8 +195,7 @@ def _steps(work: Reproduction, _: TierStudy) -> Any:
 def _moves(work: Reproduction, _: TierStudy) -> Any:
     title = "What moves the speedups, one assumption at a time: grey is what the configs say, dotted is published"
     figure, every = panels((14, 4.6), 1, 4, title=title, share="y")
-    shown = track(list(axes(work)), "simulating other fabrics", console=Console(stderr=True), transient=True)
-    for panel, axis in zip(every, shown, strict=True):
+    for panel, axis in zip(every, counting(axes(work), "simulating other fabrics"), strict=True):
         found = {value: work.pairs if value == axis.base else axis.of(value) for value in axis.values}
         for number, colour in zip(range(len(work.pairs)), COLOURS, strict=False):
             case = work.pairs[number].case

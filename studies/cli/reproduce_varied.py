@@ -27,7 +27,9 @@ def print_varied(
     Returns:
         The steps, by assumed figure, with those that move nothing.
     """
-    otherwise = dict(steps)
+    otherwise = dict(report.finished(steps, "varying assumed figures"))
+    if AS_ASSUMED not in otherwise:
+        return otherwise  # Ctrl-C came
     report.lines(["", "Every assumed figure 25% lower and higher, one at a time; those that move a row:"])
     report.table(varied_table(rows, otherwise))
     usual = {figure: value for figure, (value, _) in otherwise[AS_ASSUMED].items()}

@@ -8,7 +8,7 @@ have, here they are those from 1,024 on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -69,20 +69,18 @@ class Reproduction:
 
     Args:
         rows: Numbers of rows of the GEMMs, m.
-        seen: Called with a description of every shape and block that is done.
         clusters: Other clusters than those shipped: of them only those that FLUX measured are simulated.
     """
 
     def __init__(
         self,
         rows: Iterable[int] = ROWS,
-        seen: Callable[[str], None] = lambda what: None,
         clusters: Clusters | None = None,
     ) -> None:
         self.m = tuple(sorted(set(rows)))
         self.clusters = clusters or Clusters()
         self._names = tuple(CLUSTERS) if clusters is None else MEASURED
-        self._seen = seen
+        self._shapes: list[Shape] = []  # those simulated so far
 
     @property
     def is_whole(self) -> bool:
@@ -90,20 +88,33 @@ class Reproduction:
         return self.m == ROWS
 
     def _shape(self, cluster: str, kind: str, m: int) -> Shape:
-        found = self.clusters.shape(cluster, Operator(kind, m, *SHAPES[kind]))
-        self._seen(f"{cluster} {kind} m={m}")
-        return found
+        return self.clusters.shape(cluster, Operator(kind, m, *SHAPES[kind]))
 
-    @cached_property
+    def each_shape(self) -> Iterator[Shape]:
+        """Yield the operators on every cluster, with every number of rows, as they are simulated; each is simulated
+        once."""
+        asked = [(cluster, kind, m) for cluster in self._names for kind in SHAPES for m in self.m]
+        for number, its in enumerate(asked):
+            if number == len(self._shapes):
+                self._shapes.append(self._shape(*its))
+            yield self._shapes[number]
+
+    @property
     def shapes(self) -> list[Shape]:
         """The operators on every cluster, with every number of rows."""
-        return [self._shape(cluster, kind, m) for cluster in self._names for kind in SHAPES for m in self.m]
+        return list(self.each_shape())
+
+    def each_row(self) -> Iterator[Row]:
+        """Yield the table, as it is simulated; ranges and blocks are in it where all rows are asked for."""
+        yield from self._reported()
+        if self.is_whole:
+            for part in (self._ranges, self._shares, self._blocks, self._over_engine):
+                yield from part()
 
     @cached_property
     def rows(self) -> list[Row]:
-        """The table; ranges and blocks are in it where all rows are asked for."""
-        whole = [*self._ranges(), *self._shares(), *self._blocks(), *self._over_engine()] if self.is_whole else []
-        return [*self._reported(), *whole]
+        """The table."""
+        return list(self.each_row())
 
     @cached_property
     def blocks(self) -> dict[tuple[str, str, int], Block]:
@@ -113,7 +124,6 @@ class Reproduction:
             for phase, (_, tokens) in SPEEDUPS.items():
                 for its in tokens:
                     found[cluster, phase, its] = self.clusters.block(cluster, phase, its)
-                    self._seen(f"{cluster} {phase} {its} tokens")
         return found
 
     def _reported(self) -> Iterable[Row]:

@@ -9,7 +9,7 @@ if only what has to cross did.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -112,6 +112,8 @@ class Reproduction:
         )
         self.inside: TrainingFabric = Modelled(Topology.load(self.setup.inside), tuned=True)
         self.two_levels = two_levels
+        self._on_baseline: list[TrainingStep] = []  # in the order of the cases, as far as simulated
+        self._on_scalepool: list[TrainingStep] = []
 
     def step(self, case: ScalePoolCase, fabric: TrainingFabric, offload: Offload) -> TrainingStep:
         """Simulate a case's training step.
@@ -128,22 +130,38 @@ class Reproduction:
         machine = TrainingMachine(self.accelerator, outer, self.inside, clusters, offload)
         return train(LanguageModel.load(case.model), how, machine, microbatch=case.microbatch)
 
-    @cached_property
+    @property
     def baseline_steps(self) -> list[TrainingStep]:
         """Every case's step on the baseline."""
-        return [self.step(case, self.baseline, self.setup.host.offload) for case in self.setup.cases]
+        return [self._baseline_step(number) for number in range(len(self.setup.cases))]
 
-    @cached_property
+    @property
     def scalepool_steps(self) -> list[TrainingStep]:
         """Every case's step on ScalePool."""
-        rate = self.setup.tier2.payload_gbytes_per_s
-        place = Offload("tier 2", rate, rate, at_memory=False)
-        return [self.step(case, self.scalepool, place) for case in self.setup.cases]
+        return [self._scalepool_step(number) for number in range(len(self.setup.cases))]
 
-    @cached_property
+    def _baseline_step(self, number: int) -> TrainingStep:
+        if number == len(self._on_baseline):
+            offload = self.setup.host.offload
+            self._on_baseline.append(self.step(self.setup.cases[number], self.baseline, offload))
+        return self._on_baseline[number]
+
+    def _scalepool_step(self, number: int) -> TrainingStep:
+        if number == len(self._on_scalepool):
+            rate = self.setup.tier2.payload_gbytes_per_s
+            place = Offload("tier 2", rate, rate, at_memory=False)
+            self._on_scalepool.append(self.step(self.setup.cases[number], self.scalepool, place))
+        return self._on_scalepool[number]
+
+    def each_pair(self) -> Iterator[Pair]:
+        """Yield every case's steps on both systems as they are simulated; each is simulated once."""
+        for number, case in enumerate(self.setup.cases):
+            yield Pair(case, self._baseline_step(number), self._scalepool_step(number))
+
+    @property
     def pairs(self) -> list[Pair]:
         """Every case's steps on both systems."""
-        return [Pair(*three) for three in zip(self.setup.cases, self.baseline_steps, self.scalepool_steps, strict=True)]
+        return list(self.each_pair())
 
     @cached_property
     def crossing_once(self) -> dict[str, float]:
@@ -163,10 +181,10 @@ class Reproduction:
         other.inside = self.inside
         if baseline is not None:
             other.baseline = between(baseline)
-            other.scalepool_steps = self.scalepool_steps
+            other._on_scalepool = self.scalepool_steps
         if scalepool is not None:
             other.scalepool = between(scalepool)
-            other.baseline_steps = self.baseline_steps
+            other._on_baseline = self.baseline_steps
         return other
 
     @property
@@ -180,8 +198,8 @@ class Reproduction:
         return statistics.fmean(pair.communication for pair in self.pairs)
 
     def rows(self) -> Iterable[Row]:
-        """Yield the table."""
-        for pair in self.pairs:
+        """Yield the table, row by row as it is simulated."""
+        for pair in self.each_pair():
             figure, where = f"{pair.case.model}: training speedup", pair.case.read_in
             yield row_of(figure, pair.case.published, pair.speedup, shows=why(pair), read_in=where)
         shows = "of those above"

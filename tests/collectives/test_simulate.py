@@ -20,7 +20,7 @@ from collectives.sweep.virtual.plans import planned
 from collectives.sweep.virtual.rings import virtual_layout
 from collectives.sweep.virtual.simulated import simulate_case
 from collectives.sweep.virtual.split import split_calls
-from cxlemu.cli import main
+from cxlemu.cli import INTERRUPTED, main
 from cxlemu.cost import CostModel
 from cxlemu.engines.trace import GROUPS, events, perfetto
 from cxlemu.engines.virtual import VirtualCall, simulate
@@ -305,3 +305,24 @@ def test_statistics_add_up() -> None:
         assert (order["end_ns"][:-1] <= order["begin_ns"][1:]).all(), "one transfer at a time"
     assert run.ops[Op.WRITE].count == run.ops[Op.READ].count == 3 * 2 * 4
     assert row.exposed_wait_us * 1000 == run.exposed_wait_ns.max()
+
+
+def test_ctrl_c_keeps_the_sizes_that_are_simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Case] = []
+
+    def third_is_interrupted(topology: Topology, case: Case, **told: Any) -> Any:
+        begun.append(case)
+        if len(begun) == 3:
+            raise KeyboardInterrupt
+        return simulate_case(topology, case, **told)
+
+    monkeypatch.setattr(simulate_cli, "simulate_case", third_is_interrupted)
+    files = tmp_path / "rows.json", tmp_path / "trace.json"
+    sizes = ("-b", "1K", "-e", "4K", "-f", "2")
+    result = cxlemu("simulate", "all_gather", *sizes, "--json", str(files[0]), "--trace", str(files[1]))
+    assert result.exit_code == INTERRUPTED, result.output
+    document = json.loads(files[0].read_text())
+    assert document["interrupted"] and [row["size_bytes"] for row in document["rows"]] == [1024, 2048]
+    assert json.loads(files[1].read_text())["traceEvents"]
+    assert "# 2 results, not checked" in result.stdout
+    assert result.stderr == "cxlemu: interrupted; 1 case not finished\n"

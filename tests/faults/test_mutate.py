@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -21,10 +22,12 @@ from collectives.algorithms.catalog import build, recipe
 from collectives.builder import ALL, Builder
 from collectives.builder.recipes import Recipe
 from collectives.contracts import COLLECTIVES
-from cxlemu.cli import main
+from cxlemu.cli import INTERRUPTED, main
+from cxlemu.cli.interruption import Interruption
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Call, Instruction, Layout, Op, Plan
 from cxlemu.plan.rules import check
+from faults.cli import mutate_run
 from faults.cli.mutate_report import MutateReport
 from faults.cli.mutate_run import _cases
 from faults.lockstep import counterexample as witness
@@ -493,12 +496,12 @@ def test_the_report_fails_for_a_survivor_and_for_a_needless_instruction(tmp_path
     for name in ("survivors", "needless"):
         row = MutationRow(NAIVE, 1, operators={"duplicate": Counter([judgement.fate])})
         getattr(row, name).append(judgement)
-        with MutateReport([NAIVE], tmp_path / name) as report:
+        with MutateReport([NAIVE], tmp_path / name, Interruption()) as report:
             report.update(row)
         assert report.bad
         [told] = json.loads((tmp_path / name).read_text())["rows"]
         assert [one["mutant"] for one in told[name]] == [str(doubled)]
-    with MutateReport([NAIVE], None) as report:
+    with MutateReport([NAIVE], None, Interruption()) as report:
         report.update(MutationRow(NAIVE, 1, operators={"duplicate": Counter([judgement.fate])}))
     assert not report.bad
 
@@ -515,9 +518,33 @@ def test_the_command_counts_and_writes_json(tmp_path: Path) -> None:
     assert sum(counts["mutants"] for counts in told["operators"].values()) == summary["mutants"]
     for operator, counts in told["operators"].items():
         if counts["mutants"]:
-            assert re.search(rf"^  {operator} +{counts['mutants']} +{counts['killed']} ", result.output, re.MULTILINE)
+            assert re.search(
+                rf"^  {operator}(?:, .* pairs?)? +{counts['mutants']} +{counts['killed']} ", result.output, re.MULTILINE
+            )
     taken = told["operators"]["far"]["mutants"]
-    assert f"  {taken} of {told['far_pairs']} pairs" in result.output and 0 < taken <= told["far_pairs"]
+    assert f"  far, {taken} of {told['far_pairs']} pairs" in result.output and 0 < taken <= told["far_pairs"]
+
+
+def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first plan is whole, of the second nothing is judged yet, and the third has not begun."""
+
+    def second_is_interrupted(cases: Sequence[MutationCase], executor: object) -> Iterator[MutationRow]:
+        first, second, _ = cases
+        with ThreadPoolExecutor(1) as one:
+            yield from sweep([first], one)
+        yield MutationRow(second, 5)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mutate_run, "sweep", second_is_interrupted)
+    file = tmp_path / "mutants.json"
+    result = CliRunner().invoke(main, ["mutate", "barrier", "-n", "2-4", "-j", "1", "--json", str(file)])
+    assert result.exit_code == INTERRUPTED, result.output
+    told = json.loads(file.read_text())
+    assert told["interrupted"] and not told["complete"]
+    whole, begun = told["rows"]
+    assert whole["mutants"] == whole["killed"] + whole["equivalent"] > 0 == begun["killed"]
+    assert re.search(rf"^barrier line 2 ranks +{whole['mutants']} ", result.stdout, re.MULTILINE)
+    assert "barrier line 3 ranks" not in result.stdout and "2 plans not finished" in result.stderr
 
 
 def test_help_names_every_operator() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from cxlemu.cli import main
+from cxlemu.cli import INTERRUPTED, main
+from faults.cli import prove_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -133,6 +135,35 @@ def test_what_it_cannot_tell_is_unknown(tmp_path: Path) -> None:
     result = prove("--algorithm", f"{tmp_path}/mine.py:forgets", "-n", "2", "-b", "256", "-d", "f32", "--out-of-place")
     assert result.exit_code == 3, result.output
     assert "it has no one writer" in result.output and "1 unknown" in result.output
+
+
+@pytest.mark.parametrize(
+    ("function", "words", "done"),
+    [
+        ("prove_case", ["all_gather", "--variant", "all", "-n", "2-5"], "2 of 4 proofs: 2 ok"),
+        ("judge", ["--algorithm", f"{ROOT}/examples/my_all_reduce.py:my_all_reduce"], "calls: 2 ok"),
+    ],
+)
+def test_ctrl_c_keeps_what_is_finished(
+    function: str, words: list[str], done: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged, begun = getattr(prove_run, function), []
+
+    def third_is_interrupted(*arguments: Any, **told: Any) -> Any:
+        begun.append(arguments)
+        if len(begun) == 3:
+            raise KeyboardInterrupt
+        return judged(*arguments, **told)
+
+    monkeypatch.setattr(prove_run, function, third_is_interrupted)
+    file = tmp_path / "proofs.json"
+    result = prove(*words, "--json", str(file))
+    assert result.exit_code == INTERRUPTED, result.output
+    document = json.loads(file.read_text())
+    assert document["interrupted"] and not document["complete"] and document["verdict"] == "unknown"
+    assert [row["verdict"] for row in document["rows"]] == ["ok"] * 2
+    assert done in result.stdout and "; interrupted\n" in result.stdout
+    assert re.search(r"^cxlemu: interrupted; \d+ (proof|call)s did not end$", result.stderr, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

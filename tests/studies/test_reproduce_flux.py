@@ -144,7 +144,7 @@ def test_the_command_prints_and_writes_all_of_it(
     tmp_path: Path, monkeypatch: MonkeyPatch, rows: tuple[int, ...]
 ) -> None:
     few = flux.Reproduction(rows=rows)
-    monkeypatch.setattr(reproduce_flux, "Reproduction", lambda rows, seen: few)
+    monkeypatch.setattr(reproduce_flux, "Reproduction", lambda rows: few)
     out = tmp_path / "flux.json"
     result = CliRunner().invoke(main, ["reproduce", "flux", "--json", str(out), "--plot", str(tmp_path / "plots")])
     assert result.exit_code == 0, result.output

@@ -1,0 +1,101 @@
+"""The table of ``cxlemu simulate``, printed row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.text import Text
+
+from collectives.cli.texts import said_of
+from collectives.sweep.virtual.simulated import Simulated
+from cxlemu.cli.columns import Column, Columns
+from cxlemu.cli.console import print_wrapped
+from cxlemu.units import counted
+
+COLUMNS = (
+    Column("size", "(B)", 11),
+    Column("count", "(elem)", 10, order=4),
+    *(Column(name, "", width, order=4) for name, width in (("type", 4), ("redop", 5), ("root", 4))),
+    Column("time", "(us)", 11),
+    Column("algbw", "(GB/s)", 7, order=1),
+    Column("busbw", "(GB/s)", 7),
+    *(Column(name, "(%)", 4) for name in ("card", "link", "copy")),
+    Column("exposed", "wait(us)", 9),
+    Column("queue(us)", "a copy", 9, order=2),
+    Column("#wrong", "", 6, order=3),
+)
+VARIANT_WIDTH = 18
+
+
+class RowTable:
+    """The table, printed row by row.
+
+    Args:
+        out: Where to; its width says how many columns there are.
+        verbose: Whether to tell more of each row.
+        check: Whether results are checked.
+    """
+
+    def __init__(self, out: Console, *, verbose: bool, check: bool) -> None:
+        wrong_matters = [
+            column._replace(order=0) if check and column.name == "#wrong" else column for column in COLUMNS
+        ]
+        self._columns = Columns(wrong_matters, "variant", VARIANT_WIDTH, out.width)
+        self._out, self._verbose = out, verbose
+        self._before = ("", "")
+
+    def add(self, row: Simulated) -> None:
+        """Print a row; before the first one of a collective, heads."""
+        out = self._out
+        of = "" if "type" in self._columns else said_of(row.dtype, row.redop, row.root)
+        if row.collective != self._before[0]:
+            out.print(Text("#"))
+            out.print(Text(f"# {row.collective}", "bold"))
+        if (row.collective, of) != self._before and of:
+            out.print(Text(f"# {of}"))
+        if row.collective != self._before[0]:
+            for head in self._columns.heads:
+                out.print(Text(head))
+        self._before = row.collective, of
+        out.print(Text(self._columns.line(_cells(row)), "bold red" if row.wrong else ""))
+        if row.first_wrong:
+            print_wrapped(out, f"#   first wrong: {row.first_wrong}", "red", indent="#     ")
+        if self._verbose:
+            for line in _more(row):
+                print_wrapped(out, f"#   {line}", "dim", indent="#     ")
+
+
+def _cells(row: Simulated) -> dict[str, object]:
+    return {
+        "size": row.size_bytes,
+        "count": row.count,
+        "type": row.dtype,
+        "redop": row.redop,
+        "root": row.root,
+        "time": f"{row.time_us:.1f}",
+        "algbw": _speed(row.algbw_gbytes_per_s),
+        "busbw": _speed(row.busbw_gbytes_per_s),
+        "card": f"{100 * row.busiest_card_utilization:.0f}",
+        "link": f"{100 * row.busiest_link_utilization:.0f}",
+        "copy": f"{100 * row.busiest_engine_utilization:.0f}",
+        "exposed": f"{row.exposed_wait_us:.1f}",
+        "queue(us)": f"{row.queue_us:.1f}",
+        "#wrong": "N/A" if row.wrong is None else row.wrong,
+        "variant": row.variant,
+    }
+
+
+def _more(row: Simulated) -> Iterator[str]:
+    if row.reason:
+        yield f"{row.variant}: {row.reason}"
+    names = ", ".join(name for name in (row.busiest_card, row.busiest_link, row.busiest_engine) if name)
+    busy = f" ({100 * row.busiest_engine_by_bytes:.0f} % by its bytes)" if row.busiest_engine else ""
+    yield f"busiest: {names or 'nothing'}{busy}; {counted(row.instructions, 'instruction')}"
+    if row.bound_us is not None:
+        ratio = row.time_us / row.bound_us
+        yield f"lower bound: {row.bound_us:.1f} us by {row.bound_by}; {ratio:.2f} times that"
+
+
+def _speed(gbytes_per_s: float) -> str:
+    return f"{gbytes_per_s:.2f}" if gbytes_per_s >= 1 else f"{gbytes_per_s:.4f}"

@@ -1,0 +1,63 @@
+"""Tables of text that are printed row by row and fit the terminal: a narrow one has only the columns that matter most.
+
+Every column is as wide as it is told to be, so that rows that come later stand below those that came before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+
+class Column(NamedTuple):
+    """A column, aligned to the right.
+
+    Attributes:
+        name: Its head, by which rows have their cells.
+        unit: What stands below the head.
+        width: Its characters.
+        order: 0: always there; others are dropped where the table does not fit, those of the largest order first.
+    """
+
+    name: str
+    unit: str
+    width: int
+    order: int = 0
+
+
+class Columns:
+    """The columns of a table that fit.
+
+    Args:
+        columns: All columns, from left to right.
+        last: The head of a column after them, aligned to the left, which is always there.
+        last_width: The most characters that the last column has.
+        width: How many characters a line has.
+    """
+
+    def __init__(self, columns: Sequence[Column], last: str, last_width: int, width: int) -> None:
+        kept = list(columns)
+        for order in sorted({column.order for column in columns} - {0}, reverse=True):
+            if sum(column.width + 1 for column in kept) + 1 + last_width > width:
+                kept = [column for column in kept if column.order != order]
+        self._kept, self._last = kept, last
+
+    def __contains__(self, name: str) -> bool:
+        """Whether there is room for a column."""
+        return any(column.name == name for column in self._kept)
+
+    @property
+    def heads(self) -> list[str]:
+        """The two lines above the rows, which begin with ``#``."""
+        names = {column.name: column.name for column in self._kept} | {self._last: self._last}
+        units = {column.name: column.unit for column in self._kept}
+        return ["#" + self.line(cells)[1:] for cells in (names, units)]
+
+    def line(self, cells: Mapping[str, object]) -> str:
+        """Return a row.
+
+        Args:
+            cells: What stands in each column, by its name; what has no column is left out.
+        """
+        its = " ".join(f"{cells.get(column.name, '')!s:>{column.width}}" for column in self._kept)
+        return f"{its}  {cells.get(self._last, '')}".rstrip()

@@ -1,0 +1,56 @@
+"""The progress of a command: a line on the terminal, which is gone in the end; without a terminal there is none.
+
+It stands on standard error. Where standard output is a terminal as well, it takes that console, so that lines printed
+meanwhile stand above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+T = TypeVar("T")
+
+
+def bar(out: Console | None = None, *, silent: bool = False) -> Progress:
+    """Make a bar with as many steps as each of its tasks has; a context that shows it.
+
+    Args:
+        out: What the command prints its lines to while the bar is there; None: it prints none meanwhile.
+        silent: Whether there is nothing to show.
+    """
+    columns = TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TimeElapsedColumn()
+    return _progress(columns, out, silent)
+
+
+def _progress(columns: tuple[object, ...], out: Console | None, silent: bool) -> Progress:
+    shared = out is not None and out.is_terminal
+    console = out if out is not None and shared else Console(stderr=True)
+    return Progress(
+        *columns,  # type: ignore[arg-type]
+        console=console,
+        transient=True,
+        redirect_stdout=shared,  # else click.echo's lines would go to standard error
+        redirect_stderr=True,
+        disable=silent or not console.is_terminal,  # or rich would leave an empty line
+    )
+
+
+def counting(steps: Iterable[T], what: str, total: int | None = None, out: Console | None = None) -> Iterator[T]:
+    """Yield each step, and show how many are done.
+
+    Args:
+        steps: What is worked off.
+        what: What is done, for the line.
+        total: How many there will be; None: it is not known.
+        out: See `bar`.
+    """
+    unknown = SpinnerColumn(), TextColumn("{task.description}: {task.completed} done"), TimeElapsedColumn()
+    with bar(out) if total is not None else _progress(unknown, out, silent=False) as progress:
+        task = progress.add_task(what, total=total)
+        for step in steps:
+            yield step
+            progress.advance(task)
