@@ -200,7 +200,16 @@ class DeviceError(RunError):
 
 
 class MismatchError(RunError):
-    """Ranks called different collectives, or one with different arguments."""
+    """Ranks called different collectives, or one with different arguments.
+
+    Args:
+        message: One sentence.
+        ranks: The two ranks whose calls differ; none where the message says who.
+    """
+
+    def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.ranks = ranks
 
 
 class ContractError(RunError):

@@ -61,7 +61,7 @@ def _notice_of(error: BaseException) -> Notice:
     cause = next((cause for kind, cause in _CAUSES if isinstance(error, kind)), Cause.FAILED)
     if isinstance(error, FaultError):
         return Notice(cause, error.where)
-    return Notice(cause, error.ranks if isinstance(error, PeerLostError) else ())
+    return Notice(cause, error.ranks if isinstance(error, PeerLostError | MismatchError) else ())
 
 
 def poll(board: Board) -> tuple[int, Notice] | None:
@@ -76,7 +76,7 @@ def lost(board: Board) -> frozenset[int]:
     return frozenset(rank for notice in notices if notice.cause == Cause.PEER_LOST for rank in notice.numbers)
 
 
-def as_error(reporter: int, notice: Notice, waits: str, me: int | None = None) -> RunError:
+def as_error(reporter: int, notice: Notice, waits: str, me: int | None = None, calls: str = "") -> RunError:
     """Make the error that a peer raises for a notice.
 
     Args:
@@ -84,6 +84,7 @@ def as_error(reporter: int, notice: Notice, waits: str, me: int | None = None) -
         notice: The cause and its numbers: a fault's place, or the ranks that are lost.
         waits: What this rank was waiting for when it saw the notice, for the message.
         me: This rank, which knows that it lives, whatever others took it for.
+        calls: What the ranks called that the notice names, in words, as far as they said so.
 
     Returns:
         An error of the cause's type, whose ``reported_by`` is ``reporter``.
@@ -99,7 +100,7 @@ def as_error(reporter: int, notice: Notice, waits: str, me: int | None = None) -
             ranks = notice.numbers
             error = PeerLostError(f"{name_ranks(ranks)} {'are' if len(ranks) > 1 else 'is'} lost, {reports}", ranks)
         case Cause.MISMATCH:
-            error = MismatchError(f"ranks called different things, {reports}")
+            error = MismatchError(f"{calls or 'ranks called different things'}, {reports}", notice.numbers)
         case Cause.DEADLINE:
             error = DeadlineError(f"a peer did not come before the deadline, {reports}")
         case Cause.REVOKED:

@@ -28,7 +28,7 @@ from cxlemu.engines.call_hooks import CallHooks, Obstacles
 from cxlemu.engines.deadlocks import deadlock_of
 from cxlemu.engines.native import LOOK_NS, NativeEngine
 from cxlemu.engines.streams import Binding, Running
-from cxlemu.errors import ArgumentError, DeadlineError, RevokedError, RunError
+from cxlemu.errors import ArgumentError, DeadlineError, MismatchError, RevokedError, RunError
 from cxlemu.plan import Layout
 from cxlemu.pool.board import Board
 from cxlemu.world import RankContext
@@ -344,6 +344,10 @@ class CallRunner(CallHooks):
         try:
             yield running
         except BaseException as error:  # also Ctrl-C
+            if isinstance(error, MismatchError) and error.reported_by is None:
+                told = self._watch.with_both_calls(running, error)
+                self.give_up(told)
+                raise told from None
             name = f"{type(error).__name__} in [{planned.call}]"
             self.give_up(error if isinstance(error, RunError) else RunError(name))
             if isinstance(error, DeadlineError) and (certain := deadlock_of(planned.plan)) is not None:

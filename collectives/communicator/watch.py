@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from collectives.communicator import revocation
 from collectives.communicator.loss import LEFT, lost_among
 from cxlemu.engines.streams import Blocked, Running
 from cxlemu.errors import MismatchError, PeerLostError, RunError, name_ranks
-from cxlemu.pool.board import Board
+from cxlemu.pool.board import Board, Cause
 from cxlemu.pool.session_area import Status
 from cxlemu.world import RankContext
 
 LOOK_S = 0.05
+ANSWER_S = 10 * LOOK_S  # for a rank that waits to say what it calls
+SAME = "all ranks must call the same collectives with the same arguments"
 
 
 @dataclass
@@ -68,11 +71,7 @@ class PeerMonitor:
         if self.aborted is not None:
             raise self.aborted
         self.context.check()
-        if not self._told:
-            call = running.call
-            text = f"{call.collective} {call.nbytes} {call.dtype}"
-            self.context.session.report(self.comm, self.call, running.binding.tag, text)
-            self._told = True
+        self._tell(running)
         self.meanwhile()
         if not self._time_to_look(waited_s):
             return
@@ -99,6 +98,42 @@ class PeerMonitor:
         if self._time_to_look(waited_s):
             self._look(waits, set(awaited), waited_s, deadline_s)
 
+    def with_both_calls(self, running: Running, error: MismatchError) -> MismatchError:
+        """Return an error of the engine's with what the other rank called, where that rank says so within some looks.
+
+        Args:
+            running: The call under way.
+            error: Why it ended.
+        """
+        self._tell(running)
+        until = time.monotonic() + ANSWER_S
+        while not (calls := self._calls(error.ranks, {running.part.rank: str(running.call)})):
+            if time.monotonic() > until:
+                return error
+            time.sleep(LOOK_S / 10)
+        return MismatchError(f"{calls}: {SAME}", error.ranks)
+
+    def _tell(self, running: Running) -> None:
+        """Let the peers know what this rank calls."""
+        if self._told:
+            return
+        call = running.call
+        how = [call.redop] * (call.redop != "none") + [f"root {call.root}"] * (call.root > 0)
+        text = " ".join([call.collective, *how, str(call.nbytes), call.dtype])  # its end may be cut
+        self.context.session.report(self.comm, self.call, running.binding.tag, text)
+        self._told = True
+
+    def _calls(self, ranks: tuple[int, ...], known: Mapping[int, str]) -> str:
+        """What two ranks call, in words; nothing where one of them has not said it."""
+        said = dict(known)
+        for rank in set(ranks) - known.keys():
+            if (status := self.context.session.peek(self.members[rank])) is not None and status.comm == self.comm:
+                said[rank] = f"{status.text} ..."
+        if len(ranks) != 2 or not said.keys() >= set(ranks):
+            return ""
+        one, other = (f"[{said[rank]}] on rank {rank}" for rank in ranks)
+        return f"call {self.call} of this communicator is {one} but {other}, or an earlier call differed"
+
     @property
     def _peers(self) -> list[int]:
         return [member for member in self.members if member != self.context.rank]
@@ -117,7 +152,8 @@ class PeerMonitor:
         gone = lost_among(self.context, {self.members[rank] for rank in awaited})
         if (notice := revocation.poll(self.board)) is not None:
             self.context.check()  # a peer that lost its capacity has seen that earlier than this rank
-            error = revocation.as_error(*notice, waits, me=self.members.index(self.context.rank))
+            calls = self._calls(notice[1].numbers, {}) if notice[1].cause is Cause.MISMATCH else ""
+            error = revocation.as_error(*notice, waits, me=self.members.index(self.context.rank), calls=calls)
             if isinstance(error, PeerLostError) and set(error.ranks) <= set(self._ranks(gone)):
                 raise self._lost(gone, error.ranks, waits)  # this rank has also seen it
             raise error
@@ -140,11 +176,8 @@ class PeerMonitor:
         """Raises MismatchError where a peer in the same call of this communicator called something else."""
         same_call = (status.comm, status.call) == (self.comm, self.call)
         if same_call and status.tag != running.binding.tag:
-            raise MismatchError(
-                f"call {self.call} of this communicator is [{running.call}] on rank {running.part.rank} but "
-                f"[{status.text} ...] on rank {self.members.index(peer)}, or an earlier call differed: all ranks must "
-                f"call the same collectives with the same arguments"
-            )
+            ranks = (running.part.rank, self.members.index(peer))
+            raise MismatchError(f"{self._calls(ranks, {ranks[0]: str(running.call)})}: {SAME}", ranks)
 
     def _ranks(self, members: Iterable[int]) -> tuple[int, ...]:
         return tuple(sorted(self.members.index(member) for member in members))

@@ -103,7 +103,8 @@ class Running:
         return MismatchError(
             f"rank {self.part.rank} is in [{self.call}] but rank {layout.owner(doorbell)} rang "
             f"{layout.doorbell_name(doorbell)} in another call or after others: all ranks must call the same "
-            f"collectives with the same arguments"
+            f"collectives with the same arguments",
+            (self.part.rank, layout.owner(doorbell)),
         )
 
     def damaged(self, stream: int, at: int) -> IntegrityError:

@@ -121,7 +121,7 @@ class Board:
     def _can_be(self, notice: Notice) -> bool:
         """Whether a rank could have posted such numbers."""
         match notice:
-            case Notice(Cause.PEER_LOST, numbers):
+            case Notice(Cause.PEER_LOST | Cause.MISMATCH, numbers):
                 return all(number < self.ranks for number in numbers)
             case Notice(Cause.POISON, (card, offset)):
                 return card < CARDS_MAX and offset < CARD_BYTES_MAX

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -496,6 +497,22 @@ def test_ranks_that_call_different_things_are_told_so(what: str) -> None:
     assert all(isinstance(error, RunError) for error in found.values()), found
     [mismatch, *_] = [str(error) for error in found.values() if isinstance(error, MismatchError)]
     assert "all ranks must call the same" in mismatch and "rank 0" in mismatch and "rank 1" in mismatch
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_all_ranks_are_told_what_both_sides_called(size: int) -> None:
+    def program(comm: Communicator) -> None:
+        if comm.rank == 1:
+            comm.broadcast(of(4))
+        else:
+            comm.all_reduce(of(4), "max")
+
+    told = {rank: str(error) for rank, error in failures(program, size).items()}
+    assert told.keys() == set(range(size))
+    for said in told.values():
+        assert re.search(r"\[broadcast [^]]*\] on rank 1", said) and re.search(
+            r"\[all_reduce [^]]*max[^]]*\] on", said
+        ), said
 
 
 @pytest.mark.parametrize("collective", ["broadcast", "scatter"])
