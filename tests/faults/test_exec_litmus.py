@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,28 +29,15 @@ OPERATIONS = {
     "signal": "g",
     "wait": "w",
 }
-RATES = AdversaryRates(evict=0.3, prefetch=0.3, land=0.3)
-# Allowed, and not reached in these runs: a fence of x86 waits for more than the model's, and these take several moves
-# of nature, or turns, in one order.
-UNREACHED = {
-    "WRC-noinv",
-    "CARDS",
-    "CoRR-noinv",
-    "CoWR",
-    "DOORBELLS",
-    "IRIW-noinv",
-    "MP-invotherline",
-    "MP-latefence",
-    "NT-invalidate",
-    "NT-order",
-    "SAMELINE-flagfirst",
-    "SB-nofence",
-    "SB-noinv",
-    "SEQLOCK-nofence",
-    "SEQLOCK-stalepayload",
-    "SEQLOCK-stalesecond",
-    "TORN",
-    "WRC-nofence",
+# Nature at ease, as one that evicts, as one that prefetches, as one that lands.
+RATES = [AdversaryRates(*rates) for rates in ((0.3, 0.3, 0.3), (0.5, 0, 0.3), (0.02, 0.9, 0.02), (0.1, 0.5, 0.5))]
+FORBIDDEN_SEEDS, SEEDS = 50, 800  # more of them only as long as an allowed outcome was not reached
+# Allowed, and never reached, because x86 promises more than the model.
+STRONGER = {
+    "DOORBELLS": "clflush is ordered with stores and other clflushes, so that one host's signals arrive in their order",
+    "MP-invotherline": "the mfence of an invalidate waits for all lines that were flushed",
+    "NT-invalidate": "the mfence of an invalidate waits for non-temporal stores",
+    "SB-nofence": "the mfence of an invalidate waits for all lines that were flushed",
 }
 FAST = {"MP", "MP-noflush", "SB"}
 
@@ -107,30 +96,42 @@ def commands_of(name: str, program: Path) -> tuple[list[Command], list[dict[int,
     return commands, registers
 
 
-def outcomes(litmus: Litmus, name: str, program: Path, seeds: int) -> list[dict[str, int]]:
+def choices() -> Iterator[tuple[RunChoice, AdversaryRates]]:
+    """The worst case, then seeds: every other one with turns of one or two steps, as these programs are short."""
+    for schedule in (0, 2, 3, 6, 10, 20):
+        yield RunChoice(None, schedule), RATES[0]
+    for k in range(SEEDS):
+        yield RunChoice(k, k if k % 2 else 10 * k + k // 8 % 2), RATES[k // 2 % len(RATES)]
+
+
+def outcomes(litmus: Litmus, name: str, program: Path) -> Iterator[dict[str, int]]:
     commands, registers = commands_of(name, program)
-    setting = ExecSetting(commands, parse_pools(["/dev/shm/litmus"]), hosts=len(commands), check=False, rates=RATES)
-    found = []
-    for choice in [*(RunChoice(None, k) for k in (0, 2, 3, 6, 10, 20)), *(RunChoice(k, k) for k in range(seeds))]:
-        result = run(setting, choice)
+    setting = ExecSetting(commands, parse_pools(["/dev/shm/litmus"]), hosts=len(commands), check=False)
+    for choice, rates in choices():
+        result = run(replace(setting, rates=rates), choice)
         assert result.ending is RunEnding.ENDED and result.unannounced == 0
         values = dict.fromkeys(litmus.names, 0)
         for one in result.exits:
             for line in one.output.split():
                 number, _, value = line.partition("=")
                 values[registers[one.command][int(number)]] = int(value)
-        found.append(values)
-    return found
+        yield values
 
 
 @pytest.mark.parametrize("name", plain_tests())
 @pytest.mark.deep(rows=lambda name: name not in FAST)
 def test_no_program_sees_what_is_forbidden(program: Path, name: str) -> None:
     litmus = read(HERE / "litmus" / f"{name}.yaml")
-    seen = outcomes(litmus, name, program, 6 if name in FAST else 50)
-    for expected in litmus.expectations:
-        reached = any(expected.condition.holds(values) for values in seen)
-        if not expected.allowed:
-            assert not reached, expected.condition.text
-        elif name not in FAST | UNREACHED:
-            assert reached, expected.condition.text
+    missing = {one.condition.text: one for one in litmus.expectations if one.allowed}
+    least = 6 if name in FAST else FORBIDDEN_SEEDS
+    for number, values in enumerate(outcomes(litmus, name, program)):
+        seen = [one for one in litmus.expectations if one.condition.holds(values)]
+        assert all(one.allowed for one in seen), values
+        for one in seen:
+            missing.pop(one.condition.text, None)
+        if number >= least and (not missing or name in FAST or name in STRONGER):
+            break
+    if name in STRONGER:
+        assert len(missing) == 1, f"{name} is reached, though {STRONGER[name]}"
+    elif name not in FAST:
+        assert not missing
