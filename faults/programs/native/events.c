@@ -16,7 +16,6 @@ enum { PAYMENTS = 3 }; /* how often nature pays before a run without progress is
 
 static program_area *area(void) { return here.area; }
 static mover by_program(const program_self *me) { return (mover){here.host, (uint16_t)me->thread, BY_PROGRAM}; }
-static mover by_nature(const program_self *me) { return (mover){here.host, (uint16_t)me->thread, BY_NATURE}; }
 
 static void mix(uint64_t word) {
     uint64_t z = area()->hash ^ word * UINT64_C(0x9E3779B97F4A7C15);
@@ -120,6 +119,7 @@ void store_told(int thread) {
     if (program_watcher_now && program_watcher_now->store) program_watcher_now->store(&step, before, after);
     image_told(t->host, open->pool, open->offset, open->nbytes);
     open->nbytes = 0;
+    nature_stored(thread, (pool_range){step.pool, step.offset, step.nbytes});
 }
 
 /* Bytes that nobody announced: told once, and from then on as they are. */
@@ -148,39 +148,6 @@ void look_for_all_unannounced(program_self *me) {
         }
         if (file >= 0) close(file);
     }
-}
-
-/* Nature moves lines of this thread's host, or of another one's whose thread waits for its turn: what happens to them between
- * two of its steps. */
-static void disturb_for(program_self *me, int thread) {
-    enum action actions[ACTIONS];
-    adversary_move move;
-    const mover by = {area()->threads[thread].host, (uint16_t)thread, BY_NATURE};
-    adversary *nature = &area()->natures[thread];
-    const int count = adversary_actions(nature, actions);
-    for (int k = 0; k < count; k++) {
-        adversary_aim(nature, actions[k], &move);
-        const int64_t extent = area()->extent[move.lines.card];
-        if (move.lines.last > extent) move.lines.last = extent;
-        /* Also what only others have touched; in pages, nothing is ever absent. */
-        const bool anywhere = move.action == PREFETCH && extent && !area()->pages_hosts;
-        if (anywhere && splitmix(&nature->state) & 1) {
-            const int64_t line = (int64_t)(splitmix(&nature->state) % (uint64_t)extent);
-            move.lines = (window){move.lines.card, line, line + 1}, move.among[0] = 1;
-        }
-        image_nature(by, &move);
-        if (move.action == LAND && thread == me->thread)
-            posted_land(me, by, (pool_lines){move.lines.card, move.lines.first, move.lines.last});
-    }
-}
-
-static void disturb(program_self *me) { disturb_for(me, me->thread); }
-
-static void disturb_another(program_self *me) {
-    const uint64_t drawn = splitmix(&area()->natures[me->thread].state);
-    const int thread = (int)(drawn % (uint64_t)area()->thread_count);
-    const bool waits = area()->threads[thread].state == THREAD_WAITING && area()->opens[thread].nbytes == 0;
-    disturb_for(me, waits ? thread : me->thread);
 }
 
 /* What the driver was told to break, at its step. */
@@ -247,7 +214,7 @@ bool step_begin(program_self *me) {
     a->steps++;
     if (a->idle == 0) a->owed = 0;
     else look_after_progress();
-    if (a->options.nature) disturb(me), a->pages_hosts ? disturb(me) : disturb_another(me);
+    nature_between(me);
     break_things();
     if (a->options.crash_host >= 0 && a->steps == a->options.crash_step) {
         crash_host(me, a->options.crash_host);
@@ -258,7 +225,7 @@ bool step_begin(program_self *me) {
 
 void step_end(program_self *me) {
     /* A program that announces no loads has few steps: nature also moves behind them, before somebody else's. */
-    if (area()->options.nature && area()->pages_hosts >> here.host & 1) disturb(me), disturb(me);
+    if (area()->pages_hosts >> here.host & 1) nature_between(me);
     if (area()->options.free_running) host_lock_release(&area()->lock);
     else turn_leave(me->thread);
     me->inside = false;
@@ -357,17 +324,6 @@ PROGRAM_EXPORT void prog_store(void *at, size_t nbytes, const void *pc) { store(
 void prog_system_reads(const void *at, size_t nbytes, const void *pc) { load(at, nbytes, pc, true); }
 void prog_system_writes(void *at, size_t nbytes, const void *pc) { store(at, nbytes, pc, true); }
 
-/* The step after a flush is often the fence that would have been missing before it, and nature moves within steps: what was
- * flushed last, or stored past the cache, arrives first, every other time. */
-static bool out_of_order(program_self *me) {
-    return area()->options.nature && splitmix(&area()->natures[me->thread].state) & 1;
-}
-
-static void land_out_of_order(program_self *me, int pool, int64_t line) {
-    const adversary_move move = {.action = LAND, .lines = {pool, line, line + 1}, .among = {1}};
-    if (out_of_order(me)) image_nature(by_nature(me), &move);
-}
-
 PROGRAM_EXPORT void prog_nt_store(void *at, const void *bytes, size_t nbytes, const void *pc) {
     pool_range r;
     program_self *me = self_here();
@@ -380,7 +336,7 @@ PROGRAM_EXPORT void prog_nt_store(void *at, const void *bytes, size_t nbytes, co
     turn_progress(me->thread, true);
     if (program_watcher_now && program_watcher_now->store) program_watcher_now->store(&step, NULL, bytes);
     posted_add(me, r, bytes, step.number);
-    if (!area()->pages_hosts && out_of_order(me)) posted_land(me, by_nature(me), lines_of(&r));
+    nature_posted(me, r.pool, r.offset / LINE_BYTES, true);
     step_end(me);
 }
 
@@ -413,7 +369,7 @@ PROGRAM_EXPORT void prog_flush(const void *at, enum flush_kind kind, const void 
         image_flush(by_program(me), r.pool, line, kind == FLUSH_KEEP);
         if (landed) image_complete(by_program(me), r.pool, line, true);
         list_add(landed ? &me->lingering : &me->flushed, r.pool, line);
-        land_out_of_order(me, r.pool, line);
+        nature_posted(me, r.pool, line, false);
     }
     step_end(me);
 }

@@ -99,6 +99,11 @@ _Noreturn void process_die(void);
 void prog_sleep(uint64_t ns);
 void prog_wait_readable(int file); /* others go first until there is something to read */
 
+/* nature.c: what happens to lines by itself, if this run wants that. */
+void nature_between(program_self *me); /* two steps */
+void nature_stored(int thread, pool_range range);
+void nature_posted(program_self *me, int pool, int64_t line, bool past_the_cache);
+
 /* posted.c */
 void list_add(line_list *list, int pool, int64_t line);
 bool posted_fence(program_self *me, mover by, enum fence_kind kind); /* true when something landed */

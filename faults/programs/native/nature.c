@@ -1,0 +1,100 @@
+/* Nature: what may happen to lines at any time. The adversary draws how much of it, for each thread; hosts have habits.
+ *
+ * Independent draws hardly ever give what takes several moves in one order: one line of a message arrives at once, another
+ * one only at the fence. So in half of all runs a host treats a line alike from beginning to end. */
+#include "self.h"
+
+static program_area *area(void) { return here.area; }
+
+enum habit { AT_EASE, EAGER, LAZY };
+
+static enum habit habit_of(int host, int pool, int64_t line, enum action action) {
+    uint64_t seed = area()->options.seed;
+    if (area()->pages_hosts || splitmix(&seed) & 1) return AT_EASE;
+    seed ^= ((uint64_t)line << 16 | (uint64_t)pool << 12 | (uint64_t)host << 4 | (uint64_t)action) * 0xD6E8FEB86659FD93u;
+    static const enum habit habits[] = {AT_EASE, AT_EASE, EAGER, LAZY};
+    return habits[splitmix(&seed) >> 7 & 3];
+}
+
+static bool ever(enum action action) { return area()->options.nature && area()->options.rates[action] > 0; }
+
+static adversary_move move_of(enum action action, int pool, int64_t line) {
+    return (adversary_move){.action = action, .lines = {pool, line, line + 1}, .among = {1}};
+}
+
+/* What the adversary of a thread draws, for lines that it has touched lately, and lines beside them. */
+static void draw(program_self *me, int thread) {
+    enum action actions[ACTIONS];
+    adversary_move move;
+    const mover by = {area()->threads[thread].host, (uint16_t)thread, BY_NATURE};
+    adversary *nature = &area()->natures[thread];
+    const int count = adversary_actions(nature, actions);
+    for (int k = 0; k < count; k++) {
+        adversary_aim(nature, actions[k], &move);
+        const int pool = move.lines.card;
+        if (move.lines.last > area()->extent[pool]) move.lines.last = area()->extent[pool];
+        for (int64_t line = move.lines.first; line < move.lines.last; line++)
+            if (habit_of(by.host, pool, line, move.action) == LAZY) move.among[line - move.lines.first] = 0;
+        image_nature(by, &move);
+        if (move.action != LAND || thread != me->thread) continue;
+        for (int64_t line = move.lines.first; me->nt_count && line < move.lines.last; line++)
+            if (habit_of(by.host, pool, line, LAND) != LAZY) posted_land(me, by, (pool_lines){pool, line, line + 1});
+    }
+}
+
+/* A host may also fetch what only others have touched so far. */
+static void fetch_anywhere(int thread) {
+    adversary *nature = &area()->natures[thread];
+    const int host = area()->threads[thread].host, pool = (int)(splitmix(&nature->state) % (uint64_t)area()->options.pools);
+    const uint64_t drawn = splitmix(&nature->state), line = splitmix(&nature->state);
+    if (!ever(PREFETCH) || !area()->extent[pool]) return;
+    const int64_t at = (int64_t)(line % (uint64_t)area()->extent[pool]);
+    const enum habit habit = habit_of(host, pool, at, PREFETCH);
+    if (habit == LAZY || (habit == AT_EASE && (double)(drawn >> 11) * 0x1p-53 >= area()->options.rates[PREFETCH] / 2)) return;
+    const adversary_move move = move_of(PREFETCH, pool, at);
+    image_nature((mover){host, (uint16_t)thread, BY_NATURE}, &move);
+}
+
+/* A thread whose host's lines nature may move now: it waits for its turn, or has ended, and all its stores were told. */
+static bool idles(int thread) {
+    const uint32_t state = area()->threads[thread].state;
+    return (state == THREAD_WAITING || state == THREAD_ENDED) && area()->opens[thread].nbytes == 0;
+}
+
+void nature_between(program_self *me) {
+    if (!area()->options.nature) return;
+    draw(me, me->thread);
+    if (area()->pages_hosts) { /* nothing is ever absent there, and what a step is depends on the host */
+        draw(me, me->thread);
+        return;
+    }
+    const uint64_t drawn = splitmix(&area()->natures[me->thread].state);
+    const int other = (int)(drawn % (uint64_t)area()->thread_count);
+    const int thread = !area()->options.free_running && idles(other) ? other : me->thread;
+    draw(me, thread);
+    fetch_anywhere(thread);
+}
+
+/* A store has been told: on some lines it leaves the cache before the next one. */
+void nature_stored(int thread, pool_range range) {
+    if (!ever(EVICT)) return;
+    const mover by = {area()->threads[thread].host, (uint16_t)thread, BY_NATURE};
+    const int64_t last = (range.offset + range.nbytes - 1) / LINE_BYTES;
+    for (int64_t line = range.offset / LINE_BYTES; line <= last; line++) {
+        if (habit_of(by.host, range.pool, line, EVICT) != EAGER) continue;
+        const adversary_move move = move_of(EVICT, range.pool, line);
+        image_nature(by, &move);
+    }
+}
+
+/* The step after a flush is often the fence that would have been missing before it, and nature moves within steps: what was
+ * flushed last, or stored past the cache, arrives at once, every other time or by habit. */
+void nature_posted(program_self *me, int pool, int64_t line, bool past_the_cache) {
+    if (!ever(LAND) || (past_the_cache && area()->pages_hosts)) return;
+    const mover by = {here.host, (uint16_t)me->thread, BY_NATURE};
+    const adversary_move move = move_of(LAND, pool, line);
+    const enum habit habit = habit_of(here.host, pool, line, LAND);
+    if (habit == LAZY || (habit == AT_EASE && splitmix(&area()->natures[me->thread].state) & 1)) return;
+    if (past_the_cache) posted_land(me, by, (pool_lines){pool, line, line + 1});
+    else image_nature(by, &move);
+}
