@@ -32,6 +32,11 @@ int main(int count, char **words) {
             __asm__ volatile("mfence" : : : "memory");
             break;
         case 'l': printf("%d=%llu\n", k - 2, (unsigned long long)*word); break;
+        case 'I': /* waits for this line only, and orders no later load */ LINE("clflush", word); break;
+        case 'G': /* as lines.c has it where a processor can: not even in order with this thread's other signals */
+            *word = value;
+            LINE("clflushopt", word);
+            break;
         case 'g': /* clflush takes this line, and waits for no other one */
             *word = value;
             LINE("clflush", word);
