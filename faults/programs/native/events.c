@@ -79,7 +79,15 @@ void process_die(void) {
     for (;;) pause();
 }
 
-/* The line has left the cache between the word of a store and the store: it comes back, with the stored bytes. */
+static bool still_dirty(const host_image *image, const open_store *open) {
+    const int64_t last = (open->offset + open->nbytes - 1) / LINE_BYTES;
+    for (int64_t line = open->offset / LINE_BYTES; line <= last; line++)
+        if (!(image->cache.state[line] & 2)) return false;
+    return true;
+}
+
+/* Lines have left the cache between the word of a store and the store: they come back, with the stored bytes. Nature moves
+ * there beside other threads, and on hosts with pages. */
 static void keep_store(int thread, const open_store *open) {
     const mover by = {area()->threads[thread].host, (uint16_t)thread, BY_NATURE};
     uint8_t *stored = image_of(by.host, open->pool)->cache.data + open->offset, *kept = malloc((size_t)open->nbytes);
@@ -113,7 +121,7 @@ void store_told(int thread) {
         .offset = open->offset,
         .nbytes = open->nbytes,
     };
-    if (!(image->cache.state[open->offset / LINE_BYTES] & 2)) keep_store(thread, open); /* only beside other threads */
+    if (!still_dirty(image, open)) keep_store(thread, open);
     mix_step(&step, digest(after, open->nbytes));
     turn_progress(thread, memcmp(before, after, (size_t)open->nbytes) != 0);
     if (program_watcher_now && program_watcher_now->store) program_watcher_now->store(&step, before, after);
