@@ -155,6 +155,9 @@ KINDS: dict[int, MistakeKind] = {
 }
 
 
+_NOT_FENCED, _FENCED_LATE = 2, 3
+
+
 @dataclass(frozen=True)
 class ProgramFinding:
     """A finding, with numbers in place of positions.
@@ -245,9 +248,14 @@ def merged(found: Iterator[ProgramFinding] | list[ProgramFinding]) -> list[Progr
         The first of each kind, store and access, a manifest one before a predicted one; ``times`` is the sum.
     """
     joined: dict[tuple[int, int, int], ProgramFinding] = {}
-    for each in sorted(found, key=lambda each: not each.manifest):
-        key = (each.kind, each.site("store"), each.site("access"))
+    for each in sorted(found, key=lambda each: (not each.manifest, each.kind != one_mistake(each.kind))):
+        key = (one_mistake(each.kind), each.site("store"), each.site("access"))
         first = joined.setdefault(key, each)
         if first is not each:
             joined[key] = replace(first, times=first.times + each.times)
     return list(joined.values())
+
+
+def one_mistake(kind: int) -> int:
+    """Give the kind that stands for a kind: a fence that comes too late was none where its run ended before it came."""
+    return _FENCED_LATE if kind == _NOT_FENCED else kind

@@ -10,7 +10,7 @@ from typing import Any
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.version import __version__
 from faults.programs.chain import Chain, chain
-from faults.programs.findings import KINDS, ROLES, MistakeKind, ProgramFinding, merged
+from faults.programs.findings import KINDS, ROLES, MistakeKind, ProgramFinding, merged, one_mistake
 from faults.programs.positions import AccessPlace, SourcePlace, located, source_line
 from faults.programs.suppressions import Suppression
 
@@ -178,12 +178,17 @@ def report(runs: Iterable[Checked], pools: Sequence[str], suppressions: Sequence
     for run in runs:
         count += 1
         for mistake in _of_run(run, pools):
-            key = (mistake.kind.name, *(str(mistake.places.get(role)) for role in ("store", "access")))
+            key = (
+                KINDS[one_mistake(mistake.finding.kind)].name,
+                *(str(mistake.places.get(role)) for role in ("store", "access")),
+            )
             known = joined.get(key)
             if known is None:
                 joined[key] = mistake
                 continue
-            first = mistake if mistake.finding.manifest and not known.finding.manifest else known
+            first = max(
+                known, mistake, key=lambda its: (its.finding.manifest, its.kind.name == key[0])
+            )  # known, if equal
             joined[key] = replace(first, runs=known.runs + 1, times=known.times + mistake.times)
     mistakes, suppressed, used = [], [], set()
     for mistake in joined.values():

@@ -6,12 +6,14 @@
 
 static program_area *area(void) { return here.area; }
 
+enum { STAYS_BEHIND = 16 }; /* steps of others */
 enum habit { AT_EASE, EAGER, LAZY };
 
 static enum habit habit_of(int host, int pool, int64_t line, enum action action) {
     uint64_t seed = area()->options.seed;
-    if (area()->pages_hosts || splitmix(&seed) & 1) return AT_EASE;
-    seed ^= ((uint64_t)line << 16 | (uint64_t)pool << 12 | (uint64_t)host << 4 | (uint64_t)action) * 0xD6E8FEB86659FD93u;
+    if ((area()->pages_hosts && action != LAND) || splitmix(&seed) & 1) return AT_EASE;
+    seed ^= ((uint64_t)line << 16 | (uint64_t)pool << 12 | (uint64_t)host << 4 | (uint64_t)action) *
+            0xD6E8FEB86659FD93u;
     static const enum habit habits[] = {AT_EASE, AT_EASE, EAGER, LAZY};
     return habits[splitmix(&seed) >> 7 & 3];
 }
@@ -45,12 +47,14 @@ static void draw(program_self *me, int thread) {
 /* A host may also fetch what only others have touched so far. */
 static void fetch_anywhere(int thread) {
     adversary *nature = &area()->natures[thread];
-    const int host = area()->threads[thread].host, pool = (int)(splitmix(&nature->state) % (uint64_t)area()->options.pools);
+    const int host = area()->threads[thread].host,
+              pool = (int)(splitmix(&nature->state) % (uint64_t)area()->options.pools);
     const uint64_t drawn = splitmix(&nature->state), line = splitmix(&nature->state);
     if (!ever(PREFETCH) || !area()->extent[pool]) return;
     const int64_t at = (int64_t)(line % (uint64_t)area()->extent[pool]);
     const enum habit habit = habit_of(host, pool, at, PREFETCH);
-    if (habit == LAZY || (habit == AT_EASE && (double)(drawn >> 11) * 0x1p-53 >= area()->options.rates[PREFETCH] / 2)) return;
+    if (habit == LAZY || (habit == AT_EASE && (double)(drawn >> 11) * 0x1p-53 >= area()->options.rates[PREFETCH] / 2))
+        return;
     const adversary_move move = move_of(PREFETCH, pool, at);
     image_nature((mover){host, (uint16_t)thread, BY_NATURE}, &move);
 }
@@ -88,13 +92,17 @@ void nature_stored(int thread, pool_range range) {
 }
 
 /* The step after a flush is often the fence that would have been missing before it, and nature moves within steps: what was
- * flushed last, or stored past the cache, arrives at once, every other time or by habit. */
+ * flushed last, or stored past the cache, arrives at once, every other time or by habit. Now and then its thread stays
+ * behind there, for as long as others need to see it. */
 void nature_posted(program_self *me, int pool, int64_t line, bool past_the_cache) {
     if (!ever(LAND) || (past_the_cache && area()->pages_hosts)) return;
     const mover by = {here.host, (uint16_t)me->thread, BY_NATURE};
     const adversary_move move = move_of(LAND, pool, line);
     const enum habit habit = habit_of(here.host, pool, line, LAND);
-    if (habit == LAZY || (habit == AT_EASE && splitmix(&area()->natures[me->thread].state) & 1)) return;
+    const uint64_t drawn = splitmix(&area()->natures[me->thread].state);
+    if (habit == LAZY || (habit == AT_EASE && drawn & 1)) return;
     if (past_the_cache) posted_land(me, by, (pool_lines){pool, line, line + 1});
     else image_nature(by, &move);
+    if (drawn >> 1 & 7) return;
+    turn_stay_behind(me->thread, STAYS_BEHIND);
 }

@@ -196,6 +196,12 @@ void turn_give_up(int thread, uint64_t until_ns) {
     a->threads[thread].priority = a->low--;
 }
 
+void turn_stay_behind(int thread, uint64_t steps) {
+    program_area *a = area();
+    a->wakes[thread] = a->clock_ns + steps * STEP_NS;
+    a->burst = 0;
+}
+
 void turn_without(int thread, enum thread_state state) {
     if (!host_lock_take(&area()->turns, LOCK_S)) return;
     *state_of(thread) = state;

@@ -31,6 +31,9 @@ void turn_progress(int thread, bool progress);
 /* Others go first; until_ns: not before the clock says so. */
 void turn_give_up(int thread, uint64_t until_ns);
 
+/* The others make so many steps first, if they can; it keeps its priority. */
+void turn_stay_behind(int thread, uint64_t steps);
+
 /* A thread, or a process that is gone, is not waited for any more: `state` is ENDED or OUTSIDE. */
 void turn_without(int thread, enum thread_state state);
 
