@@ -14,10 +14,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.memory import BACKENDS, MemorySpec
 from cxlemu.pool import catalog
 from cxlemu.topology import Topology
-from cxlemu.units import format_bytes
 from cxlemu.world.topology_of import machine
-
-KEEP_DEAD_POOLS = "CXLEMU_KEEP_DEAD_POOLS"
 
 
 def adversary_seed(adversary: str | None, backend: str) -> int | None:
@@ -90,11 +87,8 @@ def _uuid(text: str | None) -> UUID | None:
 
 def remove_dead_pools() -> None:
     """Remove what killed runs of this user left in /dev/shm, and say so; ``CXLEMU_KEEP_DEAD_POOLS`` keeps it."""
-    if KEEP_DEAD_POOLS in os.environ or not (dead := catalog.remove_dead()):
-        return
-    nbytes = sum(found.nbytes for entry in dead for found in entry.found)
-    pools = "1 dead pool" if len(dead) == 1 else f"{len(dead)} dead pools"
-    click.echo(f"note: removed {pools} of killed runs, {format_bytes(nbytes)} of /dev/shm", err=True)
+    if catalog.KEEP_DEAD_POOLS not in os.environ and (gone := catalog.remove_dead()):
+        click.echo(f"note: removed {catalog.said(gone)}", err=True)
 
 
 def topology_for(config: str | None, memory: MemorySpec, lease: Lease | None, *, may_be_smaller: bool) -> Topology:

@@ -154,7 +154,7 @@ def _dead_pools() -> Iterator[DoctorRow]:
     """Say what killed runs of this user left in shared memory."""
     from cxlemu.pool import catalog  # only here: help is to be there at once
 
-    dead = [entry for entry in catalog.entries() if entry.state == "dead"]
+    dead = catalog.dead()
     nbytes = sum(found.nbytes for entry in dead for found in entry.found)
     if not dead:
         yield DoctorRow("dead pools", "ok", "none", "what killed runs leave in /dev/shm")

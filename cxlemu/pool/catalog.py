@@ -15,10 +15,12 @@ from __future__ import annotations
 import os
 import stat
 import time
+import warnings
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -28,8 +30,10 @@ from cxlemu.pool.life import is_held
 from cxlemu.pool.owner import PROC, OwnerState
 from cxlemu.pool.segments import Segment
 from cxlemu.pool.superblock import MAGIC, SUPERBLOCK_BYTES, UNFINISHED, Superblock, parse
+from cxlemu.units import counted, format_bytes
 
 GRACE_S = 60.0
+KEEP_DEAD_POOLS = "CXLEMU_KEEP_DEAD_POOLS"
 
 PoolState = Literal[OwnerState, "damaged", "foreign"]
 
@@ -167,12 +171,30 @@ def clean(name: str | None = None, *, dry_run: bool = False) -> list[Cleaned]:
     return verdicts
 
 
+def dead() -> list[CatalogEntry]:
+    """Return this user's pools whose owner is certainly gone, without those in doubt."""
+    return [entry for entry in entries() if entry.state == "dead"]
+
+
+def said(pools: list[CatalogEntry]) -> str:
+    """Say how many dead pools there are, and what they take."""
+    nbytes = sum(found.nbytes for entry in pools for found in entry.found)
+    return f"{counted(len(pools), 'dead pool')} of killed runs, {format_bytes(nbytes)} of /dev/shm"
+
+
 def remove_dead() -> list[CatalogEntry]:
     """Remove this user's pools whose owner is certainly gone, and return them. Those in doubt stay."""
-    dead = [entry for entry in entries() if entry.state == "dead"]
-    for entry in dead:
+    gone = dead()
+    for entry in gone:
         clean(entry.name)
-    return dead
+    return gone
+
+
+@cache
+def warn_of_dead() -> None:
+    """Warn, once in this process, of what killed runs left; not where ``CXLEMU_KEEP_DEAD_POOLS`` is set."""
+    if KEEP_DEAD_POOLS not in os.environ and (pools := dead()):
+        warnings.warn(f"{said(pools)}: `cxlemu pool clean` removes them", stacklevel=4)
 
 
 def _verdict(entry: CatalogEntry) -> Cleaned:

@@ -9,6 +9,7 @@ from cxlemu.capacity.lease import lease_for
 from cxlemu.engines.pace import Pace
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import WORST_CASE, MemorySpec
+from cxlemu.pool.catalog import warn_of_dead
 from cxlemu.topology import Topology
 from cxlemu.world.context import OnMessage, RankContext, World, ignore_message
 from cxlemu.world.environment import from_environment
@@ -39,7 +40,8 @@ def launch(
     """Run ``main`` on every rank of a fresh pool, or of the pool on ``memory.devices``.
 
     When a rank fails, the others have one deadline to notice, then they are stopped. Ctrl-C, SIGTERM, SIGHUP and
-    SIGQUIT stop all ranks; an emulated pool is removed in every case.
+    SIGQUIT stop all ranks; an emulated pool is removed in every case. The first launch of a process warns of pools
+    that killed runs left.
 
     Args:
         main: What every rank runs, given its `RankContext`. For processes, ``main``, its result and its messages must
@@ -121,6 +123,8 @@ def _run(
 
         refuse_unguarded()  # before a pool is made
     lease = None if tenant is None else lease_for(tenant, memory, pool_name, wait_s=deadline_s)
+    if not memory.backend.on_devices:
+        warn_of_dead()
     topology = machine(topology, memory, lease, may_be_smaller=True)
     world = World(ranks, topology, memory, deadline_s, how, pace, lease, hosts)
     if how == "threads":

@@ -202,6 +202,24 @@ def test_a_run_removes_what_killed_runs_left_and_says_so() -> None:
     assert note.startswith("note: removed 1 dead pool of killed runs, ") and note.endswith("iB of /dev/shm")
 
 
+TWICE = """
+import warnings
+from cxlemu.world import launch
+for _ in range(2):
+    with warnings.catch_warnings(record=True) as told:
+        launch(lambda context: None, ranks=1, topology="laptop")
+    print(*(str(one.message) for one in told), sep="; ")
+"""
+
+
+@own_shm
+def test_the_first_launch_of_a_process_warns_of_what_killed_runs_left() -> None:
+    script = f"{sys.executable} -c '{KILLED}'; unset CXLEMU_KEEP_DEAD_POOLS; {sys.executable} -c '{TWICE}'; ls /dev/shm"
+    first, second, *left = in_own_shm("256m", "bash", "-c", script).stdout.splitlines()
+    assert first.startswith("1 dead pool of killed runs, ") and first.endswith("`cxlemu pool clean` removes them")
+    assert second == "" and left and all("t-killed" in name for name in left)
+
+
 @own_shm
 def test_a_run_leaves_living_pools_alone() -> None:
     script = (
