@@ -108,9 +108,8 @@ RANKS = 4
     type=click.Choice(INTEGRITIES),
     help="Compare what is read with a checksum that travels with its doorbell.  [default: none]",
 )
-@click.option(
-    "--launch",
-    "how",
+@option(
+    "launch",
     type=click.Choice(["processes", "threads", "env"]),
     default="processes",
     show_default=True,

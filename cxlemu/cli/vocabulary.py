@@ -106,6 +106,7 @@ VOCABULARY = {
     "op": Concept(("-o", "--op"), "op", {}),
     "faults": Concept(("--faults",), "script_file", {"metavar": "SCRIPT"}),
     "kinds": Concept(("--kinds",), "kinds", {}),
+    "launch": Concept(("--launch",), "how", {}),
     "budget": Concept(("--budget",), "budget_s", {"type": SecondsParam(), "metavar": "TIME"}, (SecondsParam,)),
     "json": Concept(
         ("--json",),

@@ -59,9 +59,9 @@ class Words(click.ParamType):  # type: ignore[type-arg]
     metavar="FILE.py:FUNCTION",
     help="Run your own algorithm; executes the file.",
 )
-@click.option(
-    "--launch",
-    "launches",
+@option(
+    "launch",
+    dest="launches",
     type=Words(),
     help="How ranks run: lockstep, turns, threads, processes.  [default: lockstep,turns]",
 )

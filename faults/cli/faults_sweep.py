@@ -37,8 +37,9 @@ def _kinds() -> tuple[str, ...]:
     help="Kinds of faults; a comma list or all.",
 )
 @click.option("--engine", type=click.Choice(ENGINES), default="reference", show_default=True)
-@click.option(
-    "--launch",
+@option(
+    "launch",
+    dest="launch",
     type=click.Choice(["turns", "threads", "processes"]),
     help="How ranks run; turns: one at a time, in virtual time.  [default: turns, or threads on the native engine]",
 )

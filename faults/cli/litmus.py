@@ -37,9 +37,8 @@ HARDWARE = {"devices", "pool", "ranks", "how", "rounds", "seed", "deadline_s"}  
 @click.option("--device", "devices", multiple=True, metavar="PATH", help="A card of dax: once for each, in any order.")
 @click.option("--pool", metavar="UUID", help="Of the devices, those of this pool.")
 @option("ranks", type=click.IntRange(1, 64), help="Ranks.  [default: as many as the largest test takes]")
-@click.option(
-    "--launch",
-    "how",
+@option(
+    "launch",
     type=click.Choice(["processes", "threads", "env"]),
     default="processes",
     show_default=True,
