@@ -14,9 +14,11 @@ from collectives.fused.choice import call_of
 from collectives.sweep.fused.measure import Job, Seen
 from collectives.sweep.fused.metrics import Metrics, Wait
 from collectives.sweep.fused.seen import median_ns, metrics, refusal, times_ns, waits
+from cxlemu.cli.console import print_wrapped
 from cxlemu.engines.pace import TimeScale
 from cxlemu.memory import MemorySpec
 from cxlemu.topology import Topology
+from cxlemu.units import counted
 from cxlemu.version import __version__
 
 COLUMNS = "  {:<32} {:>10} {:>10} {:>8} {:>7}"
@@ -108,7 +110,7 @@ def show(result: Result, out: Console) -> None:
         out: Where to print.
     """
     for line in _header(result):
-        out.print(Text(f"# {line}"))
+        print_wrapped(out, f"# {line}", indent="#           ")
     out.print(Text("#"))
     out.print(Text("#" + COLUMNS.format("", "time (us)", "ECT (us)", "overlap", "#wrong")[1:]))
     for name, title in NAMES.items():
@@ -116,9 +118,9 @@ def show(result: Result, out: Console) -> None:
             _print_row(result, name, title, out)
     out.print(Text("#"))
     for line in _footer(result):
-        out.print(Text(f"# {line}"))
+        print_wrapped(out, f"# {line}", indent="#   ")
     if result.wrong:
-        out.print(Text(f"# {result.wrong} elements are wrong", "bold red"))
+        out.print(Text(f"# {counted(result.wrong, 'element')} wrong", "bold red"))
 
 
 def _header(result: Result) -> list[str]:

@@ -17,7 +17,7 @@ from collectives.sweep.fused.metrics import Metrics
 from collectives.sweep.fused.tuned import TunedFile, modelled
 from collectives.sweep.fused.tuner import Tuned, tune
 from collectives.sweep.fused.virtual import Simulator
-from cxlemu.cli.console import console
+from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import check_output, write_json, write_output, writing
 from cxlemu.engines.trace import events, perfetto
 from cxlemu.errors import ArgumentError
@@ -105,7 +105,7 @@ def _show(out: Console, simulator: Simulator, operator: Operator, choice: Tiling
         f"config    {topology.name}: {topology.description}",
         f"figures   {standing}",
     ):
-        out.print(Text(f"# {line}"))
+        print_wrapped(out, f"# {line}", indent="#           ")
     out.print(Text("#"))
     out.print(Text("#" + COLUMNS.format("", "time (us)", "ECT (us)", "overlap")[1:]))
     for name, title in NAMES.items():
@@ -116,11 +116,11 @@ def _show(out: Console, simulator: Simulator, operator: Operator, choice: Tiling
             overlap = "n/a" if efficiency is None else f"{100 * efficiency:.0f}%"
         out.print(Text(COLUMNS.format(title, f"{getattr(metrics, f'{name}_ns') / 1e3:.0f}", ect, overlap).rstrip()))
     out.print(Text("#"))
-    out.print(
-        Text(
-            f"# max(T_gemm, T_comm) / T_fused {metrics.sol:.2f}, tiles slow the product down "
-            f"{metrics.gemm_slowdown:.2f} times, a doorbell is waited for {metrics.wait_ns / 1e3:.1f} us in the mean"
-        )
+    print_wrapped(
+        out,
+        f"# max(T_gemm, T_comm) / T_fused {metrics.sol:.2f}, tiles slow the product down {metrics.gemm_slowdown:.2f} "
+        f"times, a doorbell is waited for {metrics.wait_ns / 1e3:.1f} us in the mean",
+        indent="#   ",
     )
 
 

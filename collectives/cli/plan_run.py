@@ -10,7 +10,6 @@ from typing import Any
 import click
 from click.core import ParameterSource
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from collectives.algorithms.catalog import build, load_plan, recipe, variants
@@ -23,6 +22,7 @@ from collectives.sizes import block_bytes
 from collectives.sweep.sweep import load_algorithm
 from cxlemu.chakra import export as chakra_export
 from cxlemu.chakra import files as chakra_files
+from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import write_json, writing
 from cxlemu.plan import DTYPES, Call, InHeap, Plan, RankPart
 from cxlemu.plan import file as plan_file
@@ -30,8 +30,7 @@ from cxlemu.plan.rules import check as check_rules
 from cxlemu.plan.text import counts, render, text
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import ranks_per_cluster
-
-UNBOUNDED_CHARS = 1 << 20  # a pipe is as wide as what it is given
+from cxlemu.units import counted
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ def show(wanted: Wanted, saved: Path | None, limit: int, json_file: Path | None)
     else:
         plan = wanted.plan()
     if not write_json(json_file, _as_dict(plan)):
-        _console().print(render(plan, limit=limit))
+        console().print(render(plan, limit=limit), soft_wrap=False)
     check_rules(plan)
 
 
@@ -156,7 +155,7 @@ def save(wanted: Wanted, output: Path, json_file: Path | None) -> None:
     check_rules(plan)
     plan_file.save(plan, output)
     write_json(json_file, {"files": [str(output)]} | _facts(plan))
-    click.echo(f"{output}: {_summary(plan)}")
+    print_wrapped(console(), f"{output}: {_summary(plan)}")
 
 
 def traffic(wanted: Wanted, output: Path, json_file: Path | None) -> None:
@@ -180,9 +179,11 @@ def traffic(wanted: Wanted, output: Path, json_file: Path | None) -> None:
     last, nodes = len(endpoints) - 1, sum(map(len, endpoints))
     files = [f"{output}.{endpoint}.et" for endpoint in range(len(endpoints))]
     write_json(json_file, {"files": files, "nodes": nodes} | _facts(plan))
-    click.echo(
-        f"{output}.0.et to {output}.{last}.et: {_summary(plan)}; {nodes} nodes of {plan.ranks} ranks and, from "
-        f"endpoint {plan.ranks} on, {len(endpoints) - plan.ranks} cards"
+    print_wrapped(
+        console(),
+        f"{output}.0.et to {output}.{last}.et: {_summary(plan)}; {counted(nodes, 'node')} of "
+        f"{counted(plan.ranks, 'rank')} and, from endpoint {plan.ranks} on, "
+        f"{counted(len(endpoints) - plan.ranks, 'card')}",
     )
 
 
@@ -198,7 +199,7 @@ def check(file: Path, json_file: Path | None) -> None:
     """
     plan = load_plan(str(file))
     write_json(json_file, {"files": [str(file)]} | _facts(plan))
-    click.echo(f"{file}: ok, {_summary(plan)}")
+    print_wrapped(console(), f"{file}: ok, {_summary(plan)}")
 
 
 def _facts(plan: Plan) -> dict[str, Any]:
@@ -209,7 +210,8 @@ def _facts(plan: Plan) -> dict[str, Any]:
 
 def _summary(plan: Plan) -> str:
     instructions = sum(part.instruction_count for part in plan.parts)
-    return f"{plan.call}, {plan.ranks} ranks, {plan.rounds} rounds, {instructions} instructions"
+    ranks, rounds = counted(plan.ranks, "rank"), counted(plan.rounds, "round")
+    return f"{plan.call}, {ranks}, {rounds}, {counted(instructions, 'instruction')}"
 
 
 def list_(json_file: Path | None) -> None:
@@ -232,11 +234,7 @@ def list_(json_file: Path | None) -> None:
             by_algorithm.setdefault(_first_line(recipe(collective, variant)), []).append(variant)
         for line, names in by_algorithm.items():
             table.add_row(collective, " ".join(names), line)
-    _console().print(table)
-
-
-def _console() -> Console:
-    return Console() if sys.stdout.isatty() else Console(width=UNBOUNDED_CHARS)
+    console().print(table, soft_wrap=False)
 
 
 def _first_line(recipe: Recipe) -> str:

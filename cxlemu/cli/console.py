@@ -9,10 +9,12 @@ from __future__ import annotations
 import sys
 import textwrap
 
+from rich import box
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
-PIPE_CHARS = 1 << 16  # a pipe is as wide as what it is given
+PIPE_CHARS = 1 << 20  # a pipe is as wide as what it is given
 
 
 def console(*, launched: bool = False, quiet: bool = False) -> Console:
@@ -31,6 +33,18 @@ def console(*, launched: bool = False, quiet: bool = False) -> Console:
         width=None if shown else PIPE_CHARS,
         force_terminal=None if shown or not launched else False,
     )
+
+
+def plain_table(*heads: str) -> Table:
+    """Make a table with a line below its heads and two spaces between columns; what is too long takes several lines.
+
+    Args:
+        heads: The heads of columns that are aligned to the left; more can be added.
+    """
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for head in heads:
+        table.add_column(head, overflow="fold")
+    return table
 
 
 def print_wrapped(out: Console, text: str, style: str = "", *, indent: str = "  ") -> None:

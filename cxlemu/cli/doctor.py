@@ -14,12 +14,10 @@ from pathlib import Path
 
 import click
 import posix_ipc
-from rich import box
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from cxlemu.cli import overwritten
+from cxlemu.cli.console import console, plain_table
 from cxlemu.cli.doctor_cxl import cxl_rows
 from cxlemu.cli.doctor_rows import DoctorRow, entries, integer, numbers, row, text
 from cxlemu.cli.output import write_json
@@ -232,8 +230,8 @@ def command(json_file: Path | None, topology_file: Path | None) -> None:
     rows = examine()
     if write_json(json_file, [row._asdict() for row in rows]):
         return
-    table = Table("", "what", "value", "what it means", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table = plain_table("", "what", "value", "what it means")
     for found in rows:
         status = Text(found.status, "green" if found.status == "ok" else "yellow")
         table.add_row(status, Text(found.what), Text(found.value), Text(found.meaning))
-    Console().print(table)
+    console().print(table, soft_wrap=False)

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
 
 from cxlemu.capacity.lease import Tenant
 from cxlemu.capacity.manager import Grant
 from cxlemu.capacity.pool_manager import PoolManager
+from cxlemu.cli.console import console, plain_table, print_wrapped
 from cxlemu.cli.output import write_json
 from cxlemu.errors import AccessError, ArgumentError
 from cxlemu.memory import MemorySpec
@@ -51,24 +49,23 @@ def show(name: str | None, paths: tuple[str, ...], json_file: Path | None) -> No
         facts = _facts(manager)
     if write_json(json_file, facts):
         return
-    table = Table("grant", "tenant", "of each card", "from byte", "state", "ranks in it", "processes", box=SIMPLE)
+    table = plain_table("grant", "tenant", "of each card", "from byte", "state", "ranks in it", "processes")
     for row in facts["grants"]:
         pids = ", ".join(map(str, row["pids"])) or "-"
         place = (format_bytes(row["bytes"]), str(row["at"]), row["state"], str(row["ranks"]), pids)
         table.add_row(str(row["number"]), row["tenant"], *place)
-    console = Console()
+    out = console()
     if facts["grants"]:
-        console.print(table)
-    accounts = Table("tenant", "holds", "at most", "added", "released", "forced", box=SIMPLE)
+        out.print(table, soft_wrap=False)
+    accounts = plain_table("tenant", "holds", "at most", "added", "released", "forced")
     for row in facts["accounts"]:
         accounts.add_row(row["tenant"], *(format_bytes(row[f"{key}_bytes"]) for key in _ACCOUNT))
     if facts["accounts"]:
-        console.print(accounts)
+        out.print(accounts, soft_wrap=False)
     free, lent = format_bytes(facts["free_bytes"]), format_bytes(facts["lent_bytes"])
-    click.echo(
-        f"{free} of {lent} of each of {facts['cards']} cards are free, {format_bytes(facts['largest_bytes'])} in one "
-        f"piece; blocks of {format_bytes(facts['block_bytes'])}"
-    )
+    cards = f"each of {facts['cards']} cards" if facts["cards"] > 1 else "the card"
+    piece, blocks = format_bytes(facts["largest_bytes"]), format_bytes(facts["block_bytes"])
+    print_wrapped(out, f"{free} of {lent} of {cards} are free, {piece} in one piece; blocks of {blocks}")
 
 
 _ACCOUNT = ("held", "peak", "added", "released", "forced")

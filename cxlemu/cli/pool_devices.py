@@ -10,12 +10,13 @@ from typing import Any
 import click
 
 from cxlemu.capacity.pool_manager import PoolManager, lendable
+from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import write_json
 from cxlemu.errors import PoolError
 from cxlemu.pool.dax import DaxPool, map_all
 from cxlemu.pool.device import Mapped
 from cxlemu.pool.format import Content, content_of, format_cards, geometry_for, make_file, reserve
-from cxlemu.units import format_bytes
+from cxlemu.units import counted, format_bytes
 
 
 def format_pool(
@@ -66,13 +67,12 @@ def format_pool(
             Path(path).unlink()
         raise
     write_json(json_file, {"uuid": str(superblock.uuid)} | asdict(geometry))
-    room = f"room for {max_ranks} ranks"
+    room = f"room for {counted(max_ranks, 'rank')}"
     if manager is not None:
         room = f"{format_bytes(manager.free_bytes)} of each to lend in blocks of {format_bytes(manager.block_bytes)}"
-    click.echo(
-        f"formatted pool {superblock.uuid}: {geometry.cards} cards of {format_bytes(geometry.card_bytes)}, "
-        f"interleaved by {format_bytes(interleave)}, {room}"
-    )
+    cards = f"{counted(geometry.cards, 'card')} of {format_bytes(geometry.card_bytes)}"
+    told = f"formatted pool {superblock.uuid}: {cards}, interleaved by {format_bytes(interleave)}, {room}"
+    print_wrapped(console(), told)
 
 
 def _look_and_ask(mapped: list[Mapped], *, yes: bool) -> None:
@@ -84,7 +84,7 @@ def _look_and_ask(mapped: list[Mapped], *, yes: bool) -> None:
     full = []
     for card in mapped:
         content = content_of(card)
-        click.echo(f"{card.device.path}: {_what(card)}; {content.text}")
+        print_wrapped(console(), f"{card.device.path}: {_what(card)}; {content.text}")
         if content.kind != "empty":
             full.append(card.device.path)
     if not full or yes:
@@ -114,7 +114,7 @@ def show(paths: tuple[str, ...], json_file: Path | None) -> None:
     if write_json(json_file, [_facts(card, content) for card, content in rows]):
         return
     for card, content in rows:
-        click.echo(f"{card.device.path}: {_what(card)}; {content.text}")
+        print_wrapped(console(), f"{card.device.path}: {_what(card)}; {content.text}")
 
 
 def _facts(card: Mapped, content: Content) -> dict[str, Any]:

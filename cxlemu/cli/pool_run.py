@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.table import Table
 
+from cxlemu.cli.console import console, plain_table, print_wrapped
 from cxlemu.cli.output import write_json
 from cxlemu.errors import PoolError
 from cxlemu.memory.protocol import Bytes
@@ -28,7 +26,7 @@ def list_pools(json_file: Path | None) -> None:
     rows = [_row(entry) for entry in catalog.entries()]
     if write_json(json_file, rows):
         return
-    table = Table("name", "cards", "size", "hosts", "owner pid", "state", "age", "mode", box=SIMPLE)
+    table = plain_table("name", "cards", "size", "hosts", "owner pid", "state", "age", "mode")
     for row in rows:
         size, age = format_bytes(row["cards_bytes"]), timedelta(seconds=round(row["age_s"]))
         columns = (
@@ -42,9 +40,9 @@ def list_pools(json_file: Path | None) -> None:
             row["mode"],
         )
         table.add_row(*("-" if column is None else str(column) for column in columns))
-    Console().print(table)
+    console().print(table, soft_wrap=False)
     for damage in (damage for row in rows for damage in row["damage"]):
-        click.echo(f"damaged: {damage}")
+        print_wrapped(console(), f"damaged: {damage}")
 
 
 def _row(entry: catalog.CatalogEntry) -> dict[str, Any]:
@@ -81,12 +79,13 @@ def show(name: str, json_file: Path | None) -> None:
         return
     for key in ("name", "uuid", "created", "owner", "card_bytes", "interleave_bytes", "max_ranks"):
         value = facts[key]
-        click.echo(f"{key:<17} {_phrase(value) if isinstance(value, dict) else value}")
+        told = f"{key:<17} {_phrase(value) if isinstance(value, dict) else value}"
+        print_wrapped(console(), told, indent=" " * 18)
     for part in ("cards", "hosts"):
-        table = Table(*facts[part][0], box=SIMPLE)
+        table = plain_table(*facts[part][0])
         for row in facts[part]:
             table.add_row(*("-" if value is None else str(value) for value in row.values()))
-        Console().print(table)
+        console().print(table, soft_wrap=False)
 
 
 def _facts(name: str) -> dict[str, Any]:

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
+from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import write_json
 from cxlemu.topology import Item, Topology
 from cxlemu.topology.bill import SUMS, bill_of, power_watts, price_usd
@@ -29,13 +28,13 @@ def cost(configs: Sequence[str], json_file: Path | None) -> None:
     """
     topologies = [Topology.load(config) for config in configs]
     bills = [bill_of(topology) for topology in topologies]
-    out = Console(highlight=False, soft_wrap=True)
+    out = console()
     for topology, bill in zip(topologies, bills, strict=True):
-        out.print(Text(f"{topology.name}: {topology.description}", "bold"))
-        out.print(_table(topology, bill))
+        print_wrapped(out, f"{topology.name}: {topology.description}", "bold")
+        out.print(_table(topology, bill), soft_wrap=False)
         out.print()
     for line in _comparison(topologies, bills):
-        out.print(Text(line))
+        print_wrapped(out, line)
     write_json(json_file, {"configs": [_document(*pair) for pair in zip(topologies, bills, strict=True)]})
 
 

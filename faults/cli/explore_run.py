@@ -12,10 +12,10 @@ import click
 
 from collectives.algorithms.catalog import is_plan
 from collectives.cli.targets import NEVER, check_options, target
-from cxlemu.cli.console import console
+from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import read_json, write_json
 from cxlemu.errors import ArgumentError, PlanRuleError
-from cxlemu.units import format_bytes
+from cxlemu.units import counted, format_bytes
 from faults.budget import BudgetSpentError, within
 from faults.cli.explore_target import Calls, Searchable, searchable
 from faults.cli.schedule_table import schedule_table
@@ -95,7 +95,7 @@ def run(
         result = replace(result, reason=result.reason.replace(f"{left.seconds:g} s", f"{budget_s:g} s"))
     ranks = searched.ranks
     again = ["cxlemu", "explore", spec, *([] if is_plan(spec) else ["--ranks", str(ranks)]), *_told(wanted)]
-    _print(searched.machine, result, f"{searched.name}, {ranks} rank{'s' * (ranks > 1)}", again, searched.note)
+    _print(searched.machine, result, f"{searched.name}, {counted(ranks, 'rank')}", again, searched.note)
     write_json(json_file, _document(searched.machine, result, spec, ranks, strategy))
     ctx.exit(result.verdict.exit_code)
 
@@ -133,21 +133,23 @@ def _schedule(text: str) -> Schedule:
 def _print(machine: Machine, result: Exploration, what: str, again: list[str], note: str) -> None:
     out = console()
     if result.finding is not None:
-        out.print(f"{what}: {result.finding.kind}: {result.finding.text}", style="bold red", markup=False)
+        print_wrapped(out, f"{what}: {result.finding.kind}: {result.finding.text}", "bold red")
     elif result.verdict == Verdict.UNKNOWN:
-        out.print(f"{what}: unknown: {result.reason}", style="bold yellow", markup=False)
+        print_wrapped(out, f"{what}: unknown: {result.reason}", "bold yellow")
     else:
         where = "this" if result.followed else "every"
-        out.print(f"{what}: ok, in {where} execution", style="bold green", markup=False)
+        print_wrapped(out, f"{what}: ok, in {where} execution", "bold green")
     memory = f"{format_bytes(result.nbytes)}, " if result.nbytes else ""
-    speed = f"{result.states} states, {result.transitions} transitions, {memory}{result.seconds:.2f} s"
-    out.print(f"{speed}; {len(result.outcomes)} way{'s' * (len(result.outcomes) != 1)} to end")
+    size = f"{counted(result.states, 'state')}, {counted(result.transitions, 'transition')}"
+    speed = f"{size}, {memory}{result.seconds:.2f} s"
+    print_wrapped(out, f"{speed}; {counted(len(result.outcomes), 'way')} to end")
     if result.reductions:
-        out.print(f"reduced by {', '.join(result.reductions)}; states are compared whole, so none can be missed")
+        reduced = f"reduced by {', '.join(result.reductions)}; states are compared whole, so none can be missed"
+        print_wrapped(out, reduced)
     if note:
-        out.print(f"note: {note}")
+        print_wrapped(out, f"note: {note}")
     if result.schedule:
-        out.print(schedule_table(machine, result.schedule))
+        out.print(schedule_table(machine, result.schedule), soft_wrap=False)
         out.print(f"again: {shlex.join([*again, '--replay', to_token(result.schedule)])}", markup=False)
 
 

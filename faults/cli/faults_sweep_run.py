@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from collectives.cli.targets import check_options, target
 from collectives.contracts import COLLECTIVES
+from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import write_json
+from cxlemu.cli.progress import bar
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Plan
 from cxlemu.units import counted, format_bytes
@@ -94,29 +94,30 @@ def run(
     results: list[ScenarioResult] = []
     interruption = Interruption()
     began = time.monotonic()
-    with _progress() as progress:
-        bar = progress.add_task("faults", total=len(chosen))
+    with bar() as progress:
+        task = progress.add_task("faults", total=len(chosen))
 
         def tell(result: ScenarioResult) -> None:
             results.append(result)
-            progress.advance(bar)
+            progress.advance(task)
 
         with interruption, nullcontext() if jobs == 1 else Workers(jobs) as executor:
             sweep(chosen, executor=executor, tell=tell)
     seconds = time.monotonic() - began
     rows = summed_up(results)
     findings = [result for result in results if not result.verdict.ok]
-    console = Console()
-    console.print(_table(rows))
+    out = console()
+    out.print(_table(rows), soft_wrap=False)
     for result in findings[:FINDINGS_SHOWN]:
         scenario = result.scenario
         what = f"{scenario.collective} {scenario.variant}: {scenario.script.faults[0]}"
-        console.print(f"{result.verdict.value}: {what}: {result.why}", style="red", markup=False, highlight=False)
+        print_wrapped(out, f"{result.verdict.value}: {what}: {result.why}", "red")
     of = f" of {total}" if len(results) < total else ""
-    console.print(
-        f"{len(results)}{of} runs of {ranks} ranks on the {engine} engine, launched as {launch}, in {seconds:.1f} s: "
+    done = f"{len(results)}{of} runs" if of else counted(len(results), "run")
+    print_wrapped(
+        out,
+        f"{done} of {counted(ranks, 'rank')} on the {engine} engine, launched as {launch}, in {seconds:.1f} s: "
         + ", ".join(f"{verdict.value} {sum(row.verdicts[verdict] for row in rows)}" for verdict in ScenarioVerdict),
-        highlight=False,
     )
     write_json(json_file, _document(rows, findings, seconds, template) | {"interrupted": interruption.happened})
     interruption.exit(ctx, 1 if findings else 0, f"{counted(len(chosen) - len(results), 'run')} did not end")
@@ -132,11 +133,6 @@ def _bounded(plan: Plan, source: str | None) -> tuple[int, int]:
         most = format_bytes(PLAN_BYTES_MAX)
         raise ArgumentError(f"{source} takes {format_bytes(nbytes)} of memory, too much for this sweep: {most} at most")
     return plan.ranks, plan.call.nbytes
-
-
-def _progress() -> Progress:
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 def _table(rows: list[FaultSweepRow]) -> Table:

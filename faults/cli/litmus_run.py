@@ -131,7 +131,7 @@ def _print_witness(out: Any, result: LitmusResult, condition: Condition) -> None
         out.print(Text(f"{result.litmus.name}: {ever} with {condition.text}"))
         return
     out.print(Text(f"{result.litmus.name}: an execution that ends with {condition.text}:"))
-    out.print(schedule_table(Machine(result.litmus.program), schedule))
+    out.print(schedule_table(Machine(result.litmus.program), schedule), soft_wrap=False)
 
 
 def _row(result: LitmusResult) -> dict[str, Any]:

@@ -11,11 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
+from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import write_json
+from cxlemu.cli.progress import bar
 from cxlemu.units import counted
 from cxlemu.version import __version__
 from faults.lockstep.schedule import to_json
@@ -47,14 +46,8 @@ class MutateReport:
         self._json_file = json_file
         self._rows: dict[MutationCase, MutationRow] = {}
         self._began = time.monotonic()
-        self._out = Console(highlight=False, soft_wrap=True)
-        self._progress = Progress(
-            *(TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn()),
-            *(TimeElapsedColumn(), TimeRemainingColumn()),
-            console=self._out,
-            transient=True,
-            disable=not self._out.is_terminal,
-        )
+        self._out = console()
+        self._progress = bar(self._out)
         self._task = self._progress.add_task("mutants", total=None)
 
     @property
@@ -123,7 +116,8 @@ class MutateReport:
         for row, judgement in found[:SHOWN_MAX]:
             reason = f": {judgement.reason}" if judgement.reason else ""
             fate = f" ({judgement.fate.value})" if judgement.fate.survived else ""
-            self._print(f"{what}{fate}: [{row.case}] {judgement.mutant} {judgement.instruction}{reason}")
+            told = f"{what}{fate}: [{row.case}] {judgement.mutant} {judgement.instruction}{reason}"
+            print_wrapped(self._out, told)
         if len(found) > SHOWN_MAX:
             self._print(f"... and {len(found) - SHOWN_MAX} more")
 
@@ -181,7 +175,7 @@ def print_one(case: MutationCase, judgement: MutantJudgement) -> None:
         case: The plan that is mutated.
         judgement: The judgement of the mutant.
     """
-    out = Console(highlight=False, soft_wrap=True)
+    out = console()
     lines = [f"{case}: {judgement.mutant} {judgement.instruction}: {judgement.fate.value}"]
     lines += [judgement.reason] if judgement.reason else []
     if judgement.shown is not None:

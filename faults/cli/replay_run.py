@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.console import Console
 
+from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import check_output, write_json, write_output
 from cxlemu.errors import ArgumentError
 from faults.replay.replay import replay
@@ -28,21 +28,21 @@ def run(ctx: click.Context, token: str, algorithm: str | None, svg: Path | None,
     if svg is not None:
         check_output("--svg", svg)
     parsed = parse(_read(Path(token[1:])) if token.startswith("@") else token)
-    out = Console(highlight=False, soft_wrap=True)
+    out = console()
     for difference in parsed.differences():
-        out.print(f"# {difference}", style="yellow", markup=False)
+        print_wrapped(out, f"# {difference}", "yellow", indent="#   ")
     replayed = replay(parsed, algorithm)
-    out.print(f"# {replayed.what}", markup=False)
+    print_wrapped(out, f"# {replayed.what}", indent="#   ")
     for remark in replayed.remarks:
-        out.print(f"# {remark}", style="yellow", markup=False)
+        print_wrapped(out, f"# {remark}", "yellow", indent="#   ")
     if replayed.same and replayed.now:
-        out.print(f"fails again, exactly as recorded: {replayed.now}", style="bold red", markup=False)
+        print_wrapped(out, f"fails again, exactly as recorded: {replayed.now}", "bold red")
     elif replayed.now:
-        out.print(f"fails: {replayed.now}", style="bold red", markup=False)
-        out.print(f"recorded was: {replayed.before}", markup=False)
+        print_wrapped(out, f"fails: {replayed.now}", "bold red")
+        print_wrapped(out, f"recorded was: {replayed.before}")
     else:
-        out.print("does not fail any more", style="green", markup=False)
-        out.print(f"recorded was: {replayed.before}", markup=False)
+        print_wrapped(out, "does not fail any more", "green")
+        print_wrapped(out, f"recorded was: {replayed.before}")
     document = {
         "what": replayed.what,
         "fails": replayed.now or None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass
@@ -11,13 +10,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import write_json
+from cxlemu.cli.progress import bar
 from cxlemu.errors import name_numbers
 from cxlemu.memory import MemorySpec
+from cxlemu.units import counted
 from cxlemu.version import __version__
 from faults.protocols.rank import Ending, How
 from faults.protocols.run import ProtocolRun
@@ -65,25 +65,15 @@ class ProtocolReport:
         self._runs: list[ProtocolRun] = []
         self._shown: set[object] = set()  # what went wrong
         self._began = time.monotonic()
-        terminal = None if sys.stderr.isatty() else False
-        self._out = Console(highlight=False, soft_wrap=True, quiet=silent, force_terminal=terminal)
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(None),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=self._out,
-            transient=True,
-            disable=silent or not self._out.is_terminal,
-        )
+        self._out = console(launched=True, quiet=silent)
+        self._progress = bar(self._out, silent=silent)
         self._task = self._progress.add_task("runs", total=setting.runs)
 
     def __enter__(self) -> Self:
         self._progress.start()
         setting, ranks = self._setting, len(self._setting.hosts)
-        hosts = f"host{'s' * (max(setting.hosts) > 0)}"
         each = "+".join(str(count) for count in Counter(setting.hosts).values())
-        where = f"{ranks} rank{'s' * (ranks > 1)} on {max(setting.hosts) + 1} {hosts} ({each})"
+        where = f"{counted(ranks, 'rank')} on {counted(max(setting.hosts) + 1, 'host')} ({each})"
         self._print(f"# {'cxlemu':<8} {__version__}")
         self._print(f"# {'protocol':<8} {setting.spec}, {where}, launch: {setting.launch}")
         self._print(f"# {'memory':<8} {self._memory()}")
@@ -127,13 +117,15 @@ class ProtocolReport:
             for rank in range(len(setting.hosts)):
                 self._print(f"rank {rank} {_results([run.endings[rank] for run in self._runs])}")
         missing = setting.runs - len(self._runs)
-        counts = [f"{len(self._runs)} run{'s' * (len(self._runs) != 1)}", f"{len(wrong)} wrong{_seeds(wrong)}"]
+        counts = [counted(len(self._runs), "run"), f"{len(wrong)} wrong{_seeds(wrong)}"]
         counts += [f"{missing} more not made{_stopped_by(self._runs[-1])}"] if missing else []
         self._print(f"# {', '.join([*counts, f'{seconds:.1f} s'])}", "bold red" if wrong or missing else "green")
         target = shlex.join([setting.spec, "-n", str(len(setting.hosts))])
         if wrong and wrong[0].seed is not None:
-            self._print(f"# again: cxlemu run --protocol {target} --adversary {wrong[0].seed} --seeds 1 --repeat 10")
-        self._print(f"# A run is one interleaving. To search all of them: cxlemu explore {target}")
+            self._print_command(
+                f"# again: cxlemu run --protocol {target} --adversary {wrong[0].seed} --seeds 1 --repeat 10"
+            )
+        self._print_command(f"# A run is one interleaving. To search all of them: cxlemu explore {target}")
 
     def _write(self, seconds: float, error: BaseException | None) -> None:
         document = self._document(seconds, error)
@@ -183,7 +175,10 @@ class ProtocolReport:
         return document
 
     def _print(self, line: str, style: str = "") -> None:
-        self._out.print(Text(line, style))
+        print_wrapped(self._out, line, style, indent="#          " if line.startswith("#") else "  ")
+
+    def _print_command(self, line: str) -> None:
+        self._out.print(Text(line))  # on a line of its own, to copy
 
 
 def _named(run: ProtocolRun) -> str:
@@ -202,7 +197,7 @@ def _results(endings: list[Ending]) -> str:
     counts = Counter(_told(ending) for ending in endings).most_common()
     if len(counts) == 1:
         return counts[0][0]
-    told = [f"{what} in {count} run{'s' * (count > 1)}" for what, count in counts[:RESULTS_SHOWN]]
+    told = [f"{what} in {counted(count, 'run')}" for what, count in counts[:RESULTS_SHOWN]]
     more = len(counts) - len(told)
     return "; ".join(told) + (f"; and {more} more" if more else "")
 

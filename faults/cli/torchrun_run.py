@@ -152,8 +152,7 @@ def _tell(events: list[dict[str, Any]], rounds: list[Round], kept: Path) -> bool
                 rows.append((each.ended[rank], rank, str(number), told))
     for at, rank, number_of_round, told in sorted(rows):
         table.add_row(str(rank), number_of_round, escape(told), _after(at, begin))
-    shown = console()
-    shown.print(table)
+    console().print(table, soft_wrap=False)
     return bool(wrong)
 
 
@@ -167,7 +166,7 @@ def _tell_steps(events: list[dict[str, Any]]) -> None:
         calls = str(step["calls"]) + f" ({step['not_modelled']} not modelled)" * bool(step["not_modelled"])
         times = (f"{step['paced_us']:.1f}", f"{step['virtual_us']:.1f}", f"{step['wall_s']:.3f}")
         table.add_row(str(number), calls, *times)
-    console().print(table)
+    console().print(table, soft_wrap=False)
 
 
 def _round_of(event: dict[str, Any], rounds: list[Round]) -> str:

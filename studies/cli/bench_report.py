@@ -11,20 +11,26 @@ from types import TracebackType
 from typing import Any, Self
 
 from rich import box
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
-from rich.text import Text
 
+from cxlemu.cli.columns import Column, Columns
+from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import write_json
+from cxlemu.cli.progress import bar
 from cxlemu.machine import thresholds
 from cxlemu.plan import Call
-from cxlemu.units import format_bytes
+from cxlemu.units import counted, format_bytes
 from cxlemu.version import __version__
 from studies.peers.callgrind import Counted
 from studies.peers.compare import Comparison, MachineSpeed
 from studies.peers.find import MPIS
 from studies.peers.ratios import LIMIT, OURS, Mean, RatioRow, means
+
+COLUMNS = (
+    *(Column("bytes", "", 9), Column("source", "", 6), Column("ours", "", 8)),
+    *(Column("handle", "", 8, order=2), Column("pool", "", 8, order=3), Column("limit", "", 8)),
+    *(Column("/peer", "", 6), Column("/limit", "", 6)),
+)
 
 
 class BenchReport:
@@ -60,17 +66,9 @@ class BenchReport:
         self.instructions: list[Counted] = []
         self._machine: MachineSpeed | None = None
         self._began = time.monotonic()
-        self._out = Console(highlight=False, soft_wrap=True)
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(None),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=self._out,
-            transient=True,
-            disable=not self._out.is_terminal,
-        )
+        self._out = console()
+        self._progress = bar(self._out)
+        self._columns = Columns((), "", 0, self._out.width)
         self._task = self._progress.add_task("looking for peers", total=self._total)
 
     @property
@@ -107,6 +105,11 @@ class BenchReport:
             self._print(f"# {name:<8} {self._versions[name]}{two_copies}")
         for name, reason in self._absent.items():
             self._print(f"# {name:<8} absent: {reason}", "yellow")
+        peers = [Column(name, "", max(8, len(name)), order=1) for name in self._peers]
+        columns = (*COLUMNS[:5], *peers, *COLUMNS[5:])
+        self._columns = Columns(columns, "", 0, self._out.width)
+        if left_out := [column.name for column in columns if column.name not in self._columns]:
+            self._print(f"# {'narrow':<8} no room for {', '.join(left_out)}: in a wider terminal and in --json")
         self._machine = machine = comparison.bandwidths()
         self._print(
             f"# {'machine':<8} all ranks together copy {machine.copy_gbytes_per_s:.1f} GB/s and sum two vectors at "
@@ -121,22 +124,21 @@ class BenchReport:
             if not self.rows or self.rows[-1].collective != row.collective:
                 self._print("#")
                 self._print(f"# {row.collective}", "bold")
-                self._print(
-                    self._line("#   bytes", "source", "ours", "handle", "pool", self._peers, "limit", "/peer", "/limit")
-                )
+                self._print(self._columns.heads[0])
             self.rows.append(row)
+            cells = {
+                "bytes": format_bytes(row.bytes),
+                "source": "new" if row.rewritten else "same",
+                "ours": _us(row.ours_us),
+                "handle": _us(row.handle_us),
+                "pool": _us(row.pool_us),
+                **{name: _us(row.peers_us.get(name)) for name in self._peers},
+                "limit": _us(row.limit_us),
+                "/peer": _ratio(row.ratio_to_best_peer),
+                "/limit": _ratio(row.ratio_to_limit),
+            }
             self._print(
-                self._line(
-                    format_bytes(row.bytes),
-                    "new" if row.rewritten else "same",
-                    _us(row.ours_us),
-                    _us(row.handle_us),
-                    _us(row.pool_us),
-                    [_us(row.peers_us.get(name)) for name in self._peers],
-                    _us(row.limit_us),
-                    _ratio(row.ratio_to_best_peer),
-                    _ratio(row.ratio_to_limit),
-                ),
+                self._columns.line(cells),
                 "" if row.ratio_to_best_peer is None or row.ratio_to_best_peer < 1 else "yellow",
             )
             if row.impossible:
@@ -147,7 +149,7 @@ class BenchReport:
                 )
             for name, elements in row.wrong.items():
                 if elements:
-                    self._print(f"#   {name} got {elements} elements wrong", "bold red")
+                    self._print(f"#   {name} got {counted(elements, 'element')} wrong", "bold red")
             self._progress.update(self._task, description=row.collective, completed=len(self.rows))
 
     def counting(self) -> None:
@@ -161,19 +163,20 @@ class BenchReport:
         ratios = means(self.rows)
         if self.rows:
             self._print("#")
-            self._out.print(_means_table(ratios))
+            self._out.print(_means_table(ratios), soft_wrap=False)
         if self.instructions:
-            self._out.print(_instructions_table(self.instructions))
+            self._out.print(_instructions_table(self.instructions), soft_wrap=False)
         impossible = sum(bool(row.impossible) for row in self.rows)
         again = sum(row.measured > 1 for row in self.rows)
         if again:
             self._print(
-                f"# the machine was not quiet: of {len(self.rows)} rows, {again} were measured again, and impossible "
-                f"times stayed in {impossible}, which the means leave out",
+                f"# the machine was not quiet: of {counted(len(self.rows), 'row')}, {again} were measured again, and "
+                f"impossible times stayed in {impossible}, which the means leave out",
                 "yellow",
             )
         missing = f", {self._total - len(self.rows)} more not finished" if len(self.rows) < self._total else ""
-        self._print(f"# {len(self.rows)} rows{missing}, {self.wrong} wrong, {time.monotonic() - self._began:.1f} s")
+        seconds = time.monotonic() - self._began
+        self._print(f"# {counted(len(self.rows), 'row')}{missing}, {self.wrong} wrong, {seconds:.1f} s")
         if self._json_file is not None:
             write_json(self._json_file, self._document(ratios, error))
 
@@ -202,15 +205,8 @@ class BenchReport:
             document["error"] = str(error) or type(error).__name__
         return document
 
-    def _line(
-        self, nbytes: str, source: str, ours: str, handle: str, pool: str, peers: list[str], limit: str, *ratios: str
-    ) -> str:
-        others = "".join(f"{peer:>11}" for peer in peers)
-        own = f"{ours:>11}{handle:>11}{pool:>11}"
-        return f"{nbytes:>9} {source:>7} {own}{others}{limit:>11} {ratios[0]:>7} {ratios[1]:>7}"
-
     def _print(self, line: str, style: str = "") -> None:
-        self._out.print(Text(line, style))
+        print_wrapped(self._out, line, style, indent="#          ")
 
 
 def _means_table(ratios: Sequence[Mean]) -> Table:

@@ -7,13 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
+from cxlemu.cli.console import plain_table
 from cxlemu.units import format_bytes
 from cxlemu.version import __version__
 from studies.cli.picture import COLOURS, legend, panels, powers_axis, sizes_axis
-from studies.cli.reproduce_report import ReproductionReport, table_of, told_misses
+from studies.cli.reproduce_report import ReproductionReport, told_misses
 from studies.cli.reproduce_varied import print_varied
 from studies.published.cccl import (
     AVERAGES,
@@ -41,9 +41,12 @@ def run(json_file: Path | None, plot_dir: Path | None, verbose: bool) -> None:
     if report.interrupted:
         report.end("cccl", rows)
     report.header(_header(work))
-    report.table(table_of(rows))
+    report.figures(rows)
     report.lines([""])
-    report.table(_chunk_table(work))
+    report.table(_chunk_table(work, by_size=not report.is_narrow))
+    if report.is_narrow:
+        report.lines(["", "The fastest number of chunks, by size:"])
+        report.lines(f"  {name}: {_chosen(work, name)}" for name in AVERAGES)
     report.lines(_footer(work, rows))
     varied = None
     if verbose:
@@ -65,23 +68,27 @@ def _header(work: Reproduction) -> list[str]:
     ]
 
 
-def _chunk_table(work: Reproduction) -> Table:
+def _chunk_table(work: Reproduction, *, by_size: bool) -> Table:
     """List the averages with the chunks that are fastest and with other numbers, and the curve of all_gather."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table = plain_table()
     table.add_column("average speedup, by chunks", no_wrap=True)
     table.add_column("fastest", justify="right", no_wrap=True)
     for k in CURVE:
         table.add_column(str(k), justify="right", no_wrap=True)
-    table.add_column("the fastest, by size", no_wrap=True)
+    if by_size:
+        table.add_column("the fastest, by size", no_wrap=True)
     for name in AVERAGES:
         means = [statistics.fmean(work.speedups(name, chunks=k)) for k in (0, *CURVE)]
-        chosen = " ".join(map(str, work.chosen(name)))
-        table.add_row(name, *(f"{mean:.2f}" for mean in means), chosen)
+        table.add_row(name, *(f"{mean:.2f}" for mean in means), *([_chosen(work, name)] * by_size))
     for size in SWINGS:
         its = work.curve("all_gather", size)
         cells = [f"{100 * (its[k] - 1):+.0f}%" if its[k] > 1 else "best" for k in CURVE]
-        table.add_row(f"all_gather, {format_bytes(size)}: time", "", *cells, "")
+        table.add_row(f"all_gather, {format_bytes(size)}: time", "", *cells)
     return table
+
+
+def _chosen(work: Reproduction, name: str) -> str:
+    return " ".join(map(str, work.chosen(name)))
 
 
 def _footer(work: Reproduction, rows: list[Row]) -> list[str]:

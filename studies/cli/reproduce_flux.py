@@ -8,9 +8,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from cxlemu.cli.columns import Column
 from cxlemu.version import __version__
 from studies.cli.picture import BLUE, COLOURS, VERMILION, legend, panels, powers_axis
-from studies.cli.reproduce_report import ReproductionReport, table_of, told_misses
+from studies.cli.reproduce_report import ReproductionReport, told_misses
 from studies.cli.reproduce_varied import print_varied
 from studies.published.flux import (
     CLUSTERS,
@@ -25,8 +26,12 @@ from studies.published.flux_clusters import MODEL, RANKS, Shape
 from studies.published.flux_otherwise import otherwise
 from studies.published.rows import MISS, Row, hits
 
-COLUMNS = "{:>5} {:>6} {:>6} {:>7} {:>6} {:>6} {:>5} {:>5} {:>4}  {}"
-HEADS = ("# m", "GEMM", "comm", "unfused", "medium", "fused", "E med", "E", "SOL", "rows, tile, order, transport")
+COLUMNS = (
+    *(Column(name, "", width) for name, width in (("m", 5), ("GEMM", 5), ("comm", 5), ("unfused", 7), ("medium", 6))),
+    *(Column("fused", "", 6), Column("E med", "", 5, order=1), Column("E", "", 5), Column("SOL", "", 4)),
+)
+TIMES = ("GEMM", "comm", "unfused", "medium", "fused")
+TILES, TILES_WIDTH = "rows, tile, order, transport", 28
 
 
 def run(rows: tuple[int, ...], json_file: Path | None, plot_dir: Path | None, verbose: bool) -> None:
@@ -46,7 +51,7 @@ def run(rows: tuple[int, ...], json_file: Path | None, plot_dir: Path | None, ve
     if work.is_whole:
         _print_blocks(report, work)
     report.lines([""])
-    report.table(table_of(found))
+    report.figures(found)
     report.lines(_footer(work, found))
     varied = print_varied(report, found, otherwise(work)) if verbose else None
     report.keep({**_document(work, found), "otherwise": varied}, shapes)
@@ -65,22 +70,23 @@ def _header(work: Reproduction) -> list[str]:
 
 
 def _print_shapes(report: ReproductionReport, shapes: Sequence[Shape]) -> None:
-    before = ""
+    before, columns = "", report.columns(COLUMNS, TILES, TILES_WIDTH)
     for shape in shapes:
         its, choice = shape.metrics, shape.tuned.choice
         if (title := f"{shape.cluster} {shape.operator.kind}") != before:
             report.lines(["#", f"# {title}"], "bold")
-            report.lines([COLUMNS.format(*HEADS)])
+            report.rows([columns.heads[0]])
         before = title
         efficiencies = [its.overlap_efficiency(style) or 0.0 for style in ("medium", "fused")]
-        line = COLUMNS.format(
-            shape.operator.m,
-            *(f"{ns / 1e3:.0f}" for ns in (its.gemm_ns, its.comm_ns, its.unfused_ns, its.medium_ns, its.fused_ns)),
-            *(f"{100 * efficiency:.0f}%" for efficiency in efficiencies),
-            f"{its.sol:.2f}",
-            choice,
-        )
-        report.lines([line], "yellow" if efficiencies[1] < 0 else "")
+        times_ns = (its.gemm_ns, its.comm_ns, its.unfused_ns, its.medium_ns, its.fused_ns)
+        cells = {
+            "m": shape.operator.m,
+            **{name: f"{ns / 1e3:.0f}" for name, ns in zip(TIMES, times_ns, strict=True)},
+            **{name: f"{100 * value:.0f}%" for name, value in zip(("E med", "E"), efficiencies, strict=True)},
+            "SOL": f"{its.sol:.2f}",
+            TILES: choice,
+        }
+        report.rows([columns.line(cells)], "yellow" if efficiencies[1] < 0 else "")
 
 
 def _print_blocks(report: ReproductionReport, work: Reproduction) -> None:

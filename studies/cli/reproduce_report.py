@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
-from rich import box
 from rich.table import Table
+from rich.text import Text
 
-from cxlemu.cli.console import console, print_wrapped
+from cxlemu.cli.columns import Column, Columns
+from cxlemu.cli.console import console, plain_table, print_wrapped
 from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import write_json
 from cxlemu.cli.progress import counting
@@ -22,6 +23,7 @@ from studies.cli.picture import KINDS, check_drawing, check_picture, save
 from studies.published.rows import MISS, Row, hits
 
 T = TypeVar("T")
+WIDE = 100  # columns of a terminal that has room for all columns of tables
 
 
 class ReproductionReport:
@@ -59,9 +61,32 @@ class ReproductionReport:
         for line in lines:
             print_wrapped(self._out, line, style)
 
+    def rows(self, lines: Iterable[str], style: str = "") -> None:
+        """Print lines of a table as they are.
+
+        Args:
+            lines: What is printed.
+            style: A style of rich's.
+        """
+        for line in lines:
+            self._out.print(Text(line, style))
+
+    def columns(self, columns: Sequence[Column], last: str, last_width: int) -> Columns:
+        """Return the columns of a table that fit: `cxlemu.cli.columns.Columns`."""
+        return Columns(columns, last, last_width, self._out.width)
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether there is no room for columns that matter less."""
+        return self._out.width < WIDE
+
     def table(self, table: Table) -> None:
         """Print a table."""
-        self._out.print(table)
+        self._out.print(table, soft_wrap=False)
+
+    def figures(self, rows: Sequence[Row]) -> None:
+        """Print the table of figures; where each was read is left out on a narrow terminal."""
+        self.table(table_of(rows, read_in=not self.is_narrow))
 
     def finished(self, steps: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
         """Yield each step, and show how many are done; after Ctrl-C there are no more, and `interrupted` is true.
@@ -92,7 +117,7 @@ class ReproductionReport:
         """
         near, predicted = hits(list(rows))
         if rows:
-            self.table(table_of(rows))
+            self.figures(rows)
         figures = counted(predicted, "predicted figure")
         self.lines(["", f"{near} of {figures} within {MISS:.0%}, of those that are finished."])
         self.keep({"version": __version__, "system": system, "rows": [asdict(row) for row in rows], **more})
@@ -131,22 +156,24 @@ def _check_directory(plot_dir: Path | None, pictures: Collection[str]) -> None:
         check_picture("--plot", plot_dir / name)
 
 
-def table_of(rows: Sequence[Row]) -> Table:
+def table_of(rows: Sequence[Row], *, read_in: bool = True) -> Table:
     """List figures, published and ours, with the error, one in a row; those that are off are red.
 
-    Beside each stands where it was read: `studies.published.rows.READ_IN`.
+    Args:
+        rows: The figures.
+        read_in: Whether beside each stands where it was read: `studies.published.rows.READ_IN`.
     """
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for name in ("figure", "published", "read in", "ours", "error", "kind"):
+    table = plain_table()
+    names = ("figure", "published", *(["read in"] * read_in), "ours", "error", "kind")
+    for name in names:
         words = name in ("figure", "read in", "kind")
         table.add_column(name, justify="left" if words else "right", no_wrap=True)
     for row in rows:
         published = "-".join(f"{value:g}" for value in dict.fromkeys(row.published_range))
         percent = round(100 * row.relative_error)
         error = f"{percent:+d}%" if percent else "0%"
-        table.add_row(
-            row.figure, published, row.read_in, f"{row.ours:.4g}", error, row.kind, style="red" if row.missed else ""
-        )
+        cells = (row.figure, published, *([row.read_in] * read_in), f"{row.ours:.4g}", error, row.kind)
+        table.add_row(*cells, style="red" if row.missed else "")
     return table
 
 

@@ -9,14 +9,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
+from cxlemu.cli.console import plain_table
 from cxlemu.cli.progress import counting
 from cxlemu.topology.provenance import KINDS
 from cxlemu.version import __version__
 from studies.cli.picture import COLOURS, SKY, VERMILION, legend, panels, powers_axis
-from studies.cli.reproduce_report import ReproductionReport, table_of, told_misses
+from studies.cli.reproduce_report import ReproductionReport, told_misses
 from studies.cli.simulate_memory_plot import draw as draw_tiers
 from studies.published.rows import MISS, Row, hits
 from studies.published.scalepool import GEOMEAN, Pair, Reproduction
@@ -40,7 +40,7 @@ def run(json_file: Path | None, plot_dir: Path | None, verbose: bool) -> None:
     if report.interrupted:
         report.end("scalepool", rows)
     report.header(_header(work))
-    report.table(table_of(rows))
+    report.figures(rows)
     report.lines([""])
     report.table(_step_table(work.pairs))
     report.lines(_footer(work, rows))
@@ -63,7 +63,7 @@ def _header(work: Reproduction) -> list[str]:
 
 def _step_table(pairs: Sequence[Pair]) -> Table:
     """List the seconds of a step, on the baseline and on ScalePool."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table = plain_table()
     table.add_column("a step, s", no_wrap=True)
     table.add_column("ranks", justify="right", no_wrap=True)
     levels = list(dict.fromkeys(LEVELS.values()))

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
+from cxlemu.cli.console import plain_table
 from cxlemu.version import __version__
 from studies.cli.picture import BLUE, VERMILION, panels
 from studies.cli.reproduce_report import ReproductionReport
@@ -36,7 +36,7 @@ def run(json_file: Path | None, plot_dir: Path | None) -> None:
 
 
 def _table(rows: Sequence[Validated]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table = plain_table()
     for name in ("figure", "measured", "ours", "error", ""):
         table.add_column(name, justify="left" if name in ("figure", "") else "right", no_wrap=True)
     letters = _letters(rows)

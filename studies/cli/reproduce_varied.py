@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rich import box
 from rich.table import Table
 
+from cxlemu.cli.console import plain_table
 from studies.cli.reproduce_report import ReproductionReport
 from studies.published.rows import MISS, Row, hits, row_of
 from studies.published.variation import AS_ASSUMED, Otherwise
@@ -58,7 +58,7 @@ def varied_table(rows: Sequence[Row], otherwise: Otherwise) -> Table:
         rows: The table.
         otherwise: By assumed figure, the rows' values with less and with more of it.
     """
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table = plain_table()
     table.add_column("figure", no_wrap=True)
     for name in ("published", "as assumed", "-25%", "+25%"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import write_json
 from cxlemu.errors import ArgumentError
 from cxlemu.topology import Topology
@@ -50,9 +51,9 @@ def run(
     kinds = [Workload.load(name) for name in workloads or Workload.shipped()]
     memories = [Memory(Topology.load(name), ranks) for name in configs or TIERS_CONFIGS]
     sizes = _sizes(memories, minbytes, maxbytes, stepfactor)
-    out = Console(highlight=False, soft_wrap=True)
+    out = console()
     for line in _header(memories):
-        out.print(Text(f"# {line}"))
+        print_wrapped(out, f"# {line}", indent="#            ")
     measured: list[Measured] = []
     for workload in kinds:
         its = [
@@ -112,16 +113,29 @@ def _print(out: Console, workload: Workload, rows: Sequence[Measured], verbose: 
     heads = [name if len({policy for _, policy in columns}) == 1 else f"{name} {policy}" for name, policy in columns]
     widths = [max(len(head), NUMBER_WIDTH) for head in heads]
     out.print(Text("#"))
-    out.print(Text(f"# {workload.name}: {workload.description}", "bold"))
+    print_wrapped(out, f"# {workload.name}: {workload.description}", "bold", indent="#   ")
     out.print(Text("# working set  ns an access:".ljust(SIZE_WIDTH)))
-    out.print(Text("#".ljust(SIZE_WIDTH) + "".join(f"  {head:>{w}}" for head, w in zip(heads, widths, strict=True))))
-    for size in dict.fromkeys(row.working_set_bytes for row in rows):
-        its = [row for row in rows if row.working_set_bytes == size]
-        numbers = "".join(f"  {row.access_ns:>{width}.1f}" for row, width in zip(its, widths, strict=True))
-        out.print(Text(f"{format_bytes(size):>{SIZE_WIDTH}}{numbers}"))
-        for row, head in zip(its, heads, strict=True):
-            if verbose:
-                out.print(Text(f"#   {head}: {_where(row)}", "dim"))
+    for part in _panels(widths, out.width - SIZE_WIDTH):
+        parted = [*zip(heads, widths, strict=True)][part]
+        out.print(Text("#".ljust(SIZE_WIDTH) + "".join(f"  {head:>{width}}" for head, width in parted)))
+        for size in dict.fromkeys(row.working_set_bytes for row in rows):
+            its = [row for row in rows if row.working_set_bytes == size][part]
+            numbers = "".join(f"  {row.access_ns:>{width}.1f}" for row, (_, width) in zip(its, parted, strict=True))
+            out.print(Text(f"{format_bytes(size):>{SIZE_WIDTH}}{numbers}"))
+            for row, (head, _) in zip(its if verbose else (), parted, strict=False):
+                print_wrapped(out, f"#   {head}: {_where(row)}", "dim", indent="#     ")
+
+
+def _panels(widths: Sequence[int], room: int) -> Iterator[slice]:
+    """Cut columns into panels below each other, each with as many of them as there is room for, one at least."""
+    first = 0
+    while first < len(widths):
+        last, left = first + 1, room - widths[first] - 2
+        while last < len(widths) and left >= widths[last] + 2:
+            left -= widths[last] + 2
+            last += 1
+        yield slice(first, last)
+        first = last
 
 
 def _where(row: Measured) -> str:

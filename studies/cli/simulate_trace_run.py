@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from cxlemu.chakra.workload import load
+from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import check_output, read_json, write_json, write_output
 from cxlemu.engines.trace import perfetto
 from cxlemu.errors import ArgumentError
 from cxlemu.topology import Accelerator, Topology
-from cxlemu.units import format_bytes
+from cxlemu.units import counted, format_bytes
 from cxlemu.version import __version__
 from studies.traces import Called, Replay, replay
 
@@ -45,14 +45,18 @@ def run(
     groups = None if groups_file is None else read_json(groups_file, "--groups")
     workload = load(prefix, groups, str(groups_file))
     found = replay(workload, topology, computer)
-    out = Console(highlight=False, soft_wrap=True)
+    out = console()
     recorded = "computing as recorded" if computer is None else f"computing on {computer.name}"
-    out.print(Text(f"# cxlemu   {__version__}: modelled times, the same on every machine"))
-    out.print(Text(f"# config   {topology.name}: {topology.description}"))
-    out.print(Text(f"# trace    {prefix.name}: {workload.steps} nodes of {len(workload.ranks)} ranks, {recorded}"))
-    out.print(_each(found) if verbose else _summary(found))
+    size = f"{counted(workload.steps, 'node')} of {counted(len(workload.ranks), 'rank')}"
+    for line in (
+        f"cxlemu   {__version__}: modelled times, the same on every machine",
+        f"config   {topology.name}: {topology.description}",
+        f"trace    {prefix.name}: {size}, {recorded}",
+    ):
+        print_wrapped(out, f"# {line}", indent="#          ")
+    out.print(_each(found) if verbose else _summary(found), soft_wrap=False)
     for line in _totals(found):
-        out.print(Text(line))
+        print_wrapped(out, line)
     write_json(json_file, _document(found, topology, accelerator))
     if trace_file is not None:
         if len(found.computed) + sum(len(call.members) for call in found.calls) > EVENTS_MAX:

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from collectives.cli.simulate_failures import failed_ways
+from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import check_output, write_json, write_output
 from cxlemu.engines.trace import perfetto
 from cxlemu.errors import ArgumentError, CutOffError
@@ -81,14 +80,14 @@ def run(
         steps.append(train(shape, how, machine, microbatch=microbatch, recompute=recompute))
     if failures:
         steps.insert(1, _failing(steps[0], topology, failures, microbatch, recompute))
-    out = Console(highlight=False, soft_wrap=True)
+    out = console()
     for line in _header(steps[0], topology, recompute, microbatch):
-        out.print(Text(f"# {line}"))
-    out.print(_table(steps))
+        print_wrapped(out, f"# {line}", indent="#   ")
+    out.print(_table(steps), soft_wrap=False)
     for line in failed_ways(topology, ranks, failures):
-        out.print(Text(f"# {line}"))
+        print_wrapped(out, f"# {line}", indent="#   ")
     for line in _footer(steps, failing=bool(failures)):
-        out.print(Text(line))
+        print_wrapped(out, line)
     write_json(json_file, _document(steps, recompute, microbatch))
     if trace_file is not None:
         if len(steps[0].timeline.operations) > TRACED_OPERATIONS_MAX:

@@ -209,7 +209,7 @@ def test_the_json_and_the_screen_say_the_same(reports: Path) -> None:
     printed = (reports / "printed").read_text()
     assert f"cxlemu replay {finding['token']}" in printed
     assert finding["detail"] in printed
-    assert "3 of 3 cases judged (complete): 3 wrong bytes; 1 findings" in printed
+    assert "3 of 3 cases judged (complete): 3 wrong bytes; 1 finding," in printed
 
 
 def test_a_token_fails_again_exactly_as_recorded(reports: Path) -> None:

@@ -13,7 +13,7 @@ from pytest import MonkeyPatch
 from collectives.fused.choice import Operator
 from collectives.sweep.fused.metrics import Metrics
 from collectives.sweep.fused.virtual import Simulator
-from cxlemu.cli import main
+from cxlemu.cli import console, main
 from cxlemu.cost.gemm import Product, fastest, moved_bytes
 from cxlemu.topology import Accelerator, Topology
 from studies.cli import reproduce_flux
@@ -144,12 +144,13 @@ def test_the_command_prints_and_writes_all_of_it(
     tmp_path: Path, monkeypatch: MonkeyPatch, rows: tuple[int, ...]
 ) -> None:
     few = flux.Reproduction(rows=rows)
+    monkeypatch.setattr(console, "PIPE_CHARS", 80)
     monkeypatch.setattr(reproduce_flux, "Reproduction", lambda rows: few)
     out = tmp_path / "flux.json"
     result = CliRunner().invoke(main, ["reproduce", "flux", "--json", str(out), "--plot", str(tmp_path / "plots")])
     assert result.exit_code == 0, result.output
     assert "# nvlink-8xa100 all_gather_gemm" in result.output
-    assert max(map(len, result.output.splitlines()[:60])) < 120
+    assert max(map(len, result.output.splitlines())) <= 80 and "…" not in result.output
     document = json.loads(out.read_text())
     assert len(document["shapes"]) == 4 * 2 * len(rows)
     assert any(shape["overlap_efficiency"] < 0 for shape in document["shapes"])

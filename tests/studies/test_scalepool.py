@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from collectives.sweep.sweep import Sweep
 from collectives.sweep.virtual.plans import planned
-from cxlemu.cli import main
+from cxlemu.cli import console, main
 from cxlemu.cost import CostModel
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.topology import Topology
@@ -180,9 +180,11 @@ def case_of(model: str) -> ScalePoolCase:
 
 
 @pytest.mark.deep
-def test_the_command_prints_what_the_file_has(tmp_path: Path) -> None:
+def test_the_command_prints_what_the_file_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "PIPE_CHARS", 80)
     done = reproduce("--json", str(tmp_path / "scalepool.json"))
     assert done.exit_code == 0, done.output
+    assert max(map(len, done.output.splitlines())) <= 80 and "…" not in done.output
     document = json.loads((tmp_path / "scalepool.json").read_text())
     assert len(document["rows"]) == 5 + 2 + 3 + 2
     assert len(document["steps"]) == 2 * 5
