@@ -27,10 +27,12 @@ class Reduction(NamedTuple):
     Attributes:
         name: The communicator's name of the reduction.
         factor: What each rank's tensor is multiplied by before it is summed, a number or a tensor; None: by nothing.
+        refused: The dtypes that it does not combine.
     """
 
     name: str
     factor: Any = None
+    refused: frozenset[torch.dtype] = ONLY_MOVED
 
     def before(self, tensor: torch.Tensor) -> None:
         """Multiply a tensor by the factor, in place."""
@@ -42,7 +44,15 @@ class Reduction(NamedTuple):
         return tensor if self.factor is None else tensor.detach() * self.factor
 
 
-_FOLDS = {op: Reduction(name) for op, name in _NAMES.items()}
+_NOT_BITS = ONLY_MOVED | {
+    dtype
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype) and (dtype.is_floating_point or dtype.is_complex)
+}
+_FOLDS = {  # by the operator's number: == of two operators takes torch longer than all else here
+    hash(op): Reduction(name, refused=_NOT_BITS if name in ("band", "bor", "bxor") else ONLY_MOVED)
+    for op, name in _NAMES.items()
+}
 
 
 def fold_of(opts: Any, tensor: torch.Tensor) -> Reduction:
@@ -56,15 +66,15 @@ def fold_of(opts: Any, tensor: torch.Tensor) -> Reduction:
         ValueError: Such tensors cannot be combined so.
     """
     op = ReduceOp.SUM if opts is None else opts.reduceOp
-    if tensor.dtype in ONLY_MOVED:
+    fold, dtype = _FOLDS.get(hash(op)), tensor.dtype
+    if fold is not None and dtype not in fold.refused:
+        return fold
+    if dtype in ONLY_MOVED:
         raise ValueError(f"cxl: {describe(tensor)} can be sent, but not reduced: convert it to float32 or bfloat16")
-    fold = next((fold for known, fold in _FOLDS.items() if op == known), None)
-    if fold is None:
-        if op != ReduceOp.PREMUL_SUM:
-            raise ValueError(f"cxl: {op} is no reduction that cxl knows: use one of {', '.join(_NAMES.values())}")
-        if not (tensor.is_floating_point() or tensor.is_complex()):
-            raise ValueError(f"cxl: PREMUL_SUM is for floating-point tensors, not for {describe(tensor)}")
-        return Reduction("sum", op.__getstate__()[1])
-    if fold.name in ("band", "bor", "bxor") and (tensor.is_floating_point() or tensor.is_complex()):
+    if fold is not None:
         raise ValueError(f"cxl: {fold.name} is for integers and bool, not for {describe(tensor)}")
-    return fold
+    if op != ReduceOp.PREMUL_SUM:
+        raise ValueError(f"cxl: {op} is no reduction that cxl knows: use one of {', '.join(_NAMES.values())}")
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        raise ValueError(f"cxl: PREMUL_SUM is for floating-point tensors, not for {describe(tensor)}")
+    return Reduction("sum", op.__getstate__()[1])

@@ -24,6 +24,7 @@ from collectives.torch.work import CallOrder, Ended, Result, Together, Work
 from collectives.torch.world import GroupPool, open_pool
 from cxlemu.errors import CxlemuError
 
+NO_TIME = timedelta(0)  # torch says that a call has no time of its own by a negative one
 _groups: list[Any] = []  # torch may hold them in C++ alone, where their methods would be lost
 
 
@@ -56,16 +57,18 @@ class CxlGroup(PoolTensors, GroupVerbs):
 
     def _start(self, name: str, run: Run, result: Result, opts: Any, *about: torch.Tensor, detail: str = "") -> Work:
         number = self._number = self._number + 1
-        seconds = 0.0 if opts is None else opts.timeout.total_seconds()  # torch's way to say none: a negative one
-        if seconds > 0 and self._pool is not None:
-            run = partial(_within, self._pool.comm, seconds, run)
-        if self._coalesced is None and opts is not None and not opts.asyncOp:
-            try:
-                self._order.call(run)
-            except CxlemuError as error:
-                raise self._failed(error, self._named(number, name, detail, about)) from error
-            return self._done
-        work = Work(run, result, self._order, lambda: self._named(number, name, detail, about), self._failed)
+        if opts is not None and (timeout := opts.timeout) > NO_TIME and self._pool is not None:
+            run = partial(_within, self._pool.comm, timeout.total_seconds(), run)
+        if opts is None or opts.asyncOp or self._coalesced is not None:
+            return self._post(run, result, about, partial(self._named, number, name, detail, about))
+        try:
+            self._order.call(run)
+        except CxlemuError as error:
+            raise self._failed(error, self._named(number, name, detail, about)) from error
+        return self._done
+
+    def _post(self, run: Run, result: Result, about: Sequence[torch.Tensor], named: Callable[[], str]) -> Work:
+        work = Work(run, result, self._order, named, self._failed)
         self._order.post(work, sum(tensor.nbytes for tensor in about))
         if self._coalesced is not None:
             self._coalesced.append(work)

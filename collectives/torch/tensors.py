@@ -10,18 +10,22 @@ import numpy as np
 import torch
 
 from collectives.communicator.arrays import Array
+from cxlemu import _native
 
-# What NumPy has no dtype for is seen as one of equally large elements, and called what the communicator calls it.
+# What NumPy has no dtype for only moves, as elements of the same size; bf16 is what the communicator calls it.
+_ALIKE = {name: getattr(torch, name) for name in ("bool", "float16", "float32", "float64", "complex64", "complex128")}
+_ALIKE |= {name: getattr(torch, name) for bits in (8, 16, 32, 64) for name in (f"int{bits}", f"uint{bits}")}
+_MOVED = {torch.complex32: np.int32, **{getattr(torch, n): np.uint8 for n in dir(torch) if n.startswith("float8_")}}
+ONLY_MOVED = frozenset(_MOVED)  # no sum of these is what their bytes' would be
 _SEEN_AS = {
-    torch.bfloat16: (torch.int16, np.dtype(ml_dtypes.bfloat16)),
-    torch.complex32: (torch.int32, np.dtype(np.int32)),
-    **{getattr(torch, name): (torch.uint8, np.dtype(np.uint8)) for name in dir(torch) if name.startswith("float8_")},
+    torch.bfloat16: np.dtype(ml_dtypes.bfloat16),
+    **{dtype: np.dtype(name) for name, dtype in _ALIKE.items()},
+    **{dtype: np.dtype(seen) for dtype, seen in _MOVED.items()},
 }
-ONLY_MOVED = frozenset(_SEEN_AS) - {torch.bfloat16}  # no sum of these is what their bytes' would be
 
 
 def check(*tensors: torch.Tensor) -> None:
-    """Check that tensors can be sent. Raises ValueError for one that is not on the CPU or is sparse."""
+    """Check that tensors can be sent. Raises ValueError for one that is not on the CPU, or is sparse or quantized."""
     for tensor in tensors:
         if not tensor.is_cpu:
             raise ValueError(
@@ -30,20 +34,27 @@ def check(*tensors: torch.Tensor) -> None:
             )
         if tensor.layout is not torch.strided:
             raise ValueError(f"cxl sends dense tensors, {describe(tensor)} is {tensor.layout}")
+        if tensor.dtype not in _SEEN_AS:
+            raise ValueError(f"cxl sends no {describe(tensor)}: send its bytes, tensor.view(torch.uint8)")
+
+
+def shared(tensor: torch.Tensor) -> Array | None:
+    """View a tensor as `as_array` does, where `check` has nothing to say and `dense` nothing to do: at the least cost.
+
+    Returns:
+        The array; None for any other tensor, and for one without elements.
+    """
+    if not tensor.is_cpu or tensor.layout is not torch.strided:
+        return None
+    if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+        return None
+    seen_as, count = _SEEN_AS.get(tensor.dtype), tensor.numel()
+    return _native.borrowed(tensor.data_ptr(), count, seen_as, tensor) if count and seen_as is not None else None
 
 
 def as_array(tensor: torch.Tensor) -> Array:
-    """View a dense tensor as a 1-D array; it shares the tensor's memory."""
-    if tensor.requires_grad:
-        tensor = tensor.detach()
-    if tensor.ndim != 1:
-        tensor = tensor.reshape(-1)
-    if tensor.dtype in _SEEN_AS:
-        seen, called = _SEEN_AS[tensor.dtype]
-        seen_as: Array = tensor.view(seen).numpy().view(called)
-        return seen_as
-    array: Array = tensor.numpy()
-    return array
+    """View a dense tensor as a 1-D array, which shares the tensor's memory and keeps the tensor."""
+    return _native.borrowed(tensor.data_ptr(), tensor.numel(), _SEEN_AS[tensor.dtype], tensor)
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,7 @@ Every method takes torch's lists and options, and returns a `Work`. Lists have o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -42,23 +43,24 @@ class GroupVerbs:
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Work:
         """Combine each tensor with the others' in place, in rank order."""
         tensor = _one(tensors, "all_reduce")
-        if tensor.is_sparse:
-            return self.allreduce_sparse(tensors, opts)
-        of.check(tensor)
+        x = of.shared(tensor)
+        if x is None:
+            if tensor.is_sparse:
+                return self.allreduce_sparse(tensors, opts)
+            of.check(tensor)
         fold = fold_of(opts, tensor)
 
-        def run() -> None:
-            place = of.dense(tensor)
-            fold.before(place)
-            x = of.as_array(place)
-            if x.size:
-                self.comm.all_reduce(x, fold.name)
-            else:
-                self.comm.barrier()
-            if place is not tensor:
-                of.store(place, tensor)
-
+        if x is not None and fold.factor is None:
+            run = partial(self.comm.all_reduce, x, fold.name)
+        else:
+            run = partial(self._all_reduce, tensor, fold)
         return self._start("all_reduce", run, tensors, opts, tensor, detail=fold.name)
+
+    def _all_reduce(self, tensor: Tensor, fold: Reduction) -> None:
+        place = of.dense(tensor)
+        fold.before(place)
+        self._nonempty(place, lambda x: self.comm.all_reduce(x, fold.name))
+        of.store(place, tensor)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
         """Combine every tensor of a list with the others' in place, as one call for each dtype."""
@@ -392,9 +394,9 @@ def _pairs(call: str, wholes: list[Tensor], blocks: list[Tensor], size: int) -> 
 
 
 def _one(given: Sequence[Any], call: str) -> Any:
-    if len(given) != 1:
-        raise ValueError(f"cxl: {call} takes one tensor or list per rank, not {len(given)}")
-    return given[0]
+    if len(given) == 1:
+        return given[0]
+    raise ValueError(f"cxl: {call} takes one tensor or list per rank, not {len(given)}")
 
 
 def _blocks(call: str, blocks: Sequence[Tensor], size: int) -> None:

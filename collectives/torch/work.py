@@ -134,6 +134,10 @@ class Ended(Work):
     def __init__(self, order: CallOrder) -> None:
         super().__init__(None, [], order, str, _unfailing)
 
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Do nothing: the call has ended, and raised what there was to raise."""
+        return True
+
     def result(self) -> Result:
         """Refuse: there is no telling which call is meant."""
         raise RuntimeError("cxl: a synchronous call returns when its tensors hold the result: look at these")

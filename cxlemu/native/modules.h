@@ -20,6 +20,7 @@ int program_add_to(PyObject *module);
 int several_add_to(PyObject *module);
 int courier_add_to(PyObject *module);
 int straight_add_to(PyObject *module);
+int borrowed_add_to(PyObject *module);
 
 /* The lock of a HostLock that was made; NULL with an exception for anything else. */
 host_lock *host_lock_of(PyObject *object);

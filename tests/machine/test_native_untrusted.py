@@ -502,3 +502,17 @@ def test_a_program_runs_in_one_thread_at_a_time() -> None:
     cards[0][BASE : BASE + LAYOUT.data_offset] = 0xFF  # now all doorbells have rung
     looking.join()
     assert ended == [DONE]
+
+
+def test_memory_is_borrowed_from_an_owner_that_the_array_keeps() -> None:
+    owner = np.arange(6, dtype=np.int16)
+    array = _native.borrowed(owner.ctypes.data, 6, owner.dtype, owner)
+    array[2] = 70
+    assert owner[2] == 70 and array.base is owner
+    assert _native.borrowed(0, 0, owner.dtype, None).shape == (0,)
+    for count in (-1, 1):
+        with pytest.raises(ValueError, match="no memory to borrow"):
+            _native.borrowed(0, count, owner.dtype, None)
+    for wrong in ((1, 1, "int16", None), (1, 1, owner.dtype)):
+        with pytest.raises(TypeError, match="an address, a count, a dtype"):
+            _native.borrowed(*wrong)  # type: ignore[arg-type, call-arg]

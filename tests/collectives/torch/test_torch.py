@@ -49,7 +49,7 @@ def test_gloos_bits_in_calls_and_in_training_and_what_does_not_fit_is_said() -> 
         assert "float8_e4m3fn[4] can be sent, but not reduced" in said["f8"]
         assert "float32[2] is on meta: send tensor.cpu()" in said["device"]
         assert "float32[3] is not 2 times float32[2]" in said["shape"]
-        assert "in call 3 of group 0: all_reduce sum float32[" in said["mismatch"]
+        assert "in call 4 of group 0: all_reduce sum float32[" in said["mismatch"]
         assert "is revoked" in said["after"]
         assert said["names"] == []
     gave_up, still = found[0]["timed"]
@@ -116,6 +116,29 @@ def test_a_heap_is_a_share_of_what_the_machine_has_left(monkeypatch: pytest.Monk
         sizes.sizes_for(topology, 2, 2, 4 << 30)
     left = 64 << 20
     assert sizes.sizes_for(topology, 2, 0, None) is None  # the topology's own cards are as good
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_a_usual_tensor_is_an_array_as_it_is_and_what_cannot_be_sent_is_said() -> None:
+    import torch
+
+    from collectives.torch import tensors as of
+
+    x = torch.ones(2, 3)
+    array = of.shared(x)
+    assert array is not None and array.base is x and array.ctypes.data == x.data_ptr() and array.shape == (6,)
+    bf16 = of.shared(torch.ones(3, dtype=torch.bfloat16))
+    assert bf16 is not None and bf16.dtype.name == "bfloat16" and bf16.tolist() == [1, 1, 1]
+    sparse = [x.to_sparse(), x.to_sparse_csr(), x.to_mkldnn()]
+    copied = [x.t(), torch._neg_view(x), x.to(torch.complex64).conj(), x[:0]]
+    strange = [x.to("meta"), torch.empty(2, dtype=torch.bits8)]
+    assert [of.shared(each) for each in (*sparse, *copied, *strange)] == [None] * 9
+    of.check(*copied)
+    for each, said in zip(
+        (*sparse, *strange), ["is torch.sp"] * 2 + ["is torch._mk", "is on meta", "no bits8"], strict=True
+    ):
+        with pytest.raises(ValueError, match=said):
+            of.check(each)
 
 
 @pytest.mark.deep
