@@ -5,7 +5,7 @@ cxlemu explore examples/per_host.py:broken -n 4
 cxlemu run --protocol examples/per_host.py:broken -n 4 --seeds 200 -x
 """
 
-from faults.explore.programs import Fence, Flush, Invalidate, Load, Signal, Steps, Store, Wait, protocol
+from faults import Fence, Flush, Invalidate, Load, Signal, Steps, Store, Wait, protocol
 
 PER_HOST = 2
 

@@ -13,4 +13,58 @@
     cli/        the commands
 
 Verdicts have three values (verdict): a search that ran out of budget says unknown.
+
+`protocol` and its words describe a protocol of your own (docs/protocols.md); `Verdict` is what every judge says.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cxlemu.lazy import imported_when_asked_for
+
+if TYPE_CHECKING:
+    from faults.explore.programs import (
+        Fence,
+        Flush,
+        Invalidate,
+        Load,
+        RankProtocol,
+        Signal,
+        Steps,
+        Store,
+        Wait,
+        protocol,
+    )
+    from faults.verdict import Verdict
+
+__all__ = [
+    "Fence",
+    "Flush",
+    "Invalidate",
+    "Load",
+    "RankProtocol",
+    "Signal",
+    "Steps",
+    "Store",
+    "Verdict",
+    "Wait",
+    "protocol",
+]
+
+__getattr__ = imported_when_asked_for(
+    __name__,
+    explore__programs=[
+        "Fence",
+        "Flush",
+        "Invalidate",
+        "Load",
+        "RankProtocol",
+        "Signal",
+        "Steps",
+        "Store",
+        "Wait",
+        "protocol",
+    ],
+    verdict=["Verdict"],
+)

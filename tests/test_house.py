@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 import tomllib
@@ -14,6 +15,7 @@ import pytest
 
 import collectives
 import cxlemu
+import faults
 from cxlemu import version
 from cxlemu.cli.commands import load
 
@@ -347,8 +349,28 @@ def test_the_version_is_said_once() -> None:
     assert described == version.__version__ == cxlemu.__version__
 
 
+PACKAGE_FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("__init__.py"))]
+
+
+@pytest.mark.parametrize("path", PACKAGE_FILES, ids=lambda path: path.parent.relative_to(ROOT).as_posix())
+def test_a_package_says_which_of_its_names_are_public(path: Path) -> None:
+    defined = ast.parse(path.read_text()).body
+    names = {name for node in defined for name in names_of(node) if not name.startswith("_")}
+    package = importlib.import_module(".".join(path.parent.relative_to(ROOT).parts))
+    assert hasattr(package, "__all__") or not names
+    assert all(hasattr(package, name) for name in getattr(package, "__all__", ()))
+
+
+def names_of(node: ast.stmt) -> list[str]:
+    """What a statement of a package defines; what it imports has its home elsewhere."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
 def test_the_front_has_what_programs_begin_with() -> None:
-    for package in (cxlemu, collectives):
+    for package in (cxlemu, collectives, faults):
         assert all(getattr(package, name) is not None for name in package.__all__)
         with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
             package.nothing  # noqa: B018

@@ -24,6 +24,8 @@ from collectives.algorithms.scatter import scatter
 from collectives.algorithms.scatterv import scatterv
 from collectives.algorithms.send import send
 
+__all__ = ["SHIPPED"]
+
 SHIPPED = (
     all_gather,
     all_gatherv,

@@ -5,6 +5,8 @@ verb -> (module, one line of help): the entry points in pyproject.toml, see cxle
 
 from __future__ import annotations
 
+__all__ = ["VERBS"]
+
 VERBS: dict[str, tuple[str, str]] = {
     "run": ("collectives.cli.run", "Run collectives on an emulated pool and check every byte."),
     "fused": ("collectives.cli.fused", "Run GEMMs fused with communication, beside those that are not."),

@@ -17,6 +17,8 @@ from cxlemu.cli.commands import LazyGroup
 from cxlemu.errors import CxlemuError
 from cxlemu.version import __version__
 
+__all__ = ["INTERRUPTED", "READER_GONE", "VERBS", "VerbGroup", "main"]
+
 # verb -> (module, one line of help): the entry point of cxlemu.commands, see cxlemu/cli/commands.py
 VERBS: dict[str, tuple[str, str]] = {
     "topology": ("cxlemu.cli.topology", "Draw and check a topology file."),

@@ -16,6 +16,8 @@ from cxlemu.machine import thresholds
 from cxlemu.memory.backend import Backend
 from cxlemu.memory.protocol import Bytes, HostMemory
 
+__all__ = ["Engine", "check_engine", "engine_for"]
+
 
 class Engine(Protocol):
     """Executes the plans of one rank, in real time."""

@@ -7,7 +7,7 @@ cxlemu explore examples/protocols/bakery.py:fixed -n 3
 
 from collections.abc import Mapping, Sequence
 
-from faults.explore.programs import Fence, Flush, Invalidate, Load, Steps, Store, protocol
+from faults import Fence, Flush, Invalidate, Load, Steps, Store, protocol
 
 RANKS = range(4)  # at most
 

@@ -4,7 +4,7 @@ cxlemu explore examples/protocols/early_free.py:broken
 cxlemu run --protocol examples/protocols/early_free.py:broken --seeds 400 -x
 """
 
-from faults.explore.programs import Fence, Flush, Invalidate, Load, Signal, Steps, Store, Wait, protocol
+from faults import Fence, Flush, Invalidate, Load, Signal, Steps, Store, Wait, protocol
 
 MESSAGES = (11, 22)
 

@@ -5,7 +5,7 @@ cxlemu explore examples/protocols/early_ready.py:broken
 cxlemu run --protocol examples/protocols/early_ready.py:broken --adversary off
 """
 
-from faults.explore.programs import Fence, Flush, Invalidate, Load, Signal, Steps, Store, Wait, protocol
+from faults import Fence, Flush, Invalidate, Load, Signal, Steps, Store, Wait, protocol
 
 EMPTY = 99  # what an initialized entry holds
 

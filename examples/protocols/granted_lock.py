@@ -6,7 +6,7 @@ cxlemu run --protocol examples/protocols/granted_lock.py:broken --adversary off
 cxlemu explore examples/protocols/granted_lock.py:fixed -n 3
 """
 
-from faults.explore.programs import Fence, Flush, Invalidate, Load, Signal, Steps, Store, Wait, protocol
+from faults import Fence, Flush, Invalidate, Load, Signal, Steps, Store, Wait, protocol
 
 RANKS = range(4)  # at most
 

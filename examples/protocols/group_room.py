@@ -8,7 +8,7 @@ cxlemu explore examples/protocols/group_room.py:broken -n 3
 cxlemu explore examples/protocols/group_room.py:fixed -n 3
 """
 
-from faults.explore.programs import Fence, Flush, Invalidate, Load, Steps, Store, protocol
+from faults import Fence, Flush, Invalidate, Load, Steps, Store, protocol
 
 NOTHING, CLAIMED, HELD = range(3)
 

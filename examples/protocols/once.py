@@ -5,7 +5,7 @@ cxlemu explore examples/protocols/once.py:broken
 cxlemu explore examples/protocols/once.py:fixed
 """
 
-from faults.explore.programs import Fence, Flush, Invalidate, Load, Steps, Store, protocol
+from faults import Fence, Flush, Invalidate, Load, Steps, Store, protocol
 
 TABLE = 42
 

@@ -5,7 +5,7 @@ cxlemu explore examples/protocols/reread_lock.py:broken
 cxlemu run --protocol examples/protocols/reread_lock.py:broken --seeds 400 -x
 """
 
-from faults.explore.programs import Fence, Flush, Invalidate, Load, Steps, Store, protocol
+from faults import Fence, Flush, Invalidate, Load, Steps, Store, protocol
 
 
 def publish(word: str, value: int) -> Steps[None]:

@@ -5,7 +5,7 @@ cxlemu explore examples/protocols/ring_queue.py:broken
 cxlemu run --protocol examples/protocols/ring_queue.py:broken --seeds 5
 """
 
-from faults.explore.programs import Fence, Flush, Invalidate, Load, Signal, Steps, Store, Wait, protocol
+from faults import Fence, Flush, Invalidate, Load, Signal, Steps, Store, Wait, protocol
 
 ITEMS = (11, 22)
 SALT = 7  # so that an empty bucket has no valid checksum

@@ -7,7 +7,7 @@ cxlemu run --protocol examples/protocols/shared_line.py:broken --seeds 30
 
 from collections.abc import Mapping, Sequence
 
-from faults.explore.programs import Fence, Flush, Steps, Store, protocol
+from faults import Fence, Flush, Steps, Store, protocol
 
 
 def announce(rank: int) -> Steps[None]:

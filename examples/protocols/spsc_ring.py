@@ -6,7 +6,7 @@ cxlemu run --protocol examples/protocols/spsc_ring.py:broken --adversary off
 cxlemu explore examples/protocols/spsc_ring.py:fixed
 """
 
-from faults.explore.programs import Fence, Flush, Invalidate, Load, Steps, Store, protocol
+from faults import Fence, Flush, Invalidate, Load, Steps, Store, protocol
 
 SLOTS, ITEMS = 2, (11, 22, 33, 44)
 

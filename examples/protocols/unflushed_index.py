@@ -5,7 +5,7 @@ cxlemu explore examples/protocols/unflushed_index.py:broken
 cxlemu run --protocol examples/protocols/unflushed_index.py:broken --adversary off --deadline-s 2
 """
 
-from faults.explore.programs import Fence, Flush, Invalidate, Load, Steps, Store, protocol
+from faults import Fence, Flush, Invalidate, Load, Steps, Store, protocol
 
 
 def queue(rank: int, *, flush_index: bool) -> Steps[None]:

@@ -5,6 +5,8 @@ verb -> (module, one line of help): the entry points in pyproject.toml, see cxle
 
 from __future__ import annotations
 
+__all__ = ["VERBS"]
+
 VERBS: dict[str, tuple[str, str]] = {
     "litmus": ("faults.cli.litmus", "Run litmus tests of the memory model, exhaustively."),
     "explore": ("faults.cli.explore", "Search every execution of a protocol of your own."),

@@ -5,6 +5,8 @@ verb -> (module or module:name, one line of help): the entry points in pyproject
 
 from __future__ import annotations
 
+__all__ = ["REPRODUCE", "SIMULATE", "VERBS"]
+
 VERBS: dict[str, tuple[str, str]] = {
     "reproduce": ("studies.cli.reproduce", "Published measurements beside what the model says."),
     "bench": ("studies.cli.bench", "Compare with MPI, Gloo and this machine's limits."),

@@ -14,4 +14,6 @@ from collectives.algorithms.hierarchical.reduce import reduce
 from collectives.algorithms.hierarchical.reduce_scatter import reduce_scatter
 from collectives.algorithms.hierarchical.scatter import scatter
 
+__all__ = ["PAGES"]
+
 PAGES = (all_gather, all_reduce, all_to_all, broadcast, gather, reduce, reduce_scatter, scatter)

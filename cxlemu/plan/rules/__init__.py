@@ -16,6 +16,8 @@ from cxlemu.plan.plan import Plan
 from cxlemu.plan.rules import fields, lines, references, tables
 from cxlemu.plan.rules.program import Defect, PlanTable
 
+__all__ = ["RULES", "Rule", "RuleFinding", "check", "findings"]
+
 
 class Rule(NamedTuple):
     """One rule.
