@@ -11,11 +11,14 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
-from cxlemu.cli import main
+from cxlemu.cli import INTERRUPTED, main
 from cxlemu.cli.commands import commands, load
+from cxlemu.cli.output import write_json
+from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import REPLACED, VOCABULARY, ConceptOption, RanksParam, SecondsParam, option
+from cxlemu.errors import ArgumentError
 
 # Verbs that print no result: they compile, or hold something until Ctrl-C.
 NO_RESULT = {"cc", "c++", "pool capacity hold"}
@@ -91,6 +94,7 @@ def test_the_walk_finds_the_commands() -> None:
         click.option("-n", "--nproc", type=int),
         click.option("--fault"),
         option("budget", type=float),
+        option("ranks", type=click.IntRange(1)),
         option("ranks", type=str),
         option("json", callback=None),
     ],
@@ -172,3 +176,78 @@ def test_text_of_a_process_goes_to_stderr_with_a_dash() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)
     assert "barrier" in done.stderr
+
+
+# --- several numbers of ranks ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", [verb for verb, its in VERBS.items() if any(p.name == "ranks" for p in its.params)])
+def test_several_numbers_of_ranks_are_taken_or_refused_in_a_sentence(verb: str) -> None:
+    """A command that takes them is called for each, or takes all at once; its help shows the forms."""
+    command = VERBS[verb]
+    [ranks] = [its for its in command.params if its.name == "ranks"]
+    with click.Context(command) as ctx:
+        if isinstance(ranks.type, RanksParam):
+            assert ranks.type_cast_value(ctx, "2,3") == (2, 3) and ranks.make_metavar(ctx) == "N|N-N|N,N"
+        else:
+            with pytest.raises(click.BadParameter, match=r"are several numbers of ranks: give one, .*\w\.$"):
+                ranks.type_cast_value(ctx, "2-3")
+            assert ranks.type_cast_value(ctx, "3") == 3
+
+
+@pytest.mark.parametrize("words", ["simulate barrier", "explore barrier", "faults sweep barrier --sample 1 -j 1"])
+def test_a_command_runs_once_for_each_number(words: str) -> None:
+    one, both = (CliRunner().invoke(main, [*words.split(), "-n", n, "--json", "-"]) for n in ("2", "2,3"))
+    assert one.exit_code == both.exit_code == 0, both.output
+    runs = json.loads(both.stdout)["runs"]
+    assert [run["ranks"] for run in runs] == [2, 3] and runs[0].keys() == json.loads(one.stdout).keys()
+
+
+def several(codes: dict[int, int | type[BaseException]], path: Path, *, more: str = "") -> Result:
+    """Run a command for as many numbers of ranks as there are codes, which each run exits with."""
+
+    @click.command()
+    @option("ranks", type=RanksParam(1, 9))
+    @click.option("--trace")
+    @option("json")
+    @for_each_ranks("trace")
+    @click.pass_context
+    def command(ctx: click.Context, ranks: int, trace: str | None, json_file: Path | None) -> None:
+        code = codes[ranks]
+        if not isinstance(code, int):
+            raise code("no such world")
+        write_json(json_file, {"ranks": ranks})
+        ctx.exit(code)
+
+    return CliRunner().invoke(command, ["-n", ",".join(map(str, codes)), "--json", str(path), *more.split()])
+
+
+@pytest.mark.parametrize(
+    ("codes", "code", "ended"),
+    [
+        ({2: 0, 3: 0}, 0, [2, 3]),
+        ({2: 0, 3: 1, 4: 3}, 1, [2, 3, 4]),
+        ({2: 3, 3: 0}, 3, [2, 3]),
+        ({2: 0, 3: INTERRUPTED, 4: 0}, INTERRUPTED, [2, 3]),
+        ({2: 1, 3: INTERRUPTED, 4: 0}, 1, [2, 3]),
+    ],
+)
+def test_the_worst_exit_code_counts_and_ctrl_c_ends_all(
+    codes: dict[int, int | type[BaseException]], code: int, ended: list[int], tmp_path: Path
+) -> None:
+    assert several(codes, tmp_path / "runs.json").exit_code == code
+    assert [run["ranks"] for run in json.loads((tmp_path / "runs.json").read_text())["runs"]] == ended
+
+
+def test_what_ended_before_an_error_stands(tmp_path: Path) -> None:
+    assert isinstance(several({2: 0, 3: ArgumentError}, tmp_path / "runs.json").exception, ArgumentError)
+    assert json.loads((tmp_path / "runs.json").read_text()) == {"runs": [{"ranks": 2}]}
+    several({2: ArgumentError, 3: 0}, tmp_path / "none.json")
+    assert not (tmp_path / "none.json").exists()
+
+
+def test_a_file_of_one_run_goes_with_one_number(tmp_path: Path) -> None:
+    refused = several({2: 0, 3: 0}, tmp_path / "runs.json", more="--trace x").exception
+    assert str(refused) == "--trace holds one run: give one number of ranks with -n"
+    assert several({2: 0}, tmp_path / "run.json", more="--trace x").exit_code == 0
+    assert json.loads((tmp_path / "run.json").read_text()) == {"ranks": 2}

@@ -13,7 +13,8 @@ from collectives.sweep.defaults import REGION_BYTES
 from cxlemu.choices import GEMM_DTYPES
 from cxlemu.cli.backends import backends
 from cxlemu.cli.forms import engines
-from cxlemu.cli.vocabulary import option
+from cxlemu.cli.several import for_each_ranks
+from cxlemu.cli.vocabulary import RanksParam, option
 from cxlemu.units import BytesParam, format_bytes
 
 
@@ -26,7 +27,7 @@ from cxlemu.units import BytesParam, format_bytes
     show_default=True,
     help="virtual: on modelled accelerators; see --engine virtual --help.",
 )
-@option("ranks", type=click.IntRange(1, RANKS_MAX), default=2, show_default=True)
+@option("ranks", type=RanksParam(1, RANKS_MAX), default="2", show_default=True)
 @click.option(
     "-s",
     "--shape",
@@ -76,6 +77,7 @@ from cxlemu.units import BytesParam, format_bytes
 @click.option("--deadline-s", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True)
 @option("json")
 @click.option("--trace", "trace_file", type=click.Path(path_type=Path), help="Write when what happened, for Perfetto.")
+@for_each_ranks("trace_file")
 @click.pass_context
 def command(ctx: click.Context, /, **flags: Any) -> None:
     """Run a matrix product that is fused with communication, tile by tile, beside those that are not.

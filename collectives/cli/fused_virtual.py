@@ -10,13 +10,14 @@ import click
 from collectives.choices import KINDS, ORDERS
 from collectives.cli.fused_options import RANKS_MAX, Dimensions
 from cxlemu.choices import GEMM_DTYPES
-from cxlemu.cli.vocabulary import option
+from cxlemu.cli.several import for_each_ranks
+from cxlemu.cli.vocabulary import RanksParam, option
 
 
 @click.command()
 @click.argument("kind", type=click.Choice(KINDS), metavar="OPERATOR")
 @click.option("--engine", type=click.Choice(["virtual"]), required=True, help="On modelled accelerators.")
-@option("ranks", type=click.IntRange(2, RANKS_MAX), help="[default: one for each place]")
+@option("ranks", type=RanksParam(2, RANKS_MAX), help="[default: one for each place]")
 @click.option(
     "-s",
     "--shape",
@@ -41,6 +42,7 @@ from cxlemu.cli.vocabulary import option
 @option("config", default="nvlink-8xa100", show_default=True, help="A topology with an accelerator.")
 @option("json")
 @click.option("--trace", "trace_file", type=click.Path(path_type=Path), help="Write when what happened, for Perfetto.")
+@for_each_ranks("trace_file")
 def command(**flags: Any) -> None:
     """Simulate a matrix product that is fused with communication, on modelled accelerators and links.
 

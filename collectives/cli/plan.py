@@ -13,7 +13,7 @@ import click
 from collectives.sweep.defaults import REGION_BYTES
 from cxlemu.choices import DTYPE_NAMES
 from cxlemu.cli.commands import VerbsGroup
-from cxlemu.cli.vocabulary import option
+from cxlemu.cli.vocabulary import OneRanksParam, option
 from cxlemu.units import BytesParam, format_bytes
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _asks_for_a_plan(function: Callable[..., None]) -> Callable[..., None]:
                 metavar="FILE.py:FUNCTION",
                 help="Your own algorithm instead. The file is executed.",
             ),
-            option("ranks", type=click.IntRange(1, 4096), default=4, show_default=True),
+            option("ranks", type=OneRanksParam(1, 4096, "as a plan is made for one"), default=4, show_default=True),
             option(
                 "minbytes",
                 dest="total_bytes",

@@ -24,7 +24,8 @@ from cxlemu.choices import (
 )
 from cxlemu.cli.backends import backends
 from cxlemu.cli.params import Names
-from cxlemu.cli.vocabulary import option
+from cxlemu.cli.several import for_each_ranks
+from cxlemu.cli.vocabulary import RanksParam, option
 from cxlemu.errors import ArgumentError
 from cxlemu.units import BytesParam, format_bytes
 
@@ -80,7 +81,7 @@ RANKS = 4
 @click.option(
     "-C", "--check", type=click.Choice(["0", "1"]), default="1", show_default=True, help="0: do not look at results."
 )
-@option("ranks", type=click.IntRange(1, 4096), metavar="N", help=f"[default: {RANKS}, or as many as were launched]")
+@option("ranks", type=RanksParam(1, 4096), help=f"[default: {RANKS}, or as many as were launched]")
 @option("config", help=f"A topology: a file or a name.  [default: {DEFAULT_TOPOLOGY}, or as many cards as devices]")
 @click.option(
     "--backend",
@@ -140,6 +141,7 @@ RANKS = 4
 )
 @option("json")
 @click.option("-v", "--verbose", is_flag=True, help="Why each variant was taken; layout and placement.")
+@for_each_ranks()
 @click.pass_context
 def command(
     ctx: click.Context,

@@ -13,7 +13,8 @@ from collectives.sweep.defaults import AUTO
 from cxlemu.choices import DEFAULT_TOPOLOGY, DTYPE_NAMES, REDOPS
 from cxlemu.cli.commands import with_forms
 from cxlemu.cli.params import Names
-from cxlemu.cli.vocabulary import option
+from cxlemu.cli.several import for_each_ranks
+from cxlemu.cli.vocabulary import RanksParam, option
 from cxlemu.units import BytesParam, format_bytes
 
 RANKS_MAX = 16_384
@@ -22,7 +23,7 @@ RANKS_MAX = 16_384
 @click.command(cls=with_forms("cxlemu.simulate"))
 @click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...|FILE.plan")
 @option("config", default=DEFAULT_TOPOLOGY, show_default=True, help="The modelled fabric: a topology file or name.")
-@option("ranks", type=click.IntRange(1, RANKS_MAX), metavar="N", help="[default: one for each place]")
+@option("ranks", type=RanksParam(1, RANKS_MAX), help="[default: one for each place]")
 @option("minbytes", help=f"Smallest size.  [default: {format_bytes(SIMULATED_MIN_BYTES)}]")
 @option("maxbytes", help=f"Largest size.  [default: -b, or {format_bytes(SIMULATED_MAX_BYTES)}]")
 @click.option(
@@ -56,6 +57,7 @@ RANKS_MAX = 16_384
 @option("json")
 @click.option("--trace", "trace_file", type=click.Path(path_type=Path), help="Write what happened when, for Perfetto.")
 @click.option("-v", "--verbose", is_flag=True, help="Why each variant was taken; the busiest card and link by name.")
+@for_each_ranks("trace_file")
 @click.pass_context
 def command(ctx: click.Context, /, **flags: Any) -> None:
     """Simulate collectives on a modelled fabric, in virtual time.

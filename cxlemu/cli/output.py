@@ -20,6 +20,7 @@ from cxlemu.files import check_writable, write_atomically
 JSON_BYTES_MAX = 1 << 25
 STDOUT = Path("-")
 _STREAM = "cxlemu.json"  # of click's meta: where the JSON goes
+_RUNS = "cxlemu.json.runs"  # of click's meta: where the documents of several runs are kept
 
 
 def check_output(flag: str, path: Path | None) -> None:
@@ -77,6 +78,21 @@ def _text_to_stderr(ctx: click.Context) -> Iterator[None]:
         del ctx.meta[_STREAM]
 
 
+@contextmanager
+def collected_json(ctx: click.Context, runs: list[Any]) -> Iterator[None]:
+    """Keep what is written to ``--json`` within the context, instead of writing it.
+
+    Args:
+        ctx: The command's context.
+        runs: Where to.
+    """
+    ctx.meta[_RUNS] = runs
+    try:
+        yield
+    finally:
+        del ctx.meta[_RUNS]
+
+
 def write_json(path: Path | None, data: Any) -> bool:
     """Write the file of ``--json PATH``, if there is one.
 
@@ -90,8 +106,10 @@ def write_json(path: Path | None, data: Any) -> bool:
     Raises:
         ArgumentError: It cannot be written after all.
     """
-    if path == STDOUT:
-        ctx = click.get_current_context(silent=True)
+    ctx = click.get_current_context(silent=True)
+    if path is not None and ctx is not None and _RUNS in ctx.meta:
+        ctx.meta[_RUNS].append(data)
+    elif path == STDOUT:
         click.echo(json.dumps(data, indent=2), file=None if ctx is None else ctx.meta.get(_STREAM))
     elif path is not None:
         write_output("--json", path, (json.dumps(data, indent=2) + "\n").encode())

@@ -57,6 +57,10 @@ class RanksParam(click.ParamType):  # type: ignore[type-arg]  # generic only in 
     def __init__(self, least: int, most: int) -> None:
         self.least, self.most = least, most
 
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
+        """Show the three forms in ``--help``."""
+        return "N|N-N|N,N"
+
     def convert(
         self, value: str | Sequence[int], param: click.Parameter | None, ctx: click.Context | None
     ) -> Sequence[int]:
@@ -78,6 +82,27 @@ class RanksParam(click.ParamType):  # type: ignore[type-arg]  # generic only in 
         return tuple(sorted(found))
 
 
+class OneRanksParam(click.IntRange):
+    """One number of ranks, where several would make no sense.
+
+    Args:
+        least: The smallest number that is allowed.
+        most: The largest number that is allowed.
+        why: Why there is only one, as the end of a sentence.
+    """
+
+    def __init__(self, least: int, most: int, why: str) -> None:
+        super().__init__(least, most)
+        self.why = why
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Convert the text to a number."""
+        if isinstance(value, str) and all(_RANKS.fullmatch(item) for item in value.split(",")) and not value.isdigit():
+            self.fail(f"{value!r} are several numbers of ranks: give one, {self.why}.", param, ctx)
+        number: int = super().convert(value, param, ctx)
+        return number
+
+
 class Concept(NamedTuple):
     """A concept of the vocabulary.
 
@@ -97,7 +122,7 @@ class Concept(NamedTuple):
 _FILE = click.Path(path_type=Path)
 
 VOCABULARY = {
-    "ranks": Concept(("-n", "--ranks"), "ranks", {}, (click.IntRange, RanksParam)),
+    "ranks": Concept(("-n", "--ranks"), "ranks", {}, (OneRanksParam, RanksParam)),
     "minbytes": Concept(("-b", "--minbytes"), "minbytes", {"type": BytesParam()}, (BytesParam,)),
     "maxbytes": Concept(("-e", "--maxbytes"), "maxbytes", {"type": BytesParam()}, (BytesParam,)),
     "datatype": Concept(("-d", "--datatype", "--dtype"), "datatype", {}),

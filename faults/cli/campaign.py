@@ -46,7 +46,6 @@ class Words(click.ParamType):  # type: ignore[type-arg]
 @option(
     "ranks",
     type=RanksParam(1, CAMPAIGN_RANKS_MAX),
-    metavar="N|N-N|N,N",
     help="How many ranks.  [default: 2,3, or all of a topology's clusters]",
 )
 @click.option("--cluster", type=click.IntRange(1, 64), help="Ranks on each host.  [default: the config's, or 1]")

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from cxlemu.choices import DTYPE_NAMES, REDOPS
-from cxlemu.cli.vocabulary import option
+from cxlemu.cli.several import for_each_ranks
+from cxlemu.cli.vocabulary import RanksParam, option
 from cxlemu.units import BytesParam, format_bytes
 from faults.explore.check import ENGINES
 from faults.explore.programs import RANKS_MAX
@@ -23,8 +24,8 @@ from faults.explore.result import Budget
 )
 @option(
     "ranks",
-    type=click.IntRange(1, RANKS_MAX),
-    default=2,
+    type=RanksParam(1, RANKS_MAX),
+    default="2",
     show_default=True,
     help="How many ranks; each has its own host, unless the protocol has ranks_per_host.",
 )
@@ -75,6 +76,7 @@ from faults.explore.result import Budget
     help="Run one execution, from a token or from what --json wrote, and search all that can follow it.",
 )
 @option("json")
+@for_each_ranks("replay")
 @click.pass_context
 def command(ctx: click.Context, /, **flags: Any) -> None:
     """Search every execution of a protocol or an algorithm of your own, or of a collective.

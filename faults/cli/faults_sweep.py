@@ -9,7 +9,8 @@ import click
 from collectives.cli.texts import ALGORITHM_HELP
 from cxlemu.choices import ENGINES
 from cxlemu.cli.params import Names
-from cxlemu.cli.vocabulary import option
+from cxlemu.cli.several import for_each_ranks
+from cxlemu.cli.vocabulary import RanksParam, option
 from faults.choices import SWEPT_FAULTS, SWEPT_RANKS_MAX
 
 
@@ -21,7 +22,7 @@ def _kinds() -> tuple[str, ...]:
 
 @click.command("sweep")
 @click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...|FILE.plan")
-@option("ranks", type=click.IntRange(2, SWEPT_RANKS_MAX), default=3, show_default=True)
+@option("ranks", type=RanksParam(2, SWEPT_RANKS_MAX), default="3", show_default=True)
 @option("config", default="", help="A topology, a file or a name.  [default: hosts around two cards]")
 @click.option(
     "--cluster", type=click.IntRange(1, 16), default=1, show_default=True, help="Ranks on each host, without --config."
@@ -58,6 +59,7 @@ def _kinds() -> tuple[str, ...]:
     help="How many processes run scenarios.  [default: one per core for turns, else 1]",
 )
 @option("json")
+@for_each_ranks()
 @click.pass_context
 def sweep_command(ctx: click.Context, /, **flags: Any) -> None:
     """Put a fault before every instruction of every rank, one a run, and judge how every rank ends.

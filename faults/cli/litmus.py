@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from cxlemu.cli.backends import backends
-from cxlemu.cli.vocabulary import option
+from cxlemu.cli.vocabulary import OneRanksParam, option
 from cxlemu.errors import ArgumentError
 from faults.explore.check import ENGINES
 from faults.explore.result import Budget
@@ -36,7 +36,11 @@ HARDWARE = {"devices", "pool", "ranks", "how", "rounds", "seed", "deadline_s"}  
 )
 @click.option("--device", "devices", multiple=True, metavar="PATH", help="A card of dax: once for each, in any order.")
 @click.option("--pool", metavar="UUID", help="Of the devices, those of this pool.")
-@option("ranks", type=click.IntRange(1, 64), help="Ranks.  [default: as many as the largest test takes]")
+@option(
+    "ranks",
+    type=OneRanksParam(1, 64, "which is enough for all tests"),
+    help="Ranks.  [default: as many as the largest test takes]",
+)
 @option(
     "launch",
     type=click.Choice(["processes", "threads", "env"]),

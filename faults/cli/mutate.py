@@ -17,7 +17,7 @@ _TOLD = "\b\nOperators:\n" + "\n".join(f"  {name:<10}{what}" for name, what in M
 
 @click.command(epilog=_TOLD)
 @click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...|FILE.plan")
-@option("ranks", type=RanksParam(2, MUTATED_RANKS_MAX), default="2", show_default=True, metavar="N|N-N|N,N")
+@option("ranks", type=RanksParam(2, MUTATED_RANKS_MAX), default="2", show_default=True)
 @click.option("--variant", default=EVERY, show_default=True, help="Variants, a comma list, or every.")
 @click.option("--algorithm", metavar="FILE.py:FUNCTION", help=ALGORITHM_HELP)
 @click.option("--integrity", type=click.Choice(INTEGRITIES), help="Mutate plans whose doorbells carry checksums.")

@@ -19,7 +19,6 @@ from faults.choices import MATRIX_DTYPES, MATRIX_RANKS, MATRIX_REDOPS, PROVED_RA
 @option(
     "ranks",
     type=RanksParam(1, PROVED_RANKS_MAX),
-    metavar="N|N-N|N,N",
     help=f"[default: {format_numbers(PROVED_RANKS)}; with --algorithm {format_numbers(MATRIX_RANKS)}]",
 )
 @option("minbytes", help="Smallest size.  [default: 4K; with --algorithm many]")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from cxlemu.cli.vocabulary import option
+from cxlemu.cli.vocabulary import OneRanksParam, option
 from cxlemu.units import BytesParam
 
 RANKS_MAX = 64
@@ -16,7 +16,7 @@ RANKS_MAX = 64
 @click.command("torchrun", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@option("ranks", type=click.IntRange(1, RANKS_MAX), default=2, show_default=True)
+@option("ranks", type=OneRanksParam(1, RANKS_MAX, "as a script is started once"), default=2, show_default=True)
 @click.option("--backend", default="emulated", show_default=True, help="The memory, as for cxlemu run.")
 @click.option("--device", "devices", multiple=True, metavar="PATH", help="A card, for --backend dax; repeat it.")
 @option("config", default="", help="A topology, a file or a name.  [default: six-cards]")

@@ -207,7 +207,6 @@ def _native_rows(folder: Path, ranks: int, wanted: list[int], dtype: str) -> lis
 @option(
     "ranks",
     type=RanksParam(2, 1024),
-    metavar="N|N-N|N,N",
     default="2,4,8,16,64",
     show_default=True,
     help="On each fabric.",

@@ -6,14 +6,15 @@ from typing import Any
 
 import click
 
-from cxlemu.cli.vocabulary import option
+from cxlemu.cli.several import for_each_ranks
+from cxlemu.cli.vocabulary import RanksParam, option
 from studies.choices import SOURCES
 from studies.peers import find
 
 
 @click.command()
 @click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...")
-@option("ranks", type=click.IntRange(1, 64), default=2, show_default=True)
+@option("ranks", type=RanksParam(1, 64), default="2", show_default=True)
 @option("minbytes", default="8", show_default=True, help="Smallest size.")
 @option("maxbytes", default="64M", show_default=True, help="Largest size.")
 @click.option(
@@ -53,6 +54,7 @@ from studies.peers import find
 @click.option(
     "--callgrind", is_flag=True, help="Count the instructions of small calls, too: free of noise; needs valgrind."
 )
+@for_each_ranks("plot_file")
 @click.pass_context
 def command(ctx: click.Context, /, **flags: Any) -> None:
     """Compare our collectives with Open MPI, MPICH and Gloo, and with what this machine can do at best.

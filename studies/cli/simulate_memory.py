@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from cxlemu.cli.params import Names
-from cxlemu.cli.vocabulary import option
+from cxlemu.cli.several import for_each_ranks
+from cxlemu.cli.vocabulary import RanksParam, option
 from studies.choices import PAGES, SEED, TIERS_CONFIGS
 
 
@@ -25,9 +26,8 @@ def _policies() -> tuple[str, ...]:
 @click.option("--policy", type=Names(_policies), default="static", show_default=True, help="A comma list, or all.")
 @option(
     "ranks",
-    type=click.IntRange(1, 1024),
-    metavar="N",
-    default=1,
+    type=RanksParam(1, 1024),
+    default="1",
     show_default=True,
     help="Each with a working set of its own.",
 )
@@ -54,6 +54,7 @@ def _policies() -> tuple[str, ...]:
 @click.option("-v", "--verbose", is_flag=True, help="What each tier had to do with it.")
 @option("json")
 @option("plot", help="Draw time over working set: .png, .svg or .pdf.")
+@for_each_ranks("plot_file")
 def command(**flags: Any) -> None:
     """Simulate memory-bound workloads on a topology's tiers of memory.
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from cxlemu.cli.vocabulary import option
+from cxlemu.cli.several import for_each_ranks
+from cxlemu.cli.vocabulary import RanksParam, option
 from studies.choices import OFFLOAD_PLACES
 from studies.training.parallelism import RECOMPUTE
 
@@ -26,7 +27,7 @@ DEFAULT_TOPOLOGY = "titan2-6xcz120"
 @option("config", default=DEFAULT_TOPOLOGY, show_default=True, help="The fabric: a topology file or name.")
 @click.option("--against", metavar="CONFIG", help="Another fabric to compare with.")
 @click.option("--inside", metavar="CONFIG", help="The fabric inside a cluster, which tensor parallelism uses.")
-@option("ranks", type=click.IntRange(1, 1 << 20), metavar="N", help="[default: one for each place of -c]")
+@option("ranks", type=RanksParam(1, 1 << 20), help="[default: one for each place of -c]")
 @click.option("--accelerator", default="h100-sxm", show_default=True, help="A shipped accelerator's name, or a file.")
 @click.option(
     "--batch",
@@ -48,6 +49,7 @@ DEFAULT_TOPOLOGY = "titan2-6xcz120"
 )
 @option("json")
 @click.option("--trace", "trace_file", type=click.Path(path_type=Path), help="Write what happened when, for Perfetto.")
+@for_each_ranks("trace_file")
 def command(**flags: Any) -> None:
     """Simulate a training step of a language model.
 

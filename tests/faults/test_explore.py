@@ -751,7 +751,7 @@ def test_exit_codes() -> None:
         (["FILE:fixed", "--calls", "2"], "--calls, --cluster, --among, -d, -o, -r and --in-place go with a"),
         (["all_gather", "-b", "1G"], "1 x 536870912 bytes of 2 ranks are too many to search: 65536 at most"),
         (["all_gather", "--variant", "best"], "all_gather has no variant 'best': it has naive, "),
-        (["FILE:fixed", "-n", "9"], "9 is not in the range 1<=x<=8"),
+        (["FILE:fixed", "-n", "9"], "'9' is no number of ranks from 1 to 8"),
         (["FILE:fixed", "--json", "/nowhere/x"], "--json /nowhere/x cannot be written"),
     ],
 )
