@@ -110,6 +110,8 @@ class RunResult:
         trace: The hash of all steps.
         turns: The turns that were taken.
         unannounced: Lines with stores that nobody announced.
+        watched_lines: Lines that the checker has seen touched; 0 without it.
+        watched_bytes: How many bytes it keeps of them.
         findings: What the watcher found.
         suppressed: What it found as well, and somebody gave a reason for.
         places: What findings' sites mean.
@@ -123,6 +125,8 @@ class RunResult:
     trace: int = 0
     turns: list[tuple[int, int]] = field(default_factory=list)
     unannounced: int = 0
+    watched_lines: int = 0
+    watched_bytes: int = 0
     findings: list[RawFinding] = field(default_factory=list)
     suppressed: list[RawFinding] = field(default_factory=list)
     places: list[CodePlace] = field(default_factory=list)

@@ -35,6 +35,8 @@ def run(setting: ExecSetting, choice: RunChoice) -> RunResult:
             result.ending = RunEnding.NO_PROGRESS
         area.judge()
         result.steps, result.trace, result.unannounced = status.steps, status.hash, status.unannounced
+        watched = area.status()
+        result.watched_lines, result.watched_bytes = watched.watched_lines, watched.watched_bytes
         result.turns, result.findings, result.places = area.turns(), area.findings(), area.places()
         return result
 

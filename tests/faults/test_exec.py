@@ -22,7 +22,7 @@ from faults.programs.commands import parse_commands, parse_pool, parse_pools
 from faults.programs.compile import compiler, compiler_arguments, is_clang
 from faults.programs.judge import report_of
 from faults.programs.replays import choice_of, read_token, shrink, token_of
-from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
+from faults.programs.result import WORST_CASES, ExecSetting, RunChoice, RunEnding, RunResult
 from faults.programs.run import run
 from tests.helpers.compilers import installed
 
@@ -195,6 +195,27 @@ def test_an_example_is_right_and_its_bug_is_found(build: Build, name: str) -> No
     failed = first_failure(setting("-DBUG"))
     assert failed is not None
     assert [its.kind.name for its in report_of(setting("-DBUG"), [failed], (), ()).mistakes] == [BUGS[name]]
+
+
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [("queue", 0), ("queue", 2), pytest.param("hash_table", 0, marks=pytest.mark.deep)],
+    ids=["queue", "queue that two more hosts watch", "hash table"],
+)
+def test_the_checker_keeps_256_bytes_of_a_line(build: Build, name: str, others: int) -> None:
+    """More only where a line has more than four hosts, or more than four versions that somebody may still load."""
+    program = build(f"{SOURCES.parents[2]}/examples/programs/{name}.c", "-O2")
+    looks = [f"{how}:{64 * line}" for line in range(6) for how in "il"] * 2
+    words = [word for part in EXAMPLES[name].split() for word in ([part] if part == ":" else [str(program), part])]
+    for _ in range(others):
+        words += [":", str(build("litmus.c", "-O2")), POOLS[name], *looks]
+    setting = ExecSetting(parse_commands(words, 2 + others), parse_pools([POOLS[name]]), hosts=2 + others)
+    for choice in (*(RunChoice(None, k) for k in WORST_CASES), RunChoice(0, 0), RunChoice(1, 1)):
+        result = run(setting, choice)
+        assert result.ending is RunEnding.ENDED
+        lines = 6 if name == "queue" else 48
+        assert result.watched_lines == lines if choice.seed is None else result.watched_lines >= lines
+        assert result.watched_bytes <= 256 * result.watched_lines
 
 
 # --- threads and processes -----------------------------------------------------------------------------------------

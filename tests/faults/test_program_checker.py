@@ -511,15 +511,15 @@ def test_a_store_that_goes_on_is_not_newer_than_what_came_over_its_first_words()
 
 
 def test_versions_that_nobody_can_read_any_more_are_used_again() -> None:
-    """Eight words of a line, each stored at a place of its own, a hundred times: eight versions, two chunks."""
+    """Eight words of a line, each stored at a place of its own, a hundred times: eight versions, and one that comes."""
     s = Stream("A")
     for lap in range(100):
         for word in range(8):
             s.store("A", X + 8 * word, 100 * word + lap + 1, f"place {word}")
-    assert s.bytes_per_line(1) == 512
+    assert s.bytes_per_line(1) == 5 * 128
 
 
-def test_a_line_has_fifteen_versions_at_most_and_forgets_the_oldest() -> None:
+def test_a_line_has_fourteen_versions_at_most_and_forgets_the_oldest() -> None:
     """Sixteen are alive, eight in each host's cache. What is forgotten is not judged; what is newer still is."""
     s = Stream("A", "B")
     for word in range(8):
@@ -533,8 +533,7 @@ def test_a_line_has_fifteen_versions_at_most_and_forgets_the_oldest() -> None:
     for word in range(8):
         s.store("A", X + 8 * word, word + 101, f"new {word}")
     s.publish("A", X, LINE)
-    waiting = 4 * 16  # for a fence, at most
-    assert 3 * 256 <= s.bytes_per_line(1) <= 3 * 256 + waiting
+    assert s.bytes_per_line(1) <= 7 * 128
     s.store("A", SECOND, 1, "again")
     s.publish("A", SECOND)
     s.invalidate("B", SECOND)
@@ -573,5 +572,4 @@ def test_no_more_than_256_bytes_for_a_line_of_a_queue() -> None:
         s.store("B", tail, number + 1, "tail")
         s.publish("B", tail)
     assert s.finish() == set()
-    waiting = 16 * lines_each  # for a fence, and used again
-    assert s.bytes_per_line(2 + entries * lines_each) == 256 + waiting / (2 + entries * lines_each)
+    assert s.bytes_per_line(2 + entries * lines_each) <= 256

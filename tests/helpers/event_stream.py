@@ -272,7 +272,7 @@ class Stream:
         return self.found()
 
     def bytes_per_line(self, touched: int) -> float:
-        return 256 + int(self.checker.test_used()) / touched
+        return 128 + int(self.checker.test_bytes_more()) / touched
 
     # --- below ---
 

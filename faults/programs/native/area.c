@@ -110,6 +110,10 @@ void area_detach(void) {
     memset(&here, 0, sizeof here);
 }
 
+void program_watched(uint64_t lines, uint64_t bytes) {
+    here.area->watched_lines = lines, here.area->watched_bytes = bytes;
+}
+
 uint8_t *program_watcher_line(int pool, int64_t line) { return here.watched[pool] + line * WATCHER_LINE_BYTES; }
 uint8_t *program_watcher_room(void) { return here.room; }
 uint64_t program_step_number(void) { return here.area ? here.area->steps : 0; }

@@ -57,6 +57,7 @@ typedef struct {
     int32_t thread_count, process_count, stage, outcome;
     int32_t script_at, turn_count;
     uint32_t crashed; /* hosts */
+    uint64_t watched_lines, watched_bytes; /* that the watcher keeps, at the end */
     uint64_t unannounced; /* lines with stores that nobody announced */
     int64_t extent[PROGRAM_POOLS]; /* no line from here on was ever touched */
     uint64_t pages_hosts; /* that have a process which was not recompiled */

@@ -303,6 +303,7 @@ static void on_stuck(void) {
 /* A run that was given up has not come to its last flushes. */
 static void on_end(void) {
     const check_room *room = room_now();
+    program_watched(room->lines, (uint64_t)room->chunks * sizeof(check_line));
     if (room->stuck) return;
     uint32_t at = room->last_line;
     for (int pool = room->last_pool; at;) {

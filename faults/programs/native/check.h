@@ -43,7 +43,7 @@ enum check_role { AT_STORE, AT_FLUSH, AT_FENCE, AT_PUBLISHED, AT_TOLD, AT_ACCESS
 enum check_rule { PREDICTED, MANIFEST }; /* program_finding.rule */
 enum check_extra { EXTRA_STUCK, EXTRA_SFENCE, EXTRA_TOLD_BY_START, EXTRA_FLUSH_LATE }; /* program_finding.extra */
 
-enum { LINE_WORDS = 8, WORD = 8, CHUNK_WRITES = 5, CHUNK_COPIES = 2, CHUNKS = 3, WRITES = CHUNK_WRITES * CHUNKS };
+enum { LINE_WORDS = 8, WORD = 8, CHUNK_WRITES = 2, CHUNK_COPIES = 2, CHUNKS = 7, WRITES = CHUNK_WRITES * CHUNKS };
 
 /* A store to words of one line by one thread at one place. */
 typedef struct {
@@ -69,11 +69,11 @@ typedef struct {
     uint32_t cached, posted;
     uint32_t dropped; /* the last flush that drops it, or 0 */
     uint16_t drop_site;
-    uint8_t drop_thread, host; /* host + 1; 0: this is free */
-    uint8_t loaded, present, pad[2]; /* loaded: since it was dropped */
+    uint8_t drop_thread;
+    uint8_t host : 6, loaded : 1, present : 1; /* host + 1; 0: this is free. loaded: since it was dropped */
 } check_copy;
 
-/* 256 bytes for a line; a line of many hosts or versions has more chunks in the room. */
+/* 128 bytes for a line; a line of more than two hosts or versions has more chunks in the room. */
 typedef struct {
     uint32_t pool; /* as check_copy.cached */
     uint32_t next_line; /* of those touched, + 1 */
@@ -149,6 +149,7 @@ typedef struct {
 
 typedef struct {
     uint32_t used, free_node; /* bytes of the room / 16 */
+    uint32_t lines, chunks; /* that were touched; of all of them, their first ones too */
     uint32_t last_line; /* touched, + 1 */
     uint8_t last_pool;
     bool begun, stuck, full;

@@ -5,7 +5,7 @@
 
 check_room *room_now(void) { return (check_room *)(void *)program_watcher_room(); }
 
-enum { UNIT = 16 };
+enum { UNIT = 16, CHUNKS_USUAL = 2 };
 
 void *room_at(uint32_t unit) { return program_watcher_room() + (size_t)unit * UNIT; }
 
@@ -28,6 +28,7 @@ check_line *line_at(int pool, int64_t number) {
     if (!line->touched) {
         check_room *room = room_now();
         line->touched = 1, line->next_line = room->last_line, line->next_pool = room->last_pool;
+        room->lines++, room->chunks++;
         room->last_line = (uint32_t)number + 1, room->last_pool = (uint8_t)pool;
     }
     return line;
@@ -35,7 +36,7 @@ check_line *line_at(int pool, int64_t number) {
 
 /* The chunk after this one; NULL without, and NULL where there is no more room. */
 static check_line *next_chunk(check_line *chunk, bool make) {
-    if (!chunk->more && make) chunk->more = room_take(sizeof *chunk);
+    if (!chunk->more && make && (chunk->more = room_take(sizeof *chunk))) room_now()->chunks++;
     return chunk->more ? room_at(chunk->more) : NULL;
 }
 
@@ -45,7 +46,7 @@ check_copy *line_copy(check_line *line, int host) {
         for (int k = 0; k < CHUNK_COPIES; k++) {
             if (chunk->copy[k].host == host + 1) return &chunk->copy[k];
             if (chunk->copy[k].host) continue;
-            chunk->copy[k].host = (uint8_t)(host + 1);
+            chunk->copy[k].host = (uint8_t)(host + 1) & 63;
             return &chunk->copy[k];
         }
     return memset(&none, 0, sizeof none);
@@ -114,21 +115,51 @@ static bool is_newest(check_line *line, const check_write *w) {
     return false;
 }
 
-/* A free one, else one that no copy holds and that is nowhere the newest, else one of a new chunk, else the oldest. */
+/* An older version that only caches hold, of hosts that know of it: whoever loads it again learns nothing new, and what was
+ * there first is older than all, too. */
+static bool is_settled(check_line *line, uint32_t number) {
+    const check_write *w = line_write(line, number);
+    if (!w || is_newest(line, w)) return false;
+    for (int word = 0; word < LINE_WORDS; word++)
+        if (held(line->pool, word) == number) return false;
+    for (check_line *chunk = line; chunk; chunk = next_chunk(chunk, false))
+        for (int k = 0; k < CHUNK_COPIES; k++) {
+            const check_copy *copy = &chunk->copy[k];
+            for (int word = 0; copy->host && word < LINE_WORDS; word++)
+                if (held(copy->posted, word) == number ||
+                    (held(copy->cached, word) == number && !known(copy->host - 1, w)))
+                    return false;
+        }
+    return true;
+}
+
+static uint32_t first_settled(check_line *line) {
+    for (uint32_t number = 1; number <= WRITES; number++)
+        if (is_settled(line, number)) return number;
+    return 0;
+}
+
+/* A free one, else one that no copy holds and that is nowhere the newest; behind two chunks also one that is settled; else one
+ * of a new chunk, else the oldest. */
 uint32_t line_add(check_line *line) {
     const uint32_t used = referenced(line);
-    uint32_t number = 1, oldest = 0, when = UINT32_MAX;
+    uint32_t number = 1, again = 0, when = UINT32_MAX;
     int chunks = 0;
-    for (check_line *chunk = line; chunk && chunks < CHUNKS; chunk = next_chunk(chunk, ++chunks < CHUNKS))
+    for (check_line *chunk = line; chunk && chunks < CHUNKS; chunk = next_chunk(chunk, chunks < CHUNKS)) {
         for (int k = 0; k < CHUNK_WRITES; k++, number++) {
             check_write *w = &chunk->write[k];
             if (!w->time || (!(used >> number & 1) && !is_newest(line, w))) {
                 memset(w, 0, sizeof *w);
                 return number;
             }
-            if (w->time < when) when = w->time, oldest = number;
+            if (w->time < when) when = w->time, again = number;
         }
-    forget_everywhere(line, oldest);
-    memset(line_write(line, oldest), 0, sizeof(check_write));
-    return oldest;
+        const uint32_t settled = ++chunks >= CHUNKS_USUAL ? first_settled(line) : 0;
+        if (!settled) continue;
+        again = settled;
+        break;
+    }
+    forget_everywhere(line, again);
+    memset(line_write(line, again), 0, sizeof(check_write));
+    return again;
 }

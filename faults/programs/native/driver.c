@@ -109,7 +109,7 @@ PROGRAM_EXPORT void program_judge(void) {
 }
 
 typedef struct {
-    uint64_t steps, hash, idle, unannounced;
+    uint64_t steps, hash, idle, unannounced, watched_lines, watched_bytes;
     int32_t outcome, threads, turns, findings, sites, modules;
 } run_status;
 
@@ -120,6 +120,8 @@ PROGRAM_EXPORT void program_status(run_status *status) {
         .hash = a->hash,
         .idle = a->idle,
         .unannounced = a->unannounced,
+        .watched_lines = a->watched_lines,
+        .watched_bytes = a->watched_bytes,
         .outcome = a->outcome,
         .threads = a->thread_count,
         .turns = a->turn_count,

@@ -193,7 +193,7 @@ void prog_page_end(void);
  *   lines-P         the watcher's own: `watcher_line_bytes` for each line, zeros at first, sparse
  *   room            the watcher's own: as much as it likes up to 1 GiB, zeros at first, sparse
  * Every process maps them at addresses of its own: keep offsets, not pointers. */
-enum { WATCHER_LINE_BYTES = 256 };
+enum { WATCHER_LINE_BYTES = 128 };
 #define WATCHER_ROOM_BYTES (INT64_C(1) << 30)
 
 enum thread_state {
@@ -246,6 +246,9 @@ void program_report(const program_finding *finding);
 
 /* The place's number; caller may be NULL. */
 program_site program_site_of(const void *pc, const void *caller);
+
+/* At the end: how many lines were touched, and how many bytes the watcher keeps of them. */
+void program_watched(uint64_t lines, uint64_t bytes);
 
 /* The watcher's storage in this process. */
 uint8_t *program_watcher_line(int pool, int64_t line);
