@@ -46,7 +46,10 @@ class RunStatus(ctypes.Structure):
     """How far a run has come: ``run_status`` of native/driver.c."""
 
     _fields_ = (
-        *((name, ctypes.c_uint64) for name in ("steps", "hash", "idle", "unannounced", "watched_lines", "watched_bytes")),
+        *(
+            (name, ctypes.c_uint64)
+            for name in ("steps", "hash", "idle", "unannounced", "watched_lines", "watched_bytes")
+        ),
         *((name, ctypes.c_int32) for name in ("outcome", "threads", "turns", "findings", "sites", "modules")),
     )
 
