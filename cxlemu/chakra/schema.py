@@ -17,6 +17,8 @@ class NodeType(IntEnum):
     """The types of nodes that we write or read."""
 
     METADATA = 1
+    MEM_LOAD = 2
+    MEM_STORE = 3
     COMP = 4
     COMM_SEND = 5
     COMM_RECV = 6
@@ -34,6 +36,8 @@ COLLECTIVES = {  # CollectiveCommType
     "reduce_scatter": 7,
     "barrier": 9,
 }
+
+REDUCE_SCATTER_BLOCK = 8  # with blocks of one size, as every reduce_scatter here
 
 # Attribute name -> the field of AttributeProto that feeders look for it in.
 ATTRIBUTES = {

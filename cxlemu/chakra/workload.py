@@ -4,10 +4,13 @@
 
     COMP_NODE        ``duration_micros``; ``num_ops``, ``tensor_size``: for an accelerator; ``is_cpu_op``, if not: yes
     COMM_COLL_NODE   ``comm_type``; ``comm_size``, what each rank brings; ``pg_name``, its group, if not: all ranks
+    COMM_SEND_NODE   ``comm_size`` bytes to rank ``comm_dst``; ``comm_tag``, ``pg_name``, if there are any
+    COMM_RECV_NODE   ``comm_size`` bytes from rank ``comm_src``
+    MEM_LOAD_NODE    ``tensor_size`` bytes from the pool, which is Chakra's remote memory
+    MEM_STORE_NODE   ``tensor_size`` bytes to the pool
     METADATA_NODE    takes no time
 
-``data_deps`` and ``ctrl_deps`` come before. Other nodes (messages, memory, storage) are refused: a trace does not say
-how long they take on a pool.
+``data_deps`` and ``ctrl_deps`` come before. Other nodes (storage) are refused.
 """
 
 from __future__ import annotations
@@ -15,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from cxlemu.chakra import files
 from cxlemu.chakra.files import Node
-from cxlemu.chakra.schema import COLLECTIVES, NodeType
+from cxlemu.chakra.schema import COLLECTIVES, REDUCE_SCATTER_BLOCK, NodeType
 from cxlemu.errors import PlanFileError
 
 RANKS_MAX = 4096
@@ -28,7 +31,9 @@ NUMBER_MAX = 1 << 53
 GROUP_BYTES_MAX = 1 << 40  # of one rank in one collective
 EVERYONE = ""  # the group of nodes that name none
 
-_NAMES = {number: name for name, number in COLLECTIVES.items()}
+TAG_MAX = (1 << 31) - 1
+
+_NAMES = {number: name for name, number in COLLECTIVES.items()} | {REDUCE_SCATTER_BLOCK: "reduce_scatter"}
 
 
 class Computing(NamedTuple):
@@ -55,12 +60,37 @@ class ChakraCollective(NamedTuple):
     group: str
 
 
+class ChakraMessage(NamedTuple):
+    """A step that sends to rank ``target`` or receives from ``source``; which of both is the rank of the step."""
+
+    source: int
+    target: int
+    nbytes: int
+    tag: int
+    group: str
+
+    @property
+    def name(self) -> str:
+        """The collective whose plan it is."""
+        return "send"
+
+
+class PoolAccess(NamedTuple):
+    """A step that loads ``nbytes`` from the pool or stores them there."""
+
+    loads: bool
+    nbytes: int
+
+
+Work: TypeAlias = "Computing | ChakraCollective | ChakraMessage | PoolAccess | None"
+
+
 class ChakraStep(NamedTuple):
     """One node of a rank. ``what`` is None where it takes no time; ``after`` are indices of steps of the same rank."""
 
     id: int
     name: str
-    what: Computing | ChakraCollective | None
+    what: Work
     after: tuple[int, ...]
 
 
@@ -97,7 +127,7 @@ def load(prefix: Path, groups: Any = None, groups_file: str = "") -> ChakraWorkl
     while (path := prefix.with_name(f"{prefix.name}.{len(ranks)}.et")).exists():
         if len(ranks) == RANKS_MAX:
             raise PlanFileError(f"{path}: more than {RANKS_MAX} ranks are not replayed")
-        ranks.append(_steps(files.read(path), str(path)))
+        ranks.append(_steps(files.read(path), len(ranks), str(path)))
         if sum(map(len, ranks)) > NODES_MAX:
             raise PlanFileError(f"{path}: more than {NODES_MAX} nodes in all files are not replayed")
     if not ranks:
@@ -110,10 +140,15 @@ def load(prefix: Path, groups: Any = None, groups_file: str = "") -> ChakraWorkl
                 raise PlanFileError(
                     f"{prefix}.{rank}.et: node {step.id} is called in group {step.what.group!r}, but {known}"
                 )
+            if isinstance(step.what, ChakraMessage):
+                peer = step.what.target if step.what.source == rank else step.what.source
+                if peer == rank or peer >= len(ranks):
+                    wrong = "itself" if peer == rank else f"rank {peer}, and there are {len(ranks)}"
+                    raise PlanFileError(f"{prefix}.{rank}.et: node {step.id} is a message of rank {rank} and {wrong}")
     return ChakraWorkload(tuple(ranks), found)
 
 
-def _steps(nodes: list[Node], file: str) -> tuple[ChakraStep, ...]:
+def _steps(nodes: list[Node], rank: int, file: str) -> tuple[ChakraStep, ...]:
     nodes = sorted(nodes, key=lambda node: node.id)
     place = {node.id: at for at, node in enumerate(nodes)}
     steps = []
@@ -122,11 +157,11 @@ def _steps(nodes: list[Node], file: str) -> tuple[ChakraStep, ...]:
         if missing is not None:
             raise PlanFileError(f"{file}: node {node.id} waits for node {missing}, which is not there")
         after = tuple(place[dep] for dep in node.deps)
-        steps.append(ChakraStep(node.id, node.name[:80], _what(node, file), after))
+        steps.append(ChakraStep(node.id, node.name[:80], _what(node, rank, file), after))
     return tuple(steps)
 
 
-def _what(node: Node, file: str) -> Computing | ChakraCollective | None:
+def _what(node: Node, rank: int, file: str) -> Work:
     if node.type == NodeType.METADATA:
         return None
     if node.type == NodeType.COMP:
@@ -140,12 +175,34 @@ def _what(node: Node, file: str) -> Computing | ChakraCollective | None:
         if kind not in _NAMES:
             raise PlanFileError(f"{file}: node {node.id} has comm_type {kind}: no collective that is replayed")
         nbytes = _number(node, "comm_size", file, GROUP_BYTES_MAX, needed=_NAMES[kind] != "barrier")
-        group = node.attributes.get("pg_name", EVERYONE)
-        if not isinstance(group, str) or not group.isprintable() or len(group) > 80:
-            raise PlanFileError(f"{file}: node {node.id} has a pg_name that is no name")
-        return ChakraCollective(_NAMES[kind], nbytes, group)
-    name = NodeType(node.type).name if node.type in list(NodeType) else f"of type {node.type}"
-    raise PlanFileError(f"{file}: node {node.id} is {name}: only computing and collectives are replayed")
+        return ChakraCollective(_NAMES[kind], nbytes, _group(node, file))
+    if node.type in (NodeType.COMM_SEND, NodeType.COMM_RECV):
+        return _message(node, rank, file)
+    if node.type in (NodeType.MEM_LOAD, NodeType.MEM_STORE):
+        nbytes = _number(node, "tensor_size", file, GROUP_BYTES_MAX, needed=True)
+        return PoolAccess(node.type == NodeType.MEM_LOAD, nbytes)
+    raise PlanFileError(
+        f"{file}: node {node.id} is of type {node.type}: only computing, collectives, messages and memory are replayed"
+    )
+
+
+def _message(node: Node, rank: int, file: str) -> ChakraMessage:
+    """Its own end may be left out, but must be this rank where it is said."""
+    own, other = ("comm_src", "comm_dst") if node.type == NodeType.COMM_SEND else ("comm_dst", "comm_src")
+    peer = _number(node, other, file, RANKS_MAX - 1, needed=True)
+    said = _number(node, own, file, RANKS_MAX - 1) if own in node.attributes else rank
+    if said != rank:
+        raise PlanFileError(f"{file}: {own} of node {node.id} is {said}, but this is the trace of rank {rank}")
+    ends = (rank, peer) if node.type == NodeType.COMM_SEND else (peer, rank)
+    nbytes = _number(node, "comm_size", file, GROUP_BYTES_MAX, needed=True)
+    return ChakraMessage(*ends, nbytes, _number(node, "comm_tag", file, TAG_MAX), _group(node, file))
+
+
+def _group(node: Node, file: str) -> str:
+    group = node.attributes.get("pg_name", EVERYONE)
+    if not isinstance(group, str) or not group.isprintable() or len(group) > 80:
+        raise PlanFileError(f"{file}: node {node.id} has a pg_name that is no name")
+    return group
 
 
 def _number(node: Node, name: str, file: str, most: int, *, needed: bool = False) -> int:

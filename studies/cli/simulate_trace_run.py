@@ -103,11 +103,14 @@ def _us(ns: int) -> str:
 def _totals(found: Replay) -> list[str]:
     ranks = range(len(found.workload.ranks))
     slowest = max(ranks, key=found.exposed_ns)
+    accesses_ns = found.accessing_ns(slowest)
     return [
         "",
         f"All together {_us(found.time_ns)} us.",
         f"Rank {slowest}, of which most shows: computes {_us(found.computing_ns(slowest))} us, is in collectives "
-        f"{_us(found.communicating_ns(slowest))} us, of which {_us(found.exposed_ns(slowest))} us show.",
+        f"{_us(found.communicating_ns(slowest))} us, of which {_us(found.exposed_ns(slowest))} us show."
+        + f" It loads from the pool and stores there for {_us(accesses_ns)} us."
+        * bool(accesses_ns),
     ]
 
 
@@ -121,6 +124,7 @@ def _document(found: Replay, topology: Topology, accelerator: str | None) -> dic
         "ranks": [
             {
                 "computing_ns": found.computing_ns(rank),
+                "accessing_ns": found.accessing_ns(rank),
                 "communicating_ns": found.communicating_ns(rank),
                 "exposed_ns": found.exposed_ns(rank),
             }

@@ -1,11 +1,11 @@
-"""Which nodes of different ranks are one collective."""
+"""Which nodes of different ranks are one collective, or the two ends of one message."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cxlemu.chakra.workload import ChakraCollective, ChakraWorkload
+from cxlemu.chakra.workload import ChakraCollective, ChakraMessage, ChakraWorkload
 from cxlemu.errors import PlanFileError
 
 
@@ -26,6 +26,29 @@ class Match:
     places: tuple[int, ...]
     missing: int
     ready_ns: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass
+class TracedMessage:
+    """A message between two ranks.
+
+    Attributes:
+        what: The message, as both its ranks name it.
+        places: The index of its step on the rank that sends it, and on the one that receives it.
+        begin_ns: When its sender began to send it; None before.
+        sent_ns: When its sender had sent it.
+        arrives_ns: When all of it can be with its receiver, if that is ready by then.
+        variant: The variant of `send` that it took.
+        ready_ns: When its receiver was ready; None before.
+    """
+
+    what: ChakraMessage
+    places: tuple[int, int]
+    begin_ns: int | None = None
+    sent_ns: int = 0
+    arrives_ns: int = 0
+    variant: str = ""
+    ready_ns: int | None = None
 
 
 def matched(workload: ChakraWorkload) -> tuple[list[Match], dict[tuple[int, int], Match]]:
@@ -61,6 +84,39 @@ def matched(workload: ChakraWorkload) -> tuple[list[Match], dict[tuple[int, int]
             matches.append(match)
             match_of.update(dict.fromkeys(zip(members, places, strict=True), match))
     return matches, match_of
+
+
+def messages(workload: ChakraWorkload) -> dict[tuple[int, int], TracedMessage]:
+    """Find which steps of two ranks are one message.
+
+    The k-th message that a rank sends to another with a tag, in a group, is the k-th that this one receives.
+
+    Returns:
+        Each message twice, by (rank, index of the step).
+
+    Raises:
+        PlanFileError: A message has one end, or ends of different sizes.
+    """
+    found: dict[tuple[int, int], TracedMessage] = {}
+    ends: dict[tuple[int, int, int, str], tuple[list[int], list[int]]] = {}
+    for rank, steps in enumerate(workload.ranks):
+        for at, step in enumerate(steps):
+            if isinstance(its := step.what, ChakraMessage):
+                ends.setdefault((its.source, its.target, its.tag, its.group), ([], []))[its.target == rank].append(at)
+    for (source, target, tag, _), (sent, received) in ends.items():
+        of = f"from rank {source} to rank {target} with tag {tag}"
+        if len(sent) != len(received):
+            raise PlanFileError(f"{len(sent)} messages {of} are sent, but {len(received)} received")
+        for k, places in enumerate(zip(sent, received, strict=True)):
+            one, other = (workload.ranks[rank][at] for rank, at in zip((source, target), places, strict=True))
+            assert isinstance(one.what, ChakraMessage) and isinstance(other.what, ChakraMessage)
+            if one.what != other.what:
+                raise PlanFileError(
+                    f"message {k} {of} has {one.what.nbytes} bytes at node {one.id}, which sends it, but "
+                    f"{other.what.nbytes} at node {other.id}, which receives it"
+                )
+            found[source, places[0]] = found[target, places[1]] = TracedMessage(one.what, places)
+    return found
 
 
 def _same(

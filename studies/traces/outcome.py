@@ -7,23 +7,26 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from cxlemu.chakra.workload import ChakraCollective, ChakraWorkload
+from cxlemu.chakra.workload import ChakraCollective, ChakraMessage, ChakraWorkload
 from cxlemu.engines.trace import TraceEvent
+
+MEMORY = "memory"  # the unit of a rank that loads from the pool and stores to it
 
 
 class Called(NamedTuple):
-    """One collective, as all its ranks called it.
+    """One collective, as all its ranks called it, or one message.
 
     Attributes:
-        what: The collective.
+        what: The collective or message.
         name: The name of its node on its first rank.
-        members: The ranks of its group.
+        members: The ranks of its group; of a message its sender and receiver.
         places: For each member, the index of its step.
         variant: The algorithm that was run, or why nothing was.
         ready_ns: When its first rank was ready.
+        spans: For each member, from when to when it was in it, in ns; empty where all were from begin to end.
     """
 
-    what: ChakraCollective
+    what: ChakraCollective | ChakraMessage
     name: str
     members: tuple[int, ...]
     places: tuple[int, ...]
@@ -31,16 +34,21 @@ class Called(NamedTuple):
     ready_ns: int
     begin_ns: int
     end_ns: int
+    spans: tuple[tuple[int, int], ...] = ()
+
+    def span(self, rank: int) -> tuple[int, int]:
+        """Return from when to when a member was in it, in ns."""
+        return self.spans[self.members.index(rank)] if self.spans else (self.begin_ns, self.end_ns)
 
 
 class Computed(NamedTuple):
-    """One step that a rank computed; ``place`` is the index of the step."""
+    """One step that a rank did by itself; ``place`` is its index, ``unit`` its processor, accelerator or memory."""
 
     rank: int
     place: int
     begin_ns: int
     end_ns: int
-    on_cpu: bool
+    unit: str
 
 
 @dataclass(frozen=True)
@@ -61,43 +69,54 @@ class Replay:
         """Add up what a rank computed on processor and accelerator together."""
         return sum(end - begin for begin, end in self._computing[rank])
 
+    def accessing_ns(self, rank: int) -> int:
+        """Add up what a rank loaded from the pool and stored to it by itself."""
+        return sum(its.end_ns - its.begin_ns for its in self.computed if its.rank == rank and its.unit == MEMORY)
+
     def exposed_ns(self, rank: int) -> int:
-        """Add up the time that a rank spent in collectives while it computed nothing."""
+        """Add up the time that a rank spent in collectives and messages while it computed nothing."""
         mine = _joined(self._computing[rank])
         hidden = 0
         at = 0
-        for begin, end in ((c.begin_ns, c.end_ns) for c in self.calls if rank in c.members):
+        for begin, end in self._communicating[rank]:
             while at < len(mine) and mine[at][1] <= begin:
                 at += 1
             hidden += sum(min(end, e) - max(begin, b) for b, e in mine[at:] if b < end)
         return self.communicating_ns(rank) - hidden
 
     def communicating_ns(self, rank: int) -> int:
-        """Add up the time that a rank spent in collectives, from their begin to their end."""
-        return sum(c.end_ns - c.begin_ns for c in self.calls if rank in c.members)
+        """Add up the time in which a rank was in a collective or a message, from their begin to their end."""
+        return sum(end - begin for begin, end in self._communicating[rank])
+
+    @cached_property
+    def _communicating(self) -> list[list[tuple[int, int]]]:
+        found: list[list[tuple[int, int]]] = [[] for _ in self.workload.ranks]
+        for call in self.calls:
+            for rank in call.members:
+                found[rank].append(call.span(rank))
+        return [_joined(intervals) for intervals in found]
 
     @cached_property
     def _computing(self) -> list[list[tuple[int, int]]]:
         found: list[list[tuple[int, int]]] = [[] for _ in self.workload.ranks]
         for its in self.computed:
-            found[its.rank].append((its.begin_ns, its.end_ns))
+            if its.unit != MEMORY:
+                found[its.rank].append((its.begin_ns, its.end_ns))
         return found
 
     def events(self) -> Iterator[TraceEvent]:
-        """Yield a trace with one track for each rank's processor, accelerator and collectives."""
+        """Yield a trace with a track for each rank's processor, accelerator, memory, collectives and messages."""
         for its in self.computed:
-            where = "processor" if its.on_cpu else "accelerator"
             name = self.workload.ranks[its.rank][its.place].name
-            yield TraceEvent("ranks", f"rank{its.rank} {where}", name, its.begin_ns, its.end_ns, {})
+            yield TraceEvent("ranks", f"rank{its.rank} {its.unit}", name, its.begin_ns, its.end_ns, {})
         for call in self.calls:
             about: dict[str, int | str] = {"bytes": call.what.nbytes, "variant": call.variant}
             for rank in call.members:
                 yield TraceEvent(
                     "ranks",
-                    f"rank{rank} collectives",
+                    f"rank{rank} {'messages' if isinstance(call.what, ChakraMessage) else 'collectives'}",
                     f"{call.what.name} {call.name}",
-                    call.begin_ns,
-                    call.end_ns,
+                    *call.span(rank),
                     about,
                 )
 

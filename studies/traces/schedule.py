@@ -11,15 +11,16 @@ from collectives.sweep.defaults import AUTO
 from collectives.sweep.sweep import Case
 from collectives.sweep.virtual.plans import planned
 from collectives.sweep.virtual.simulated import check_memory
-from cxlemu.chakra.workload import ChakraCollective, ChakraWorkload, Computing
+from cxlemu.chakra.workload import ChakraCollective, ChakraMessage, ChakraWorkload, Computing, PoolAccess, Work
 from cxlemu.cost import CostModel
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.errors import ArgumentError, PlanFileError
 from cxlemu.plan import Call, Plan
 from cxlemu.rounding import round_up
 from cxlemu.topology import Accelerator, Topology
-from studies.traces.matches import Match, matched
-from studies.traces.outcome import Called, Computed, Replay
+from studies.traces.access import access_ns
+from studies.traces.matches import Match, TracedMessage, matched, messages
+from studies.traces.outcome import MEMORY, Called, Computed, Replay
 
 ITEM_BYTES = 4  # blocks are whole f32
 PEAK_OF = "bf16"
@@ -43,6 +44,7 @@ class Schedule:
         self._workload, self._topology, self._accelerator = workload, topology, accelerator
         self._model = CostModel.of(topology, len(workload.ranks))
         self._matches, self._match_of = matched(workload)
+        self._message_of = messages(workload)
         self._missing = [[len(step.after) for step in steps] for steps in workload.ranks]
         self._ready_ns = [[0] * len(steps) for steps in workload.ranks]
         self._waiters: list[list[list[int]]] = [[[] for _ in steps] for steps in workload.ranks]
@@ -53,6 +55,8 @@ class Schedule:
         self._free_ns: dict[tuple[int, str], int] = {}
         self._waiting: list[tuple[int, int, int]] = []  # (when it may begin, rank, place): a heap
         self._times: dict[tuple[_Between, ...], list[tuple[int, str]]] = {}
+        self._access_times: dict[tuple[int, PoolAccess], int] = {}
+        self._message_times: dict[ChakraMessage, tuple[int, int, str]] = {}
         self._calls: list[Called] = []
         self._computed: list[Computed] = []
         self._left = workload.steps
@@ -72,12 +76,17 @@ class Schedule:
             due_ns, rank, at = heapq.heappop(self._waiting)
             if (begin_ns := self._begin_ns(rank, at)) > due_ns:  # what it needs was taken meanwhile
                 heapq.heappush(self._waiting, (begin_ns, rank, at))
-            elif isinstance(what := self._workload.ranks[rank][at].what, Computing):
+            elif isinstance(what := self._workload.ranks[rank][at].what, Computing | PoolAccess):
                 self._compute(rank, at, what, begin_ns)
+            elif isinstance(what, ChakraMessage) and what.source == rank:
+                self._send(self._message_of[rank, at], begin_ns)
+            elif isinstance(what, ChakraMessage):
+                self._receive(self._message_of[rank, at], begin_ns)
             else:
                 self._call(self._together(self._match_of[rank, at], begin_ns), begin_ns)
         if self._left:
             raise PlanFileError(self._stuck())
+        self._calls.sort(key=lambda call: call.begin_ns)  # a message is known when it is received
         return Replay(self._workload, self._calls, self._computed)
 
     def _offer(self, rank: int, at: int) -> None:
@@ -86,6 +95,10 @@ class Schedule:
         if what is None:
             self._over(rank, at, self._ready_ns[rank][at])
             return
+        if isinstance(what, ChakraMessage) and what.target == rank:
+            self._message_of[rank, at].ready_ns = self._ready_ns[rank][at]
+            if self._message_of[rank, at].begin_ns is None:
+                return  # the sender offers it
         if isinstance(what, ChakraCollective):
             match = self._match_of[rank, at]
             match.ready_ns[rank] = self._ready_ns[rank][at]
@@ -97,17 +110,46 @@ class Schedule:
 
     def _begin_ns(self, rank: int, at: int) -> int:
         what = self._workload.ranks[rank][at].what
-        if isinstance(what, Computing):
-            return max(self._ready_ns[rank][at], self._free_ns.get((rank, _unit(what)), 0))
+        if not isinstance(what, ChakraCollective):
+            sent_ns = self._message_of[rank, at].begin_ns if isinstance(what, ChakraMessage) else 0
+            return max(self._ready_ns[rank][at], self._free_ns.get((rank, _unit(what, rank)), 0), sent_ns or 0)
         match = self._match_of[rank, at]
         return max(max(ready, self._free_ns.get((r, "collectives"), 0)) for r, ready in match.ready_ns.items())
 
-    def _compute(self, rank: int, at: int, what: Computing, begin_ns: int) -> None:
-        end_ns = begin_ns + self._computing_ns(rank, at, what)
-        self._free_ns[rank, _unit(what)] = end_ns
+    def _compute(self, rank: int, at: int, what: Computing | PoolAccess, begin_ns: int) -> None:
+        if isinstance(what, PoolAccess):
+            end_ns = begin_ns + self._access_ns(rank, what)
+        else:
+            end_ns = begin_ns + self._computing_ns(rank, at, what)
+        unit = _unit(what, rank)
+        self._free_ns[rank, unit] = end_ns
         if end_ns > begin_ns:
-            self._computed.append(Computed(rank, at, begin_ns, end_ns, what.on_cpu))
+            self._computed.append(Computed(rank, at, begin_ns, end_ns, unit))
         self._over(rank, at, end_ns)
+
+    def _send(self, message: TracedMessage, begin_ns: int) -> None:
+        """Send a message, which waits for nobody: it lies in the pool until it is received."""
+        what = message.what
+        sent_ns, took_ns, message.variant = self._message_ns(what)
+        message.begin_ns, message.sent_ns, message.arrives_ns = begin_ns, begin_ns + sent_ns, begin_ns + took_ns
+        self._free_ns[what.source, _unit(what, what.source)] = begin_ns + sent_ns
+        self._over(what.source, message.places[0], begin_ns + sent_ns)
+        if message.ready_ns is not None:
+            rank, at = what.target, message.places[1]
+            heapq.heappush(self._waiting, (self._begin_ns(rank, at), rank, at))
+
+    def _receive(self, message: TracedMessage, begin_ns: int) -> None:
+        """Receive it: when it has come, and no sooner than its receiver has read it."""
+        what, first_ns, ready_ns = message.what, message.begin_ns, message.ready_ns
+        assert first_ns is not None and ready_ns is not None
+        read_ns = self._access_ns(what.target, PoolAccess(True, what.nbytes))
+        end_ns = max(message.arrives_ns, begin_ns + read_ns)
+        self._free_ns[what.target, _unit(what, what.target)] = end_ns
+        name, ends = self._workload.ranks[what.source][message.places[0]].name, (what.source, what.target)
+        ready_ns = min(ready_ns, self._ready_ns[what.source][message.places[0]])
+        spans = (first_ns, message.sent_ns), (begin_ns, end_ns)
+        self._calls.append(Called(what, name, ends, message.places, message.variant, ready_ns, first_ns, end_ns, spans))
+        self._over(what.target, message.places[1], end_ns)
 
     def _together(self, first: Match, begin_ns: int) -> list[Match]:
         """Find the collectives of other ranks that begin at the same moment."""
@@ -156,6 +198,24 @@ class Schedule:
             )
         return what.duration_us * 1000
 
+    def _access_ns(self, rank: int, what: PoolAccess) -> int:
+        if (rank, what) not in self._access_times:
+            self._access_times[rank, what] = access_ns(self._topology, self._model, rank, what)
+        return self._access_times[rank, what]
+
+    def _message_ns(self, what: ChakraMessage) -> tuple[int, int, str]:
+        """Simulate a message whose ends are both ready: after how long it is sent and received, in ns; its variant."""
+        its = what._replace(tag=0, group="")
+        if its not in self._message_times:
+            plan = self._planned(what, ends := (what.source, what.target))
+            if isinstance(plan, str):
+                self._message_times[its] = 0, 0, plan
+            else:
+                check_memory(calls := [VirtualCall(plan, ends)])
+                sent_ns, received_ns = (int(end_ns) for end_ns in simulate(self._model, calls).end_ns[0])
+                self._message_times[its] = sent_ns, max(sent_ns, received_ns), plan.call.algorithm
+        return self._message_times[its]
+
     def _take(self, matches: Sequence[Match]) -> list[tuple[int, str]]:
         """Simulate collectives that begin together: how long each takes in ns, and its variant."""
         key = tuple((match.what, match.members) for match in matches)
@@ -169,7 +229,7 @@ class Schedule:
             ]
         return self._times[key]
 
-    def _planned(self, what: ChakraCollective, members: tuple[int, ...]) -> Plan | str:
+    def _planned(self, what: ChakraCollective | ChakraMessage, members: tuple[int, ...]) -> Plan | str:
         """Plan a collective, or say why it takes no time."""
         ranks, contract = len(members), COLLECTIVES[what.name]
         if ranks == 1 or (contract.moves_data and not what.nbytes):
@@ -190,5 +250,10 @@ class Schedule:
         return f"nodes wait for each other: node {self._workload.ranks[rank][at].id} of rank {rank} never begins"
 
 
-def _unit(what: Computing) -> str:
+def _unit(what: Work, rank: int) -> str:
+    """What a step keeps busy. A rank's messages do not wait for its collectives, nor what it sends for what it gets."""
+    if isinstance(what, ChakraMessage):
+        return "sends" if what.source == rank else "receives"
+    if not isinstance(what, Computing):
+        return MEMORY
     return "processor" if what.on_cpu else "accelerator"

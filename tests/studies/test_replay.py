@@ -42,6 +42,21 @@ def coll(number: int, name: str, nbytes: int, *after: int, group: str = "") -> N
     return Node(number, f"{name} {number}", NodeType.COMM_COLL, after, 0, about | ({"pg_name": group} if group else {}))
 
 
+def send(number: int, nbytes: int, to: int, *after: int, tag: int = 0, **more: int) -> Node:
+    about = {"comm_dst": to, "comm_size": nbytes, "comm_tag": tag, **more}
+    return Node(number, f"send {number}", NodeType.COMM_SEND, after, 0, about)
+
+
+def recv(number: int, nbytes: int, source: int, *after: int, tag: int = 0) -> Node:
+    about: dict[str, int | str | bool] = {"comm_src": source, "comm_size": nbytes, "comm_tag": tag}
+    return Node(number, f"recv {number}", NodeType.COMM_RECV, after, 0, about)
+
+
+def memory(number: int, loads: bool, nbytes: int, *after: int) -> Node:
+    kind = NodeType.MEM_LOAD if loads else NodeType.MEM_STORE
+    return Node(number, f"memory {number}", kind, after, 0, {"tensor_size": nbytes, "is_cpu_op": False})
+
+
 def loaded(folder: Path, *ranks: Sequence[Node], groups: Any = None) -> ChakraWorkload:
     write(folder / "t", ranks)
     return load(folder / "t", groups, "groups.json")
@@ -99,6 +114,71 @@ def test_computing_hides_collectives_and_late_ranks_make_others_wait(tmp_path: P
     }
     assert found.time_ns == call.end_ns + 10_000
     assert found.exposed_ns(0) == found.exposed_ns(1) == gather
+
+
+def test_a_message_takes_what_simulate_says_and_waits_in_the_pool_for_a_late_receiver(tmp_path: Path) -> None:
+    took = alone_ns("send", MIB, 2)
+    early = replayed(tmp_path, [comp(0, 300), send(1, MIB, 1, 0)], [comp(0, 100), recv(1, MIB, 0, 0)])
+    assert [(c.what.name, c.members, c.ready_ns, c.begin_ns, c.end_ns) for c in early.calls] == [
+        ("send", (0, 1), 100_000, 300_000, 300_000 + took)
+    ]
+    assert early.exposed_ns(1) == early.communicating_ns(1) == took > early.communicating_ns(0)
+    read_ns = replayed(tmp_path, [], [memory(0, True, MIB)]).time_ns
+    assert 0 < read_ns < took
+    late = replayed(tmp_path, [send(1, MIB, 1), comp(2, 7, 1)], [comp(0, 900), recv(1, MIB, 0, 0)])
+    assert [(c.begin_ns, c.end_ns) for c in late.calls] == [(0, 900_000 + read_ns)]
+    (after,) = (its for its in late.computed if its.rank == 0)
+    assert after.begin_ns == late.communicating_ns(0) < took  # what follows the send waits for nobody
+    assert late.communicating_ns(1) == read_ns
+
+
+def test_messages_that_cross_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    took = alone_ns("send", MIB, 2)
+    ranks = [[send(0, MIB, 1 - rank), recv(1, MIB, 1 - rank)] for rank in range(2)]
+    found = replayed(tmp_path, *ranks)
+    assert [(c.begin_ns, c.end_ns - c.begin_ns) for c in found.calls] == [(0, took), (0, took)]
+    assert found.communicating_ns(0) == took  # both at once
+    chained = replayed(tmp_path, *([send(0, MIB, 1 - rank), recv(1, MIB, 1 - rank, 0)] for rank in range(2)))
+    assert [c.begin_ns for c in chained.calls] == [0, 0]  # a receive that follows a send, on both
+
+
+def test_messages_of_one_tag_come_in_the_order_in_which_they_are_sent(tmp_path: Path) -> None:
+    sends = [send(0, 4096, 1, tag=1), send(1, MIB, 1), send(2, 64, 1, tag=1)]
+    recvs = [recv(10, MIB, 0), recv(11, 4096, 0, 10, tag=1), recv(12, 64, 0, tag=1)]
+    found = replayed(tmp_path, sends, recvs)
+    assert [(c.what.nbytes, c.places) for c in found.calls] == [(4096, (0, 1)), (MIB, (1, 0)), (64, (2, 2))]
+    assert found.calls[0].end_ns > found.calls[1].end_ns  # its receiver asks for the other one first
+    assert [c.begin_ns for c in found.calls] == sorted({c.begin_ns for c in found.calls})  # one after another
+
+
+def test_a_message_goes_on_beside_a_collective(tmp_path: Path) -> None:
+    found = replayed(
+        tmp_path, [coll(0, "all_reduce", MIB), send(1, 64, 1)], [coll(0, "all_reduce", MIB), recv(1, 64, 0)]
+    )
+    assert [c.begin_ns for c in found.calls] == [0, 0]
+
+
+@pytest.mark.parametrize("loads", [True, False])
+def test_memory_is_the_pools_and_takes_what_its_slowest_part_takes(tmp_path: Path, loads: bool) -> None:
+    """One rank alone: at least its copy engine's time, the idle latency, and nothing for no bytes."""
+    times = [replayed(tmp_path, [memory(0, loads, nbytes)]).time_ns for nbytes in (0, 64, 64 * MIB, 128 * MIB)]
+    assert times[0] == 0 and times[1] >= TITAN.load_latency_ns(0, 0) / 2
+    assert times[3] - times[2] == pytest.approx(times[2] - times[1], rel=0.02)
+    one = replayed(tmp_path, [memory(0, loads, MIB), memory(1, loads, MIB), comp(2, 5)])
+    assert [(its.unit, its.place) for its in one.computed] == [("memory", 0), ("accelerator", 2), ("memory", 1)]
+    assert one.accessing_ns(0) == one.time_ns == 2 * one.computed[0].end_ns and one.computing_ns(0) == 5000
+
+
+def test_chakras_own_generator_counts_ids_over_all_ranks(tmp_path: Path) -> None:
+    """And names a reduce_scatter with blocks of one size by another number."""
+    block = {"comm_type": 8, "comm_size": 3 * MIB, "is_cpu_op": False}
+    ranks = []
+    for first in (5, 15, 25):
+        all_of = Node(first, "rs", NodeType.COMM_COLL, (first + 2, first + 4), 0, block)
+        ranks.append([all_of, memory(first + 2, True, 1024), comp(first + 4, 5)])
+    (call,) = replayed(tmp_path, *ranks).calls
+    assert call.what.name == "reduce_scatter" and call.ready_ns >= 5000
+    assert call.end_ns - call.begin_ns == alone_ns("reduce_scatter", 3 * MIB, 3)
 
 
 def test_what_is_computed_meanwhile_does_not_show(tmp_path: Path) -> None:
@@ -161,8 +241,17 @@ def test_an_accelerator_takes_the_longer_of_computing_and_moving(tmp_path: Path)
     [
         ([[comp(0, 1, 1)]], "node 0 waits for node 1, which is not there"),
         ([[comp(0, 1, 1), comp(1, 1, 0)]], "nodes wait for each other: node 0 of rank 0 never begins"),
-        ([[Node(4, "s", NodeType.COMM_SEND)]], "node 4 is COMM_SEND: only computing and collectives"),
-        ([[Node(4, "s", 77)]], "node 4 is of type 77"),
+        ([[Node(4, "s", NodeType.COMM_SEND)]], "comm_dst of node 4 is missing"),
+        ([[send(4, 8, 1)]], "node 4 is a message of rank 0 and rank 1, and there are 1"),
+        ([[send(4, 8, 0)]], "node 4 is a message of rank 0 and itself"),
+        ([[send(4, 8, 1)], []], "1 messages from rank 0 to rank 1 with tag 0 are sent, but 0 received"),
+        ([[send(4, 8, 1, tag=3)], [recv(4, 8, 0)]], "with tag 3 are sent, but 0 received"),
+        ([[send(4, 8, 1)], [recv(5, 9, 0)]], "8 bytes at node 4, which sends it, but 9 at node 5, which receives it"),
+        ([[send(4, 8, 1, comm_src=1)], [recv(5, 8, 0)]], "comm_src of node 4 is 1, but this is the trace of rank 0"),
+        ([[send(4, 8, 1, 5), recv(5, 8, 1)], [send(4, 8, 0, 5), recv(5, 8, 0)]], "nodes wait for each other: node 4"),
+        ([[send(4, 1 << 50, 1)], [recv(4, 8, 0)]], "should be a number from 0"),
+        ([[Node(4, "l", NodeType.MEM_LOAD)]], "tensor_size of node 4 is missing"),
+        ([[Node(4, "s", 77)]], "node 4 is of type 77: only computing, collectives, messages and memory"),
         ([[Node(4, "c", NodeType.COMM_COLL, (), 0, {"comm_type": 99, "comm_size": 1})]], "comm_type 99"),
         ([[Node(4, "c", NodeType.COMM_COLL, (), 0, {"comm_type": 0})]], "comm_size of node 4 is missing"),
         ([[coll(0, "all_reduce", -1)]], "should be a number from 0"),
