@@ -26,6 +26,7 @@ from collectives.sweep.fused.tuned import TunedFile
 from cxlemu.choices import TIME_SCALE_MAX, TIME_SCALE_MIN
 from cxlemu.cli.console import console
 from cxlemu.cli.output import check_output, write_json, write_output
+from cxlemu.cli.progress import spinning
 from cxlemu.cost import CostModel
 from cxlemu.engines.pace import Clocks, Pace, TimeScale
 from cxlemu.engines.trace import perfetto
@@ -114,7 +115,7 @@ def run(
     run = partial(_measured, setup, deadline_s)
     out = console()
     how = "as given, or by default"
-    with out.status("measuring", spinner="line") as status:
+    with spinning("measuring", out) as now:
         scale, modelled_ns = None, 0.0
         if pace:
             modelled_ns = _modelled_ns(setup, layout, communicating)
@@ -125,10 +126,10 @@ def run(
             found, how = tuned(
                 Search(job, ranks, known, budget_s),
                 lambda main: _launched(setup, deadline_s, main, paced),
-                lambda what: status.update(f"tuning: {what}"),
+                lambda what: now(f"tuning: {what}"),
             )
             job = replace(job, choice=found.choice)
-            status.update("measuring")
+            now("measuring")
         seen = run(job, paced)
     setup = replace(setup, job=job, pace=scale, how=how)
     result = Result(setup, seen, None if scale is None else modelled_ns * scale.value)

@@ -19,6 +19,7 @@ from collectives.sweep.fused.tuner import Tuned, tune
 from collectives.sweep.fused.virtual import Simulator
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import check_output, write_json, write_output, writing
+from cxlemu.cli.progress import spinning
 from cxlemu.engines.trace import events, perfetto
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Plan
@@ -65,10 +66,11 @@ def run(
     tuned, how = None, "as given, or by default"
     choice = simulator.resolved(operator, Tiling(comm_rows, tile, order or ORDERS[0], transport))
     if tunes:
-        with out.status("tuning", spinner="line"):
+        with spinning("tuning", out):
             tuned, how = _tuned(simulator, operator, tuned_file)
         choice = tuned.choice
-    metrics = simulator.metrics(operator, choice)
+    with spinning("simulating", out):
+        metrics = simulator.metrics(operator, choice)
     _show(out, simulator, operator, choice, how, metrics)
     write_json(json_file, _document(simulator, operator, choice, tuned, metrics))
     if trace_file is not None:

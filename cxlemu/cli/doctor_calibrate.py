@@ -10,7 +10,6 @@ from pathlib import Path
 
 from rich import box
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +17,7 @@ from cxlemu.calibrate.measure import LEAST_BYTES, Bandwidth, Calibration, measur
 from cxlemu.calibrate.past_caches import past_caches_bytes
 from cxlemu.calibrate.topology_file import topology_file
 from cxlemu.cli.output import check_output, write_json, write_output
+from cxlemu.cli.progress import spinning
 from cxlemu.errors import ArgumentError
 from cxlemu.machine import keep, kept_file, thresholds
 from cxlemu.pool.segments import SHM_DIR
@@ -51,14 +51,9 @@ def calibrate(file: Path, *, json_file: Path | None) -> None:
     check_output("--calibrate", file)
     nbytes, free = _array_bytes(), shutil.disk_usage(SHM_DIR).free
     load = os.getloadavg()[0]
-    console = Console(stderr=True)
-    progress = Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True
-    )
-    with progress:
-        task = progress.add_task("measuring")
-        measured = measure(nbytes, lambda name: progress.update(task, description=WORDS[name]))
-        progress.update(task, description="stores past the caches")
+    with spinning("measuring") as now:
+        measured = measure(nbytes, lambda name: now(WORDS[name]))
+        now("stores past the caches")
         from_bytes = past_caches_bytes()
     capacity_bytes = 1 << max(free // 4, 1 << 26).bit_length() - 1
     write_output("--calibrate", file, topology_file(measured, capacity_bytes=capacity_bytes, load=load))

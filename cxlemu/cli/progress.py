@@ -6,7 +6,8 @@ meanwhile stand above it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from rich.console import Console
@@ -54,3 +55,21 @@ def counting(steps: Iterable[T], what: str, total: int | None = None, out: Conso
         for step in steps:
             yield step
             progress.advance(task)
+
+
+@contextmanager
+def spinning(what: str, out: Console | None = None, *, silent: bool = False) -> Iterator[Callable[[str], None]]:
+    """Show that something is done that has no steps, and for how long.
+
+    Args:
+        what: What is done, for the line.
+        out: See `bar`.
+        silent: Whether there is nothing to show.
+
+    Yields:
+        A function that says what is done from now on.
+    """
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    with _progress(columns, out, silent) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda now: progress.update(task, description=now)

@@ -5,17 +5,16 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import Progress
 
 from cxlemu.cli.console import console
 from cxlemu.cli.output import STDOUT, write_json
+from cxlemu.cli.progress import bar, spinning
 from cxlemu.errors import ArgumentError
 from cxlemu.world.signals import stops_exit
 from faults.cli.exec_report import check_outputs, write_outputs
@@ -166,7 +165,7 @@ def _all(
 ) -> list[RunResult]:
     results: list[RunResult] = []
     told: set[str] = set()
-    with Progress(console=out, transient=True, disable=not out.is_terminal or setting.show) as progress:
+    with bar(out, silent=setting.show) as progress:
         for choice in progress.track(choices, description="runs"):
             results.append(suppress(setting, run_once(setting, choice), reasons))
             for note in results[-1].notes:
@@ -180,7 +179,7 @@ def _all(
 
 def _shrunk(out: Console, setting: ExecSetting, failed: RunResult) -> RunResult:
     began = time.monotonic()
-    with out.status("looking for a shorter schedule") if out.is_terminal else nullcontext():
+    with spinning("looking for a shorter schedule", out):
         found = replays.shrink(setting, failed)
     if found is not failed:
         turns = f"{len(failed.turns)} turns, now {len(found.turns)}"

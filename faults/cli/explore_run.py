@@ -14,6 +14,7 @@ from collectives.algorithms.catalog import is_plan
 from collectives.cli.targets import NEVER, check_options, target
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import read_json, write_json
+from cxlemu.cli.progress import spinning
 from cxlemu.errors import ArgumentError, PlanRuleError
 from cxlemu.units import counted, format_bytes
 from faults.budget import BudgetSpentError, within
@@ -74,7 +75,7 @@ def run(
     wanted = Calls(total_bytes, variant, calls, cluster, datatype, op, root, in_place, among)
     began = time.monotonic()
     try:
-        with within(budget_s):
+        with spinning(f"building {spec}"), within(budget_s):
             searched = searchable(spec, ranks, wanted)
     except PlanRuleError as error:
         nothing, began_s = Machine(MachineProgram((), (), ())), time.monotonic() - began
@@ -86,13 +87,14 @@ def run(
             spec, ranks, Machine(MachineProgram((), (), ())), lambda explored: explored, known=_unbuilt(budget_s)
         )
     left = replace(budget, seconds=max(budget_s - (time.monotonic() - began), 0.0))
-    if searched.known is not None:
-        result = searched.known
-    elif schedule is not None:
-        result = searched.judge(follow(searched.machine, schedule, left))
-    else:
-        result = searched.judge(search(searched.machine, chosen, left, engine=engine, runs=runs, seed=seed))
-        result = replace(result, reason=result.reason.replace(f"{left.seconds:g} s", f"{budget_s:g} s"))
+    with spinning(f"searching {searched.name}, {counted(searched.ranks, 'rank')}"):
+        if searched.known is not None:
+            result = searched.known
+        elif schedule is not None:
+            result = searched.judge(follow(searched.machine, schedule, left))
+        else:
+            result = searched.judge(search(searched.machine, chosen, left, engine=engine, runs=runs, seed=seed))
+            result = replace(result, reason=result.reason.replace(f"{left.seconds:g} s", f"{budget_s:g} s"))
     ranks = searched.ranks
     again = ["cxlemu", "explore", spec, *([] if is_plan(spec) else ["--ranks", str(ranks)]), *_told(wanted)]
     _print(searched.machine, result, f"{searched.name}, {counted(ranks, 'rank')}", again, searched.note)

@@ -10,14 +10,15 @@ from types import TracebackType
 from typing import Any
 
 import click
-from rich.progress import Progress
 
 from collectives.cli.run_memory import memory_of, real_cards, topology_for
 from cxlemu._native import lines_instructions
 from cxlemu.cli.console import console
 from cxlemu.cli.output import STDOUT, write_json
+from cxlemu.cli.progress import bar
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import MemorySpec
+from cxlemu.units import counted
 from cxlemu.world import from_environment, launch
 from cxlemu.world.environment import find_place
 from faults.cli.litmus_histogram import histogram_lines, row, summary_line
@@ -115,7 +116,7 @@ class _Report:
         self._verbose, self._silent = verbose, silent or quiet
         self._out = console()
         self._began = time.monotonic()
-        self._progress = Progress(console=self._out, transient=True, disable=self._silent or not self._out.is_terminal)
+        self._progress = bar(self._out, silent=self._silent)
         self._bar = self._progress.add_task("litmus", total=tests)
 
     def __enter__(self) -> None:
@@ -144,7 +145,9 @@ class _Report:
         if self._silent:
             return
         cards = real_cards(memory)
-        self._out.print(f"# {memory.backend.summary}, {ranks} ranks, {lines_instructions()}; seed {setting.seed}")
+        self._out.print(
+            f"# {memory.backend.summary}, {counted(ranks, 'rank')}, {lines_instructions()}; seed {setting.seed}"
+        )
         if cards:
             self._out.print(f"# cards: {cards}")
 

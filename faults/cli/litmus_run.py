@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.progress import Progress
 from rich.text import Text
 
 from cxlemu.cli.console import console
 from cxlemu.cli.output import write_json
+from cxlemu.cli.progress import counting
 from cxlemu.errors import ArgumentError
+from cxlemu.units import counted
 from faults.cli.schedule_table import schedule_table
 from faults.explore.result import Budget
 from faults.litmus import run as litmus_run
@@ -52,17 +53,16 @@ def run(
     out = console()
     results: list[LitmusResult] = []
     began = time.monotonic()
-    with Progress(console=out, transient=True, disable=not out.is_terminal) as progress:
-        for litmus in progress.track(tests, description="litmus"):
-            results.append(litmus_run.run(litmus, Budget(budget_states, budget_s), engine))
-            out.print(_line(results[-1]))
-            if verbose:
-                _print_outcomes(out, results[-1])
+    for litmus in counting(tests, "litmus", len(tests), out):
+        results.append(litmus_run.run(litmus, Budget(budget_states, budget_s), engine))
+        out.print(_line(results[-1]))
+        if verbose:
+            _print_outcomes(out, results[-1])
     for result, condition in zip(results, conditions, strict=False):
         _print_witness(out, result, condition)
     count = {verdict: sum(result.verdict == verdict for result in results) for verdict in Verdict}
     told = f"{count[Verdict.OK]} as expected, {count[Verdict.VIOLATION]} not, {count[Verdict.UNKNOWN]} unknown"
-    out.print(f"{len(results)} tests: {told}; {time.monotonic() - began:.1f} s")
+    out.print(f"{counted(len(results), 'test')}: {told}; {time.monotonic() - began:.1f} s")
     verdict = next((v for v in (Verdict.VIOLATION, Verdict.UNKNOWN) if count[v]), Verdict.OK)
     write_json(json_file, {"verdict": verdict.value, "rows": [_row(result) for result in results]})
     ctx.exit(verdict.exit_code)

@@ -19,9 +19,10 @@ from collectives.sweep.defaults import REGION_BYTES
 from cxlemu.choices import DEFAULT_TOPOLOGY
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import write_json
+from cxlemu.cli.progress import bar
 from cxlemu.units import counted, format_bytes, format_numbers
 from cxlemu.version import __version__
-from faults.cli.prove_report import again_with, bar_on, shown_of, violation_as_dict
+from faults.cli.prove_report import again_with, shown_of, violation_as_dict
 from faults.lockstep.counterexample import Counterexample
 from faults.prove.coverage import COMBINED, IN_TURNS, Coverage, Covered
 from faults.prove.matrix import AnsweredQuestion, Matrix, Question
@@ -56,7 +57,7 @@ class MatrixReport:
         self._rows: list[tuple[AnsweredQuestion, float]] = []
         self._shown: dict[int, Counterexample | None] = {}  # by the row's number
         self._out = console()
-        self._bar = bar_on(self._out)
+        self._bar = bar(self._out)
         self._questions: list[Question] = []
         self.spent = ""  # why not everything was proved
         self.interrupted = False  # by Ctrl-C

@@ -8,14 +8,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from collectives.checking.oracle import check_exact
 from collectives.sweep.sweep import Case as CollectiveCase
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import write_json
+from cxlemu.cli.progress import bar
 from cxlemu.errors import ArgumentError, TokenError
 from cxlemu.units import counted, format_bytes
 from cxlemu.version import __version__
@@ -79,7 +78,7 @@ class ProveReport:
         self._rows: list[ProofRow] = []
         self._began = self._row_began = time.monotonic()
         self._out = console()
-        self._bar = bar_on(self._out)
+        self._bar = bar(self._out)
         self._task = self._bar.add_task("proofs", total=proofs)
         self._name = ""
         self.spent = ""  # why not everything was proved
@@ -195,12 +194,6 @@ class ProveReport:
 
     def _print(self, line: str, style: str = "") -> None:
         self._out.print(escape(line), style=style)
-
-
-def bar_on(out: Console) -> Progress:
-    """Make a bar that goes away in the end; without a terminal it is not shown."""
-    columns = (TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=out, transient=True, disable=not out.is_terminal)
 
 
 def shown_of(proof: Proof) -> Counterexample | None:

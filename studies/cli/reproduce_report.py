@@ -137,7 +137,7 @@ class ReproductionReport:
         if self.interrupted:
             self._interruption.exit(click.get_current_context(), 0)
         if self._plot_dir is not None:
-            for name, draw in self._pictures.items():
+            for name, draw in counting(self._pictures.items(), "drawing", len(self._pictures)):
                 save(draw(*work), "--plot", self._plot_dir / name)
 
 

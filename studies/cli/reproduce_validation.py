@@ -10,6 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from cxlemu.cli.console import plain_table
+from cxlemu.cli.progress import spinning
 from cxlemu.version import __version__
 from studies.cli.picture import BLUE, VERMILION, panels
 from studies.cli.reproduce_report import ReproductionReport
@@ -26,7 +27,8 @@ def run(json_file: Path | None, plot_dir: Path | None) -> None:
     """
     report = ReproductionReport(json_file, plot_dir, PICTURES)
     study = Study()
-    rows = study.rows
+    with spinning("simulating"):
+        rows = study.rows
     report.header(
         [f"cxlemu   {__version__}: what a model says, the same on every machine", "configs  as shipped; nothing fitted"]
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import write_json
+from cxlemu.cli.progress import counting
 from cxlemu.errors import ArgumentError
 from cxlemu.topology import Topology
 from cxlemu.topology.provenance import KINDS
@@ -56,11 +58,10 @@ def run(
         print_wrapped(out, f"# {line}", indent="#            ")
     measured: list[Measured] = []
     for workload in kinds:
+        asked = [*product(sizes, memories, policy)]
         its = [
             memory.measure(workload, size, policy=name, pages=pages, seed=seed)
-            for size in sizes
-            for memory in memories
-            for name in policy
+            for size, memory, name in counting(asked, workload.name, len(asked), out)
         ]
         _print(out, workload, its, verbose)
         measured += its

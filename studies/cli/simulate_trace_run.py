@@ -13,6 +13,7 @@ from rich.text import Text
 from cxlemu.chakra.workload import load
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import check_output, read_json, write_json, write_output
+from cxlemu.cli.progress import spinning
 from cxlemu.engines.trace import perfetto
 from cxlemu.errors import ArgumentError
 from cxlemu.topology import Accelerator, Topology
@@ -44,7 +45,8 @@ def run(
     computer = None if accelerator is None else Accelerator.load(accelerator)
     groups = None if groups_file is None else read_json(groups_file, "--groups")
     workload = load(prefix, groups, str(groups_file))
-    found = replay(workload, topology, computer)
+    with spinning(f"replaying {counted(workload.steps, 'node')}"):
+        found = replay(workload, topology, computer)
     out = console()
     recorded = "computing as recorded" if computer is None else f"computing on {computer.name}"
     size = f"{counted(workload.steps, 'node')} of {counted(len(workload.ranks), 'rank')}"

@@ -13,6 +13,7 @@ from rich.table import Table
 from collectives.cli.simulate_failures import failed_ways
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import check_output, write_json, write_output
+from cxlemu.cli.progress import counting, spinning
 from cxlemu.engines.trace import perfetto
 from cxlemu.errors import ArgumentError, CutOffError
 from cxlemu.topology import Accelerator, Topology
@@ -69,7 +70,7 @@ def run(
     if against is not None:
         fabrics.append(fabric_of(Topology.load(against), how.data, sharing=how.tensor))
     steps = []
-    for fabric in fabrics:
+    for fabric in counting(fabrics, "simulating fabrics", len(fabrics)):
         machine = TrainingMachine(
             computer,
             fabric,
@@ -79,7 +80,8 @@ def run(
         )
         steps.append(train(shape, how, machine, microbatch=microbatch, recompute=recompute))
     if failures:
-        steps.insert(1, _failing(steps[0], topology, failures, microbatch, recompute))
+        with spinning("simulating what fails"):
+            steps.insert(1, _failing(steps[0], topology, failures, microbatch, recompute))
     out = console()
     for line in _header(steps[0], topology, recompute, microbatch):
         print_wrapped(out, f"# {line}", indent="#   ")
