@@ -12,7 +12,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from cxlemu.cli.console import console
+from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import STDOUT, write_json
 from cxlemu.cli.progress import bar, spinning
 from cxlemu.errors import ArgumentError
@@ -23,11 +23,12 @@ from faults.programs.binary import preloaded
 from faults.programs.commands import parse_commands, parse_pools
 from faults.programs.judge import again, report_of, suppress
 from faults.programs.replays import choice_of, read_token, token_of
-from faults.programs.reports import as_json, text
+from faults.programs.reports import as_json
 from faults.programs.result import WORST_CASES, ExecSetting, RunChoice, RunEnding, RunResult
 from faults.programs.run import run as run_once
 from faults.programs.suppressions import Suppression
 from faults.programs.suppressions import read as read_suppressions
+from faults.programs.words import repeats, text, wrapped
 from faults.verdict import Verdict
 
 TOKEN_FILE_MAX = 1 << 21
@@ -106,7 +107,7 @@ def run(
         if not by_access:
             _check_preloaded(followed[0], poison, lose_card, link_down)
         how = PRELOADED + (ACCESSES if by_access else PAGES)
-        out.print(f"# {', '.join(followed)}: {how}", style="yellow", markup=False)
+        print_wrapped(out, f"# {', '.join(followed)}: {how}", "yellow")
     if len(choices) == 1:
         setting = replace(setting, show=json_file != STDOUT)
     with stops_exit():
@@ -117,7 +118,10 @@ def run(
     told = report_of(setting, shown, words, reasons)
     out.print(text(told), end="", markup=False, highlight=False, soft_wrap=True)
     if failed is not None and smallest is not None:
-        _tell(out, setting, smallest, words)
+        _tell(out, setting, smallest)
+    unfound = smallest if smallest is not None and not smallest.findings else None
+    also = {again(setting, unfound, words): str(unfound.choice)} if unfound is not None else {}
+    out.print(repeats(told, also), end="", markup=False, soft_wrap=True)
     if body is not None and results[0].trace != body.trace:
         out.print("another trace than the token's: the programs, their input or their pool differ", style="yellow")
     verdict = _verdict(results)
@@ -170,7 +174,7 @@ def _all(
             results.append(suppress(setting, run_once(setting, choice), reasons))
             for note in results[-1].notes:
                 if note not in told:
-                    out.print(f"# {note}", style="yellow", markup=False)
+                    print_wrapped(out, f"# {note}", "yellow")
                     told.add(note)
             if results[-1].ending is RunEnding.DEADLINE or (results[-1].failed and not keep_going):
                 break
@@ -187,24 +191,23 @@ def _shrunk(out: Console, setting: ExecSetting, failed: RunResult) -> RunResult:
     return found
 
 
-def _tell(out: Console, setting: ExecSetting, result: RunResult, words: tuple[str, ...]) -> None:
+def _tell(out: Console, setting: ExecSetting, result: RunResult) -> None:
     where = f"{result.choice}, {result.steps} steps, {len(result.turns)} turns"
     for one in result.exits:
         if not one.failed:
             continue
         name = shlex.join(setting.commands[one.command].words)
         how = f"exited with {one.code}" if one.code > 0 else f"was killed by signal {-one.code}"
-        out.print(f"{name} (host {setting.commands[one.command].host}) {how}: {where}", style="bold red", markup=False)
+        says = wrapped(f"{name} (host {setting.commands[one.command].host}) {how}: {where}")
+        out.print(says, style="bold red", markup=False)
         for line in one.output.splitlines()[-OUTPUT_LINES:]:
             out.print(f"  | {line}", markup=False)
     if result.ending is RunEnding.NO_PROGRESS:
         says = f"no step of any program changed anything for {setting.idle_budget} steps: {where}"
-        out.print(says, style="bold red", markup=False)
+        out.print(wrapped(says), style="bold red", markup=False)
     if result.unannounced:
         says = f"{result.unannounced} lines hold stores that nobody announced: compile all of it with cxlemu cc"
-        out.print(says, style="bold red", markup=False)
-    if not result.findings:  # else the report says it
-        out.print(f"again: {again(setting, result, words)}", markup=False, soft_wrap=True)
+        out.print(wrapped(says), style="bold red", markup=False)
 
 
 def _verdict(results: list[RunResult]) -> Verdict:

@@ -11,7 +11,7 @@ from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.version import __version__
 from faults.programs.chain import Chain, chain
 from faults.programs.findings import KINDS, ROLES, MistakeKind, ProgramFinding, merged, one_mistake
-from faults.programs.positions import AccessPlace, SourcePlace, located, source_line
+from faults.programs.positions import AccessPlace, SourcePlace, located
 from faults.programs.suppressions import Suppression
 
 # In the order of the chain; {by} is the other host, {host} the one that goes wrong.
@@ -212,38 +212,6 @@ def _of_run(run: Checked, pools: Sequence[str]) -> Iterator[ProgramMistake]:
         places = {role: place for role in ROLES if (place := known.get(finding.site(role))) is not None}
         pool = pools[finding.pool] if finding.pool < len(pools) else "no pool"
         yield ProgramMistake(KINDS[finding.kind], finding, places, pool, run.name, run.replay, times=finding.times)
-
-
-# --- text ------------------------------------------------------------------------------------------------------------
-
-
-def text(told: ProgramReport) -> str:
-    """Write a report for a terminal."""
-    parts = ["\n".join(_told(number, mistake)) for number, mistake in enumerate(told.mistakes, 1)]
-    parts += [f"suppressed: {its.kind.name} at {_where(its)}: {its.reason}" for its in told.suppressed]
-    parts += [f"suppression in line {its.line} matched nothing: {its.kind} {its.where}" for its in told.unused]
-    return "\n\n".join(parts) + "\n" if parts else ""
-
-
-def _told(number: int, mistake: ProgramMistake) -> Iterator[str]:
-    yield f"{number}. {mistake.kind.name}: {mistake.kind.title}"
-    yield f"   {mistake.sentence}"
-    yield f"   {mistake.shows}"
-    steps = list(mistake.steps())
-    width = max((len(says) for _, says, _ in steps), default=0)
-    for _, says, place in steps:
-        code = source_line(place.at)
-        yield f"     {says:{width}}  {place}" + (f"\n     {'':{width}}      {code}" if code else "")
-    yield f"   missing: {mistake.missing}"
-    runs = f"{mistake.runs} run{'s' * (mistake.runs != 1)}"
-    yield f"   rule {mistake.kind.rule}; found {mistake.times} time{'s' * (mistake.times != 1)} in {runs}"
-    if mistake.replay:
-        yield f"   again: {mistake.replay}"
-
-
-def _where(mistake: ProgramMistake) -> str:
-    place = mistake.places.get("access") or mistake.places.get("store")
-    return str(place.at) if place else "an unknown place"
 
 
 # --- JSON and SARIF --------------------------------------------------------------------------------------------------

@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cxlemu.errors import ArgumentError
-from faults.programs import reports, suppressions
+from faults.programs import suppressions
 from faults.programs.commands import parse_commands, parse_pools
 from faults.programs.compile import compiler, compiler_arguments, is_clang
 from faults.programs.judge import again, report_of, suppress
 from faults.programs.result import WORST_CASES, ExecSetting, RunChoice, RunEnding, RunResult
 from faults.programs.run import run
+from faults.programs.words import text
 
 COMPILE_S = 300.0
 SUFFIXES = {".c": "c", ".cc": "c++", ".cpp": "c++", ".cxx": "c++"}
@@ -71,7 +72,7 @@ class TestProgram:
         for choice in (*chosen, *(RunChoice(self._seed + k, self._seed + k) for k in range(seeds))):
             result = suppress(setting, run(setting, choice), reasons)
             if result.failed or result.ending is RunEnding.DEADLINE:
-                told = reports.text(report_of(setting, [result], words, reasons))
+                told = text(report_of(setting, [result], words, reasons))
                 outputs, command = _outputs(setting, result), again(setting, result, words)
                 raise ProgramFailed(f"{result.choice}: {result.ending.value}\n{told}{outputs}again: {command}")
 

@@ -133,7 +133,7 @@ def test_what_is_suppressed_with_a_reason_is_no_failure(tmp_path: Path) -> None:
     reasons.write_text("fence-too-late consume  # known\nmsync *  # none here\n")
     result = program.run("--seeds", "0", "--suppressions", str(reasons))  # with seeds, the program fails by itself
     assert result.exit_code == 0
-    assert "suppressed: fence-too-late" in result.output and ": known" in result.output
+    assert "suppressed: fence-too-late" in result.output and ":\n  known\n" in result.output
     assert "suppression in line 2 matched nothing" in result.output
     reasons.write_text("fence-too-late consume\n")
     result = program.run("--suppressions", str(reasons))

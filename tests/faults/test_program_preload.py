@@ -17,9 +17,9 @@ from cxlemu import program
 from cxlemu.cli import main
 from faults.programs.commands import parse_commands, parse_pools
 from faults.programs.judge import report_of
-from faults.programs.reports import text
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
 from faults.programs.run import run
+from faults.programs.words import text
 from tests.helpers.compilers import installed
 
 SOURCES = Path(__file__).parent / "programs"

@@ -16,7 +16,7 @@ from cxlemu.errors import ConfigError
 from faults.explore.result import Budget
 from faults.litmus import language
 from faults.litmus.run import run as run_litmus
-from faults.programs import reports, suppressions
+from faults.programs import reports, suppressions, words
 from faults.programs.chain import chain
 from faults.programs.findings import KINDS, ROLES, ProgramFinding
 from faults.programs.page import page
@@ -155,30 +155,47 @@ def test_a_mistake_of_many_runs_is_told_once_and_as_it_goes_wrong(told: Callable
         ("no-invalidate", "seed 1", 2, 4),
         ("not-flushed", "seed 2", 1, 2),
     ]
-    text = reports.text(report)
-    assert "host 1 reads byte 0x48 of /dev/dax0.0 (line 1) but did not invalidate it after the wait" in text
+    text = words.text(report)
+    assert "host 1 reads byte 0x48 of /dev/dax0.0 (line 1) but did not invalidate it\n   after the wait\n" in text
     assert re.search(r"host 0 stores +queue\.c:10 in f_store\n", text)
     assert re.search(r"host 1 loads +queue\.c:15 in f_access\n", text)
     assert "missing: invalidate the line (cxl_invalidate) before the load" in text
-    assert "again: cxlemu exec --replay 1" in text
+    assert "again" not in text
+    assert words.repeats(report) == "again (seed 1): cxlemu exec --replay 1\nagain (seed 2): cxlemu exec --replay 2\n"
+    assert words.repeats(report, {"cxlemu exec --replay 2": "seed 2", "c": "seed 3"}).endswith("again (seed 3): c\n")
+
+
+def test_findings_of_one_run_have_one_command(told: Callable[..., ProgramReport]) -> None:
+    report = told([finding("no-invalidate"), finding("not-flushed")])
+    assert len(report.mistakes) == 2 and words.repeats(report) == "again: cxlemu exec --replay 0\n"
+
+
+def test_a_fence_that_did_not_come_before_a_run_ended_came_too_late_in_others(
+    told: Callable[..., ProgramReport],
+) -> None:
+    none, late = finding("not-fenced"), finding("fence-too-late")
+    for runs in ([[none, late]], [[none], [late]], [[late], [none]]):
+        (mistake,) = told(*runs).mistakes
+        assert (mistake.kind.name, mistake.times) == ("fence-too-late", 4)
 
 
 def test_a_report_without_mistakes_says_nothing(told: Callable[..., ProgramReport]) -> None:
-    assert reports.text(told([], [])) == "" and told([], []).runs == 2
+    assert words.text(told([], [])) == "" and told([], []).runs == 2
 
 
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS.values()])
 def test_every_kind_has_words_in_every_form(kind: str, told: Callable[..., ProgramReport]) -> None:
     report = told([finding(kind)])
-    text = reports.text(report)
+    text = words.text(report)
     assert f"1. {kind}: " in text and "{" not in text
+    assert max(map(len, text.splitlines())) <= 80
     json.dumps(reports.as_json(report))
     for result in reports.as_sarif(report)["runs"][0]["results"]:
         assert result["message"]["text"] and result["locations"]
 
 
 def test_what_hangs_and_what_an_sfence_does_not_do_is_said(told: Callable[..., ProgramReport]) -> None:
-    text = reports.text(told([finding("not-fenced", stuck=True), finding("invalidate-unfenced", sfence=True)]))
+    text = words.text(told([finding("not-fenced", stuck=True), finding("invalidate-unfenced", sfence=True)]))
     assert "waits for ever" in text and "mfence in place of sfence" in text
 
 
@@ -229,8 +246,8 @@ def test_suppressed_findings_do_not_count_and_unused_ones_are_said(told: Callabl
     some = [suppressions.Suppression("*", "queue.c", "known", 1), suppressions.Suppression("msync", "*", "none", 2)]
     report = told([finding("no-invalidate")], suppressions=some)
     assert report.mistakes == [] and report.suppressed[0].reason == "known" and report.unused == [some[1]]
-    assert "suppressed: no-invalidate at queue.c:15 in f_access: known" in reports.text(report)
-    assert "suppression in line 2 matched nothing" in reports.text(report)
+    assert "suppressed: no-invalidate at queue.c:15 in f_access: known" in words.text(report)
+    assert "suppression in line 2 matched nothing" in words.text(report)
 
 
 @pytest.mark.parametrize(

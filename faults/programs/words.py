@@ -1,0 +1,74 @@
+"""A report for a terminal: 80 columns, but for paths and the command that repeats a run."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping
+
+from faults.programs.positions import SourcePlace, source_line
+from faults.programs.reports import ProgramMistake, ProgramReport
+
+WIDTH = 80
+_DEEPER = 4  # code stands so far behind the place that it is of
+
+
+def text(told: ProgramReport) -> str:
+    """Write a report for a terminal; `repeats` has what comes last."""
+    parts = ["\n".join(_told(number, mistake)) for number, mistake in enumerate(told.mistakes, 1)]
+    parts += [wrapped(f"suppressed: {its.kind.name} at {_where(its)}: {its.reason}") for its in told.suppressed]
+    parts += [wrapped(f"suppression in line {its.line} matched nothing: {its.kind} {its.where}") for its in told.unused]
+    return "\n\n".join(parts) + "\n" if parts else ""
+
+
+def repeats(told: ProgramReport, also: Mapping[str, str] | None = None) -> str:
+    """Write the command that makes a run again, for each run once.
+
+    Args:
+        told: The report: the runs in which its mistakes were found.
+        also: Further commands, and which run each makes.
+    """
+    runs = {its.replay: its.run for its in told.mistakes if its.replay} | dict(also or {})
+    return "".join(f"again{f' ({run})' if len(runs) > 1 else ''}: {replay}\n" for replay, run in runs.items())
+
+
+def wrapped(sentence: str, indent: str = "") -> str:
+    """Write a sentence on lines of 80 columns; no word is cut."""
+    lines = textwrap.wrap(
+        sentence,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines)
+
+
+def _told(number: int, mistake: ProgramMistake) -> Iterator[str]:
+    yield f"{number}. {mistake.kind.name}: {mistake.kind.title}"
+    yield wrapped(mistake.sentence, "   ")
+    yield wrapped(mistake.shows, "   ")
+    steps = list(mistake.steps())
+    width = max((len(says) for _, says, _ in steps), default=0)
+    for _, says, place in steps:
+        yield from _step(f"     {says:{width}}  ", place)
+    yield wrapped(f"missing: {mistake.missing}", "   ")
+    runs = f"{mistake.runs} run{'s' * (mistake.runs != 1)}"
+    yield f"   rule {mistake.kind.rule}; found {mistake.times} time{'s' * (mistake.times != 1)} in {runs}"
+
+
+def _step(says: str, place: SourcePlace) -> Iterator[str]:
+    margin = " " * len(says)
+    if place.caller and len(says) + len(str(place)) > WIDTH:
+        yield f"{says}{place.at},"
+        yield f"{margin}called from {place.caller}"
+    else:
+        yield f"{says}{place}"
+    if code := source_line(place.at):
+        room = WIDTH - len(margin) - _DEEPER
+        yield margin + " " * _DEEPER + (code if len(code) <= room else code[: room - 4].rstrip() + " ...")
+
+
+def _where(mistake: ProgramMistake) -> str:
+    place = mistake.places.get("access") or mistake.places.get("store")
+    return str(place.at) if place else "an unknown place"
