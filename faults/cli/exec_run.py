@@ -198,7 +198,7 @@ def _tell(out: Console, setting: ExecSetting, result: RunResult) -> None:
             continue
         name = shlex.join(setting.commands[one.command].words)
         how = f"exited with {one.code}" if one.code > 0 else f"was killed by signal {-one.code}"
-        says = wrapped(f"{name} (host {setting.commands[one.command].host}) {how}: {where}")
+        says = wrapped(f"{name} (host {setting.commands[one.command].host}) {how}: {where}", more="  ")
         out.print(says, style="bold red", markup=False)
         for line in one.output.splitlines()[-OUTPUT_LINES:]:
             out.print(f"  | {line}", markup=False)

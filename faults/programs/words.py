@@ -15,8 +15,13 @@ _DEEPER = 4  # code stands so far behind the place that it is of
 def text(told: ProgramReport) -> str:
     """Write a report for a terminal; `repeats` has what comes last."""
     parts = ["\n".join(_told(number, mistake)) for number, mistake in enumerate(told.mistakes, 1)]
-    parts += [wrapped(f"suppressed: {its.kind.name} at {_where(its)}: {its.reason}") for its in told.suppressed]
-    parts += [wrapped(f"suppression in line {its.line} matched nothing: {its.kind} {its.where}") for its in told.unused]
+    parts += [
+        wrapped(f"suppressed: {its.kind.name} at {_where(its)}: {its.reason}", more="  ") for its in told.suppressed
+    ]
+    parts += [
+        wrapped(f"suppression in line {its.line} matched nothing: {its.kind} {its.where}", more="  ")
+        for its in told.unused
+    ]
     return "\n\n".join(parts) + "\n" if parts else ""
 
 
@@ -31,13 +36,13 @@ def repeats(told: ProgramReport, also: Mapping[str, str] | None = None) -> str:
     return "".join(f"again{f' ({run})' if len(runs) > 1 else ''}: {replay}\n" for replay, run in runs.items())
 
 
-def wrapped(sentence: str, indent: str = "") -> str:
-    """Write a sentence on lines of 80 columns; no word is cut."""
+def wrapped(sentence: str, indent: str = "", more: str = "") -> str:
+    """Write a sentence on lines of 80 columns, those behind the first with `more` before them; no word is cut."""
     lines = textwrap.wrap(
         sentence,
         WIDTH,
         initial_indent=indent,
-        subsequent_indent=indent,
+        subsequent_indent=indent + more,
         break_long_words=False,
         break_on_hyphens=False,
     )
