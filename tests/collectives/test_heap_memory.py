@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from cxlemu import RankContext
 from cxlemu.errors import ArgumentError, MismatchError, PoolError, RankFailures
 from cxlemu.memory import MemorySpec
 from cxlemu.pool import room
+from cxlemu.pool.ledger import ledger_bytes
 from cxlemu.pool.pool import Pool
 from cxlemu.pool.segments import Segment
 from cxlemu.pool.shm import ShmPool
@@ -34,6 +36,19 @@ HEAP_BYTES = 1 << 30
 def taken(pool: Pool) -> int:
     """Bytes of memory that the system has given the pool's cards."""
     return sum(Segment(pool.name, "card", card).path.stat().st_blocks * 512 for card in range(len(pool.cards)))
+
+
+def test_a_sparse_pool_has_memory_for_its_ledger_from_the_beginning() -> None:
+    """Ranks write there before any of them has room of its own, and where /dev/shm is full they would die of SIGBUS."""
+    topology = Topology.load("laptop")
+    emulation = topology.emulation.model_copy(update={"card_bytes": CARD_BYTES})
+    world = World(
+        2, topology.model_copy(update={"emulation": emulation}), MemorySpec("shm"), PATIENT_S, "threads", sparse=True
+    )
+    with world.create_pool(None) as pool, Segment(pool.name, "card", 0).path.open("rb") as card:
+        begin = pool.card_bytes - ledger_bytes(world.ranks, pool.card_bytes)
+        assert os.lseek(card.fileno(), begin, os.SEEK_DATA) == begin
+        assert os.lseek(card.fileno(), begin, os.SEEK_HOLE) == pool.card_bytes
 
 
 def together(main: Callable[[Communicator, Callable[[], int]], Any], kind: str = "shm", ranks: int = 2) -> list[Any]:

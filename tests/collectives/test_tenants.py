@@ -443,6 +443,34 @@ def test_a_plan_is_held_to_its_rights_once(
     assert asked == [] and looked_then == 0
 
 
+def test_every_message_asks_whether_the_grant_is_still_there(
+    pool: ShmPool, manager: PoolManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So no courier carries them, which would not ask."""
+    manager.add("red", 4 * MIB)
+    looks: dict[str, int] = {"rank 0": 0, "rank 1": 0}
+    look = Tenancy.look
+
+    def looked(tenancy: Tenancy, **options: Any) -> None:
+        if (name := threading.current_thread().name) in looks:
+            looks[name] += 1
+        look(tenancy, **options)
+
+    monkeypatch.setattr(Tenancy, "look", looked)
+
+    def main(context: RankContext) -> int:
+        with Communicator.world(context) as comm:
+            x = np.zeros(2, np.float32)
+            before = 0
+            for turn in range(120):
+                if turn == 20:  # where there is no tenant, couriers carry them by now
+                    before = looks[f"rank {comm.rank}"]
+                (comm.send if comm.rank == turn % 2 else comm.recv)(x, 1 - comm.rank)
+            return looks[f"rank {comm.rank}"] - before
+
+    assert min(launch(main, ranks=2, memory=SHM, pool_name=pool.name, tenant="red")) >= 100
+
+
 # --- while they run --------------------------------------------------------------------------------------------------
 
 NEVER_S = 100 * PATIENT_S

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,41 @@ def test_no_other_verb_of_gloos_is_refused_or_has_other_bits(memory: dict[str, s
         assert len(of_rank) == 23
         assert {name: said for name, said in of_rank.items() if said != "same" and "only cxl" not in said} == {}
         assert sum(said == "same" for said in of_rank.values()) == 20
+
+
+def test_a_message_is_moved_on_at_once_by_a_thread_that_lingers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from collectives.torch import messages
+
+    class Lingers(threading.Condition):
+        def wait_for(self, predicate: Any, timeout: float | None = None) -> Any:
+            lingers.set()  # nobody can notify before wait_for lets the lock go
+            return super().wait_for(predicate, timeout)
+
+    class Message:
+        """Done when it is moved on."""
+
+        def __init__(self) -> None:
+            self.done, self.moved = False, threading.Event()
+
+        def test(self) -> None:
+            self.done = True
+            self.moved.set()
+
+    monkeypatch.setattr(messages, "LINGER_S", 4 * PATIENT_S)
+    lingers, progress = threading.Event(), messages.Progress()
+    progress._changed = Lingers()
+    for _ in range(2):
+        message: Any = Message()
+        progress.watch(message)
+        assert message.moved.wait(PATIENT_S)
+        assert lingers.wait(PATIENT_S)
+    threads = [thread for thread in threading.enumerate() if thread.name == "cxl messages"]
+    assert len(threads) == 1 and threads[0].daemon
+    monkeypatch.setattr(messages, "LINGER_S", 0)
+    last: Any = Message()
+    progress.watch(last)  # which lets it end
+    threads[0].join(PATIENT_S)
+    assert not threads[0].is_alive()
 
 
 @pytest.mark.deep
