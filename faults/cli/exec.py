@@ -73,7 +73,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
 
     \b
     Exit codes: 0 nothing was found, 1 a mistake was, or a program failed, 2 bad input, 3 a deadline passed before that
-    was known.
+    was known, or no command opened a pool.
     """
     from faults.cli.exec_run import run
 

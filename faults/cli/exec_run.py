@@ -24,7 +24,7 @@ from faults.programs.commands import parse_commands, parse_pools
 from faults.programs.judge import again, report_of, suppress
 from faults.programs.replays import choice_of, read_token, token_of
 from faults.programs.reports import as_json
-from faults.programs.result import WORST_CASES, ExecSetting, RunChoice, RunEnding, RunResult
+from faults.programs.result import WORST_CASES, ExecSetting, RunChoice, RunEnding, RunResult, untouched
 from faults.programs.run import run as run_once
 from faults.programs.suppressions import Suppression
 from faults.programs.suppressions import read as read_suppressions
@@ -126,6 +126,11 @@ def run(
         out.print("another trace than the token's: the programs, their input or their pool differ", style="yellow")
     verdict = _verdict(results)
     out.print(_summary(results), markup=False)
+    if untouched(results):
+        paths = ", ".join(pool.path for pool in setting.pools)
+        out.print(
+            f"no command opened a pool, so nothing was checked: do they open {paths}?", style="yellow", markup=False
+        )
     write_json(json_file, _document(verdict, setting, results, smallest) | {"found": as_json(told)})
     write_outputs(told, shlex.join(words), sarif, html, litmus)
     ctx.exit(error_exitcode if verdict is Verdict.VIOLATION else verdict.exit_code)
@@ -213,7 +218,8 @@ def _tell(out: Console, setting: ExecSetting, result: RunResult) -> None:
 def _verdict(results: list[RunResult]) -> Verdict:
     if any(result.failed for result in results):
         return Verdict.VIOLATION
-    return Verdict.UNKNOWN if any(result.ending is RunEnding.DEADLINE for result in results) else Verdict.OK
+    late = any(result.ending is RunEnding.DEADLINE for result in results)
+    return Verdict.UNKNOWN if late or untouched(results) else Verdict.OK
 
 
 def _summary(results: list[RunResult]) -> str:

@@ -101,6 +101,8 @@ def parse_pool(text: str) -> PoolFile:
     size = None if source.is_file() else _size(text, value)
     if size is None and value and not source.is_file():
         raise ArgumentError(f"--pool {text}: {value!r} is neither a size, such as 64M, nor a file")
+    if size == 0 and value:
+        raise ArgumentError(f"--pool {text}: a pool has at least a byte: write a size such as 64M")
     if source.is_file():
         size = source.stat().st_size
     if dax and size is None:
@@ -131,8 +133,10 @@ def parse_pools(texts: Sequence[str]) -> list[PoolFile]:
         ArgumentError: See `parse_pool`; or there are too many, or two of one path.
     """
     pools = [parse_pool(text) for text in texts]
-    if not 0 < len(pools) <= POOLS:
-        raise ArgumentError(f"--pool: from 1 to {POOLS} pools, not {len(pools)}")
+    if not pools:
+        raise ArgumentError("--pool is missing: the path that the commands open, such as --pool /dev/dax0.0=64M")
+    if len(pools) > POOLS:
+        raise ArgumentError(f"--pool: {POOLS} pools at most, not {len(pools)}")
     if len({pool.path for pool in pools}) < len(pools):
         raise ArgumentError("--pool: two pools have one path")
     return pools

@@ -142,3 +142,8 @@ class RunResult:
         codes = tuple((e.command, e.code) for e in self.exits if e.failed)
         found = tuple(sorted({(f.kind, f.rule) for f in (*self.findings, *self.suppressed)}))
         return self.ending, codes, found, self.unannounced > 0
+
+
+def untouched(results: Sequence[RunResult]) -> bool:
+    """Say whether no run made a step on a pool: its commands opened none, so that nothing was tried."""
+    return not any(result.steps for result in results)

@@ -12,7 +12,7 @@ from faults.programs import suppressions
 from faults.programs.commands import parse_commands, parse_pools
 from faults.programs.compile import compiler, compiler_arguments, is_clang
 from faults.programs.judge import again, report_of, suppress
-from faults.programs.result import WORST_CASES, ExecSetting, RunChoice, RunEnding, RunResult
+from faults.programs.result import WORST_CASES, ExecSetting, RunChoice, RunEnding, RunResult, untouched
 from faults.programs.run import run
 from faults.programs.words import text
 
@@ -75,6 +75,8 @@ class TestProgram:
                 told = text(report_of(setting, [result], words, reasons))
                 outputs, command = _outputs(setting, result), again(setting, result, words)
                 raise ProgramFailed(f"{result.choice}: {result.ending.value}\n{told}{outputs}again: {command}")
+            if untouched([result]):
+                raise ProgramFailed(f"{result.choice}: no command opened {' or '.join(pools)}, so nothing was checked")
 
 
 def _outputs(setting: ExecSetting, result: RunResult) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -351,7 +352,10 @@ def test_exit_codes_and_json(build: Build, tmp_path: Path) -> None:
         (["--pool", "/p", "--crash", "2@5", "--", "true"], "hosts 0 to 1"),
         (["--pool", "/p", "--replay", "cxl1.AAAA", "--", "true"], "token"),
         (["--pool", "/p", "--", "/nowhere/at/all"], "No such file"),
-        (["--", "true"], "from 1 to 8 pools"),
+        (
+            ["--pool", "/p"] + [word for k in range(8) for word in ("--pool", f"/p{k}")] + ["--", "true"],
+            "8 pools at most",
+        ),
     ],
 )
 def test_bad_input_is_a_sentence(words: list[str], said: str) -> None:
@@ -386,3 +390,25 @@ def test_the_library_has_no_python_in_it() -> None:
 
     undefined = subprocess.run(["nm", "-D", "--undefined-only", library_path()], capture_output=True, text=True)
     assert undefined.returncode == 0 and " Py" not in undefined.stdout
+
+
+def test_commands_that_open_no_pool_are_no_success(tmp_path: Path) -> None:
+    json_file = tmp_path / "exec.json"
+    done = CliRunner().invoke(main, ["exec", "--pool", "/x=64K", "--json", str(json_file), "--", "true"])
+    assert done.exit_code == 3
+    assert "no command opened a pool, so nothing was checked: do they open /x?" in done.output
+    assert json.loads(json_file.read_text())["verdict"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("pools", "says"),
+    [
+        ([], "--pool is missing: the path that the commands open"),
+        (["--pool", "/x=0"], "a pool has at least a byte"),
+        (["--pool", "/x=64Y"], "'64Y' is neither a size, such as 64M, nor a file"),
+        (["--pool", "/x", "--pool", "/x"], "two pools have one path"),
+    ],
+)
+def test_pools_that_make_no_sense_are_refused(pools: list[str], says: str) -> None:
+    done = CliRunner().invoke(main, ["exec", *pools, "--", "true"])
+    assert done.exit_code == 2 and says in " ".join(done.output.split())

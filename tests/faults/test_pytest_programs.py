@@ -27,6 +27,9 @@ def test_known(cxl_program, tmp_path):
     queue = cxl_program("queue.c", flags=["-O2", "-DMISTAKE=9"])
     queue.run(QUEUE, pool="/dev/shm/queue", seeds=0, suppressions_file=tmp_path / "reasons")
 
+def test_another_pool(cxl_program):
+    cxl_program("queue.c", flags=["-O2"]).run("true", pool="/dev/shm/queue")
+
 def test_not_c(cxl_program):
     with pytest.raises(ValueError, match="takes .c, .cc, .cpp, .cxx files"):
         cxl_program("queue.rs")
@@ -42,10 +45,11 @@ def test_a_suite_of_programs(pytester: pytest.Pytester) -> None:
         pytest.skip("there is no compiler")
     pytester.makepyfile(SUITE)
     result = pytester.runpytest_inprocess(*ALONE)
-    result.assert_outcomes(passed=3, failed=2)
+    result.assert_outcomes(passed=3, failed=3)
     said = result.stdout.str()
     assert "1. invalidated-early: an invalidate before the wait" in said
     assert (
         re.search(r"host 1 loads +queue\.c:\d+ in consume", said) and "again: cxlemu exec --pool /dev/shm/queue" in said
     )
     assert "queue.c does not compile" in said
+    assert "no command opened /dev/shm/queue, so nothing was checked" in said
