@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from cxlemu import program
 from cxlemu.cli import main
 from faults.programs.commands import parse_commands, parse_pools
+from faults.programs.findings import KINDS
 from faults.programs.judge import report_of
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
 from faults.programs.run import run
@@ -302,6 +303,17 @@ def test_the_command_refuses_what_only_loads_that_are_seen_could_show(build: Bui
     )
     assert done.exit_code == 2
     assert "its loads are not seen" in done.output.replace("\n", " ")
+
+
+@pytest.mark.parametrize("how", ["lods", "scas", "source", "target"])
+def test_loads_of_string_instructions_are_judged(build: Build, how: str, tmp_path: Path) -> None:
+    """lodsb, scasb, and cmpsb by either operand, whose other one lies on the same page."""
+    pool = tmp_path / "pool"
+    for flags, kinds in (((), ["no-invalidate"]), (("-DINVALIDATES",), [])):
+        its = build("string_loads.c", *flags)
+        result = run(setting(f"{its} {pool} write : {its} {pool} {how}", pool, check=True), RunChoice(None, 0))
+        assert [one.code for one in result.exits] == [0, 0]
+        assert [KINDS[found.kind].name for found in result.findings] == kinds
 
 
 def test_string_instructions(build: Build, tmp_path: Path) -> None:

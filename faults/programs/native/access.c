@@ -101,12 +101,39 @@ static bool announce(void *at, size_t nbytes, bool loads, bool stores, const voi
 
 /* --- strings --------------------------------------------------------------------------------------------------------- */
 
+static bool has_source(const x86_access *access) {
+    return access->string == X86_MOVS || access->string == X86_CMPS || access->string == X86_LODS;
+}
+
+static bool has_target(const x86_access *access) { return access->string != X86_LODS; }
+
 static void move_elements(uint8_t *to, const uint8_t *from, size_t count, size_t size, uint64_t value) {
     for (size_t k = 0; k < count * size; k += size) {
         uint64_t element = value;
         for (size_t b = 0; from && b < size; b++) ((uint8_t *)&element)[b] = ((const volatile uint8_t *)from)[k + b];
         for (size_t b = 0; b < size; b++) ((volatile uint8_t *)to)[k + b] = ((uint8_t *)&element)[b];
     }
+}
+
+/* Those that compare, scan or load, or go downwards: each element is a load, or a store, of each operand in a pool. */
+static bool announce_element(ucontext_t *context, const x86_access *access) {
+    const void *pc = (const void *)(uintptr_t)(*reg(context, REG_RIP) + 1);
+    const bool loads = access->string == X86_CMPS || access->string == X86_SCAS;
+    void *from = (void *)(uintptr_t)*reg(context, STRING_SOURCE), *to = (void *)(uintptr_t)*reg(context, STRING_TARGET);
+    if (has_source(access) && !announce(from, access->nbytes, true, false, pc)) return false;
+    return !has_target(access) || announce(to, access->nbytes, loads, !loads, pc);
+}
+
+static void open_operand(const uint8_t *at, size_t nbytes) {
+    if (!prog_in_pool(at, nbytes)) return;
+    open_pages(at);
+    open_pages(at + nbytes - 1);
+}
+
+static void open_operands(ucontext_t *context, const x86_access *access) {
+    if (!pools_closed) return;
+    if (has_source(access)) open_operand((uint8_t *)(uintptr_t)*reg(context, STRING_SOURCE), access->nbytes);
+    if (has_target(access)) open_operand((uint8_t *)(uintptr_t)*reg(context, STRING_TARGET), access->nbytes);
 }
 
 /* All of it is one load and one store. */
@@ -155,7 +182,8 @@ bool access_fault(const siginfo_t *info, ucontext_t *context) {
     if (!pages_allow(at, stores)) return false;
     if (decode(code, &instruction)) {
         access = x86_access_of(code, &instruction);
-        if (access.string && !(*reg(context, REG_EFL) & DIRECTION_FLAG)) {
+        const bool moves = access.string == X86_MOVS || access.string == X86_STOS;
+        if (moves && !(*reg(context, REG_EFL) & DIRECTION_FLAG)) {
             whole_string(context, &instruction, &access);
             return true;
         }
@@ -167,8 +195,13 @@ bool access_fault(const siginfo_t *info, ucontext_t *context) {
             locked = true;
         }
     }
-    if (!locked && !announce(at, access.nbytes, !stores || access.loads, stores, code + 1)) return true;
+    if (access.string) {
+        if (!announce_element(context, &access)) return true;
+    } else if (!locked && !announce(at, access.nbytes, !stores || access.loads, stores, code + 1)) {
+        return true;
+    }
     open_for(context, &instruction, &access, at);
+    if (access.string) open_operands(context, &access);
     *reg(context, REG_EFL) |= TRAP_FLAG;
     return true;
 }

@@ -185,13 +185,23 @@ static bool changes(const parts *p) {
            op == 0xF6 || op == 0xF7 || op == 0xFE || op == 0xFF;
 }
 
+static enum x86_string string_of(uint8_t of_words) {
+    switch (of_words) {
+    case 0xA5: return X86_MOVS;
+    case 0xA7: return X86_CMPS;
+    case 0xAB: return X86_STOS;
+    case 0xAD: return X86_LODS;
+    case 0xAF: return X86_SCAS;
+    default: return X86_NO_STRING;
+    }
+}
+
 x86_access x86_access_of(const uint8_t *code, const x86_instruction *instruction) {
     const parts p = parts_of(code);
     const x86_address *memory = &instruction->memory;
     x86_access access = {.loads = changes(&p)};
     enum register_use use;
-    if (p.map == ONE && !p.vector && (p.opcode | 1) == 0xA5) access.string = X86_MOVS;
-    if (p.map == ONE && !p.vector && (p.opcode | 1) == 0xAB) access.string = X86_STOS;
+    if (p.map == ONE && !p.vector) access.string = string_of(p.opcode | 1);
     access.repeats = p.f2 || p.f3;
     access.nbytes = p.broadcast    ? (p.rex & REX_W ? 8 : 4)
                     : p.map == ONE ? bytes_one(&p)

@@ -5,7 +5,7 @@
 
 #include "x86.h"
 
-enum x86_string { X86_NO_STRING, X86_MOVS, X86_STOS };
+enum x86_string { X86_NO_STRING, X86_MOVS, X86_STOS, X86_CMPS, X86_SCAS, X86_LODS };
 
 typedef struct {
     uint8_t nbytes; /* of the operand; of one element for a string */

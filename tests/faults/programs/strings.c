@@ -71,6 +71,10 @@ int main(int count, char **words) {
     to = p + 299, left = 3; /* downwards */
     __asm__ volatile("std\n\trep stosb\n\tcld" : "+D"(to), "+c"(left) : "a"(9) : "memory", "cc");
     if (left || to != p + 296 || p[299] != 9 || p[297] != 9 || p[296] == 9) return 19;
+    p[2000] = 1, p[2001] = 2, p[2002] = 3;
+    to = p + 2003, from = p + 2002, left = 3;
+    __asm__ volatile("std\n\trep movsb\n\tcld" : "+D"(to), "+S"(from), "+c"(left)::"memory", "cc");
+    if (left || to != p + 2000 || from != p + 1999 || p[2001] != 1 || p[2003] != 3) return 20;
 #ifndef FORGET
     cxl_flush(p, 4096);
     cxl_fence();
