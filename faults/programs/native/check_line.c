@@ -46,7 +46,7 @@ check_copy *line_copy(check_line *line, int host) {
         for (int k = 0; k < CHUNK_COPIES; k++) {
             if (chunk->copy[k].host == host + 1) return &chunk->copy[k];
             if (chunk->copy[k].host) continue;
-            chunk->copy[k].host = (uint8_t)(host + 1) & 63;
+            chunk->copy[k].host = (unsigned)(host + 1) & 63U;
             return &chunk->copy[k];
         }
     return memset(&none, 0, sizeof none);
