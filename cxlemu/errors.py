@@ -279,4 +279,5 @@ def name_numbers(noun: str, numbers: Iterable[int]) -> str:
         else:
             runs.append([number])
     words = [f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-    return f"{noun}{'s' * (len(runs) > 1 or len(runs[0]) > 1)} {', '.join(words)}"
+    one = len(runs) == 1 == len(runs[0])
+    return f"{noun if one else noun + 's'} {', '.join(words)}"

@@ -21,6 +21,7 @@ from cxlemu.plan import DTYPES, Buffer, Call, Frame, Layout, Plan, RankPart
 from cxlemu.plan import file as plan_file
 from cxlemu.plan.reduction import why_not
 from cxlemu.suggest import meant
+from cxlemu.units import counted
 
 PLAN_SUFFIX = ".plan"
 BLOCK_BYTES_MAX = 1 << 40
@@ -254,8 +255,9 @@ def _saved(source: str, plan: Plan, layout: Layout, call: Call) -> Plan:
 
 
 def _ring(layout: Layout) -> str:
-    slots = f"{layout.slots} slots of {layout.slot_card_bytes} bytes on each of {layout.cards_text}"
-    return f"{slots}, {layout.doorbells_per_rank} doorbells a rank, interleaved by {layout.interleave_bytes} bytes"
+    slots = f"{counted(layout.slots, 'slot')} of {layout.slot_card_bytes} bytes on each of {layout.cards_text}"
+    doorbells = counted(layout.doorbells_per_rank, "doorbell")
+    return f"{slots}, {doorbells} a rank, interleaved by {layout.interleave_bytes} bytes"
 
 
 def _run_foreign(recipe: Recipe, builder: Builder) -> None:

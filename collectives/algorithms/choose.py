@@ -10,7 +10,7 @@ from collectives.algorithms.hierarchical.levels import HIERARCHICAL
 from collectives.contracts import COLLECTIVES
 from cxlemu.memory.protocol import PAYLOAD_BYTES
 from cxlemu.plan import DTYPES
-from cxlemu.units import format_bytes
+from cxlemu.units import counted, format_bytes
 
 LINE_MAX_BYTES = 8 * PAYLOAD_BYTES
 INTEGERS = frozenset(name for name, dtype in DTYPES.items() if dtype.kind in "iub")
@@ -62,7 +62,7 @@ def choose(
     lines = -(-nbytes // PAYLOAD_BYTES)
     asked = None if copies is None else modelled.Asked(nbytes, ranks, dtype in INTEGERS, copies)
     if nbytes <= (LINE_MAX_BYTES if asked is None else modelled.lines_max(collective, asked) * PAYLOAD_BYTES):
-        return Choice("line", f"{size} fit in {lines} doorbell line{'s' * (lines > 1)}: no data lines, no fence")
+        return Choice("line", f"{size} fit in {counted(lines, 'doorbell line')}: no data lines, no fence")
     if ways is not None and COLLECTIVES[collective].basic:
         levels_ns, flat_ns = ways.times_ns(collective, nbytes, ranks)
         if levels_ns < flat_ns:

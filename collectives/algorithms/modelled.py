@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from collectives.builder import ALL, STAGED, VariantSpec
 from cxlemu.topology import Space, Topology
-from cxlemu.units import format_bytes
+from cxlemu.units import counted, format_bytes
 
 LINES_MAX = 3  # doorbells that carry a block at once: with more of them one copy is faster
 LINES_MAX_OF = {"all_to_all": 2, "reduce_scatter": 2}  # where in pairs one copy is faster still
@@ -216,7 +216,7 @@ def modelled(collective: str, asked: Asked) -> tuple[str, str]:
     Returns:
         The variant, and why.
     """
-    what = f"{format_bytes(asked.nbytes)} on {asked.ranks} ranks"
+    what = f"{format_bytes(asked.nbytes)} on {counted(asked.ranks, 'rank')}"
     for its in TAKEN.get(collective, ()):
         if its.when(asked):
             piece = asked.nbytes / its.pieces(asked.ranks)

@@ -128,12 +128,13 @@ def _header(result: Result) -> list[str]:
     pace = "none: this machine's own times, which say nothing about a fabric"
     if setup.pace is not None:
         pace = f"1 ns of the model is {setup.pace.value:.3g} ns here ({setup.pace.reason})"
-    threads = f"{setup.blas_threads} BLAS thread{'s' * (setup.blas_threads != '1')} each"
+    threads = f"{'1 BLAS thread' if setup.blas_threads == '1' else f'{setup.blas_threads} BLAS threads'} each"
+    processes = counted(setup.ranks, "process", "processes")
     return [
         f"cxlemu    {__version__}, engine native",
         f"operator  {job.operator}",
         f"fused     {_cut(result)}",
-        f"ranks     {setup.ranks} processes on {result.seen[0].cores} cores, {threads}",
+        f"ranks     {processes} on {counted(result.seen[0].cores, 'core')}, {threads}",
         f"pool      {setup.memory.describe()}, as {setup.topology.name}: {setup.topology.description}",
         f"pace      {pace}",
         f"calls     {job.iterations} of each, in turns: medians from the first rank's begin to the last one's end",

@@ -255,8 +255,8 @@ def _told(error: BaseException) -> str:
 
 def _ring(layout: Layout) -> str:
     return (
-        f"{layout.slots} slots of {format_bytes(layout.slot_card_bytes)} on each of {layout.cards_text}, "
-        f"{layout.doorbells_per_rank} doorbells a rank and slot"
+        f"{counted(layout.slots, 'slot')} of {format_bytes(layout.slot_card_bytes)} on each of {layout.cards_text}, "
+        f"{counted(layout.doorbells_per_rank, 'doorbell')} a rank and slot"
     )
 
 

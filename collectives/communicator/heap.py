@@ -45,7 +45,7 @@ from cxlemu.errors import ArgumentError, MismatchError, PoolError
 from cxlemu.memory.protocol import LINE_BYTES, Bytes
 from cxlemu.plan import Call, InHeap
 from cxlemu.rounding import round_up
-from cxlemu.units import format_bytes
+from cxlemu.units import counted, format_bytes
 
 NAMED_LEAKS = 5
 TRIMS = -1  # what a rank says that asks for no array
@@ -288,8 +288,8 @@ class SymmetricHeap:
         shared = sum(block.room for block in self._blocks.values())
         return (
             f"the heap has no room for {nbytes} bytes of this rank alone, which take {room} in a row: of {self.nbytes} "
-            f"bytes a rank, arrays of all ranks take {shared} and {len(its)} arrays of this rank {sum(its)}; free "
-            f"some, or make the communicator with a larger heap_bytes"
+            f"bytes a rank, arrays of all ranks take {shared} and {counted(len(its), 'array')} of this rank "
+            f"{sum(its)}; free some, or make the communicator with a larger heap_bytes"
         )
 
     def _exhausted(self, nbytes: int) -> str:
@@ -298,8 +298,8 @@ class SymmetricHeap:
         largest = f", the largest {held[0].dtype} {held[0].shape}" if held else ""
         return (
             f"the heap has no room for {nbytes} bytes: of {self.nbytes} bytes a rank {self._room.free_bytes} are free, "
-            f"{self._room.largest_bytes} in a row, and {len(held)} arrays are held{largest}{alone}; free some, or make "
-            f"the communicator with a larger heap_bytes"
+            f"{self._room.largest_bytes} in a row, and it holds {counted(len(held), 'array')}{largest}{alone}; free "
+            f"some, or make the communicator with a larger heap_bytes"
         )
 
     # --- what is held -----------------------------------------------------------------------------------------
@@ -313,14 +313,15 @@ class SymmetricHeap:
         """Issue a ResourceWarning that names arrays which outlive their communicator; silent when no array is held."""
         if leaks := self.leaks():
             named = "; ".join(map(str, leaks[:NAMED_LEAKS])) + "; ..." * (len(leaks) > NAMED_LEAKS)
-            held = f"{len(leaks)} array{'s' * (len(leaks) > 1)} in the pool"
+            held = f"{counted(len(leaks), 'array')} in the pool"
             text = f"rank {self._rank} still holds {held} when the communicator closes: {named}"
             warnings.warn(text, ResourceWarning, stacklevel=3)
 
     def __repr__(self) -> str:
         where = "private memory behind an emulated cache" if not self._mapped else "views of a card"
         free, all_of_it = format_bytes(self._room.free_bytes), format_bytes(self.nbytes)
-        return f"<SymmetricHeap of rank {self._rank}: {len(self._live)} arrays, {where}; {free} of {all_of_it} free>"
+        held = counted(len(self._live), "array")
+        return f"<SymmetricHeap of rank {self._rank}: {held}, {where}; {free} of {all_of_it} free>"
 
     # --- zero-copy calls --------------------------------------------------------------------------------------
 

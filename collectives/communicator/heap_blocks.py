@@ -12,7 +12,7 @@ import numpy as np
 
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, Bytes
-from cxlemu.units import format_bytes
+from cxlemu.units import counted, format_bytes
 
 MOST_ELEMENTS = 1 << 48
 PAGES = __file__.removesuffix("_blocks.py")  # heap.py and this one
@@ -37,7 +37,7 @@ class Leak:
     freed_by: tuple[int, ...]
 
     def __str__(self) -> str:
-        freed = f", freed by {len(self.freed_by)} other ranks" if self.freed_by else ""
+        freed = f", freed by {counted(len(self.freed_by), 'other rank')}" if self.freed_by else ""
         return f"{self.dtype} {self.shape} of {format_bytes(self.nbytes)} made at {self.where}{freed}"
 
 

@@ -47,7 +47,7 @@ def monitored_barrier(store: Store, rank: int, size: int, number: int, timeout: 
                 break
     if missing:
         # One by one, as Gloo has it and programs match it.
-        named = f"Rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+        named = ("Rank " if len(missing) == 1 else "Ranks ") + ", ".join(map(str, missing))
         raise DistBackendError(f"{named} failed to pass monitoredBarrier in {ms} ms: Timed out waiting")
     store.set(f"{key}/done", "")
 

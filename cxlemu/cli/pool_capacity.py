@@ -19,7 +19,7 @@ from cxlemu.errors import AccessError, ArgumentError
 from cxlemu.memory import MemorySpec
 from cxlemu.pool.shm import ShmPool
 from cxlemu.topology import Topology
-from cxlemu.units import format_bytes
+from cxlemu.units import counted, format_bytes
 from cxlemu.world.signals import stops_exit
 
 _ATTACH_S = 5.0
@@ -63,7 +63,7 @@ def show(name: str | None, paths: tuple[str, ...], json_file: Path | None) -> No
     if facts["accounts"]:
         out.print(accounts, soft_wrap=False)
     free, lent = format_bytes(facts["free_bytes"]), format_bytes(facts["lent_bytes"])
-    cards = f"each of {facts['cards']} cards" if facts["cards"] > 1 else "the card"
+    cards = f"each of {counted(facts['cards'], 'card')}"
     piece, blocks = format_bytes(facts["largest_bytes"]), format_bytes(facts["block_bytes"])
     print_wrapped(out, f"{free} of {lent} of {cards} are free, {piece} in one piece; blocks of {blocks}")
 
@@ -119,7 +119,9 @@ def add(tenant: str, size: int, name: str | None, paths: tuple[str, ...], json_f
     if write_json(json_file, _grant_facts(grant)):
         return
     size_text = format_bytes(grant.nbytes)
-    click.echo(f"grant {grant.number}: {size_text} of each of {cards} cards from byte {grant.at}, for {tenant}")
+    click.echo(
+        f"grant {grant.number}: {size_text} of each of {counted(cards, 'card')} from byte {grant.at}, for {tenant}"
+    )
 
 
 def release(tenant: str, name: str | None, paths: tuple[str, ...], json_file: Path | None) -> None:
@@ -212,5 +214,6 @@ def hold(name: str, config: str, card_size: int | None, block: int) -> None:
     ):
         manager = PoolManager.begin(pool, block)
         free = format_bytes(manager.free_bytes)
-        click.echo(f"pool {name}: {free} of each of {manager.cards} cards to lend in blocks of {format_bytes(block)}")
+        cards, blocks = counted(manager.cards, "card"), format_bytes(block)
+        click.echo(f"pool {name}: {free} of each of {cards} to lend in blocks of {blocks}")
         threading.Event().wait()

@@ -18,7 +18,7 @@ from cxlemu.pool import catalog, numa, segments
 from cxlemu.pool.segments import Segment
 from cxlemu.pool.shm import no_such_pool, open_cards, owner_state
 from cxlemu.pool.superblock import SESSION_OFFSET
-from cxlemu.units import format_bytes
+from cxlemu.units import counted, format_bytes
 
 
 def list_pools(json_file: Path | None) -> None:
@@ -153,6 +153,7 @@ def clean(name: str | None, dry_run: bool, json_file: Path | None) -> None:
     write_json(json_file, [verdict._asdict() | {"segments": list(map(str, verdict.segments))} for verdict in verdicts])
     for verdict in verdicts:
         action = ("would remove" if dry_run else "removed") if verdict.removed else "left"
-        click.echo(f"{action} {verdict.name} ({len(verdict.segments)} segments): {verdict.reason}")
+        told = counted(len(verdict.segments), "segment")
+        print_wrapped(console(), f"{action} {verdict.name} ({told}): {verdict.reason}")
     if not verdicts:
         click.echo("no pools")

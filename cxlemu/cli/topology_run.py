@@ -22,7 +22,7 @@ from cxlemu.topology.document import dotted
 from cxlemu.topology.fields import listed
 from cxlemu.topology.metrics import fabric_metrics
 from cxlemu.topology.provenance import KINDS
-from cxlemu.units import format_bytes
+from cxlemu.units import counted, format_bytes
 
 
 def check(files: Sequence[str], json_file: Path | None) -> None:
@@ -96,7 +96,7 @@ def show(config: str, json_file: Path | None, as_facts: bool, svg_file: Path | N
 def _summary(topology: Topology) -> str:
     room = sum(len(its) * group.capacity_bytes for its, group in topology.card_groups())
     hosts, cards = topology.host_count, topology.card_count
-    return f"{hosts} host{'s' * (hosts > 1)}, {cards} card{'s' * (cards > 1)}, {format_bytes(room)}"
+    return f"{counted(hosts, 'host')}, {counted(cards, 'card')}, {format_bytes(room)}"
 
 
 def _provenance(topology: Topology) -> Iterator[str]:

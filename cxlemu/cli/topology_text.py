@@ -15,7 +15,7 @@ from cxlemu.topology import Link, Switch, Topology
 from cxlemu.topology.endpoints import members, named
 from cxlemu.topology.hierarchies import AnyHierarchy, Clos, Dragonfly, LeafSpine, Torus
 from cxlemu.topology.metrics import FabricMetrics, fabric_metrics
-from cxlemu.units import format_bytes
+from cxlemu.units import counted, format_bytes
 
 Box = tuple[str, ...]  # its lines of text
 
@@ -119,7 +119,7 @@ def _top_and_groups(switches: list[Switch], fabric: AnyHierarchy) -> tuple[list[
         return top, groups
     if isinstance(fabric, Dragonfly):
         size = fabric.routers
-        words = f"{size} router{'s' * (size > 1)}"
+        words = counted(size, "router")
         cut = ((at, switches[at * size : (at + 1) * size]) for at in range(fabric.groups))
         return [], [SwitchGroup(f"g{at}: {words}", inside) for at, inside in cut]
     if isinstance(fabric, Torus):

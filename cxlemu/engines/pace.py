@@ -33,6 +33,7 @@ from cxlemu.plan.instructions import Records
 from cxlemu.plan.kernels import KERNELS
 from cxlemu.topology import Accelerator, Topology
 from cxlemu.topology.clusters import cluster_memory, memories_behind_pool
+from cxlemu.units import counted
 
 # How late a rank wakes that slept: on a core that is otherwise idle, and on one that others compute on.
 WAKING_NS, WAITING_NS = 100_000, 1_000_000
@@ -208,8 +209,8 @@ def suitable_time_scale(topology: Topology, ranks: int, backend: str) -> TimeSca
     while value < 2 * max(slower, later):
         value *= 2
     reason = (
-        f"chosen: the model moves {modelled:.0f} GB/s, {cores} core{'s' * (cores > 1)} of this machine copy "
-        f"{copied * cores:.0f} GB/s for {ranks} rank{'s' * (ranks > 1)}" + ", and others use them" * busy
+        f"chosen: the model moves {modelled:.0f} GB/s, {counted(cores, 'core')} of this machine copy "
+        f"{copied * cores:.0f} GB/s for {counted(ranks, 'rank')}" + ", and others use them" * busy
     )
     return TimeScale(value, reason)
 

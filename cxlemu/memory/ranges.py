@@ -8,6 +8,7 @@ import numpy as np
 
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES, Bytes
+from cxlemu.units import counted
 
 WORD = np.dtype("<u8")  # a doorbell's word
 
@@ -54,7 +55,7 @@ def check_range(cards: Sequence[Bytes], card: int, offset: int, nbytes: int) -> 
     if not (0 <= card < len(cards) and offset >= 0 and 0 <= nbytes <= cards[card].nbytes - offset):
         raise ArgumentError(
             f"bytes {offset} to {offset + nbytes} of card {card} are outside the pool: "
-            f"it has {len(cards)} cards of {cards[0].nbytes} bytes"
+            f"it has {counted(len(cards), 'card')} of {cards[0].nbytes} bytes"
         )
 
 

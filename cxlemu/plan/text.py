@@ -20,7 +20,7 @@ from rich.text import Text
 from cxlemu.choices import DTYPE_NAMES
 from cxlemu.plan.instructions import SIGNATURES, Flag, Instruction, Kind, Op, Operand
 from cxlemu.plan.plan import Plan, RankPart
-from cxlemu.units import format_bytes
+from cxlemu.units import counted, format_bytes
 
 _SHORT = {"input": "in", "output": "out"}
 _COLUMN_CHARS = 36  # wider instructions are folded where a terminal is too narrow for all ranks
@@ -154,10 +154,10 @@ class PlanView:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         plan, layout = self.plan, self.plan.layout
-        yield Text(f"{plan.call}, {plan.ranks} rank{'s' * (plan.ranks > 1)}", style="bold")
+        yield Text(f"{plan.call}, {counted(plan.ranks, 'rank')}", style="bold")
         yield Text(
-            f"{plan.rounds} round{'s' * (plan.rounds != 1)}; "
-            f"{layout.slots} slots of {format_bytes(layout.slot_bytes)} on {layout.cards_text}, "
+            f"{counted(plan.rounds, 'round')}; "
+            f"{counted(layout.slots, 'slot')} of {format_bytes(layout.slot_bytes)} on {layout.cards_text}, "
             f"interleaved by {format_bytes(layout.interleave_bytes)}"
         )
         yield from self._summary()
@@ -177,8 +177,8 @@ class PlanView:
         for rank in self.ranks:
             c = counts(self.plan.part(rank))
             line = (
-                f"{c.instructions.total()} instructions, {format_bytes(c.written_bytes)} written, "
-                f"{format_bytes(c.read_bytes)} read, {c.rung} doorbell{'s' * (c.rung != 1)}"
+                f"{counted(c.instructions.total(), 'instruction')}, {format_bytes(c.written_bytes)} written, "
+                f"{format_bytes(c.read_bytes)} read, {counted(c.rung, 'doorbell')}"
             )
             alike.setdefault(line, []).append(rank)
         for line, ranks in alike.items():
@@ -247,7 +247,7 @@ def _listed(ranks: list[int]) -> str:
             spans[-1][1:] = [rank]
         else:
             spans.append([rank])
-    return f"rank{'s' * (len(ranks) > 1)} " + ", ".join("-".join(map(str, span)) for span in spans)
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join("-".join(map(str, span)) for span in spans)
 
 
 def _side_by_side(columns: dict[int, list[str]], width: int) -> list[dict[int, list[str]]]:

@@ -18,6 +18,7 @@ from cxlemu.topology.hardware import with_hardware
 from cxlemu.topology.parts import Parts
 from cxlemu.topology.provenance import Provenances, figures, take_provenance, with_provenance
 from cxlemu.topology.shipped import shipped_configs
+from cxlemu.units import counted
 
 
 class Topology(Parts):
@@ -151,8 +152,4 @@ class Topology(Parts):
         if len(counts) > 8:
             each = f"{counts[0]} each" if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)} each"
         where = f" ({each})" if len(counts) > 1 else ""
-        return f"{_plural(ranks, 'rank')} on {_plural(len(counts), 'host')}{where}"
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("" if count == 1 else "s")
+        return f"{counted(ranks, 'rank')} on {counted(len(counts), 'host')}{where}"

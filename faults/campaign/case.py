@@ -28,6 +28,7 @@ from cxlemu.topology import Topology
 from cxlemu.topology.clusters import ranks_per_cluster
 from cxlemu.topology.fields import Model, Name
 from cxlemu.topology.shipped import shipped_configs
+from cxlemu.units import counted
 from faults.choices import CAMPAIGN_RANKS_MAX
 from faults.inject.scenario import Scenario
 from faults.inject.script import Script
@@ -185,10 +186,10 @@ class CampaignCase(Model):
             ) from None
 
     def __str__(self) -> str:
-        words = [self.collective, self.variant, f"{self.ranks} ranks", f"{self.nbytes} B"]
+        words = [self.collective, self.variant, counted(self.ranks, "rank"), f"{self.nbytes} B"]
         words += [self.dtype, *([self.op] if self.op != "none" else []), *([f"root {self.root}"] if self.root else [])]
         words += [f"{self.cluster} ranks a host"] if self.cluster > 1 else []
-        words += [f"{self.calls} call{'s' * (self.calls != 1)}"] if self.launch == "lockstep" else []
+        words += [counted(self.calls, "call")] if self.launch == "lockstep" else []
         words += [self.launch, *([self.engine] if self.launch in ("threads", "processes") else [])]
         words += [self.integrity] if self.integrity else []
         words += [f"mutant {self.mutant}"] if self.mutant else []

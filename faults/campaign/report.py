@@ -12,6 +12,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from cxlemu.errors import CxlemuError
+from cxlemu.units import counted
 from cxlemu.version import __version__
 from faults.campaign.picture import picture
 from faults.campaign.run import CampaignFinding, CampaignResult
@@ -143,9 +144,9 @@ def page(result: CampaignResult, title: str) -> str:
 def _summary(result: CampaignResult) -> Iterator[str]:
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(result.counts.items())) or "none"
     style = "bad" if result.findings else "good" if result.complete else ""
-    found = f"{len(result.findings)} finding{'s' * (len(result.findings) != 1)}"
+    found, cases = counted(len(result.findings), "finding"), counted(result.total, "case")
     yield (
-        f'<p><span class="{style}">{found}</span> in {len(result.judged)} of {result.total} cases ({result.state}): '
+        f'<p><span class="{style}">{found}</span> in {len(result.judged)} of {cases} ({result.state}): '
         f'{escape(counts)}. <span class="dim">{result.seconds:.1f} s, cxlemu {escape(__version__)}</span></p>'
     )
 

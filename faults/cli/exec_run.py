@@ -16,6 +16,7 @@ from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import STDOUT, write_json
 from cxlemu.cli.progress import bar, spinning
 from cxlemu.errors import ArgumentError
+from cxlemu.units import counted
 from cxlemu.world.signals import stops_exit
 from faults.cli.exec_report import check_outputs, write_outputs
 from faults.programs import replays
@@ -191,13 +192,13 @@ def _shrunk(out: Console, setting: ExecSetting, failed: RunResult) -> RunResult:
     with spinning("looking for a shorter schedule", out):
         found = replays.shrink(setting, failed)
     if found is not failed:
-        turns = f"{len(failed.turns)} turns, now {len(found.turns)}"
+        turns = f"{counted(len(failed.turns), 'turn')}, now {len(found.turns)}"
         out.print(f"# shortened: {turns}, in {time.monotonic() - began:.1f} s", markup=False)
     return found
 
 
 def _tell(out: Console, setting: ExecSetting, result: RunResult) -> None:
-    where = f"{result.choice}, {result.steps} steps, {len(result.turns)} turns"
+    where = f"{result.choice}, {counted(result.steps, 'step')}, {counted(len(result.turns), 'turn')}"
     for one in result.exits:
         if not one.failed:
             continue
@@ -226,7 +227,8 @@ def _summary(results: list[RunResult]) -> str:
     failed = sum(result.failed for result in results)
     late = sum(result.ending is RunEnding.DEADLINE for result in results)
     steps = sum(result.steps for result in results)
-    return f"{len(results)} run{'s' * (len(results) != 1)}: {failed} failed, {late} past the deadline; {steps} steps"
+    ended = f"{failed} failed, {late} past the deadline"
+    return f"{counted(len(results), 'run')}: {ended}; {counted(steps, 'step')}"
 
 
 def _document(

@@ -17,7 +17,7 @@ from cxlemu import userfile
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import DTYPES, Call, Plan
-from cxlemu.units import format_bytes
+from cxlemu.units import counted, format_bytes
 from faults.explore.check import judge_ends
 from faults.explore.plans import compile_plans, located, tiny_layout
 from faults.explore.programs import RANKS_MAX, RankProtocol
@@ -217,6 +217,6 @@ def _plans(plan: Plan, calls: Calls) -> Searchable:
     name = f"{call.collective} {call.algorithm} of {format_bytes(call.nbytes)}"
     name += f", {cluster} ranks a host" if cluster > 1 else ""
     name += ", in place" if call.in_place else ""
-    name += f", {number} calls" if number > 1 else ""
-    name += f", {len(sequence)} calls with broadcasts among them" if calls.among else ""
+    name += f", {counted(number, 'call')}" if number > 1 else ""
+    name += f", {counted(len(sequence), 'call')} with broadcasts among them" if calls.among else ""
     return Searchable(name, plan.ranks, machine, judge, known)

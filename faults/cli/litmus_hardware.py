@@ -13,7 +13,7 @@ import click
 
 from collectives.cli.run_memory import memory_of, real_cards, topology_for
 from cxlemu._native import lines_instructions
-from cxlemu.cli.console import console
+from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import STDOUT, write_json
 from cxlemu.cli.progress import bar
 from cxlemu.errors import ArgumentError
@@ -74,7 +74,8 @@ def run_on_hardware(
         raise ArgumentError(f"hardware can run none of these tests: {obstacle(tests[0].program)}")
     there = place.ranks if place is not None else ranks or max(takes)
     if there < min(takes):
-        raise ArgumentError(f"there are {there} ranks, and the smallest of these tests takes {min(takes)}")
+        take = "1 rank takes" if there == 1 else f"{there} ranks take"
+        raise ArgumentError(f"{take} part, and the smallest of these tests takes {min(takes)}")
     prints = place is None or place.rank == 0
     world: dict[str, Any] = {
         "topology": topology_for(None, memory, None, may_be_smaller=True),
@@ -159,8 +160,8 @@ class _Report:
         allowed = sum(e.allowed for each in ran for e in each.task.litmus.expectations)
         unseen = sum(len(each.unseen) for each in ran)
         skipped = len(self.seen) - len(ran)
-        self._out.print(
-            f"{len(self.seen)} tests: {wrong} ended as none may, {len(ran) - wrong} did not, {skipped} skipped; "
-            f"{allowed - unseen} of {allowed} allowed outcomes seen in {sum(each.rounds for each in ran):,} rounds; "
-            f"{time.monotonic() - self._began:.1f} s"
-        )
+        ended = f"{wrong} ended as none may, {len(ran) - wrong} did not, {skipped} skipped"
+        seen = f"{allowed - unseen} of {counted(allowed, 'allowed outcome')} seen"
+        rounds = counted(sum(each.rounds for each in ran), "round")
+        seconds = time.monotonic() - self._began
+        print_wrapped(self._out, f"{counted(len(self.seen), 'test')}: {ended}; {seen} in {rounds}; {seconds:.1f} s")

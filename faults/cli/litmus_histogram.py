@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
+from cxlemu.units import counted
 from faults.litmus.condition import Condition
 from faults.litmus.histogram import Histogram, Values
 from faults.verdict import Verdict
@@ -32,7 +33,7 @@ def summary_line(histogram: Histogram) -> Text:
             said.append(f"{strangers} ended as the memory model does not")
         rounds = f"{histogram.rounds:,}"
         if histogram.rounds < histogram.wanted:
-            rounds += f" of {histogram.wanted:,} rounds in {histogram.seconds:.1f} s"
+            rounds += f" of {counted(histogram.wanted, 'round')} in {histogram.seconds:.1f} s"
         else:
             rounds += " rounds"
         rest = f"{rounds}: {'; '.join(said)}"

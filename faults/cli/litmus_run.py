@@ -103,10 +103,10 @@ def _line(result: LitmusResult) -> Text:
         said.append(result.exploration.finding.text if result.exploration.finding else "no execution seen that hangs")
     if not result.complete:
         said.append(result.exploration.reason)
-    outcomes = len(result.outcomes())
-    counted = f"{outcomes:3} {'outcome' if outcomes == 1 else 'outcomes':8} {result.exploration.states:9} states"
+    number, word = counted(len(result.outcomes()), "outcome").split()
+    outcomes = f"{number:>3} {word:8} {result.exploration.states:9} states"
     return Text.assemble(
-        (f"{result.verdict.value:9}", STYLES[result.verdict]), f" {result.litmus.name:24} {counted}  ", "; ".join(said)
+        (f"{result.verdict.value:9}", STYLES[result.verdict]), f" {result.litmus.name:24} {outcomes}  ", "; ".join(said)
     )
 
 

@@ -120,7 +120,9 @@ class MatrixReport:
         told = ", ".join(f"{counts[fate]} {fate}" for fate in FATES)
         style = COLORS[self.verdict]
         spent = f"; {self.spent}" if self.spent else ""
-        self._print(f"{len(self._rows)} of {len(self._questions)} calls: {told}; {seconds:.1f} s{spent}", style)
+        self._print(
+            f"{len(self._rows)} of {counted(len(self._questions), 'call')}: {told}; {seconds:.1f} s{spent}", style
+        )
         print_wrapped(self._out, self._last_line(coverage), style)
         document = {
             "cxlemu": __version__,
@@ -281,7 +283,7 @@ def _named(judged: AnsweredQuestion) -> str:
     """The call in words: ``3 ranks, 1 element of f64 (8 B), avg, in place``."""
     question, call = judged.question, judged.question.call
     contract = COLLECTIVES[call.collective]
-    words = [f"{call.ranks} ranks" + (f" in clusters of {call.cluster}" if call.cluster > 1 else "")]
+    words = [counted(call.ranks, "rank") + (f" in clusters of {call.cluster}" if call.cluster > 1 else "")]
     if contract.moves_data:
         size = f"blocks of {format_bytes(call.nbytes)}"
         words += [f"{question.size.text} of {call.dtype}" + (f" ({size})" if call.nbytes else "")]

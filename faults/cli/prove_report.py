@@ -103,7 +103,7 @@ class ProveReport:
     def begin(self, case: Case) -> None:
         """Show that the proof of a case begins."""
         self._row_began = time.monotonic()
-        self._name = f"{case.call.collective} {case.call.algorithm} {case.call.ranks} ranks"
+        self._name = f"{case.call.collective} {case.call.algorithm} {counted(case.call.ranks, 'rank')}"
         self._bar.update(self._task, description=self._name)
 
     def progress(self, done: int, of: int) -> None:
@@ -113,7 +113,7 @@ class ProveReport:
             done: Sequences of calls that are proved.
             of: How many there are.
         """
-        self._bar.update(self._task, description=f"{self._name}, {done} of {of} sequences")
+        self._bar.update(self._task, description=f"{self._name}, {done} of {counted(of, 'sequence')}")
 
     def add(self, case: Case, proof: Proof, *, file: str = "") -> None:
         """Add a proof, and print its line; a violation is executed if an execution is found that shows it.
@@ -154,10 +154,8 @@ class ProveReport:
             for r in by_ranks:
                 self._print(f"{r['ranks']:>5} {r['proofs']:>7} {r['instructions']:>13,} {r['seconds']:>8.2f}")
         told = ", ".join(f"{number} {verdict.value}" for verdict, number in count.items())
-        self._print(
-            f"{len(self._rows)} of {self._proofs} proofs: {told}; {seconds:.1f} s{self.spent and f'; {self.spent}'}",
-            STYLES[self.verdict],
-        )
+        done, spent = f"{len(self._rows)} of {counted(self._proofs, 'proof')}", self.spent and f"; {self.spent}"
+        print_wrapped(self._out, f"{done}: {told}; {seconds:.1f} s{spent}", STYLES[self.verdict])
         coverage = self._coverage()
         line = f"covered: {coverage.covered()}. not covered: {coverage.not_covered()}"
         print_wrapped(self._out, line, STYLES[self.verdict])

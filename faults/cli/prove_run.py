@@ -25,7 +25,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.plan.checksums import check_integrity
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import cluster_sizes
-from cxlemu.units import format_numbers
+from cxlemu.units import counted, format_numbers
 from faults.budget import BudgetSpentError, within
 from faults.choices import MATRIX_RANKS, PROVED_RANKS, PROVED_RANKS_MAX, PROVED_SLOTS_MAX
 from faults.cli.prove_matrix_report import MatrixReport
@@ -191,7 +191,7 @@ def _prove_saved(ctx: click.Context, files: Sequence[str], budget: _Budget, json
         plan = catalog.load_plan(file)
         if plan.ranks > PROVED_RANKS_MAX or plan.layout.slots > PROVED_SLOTS_MAX:
             raise ArgumentError(
-                f"{file}: {plan.ranks} ranks and {plan.layout.slots} slots; "
+                f"{file}: {counted(plan.ranks, 'rank')} and {counted(plan.layout.slots, 'slot')}; "
                 f"{PROVED_RANKS_MAX} and {PROVED_SLOTS_MAX} are the most"
             )
         plans.append(plan)

@@ -14,6 +14,7 @@ from collectives.cli.run_memory import adversary_seed, memory_of, real_cards
 from cxlemu.capacity.lease import lease_for
 from cxlemu.errors import ArgumentError
 from cxlemu.topology import Topology
+from cxlemu.units import counted
 from cxlemu.world import from_environment, launch
 from cxlemu.world.environment import find_place
 from cxlemu.world.topology_of import machine
@@ -118,5 +119,6 @@ def _check_hosts(topology: Topology, name: str, hosts: tuple[int, ...]) -> None:
     needed = max(hosts) + 1
     if needed > topology.host_count:
         raise ArgumentError(
-            f"{topology.name} has {topology.host_count} hosts, but {len(hosts)} ranks of {name} are on {needed}"
+            f"{topology.name} has {counted(topology.host_count, 'host')}, but {counted(len(hosts), 'rank')} of {name} "
+            f"are on {needed}"
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from cxlemu.errors import CancelledError, PeerLostError, RankDiedError, RevokedError, RunError
+from cxlemu.units import counted
 from cxlemu.world.outcome import Outcome
 from faults.inject.effects import Killed
 from faults.inject.fault import FAULTS, Fault, Requirement
@@ -57,7 +58,7 @@ class RankOutcome:
     def __str__(self) -> str:
         if self.end == RankEnd.ERROR:
             return f"{type(self.error).__name__}: {self.error}"
-        return f"{self.wrong} elements wrong" if self.end == RankEnd.WRONG else self.end.value
+        return f"{counted(self.wrong, 'element')} wrong" if self.end == RankEnd.WRONG else self.end.value
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from cxlemu.errors import ArgumentError, DeadlineError, MismatchError, RunError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.pool.owner import machine_digest
 from cxlemu.pool.session import lost
+from cxlemu.units import counted
 from cxlemu.world import RankContext
 from faults.litmus.histogram import Histogram, LitmusTask
 from faults.litmus.lowering import LoweredTest, Numbers, obstacle
@@ -168,7 +169,7 @@ class _Runs:
         elif ranks is None:
             most = max(lowered.hosts.count(host) for host in lowered.hosts)
             beside = f", {most} of them on one machine" if most > 1 else ""
-            histogram.skipped = f"it takes {len(lowered.hosts)} ranks{beside}, and there are {self.ranks}"
+            histogram.skipped = f"it takes {counted(len(lowered.hosts), 'rank')}{beside}, and there are {self.ranks}"
         else:
             self._counted(number, lowered, ranks, histogram)
         if self.context.rank == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
+from cxlemu.units import counted
 from cxlemu.version import __version__
 from faults.campaign.report import html_page
 from faults.programs.picture import picture
@@ -26,8 +27,7 @@ def page(told: ProgramReport, title: str) -> str:
 def _summary(told: ProgramReport) -> Iterator[str]:
     count = len(told.mistakes)
     style = "bad" if count else "good"
-    found = f"{count} finding{'s' * (count != 1)}"
-    runs = f"in {told.runs} run{'s' * (told.runs != 1)}"
+    found, runs = counted(count, "finding"), f"in {counted(told.runs, 'run')}"
     yield f'<p><span class="{style}">{found}</span> {runs}. <span class="dim">cxlemu {escape(__version__)}</span></p>'
     if count:
         yield "<table><tr><th></th><th>what</th><th>where</th><th>missing</th></tr>"

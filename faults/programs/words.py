@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping
 
+from cxlemu.units import counted
 from faults.programs.positions import SourcePlace, source_line
 from faults.programs.reports import ProgramMistake, ProgramReport
 
@@ -58,8 +59,8 @@ def _told(number: int, mistake: ProgramMistake) -> Iterator[str]:
     for _, says, place in steps:
         yield from _step(f"     {says:{width}}  ", place)
     yield wrapped(f"missing: {mistake.missing}", "   ")
-    runs = f"{mistake.runs} run{'s' * (mistake.runs != 1)}"
-    yield f"   rule {mistake.kind.rule}; found {mistake.times} time{'s' * (mistake.times != 1)} in {runs}"
+    times, runs = counted(mistake.times, "time"), counted(mistake.runs, "run")
+    yield f"   rule {mistake.kind.rule}; found {times} in {runs}"
 
 
 def _step(says: str, place: SourcePlace) -> Iterator[str]:

@@ -27,7 +27,7 @@ from cxlemu.plan.reduction import reductions
 from cxlemu.rounding import round_down
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import cluster_sizes
-from cxlemu.units import format_bytes
+from cxlemu.units import counted, format_bytes
 from faults.choices import MATRIX_DTYPES, MATRIX_RANKS, MATRIX_REDOPS
 from faults.lockstep.zero_copy_calls import in_heap
 from faults.prove.proof import Proof
@@ -312,7 +312,7 @@ def _whole_round(rounds: Callable[[int], int | None], unit: int, slot_bytes: int
 
 
 def _elements(count: int) -> str:
-    return "0 B" if not count else f"{count} element" + "s" * (count != 1)
+    return "0 B" if not count else counted(count, "element")
 
 
 # --- answers ------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from collectives.checking import oracle
 from cxlemu.errors import ArgumentError, TokenError
 from cxlemu.plan import Call, Gemm, InHeap, Layout, Plan
 from cxlemu.topology.fields import Model
+from cxlemu.units import counted
 from faults.campaign.case import digest
 from faults.campaign.picture import drawn
 from faults.campaign.record import Execution
@@ -202,7 +203,9 @@ def replay_calls(body: Mapping[str, Any], algorithm: str | None) -> Replayed:
         meant=list(zip(meant, program.inputs, strict=True)),
     )
     now = "" if shown.kind is CounterexampleKind.NOTHING else f"{shown.kind.value}: {shown.detail}"
-    what = f"{len(plans)} calls, [{wrong.call}] with {parsed.calls[plans.index(wrong)].mutant or 'no mutation'}"
+    what = (
+        f"{counted(len(plans), 'call')}, [{wrong.call}] with {parsed.calls[plans.index(wrong)].mutant or 'no mutation'}"
+    )
     return Replayed(what, f"{parsed.kind}: {parsed.detail}", now, tuple(remarks), lambda: drawn(execution))
 
 

@@ -81,7 +81,7 @@ class BenchReport:
         self._progress.start()
         self._print(f"# {'cxlemu':<8} {__version__}, engine native, pool in shared memory")
         pinned = "each pinned to its core" if self._ranks <= cores else "oversubscribed, not pinned"
-        self._print(f"# {'ranks':<8} {self._ranks} on {cores} cores, {pinned}")
+        self._print(f"# {'ranks':<8} {self._ranks} on {counted(cores, 'core')}, {pinned}")
         busy = os.getloadavg()[0]
         if busy > 0.5:
             self._print(
@@ -143,9 +143,9 @@ class BenchReport:
             )
             if row.impossible:
                 which = ", ".join(row.impossible)
+                times = counted(row.measured, "time")
                 self._print(
-                    f"#   {which}: far below the machine's limit, measured {row.measured} times; it counts for nothing",
-                    "yellow",
+                    f"#   {which}: far below the machine's limit, measured {times}; it counts for nothing", "yellow"
                 )
             for name, elements in row.wrong.items():
                 if elements:

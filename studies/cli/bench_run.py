@@ -8,6 +8,7 @@ import click
 
 from collectives.contracts import COLLECTIVES
 from cxlemu.errors import ArgumentError
+from cxlemu.units import counted
 from studies.choices import SOURCES
 from studies.cli.bench_plot import draw
 from studies.cli.bench_report import BenchReport
@@ -72,7 +73,7 @@ def run(
             report.counting()
             report.instructions = instructions.count(compare.cells(chosen, instructions.SIZES, instructions.RANKS))
     if plot_file is not None:
-        save(draw(report.rows, title=f"{ranks} ranks on this machine, float32"), "--plot", plot_file)
+        save(draw(report.rows, title=f"{counted(ranks, 'rank')} on this machine, float32"), "--plot", plot_file)
     ctx.exit(1 if report.wrong else 0)
 
 

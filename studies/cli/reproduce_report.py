@@ -147,7 +147,9 @@ def _check_directory(plot_dir: Path | None, pictures: Collection[str]) -> None:
         return
     check_drawing("--plot")
     if plot_dir.suffix[1:].lower() in KINDS and not plot_dir.is_dir():
-        raise ArgumentError(f"--plot {plot_dir}: {len(pictures)} pictures are drawn; give a directory for them")
+        raise ArgumentError(
+            f"--plot {plot_dir}: {counted(len(pictures), 'picture')} would be drawn; give a directory for them"
+        )
     try:
         plot_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:

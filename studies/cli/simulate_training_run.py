@@ -19,7 +19,7 @@ from cxlemu.errors import ArgumentError, CutOffError
 from cxlemu.topology import Accelerator, Topology
 from cxlemu.topology.failures import Failure
 from cxlemu.topology.provenance import KINDS, Provenances
-from cxlemu.units import format_bytes
+from cxlemu.units import counted, format_bytes
 from cxlemu.version import __version__
 from studies.training.durations import LEVELS
 from studies.training.language_model import LanguageModel
@@ -117,9 +117,8 @@ def _failing(
 
 def _header(step: TrainingStep, topology: Topology, recompute: str, microbatch: int) -> list[str]:
     model, machine = step.model, step.machine
-    sequences = (
-        f"{model.batch_sequences} sequences of {model.sequence} tokens, {step.microbatches} x {microbatch} a rank"
-    )
+    batch = f"{counted(model.batch_sequences, 'sequence')} of {model.sequence} tokens"
+    sequences = f"{batch}, {step.microbatches} x {microbatch} a rank"
     room = machine.accelerator.memory_bytes
     fits = "" if step.memory_bytes <= room else ": does not fit"
     provenance = (model.provenance, machine.accelerator.provenance, topology.provenance)

@@ -13,7 +13,7 @@ from cxlemu.cost import CostModel
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.topology import Topology
-from cxlemu.units import format_bytes
+from cxlemu.units import counted, format_bytes
 from studies.choices import PAGES, SEED
 from studies.tiering.placement import Move, fill
 from studies.tiering.policies import POLICIES
@@ -147,7 +147,7 @@ class Memory:
         if not 0 < working_set_bytes <= self.capacity_bytes:
             raise ArgumentError(
                 f"a working set of {format_bytes(working_set_bytes)} does not fit {self.topology.name}, which has "
-                f"{format_bytes(self.capacity_bytes)} for each of {self.ranks} rank{'s' * (self.ranks != 1)}"
+                f"{format_bytes(self.capacity_bytes)} for each of {counted(self.ranks, 'rank')}"
             )
         real = -(-working_set_bytes // workload.page_bytes)
         count = min(real, pages * max(-(-working_set_bytes // nearest), PAGES_TIMES_MIN))

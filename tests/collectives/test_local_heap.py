@@ -16,6 +16,7 @@ from collectives.communicator.local_heap import LocalBlocks, size_class
 from cxlemu import RankContext, launch
 from cxlemu.errors import ArgumentError, MismatchError, RankFailures
 from cxlemu.memory import AdversaryRates, MemorySpec
+from cxlemu.units import counted
 from tests.helpers.card_files import MIB, blank_cards, pool_of
 from tests.helpers.tiers import PATIENT_S
 
@@ -142,7 +143,7 @@ def test_a_heap_that_is_full_says_what_takes_it() -> None:
         return [*said, str(comm.heap.empty(HEAP_BYTES * 3 // 8, np.uint8).size), str(shared.size)]
 
     for rank, said in enumerate(together(main)):
-        its = f"{rank} arrays of this rank {HEAP_BYTES // 4 * rank}"
+        its = f"{counted(rank, 'array')} of this rank {HEAP_BYTES // 4 * rank}"
         assert f"for {HEAP_BYTES * 3 // 4} bytes of this rank alone" in said[0] and its in said[0]
         assert f"arrays of single ranks take all from byte {HEAP_BYTES * 3 // 4} on" in said[1]
         assert said[2:] == [str(HEAP_BYTES * 3 // 8), str(HEAP_BYTES // 2)]

@@ -262,7 +262,7 @@ def test_arrays_are_where_their_backend_can_have_them() -> None:
 
     on_card, owns, text = together(program, 2)[1]
     assert (on_card, owns) == (True, False)
-    assert text == "<SymmetricHeap of rank 1: 1 arrays, views of a card; 4 MiB of 4 MiB free>"
+    assert text == "<SymmetricHeap of rank 1: 1 array, views of a card; 4 MiB of 4 MiB free>"
     on_card, owns, text = together(program, 2, world="reference, emulated, worst case")[1]
     assert not on_card and "private memory behind an emulated cache" in text
 
@@ -295,8 +295,8 @@ def test_the_heap_says_what_fills_it() -> None:
 
     message = together(program, 2, heap_bytes=1 << 20)[0]
     assert message == (
-        "the heap has no room for 524288 bytes: of 1048576 bytes a rank 262144 are free, 262144 in a row, and 3 arrays "
-        "are held, the largest uint8 (262144,); free some, or make the communicator with a larger heap_bytes"
+        "the heap has no room for 524288 bytes: of 1048576 bytes a rank 262144 are free, 262144 in a row, and it holds "
+        "3 arrays, the largest uint8 (262144,); free some, or make the communicator with a larger heap_bytes"
     )
 
 

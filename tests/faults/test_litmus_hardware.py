@@ -338,7 +338,7 @@ def test_what_the_model_does_not_have_is_exit_1(monkeypatch: pytest.MonkeyPatch)
         (["--backend", "emulated"], "--backend emulated is software: leave it out"),
         (["--backend", "dax"], "give --device once for every card"),
         (["--backend", "dax", "--device", "/nowhere/x"], "/nowhere/x"),
-        (["--backend", "shm", "-n", "1"], "there are 1 ranks, and the smallest of these tests takes 2"),
+        (["--backend", "shm", "-n", "1"], "1 rank takes part, and the smallest of these tests takes 2"),
         (["--backend", "shm", "--rounds", "0"], "0 is not in the range"),
         (["--backend", "shm", "--json", "/nowhere/x"], "--json /nowhere/x cannot be written"),
         (["--backend", "nothing"], "'nothing' is not one of"),

@@ -165,7 +165,7 @@ def _shown_again(result: Result, sentence: str) -> None:
     cxlemu, *words = shlex.split(command)
     again = CliRunner().invoke(main, words)
     assert cxlemu == "cxlemu" and again.exit_code == 1, again.output
-    assert sentence in again.output and "1 of 1 calls: 0 ok, 1 violation" in again.output
+    assert sentence in again.output and "1 of 1 call: 0 ok, 1 violation" in again.output
 
 
 def test_a_root_other_than_zero_is_named() -> None:

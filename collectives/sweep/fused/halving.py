@@ -16,6 +16,7 @@ from itertools import product
 from collectives.fused.choice import Operator, Tiling, call_of
 from collectives.fused.shapes import TRANSPORTS, shapes
 from collectives.sweep.fused.tuner import Tuned
+from cxlemu.units import counted
 
 KEPT = 1 / 3  # of those that were called
 FINALISTS = 3
@@ -79,7 +80,7 @@ def halve(
     while True:
         last = len(left) <= FINALISTS
         limit_s = max(ends - clock(), 0.0) / (1 if last else 2)
-        seen(f"{len(left)} choices {rounds} time{'s' * (rounds > 1)}, {limit_s:.0f} s at most")
+        seen(f"{counted(len(left), 'choice')} {counted(rounds, 'time')}, {limit_s:.0f} s at most")
         calls = race(tuple(left), rounds, limit_s)
         medians = {choice: statistics.median(its) for choice, its in zip(left, calls, strict=True) if its}
         tried = tried or len(medians)

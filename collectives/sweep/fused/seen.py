@@ -12,6 +12,7 @@ from collectives.sweep.fused.measure import Job, Seen, cut
 from collectives.sweep.fused.metrics import Metrics, Wait
 from cxlemu.engines.trace import TraceEvent
 from cxlemu.plan import Op, Plan
+from cxlemu.units import counted
 
 KEEPS_UP = 1.5  # communication alone, against what its model says: beyond, the machine is measured and not the model
 
@@ -64,8 +65,7 @@ def refusal(seen: Sequence[Seen], comm_ns: float | None) -> str:
     if comm_ns is None:
         return "a rank copies and computes on one core, one after the other: with --pace its copies take modelled time"
     if not all(one.a_core_each for one in seen):
-        cores = f"{seen[0].cores} core{'s' * (seen[0].cores > 1)}"
-        return f"{len(seen)} ranks share {cores}: their products wait for each other"
+        return f"{len(seen)} ranks share {counted(seen[0].cores, 'core')}: their products wait for each other"
     slower = median_ns(seen, "comm") / comm_ns
     if slower > KEEPS_UP:
         return f"this machine does not keep up: communication takes {slower:.1f} times as long as modelled"
