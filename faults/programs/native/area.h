@@ -65,6 +65,7 @@ typedef struct {
     program_thread threads[PROGRAM_THREADS];
     adversary natures[PROGRAM_THREADS];
     open_store opens[PROGRAM_THREADS];
+    _Atomic bool asleep[PROGRAM_THREADS]; /* it waits for its turn in the system */
     uint64_t wakes[PROGRAM_THREADS]; /* when a thread that sleeps goes on, on clock_ns; 0: it does not sleep */
     uint32_t module_count, site_count;
     program_module modules[PROGRAM_MODULES];

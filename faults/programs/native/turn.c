@@ -9,7 +9,13 @@
 enum { IDLE_ENDS_BURST = 8, IDLE_LOWERS = 64, CHANGE_POINTS = 4, STEPS_ESTIMATED = 4096 };
 enum { STEP_NS = 1000, IDLE_NS = 1000000, IDLE_BEFORE_TIME_RUNS = 512 };
 enum { POLICIES = 3 }; /* of a schedule: two kinds of bursts, and priorities */
+enum { SPINS = 200 };
 #define LOCK_S 60.0
+#if defined(__x86_64__)
+#define SPIN() __builtin_ia32_pause()
+#else
+#define SPIN() atomic_signal_fence(memory_order_seq_cst)
+#endif
 
 static program_area *area(void) { return here.area; }
 static _Atomic uint32_t *state_of(int thread) { return (_Atomic uint32_t *)&here.area->threads[thread].state; }
@@ -95,25 +101,41 @@ static void note_turn(int thread) {
     if (a->turn_count < PROGRAM_TURNS) a->taken[a->turn_count++] = (program_turn){(uint32_t)thread, 0};
 }
 
-/* With the lock of turns: the turn goes to the next thread, unless some thread has yet to come to its step. `up` need not
- * be woken. */
-static void pass_on(int up) {
+/* With the lock of turns: the turn goes to the next thread, unless some thread has yet to come to its step. Returns the one
+ * to wake, without the lock, which it may want at once; -1: there is none. */
+static int pass_on(void) {
     int found[PROGRAM_THREADS];
     for (int k = 0; k < area()->thread_count; k++) {
         const uint32_t state = *state_of(k);
-        if (state == THREAD_STARTING || state == THREAD_INSIDE || state == THREAD_RUNNING) return;
+        if (state == THREAD_STARTING || state == THREAD_INSIDE || state == THREAD_RUNNING) return -1;
     }
     int count = waiting(false, found);
     if (count == 0) {
         let_time_pass();
         count = waiting(false, found);
     }
-    if (count == 0) return;
+    if (count == 0) return -1;
     const int thread = chosen(found, count);
     note_turn(thread);
     area()->wakes[thread] = 0;
     *state_of(thread) = THREAD_INSIDE;
-    if (thread != up) futex_wake(state_of(thread));
+    return thread;
+}
+
+static void wake(int thread) {
+    if (thread >= 0 && area()->asleep[thread]) futex_wake(state_of(thread));
+}
+
+/* Turns are often short: the next one is taken without the system where another processor makes the turn before it. */
+static void await_turn(int thread) {
+    _Atomic uint32_t *state = state_of(thread);
+    static long processors;
+    if (!processors) processors = sysconf(_SC_NPROCESSORS_ONLN);
+    for (int k = 0; processors > 1 && k < SPINS && *state == THREAD_WAITING; k++) SPIN();
+    if (*state != THREAD_WAITING) return;
+    area()->asleep[thread] = true;
+    while (*state == THREAD_WAITING) futex_wait(state, THREAD_WAITING);
+    area()->asleep[thread] = false;
 }
 
 /* --- a thread's turn ------------------------------------------------------------------------------------------------- */
@@ -166,9 +188,10 @@ bool turn_take(int thread) {
     }
     if (!host_lock_take(&a->turns, LOCK_S)) return false;
     if (*state != THREAD_CRASHED && *state != THREAD_ENDED) *state = THREAD_WAITING;
-    pass_on(thread);
+    const int next = pass_on();
     host_lock_release(&a->turns);
-    while (*state == THREAD_WAITING) futex_wait(state, THREAD_WAITING);
+    if (next != thread) wake(next);
+    await_turn(thread);
     if (*state != THREAD_INSIDE) return false;
     if (a->burst) a->burst--;
     count_step(thread);
@@ -206,7 +229,10 @@ void turn_without(int thread, enum thread_state state) {
     if (!host_lock_take(&area()->turns, LOCK_S)) return;
     *state_of(thread) = state;
     futex_wake(state_of(thread));
-    pass_on(-1);
+    pass_on();
+    /* Also whom a process that is gone had given the turn to, and did not wake. */
+    for (int k = 0; k < area()->thread_count; k++)
+        if (*state_of(k) == THREAD_INSIDE) futex_wake(state_of(k));
     host_lock_release(&area()->turns);
 }
 
