@@ -280,6 +280,12 @@ static void note_seen(program_self *me, const pool_range *r, uint64_t bytes) {
     turn_progress(me->thread, !same);
 }
 
+/* Who invalidates a line that is as it was when it did that before waits for it; a message of many lines is progress. */
+static void note_dropped(program_self *me, int pool, int64_t line) {
+    const pool_range dropped = {pool, line * LINE_BYTES, -LINE_BYTES}; /* no load has this size */
+    note_seen(me, &dropped, digest(image_of(here.host, pool)->cache.data + line * LINE_BYTES, LINE_BYTES));
+}
+
 static void loaded(program_self *me, const pool_range *r, const void *pc, bool locked, bool system) {
     host_image *image = image_of(here.host, r->pool);
     const uint8_t *bytes = image->cache.data + r->offset;
@@ -369,7 +375,8 @@ PROGRAM_EXPORT void prog_flush(const void *at, enum flush_kind kind, const void 
         step.offset = (int64_t)(intptr_t)at;
     }
     mix_step(&step, dirty);
-    turn_progress(me->thread, dirty);
+    if (present && !dirty) note_dropped(me, r.pool, r.offset / LINE_BYTES);
+    else turn_progress(me->thread, dirty);
     if (program_watcher_now && program_watcher_now->flush) program_watcher_now->flush(&step, dirty, present);
     if (inside) {
         const int64_t line = r.offset / LINE_BYTES;
