@@ -11,7 +11,7 @@ from collectives.builder.recipes import algorithm
 @algorithm("all_gather")
 def all_gather(b: Builder) -> None:
     b.copy(b.output(b.rank * b.nbytes), b.input(), b.nbytes)
-    for chunks in b.rounds(b.nbytes, spread="ranges"):
+    for chunks in b.rounds(b.nbytes, spread="ranges", alike=b.nbytes):
         for chunk in chunks:
             b.publish(chunk, b.input(chunk.offset))
         for chunk in chunks:

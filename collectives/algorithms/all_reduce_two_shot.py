@@ -25,7 +25,8 @@ def all_reduce_two_shot(b: Builder) -> None:
     stride, in_slice = slices(b)
     peers, own = b.each_peer, b.rank * stride
     result = b.ranks  # a rank's blocks are one for every rank's slice, and its result
-    for chunks in b.rounds(stride, blocks=b.ranks + 1, spread="ranges", answered=True):
+    whole = max(b.nbytes - stride * (b.ranks - 1), 0)  # of the last slice; no other one is shorter
+    for chunks in b.rounds(stride, blocks=b.ranks + 1, spread="ranges", answered=True, alike=whole):
         for chunk in chunks:
             b.publish_each(chunk, peers * stride + chunk.offset, blocks=peers, nbytes=in_slice(peers, chunk))
         for chunk in chunks:

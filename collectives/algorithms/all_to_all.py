@@ -12,7 +12,7 @@ from collectives.builder.recipes import algorithm
 def all_to_all(b: Builder) -> None:
     own = b.rank * b.nbytes
     b.copy(b.output(own), b.input(own), b.nbytes)
-    for chunks in b.rounds(b.nbytes, blocks=b.ranks, spread="ranges"):
+    for chunks in b.rounds(b.nbytes, blocks=b.ranks, spread="ranges", alike=b.nbytes):
         sent = {}
         for chunk in chunks:
             for peer in b.peers:

@@ -12,7 +12,7 @@ from collectives.builder.recipes import algorithm
 def broadcast(b: Builder) -> None:
     if b.is_root:
         b.copy(b.output(), b.input(), b.nbytes)
-    for chunks in b.rounds(b.nbytes, writers=[b.root], spread="cards"):
+    for chunks in b.rounds(b.nbytes, writers=[b.root], spread="cards", alike=b.nbytes):
         for chunk in chunks:
             if b.is_root:
                 b.publish(chunk, b.input(chunk.offset))

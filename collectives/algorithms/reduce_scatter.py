@@ -10,7 +10,7 @@ from collectives.builder.recipes import algorithm
 
 @algorithm("reduce_scatter")
 def reduce_scatter(b: Builder) -> None:
-    for chunks in b.rounds(b.nbytes, blocks=b.ranks, spread="ranges"):
+    for chunks in b.rounds(b.nbytes, blocks=b.ranks, spread="ranges", alike=b.nbytes):
         for chunk in chunks:
             b.publish_each(chunk, b.each_peer * b.nbytes + chunk.offset, blocks=b.each_peer)
         for chunk in chunks:

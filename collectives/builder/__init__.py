@@ -5,6 +5,7 @@
     slots        where in a slot the ranks' blocks lie, and how they travel through it
     carriers     other ways: in doorbells' lines, from the heap, with checksums
     rounds       blocks are cut into what fits a slot, and slots are used again
+    alike        rounds that follow from those before, made as columns
     folds        folding all peers' blocks, or one peer's
     words        the words of a Builder: publish, retrieve, signal, wait, copy
     misuse       sentences about mistakes of users' own algorithms

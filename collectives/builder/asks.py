@@ -28,6 +28,7 @@ class _Asking(Builder):
         answered: bool = False,
         chunk_bytes: int = 0,
         bells: int = 0,
+        alike: int = 0,
     ) -> Iterator[list[Chunk]]:
         writers = list(range(self.ranks)) if writers is None else writers
         self.asked = Loop(nbytes, writers, blocks, spread, chunk_bytes, bells)

@@ -10,6 +10,7 @@ import numpy as np
 
 from collectives import contracts
 from collectives.builder import misuse
+from collectives.builder.alike import APART, LEAST, AlikeRounds
 from collectives.builder.carriers import carrier_of
 from collectives.builder.part import DONE_GROUP, Event, Ints, PartBuilder
 from collectives.builder.slots import Areas, Chunk, Loop, RegionIds, SlotCarrier
@@ -63,6 +64,7 @@ class Rounds(PartBuilder):
         answered: bool = False,
         chunk_bytes: int = 0,
         bells: int = 0,
+        alike: int = 0,
     ) -> Iterator[list[Chunk]]:
         """Cut blocks into rounds that fit a slot, and each round into chunks; no rounds where ``nbytes`` is 0.
 
@@ -76,6 +78,8 @@ class Rounds(PartBuilder):
                 were read.
             chunk_bytes: Chunks of this size, or smaller ones where a slot has no room; 0: as many as the variant says.
             bells: This many doorbells per rank and chunk, instead of one for each block; 0: one for each block.
+            alike: In this many bytes from the start of each block, all whole rounds do the same with what they find
+                there. Only the first of them are yielded, and the others follow from these: see alike.py.
 
         Yields:
             The chunks of each round, in order; a chunk holds the same part of every block.
@@ -95,7 +99,9 @@ class Rounds(PartBuilder):
                 f"{self.call}: takes more than {ROUNDS_MAX} rounds of {piece} bytes a block; give the communicator a "
                 f"larger region, or choose a variant that moves more in a round"
             )
-        for start in range(0, nbytes, piece):
+        many = alike // piece >= self.layout.slots + APART + LEAST and not (self.foreign or self.spec.checked)
+        start, repeats = 0, AlikeRounds(self) if many else None
+        while start < nbytes:
             seq, size = self._rounds, min(piece, nbytes - start)
             step = chunk_bytes or round_up(-(-size // areas.doorbells_per_block), LINE_BYTES)
             self._begin()
@@ -107,6 +113,9 @@ class Rounds(PartBuilder):
                 self.part(chunk, chunk.nbytes)
             yield chunks
             self._end(seq)
+            start += piece
+            if repeats:
+                start += piece * repeats.repeat((alike - start) // piece)
         if self.carrier.awaits_readers:  # the user may change it as soon as the call returns
             self._emit("retrieve", Op.WAIT_ALL, arg=DONE_GROUP, value=self._rounds - 1)
             self.carrier.awaits_readers = False

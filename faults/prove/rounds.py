@@ -41,6 +41,7 @@ class _Counting(Builder):
         answered: bool = False,
         chunk_bytes: int = 0,
         bells: int = 0,
+        alike: int = 0,
     ) -> Iterator[list[Chunk]]:
         if nbytes:
             writers = list(range(self.ranks)) if writers is None else writers

@@ -1,0 +1,153 @@
+"""Rounds that differ in nothing but their number and their offsets: a few are written, and the others follow from them.
+
+A large array takes thousands of rounds, and to write one takes Python a hundred microseconds. Where an algorithm says
+that its rounds are `alike`, the first ones are written as ever. As soon as three in a row are apart by the same
+numbers, all others are made as columns.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectives.builder.part import Ints, PartBuilder, concatenated
+from cxlemu.plan import Instruction, Op
+from cxlemu.plan.instructions import RECORD_DTYPE, Records, decode
+
+LEAST = 8  # rounds for which it is worth while
+APART = 3  # rounds in a row that are compared, once slots are used again
+TRIES = 3
+
+_WORDS = RECORD_DTYPE.itemsize // 8
+# Words of several fields. In rounds that are alike only the upper halves differ: arg or seq.
+_MIXED = [int(RECORD_DTYPE.fields[name][1]) // 8 for name in ("op", "dst", "dst2", "a", "b", "c")]  # type: ignore[index]
+_NBYTES = int(RECORD_DTYPE.fields["nbytes"][1]) // 8  # type: ignore[index]
+
+
+class Mark(NamedTuple):
+    """How much is written when a round ends.
+
+    Attributes:
+        lengths: The entries of each stream.
+        events: The number of events that are waited for.
+        free: The builder's, of rounds whose slots are free.
+        behind: For streams that wait for others, how much of these came since what they waited for.
+        tables: The sizes of what rounds that are alike add nothing to.
+    """
+
+    lengths: dict[str, int]
+    events: int
+    free: dict[str, int]
+    behind: dict[tuple[str, str], int]
+    tables: tuple[int, ...]
+
+
+class AlikeRounds:
+    """Repeats a builder's rounds.
+
+    Args:
+        b: The builder, whose first round is about to begin.
+    """
+
+    def __init__(self, b: PartBuilder) -> None:
+        self._b = b
+        self._marks = [self._mark()]
+        self._tries = TRIES
+
+    def repeat(self, rounds: int) -> int:
+        """Write as many rounds as are like those before, when one has ended.
+
+        Args:
+            rounds: How many are alike from now on.
+
+        Returns:
+            How many were written: all or none.
+        """
+        self._marks.append(self._mark())
+        written = len(self._marks) - 1
+        if rounds < LEAST or written < self._b.layout.slots + APART or not self._tries:
+            return 0
+        self._tries -= 1
+        before, last = self._marks[-2:]
+        words = {name: self._apart(name) for name in last.lengths}
+        growth = {name: last.free[name] - before.free.get(name, -1) for name in last.free}
+        if None in words.values() or not set(growth.values()) <= {0, 1}:
+            return 0
+        if (
+            last.tables != before.tables
+            or last.behind != before.behind
+            or last.events - before.events != self._events()
+        ):
+            return 0
+        for name, found in words.items():
+            assert found is not None
+            self._write(name, *found, rounds)
+        self._count(rounds, growth)
+        return rounds
+
+    def _events(self) -> int:
+        return self._marks[-2].events - self._marks[-3].events
+
+    def _mark(self) -> Mark:
+        b = self._b
+        lengths = {name: len(items) for name, items in b._streams.items()}
+        behind = {names: lengths[names[1]] - at for names, at in b._follows.items()}
+        tables = (len(b._regions), len(b._groups), len(b._kernels), b._scratch_bytes, *b._rows_at)
+        return Mark(lengths, len(b._awaited), dict(b._free), behind, tables)
+
+    def _apart(self, name: str) -> tuple[Ints, Ints] | None:
+        """Return the last round's words in a stream, and how far from those before; None: not steadily."""
+        at = len(self._marks) - 1 - APART
+        first, second, third = (self._words(name, *self._marks[k : k + 2]) for k in range(at, at + APART))
+        if first is None or second is None or third is None or not first.shape == second.shape == third.shape:
+            return None
+        apart = third - second
+        steady = np.array_equal(apart, second - first) and not apart[:, _NBYTES].any()
+        return (third, apart) if steady and not (apart[:, _MIXED] & 0xFFFFFFFF).any() else None
+
+    def _words(self, name: str, begin: Mark, end: Mark) -> NDArray[np.int64] | None:
+        """Encode what a round wrote to a stream, events of its own included; None for what cannot be repeated."""
+        b, at = self._b, begin.lengths[name]
+        items = b._streams[name][at : end.lengths[name]]
+        events = [
+            (where - at, number)
+            for (stream, where), number in b._awaited.items()
+            if stream == name and begin.events <= number < end.events
+        ]
+        for where, number in sorted(events, reverse=True):
+            # An event of an earlier round, and one between two rounds of which the first ends in "done", which a round
+            # without any access would take back.
+            if where < 0 or (where == len(items) and self._ends_in_done(items)):
+                return None
+            items.insert(where, Instruction(Op.RECORD, arg=number))
+        records = concatenated(items)
+        if (records["op"] == Op.COMPUTE).any():
+            return None
+        return records.view(np.int64).reshape(-1, _WORDS)
+
+    def _write(self, name: str, last: Ints, apart: Ints, rounds: int) -> None:
+        if not len(last):
+            return
+        its = self._b._streams[name]
+        done = self._ends_in_done(its)
+        words = last + apart * np.arange(1, rounds + 1)[:, None, None]
+        records = words.reshape(-1, _WORDS).view(RECORD_DTYPE)[:, 0]
+        its.append(records[:-1] if done else records)
+        if done:  # as the builder looks whether "done" is the last
+            its += decode(records[-1:])
+
+    def _count(self, rounds: int, growth: dict[str, int]) -> None:
+        b, events = self._b, self._events() * rounds
+        for name, rise in growth.items():
+            b._free[name] += rise * rounds
+        for names, behind in self._marks[-1].behind.items():
+            b._follows[names] = len(b._streams[names[1]]) - behind
+        for number in range(len(b._awaited), len(b._awaited) + events):
+            b._awaited["", number] = number  # their RECORDs are written
+        b._rounds += rounds
+
+    def _ends_in_done(self, items: list[Instruction | Records]) -> bool:
+        last = items[-1] if items else None
+        return isinstance(last, Instruction) and (last.op, last.arg) == (Op.SIGNAL, self._b.layout.done(self._b.rank))
