@@ -119,7 +119,8 @@ def main(debug: bool) -> None:  # VerbGroup.invoke reads it
     """Emulate a CXL shared memory pool and test collectives on it.
 
     \b
-    Exit codes: 0 all right, 1 a run failed or a result was wrong, 2 bad input, 3 unknown, 130 Ctrl-C.
+    Exit codes: 0 all right, 1 a run failed or a result was wrong, 2 bad input,
+    3 unknown, 130 Ctrl-C.
     """
 
 

@@ -131,7 +131,7 @@ class _Report:
     def __call__(self, message: object) -> None:
         if not isinstance(message, Histogram):
             if not self._silent:
-                self._out.print(f"# {message}")
+                print_wrapped(self._out, f"# {message}", indent="# ")
             return
         self.seen.append(message)
         self._progress.advance(self._bar)
@@ -146,11 +146,10 @@ class _Report:
         if self._silent:
             return
         cards = real_cards(memory)
-        self._out.print(
-            f"# {memory.backend.summary}, {counted(ranks, 'rank')}, {lines_instructions()}; seed {setting.seed}"
-        )
+        with_what = f"{counted(ranks, 'rank')}, {lines_instructions()}; seed {setting.seed}"
+        print_wrapped(self._out, f"# {memory.backend.summary}, {with_what}", indent="# ")
         if cards:
-            self._out.print(f"# cards: {cards}")
+            print_wrapped(self._out, f"# cards: {cards}", indent="# ")
 
     def footer(self) -> None:
         if self._silent:
