@@ -42,6 +42,13 @@ LINES = [
 ]
 
 
+class Terminal(io.StringIO):
+    """A terminal that keeps what is written to it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 class Recorded(progress.Progress):
     """A bar that remembers those that were shown, and what was done."""
 
@@ -55,7 +62,7 @@ class Recorded(progress.Progress):
 
 @pytest.mark.parametrize("line", LINES)
 def test_progress_is_shown(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = io.StringIO()
+    terminal = Terminal()
     monkeypatch.setattr(progress, "Progress", Recorded)
     monkeypatch.setattr(progress, "Console", partial(Console, file=terminal, force_terminal=True, width=80))
     monkeypatch.setattr(Recorded, "shown", [])
@@ -66,8 +73,11 @@ def test_progress_is_shown(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert terminal.getvalue().rstrip("\n").endswith(("\x1b[2K", "\x1b[?25h")), "it is gone in the end"
 
 
-def test_without_a_terminal_there_is_none_not_even_an_empty_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """Rich leaves one."""
+def test_without_a_terminal_there_is_none_not_even_an_empty_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rich leaves one; and colours that are asked for make no terminal."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
     assert [*progress.counting([1, 2], "steps"), *progress.counting([3], "steps", 1)] == [1, 2, 3]
     with progress.spinning("something") as now, progress.bar() as bar:
         now("something else")
@@ -76,7 +86,7 @@ def test_without_a_terminal_there_is_none_not_even_an_empty_line(capsys: pytest.
 
 
 def test_lines_that_are_printed_meanwhile_go_to_stdout(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
-    terminal = io.StringIO()
+    terminal = Terminal()
     monkeypatch.setattr(progress, "Console", partial(Console, file=terminal, force_terminal=True, width=80))
     for step in progress.counting([1, 2], "steps", 2):
         print("step", step)

@@ -28,7 +28,7 @@ def bar(out: Console | None = None, *, silent: bool = False) -> Progress:
 
 
 def _progress(columns: tuple[object, ...], out: Console | None, silent: bool) -> Progress:
-    shared = out is not None and out.is_terminal
+    shared = out is not None and _is_terminal(out)
     console = out if out is not None and shared else Console(stderr=True)
     return Progress(
         *columns,  # type: ignore[arg-type]
@@ -36,8 +36,13 @@ def _progress(columns: tuple[object, ...], out: Console | None, silent: bool) ->
         transient=True,
         redirect_stdout=shared,  # else click.echo's lines would go to standard error
         redirect_stderr=True,
-        disable=silent or not console.is_terminal,  # or rich would leave an empty line
+        disable=silent or not _is_terminal(console),  # or rich would leave an empty line
     )
+
+
+def _is_terminal(console: Console) -> bool:
+    """Whether lines can be taken back there: FORCE_COLOR alone, as logs of CI have it, makes no terminal."""
+    return console.is_terminal and console.file.isatty()
 
 
 def counting(steps: Iterable[T], what: str, total: int | None = None, out: Console | None = None) -> Iterator[T]:
