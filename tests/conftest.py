@@ -13,9 +13,11 @@ To the deep tier belong
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +35,7 @@ for _tier, _examples in (("fast", 20), ("deep", 100)):
         _tier, deadline=None, max_examples=_examples, suppress_health_check=[HealthCheck.too_slow]
     )
 
+GIBIBYTE = 1 << 30
 LEFT_OUT = pytest.StashKey[int]()
 
 
@@ -117,6 +120,13 @@ def values_of(item: pytest.Item) -> Iterator[tuple[str, str]]:
     for name, value in row_of(item).items():
         parts = {f"{name}.{part}": its for part, its in value._asdict().items()} if hasattr(value, "_asdict") else {}
         yield from ((part, repr(its)) for part, its in (parts or {name: value}).items())
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    """Free what a test's errors hold in circles, with their frames and worlds: some gigabytes before Python would."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    if pages * os.sysconf("SC_PAGE_SIZE") > GIBIBYTE:
+        gc.collect()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
