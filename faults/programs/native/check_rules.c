@@ -175,24 +175,39 @@ static void load_word(const check_touch *t, int word, check_copy *copy, const ui
     }
     if (!newest || expected(t, word)) return;
     const bool stale = got ? got->time < newest->time : true;
-    const bool alike = line_bytes && hash_of(line_bytes + word * WORD) == newest->hash[word]; /* no harm in this run */
+    /* else no harm in this run */
+    const bool wrong = stale && !(line_bytes && hash_of(line_bytes + word * WORD) == newest->hash[word]);
     if (newest->host == t->step->host) {
-        if (stale && !alike && !(newest->seen & bit_of(t))) tell(t, word, newest, LOST_UPDATE, MANIFEST, &f);
+        if (wrong && !(newest->seen & bit_of(t))) tell(t, word, newest, LOST_UPDATE, MANIFEST, &f);
         return;
     }
     if (newest->seen & bit_of(t) && !stale) return;
     const int kind = missing(t, newest, copy, &f);
-    if (kind) tell(t, word, newest, (enum check_kind)kind, stale && !alike ? MANIFEST : PREDICTED, &f);
-    else if (stale && !alike && !(newest->seen & bit_of(t))) tell(t, word, newest, LOST_UPDATE, MANIFEST, &f);
+    if (kind) tell(t, word, newest, (enum check_kind)kind, wrong ? MANIFEST : PREDICTED, &f);
+    else if (wrong && !(newest->seen & bit_of(t))) tell(t, word, newest, LOST_UPDATE, MANIFEST, &f);
     newest->seen |= bit_of(t);
 }
 
+static const check_write *newest_of(const check_line *line) {
+    check_write *all[WRITES], *newest = NULL;
+    const int count = line_writes(line, all);
+    for (int k = 0; k < count; k++)
+        if (!newest || all[k]->time > newest->time) newest = all[k];
+    return newest;
+}
+
+/* A word of the line's last write, which this host has seen before, is right. */
 void rule_load(const check_touch *t, unsigned words, const uint8_t *line_bytes) {
     check_copy *copy = line_copy(t->line, t->step->host);
     if (!copy->host) return;
     complete_drop(t->line, copy);
-    for (int word = 0; word < LINE_WORDS; word++)
-        if (words >> word & 1) load_word(t, word, copy, line_bytes);
+    const check_write *last = newest_of(t->line);
+    for (int word = 0; word < LINE_WORDS; word++) {
+        const check_write *got = line_write(t->line, held(copy->cached, word));
+        const bool sure = got && got == last && got->host != t->step->host && got->seen & bit_of(t) &&
+                          known(t->step->host, got);
+        if (words >> word & 1 && !sure) load_word(t, word, copy, line_bytes);
+    }
     copy->loaded = 1;
 }
 
