@@ -69,7 +69,7 @@ PROGRAM_EXPORT void program_gone(int pid) {
     program_area *a = here.area;
     int process = 0;
     for (int k = 0; k < a->thread_count; k++) {
-        if (a->threads[k].pid != pid || a->threads[k].state == THREAD_ENDED) continue;
+        if (a->threads[k].pid != pid || turn_state(k) == THREAD_ENDED) continue;
         store_told(k);
         process = a->threads[k].process;
         program_step step = {
@@ -89,7 +89,7 @@ PROGRAM_EXPORT void program_gone(int pid) {
 
 /* A command that no process took up has ended. */
 PROGRAM_EXPORT void program_not_taken(int thread) {
-    if (here.area->threads[thread].state == THREAD_STARTING) turn_without(thread, THREAD_ENDED);
+    if (turn_state(thread) == THREAD_STARTING) turn_without(thread, THREAD_ENDED);
 }
 
 /* Nobody waits for this thread, if it is where it was seen. */

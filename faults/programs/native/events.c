@@ -180,7 +180,7 @@ static void crash_host(program_self *me, int host) {
     step.host = (uint8_t)host;
     if (program_watcher_now && program_watcher_now->other) program_watcher_now->other(&step);
     for (int k = 0; k < a->thread_count; k++) {
-        if (a->threads[k].host != host || a->threads[k].state == THREAD_ENDED) continue;
+        if (a->threads[k].host != host || turn_state(k) == THREAD_ENDED) continue;
         a->opens[k].nbytes = 0;
         turn_without(k, THREAD_CRASHED);
     }
@@ -206,14 +206,14 @@ bool step_begin(program_self *me) {
     program_area *a = area();
     me->inside = true;
     if (a->options.free_running) {
-        if (a->threads[me->thread].state == THREAD_CRASHED) process_die();
+        if (turn_state(me->thread) == THREAD_CRASHED) process_die();
         if (!host_lock_take(&a->lock, LOCK_S)) process_die();
         store_told(me->thread);
     } else {
         const bool kept = turn_enter(me->thread);
         if (kept) store_told(me->thread);
         if (!turn_take(me->thread)) {
-            if (a->threads[me->thread].state != THREAD_ENDED) process_die();
+            if (turn_state(me->thread) != THREAD_ENDED) process_die();
             me->inside = false, self = NULL; /* its process is on its way out: what it still does is seen by nobody */
             return false;
         }

@@ -61,7 +61,7 @@ static void fetch_anywhere(int thread) {
 
 /* A thread whose host's lines nature may move now: it waits for its turn, or has ended, and all its stores were told. */
 static bool idles(int thread) {
-    const uint32_t state = area()->threads[thread].state;
+    const uint32_t state = turn_state(thread);
     return (state == THREAD_WAITING || state == THREAD_ENDED) && area()->opens[thread].nbytes == 0;
 }
 
@@ -72,9 +72,12 @@ void nature_between(program_self *me) {
         draw(me, me->thread);
         return;
     }
-    const uint64_t drawn = splitmix(&area()->natures[me->thread].state);
-    const int other = (int)(drawn % (uint64_t)area()->thread_count);
-    const int thread = !area()->options.free_running && idles(other) ? other : me->thread;
+    int thread = me->thread;
+    if (!area()->options.free_running) { /* or threads come and go meanwhile */
+        const uint64_t drawn = splitmix(&area()->natures[thread].state);
+        const int other = (int)(drawn % (uint64_t)area()->thread_count);
+        if (idles(other)) thread = other;
+    }
     draw(me, thread);
     fetch_anywhere(thread);
 }

@@ -39,7 +39,7 @@ static int thread_of_command(void) {
     program_area *a = here.area;
     const int thread = number_in("CXLEMU_PROGRAM_THREAD");
     for (int k = 0; k < a->thread_count; k++)
-        if (a->threads[k].pid == getpid() && a->threads[k].state == THREAD_OUTSIDE) return k;
+        if (a->threads[k].pid == getpid() && turn_state(k) == THREAD_OUTSIDE) return k;
     if (thread < 0 || thread >= a->thread_count) return -1;
     int32_t nobody = 0;
     return __atomic_compare_exchange_n(&a->threads[thread].pid, &nobody, getpid(), false, __ATOMIC_SEQ_CST,
@@ -126,7 +126,7 @@ void self_end(int end_kind) {
     if (end_kind == STEP_PROCESS_END)
         for (int k = 0; k < here.area->thread_count; k++) {
             if (k == thread || here.area->threads[k].process != process) continue;
-            if (here.area->threads[k].state == THREAD_ENDED) continue;
+            if (turn_state(k) == THREAD_ENDED) continue;
             store_told(k);
             turn_without(k, THREAD_ENDED);
         }

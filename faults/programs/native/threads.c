@@ -85,7 +85,7 @@ PROGRAM_EXPORT int pthread_join(pthread_t handle, void **result) {
     for (int k = 0; k < joinable_count; k++)
         if (pthread_equal(joinable[k].handle, handle)) known = k;
     /* Its last step, and not its last instruction, is what others can tell. */
-    while (known >= 0 && here.area->threads[joinable[known].thread].state != THREAD_ENDED) prog_yield();
+    while (known >= 0 && turn_state(joinable[known].thread) != THREAD_ENDED) prog_yield();
     const int error = real_pthread_join()(handle, result);
     if (error == 0 && known >= 0 && step_begin(self)) {
         step_other(self, STEP_THREAD_JOIN, joinable[known].thread, NULL);
@@ -288,7 +288,7 @@ static int child_count;
 
 static bool takes_part(pid_t child) {
     for (int k = 0; k < here.area->thread_count; k++)
-        if (here.area->threads[k].pid == child && here.area->threads[k].state != THREAD_ENDED) return true;
+        if (here.area->threads[k].pid == child && turn_state(k) != THREAD_ENDED) return true;
     return false;
 }
 

@@ -206,6 +206,7 @@ void turn_progress(int thread, bool progress) {
         return;
     }
     a->idle++, t->idle_steps++;
+    if (a->options.free_running) return;
     if (t->idle_steps % IDLE_ENDS_BURST == 0) a->burst = 0;
     if (t->idle_steps % IDLE_LOWERS == 0) t->priority = a->low--; /* others go first, or nobody gets on */
     for (int k = 0; k < CHANGE_POINTS; k++)
@@ -221,6 +222,7 @@ void turn_give_up(int thread, uint64_t until_ns) {
 
 void turn_stay_behind(int thread, uint64_t steps) {
     program_area *a = area();
+    if (a->options.free_running) return; /* nobody takes turns */
     a->wakes[thread] = a->clock_ns + steps * STEP_NS;
     a->burst = 0;
 }

@@ -10,6 +10,11 @@
 #include "area.h"
 
 /* Before a run's first thread: the schedule begins. */
+/* Where a thread stands; it changes at any time. */
+static inline uint32_t turn_state(int thread) {
+    return __atomic_load_n(&here.area->threads[thread].state, __ATOMIC_ACQUIRE);
+}
+
 void turn_begin(program_area *area);
 
 /* A number for a thread of this run; it is STARTING, so that nobody goes on before it has come to its first step. -1
