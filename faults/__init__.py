@@ -19,9 +19,7 @@ Verdicts have three values (verdict): a search that ran out of budget says unkno
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from cxlemu.lazy import imported_when_asked_for
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from faults.explore.programs import (
@@ -52,19 +50,9 @@ __all__ = [
     "protocol",
 ]
 
-__getattr__ = imported_when_asked_for(
-    __name__,
-    explore__programs=[
-        "Fence",
-        "Flush",
-        "Invalidate",
-        "Load",
-        "RankProtocol",
-        "Signal",
-        "Steps",
-        "Store",
-        "Wait",
-        "protocol",
-    ],
-    verdict=["Verdict"],
-)
+
+def __getattr__(name: str) -> Any:
+    from cxlemu.lazy import imported_when_asked_for  # only here: pytest imports this package wherever it is installed
+
+    programs = [each for each in __all__ if each != "Verdict"]
+    return imported_when_asked_for(__name__, explore__programs=programs, verdict=["Verdict"])(name)

@@ -19,6 +19,7 @@ PREFIXES = {
     f"{MACHINE}/bus_module.c": ("bus_",),
     f"{MACHINE}/cache.c": ("cache_",),
     f"{MACHINE}/check.c": ("program_",),
+    f"{MACHINE}/borrowed.c": ("borrowed_",),
     f"{MACHINE}/courier.c": ("courier_",),
     f"{MACHINE}/program_module.c": ("program_",),
     f"{MACHINE}/pulse.c": ("pulse_",),
