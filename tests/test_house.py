@@ -354,6 +354,8 @@ PACKAGE_FILES = [path for package in PACKAGES for path in sorted((ROOT / package
 
 @pytest.mark.parametrize("path", PACKAGE_FILES, ids=lambda path: path.parent.relative_to(ROOT).as_posix())
 def test_a_package_says_which_of_its_names_are_public(path: Path) -> None:
+    if path.parent.name == "torch":
+        pytest.importorskip("torch")
     defined = ast.parse(path.read_text()).body
     names = {name for node in defined for name in names_of(node) if not name.startswith("_")}
     package = importlib.import_module(".".join(path.parent.relative_to(ROOT).parts))

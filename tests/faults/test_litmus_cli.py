@@ -56,7 +56,7 @@ def test_what_is_not_as_expected_is_told(tmp_path: Path, name: str, wrong: str, 
     done = litmus(file)
     assert done.exit_code == 1
     assert says in done.output
-    assert "1 tests: 0 as expected, 1 not, 0 unknown" in done.output
+    assert "1 test: 0 as expected, 1 not, 0 unknown" in done.output
 
 
 def test_one_that_is_wrong_outweighs_one_that_is_unknown(tmp_path: Path) -> None:
