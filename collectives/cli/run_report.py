@@ -11,8 +11,8 @@ from typing import Any, Self
 from rich.text import Text
 
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
+from collectives.cli.cells import cells_of, said_of
 from collectives.cli.run_pace import lateness, paced
-from collectives.cli.texts import said_of
 from collectives.sweep.measure import Finished, Opened
 from collectives.sweep.sweep import Case, MeasuredRank, Paced, Sweep, SweepRow, row
 from cxlemu.cli.columns import Column, Columns
@@ -199,7 +199,7 @@ class RunReport:
             self._tell(f"host {host}", f"rank {ranks}")
 
     def _add(self, row: SweepRow) -> None:
-        of = "" if "type" in self._columns else said_of(row.dtype, row.redop, row.root)
+        of = "" if "type" in self._columns else said_of(row)
         other = not self._rows or self._rows[-1].collective != row.collective
         if other:
             self._print("#")
@@ -268,21 +268,4 @@ def _cells(row: SweepRow) -> dict[str, object]:
     paced = {}
     if row.model_us is not None:
         paced = {"model": f"{row.model_us:.1f}", "time /": f"{row.time_us / row.model_us:.2f}"}
-    return {
-        "size": row.size_bytes,
-        "count": row.count,
-        "type": row.dtype,
-        "redop": row.redop,
-        "root": row.root,
-        "time": f"{row.time_us:.1f}",
-        "algbw": _speed(row.algbw_gbytes_per_s),
-        "busbw": _speed(row.busbw_gbytes_per_s),
-        "#wrong": "N/A" if row.wrong is None else row.wrong,
-        "variant": row.variant,
-        **paced,
-    }
-
-
-def _speed(gbytes_per_s: float) -> str:
-    """More digits than nccl-tests, which would print 0.00: this is an emulation."""
-    return f"{gbytes_per_s:.2f}" if gbytes_per_s >= 1 else f"{gbytes_per_s:.5f}"
+    return cells_of(row, slow_digits=5) | paced

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
-from collectives.cli.texts import said_of
+from collectives.cli.cells import cells_of, said_of
 from collectives.sweep.virtual.simulated import Simulated
 from cxlemu.cli.columns import Column, Columns
 from cxlemu.cli.console import print_wrapped
@@ -48,7 +48,7 @@ class RowTable:
     def add(self, row: Simulated) -> None:
         """Print a row; before the first one of a collective, heads."""
         out = self._out
-        of = "" if "type" in self._columns else said_of(row.dtype, row.redop, row.root)
+        of = "" if "type" in self._columns else said_of(row)
         if row.collective != self._before[0]:
             out.print(Text("#"))
             out.print(Text(f"# {row.collective}", "bold"))
@@ -67,22 +67,12 @@ class RowTable:
 
 
 def _cells(row: Simulated) -> dict[str, object]:
-    return {
-        "size": row.size_bytes,
-        "count": row.count,
-        "type": row.dtype,
-        "redop": row.redop,
-        "root": row.root,
-        "time": f"{row.time_us:.1f}",
-        "algbw": _speed(row.algbw_gbytes_per_s),
-        "busbw": _speed(row.busbw_gbytes_per_s),
+    return cells_of(row, slow_digits=4) | {
         "card": f"{100 * row.busiest_card_utilization:.0f}",
         "link": f"{100 * row.busiest_link_utilization:.0f}",
         "copy": f"{100 * row.busiest_engine_utilization:.0f}",
         "exposed": f"{row.exposed_wait_us:.1f}",
         "queue(us)": f"{row.queue_us:.1f}",
-        "#wrong": "N/A" if row.wrong is None else row.wrong,
-        "variant": row.variant,
     }
 
 
@@ -95,7 +85,3 @@ def _more(row: Simulated) -> Iterator[str]:
     if row.bound_us is not None:
         ratio = row.time_us / row.bound_us
         yield f"lower bound: {row.bound_us:.1f} us by {row.bound_by}; {ratio:.2f} times that"
-
-
-def _speed(gbytes_per_s: float) -> str:
-    return f"{gbytes_per_s:.2f}" if gbytes_per_s >= 1 else f"{gbytes_per_s:.4f}"

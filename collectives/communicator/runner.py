@@ -345,8 +345,11 @@ class CallRunner(CallHooks):
             yield running
         except BaseException as error:  # also Ctrl-C
             if isinstance(error, MismatchError) and error.reported_by is None:
-                told = self._watch.with_both_calls(running, error)
-                self.give_up(told)
+                told = error
+                try:
+                    told = self._watch.with_both_calls(running, error)
+                finally:
+                    self.give_up(told)
                 raise told from None
             name = f"{type(error).__name__} in [{planned.call}]"
             self.give_up(error if isinstance(error, RunError) else RunError(name))

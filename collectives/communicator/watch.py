@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from collectives.communicator import revocation
@@ -105,13 +106,14 @@ class PeerMonitor:
             running: The call under way.
             error: Why it ended.
         """
-        self._tell(running)
         until = time.monotonic() + ANSWER_S
-        while not (calls := self._calls(error.ranks, {running.part.rank: str(running.call)})):
-            if time.monotonic() > until:
-                return error
-            time.sleep(LOOK_S / 10)
-        return MismatchError(f"{calls}: {SAME}", error.ranks)
+        with suppress(RunError):  # the pool may be out of reach
+            self._tell(running)
+            while error.ranks and time.monotonic() < until:
+                if calls := self._calls(error.ranks, {running.part.rank: str(running.call)}):
+                    return MismatchError(f"{calls}: {SAME}", error.ranks)
+                time.sleep(LOOK_S / 10)
+        return error
 
     def _tell(self, running: Running) -> None:
         """Let the peers know what this rank calls."""
