@@ -15,14 +15,17 @@ from collectives.algorithms.catalog import load_algorithm, variants
 from collectives.communicator.communicator import Communicator
 from cxlemu.errors import (
     ArgumentError,
+    CardLostError,
     DeadlineError,
     MismatchError,
     PeerLostError,
     PlanError,
     RankFailures,
+    RevokedError,
     RunError,
 )
 from cxlemu.memory import MemorySpec
+from cxlemu.pool.session import Session
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
 from tests.helpers.tiers import PATIENT_S
@@ -513,6 +516,27 @@ def test_all_ranks_are_told_what_both_sides_called(size: int) -> None:
         assert re.search(r"\[broadcast [^]]*\] on rank 1", said) and re.search(
             r"\[all_reduce [^]]*max[^]]*\] on", said
         ), said
+
+
+def test_who_cannot_ask_for_the_other_call_tells_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pool may be out of reach by then: the communicator is given up all the same."""
+
+    def out_of_reach(*its: object) -> None:
+        raise CardLostError(0)
+
+    monkeypatch.setattr(Session, "report", out_of_reach)
+    found = failures(lambda comm: comm.broadcast(of(4)) if comm.rank == 1 else comm.all_reduce(of(4)))
+    assert any("rang published[0][0] in another call" in str(error) for error in found.values()), found
+
+    def main(context: RankContext) -> bool:
+        comm = Communicator.world(context, region_bytes=REGION_BYTES, deadline_s=SILENCE_S)
+        with pytest.raises(RunError):
+            comm.broadcast(of(4)) if comm.rank == 1 else comm.all_reduce(of(4))
+        with pytest.raises(RevokedError):
+            comm.barrier()
+        return True
+
+    assert launch(main, ranks=2, topology=LAPTOP, deadline_s=PATIENT_S) == [True, True]
 
 
 @pytest.mark.parametrize("collective", ["broadcast", "scatter"])

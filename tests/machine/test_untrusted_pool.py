@@ -349,6 +349,7 @@ def test_a_notice_with_the_wrong_numbers_is_none(cause: Cause, count: int) -> No
     for reporter, notice in board.notices().items():
         assert str(revocation.as_error(reporter, notice, "rank 1 waits"))
         assert cause not in (Cause.POISON, Cause.CARD_LOST, Cause.LINK_DOWN, Cause.INTEGRITY)
+        assert cause not in (Cause.PEER_LOST, Cause.MISMATCH) or notice.numbers == ()  # there are no such ranks
 
 
 def test_a_vote_for_room_that_never_was_is_none() -> None:

@@ -169,6 +169,11 @@ def test_memory_is_the_pools_and_takes_what_its_slowest_part_takes(tmp_path: Pat
     assert one.accessing_ns(0) == one.time_ns == 2 * one.computed[0].end_ns and one.computing_ns(0) == 5000
 
 
+def test_a_store_to_the_pool_has_arrived_when_it_is_over(tmp_path: Path) -> None:
+    """Two links of 20 ns there, and two back, beside what 64 bytes take on them."""
+    assert replay(loaded(tmp_path, [memory(0, False, 64)]), fabric(1, 1)).time_ns >= 80
+
+
 def test_chakras_own_generator_counts_ids_over_all_ranks(tmp_path: Path) -> None:
     """And names a reduce_scatter with blocks of one size by another number."""
     block = {"comm_type": 8, "comm_size": 3 * MIB, "is_cpu_op": False}
