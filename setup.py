@@ -51,7 +51,7 @@ setup(
             "faults.programs._runtime",
             "faults/programs/native",
             sources=tuple(f"{MACHINE}/{part}.c" for part in ("adversary", "cache", "damage", "hostlock", "lines")),
-            flags=("-ftls-model=initial-exec", "-fno-builtin"),
+            flags=("-ftls-model=initial-exec",),
             include=(MACHINE,),
         ),
     ],

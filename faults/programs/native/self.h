@@ -65,7 +65,11 @@ bool mapping_add(int pool, int64_t offset, uint8_t *at, size_t nbytes);
 void mapping_remove(uint8_t *at, size_t nbytes);
 void mappings_after_fork(void); /* in the child */
 
-static inline bool outside_pools(const void *at) { return (uintptr_t)at - pools_from >= pools_to - pools_from; }
+/* Whoever announces an access has mapped what it accesses: no order with other memory is asked for. */
+static inline bool outside_pools(const void *at) {
+    const uintptr_t from = atomic_load_explicit(&pools_from, memory_order_relaxed);
+    return (uintptr_t)at - from >= atomic_load_explicit(&pools_to, memory_order_relaxed) - from;
+}
 
 static inline void *reachable(const void *at) {
     return __builtin_expect(pools_closed, 0) && !outside_pools(at) ? in_image(at) : (void *)(uintptr_t)at;

@@ -9,7 +9,7 @@
 enum { IDLE_ENDS_BURST = 8, IDLE_LOWERS = 64, CHANGE_POINTS = 4, STEPS_ESTIMATED = 4096 };
 enum { STEP_NS = 1000, IDLE_NS = 1000000, IDLE_BEFORE_TIME_RUNS = 512 };
 enum { POLICIES = 3 }; /* of a schedule: two kinds of bursts, and priorities */
-enum { SPINS = 200 };
+enum { SPINS_LEAST = 1 << 7, SPINS_FIRST = 1 << 12, SPINS_MOST = 1 << 15, PROBE = 128 };
 #define LOCK_S 60.0
 #if defined(__x86_64__)
 #define SPIN() __builtin_ia32_pause()
@@ -126,12 +126,32 @@ static void wake(int thread) {
     if (thread >= 0 && area()->asleep[thread]) futex_wake(state_of(thread));
 }
 
-/* Turns are often short: the next one is taken without the system where another processor makes the turn before it. */
-static void await_turn(int thread) {
-    _Atomic uint32_t *state = state_of(thread);
+/* How long to look for a turn before sleeping: longer while that finds it, shorter while it does not, as where processors
+ * have other work; now and then as long as may be, in case that work has ended. */
+static int next_spins(int spins, bool found) {
+    static _Thread_local uint32_t misses;
+    if (found) return spins < SPINS_MOST ? 2 * spins : spins;
+    if (++misses % PROBE == 0) return SPINS_MOST;
+    return spins > SPINS_LEAST ? spins / 2 : spins;
+}
+
+/* With the lock of turns: has each thread that goes on a processor of its own? */
+static bool room_for_all(void) {
     static long processors;
+    int count = 0;
     if (!processors) processors = sysconf(_SC_NPROCESSORS_ONLN);
-    for (int k = 0; processors > 1 && k < SPINS && *state == THREAD_WAITING; k++) SPIN();
+    for (int k = 0; k < area()->thread_count; k++)
+        count += *state_of(k) == THREAD_WAITING || *state_of(k) == THREAD_INSIDE || *state_of(k) == THREAD_RUNNING;
+    return count <= processors;
+}
+
+/* Waking a sleeper takes longer than most turns: where there is room for all, a turn is waited for awake. */
+static void await_turn(int thread, bool room) {
+    static _Thread_local int spins = SPINS_FIRST;
+    _Atomic uint32_t *state = state_of(thread);
+    const int most = room ? spins : SPINS_LEAST;
+    for (int k = 0; k < most && *state == THREAD_WAITING; k++) SPIN();
+    if (room) spins = next_spins(spins, *state != THREAD_WAITING);
     if (*state != THREAD_WAITING) return;
     area()->asleep[thread] = true;
     while (*state == THREAD_WAITING) futex_wait(state, THREAD_WAITING);
@@ -189,9 +209,10 @@ bool turn_take(int thread) {
     if (!host_lock_take(&a->turns, LOCK_S)) return false;
     if (*state != THREAD_CRASHED && *state != THREAD_ENDED) *state = THREAD_WAITING;
     const int next = pass_on();
+    const bool room = room_for_all();
     host_lock_release(&a->turns);
     if (next != thread) wake(next);
-    await_turn(thread);
+    await_turn(thread, room);
     if (*state != THREAD_INSIDE) return false;
     if (a->burst) a->burst--;
     count_step(thread);
