@@ -18,7 +18,9 @@ the left, clusters apart. Where an algorithm declares no more than that its rank
 same bits (`held_by_all`), and no more error than any order could give them (`slack`).
 
 Inputs differ by seed, rank and element, and at every element from call to call, so that what an earlier call
-left behind is wrong. ``serial`` numbers the calls; which elements are exact alternates with it.
+left behind is wrong. ``serial`` numbers the calls; which elements are exact alternates with it. Large blocks repeat
+after `PERIOD` elements, which a check costs no more for: no power of two is a multiple of it, so that a block, a
+chunk or a slice that lies in the place of another one is wrong.
 """
 
 from __future__ import annotations
@@ -58,6 +60,7 @@ _MOST_TWOS = 12  # in one product: 2^12 is exact in every float dtype
 _REVEALING = {"f32": 128, "f64": 1 << 16}  # where order shows: ranks at most, so that stale bytes do as well
 _LOST_BITS = 4  # of an element that is added to another rank's large one
 _SHARED = 1 << 31  # seeds what ranks have in common: no rank
+PERIOD = 2 * 32_771  # twice a prime: every second element shows the order
 
 
 _COMBINE: dict[str, Callable[[Array, Array], Array]] = {
@@ -141,16 +144,31 @@ def inputs(call: Call, rank: int, seed: int, serial: int) -> Array | None:
     Returns:
         An array of the call's dtype with a row for each block, or None where the call takes no input from this rank.
     """
-    collective = COLLECTIVES[call.collective]
     if not takes_input(call, rank):
         return None
     if (parts := _in_parts(call)) != call:
         found = inputs(parts, rank, seed, serial)
         assert found is not None
         return found.view(DTYPES[call.dtype])
-    dtype, shape = DTYPES[call.dtype], _shape(call, buffers(call, rank)[0].nbytes)
+    return _repeated(_period(call, rank, seed, serial), _shape(call, buffers(call, rank)[0].nbytes)[1])
+
+
+def _repeated(period: Array, count: int) -> Array:
+    """Rows of so many elements that repeat."""
+    if period.shape[1] == count:
+        return period
+    whole = np.empty((period.shape[0], count), period.dtype)
+    for at in range(0, count, PERIOD):
+        whole[:, at : at + PERIOD] = period[:, : count - at]
+    return whole
+
+
+def _period(call: Call, rank: int, seed: int, serial: int) -> Array:
+    """Make a rank's input up to where it begins to repeat, for a call in parts that takes one from it."""
+    dtype, (rows, count) = DTYPES[call.dtype], _shape(call, buffers(call, rank)[0].nbytes)
+    shape = rows, min(count, PERIOD)
     random = np.random.default_rng((seed, rank))
-    if not collective.reduces:
+    if not COLLECTIVES[call.collective].reduces:
         moved = random.integers(0, 256, (shape[0], shape[1] * dtype.itemsize), np.uint8)
         moved += np.uint8(serial % 256)
         return moved.view(dtype)
@@ -261,19 +279,13 @@ def expected(call: Call, rank: int, seed: int, serial: int) -> Array | None:
         assert found is not None
         return found.view(DTYPES[call.dtype])
 
-    def block(source: int, number: int) -> Array:
-        theirs = inputs(call, source, seed, serial)
-        assert theirs is not None
-        return theirs[number : number + 1]
-
     if not collective.basic:
         return _by_contract(call, rank, seed, serial)
     own = rank if collective.input_blocks == "ranks" else 0
-    if collective.rooted_input:
-        return block(call.root, own)
-    if not collective.reduces:
-        return np.concatenate([block(source, own) for source in range(call.ranks)])
-    return _reduced(call, (block(source, own) for source in range(call.ranks)))
+    sources = [call.root] if collective.rooted_input else range(call.ranks)
+    blocks = [_period(call, source, seed, serial)[own : own + 1] for source in sources]
+    found = _reduced(call, blocks) if collective.reduces else np.concatenate(blocks)
+    return _repeated(found, buffers(call, rank)[1].nbytes // found.itemsize // len(found))
 
 
 def _shape(call: Call, nbytes: int) -> tuple[int, int]:
@@ -346,13 +358,15 @@ def slack(call: Call, rank: int, seed: int, serial: int) -> Array | None:
         return None
     combine = np.multiply if call.redop == "prod" else np.add
     its = COLLECTIVES[call.collective]
-    given = (inputs(call, source, seed, serial) for source in range(call.ranks))
-    sizes = [np.abs(x.astype(np.float64)) for x in given if x is not None]
+    item = DTYPES[call.dtype].itemsize
     if its.basic:
         own = rank if its.input_blocks == "ranks" else 0
-        total = reduce(combine, (size[own : own + 1] for size in sizes))
+        given = (_period(call, source, seed, serial)[own : own + 1] for source in range(call.ranks))
+        total = reduce(combine, (np.abs(x.astype(np.float64)) for x in given))
+        total = _repeated(total, buffers(call, rank)[1].nbytes // item)
     else:
-        item = DTYPES[call.dtype].itemsize
+        whole = (inputs(call, source, seed, serial) for source in range(call.ranks))
+        sizes = [np.abs(x.astype(np.float64)) for x in whole if x is not None]
         total = np.zeros(_shape(call, buffers(call, rank)[1].nbytes))
         for piece in postcondition(call, rank):
             begin, count = piece.at // item, piece.nbytes // item

@@ -19,6 +19,7 @@ from cxlemu.memory.lock import held
 from cxlemu.memory.native import CARD_LOST, LINK_DOWN, POISONED, NativeShadowMemory
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES, Bytes
 from cxlemu.plan import DTYPES, Flag, Kind, Op, RankPart, RedOp
+from cxlemu.plan.instructions import decode
 from cxlemu.plan.kernels import KERNELS, ChecksumError
 from cxlemu.plan.layout import TAG_BITS, layout_record
 from cxlemu.plan.plan import group_table, region_table
@@ -239,7 +240,8 @@ def _blocked(running: Running, stream: int, at: int, doorbell: int, wanted: int,
     named = running.part.streams[stream]
     owner = running.binding.layout.owner(doorbell) if doorbell >= 0 else -1
     at = min(at, len(named.records) - 1)  # at its end, a stream waits for its last instruction's time
-    return Blocked(named.name, at, named.instructions[at], doorbell, owner, wanted, shows)
+    (instruction,) = decode(named.records[at : at + 1])  # not all of them, each time that somebody looks
+    return Blocked(named.name, at, instruction, doorbell, owner, wanted, shows)
 
 
 def _length(running: Running, stream: int) -> int:

@@ -48,8 +48,16 @@ def filled(call: Call, rank: int, seed: int = 1, serial: int = 0) -> Array:
 
 
 @examples(150)
-@given(calls(), st.integers(0, 1000), st.integers(0, 1000))
-def test_the_oracle_and_the_contract_say_the_same(call: Call, seed: int, serial: int) -> None:
+@given(calls(), st.integers(0, 1000), st.integers(0, 1000), st.booleans())
+def test_the_oracle_and_the_contract_say_the_same(call: Call, seed: int, serial: int, repeats: bool) -> None:
+    """Also where large blocks repeat, which the small ones here do only with a short period."""
+    with pytest.MonkeyPatch.context() as patch:
+        if repeats:
+            patch.setattr(oracle, "PERIOD", 6)
+        agrees_with_the_contract(call, seed, serial)
+
+
+def agrees_with_the_contract(call: Call, seed: int, serial: int) -> None:
     for rank in range(call.ranks):
         right = oracle.expected(call, rank, seed, serial)
         if right is None:
@@ -64,6 +72,18 @@ def test_the_oracle_and_the_contract_say_the_same(call: Call, seed: int, serial:
             dtype, redop = DTYPE_NAMES.index(call.dtype), RedOp[call.redop.upper()]
             promised[piece.at : piece.at + piece.nbytes] = fold(dtype, redop, parts, piece.divisor)
         assert promised.tobytes() == right.tobytes()
+
+
+@pytest.mark.parametrize(("dtype", "redop"), [("u8", "none"), ("f32", "sum"), ("i32", "max"), ("c64", "sum")])
+def test_what_lies_in_a_place_at_a_distance_of_a_power_of_two_is_wrong(dtype: str, redop: str) -> None:
+    count = 4 * oracle.PERIOD
+    call = Call(
+        "all_gather" if redop == "none" else "all_reduce", "any", 3, count * DTYPES[dtype].itemsize, dtype, redop
+    )
+    found = filled(call, 1).reshape(-1)
+    assert found.size == count
+    for power in range(count.bit_length() - 1):
+        assert np.mean(found[1 << power :] == found[: -(1 << power)]) < 0.2
 
 
 def test_uneven_blocks_of_complex_numbers_are_whole_elements() -> None:
