@@ -14,7 +14,7 @@ import numpy as np
 
 from collectives.builder.recipes import Recipe
 from collectives.communicator.arguments import Staged, Staging
-from collectives.communicator.arrays import Array
+from collectives.communicator.arrays import Array, as_bytes
 from collectives.communicator.operations import Operation
 from collectives.communicator.planner import CallArguments, check_root
 from collectives.communicator.uneven_blocks import Blocks, BlocksGiven, numbers_of
@@ -48,8 +48,13 @@ class UnevenArguments(NamedTuple):
 
 
 def told(asked: UnevenArguments, rank: int, size: int, send: Blocks, receive: Blocks) -> Array:
-    """Say what this rank knows of the blocks: bytes to each and from each rank, or UNKNOWN; shape (2, size), i64."""
-    mine = np.full((2, size), UNKNOWN, np.int64)
+    """Say what this rank knows of the blocks.
+
+    Returns:
+        Bytes to each and from each rank, or UNKNOWN, and whether these have several dtypes; shape (3, size), i64.
+    """
+    mine = np.full((3, size), UNKNOWN, np.int64)
+    mine[2] = send.several or receive.several
     if asked.collective in ("all_gatherv", "gatherv"):
         _note(mine[0], send.nbytes)  # one block for whoever takes it
         if asked.collective == "all_gatherv" or rank == asked.root:
@@ -75,7 +80,7 @@ def agreed(asked: UnevenArguments, everyone: Array) -> tuple[int, ...]:
 
     Args:
         asked: What this rank asks for.
-        everyone: What each rank has told, shape (size, 2, size).
+        everyone: What each rank has told, shape (size, 3, size).
 
     Returns:
         Bytes of the blocks, as `Call.counts` has them.
@@ -163,10 +168,13 @@ class AgreedCall:
         """
         asked = self.asked
         check_root(asked.collective, asked.root, self.size)
-        send = Blocks(asked.send)
-        receive = Blocks(asked.receive, send.dtype)
-        counts = self._known(send, receive) if asked.known else self._agreed(send, receive, run)
-        return self._operation(counts, send, receive)
+        moved = asked.op == "none"
+        send = Blocks(asked.send, moved=moved)
+        receive = Blocks(asked.receive, send.dtype, moved=moved)
+        if asked.known:
+            return self._operation(self._known(send, receive), send, receive, several=False)
+        everyone = self._everyone(told(asked, self.rank, self.size, send, receive), run)
+        return self._operation(agreed(asked, everyone), send, receive, several=bool(everyone[:, 2].any()))
 
     def _known(self, send: Blocks, receive: Blocks) -> tuple[int, ...]:
         side = self.asked.send if self.asked.receive.counts is None else self.asked.receive
@@ -174,13 +182,12 @@ class AgreedCall:
         assert dtype is not None and side.counts is not None
         return tuple(count * dtype.itemsize for count in numbers_of(side.counts, side, "counts"))
 
-    def _agreed(self, send: Blocks, receive: Blocks, run: Callable[[Operation], object]) -> tuple[int, ...]:
-        mine = told(self.asked, self.rank, self.size, send, receive)
+    def _everyone(self, mine: Array, run: Callable[[Operation], object]) -> Array:
         everyone = np.empty((self.size, *mine.shape), np.int64)
         run(self.prepare(CallArguments("all_gather", mine, everyone, "none", 0, "auto")))
-        return agreed(self.asked, everyone)
+        return everyone
 
-    def _operation(self, counts: tuple[int, ...], send: Blocks, receive: Blocks) -> Operation:
+    def _operation(self, counts: tuple[int, ...], send: Blocks, receive: Blocks, *, several: bool) -> Operation:
         asked, staging, result = self.asked, Staging(), self.asked.receive.given
         sent, got = self._of_this_rank(counts)
         x = None if sent is None or send.dtype is None else send.packed(sent, staging, result=False)
@@ -188,11 +195,18 @@ class AgreedCall:
         if got is not None and receive.dtype is not None:
             out = receive.packed(got, staging, result=True)
         elif got is not None:
+            if send.several:
+                raise ArgumentError(
+                    f"{asked.collective}: x has several dtypes: pass out, a list with each rank's array"
+                )
             if send.dtype is None:
                 raise ArgumentError(f"{asked.collective}: rank {self.rank} needs out, an array for its block")
             out = result = np.empty(send.shape_like(sum(got)), send.dtype)
         else:
             result = None
+        if several:  # on any rank: all move bytes
+            x = None if x is None else as_bytes(x, "x")
+            out = None if out is None else as_bytes(out, "out", writeable=True)
         arguments = CallArguments(asked.collective, x, out, asked.op, asked.root, asked.variant, counts)
         inner = self.prepare(arguments)
         return Staged(inner, staging, result, self.turn)

@@ -39,17 +39,19 @@ class Blocks:
     Args:
         side: What the user passed.
         dtype: The elements' type of the other side, for counts without an array.
+        moved: The blocks are not folded: a list may hold arrays of several dtypes.
 
     Attributes:
-        dtype: The elements' type, or None where nothing was passed.
+        dtype: The elements' type, or None where nothing was passed; bytes where there are several.
+        several: Whether there are several.
         nbytes: Each block's bytes, or None where they are not known here.
 
     Raises:
         ArgumentError: It is no array, or counts and displacements do not fit it.
     """
 
-    def __init__(self, side: BlocksGiven, dtype: np.dtype[Any] | None = None) -> None:
-        self._side = side
+    def __init__(self, side: BlocksGiven, dtype: np.dtype[Any] | None = None, *, moved: bool = False) -> None:
+        self._side, self.several = side, False
         self._whole: Array | None = None
         self._parts: list[Array] | None = None
         self.dtype: np.dtype[Any] | None = None
@@ -61,11 +63,11 @@ class Blocks:
                 self.nbytes = [count * dtype.itemsize for count in numbers_of(side.counts, side, "counts")]
             return
         if isinstance(side.given, (list, tuple)):
-            self._take_list(list(side.given))
+            self._take_list(list(side.given), moved=moved)
         else:
             self._take_array(as_array(side.given, side.role))
 
-    def _take_list(self, given: list[Any]) -> None:
+    def _take_list(self, given: list[Any], *, moved: bool) -> None:
         side = self._side
         if len(given) != side.blocks or side.counts is not None or side.displs is not None:
             raise ArgumentError(
@@ -73,9 +75,13 @@ class Blocks:
                 f"counts and displacements"
             )
         parts = [as_array(part, side.role) for part in given]
-        if any(part.dtype != parts[0].dtype for part in parts):
+        self.several = any(part.dtype != parts[0].dtype for part in parts)
+        if self.several and not moved:
             raise ArgumentError(f"{side.role} is a list of arrays of several dtypes: pass arrays of one")
-        self._parts, self.dtype, self.nbytes = parts, parts[0].dtype, [part.nbytes for part in parts]
+        if self.several and any(part.dtype.hasobject for part in parts):
+            raise ArgumentError(f"{side.role} has Python objects, which other processes cannot read")
+        self._parts, self.nbytes = parts, [part.nbytes for part in parts]
+        self.dtype = np.dtype(np.uint8) if self.several else parts[0].dtype
 
     def _take_array(self, array: Array) -> None:
         side = self._side
@@ -125,16 +131,15 @@ class Blocks:
                 raise ArgumentError(
                     f"{side.role} has arrays of {[p.nbytes for p in parts]} bytes, not of {list(nbytes)}"
                 )
-        private = np.empty(sum(nbytes) // max(item, 1), self.dtype)
-        at = 0
+        private, at = np.empty(sum(nbytes) // max(item, 1) * item, np.uint8), 0
         for part in parts:
             if result and not part.flags.writeable:
                 raise ArgumentError(f"{side.role} is read-only, the result cannot be written to it")
-            place = private[at : at + part.size].reshape(part.shape)
-            at += part.size
+            place = private[at : at + part.nbytes].view(part.dtype).reshape(part.shape)
+            at += part.nbytes
             if part.size:
                 (staging.after if result else staging.before).append((part, place) if result else (place, part))
-        return private
+        return private.view(self.dtype)
 
     def _cut(self, array: Array, counts: list[int]) -> tuple[list[Array], Array | None]:
         """Cut an array into blocks; also return the part of it where they follow each other, if they do."""

@@ -222,8 +222,16 @@ MISUSES: dict[str, tuple[Callable[[Communicator], Any], str]] = {
         "x is a list of 1 arrays: pass one for each of 2 ranks",
     ),
     "a list of several dtypes": (
-        lambda c: c.all_to_allv([np.zeros(2), np.zeros(2, np.int8)]),
+        lambda c: c.reduce_scatterv([np.zeros(2), np.zeros(2, np.int8)]),
         "x is a list of arrays of several dtypes",
+    ),
+    "several dtypes and no place for them": (
+        lambda c: c.all_to_allv([np.zeros(2), np.zeros(2, np.int8)]),
+        "all_to_allv: x has several dtypes: pass out, a list with each rank's array",
+    ),
+    "objects among several dtypes": (
+        lambda c: c.all_to_allv([np.zeros(2), np.array([None, "x"])], [np.zeros(2), np.zeros(2)]),
+        "x has Python objects",
     ),
     "no place for a block": (
         lambda c: c.scatterv(np.zeros(4), None, [2, 2], root=0) if c.rank == 0 else c.scatterv(None),
@@ -236,6 +244,34 @@ MISUSES: dict[str, tuple[Callable[[Communicator], Any], str]] = {
         "all_to_allv",
     ),
 }
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_every_pair_of_ranks_has_a_dtype_and_shape_of_its_own(memory: str) -> None:
+    """mpi4py's Alltoallw. Rank 2 sends and takes one dtype alone, and so does not know of the others'."""
+    dtypes = {(0, 0): "f8", (0, 1): "i2", (1, 0): "V5", (1, 1): "c8", (0, 2): "f4", (1, 2): "f4"}
+
+    def block(source: int, target: int) -> np.ndarray:
+        dtype = np.dtype(dtypes.get((source, target), "f4"))
+        size = (3 * source + target) * 6
+        numbers = np.random.default_rng(size).integers(0, 100, size * dtype.itemsize, np.uint8)
+        return numbers.view(dtype).reshape(6, -1).T  # which is not contiguous
+
+    def program(comm: Communicator) -> None:
+        x = [block(comm.rank, target) for target in range(3)]
+        expected = [block(source, comm.rank) for source in range(3)]
+        out = [np.zeros_like(each) for each in expected]
+        assert comm.all_to_allv(x, out) is out
+        for got, each in zip(out, expected, strict=True):
+            assert got.dtype == each.dtype and got.tobytes() == each.tobytes()
+        for got in out:
+            np.copyto(got, np.zeros_like(got))
+        again = comm.persistent.all_to_allv(x, out)
+        for _ in range(2):
+            again()
+        assert [got.tobytes() for got in out] == [each.tobytes() for each in expected]
+
+    together(program, 3, memory)
 
 
 @pytest.mark.parametrize("misuse", MISUSES)
