@@ -285,7 +285,8 @@ def expected(call: Call, rank: int, seed: int, serial: int) -> Array | None:
     sources = [call.root] if collective.rooted_input else range(call.ranks)
     blocks = [_period(call, source, seed, serial)[own : own + 1] for source in sources]
     found = _reduced(call, blocks) if collective.reduces else np.concatenate(blocks)
-    return _repeated(found, buffers(call, rank)[1].nbytes // found.itemsize // len(found))
+    nbytes = buffers(call, rank)[1].nbytes
+    return _repeated(found, nbytes // found.itemsize // len(found)) if nbytes else found
 
 
 def _shape(call: Call, nbytes: int) -> tuple[int, int]:
