@@ -9,8 +9,6 @@ import re
 from collections.abc import Iterable
 from decimal import Decimal
 
-import click
-
 from cxlemu.errors import ArgumentError
 
 _SUFFIXES = "KMGTPE"
@@ -64,19 +62,6 @@ def format_numbers(numbers: Iterable[int]) -> str:
         else:
             runs.append([number])
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
-
-
-class BytesParam(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
-    """A size on the command line: ``--size 64K``."""
-
-    name = "size"
-
-    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read a size as click asks: a wrong one is a usage error."""
-        try:
-            return parse_bytes(value)
-        except ArgumentError as error:
-            self.fail(f"{error}.", param, ctx)
 
 
 def _shortened(value: object) -> str:

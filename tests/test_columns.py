@@ -63,6 +63,7 @@ LINES: dict[str, list[str]] = {
     "reproduce validation": [""],
 }
 DEEP = {"run", "fused", "bench", "mutate", "faults sweep", "faults campaign", "reproduce validation", "prove"}
+DEEP_LINES = {"all_reduce -b 64K -e 64K --variant every --check", "kv-cache --policy all -b 1T"}
 # What they print is a program's own, or a line; or their own tests, which run them whole, hold them to it.
 OTHERS = {"cc", "c++", "exec", "torchrun", *(f"pool capacity {verb}" for verb in ("add", "force", "hold", "release"))}
 OTHERS |= {f"reproduce {system}" for system in ("cccl", "flux", "scalepool")}
@@ -90,7 +91,10 @@ def cxlemu(*arguments: str) -> Result:
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param(f"{verb.partition(' --')[0]} {line}".strip(), marks=[pytest.mark.deep] * (verb in DEEP))
+        pytest.param(
+            f"{verb.partition(' --')[0]} {line}".strip(),
+            marks=[pytest.mark.deep] * (verb in DEEP or line in DEEP_LINES),
+        )
         for verb, lines in LINES.items()
         for line in lines
     ],

@@ -31,11 +31,11 @@ LINES = [
     "fused all_gather_gemm --engine virtual",
     "run barrier -n 2 --launch threads",
     f"run --protocol {ROOT}/examples/protocols/ring_queue.py:fixed -n 2 --launch threads --repeat 1 --seeds 1",
-    "reproduce validation",
     *(
         pytest.param(line, marks=pytest.mark.deep)
         for line in (
             "fused all_gather_gemm -n 2 -s 128x128x128",
+            "reproduce validation",
             "faults campaign barrier --seeds 1 -j 1 -n 2",
         )
     ),

@@ -18,7 +18,6 @@ from cxlemu import userfile
 from cxlemu.choices import DTYPE_KINDS, OPS_OF_KIND
 from cxlemu.errors import ArgumentError, CxlemuError, PlanFileError
 from cxlemu.plan import DTYPES, Buffer, Call, Frame, Layout, Plan, RankPart
-from cxlemu.plan import file as plan_file
 from cxlemu.plan.reduction import why_not
 from cxlemu.suggest import meant
 from cxlemu.units import counted
@@ -109,6 +108,8 @@ def load_plan(file: str) -> Plan:
     Raises:
         PlanFileError: The file cannot be read, or the plan is wrong.
     """
+    from cxlemu.plan import file as plan_file  # which needs pydantic
+
     plan = plan_file.load(file)
     try:
         check(plan.call)

@@ -13,9 +13,10 @@ from collectives.sweep.defaults import REGION_BYTES
 from cxlemu.choices import GEMM_DTYPES
 from cxlemu.cli.backends import backends
 from cxlemu.cli.forms import engines
+from cxlemu.cli.params import BytesParam
 from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import RanksParam, option
-from cxlemu.units import BytesParam, format_bytes
+from cxlemu.units import format_bytes
 
 
 @click.command(cls=engines(virtual="collectives.cli.fused_virtual"))

@@ -13,8 +13,9 @@ import click
 from collectives.sweep.defaults import REGION_BYTES
 from cxlemu.choices import DTYPE_NAMES
 from cxlemu.cli.commands import VerbsGroup
+from cxlemu.cli.params import BytesParam
 from cxlemu.cli.vocabulary import OneRanksParam, option
-from cxlemu.units import BytesParam, format_bytes
+from cxlemu.units import format_bytes
 
 if TYPE_CHECKING:
     from collectives.cli.plan_run import Wanted

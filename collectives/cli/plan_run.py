@@ -27,7 +27,8 @@ from cxlemu.cli.output import write_json, writing
 from cxlemu.plan import DTYPES, Call, InHeap, Plan, RankPart
 from cxlemu.plan import file as plan_file
 from cxlemu.plan.rules import check as check_rules
-from cxlemu.plan.text import counts, render, text
+from cxlemu.plan.text import counts, text
+from cxlemu.plan.view import render
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import ranks_per_cluster
 from cxlemu.units import counted

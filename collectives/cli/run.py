@@ -23,11 +23,11 @@ from cxlemu.choices import (
     TIME_SCALE_MIN,
 )
 from cxlemu.cli.backends import backends
-from cxlemu.cli.params import Names
+from cxlemu.cli.params import BytesParam, Names
 from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import RanksParam, option
 from cxlemu.errors import ArgumentError
-from cxlemu.units import BytesParam, format_bytes
+from cxlemu.units import format_bytes
 
 if TYPE_CHECKING:
     from collectives.cli.run_report import RunReport, RunSetup

@@ -12,10 +12,10 @@ from collectives.cli.texts import ALGORITHM_HELP
 from collectives.sweep.defaults import AUTO
 from cxlemu.choices import DEFAULT_TOPOLOGY, DTYPE_NAMES, REDOPS
 from cxlemu.cli.commands import with_forms
-from cxlemu.cli.params import Names
+from cxlemu.cli.params import BytesParam, Names
 from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import RanksParam, option
-from cxlemu.units import BytesParam, format_bytes
+from cxlemu.units import format_bytes
 
 RANKS_MAX = 16_384
 

@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 
 import click
 
+from cxlemu.errors import ArgumentError
+from cxlemu.units import parse_bytes
+
 
 class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
     """A comma list of some names, or all of them.
@@ -27,3 +30,16 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the n
             if name not in names:
                 self.fail(f"{name!r} is not one of {', '.join(names)} or all.", param, ctx)
         return chosen
+
+
+class BytesParam(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
+    """A size on the command line: ``--size 64K``."""
+
+    name = "size"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read a size as click asks: a wrong one is a usage error."""
+        try:
+            return parse_bytes(value)
+        except ArgumentError as error:
+            self.fail(f"{error}.", param, ctx)

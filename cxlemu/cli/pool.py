@@ -10,8 +10,8 @@ import click
 
 from cxlemu.choices import DEFAULT_TOPOLOGY
 from cxlemu.cli.commands import VerbsGroup
+from cxlemu.cli.params import BytesParam
 from cxlemu.cli.vocabulary import option
-from cxlemu.units import BytesParam
 
 
 @click.group(cls=VerbsGroup)

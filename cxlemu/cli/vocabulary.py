@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from cxlemu.cli.output import json_asked_for
-from cxlemu.units import BytesParam
+from cxlemu.cli.params import BytesParam
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -21,7 +21,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from enum import Flag, auto
 from functools import cached_property
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
@@ -33,6 +32,8 @@ from cxlemu.memory.native import NativeShadowMemory
 from cxlemu.memory.protocol import Bytes, HostMemory
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from cxlemu.pool.pool import NewPool, Pool
 
 GROUP = "cxlemu.backends"  # the group of entry points, and the package whose modules are the shipped backends
@@ -258,6 +259,8 @@ class _Backends(Mapping[str, Backend]):
 
     @cached_property
     def _brought(self) -> dict[str, EntryPoint]:
+        from importlib.metadata import entry_points  # most runs look for none
+
         found: dict[str, EntryPoint] = {}
         for entry in sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value)):
             other = found.get(entry.name)

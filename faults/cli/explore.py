@@ -7,9 +7,10 @@ from typing import Any
 import click
 
 from cxlemu.choices import DTYPE_NAMES, REDOPS
+from cxlemu.cli.params import BytesParam
 from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import RanksParam, option
-from cxlemu.units import BytesParam, format_bytes
+from cxlemu.units import format_bytes
 from faults.explore.check import ENGINES
 from faults.explore.programs import RANKS_MAX
 from faults.explore.result import Budget

@@ -8,9 +8,9 @@ import click
 
 from collectives.sweep.defaults import EVERY, REGION_BYTES, STEP_FACTOR
 from cxlemu.choices import DEFAULT_TOPOLOGY, DTYPE_NAMES, INTEGRITIES, REDOPS
-from cxlemu.cli.params import Names
+from cxlemu.cli.params import BytesParam, Names
 from cxlemu.cli.vocabulary import RanksParam, option
-from cxlemu.units import BytesParam, format_bytes, format_numbers
+from cxlemu.units import format_bytes, format_numbers
 from faults.choices import MATRIX_DTYPES, MATRIX_RANKS, MATRIX_REDOPS, PROVED_RANKS, PROVED_RANKS_MAX
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from cxlemu.cli.params import BytesParam
 from cxlemu.cli.vocabulary import OneRanksParam, option
-from cxlemu.units import BytesParam
 
 RANKS_MAX = 64
 

@@ -21,7 +21,8 @@ from cxlemu.cli import main
 from cxlemu.memory import MemorySpec
 from cxlemu.plan import Call, Flag, Instruction, Kernel, Kind, Layout, Op, Operand, Plan, RedOp
 from cxlemu.plan import file as plan_file
-from cxlemu.plan.text import amount, counts, render, text
+from cxlemu.plan.text import amount, counts, text
+from cxlemu.plan.view import render
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
 from faults.lockstep.zero_copy_calls import lent_if_zero_copy

@@ -8,8 +8,9 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cxlemu.cli.params import BytesParam
 from cxlemu.errors import ArgumentError
-from cxlemu.units import BytesParam, format_bytes, format_numbers, parse_bytes
+from cxlemu.units import format_bytes, format_numbers, parse_bytes
 
 
 @pytest.mark.parametrize(
