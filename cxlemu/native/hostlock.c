@@ -3,7 +3,9 @@
 
 #include <errno.h>
 #include <stdatomic.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { MADE = 1 };
 
@@ -32,7 +34,7 @@ bool host_lock_take(host_lock *lock, double seconds) {
     int error = pthread_mutex_trylock(&lock->mutex);
     if (error == EBUSY && seconds > 0) {
         struct timespec until;
-        clock_gettime(CLOCK, &until);
+        syscall(SYS_clock_gettime, CLOCK, &until); /* not that of a run of programs, whose time is its schedule's */
         const int64_t end_ns = until.tv_nsec + (int64_t)(seconds * 1e9);
         until.tv_sec += end_ns / 1000000000, until.tv_nsec = end_ns % 1000000000;
         error = LOCK_UNTIL(&lock->mutex, &until);

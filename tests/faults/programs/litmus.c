@@ -1,52 +1,97 @@
-/* One host's part of a litmus test, as real accesses: litmus POOL STEP..., where a step is OPERATION:OFFSET[:VALUE].
- * It prints what each load saw. */
+/* One host's part of a litmus test, as real accesses: litmus POOL STEP..., where a step is OPERATION:OFFSET[:VALUE] and a
+ * lone / begins the steps of the next thread. It prints what each load saw. */
 #include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #define LINE(instruction, at) __asm__ volatile(instruction " %0" : "+m"(*(volatile char *)(at)))
+enum { THREADS = 4, EVENTS = 8, LOOKS_UNTIL_ALL_HAS_ARRIVED = 8000 };
 
-int main(int count, char **words) {
-    const int file = count > 1 ? open(words[1], O_RDWR | O_CREAT, 0600) : -1;
-    if (file < 0 || ftruncate(file, 4096) != 0) return 2;
-    char *pool = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (pool == MAP_FAILED) return 2;
-    for (int k = 2; k < count; k++) {
-        char operation;
-        unsigned at = 0, value = 0;
-        if (sscanf(words[k], "%c:%u:%u", &operation, &at, &value) < 1 || at > 4088) return 2;
-        volatile uint64_t *word = (volatile uint64_t *)(void *)(pool + at);
-        switch (operation) {
-        case 's': *word = value; break;
-        case 'n': __asm__ volatile("movnti %1, %0" : "=m"(*word) : "r"((uint64_t)value)); break;
-        case 'f': LINE("clflushopt", word); break;
-        case 'k': LINE("clwb", word); break;
-        case 'x': /* also for what this host has flushed to load it again, which takes more than sfence */
-            __asm__ volatile("mfence" : : : "memory");
-            break;
-        case 'i':
-            LINE("clflushopt", word);
-            __asm__ volatile("mfence" : : : "memory");
-            break;
-        case 'l': printf("%d=%llu\n", k - 2, (unsigned long long)*word); break;
-        case 'I': /* waits for this line only, and orders no later load */ LINE("clflush", word); break;
-        case 'G': /* as lines.c has it where a processor can: not even in order with this thread's other signals */
-            *word = value;
-            LINE("clflushopt", word);
-            break;
-        case 'g': /* clflush takes this line, and waits for no other one */
-            *word = value;
-            LINE("clflush", word);
-            break;
-        case 'w':
-            do LINE("clflush", word);
-            while (*word < value);
-            break;
-        default: return 2;
-        }
+static char *pool;
+static char **words;
+static _Atomic int
+    recorded[EVENTS]; /* order that is none of the pool's: a store that released it would be a fence there */
+
+static void drop(volatile void *at) {
+    LINE("clflushopt", at);
+    __asm__ volatile("mfence" : : : "memory");
+}
+
+/* Nature pays what it owes when nobody gets on. */
+static void wait_for_what_is_posted(volatile uint64_t *word) {
+    for (int k = 0; k < LOOKS_UNTIL_ALL_HAS_ARRIVED; k++) {
+        LINE("clflush", word);
+        (void)*word;
     }
+}
+
+static int step(int number) {
+    char operation;
+    unsigned at = 0, value = 0;
+    if (sscanf(words[number], "%c:%u:%u", &operation, &at, &value) < 1 || at > 4088) return 2;
+    volatile uint64_t *word = (volatile uint64_t *)(void *)(pool + at);
+    switch (operation) {
+    case 's': *word = value; break;
+    case 'n': __asm__ volatile("movnti %1, %0" : "=m"(*word) : "r"((uint64_t)value)); break;
+    case 'f': LINE("clflushopt", word); break;
+    case 'k': LINE("clwb", word); break;
+    case 'x': /* also for what this host has flushed to load it again, which takes more than sfence */
+        __asm__ volatile("mfence" : : : "memory");
+        break;
+    case 'i': drop(word); break;
+    case 'l': printf("%d=%llu\n", number, (unsigned long long)*word); break;
+    case 'I': /* waits for this line only, and orders no later load */ LINE("clflush", word); break;
+    case 'G': /* as lines.c has it where a processor can: not even in order with this thread's other signals */
+        *word = value;
+        LINE("clflushopt", word);
+        break;
+    case 'g': /* clflush takes this line, and waits for no other one */
+        *word = value;
+        LINE("clflush", word);
+        break;
+    case 'w':
+        do LINE("clflush", word);
+        while (*word < value);
+        break;
+    case 'r': atomic_store_explicit(&recorded[at % EVENTS], 1, memory_order_release); break;
+    case 'a':
+        while (!atomic_load_explicit(&recorded[at % EVENTS], memory_order_acquire)) sched_yield();
+        break;
+    case 'c': /* the run crashes this host at a step of its choice: it is to be here then */
+        puts("crashes");
+        fflush(stdout);
+        for (;;) sched_yield();
+    case 'p': wait_for_what_is_posted(word); break;
+    default: return 2;
+    }
+    return 0;
+}
+
+static void *steps(void *first) {
+    for (int k = (int)(intptr_t)first; words[k] && strcmp(words[k], "/") != 0; k++)
+        if (step(k)) exit(2);
+    return NULL;
+}
+
+int main(int count, char **given) {
+    pthread_t thread[THREADS];
+    int threads = 0;
+    const int file = count > 1 ? open(given[1], O_RDWR | O_CREAT, 0600) : -1;
+    if (file < 0 || ftruncate(file, 4096) != 0) return 2;
+    words = given;
+    pool = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (pool == MAP_FAILED) return 2;
+    for (int k = 2; k < count && threads < THREADS; k++)
+        if (strcmp(words[k], "/") == 0 && pthread_create(&thread[threads++], NULL, steps, (void *)(intptr_t)(k + 1)))
+            return 2;
+    steps((void *)(intptr_t)2);
+    while (threads) pthread_join(thread[--threads], NULL);
     return 0;
 }
