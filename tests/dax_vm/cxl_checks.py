@@ -16,6 +16,7 @@ from .checks import (
     Host,
     collectives,
     foreign_data_is_kept,
+    litmus,
     no_shared_memory,
     one_pool_under_other_names,
     two_pools_are_refused,
@@ -44,6 +45,7 @@ def cxl_checks(a: Host, b: Host, files: Sequence[Path]) -> Iterator[str]:
     yield one_pool_under_other_names(a, b)
     yield collectives([a, b], "reference", [32, 1024])
     yield collectives([a, b], "native", [32, 1024, 32768])
+    yield litmus([a, b])
     yield two_pools_are_refused(a, b)
 
 

@@ -23,7 +23,8 @@ def build(folder: Path, *words: str | Path, tool: str | None = None) -> None:
     tool = tool or str(words[0])
     if not shutil.which(tool):
         pytest.skip(f"there is no {tool}")
-    cxlemu = f"{sys.executable} -m cxlemu"
+    installed = Path(sys.executable).with_name("cxlemu")
+    cxlemu = str(installed) if installed.exists() else f"{sys.executable} -m cxlemu"
     environment = {**os.environ, "CC": f"{cxlemu} cc", "CXX": f"{cxlemu} c++", "CC_KNOWN_WRAPPER_CUSTOM": "cxlemu"}
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     if done.returncode and "there is no compiler" in done.stderr:
@@ -139,9 +140,22 @@ fn main() {
 """
 
 
-def test_cargo_with_a_part_in_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a build script that calls $CC as the cc crate does, since crates may be out of reach. Rust's own part is not
-    compiled by it: the program is preloaded, and its part in C announces what it does all the same."""
+CC_CRATES = sorted(Path("/usr/share/cargo/registry").glob("cc-1.*"))  # of Debian's librust-cc-dev
+CRATE_TOML = '[package]\nname = "cc"\nversion = "1.0.0"\nedition = "2018"\n'
+CRATE_RS = r"""
+fn main() {
+    cc::Build::new().file("part.c").opt_level(2).compile("part");
+    println!("cargo:rustc-link-arg={}", std::env::var("CXLEMU_LIBRARY").unwrap());
+}
+"""
+
+
+@pytest.mark.parametrize("by", ["a build script", "the cc crate"])
+def test_cargo_with_a_part_in_c(by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a build script that calls $CC as the cc crate does, since crates may be out of reach, and by that crate.
+
+    Rust's own part is not compiled by it: the program is preloaded, and its part in C announces what it does.
+    """
     from faults.programs.area import library_path
 
     monkeypatch.setenv("CXLEMU_LIBRARY", str(library_path()))
@@ -149,9 +163,15 @@ def test_cargo_with_a_part_in_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "src" / "main.rs").write_text(MAIN_RS)
     (tmp_path / "build.rs").write_text(BUILD_RS)
     (tmp_path / "part.c").write_text(SOURCE.read_text().replace("int main(", "int part("))
-    (tmp_path / "Cargo.toml").write_text(
-        '[package]\nname = "handed"\nversion = "0.1.0"\nedition = "2021"\n[workspace]\n'
-    )
+    told = '[package]\nname = "handed"\nversion = "0.1.0"\nedition = "2021"\n[workspace]\n'
+    if by == "the cc crate":
+        if not CC_CRATES:
+            pytest.skip("the cc crate is not installed: apt-get install librust-cc-dev")
+        shutil.copytree(CC_CRATES[-1] / "src", tmp_path / "cc" / "src")
+        (tmp_path / "cc" / "Cargo.toml").write_text(CRATE_TOML)  # without what is optional, which may be out of reach
+        (tmp_path / "build.rs").write_text(CRATE_RS)
+        told += '[build-dependencies]\ncc = { path = "cc" }\n'
+    (tmp_path / "Cargo.toml").write_text(told)
     build(tmp_path, "cargo", "build", "--offline", "-q")
     binary = tmp_path / "target" / "debug" / "handed"
     assert is_instrumented(binary)

@@ -180,3 +180,16 @@ def test_no_program_sees_what_is_forbidden(program: Path, name: str) -> None:
         assert len(missing) == 1
         missing = unreached(litmus, program, WEAKER[name], 0) if WEAKER[name] else set()
     assert not missing
+
+
+def test_the_cache_of_a_crashed_host_is_empty(program: Path) -> None:
+    """What a host had not flushed is lost for its own next program as well, which finds it where there was no crash."""
+
+    def found(*first: str, crash: tuple[int, int] | None) -> str:
+        steps = [(first, 0), (("l:0",), 1)]
+        commands = [Command((str(program), POOL, *words), 0, stage) for words, stage in steps]
+        setting = ExecSetting(commands, parse_pools([POOL]), check=False, crash=crash)
+        return run(setting, RunChoice(None, 0)).exits[1].output
+
+    assert found("s:0:1", crash=None) == "2=1\n"
+    assert found("s:0:1", "c:0", crash=(0, 20)) == "2=0\n"
