@@ -67,6 +67,8 @@ def find(pool: str | None = None) -> list[Segment]:
     Args:
         pool: The pool's name; None for those of all pools.
     """
+    if not SHM_DIR.is_dir():  # as in containers and guests that run on devices alone
+        return []
     matches = (_FILE_NAME.fullmatch(entry.name) for entry in os.scandir(SHM_DIR))
     found = [Segment(m[1], cast(Kind, m[2]), int(m[3])) for m in matches if m]
     return sorted(segment for segment in found if pool in (None, segment.pool))

@@ -19,6 +19,7 @@ from cxlemu.cli.output import write_json
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import MemorySpec
 from cxlemu.topology import Topology
+from cxlemu.units import counted
 from faults.torch.launch import Round, run_ranks
 from faults.torch.script import LeftOut, TrainingScript
 from faults.torch.settings import VARIABLE, Settings
@@ -134,6 +135,7 @@ def _tell(events: list[dict[str, Any]], rounds: list[Round], kept: Path) -> bool
         click.echo(f"wrong: {event['sentence']}", err=True)
         if event["kind"] == "difference" and (kept / "call").exists():
             click.echo(f"again, alone: cxlemu torchrun --replay {kept / 'call'}", err=True)
+    _tell_compared([event for event in events if event["kind"] == "compared"], len(wrong))
     _tell_steps([event for event in events if event["kind"] == "steps" and event["rank"] == 0])
     happened = [event for event in events if event["kind"] == "fault"]
     if not happened and not any(each.failed for each in rounds):
@@ -154,6 +156,16 @@ def _tell(events: list[dict[str, Any]], rounds: list[Round], kept: Path) -> bool
         table.add_row(str(rank), number_of_round, escape(told), _after(at, begin))
     console().print(table, soft_wrap=False)
     return bool(wrong)
+
+
+def _tell_compared(events: list[dict[str, Any]], wrong: int) -> None:
+    """Print how many calls were compared: of each group as often as a member of it has made one."""
+    calls: dict[str, int] = {}
+    for event in events:
+        calls[event["group"]] = max(calls.get(event["group"], 0), event["calls"])
+    if calls:
+        made, groups = counted(sum(calls.values()), "call"), counted(len(calls), "group")
+        click.echo(f"# compared with Gloo: {made} of {groups}, {wrong} wrong")
 
 
 def _tell_steps(events: list[dict[str, Any]]) -> None:

@@ -70,6 +70,10 @@ class Compared:
         found: Called on every rank with the first difference, before the call raises.
         found_message: Called with a message that differs, on the rank that received it, before its receive raises.
         as_run: Makes of a plan what the ranks ran, where a script lets them leave out instructions.
+
+    Attributes:
+        group: As given.
+        calls: How many were made; messages are not among them.
     """
 
     def __init__(
@@ -83,7 +87,7 @@ class Compared:
     ) -> None:
         messages = MessageShadow(comm, group, gloo.group, found_message)
         self.isend, self.irecv, self.leave = messages.isend, messages.irecv, messages.leave
-        self._comm, self._group, self._gloo, self._found, self._as_run = comm, group, gloo, found, as_run
+        self._comm, self.group, self._gloo, self._found, self._as_run = comm, group, gloo, found, as_run
         self.calls = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -247,7 +251,7 @@ class Compared:
             values[:] = out.reshape(-1)[wrong[1]], right.reshape(-1)[wrong[1]]
         got_value, right_value = (str(value) for value in self._gloo.gather(values)[guilty])
         _, element, count, of = map(int, verdicts[guilty])
-        call = ShadowedCall(self._group, self.calls, *what, dtype_name(x, reduces=False), x.size, self._comm.size)
+        call = ShadowedCall(self.group, self.calls, *what, dtype_name(x, reduces=False), x.size, self._comm.size)
         difference = Difference.explained(
             call, guilty, element, count, of, got_value, right_value, self._comm, x, out, self._as_run
         )

@@ -95,9 +95,10 @@ class TrainingHarness:
         return Compared(comm, group, gloo, found, found_message, partial(self._as_run, comm.members))
 
     def leaving(self, comm: Any) -> None:
-        """Let the others compare what this rank sent, and tell how long steps took."""
+        """Let the others compare what this rank sent, and tell what was compared and how long steps took."""
         if isinstance(comm, Compared):
             comm.leave()
+            self.tell("compared", group=comm.group, calls=comm.calls)
         if self._steps is not None:
             self._steps.leave()
 

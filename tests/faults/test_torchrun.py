@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from dataclasses import asdict
@@ -134,6 +135,7 @@ def test_the_invalidate_that_is_taken_out_is_named_in_the_first_step(tmp_path: P
 def test_nothing_differs_where_nothing_is_taken_out(tmp_path: Path) -> None:
     done = torchrun("-n", "3", "--adversary", "7", "--compare", "gloo", "--digests", "1", TRAIN, "2", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"(?m)^# compared with Gloo: [1-9][0-9]* calls of 1 group, 0 wrong$", done.stdout)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from cxlemu.cli import doctor, main
 from cxlemu.cli.doctor import examine
 from cxlemu.cli.doctor_rows import DoctorRow
+from cxlemu.pool import segments
 from tests.helpers.pool_helpers import leave_dead_pool, own_name
 
 
@@ -135,6 +136,15 @@ def test_this_machine_is_examined_and_left_as_it_was() -> None:
     assert found["cores"]["value"].startswith(f"{len(os.sched_getaffinity(0))} usable")
     assert found["shared memory"]["status"] == found["numpy"]["status"] == "ok"
     assert not list(Path("/dev/shm").glob(f"cxlemu-doctor-{os.getpid()}-*"))
+
+
+def test_a_machine_without_dev_shm_has_no_dead_pools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As a guest that runs on devices alone."""
+    monkeypatch.setattr(segments, "SHM_DIR", tmp_path / "none")
+    result = CliRunner().invoke(main, ["doctor", "--json", "-"])
+    assert result.exit_code == 0, result.output
+    (row,) = (row for row in json.loads(result.output) if row["what"] == "dead pools")
+    assert row["value"] == "none"
 
 
 def test_the_table_says_the_same_as_the_json() -> None:
