@@ -91,7 +91,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     \b
     Examples:
       cxlemu fused all_gather_gemm --pace --tune
-      cxlemu fused gemm_reduce_scatter -s 1024x1024x2048 --comm-rows 64 --tile 128x512 --pace --trace fused.json
+      cxlemu fused gemm_reduce_scatter --tile 128x512 --pace --trace fused.json
       cxlemu fused gemm_all_reduce -n 4 -s 256x256x256 --json fused.json
       cxlemu fused all_gather_gemm --engine virtual -c nvlink-8xa100 --tune
     """

@@ -70,12 +70,12 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     Examples:
       cxlemu simulate all_gather -c titan2-6xcz120 -b 1M -e 1G
       cxlemu simulate all_reduce -n 12 -c twelve-hosts -b 64M --variant every -v
-      cxlemu simulate all_gather -c titan2-6xcz120 --against infiniband-3xh100 -b 1M -v
+      cxlemu simulate all_gather -b 1M -v --against infiniband-3xh100
       cxlemu simulate broadcast -b 1M --check --trace broadcast.json
-      cxlemu simulate --algorithm examples/my_all_reduce.py:my_all_reduce -n 3 -b 1M -e 1M
+      cxlemu simulate --algorithm examples/my_all_reduce.py:my_all_reduce -n 3
       cxlemu simulate all_reduce.plan --check
       cxlemu simulate all_reduce -c thousand-hosts -n 4096 --split 64 -b 64M
-      cxlemu simulate all_gather -c rack-72-cxl -b 64M --fail switch:cxl-spine0@500
+      cxlemu simulate all_gather -c racks-2x72 --fail switch:cxl-spine0@500
       cxlemu simulate --json all.json
 
     `cxlemu simulate training` simulates a language model's training step, `cxlemu simulate memory` memory-bound

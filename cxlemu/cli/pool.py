@@ -90,7 +90,7 @@ def format_pool(
     \b
     Examples:
       cxlemu pool format --device /dev/dax0.0 --device /dev/dax1.0
-      cxlemu pool format --device card0 --device card1 --create-size 64M --interleave 4K
+      cxlemu pool format --device card0 --create-size 64M --interleave 4K
       cxlemu pool format --device card0 --device card1 --create-size 64M --lend 1M
     """
     from cxlemu.cli import pool_devices
@@ -183,7 +183,7 @@ def add(tenant: str, size: int, name: str | None, paths: tuple[str, ...], json_f
     \b
     Examples:
       cxlemu pool capacity add red 16M --pool shared
-      cxlemu pool capacity add red 1G --device /dev/dax0.0 --device /dev/dax1.0 --json -
+      cxlemu pool capacity add red 1G --device /dev/dax0.0 --json -
     """
     from cxlemu.cli import pool_capacity
 

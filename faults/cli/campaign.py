@@ -92,10 +92,10 @@ def command(**flags: Any) -> None:
     \b
     Examples:
       cxlemu faults campaign --seeds 100 --budget 5m
-      cxlemu faults campaign all_reduce -n 3 --kinds crash,poison,link_down --html report.html
-      cxlemu faults campaign -c campaign.yaml --resume night.jsonl --budget 8h --junit report.xml
+      cxlemu faults campaign all_reduce -n 3 --kinds crash --html report.html
+      cxlemu faults campaign -c campaign.yaml --resume night.jsonl --budget 8h
       cxlemu faults campaign all_gather -c two-clusters --variant hierarchical
-      cxlemu faults campaign --cluster 2 -n 4 --variant hierarchical --mutant 0.0.3:delete
+      cxlemu faults campaign --cluster 2 -n 4 --mutant 0.0.3:delete
       cxlemu faults campaign --algorithm my_all_reduce.py:my_all_reduce --seeds 1000
     """
     from faults.cli.campaign_run import run

@@ -63,9 +63,9 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     Examples:
       CC="cxlemu cc" make
       cxlemu exec --pool /dev/shm/queue -- ./create :: ./producer : ./consumer
-      cxlemu exec --pool /dev/dax0.0=64M --hosts 3 --seeds 50 -- ./node 0 : ./node 1 : ./node 2
-      cxlemu exec --pool /dev/dax0.0=image.bin --crash 0@1200 -- ./writer : ./reader :: @1 ./recover
-      cxlemu exec --pool /dev/shm/queue --replay cxl1.eJx... -- ./create :: ./producer : ./consumer
+      cxlemu exec --pool /dev/dax0.0=64M --hosts 3 --seeds 50 -- ./a : ./b : ./c
+      cxlemu exec --pool /dev/dax0.0=64M --crash 0@1200 -- ./a :: @1 ./recover
+      cxlemu exec --pool /dev/shm/queue --replay cxl1.eJx... -- ./a : ./b
 
     \b
     A line of --suppressions, where * and ? stand for any text, and the reason cannot be left out:

@@ -70,11 +70,11 @@ def sweep_command(ctx: click.Context, /, **flags: Any) -> None:
     \b
     Examples:
       cxlemu faults sweep all_gather
-      cxlemu faults sweep all_reduce broadcast -n 4 --kinds kill,skip_doorbell --variant all
+      cxlemu faults sweep all_reduce -n 4 --kinds kill,skip_doorbell
       cxlemu faults sweep all_gather -n 4 --cluster 2 --variant hierarchical
       cxlemu faults sweep --algorithm examples/my_all_reduce.py:my_all_reduce
       cxlemu faults sweep all_reduce.plan
-      cxlemu faults sweep --engine native --launch processes --sample 20 --json sweep.json
+      cxlemu faults sweep --engine native --launch processes --sample 20
     """
     from faults.cli.faults_sweep_run import run
 

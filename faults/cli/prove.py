@@ -81,7 +81,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
       cxlemu prove all_gather_gemm gemm_reduce_scatter gemm_all_reduce -n 2-16
       cxlemu prove all_reduce --integrity crc32c
       cxlemu prove --algorithm examples/my_all_reduce.py:my_all_reduce
-      cxlemu prove --algorithm examples/my_all_reduce.py:my_all_reduce -n 2,16 -o all -d bf16 -b 1K
+      cxlemu prove --algorithm examples/my_all_reduce.py:my_all_reduce -n 2,16
       cxlemu prove all_reduce.plan
 
     \b

@@ -69,7 +69,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
       cxlemu bench all_reduce broadcast -e 1M --json bench.json --plot bench.png
       cxlemu bench -n 4 --source rewritten --peers openmpi
       cxlemu bench -b 1M --no-single-copy
-      cxlemu bench --peer-python mpich=peers/mpich/bin/python --peer-python gloo=peers/torch/bin/python
+      cxlemu bench --peer-python mpich=peers/mpich/bin/python
     """
     from studies.cli.bench_run import run
 

@@ -1,0 +1,74 @@
+"""Every command's help has examples, which are commands that there are, with flags and values that they take."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import click
+import pytest
+
+from cxlemu.cli import main
+from cxlemu.topology.shipped import shipped_configs
+
+ROOT = Path(__file__).parents[1]
+WIDTH = 80
+INDENT = 4  # of an example in a help text
+
+
+def commands(group: click.Group, name: str) -> Iterator[tuple[str, click.Command]]:
+    """Yield all commands below, and what each is called."""
+    context = click.Context(group)
+    for verb in group.list_commands(context):
+        command = group.get_command(context, verb)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{name} {verb}")
+        if not isinstance(command, click.Group) or command.invoke_without_command:
+            yield f"{name} {verb}", command
+
+
+COMMANDS = dict(commands(main, "cxlemu"))
+
+
+def examples(command: click.Command) -> list[str]:
+    """The lines of a help's examples."""
+    _, _, behind = (command.help or "").partition("Examples:\n")
+    block = behind.replace("\b", "").split("\n\n")[0]
+    return [line.strip() for line in block.splitlines() if line.strip()]
+
+
+def parsed(line: str) -> None:
+    """Let click take a command's flags and arguments, and nothing more."""
+    words = shlex.split(line, comments=True)
+    if "CC=cxlemu cc" in words:
+        return  # how a build system is told
+    words = words[words.index("cxlemu") + 1 :]
+    for flag, value in pairwise(words):
+        if flag in ("-c", "--config", "--against"):
+            assert value.endswith(".yaml") or value in shipped_configs(), f"{line}: there is no topology {value}"
+    command: click.Command = main
+    context = click.Context(main, info_name="cxlemu")
+    while isinstance(command, click.Group) and words and (below := command.get_command(context, words[0])):
+        command, name, parent = below, words.pop(0), context
+        context = click.Context(command, info_name=name, parent=parent)
+    assert command is not main, f"{line}: there is no such command"
+    command.make_context(context.info_name, words, parent=context.parent)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_examples_of_a_help_are_commands(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)  # where files of examples/ are
+    shown = examples(COMMANDS[name])
+    assert any(line.split(" --")[0].startswith(name) or f" {name} " in f" {line} " for line in shown), "no example"
+    for line in shown:
+        assert len(line) + INDENT <= WIDTH, line
+        parsed(line)
+
+
+def test_an_example_that_is_none_is_noticed() -> None:
+    for line in ("cxlemu rnu", "cxlemu run --no-such-flag", "cxlemu run -n x"):
+        with pytest.raises((AssertionError, click.UsageError)):
+            parsed(line)
