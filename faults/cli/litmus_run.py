@@ -10,6 +10,7 @@ import click
 from rich.text import Text
 
 from cxlemu.cli.console import console
+from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import write_json
 from cxlemu.cli.progress import counting
 from cxlemu.errors import ArgumentError
@@ -52,20 +53,22 @@ def run(
     conditions = [_condition(litmus, witness) for litmus in tests] if witness is not None else []
     out = console()
     results: list[LitmusResult] = []
-    began = time.monotonic()
-    for litmus in counting(tests, "litmus", len(tests), out):
-        results.append(litmus_run.run(litmus, Budget(budget_states, budget_s), engine))
-        out.print(_line(results[-1]))
-        if verbose:
-            _print_outcomes(out, results[-1])
+    interruption, began = Interruption(), time.monotonic()
+    with interruption:
+        for litmus in counting(tests, "litmus", len(tests), out):
+            results.append(litmus_run.run(litmus, Budget(budget_states, budget_s), engine))
+            out.print(_line(results[-1]))
+            if verbose:
+                _print_outcomes(out, results[-1])
     for result, condition in zip(results, conditions, strict=False):
         _print_witness(out, result, condition)
     count = {verdict: sum(result.verdict == verdict for result in results) for verdict in Verdict}
     told = f"{count[Verdict.OK]} as expected, {count[Verdict.VIOLATION]} not, {count[Verdict.UNKNOWN]} unknown"
     out.print(f"{counted(len(results), 'test')}: {told}; {time.monotonic() - began:.1f} s")
     verdict = next((v for v in (Verdict.VIOLATION, Verdict.UNKNOWN) if count[v]), Verdict.OK)
-    write_json(json_file, {"verdict": verdict.value, "rows": [_row(result) for result in results]})
-    ctx.exit(verdict.exit_code)
+    rows = [_row(result) for result in results]
+    write_json(json_file, {"verdict": verdict.value, "rows": rows, "interrupted": interruption.happened})
+    interruption.exit(ctx, verdict.exit_code, f"{counted(len(tests) - len(results), 'test')} not finished")
 
 
 def read_tests(paths: tuple[Path, ...]) -> list[Litmus]:

@@ -8,16 +8,18 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.text import Text
 
 from cxlemu.cli.console import console, print_wrapped
+from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import write_json
 from cxlemu.cli.progress import counting
 from cxlemu.errors import ArgumentError
 from cxlemu.topology import Topology
 from cxlemu.topology.provenance import KINDS
-from cxlemu.units import format_bytes
+from cxlemu.units import counted, format_bytes
 from cxlemu.version import __version__
 from studies.choices import TIERS_CONFIGS
 from studies.cli.picture import check_picture, save
@@ -57,17 +59,22 @@ def run(
     for line in _header(memories):
         print_wrapped(out, f"# {line}", indent="#            ")
     measured: list[Measured] = []
-    for workload in kinds:
-        asked = [*product(sizes, memories, policy)]
-        its = [
-            memory.measure(workload, size, policy=name, pages=pages, seed=seed)
-            for size, memory, name in counting(asked, workload.name, len(asked), out)
-        ]
-        _print(out, workload, its, verbose)
-        measured += its
-    write_json(json_file, _document(memories, kinds, measured))
-    if plot_file is not None:
+    finished, interruption = 0, Interruption()
+    with interruption:
+        for workload in kinds:
+            asked = [*product(sizes, memories, policy)]
+            its = [
+                memory.measure(workload, size, policy=name, pages=pages, seed=seed)
+                for size, memory, name in counting(asked, workload.name, len(asked), out)
+            ]
+            _print(out, workload, its, verbose)
+            measured += its
+            finished += 1
+    document = _document(memories, kinds[:finished], measured)
+    write_json(json_file, document | {"interrupted": interruption.happened})
+    if plot_file is not None and measured:
         save(draw(measured, memories[0]), "--plot", plot_file)
+    interruption.exit(click.get_current_context(), 0, f"{counted(len(kinds) - finished, 'workload')} not finished")
 
 
 def _sizes(memories: Sequence[Memory], minbytes: int | None, maxbytes: int | None, stepfactor: int) -> list[int]:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cxlemu.cli import main
-from faults.litmus.language import read
+from cxlemu.cli import INTERRUPTED, main
+from faults.litmus.language import Litmus, read
+from faults.litmus.run import LitmusResult, run
 from faults.machine.schedule import from_json
 from faults.machine.steps import Machine, replay
 
@@ -18,6 +19,23 @@ LITMUS = Path(__file__).parent / "litmus"
 
 def litmus(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["litmus", *map(str, arguments)])
+
+
+def test_ctrl_c_keeps_the_tests_that_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+
+    def third_is_interrupted(test: Litmus, *told: object) -> LitmusResult:
+        begun.append(test.name)
+        if len(begun) == 3:
+            raise KeyboardInterrupt
+        return run(test, *told)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("faults.cli.litmus_run.litmus_run.run", third_is_interrupted)
+    files = [LITMUS / f"{name}.yaml" for name in ("MP", "SB", "R", "S")]
+    done = litmus(*files, "--json", tmp_path / "said.json")
+    assert done.exit_code == INTERRUPTED and done.stderr == "cxlemu: interrupted; 2 tests not finished\n"
+    document = json.loads((tmp_path / "said.json").read_text())
+    assert document["interrupted"] and [row["name"] for row in document["rows"]] == ["MP", "SB"]
 
 
 def test_all_of_a_directory(tmp_path: Path) -> None:
@@ -70,7 +88,7 @@ def test_one_that_is_wrong_outweighs_one_that_is_unknown(tmp_path: Path) -> None
 def test_verbose_prints_every_outcome_and_a_witness(engine: str) -> None:
     done = litmus(LITMUS / "MP-nofence.yaml", "-v", "--engine", engine)
     lines = [line.strip() for line in done.output.splitlines()]
-    assert lines[1:3] == ["B.r=0  x=1  f=1", "B.r=1  x=1  f=1"]
+    assert lines[1:3] == ["B.r=0  x=1  f=1", "B.r=1  x=1  f=1"], f"{done.output} {done.exception!r}"
     assert "MP-nofence: an execution that ends with B.r == 0:" in lines
     assert any(line.endswith("load x -> 0") for line in lines)
 

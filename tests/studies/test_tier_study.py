@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cxlemu.cli import main
+from cxlemu.cli import INTERRUPTED, main
 from cxlemu.cost import CostModel
 from cxlemu.errors import ArgumentError, ConfigError
 from cxlemu.topology import Topology
@@ -346,6 +347,23 @@ def ran(*arguments: str) -> tuple[int, str]:
 def four(tmp_path: Path) -> str:
     (tmp_path / "four.yaml").write_text(TEXT)
     return str(tmp_path / "four.yaml")
+
+
+def test_ctrl_c_keeps_the_workloads_that_ended(four: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure = Memory.measure
+
+    def second_is_interrupted(memory: Memory, workload: Workload, *sizes: int, **told: Any) -> Any:
+        if workload.name == "embedding":
+            raise KeyboardInterrupt
+        return measure(memory, workload, *sizes, **told)
+
+    monkeypatch.setattr(Memory, "measure", second_is_interrupted)
+    file = tmp_path / "out.json"
+    arguments = ["pointer-chase", "embedding", "-c", four, "-e", "8M", "--json", str(file)]
+    result = CliRunner().invoke(main, ["simulate", "memory", *arguments])
+    assert result.exit_code == INTERRUPTED and result.stderr == "cxlemu: interrupted; 1 workload not finished\n"
+    document = json.loads(file.read_text())
+    assert document["interrupted"] and {row["workload"] for row in document["rows"]} == {"pointer-chase"}
 
 
 def test_the_command_prints_a_column_for_each_policy(four: str, tmp_path: Path) -> None:
