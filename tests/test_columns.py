@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,6 +112,21 @@ def test_no_line_is_longer_and_no_word_is_cut(
     long = [line for line in lines if len(line) > WIDTH and not any(command in line for command in TO_COPY)]
     assert lines and not long
     assert not [line for line in lines if "…" in line]
+
+
+@pytest.mark.deep
+def test_the_report_of_a_program_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "PIPE_CHARS", WIDTH)
+    monkeypatch.chdir(tmp_path)  # reports name files as they lie from here
+    for name in ("queue.c", "pool.h"):
+        shutil.copy(ROOT / "examples" / "programs" / name, name)
+    built = [sys.executable, "-m", "cxlemu", "cc", "-O2", "-g", "-DBUG", "queue.c", "-o", "queue"]
+    if "there is no compiler" in subprocess.run(built, capture_output=True, text=True).stderr:
+        pytest.skip("there is no compiler")
+    result = cxlemu("exec", "--pool", "/dev/shm/queue", "--", "./queue", "send", ":", "./queue", "receive")
+    lines = result.stdout.splitlines()
+    assert result.exit_code == 1 and "not-flushed" in result.stdout
+    assert not [line for line in lines if len(line) > WIDTH and not any(command in line for command in TO_COPY)]
 
 
 def test_every_verb_is_walked_or_prints_no_table() -> None:

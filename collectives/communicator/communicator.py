@@ -210,6 +210,7 @@ class Communicator(Revocable):
         if have_a_core_each(self.all_gather(cores_here()), self.rank):
             self._lane.poll_often(SPINS)
             self._runner.poll_often(SPINS)
+        self._runner.count_from_here()
         return self
 
     @classmethod

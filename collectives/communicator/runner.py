@@ -219,6 +219,10 @@ class CallRunner(CallHooks):
         if self._closed:
             raise RevokedError("this communicator is closed")
 
+    def count_from_here(self) -> None:
+        """Take the next call for the program's first one, where errors number calls."""
+        self._watch.internal_calls = self.sequencer.calls
+
     def poll_often(self, spins: int) -> None:
         """Poll a doorbell ``spins`` times before the core is given away, where the engine is in C."""
         if isinstance(self.engine, NativeEngine):

@@ -31,6 +31,7 @@ class PeerMonitor:
         members: The world ranks of the communicator, in its order.
         deadline_s: After how long a wait a silent peer is lost, in seconds.
         call: The number of the call under way.
+        internal_calls: How many calls the communicator made itself, before its program's first one.
         aborted: Why another thread of this rank gave the communicator up, or None.
         meanwhile: Called whenever a call waits: what else the rank can get on with.
     """
@@ -41,6 +42,7 @@ class PeerMonitor:
     members: tuple[int, ...]  # world ranks
     deadline_s: float
     call: int = 0
+    internal_calls: int = 0
     aborted: RunError | None = None  # another thread of this rank gave the communicator up
     meanwhile: Callable[[], None] = lambda: None
     _told: bool = field(default=False)
@@ -134,7 +136,8 @@ class PeerMonitor:
         if len(ranks) != 2 or not said.keys() >= set(ranks):
             return ""
         one, other = (f"[{said[rank]}] on rank {rank}" for rank in ranks)
-        return f"call {self.call} of this communicator is {one} but {other}, or an earlier call differed"
+        number = self.call - self.internal_calls
+        return f"call {number} of this communicator is {one} but {other}, or an earlier call differed"
 
     @property
     def _peers(self) -> list[int]:

@@ -89,7 +89,7 @@ def as_junit(result: CampaignResult) -> bytes:
         suite = ET.SubElement(suites, "testsuite", name="not judged", tests="1", failures="0", errors="0", skipped="1")
         suite.attrib["time"] = "0"
         case = ET.SubElement(suite, "testcase", classname="cxlemu", name=f"{left} more cases", time="0")
-        ET.SubElement(case, "skipped", message=f"{why} before {left} of {result.total} cases were judged")
+        ET.SubElement(case, "skipped", message=f"{why} before {left} of {counted(result.total, 'case')} ended")
         total, skipped = total + 1, 1
     suites.attrib |= {"tests": str(total), "failures": str(failures), "errors": "0", "skipped": str(skipped)}
     suites.attrib["time"] = f"{result.seconds:.3f}"

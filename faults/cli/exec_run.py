@@ -209,10 +209,12 @@ def _tell(out: Console, setting: ExecSetting, result: RunResult) -> None:
         for line in one.output.splitlines()[-OUTPUT_LINES:]:
             out.print(f"  | {line}", markup=False)
     if result.ending is RunEnding.NO_PROGRESS:
-        says = f"no step of any program changed anything for {setting.idle_budget} steps: {where}"
+        says = f"no step of any program changed anything for {counted(setting.idle_budget, 'step')}: {where}"
         out.print(wrapped(says), style="bold red", markup=False)
     if result.unannounced:
-        says = f"{result.unannounced} lines hold stores that nobody announced: compile all of it with cxlemu cc"
+        says = (
+            f"{counted(result.unannounced, 'line')} with stores that nobody announced: compile all of it with cxlemu cc"
+        )
         out.print(wrapped(says), style="bold red", markup=False)
 
 

@@ -87,7 +87,7 @@ class BenchReport:
             self._print(
                 f"# {'load':<8} {busy:.1f} processes ran here in the last minute: times will be noisy", "yellow"
             )
-        times = f"medians of {self._alternations} alternations, float32, every result checked"
+        times = f"medians of {counted(self._alternations, 'alternation')}, float32, every result checked"
         self._print(f"# {'times':<8} us a call, slowest rank, {times}")
         return self
 

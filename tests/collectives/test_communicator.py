@@ -505,6 +505,7 @@ def test_ranks_that_call_different_things_are_told_so(what: str) -> None:
 @pytest.mark.parametrize("size", [2, 4])
 def test_all_ranks_are_told_what_both_sides_called(size: int) -> None:
     def program(comm: Communicator) -> None:
+        comm.barrier()
         if comm.rank == 1:
             comm.broadcast(of(4))
         else:
@@ -513,6 +514,7 @@ def test_all_ranks_are_told_what_both_sides_called(size: int) -> None:
     told = {rank: str(error) for rank, error in failures(program, size).items()}
     assert told.keys() == set(range(size))
     for said in told.values():
+        assert "call 2 of this communicator is" in said
         assert re.search(r"\[broadcast [^]]*\] on rank 1", said) and re.search(
             r"\[all_reduce [^]]*max[^]]*\] on", said
         ), said
