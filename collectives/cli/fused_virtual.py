@@ -51,9 +51,9 @@ def command(**flags: Any) -> None:
 
     \b
     Examples:
-      cxlemu fused all_gather_gemm --engine virtual -s 4096x49152x12288 -c nvlink-8xa100
-      cxlemu fused gemm_reduce_scatter --engine virtual -s 8192x12288x49152 -c nvlink-8xh800 --tune --json rs.json
-      cxlemu fused gemm_all_reduce --engine virtual -s 512x12288x49152 -c pcie-8xa100 --trace ar.json
+      cxlemu fused all_gather_gemm --engine virtual -c nvlink-8xa100
+      cxlemu fused gemm_reduce_scatter --engine virtual -c nvlink-8xh800 --tune
+      cxlemu fused gemm_all_reduce --engine virtual -c pcie-8xa100
     """
     from collectives.cli.fused_virtual_run import run
 

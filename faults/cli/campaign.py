@@ -95,7 +95,7 @@ def command(**flags: Any) -> None:
       cxlemu faults campaign all_reduce -n 3 --kinds crash --html report.html
       cxlemu faults campaign -c campaign.yaml --resume night.jsonl --budget 8h
       cxlemu faults campaign all_gather -c two-clusters --variant hierarchical
-      cxlemu faults campaign --cluster 2 -n 4 --mutant 0.0.3:delete
+      cxlemu faults campaign all_gather -n 3 --variant naive --mutant 0.0.3:delete
       cxlemu faults campaign --algorithm mine.py:my_all_reduce --seeds 1000
     """
     from faults.cli.campaign_run import run

@@ -66,7 +66,7 @@ def command(**flags: Any) -> None:
     \b
     Examples:
       cxlemu simulate memory
-      cxlemu simulate memory pointer-chase -c tiers-scalepool -b 128G -e 16T --plot chase.png
+      cxlemu simulate memory pointer-chase -b 128G -e 16T --plot chase.png
       cxlemu simulate memory kv-cache --policy all -b 1T --json kv.json
     """
     from studies.cli.simulate_memory_run import run

@@ -29,7 +29,7 @@ def command(**flags: Any) -> None:
     \b
     Examples:
       cxlemu simulate trace examples/traces/fsdp -c titan2-6xcz120
-      cxlemu simulate trace my_trace --groups groups.json --accelerator h100-sxm --trace replayed.json
+      cxlemu simulate trace my_trace --groups groups.json --trace replayed.json
     """
     from studies.cli.simulate_trace_run import run
 

@@ -59,12 +59,11 @@ def command(**flags: Any) -> None:
 
     \b
     Examples:
-      cxlemu simulate training --model llama3-8b --parallel fsdp -c titan2-6xcz120 --against infiniband-3xh100
-      cxlemu simulate training -c racks-2x72 -n 8 --batch 8 --fail switch:cxl-spine0@500000
-      cxlemu simulate training --batch 12 --microbatch 4 --recompute full --trace step.json
-      cxlemu simulate training --model my-model.yaml --parallel dp=3 --offload pool --json step.json
-      cxlemu simulate training --model palm-540b --accelerator b200 --parallel fsdp,tp=12,sp -n 6144 --microbatch 4
-          -c clusters-cxl --inside nvl72 --against clusters-rdma
+      cxlemu simulate training --model llama3-8b --against infiniband-3xh100
+      cxlemu simulate training -c racks-2x72 -n 3 --fail switch:cxl-spine0@500000
+      cxlemu simulate training --batch 12 --microbatch 4 --trace step.json
+      cxlemu simulate training --model my-model.yaml --offload pool
+      cxlemu simulate training -n 36 -c pod-1024 --inside nvl72 --parallel tp=12
     """
     from studies.cli.simulate_training_run import run
 
