@@ -439,6 +439,12 @@ def test_a_deadline_says_what_every_stream_waits_for(engine: Engine) -> None:
     )
 
 
+def test_a_wait_names_the_instruction_at_which_its_stream_stands(engine: Engine) -> None:
+    waits = [Instruction(Op.FENCE), Instruction(Op.WAIT, arg=LAYOUT.published(1, 2), value=3)]
+    with pytest.raises(DeadlineError, match=r"\(it shows 0; s0:1 WAIT\)"):
+        engine.run(by_hand([waits], sizes=(0,) * 4), [np.empty(0, np.uint8)] * 4, deadline_s=0.05)
+
+
 def test_a_watch_may_end_a_wait(engine: Engine) -> None:
     def watch(running: Running, blocked: list[Blocked], waited_s: float) -> None:
         raise MismatchError(f"{len(blocked)} streams wait")
