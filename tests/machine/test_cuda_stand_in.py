@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from enum import IntEnum
 from pathlib import Path
+from tempfile import mkdtemp
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -184,29 +185,30 @@ class Driver(ModuleType):
 
 
 class Nvrtc(ModuleType):
-    """NVRTC, in whose place this machine's compiler makes a library of the CPU."""
+    """NVRTC, in whose place this machine's compiler makes a library of the CPU.
+
+    A program is a folder of its own: the threads of two ranks compile at once.
+    """
 
     def __init__(self, folder: Path) -> None:
         super().__init__("cuda.bindings.nvrtc")
-        self.folder, self.path = folder, b""
+        self.folder = folder
 
-    def nvrtcCreateProgram(self, source: bytes, name: bytes, *headers: Any) -> tuple[Status, int]:
+    def nvrtcCreateProgram(self, source: bytes, name: bytes, *headers: Any) -> tuple[Status, Path]:
         assert source.decode() == KERNEL
-        return OK, 0
+        return OK, Path(mkdtemp(dir=self.folder))
 
-    def nvrtcCompileProgram(self, program: int, count: int, flags: list[bytes]) -> tuple[Status]:
+    def nvrtcCompileProgram(self, program: Path, count: int, flags: list[bytes]) -> tuple[Status]:
         assert count == len(flags) and b"--fmad=false" in flags and b"--gpu-architecture=sm_99" in flags
-        options = [flag.decode() for flag in flags if flag.startswith(b"-D")]
-        folder = self.folder / "-".join(options).replace(" ", "_")
-        folder.mkdir(exist_ok=True)
-        self.path = str(compiled(folder, options)).encode()
+        compiled(program, [flag.decode() for flag in flags if flag.startswith(b"-D")])
         return (OK,)
 
-    def nvrtcGetCUBINSize(self, program: int) -> tuple[Status, int]:
-        return OK, len(self.path)
+    def nvrtcGetCUBINSize(self, program: Path) -> tuple[Status, int]:
+        return OK, len(bytes(program / "fold.so"))
 
-    def nvrtcGetCUBIN(self, program: int, image: bytes) -> tuple[Status]:
-        ctypes.memmove(image, self.path, len(self.path))
+    def nvrtcGetCUBIN(self, program: Path, image: bytes) -> tuple[Status]:
+        path = bytes(program / "fold.so")
+        ctypes.memmove(image, path, len(path))
         return (OK,)
 
 
