@@ -55,6 +55,23 @@ class Mapped(NamedTuple):
     how: Literal["MAP_SYNC", "MAP_SHARED"]
 
 
+def examine_device(path: str) -> Device:
+    """Tell a device's size and alignment without opening it.
+
+    Args:
+        path: A device such as /dev/dax0.0, or a file.
+
+    Raises:
+        PoolError: It is not there, no device or file, empty, or smaller than its own alignment.
+    """
+    try:
+        status = Path(path).stat()
+    except (OSError, ValueError) as error:
+        raise PoolError(f"{path} cannot be examined: {getattr(error, 'strerror', error)}") from error
+    _check_kind(path, status.st_mode)
+    return _examine(path, status)
+
+
 def map_device(path: str) -> Mapped:
     """Map a device whole.
 

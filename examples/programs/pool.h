@@ -14,8 +14,9 @@ static inline void fail(const char *what) {
 }
 
 static inline void *map_pool(const char *path, size_t nbytes) {
-    const int file = open(path, O_RDWR | O_CREAT, 0600);
-    if (file < 0 || (strncmp(path, "/dev/dax", 8) && ftruncate(file, (off_t)nbytes))) fail("the pool cannot be opened");
+    const int file = open(path, O_RDWR | O_CREAT, 0600), is_device = strncmp(path, "/dev/dax", 8) == 0;
+    if (file < 0 || (!is_device && ftruncate(file, (off_t)nbytes))) fail("the pool cannot be opened");
+    if (is_device) nbytes = (nbytes + (2 << 20) - 1) >> 21 << 21; /* it is mapped in whole pages of 2 MiB */
     void *at = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (at == MAP_FAILED) fail("the pool cannot be mapped");
     close(file);

@@ -1,7 +1,9 @@
 /* A queue from host 0 to host 1.   -DBUG: an entry is not flushed before the index says that it is there.
  *
  *     cxlemu cc -O2 queue.c -o queue
- *     cxlemu exec --pool /dev/shm/queue -- ./queue send : ./queue receive */
+ *     cxlemu exec --pool /dev/shm/queue -- ./queue send : ./queue receive
+ *
+ * With a path, such as /dev/dax0.0, the queue lies there. Its first bytes have to be zero. */
 #include "pool.h"
 
 enum { SLOTS = 4, MESSAGES = 32, LINE = 64 };
@@ -41,7 +43,7 @@ static void receive(queue *q) {
 }
 
 int main(int count, char **words) {
-    queue *q = map_pool("/dev/shm/queue", sizeof *q);
-    (count == 2 && strcmp(words[1], "send") == 0 ? send : receive)(q);
+    queue *q = map_pool(count > 2 ? words[2] : "/dev/shm/queue", sizeof *q);
+    (count > 1 && strcmp(words[1], "send") == 0 ? send : receive)(q);
     return 0;
 }

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cxlemu.errors import ArgumentError
-from cxlemu.units import parse_bytes
+from cxlemu.pool.device import examine_device
+from cxlemu.units import format_bytes, parse_bytes
 from faults.programs.area import HOSTS, POOLS
 
 DEFAULT_BYTES = 1 << 30  # of a pool whose size its program decides: only pages that are touched take memory
@@ -87,10 +88,12 @@ def parse_pool(text: str) -> PoolFile:
     """Read ``PATH``, ``PATH=SIZE`` or ``PATH=FILE``.
 
     Args:
-        text: PATH is what programs open. SIZE is such as 64M; FILE holds the bytes that the pool begins with.
+        text: PATH is what programs open. SIZE is such as 64M; FILE holds the bytes that the pool begins with. Without
+            either, a file begins with its bytes, and a device that is there with zeros, as many as it has.
 
     Raises:
         ArgumentError: The text is none of these, or the file cannot be used.
+        PoolError: The device does not tell its size.
     """
     path, _, value = text.partition("=")
     if not path or any(c in text for c in ":\n\0"):
@@ -106,13 +109,18 @@ def parse_pool(text: str) -> PoolFile:
     if source.is_file():
         size = source.stat().st_size
     if dax and size is None:
-        raise ArgumentError(f"--pool {text}: a device has a size: --pool {path}=64M, or {path}=FILE")
+        if not Path(absolute).exists():
+            raise ArgumentError(
+                f"--pool {text}: there is no such device here to tell its size: --pool {path}=64M, or {path}=FILE"
+            )
+        size = examine_device(absolute).nbytes
     if size is not None and source.is_file() and size > CONTENT_MAX:
         raise ArgumentError(f"--pool {text}: the file has {size} bytes, {CONTENT_MAX} are the most")
-    least = max(size or 0, 1) if value else max(size or 0, DEFAULT_BYTES)
+    least = max(size or 0, 1) if value or dax else max(size or 0, DEFAULT_BYTES)
     capacity = -(-least // ALIGNMENT) * ALIGNMENT
     if capacity > CAPACITY_MAX:
-        raise ArgumentError(f"--pool {text}: {CAPACITY_MAX >> 30} GiB are the most")
+        most = f"{CAPACITY_MAX >> 30} GiB are the most"
+        raise ArgumentError(f"--pool {text}: it has {format_bytes(capacity)}, {most}; {path}=64M takes less")
     content = source if source.is_file() else None
     return PoolFile(absolute, capacity, size if dax or content else None, content, dax)
 

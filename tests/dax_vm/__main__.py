@@ -21,7 +21,7 @@ import click
 
 from . import cxl
 from .cards import CARDS, devices, format_cards, make_cards, nvdimms
-from .checks import Host, all_checks
+from .checks import Host, all_checks, build_programs
 from .cxl_checks import cxl_checks
 from .guest import Guest, GuestError
 from .packages import Parts, Skip, find_parts
@@ -74,7 +74,7 @@ def too_slow(limit_s: int | None) -> None:
 
 
 def over_nvdimms(parts: Parts, folder: Path) -> None:
-    cards = make_cards(folder)
+    cards, programs = make_cards(folder), build_programs(folder / "programs")
     accelerator = usable_accelerator(parts, nvdimms(cards), folder)
     with Guest("format", parts, nvdimms(cards), accelerator=accelerator, folder=folder) as guest:
         seconds = guest.boot()
@@ -84,12 +84,12 @@ def over_nvdimms(parts: Parts, folder: Path) -> None:
     with two_guests(parts, [nvdimms(cards), nvdimms([*cards[2:], *cards[:2]])], accelerator, folder) as guests:
         a, b = (Host(guest, devices(guest, CARDS)) for guest in guests)
         say(f"booted 2 guests, each has {' '.join(a.devices)}")
-        for seen in all_checks(a, b):
+        for seen in all_checks(a, b, programs):
             say(seen)
 
 
 def over_cxl(parts: Parts, folder: Path) -> None:
-    files = cxl.make_memory(folder)
+    files, programs = cxl.make_memory(folder), build_programs(folder / "programs")
     views = [files, [*files[cxl.WAYS :], *files[: cxl.WAYS]]]
     # QEMU answers accesses to CXL memory as to a device's registers, for which KVM emulates no vector instructions.
     say("software emulation (TCG), as CXL memory needs it")
@@ -98,7 +98,7 @@ def over_cxl(parts: Parts, folder: Path) -> None:
             cxl.connect(guest)
         a, b = (Host(guest, devices(guest, cxl.REGIONS), cxl.DEADLINE_S) for guest in guests)
         say(f"booted 2 guests, each has {' '.join(a.devices)}, made of CXL regions")
-        for seen in cxl_checks(a, b, files):
+        for seen in cxl_checks(a, b, programs, files):
             say(seen)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -41,17 +42,18 @@ class Host:
     def cxlemu(self, *arguments: str, devices: Sequence[str] | None = None, expect: int = 0) -> str:
         return self.start(*arguments, devices=devices).wait(expect)
 
-    def first_bytes(self, write: bytes = b"") -> str:
-        """Of the first device, through a mapping; ``write`` is stored there before."""
+    def first_bytes(self, write: bytes = b"", device: str = "") -> str:
+        """Of the first device, or another one, through a mapping; ``write`` is stored there before."""
         program = f"""import mmap, os
-with mmap.mmap(os.open({self.devices[0]!r}, os.O_RDWR), 2 << 20) as card:
+with mmap.mmap(os.open({device or self.devices[0]!r}, os.O_RDWR), 2 << 20) as card:
     card[:{len(write)}] = {write!r}
     print(card[:8])"""
         return self.guest.run([sys.executable, "-c", program]).strip()
 
 
-def all_checks(a: Host, b: Host) -> Iterator[str]:
+def all_checks(a: Host, b: Host, programs: Path) -> Iterator[str]:
     yield no_shared_memory(a, b)
+    yield programs_of_others(a, b, programs)
     yield foreign_data_is_kept(a)
     yield one_pool_under_other_names(a, b)
     yield collectives([a, b], "reference", [32, 1024, 32768, 1048576])
@@ -67,6 +69,51 @@ def no_shared_memory(a: Host, b: Host) -> str:
     if len(boots) != 2:
         raise GuestError(f"these are not two kernels: {boots}")
     return "two kernels, no /dev/shm in either"
+
+
+def build_programs(into: Path) -> Path:
+    """Compile the example of a queue, right and with its bug, into a new folder that guests will see."""
+    into.mkdir()
+    source = str(CHECKOUT / "examples/programs/queue.c")
+    for name, flags in (("right", []), ("wrong", ["-DBUG"])):
+        words = [sys.executable, "-m", "cxlemu", "cc", "-O2", *flags, source, "-o", str(into / name)]
+        subprocess.run(words, check=True, timeout=DEADLINE_S)
+    return into
+
+
+def programs_of_others(a: Host, b: Host, programs: Path) -> str:
+    """A queue between the guests, on their device itself; `exec` finds its bug on the pool that stands for the device.
+
+    That pool answers system calls as the device does. While `exec` runs there is a /dev/shm, where it keeps its run.
+    """
+    device = a.devices[0]
+    mark = a.first_bytes(write=b"A QUEUE!")
+    its_other_name = next(name for name in b.devices if b.first_bytes(device=name) == mark)
+    a.first_bytes(write=bytes(4096))
+    queue = str(programs / "right")
+    ends = [(a, [queue, "send", device]), (b, [queue, "receive", its_other_name])]
+    for job in [host.guest.start(words, deadline_s=DEADLINE_S) for host, words in ends]:
+        job.wait()
+    held = a.first_bytes()
+    a.guest.run(["sh", "-c", "mkdir /dev/shm && mount -t tmpfs none /dev/shm"])
+    asked = [sys.executable, str(CHECKOUT / "tests/faults/programs/device.py"), device]
+    real, emulated = a.guest.run(asked), exec_on(a, asked)
+    if real not in emulated:
+        raise GuestError(f"{device} answers {real!r}, and the pool that stands for it {emulated!r}")
+    said = exec_on(a, [queue, "send", device, ":", queue, "receive", device])
+    wrong = str(programs / "wrong")
+    found = exec_on(a, [wrong, "send", device, ":", wrong, "receive", device], expect=1)
+    if "not-flushed: " not in found or a.first_bytes() != held:
+        raise GuestError(f"exec did not name the missing flush, or changed {device}: {found}")
+    a.guest.run(["sh", "-c", "umount /dev/shm && rmdir /dev/shm"])
+    answers = len(real.splitlines())
+    return f"programs: a queue between the guests; {answers} answers of {device} are those of exec; {last_line(said)}"
+
+
+def exec_on(a: Host, words: Sequence[str], expect: int = 0) -> str:
+    """One run, on a pool of the size of the first device."""
+    options = ["--pool", a.devices[0], "--seeds", "1", "--no-worst-case", "--no-shrink"]
+    return a.cxlemu("exec", *options, "--", *words, devices=[], expect=expect)
 
 
 def foreign_data_is_kept(a: Host) -> str:

@@ -19,6 +19,7 @@ from .checks import (
     litmus,
     no_shared_memory,
     one_pool_under_other_names,
+    programs_of_others,
     two_pools_are_refused,
 )
 from .cxl import GRANULARITY, REGIONS, WAYS, interleaved
@@ -37,10 +38,11 @@ for index, name in enumerate(sys.argv[2:]):
 """
 
 
-def cxl_checks(a: Host, b: Host, files: Sequence[Path]) -> Iterator[str]:
+def cxl_checks(a: Host, b: Host, programs: Path, files: Sequence[Path]) -> Iterator[str]:
     yield no_shared_memory(a, b)
     yield doctor_knows_regions(a)
     yield bytes_are_interleaved(a, b, files)
+    yield programs_of_others(a, b, programs)
     yield foreign_data_is_kept(a)
     yield one_pool_under_other_names(a, b)
     yield collectives([a, b], "reference", [32, 1024])

@@ -21,6 +21,8 @@ import cxlemu.cli.doctor
 import cxlemu.cli.pool
 import cxlemu.cli.pool_capacity
 import cxlemu.cli.pool_devices  # noqa: F401
+import faults.cli.exec
+import faults.cli.exec_run
 import faults.cli.litmus
 import faults.cli.litmus_hardware
 import faults.cli.litmus_run  # noqa: F401

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -235,6 +236,43 @@ def test_threads_of_one_host_are_coherent_and_repeat(build: Build) -> None:
         assert len({its.trace for its in results}) == 1 and not results[0].notes
 
 
+# --- a device ---------------------------------------------------------------------------------------------------------
+
+ANSWERS = {  # of Linux 6.1's device-DAX; python -m tests.dax_vm asks both
+    **dict.fromkeys(("4 KiB", "3 MiB", "private"), "Invalid argument"),
+    **dict.fromkeys(("4 MiB", "from 4 KiB on", "from 2 MiB on"), "mapped"),
+    **dict.fromkeys(("read", "pread", "write", "pwrite", "ftruncate"), "Invalid argument"),
+    **dict.fromkeys(("lseek", "st_size"), "0"),
+}
+
+
+def test_a_pool_that_is_a_device_answers_as_linux_does() -> None:
+    device = "/dev/dax0.0"
+    commands = parse_commands([sys.executable, str(SOURCES / "device.py"), device], 1)
+    (ended,) = run(ExecSetting(commands, parse_pools([f"{device}=64M"]), hosts=1), RunChoice(0, 0)).exits
+    assert dict(re.findall(r"^([\w ]+?) (Invalid argument|mapped|0)$", ended.output, re.M)) == ANSWERS
+    assert "mmap() of 4096 bytes, not in whole pages of 2 MiB, is refused for /dev/dax0.0 (EINVAL)" in ended.output
+
+
+def test_a_device_that_is_there_tells_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, device = tmp_path / "devices/dax0.0", "/dev/dax0.0"
+    real.mkdir(parents=True)
+    (real / "size").write_text("6291456\n")
+    (real / "align").write_text("2097152\n")
+    for link in ("dev/char/1:5", "bus/dax/devices/dax0.0"):
+        (tmp_path / link).parent.mkdir(parents=True)
+        (tmp_path / link).symlink_to(real)
+    monkeypatch.setattr("cxlemu.pool.device.SYSFS", tmp_path)
+    there, of_it, zero = Path.exists, Path.stat, Path("/dev/zero").stat()  # which has the number 1:5
+    monkeypatch.setattr(Path, "exists", lambda path: str(path) == device or there(path))
+    monkeypatch.setattr(Path, "stat", lambda path, **how: zero if str(path) == device else of_it(path, **how))
+    pool = parse_pool(device)
+    assert (pool.size, pool.capacity, pool.content, pool.dax) == (6 << 20, 6 << 20, None, True)
+    (real / "size").write_text(f"{1 << 40}\n")
+    with pytest.raises(ArgumentError, match=r"it has 1 TiB, 64 GiB are the most; /dev/dax0\.0=64M takes less"):
+        parse_pool(device)
+
+
 # --- what a run promises ---------------------------------------------------------------------------------------------
 
 
@@ -345,7 +383,7 @@ def test_exit_codes_and_json(build: Build, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--pool", "/dev/dax0.0", "--", "true"], "a device has a size"),
+        (["--pool", "/dev/dax0.0", "--", "true"], "there is no such device here to tell its size"),
         (["--pool", "/p=4x", "--", "true"], "neither a size"),
         (["--pool", "/p", "--", "true", ":"], "a command is missing"),
         (["--pool", "/p", "--hosts", "2", "--", "@2", "true"], "hosts 0 to 1"),

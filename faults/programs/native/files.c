@@ -1,0 +1,247 @@
+/* System calls on a pool's file: programs map their host's image of it, and what they read and write goes through its cache. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "paths.h"
+#include "real.h"
+#include "self.h"
+
+#define HERE __builtin_return_address(0)
+enum { DAX_ALIGN = 2 << 20 }; /* as run.py tells in the run's sysfs */
+
+REAL(int, open, const char *, int, ...)
+REAL(int, fstat, int, struct stat *)
+
+/* --- mapping --------------------------------------------------------------------------------------------------------- */
+
+REAL(void *, mmap, void *, size_t, int, int, int, off_t)
+REAL(int, munmap, void *, size_t)
+
+static void tell_mapping(int kind, const pool_range *range) {
+    program_self *me = self_here();
+    if (!step_begin(me)) return;
+    if (kind == STEP_MAP) image_mapped(range->pool, range->offset / 64, (range->offset + range->nbytes + 63) / 64);
+    step_other(me, kind, -1, range);
+    step_end(me);
+}
+
+/* What the driver of device-DAX asks of a mapping: where it lies, not from which byte of the device on. */
+static bool mapping_refused(int pool, const void *at, size_t nbytes, int flags) {
+    char what[128];
+    if ((flags & MAP_TYPE) == MAP_PRIVATE) return device_refuses(pool, "a private mapping");
+    const uint64_t fixed = flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) ? (uint64_t)(uintptr_t)at : 0;
+    if ((nbytes | fixed) % DAX_ALIGN == 0) return false;
+    snprintf(what, sizeof what, "mmap() of %zu bytes, not in whole pages of %d MiB,", nbytes, DAX_ALIGN >> 20);
+    return device_refuses(pool, what);
+}
+
+static void *mapped(int pool, void *at, size_t nbytes, int prot, int flags, off_t offset) {
+    char path[2 * PROGRAM_PATH];
+    if (mapping_refused(pool, at, nbytes, flags)) return MAP_FAILED;
+    if (offset < 0 || (uint64_t)offset + nbytes > (uint64_t)here.area->options.capacity[pool]) {
+        fprintf(stderr,
+                "cxlemu: %s is mapped to byte %llu, but the emulated pool has %lld: give its size, --pool %s=SIZE\n",
+                here.area->options.path[pool], (unsigned long long)offset + nbytes,
+                (long long)here.area->options.capacity[pool], here.area->options.path[pool]);
+        errno = ENOMEM;
+        return MAP_FAILED;
+    }
+    if ((flags & MAP_TYPE) == MAP_PRIVATE)
+        fprintf(stderr, "cxlemu: a private mapping of %s is taken for a shared one\n", here.area->options.path[pool]);
+    area_path(path, sizeof path, "host-%d-%d.data", here.host, pool);
+    const int file = real_open()(path, O_RDWR | O_CLOEXEC);
+    const int kept = flags & (MAP_FIXED | MAP_FIXED_NOREPLACE | MAP_POPULATE);
+    if (!at) at = area_far_from_code(nbytes);
+    void *found = real_mmap()(at, nbytes, program_pages_now ? PROT_NONE : prot, MAP_SHARED | MAP_NORESERVE | kept, file,
+                              offset);
+    const int saved = errno;
+    close(file);
+    errno = saved;
+    if (found == MAP_FAILED) return found;
+    const size_t whole = (nbytes + 4095) / 4096 * 4096;
+    mapping_remove(found, whole);
+    if (!mapping_add(pool, offset, found, whole)) {
+        fprintf(stderr, "cxlemu: more than %d mappings of pools in a process\n", MAPPINGS);
+        _exit(2);
+    }
+    if (program_pages_now) program_pages_now->mapped(pool, offset, found, whole, prot);
+    const pool_range range = {pool, offset, (int64_t)nbytes};
+    tell_mapping(STEP_MAP, &range);
+    return found;
+}
+
+PROGRAM_EXPORT void *mmap(void *at, size_t nbytes, int prot, int flags, int file, off_t offset) {
+    const int pool = flags & MAP_ANONYMOUS || file < 0 ? -1 : pool_of_file(file);
+    if (pool >= 0) return mapped(pool, at, nbytes, prot, flags, offset);
+    void *found = real_mmap()(at, nbytes, prot, flags, file, offset);
+    if (mapping_count && flags & MAP_FIXED && found != MAP_FAILED && prog_in_pool(found, nbytes)) {
+        if (program_pages_now) program_pages_now->unmapped(found, nbytes);
+        mapping_remove(found, nbytes);
+    }
+    return found;
+}
+PROGRAM_EXPORT void *mmap64(void *at, size_t nbytes, int prot, int flags, int file, off64_t offset) {
+    return mmap(at, nbytes, prot, flags, file, offset);
+}
+
+PROGRAM_EXPORT int munmap(void *at, size_t nbytes) {
+    pool_range range;
+    if (mapping_count && range_in_pool(at, nbytes, &range)) {
+        tell_mapping(STEP_UNMAP, &range);
+        if (program_pages_now) program_pages_now->unmapped(at, nbytes);
+        mapping_remove(at, nbytes);
+    }
+    return real_munmap()(at, nbytes);
+}
+
+REAL(int, msync, void *, size_t, int)
+PROGRAM_EXPORT int msync(void *at, size_t nbytes, int flags) {
+    if (!mapping_count || !prog_in_pool(at, nbytes)) return real_msync()(at, nbytes, flags);
+    prog_msync(at, nbytes, HERE);
+    return 0;
+}
+
+/* --- system calls on a pool ----------------------------------------------------------------------------------------------- */
+
+/* read and write of the pool's file: the kernel loads and stores through this host's cache. */
+static ssize_t file_step(int pool, void *bytes, size_t nbytes, off_t at, bool writes) {
+    program_self *me = self_here();
+    const int64_t capacity = here.area->options.capacity[pool];
+    if (at >= capacity || !me) return 0;
+    if ((int64_t)nbytes > capacity - at) nbytes = (size_t)(capacity - at);
+    uint8_t *image = image_of(here.host, pool)->cache.data + at;
+    if (!mapping_add(pool, at, image, nbytes)) return -1;
+    if (writes) prog_system_writes(image, nbytes, HERE);
+    else prog_system_reads(image, nbytes, HERE);
+    mapping_remove(image, nbytes);
+    if (writes) memcpy(image, bytes, nbytes);
+    else memcpy(bytes, image, nbytes);
+    return (ssize_t)nbytes;
+}
+
+REAL(ssize_t, pread, int, void *, size_t, off_t)
+REAL(ssize_t, pwrite, int, const void *, size_t, off_t)
+REAL(ssize_t, read, int, void *, size_t)
+REAL(ssize_t, write, int, const void *, size_t)
+
+REAL(int, ftruncate, int, off_t)
+PROGRAM_EXPORT int ftruncate(int file, off_t nbytes) {
+    return self && device_refuses(pool_of_file(file), "ftruncate()") ? -1 : real_ftruncate()(file, nbytes);
+}
+PROGRAM_EXPORT int ftruncate64(int file, off64_t nbytes) { return ftruncate(file, nbytes); }
+
+/* A device-DAX has no position and tells no end. */
+REAL(off_t, lseek, int, off_t, int)
+PROGRAM_EXPORT off_t lseek(int file, off_t offset, int whence) {
+    const int pool = self ? pool_of_file(file) : -1;
+    return pool >= 0 && here.area->options.dax[pool] ? 0 : real_lseek()(file, offset, whence);
+}
+PROGRAM_EXPORT off64_t lseek64(int file, off64_t offset, int whence) { return lseek(file, offset, whence); }
+
+/* How much of a range the file has: a write may lengthen it. */
+static size_t room_in(int file, off_t at, size_t nbytes, bool writes) {
+    struct stat its;
+    if (real_fstat()(file, &its) != 0) return 0;
+    if (writes && at + (off_t)nbytes > its.st_size && real_ftruncate()(file, at + (off_t)nbytes) != 0) return 0;
+    if (writes || at + (off_t)nbytes <= its.st_size) return nbytes;
+    return at < its.st_size ? (size_t)(its.st_size - at) : 0;
+}
+
+static ssize_t file_moved(int pool, int file, void *bytes, size_t nbytes, off_t at, bool writes) {
+    if (device_refuses(pool, writes ? "write()" : "read()")) return -1;
+    return file_step(pool, bytes, room_in(file, at, nbytes, writes), at, writes);
+}
+
+PROGRAM_EXPORT ssize_t pread(int file, void *into, size_t nbytes, off_t at) {
+    const int pool = self ? pool_of_file(file) : -1;
+    if (pool >= 0) return file_moved(pool, file, into, nbytes, at, false);
+    if (mapping_count) prog_system_writes(into, nbytes, HERE);
+    return real_pread()(file, reachable(into), nbytes, at);
+}
+PROGRAM_EXPORT ssize_t pwrite(int file, const void *from, size_t nbytes, off_t at) {
+    const int pool = self ? pool_of_file(file) : -1;
+    if (pool >= 0) return file_moved(pool, file, (void *)(uintptr_t)from, nbytes, at, true);
+    if (mapping_count) prog_system_reads(from, nbytes, HERE);
+    return real_pwrite()(file, reachable(from), nbytes, at);
+}
+PROGRAM_EXPORT ssize_t pread64(int file, void *into, size_t nbytes, off64_t at) {
+    return pread(file, into, nbytes, at);
+}
+PROGRAM_EXPORT ssize_t pwrite64(int file, const void *from, size_t nbytes, off64_t at) {
+    return pwrite(file, from, nbytes, at);
+}
+
+static ssize_t file_streamed(int pool, int file, void *bytes, size_t nbytes, bool writes) {
+    const off_t at = real_lseek()(file, 0, SEEK_CUR);
+    const ssize_t done = file_moved(pool, file, bytes, nbytes, at, writes);
+    if (done > 0) real_lseek()(file, done, SEEK_CUR);
+    return done;
+}
+
+PROGRAM_EXPORT ssize_t read(int file, void *into, size_t nbytes) {
+    const int pool = self ? pool_of_file(file) : -1;
+    if (pool >= 0) return file_streamed(pool, file, into, nbytes, false);
+    if (self) prog_wait_readable(file);
+    if (mapping_count) prog_system_writes(into, nbytes, HERE);
+    return real_read()(file, reachable(into), nbytes);
+}
+PROGRAM_EXPORT ssize_t write(int file, const void *from, size_t nbytes) {
+    const int pool = self ? pool_of_file(file) : -1;
+    if (pool >= 0) return file_streamed(pool, file, (void *)(uintptr_t)from, nbytes, true);
+    if (mapping_count) prog_system_reads(from, nbytes, HERE);
+    return real_write()(file, reachable(from), nbytes);
+}
+
+REAL(size_t, fread, void *, size_t, size_t, FILE *)
+PROGRAM_EXPORT size_t fread(void *restrict into, size_t size, size_t count, FILE *restrict file) {
+    if (mapping_count) prog_system_writes(into, size * count, HERE);
+    return real_fread()(reachable(into), size, count, file);
+}
+REAL(size_t, fwrite, const void *, size_t, size_t, FILE *)
+PROGRAM_EXPORT size_t fwrite(const void *restrict from, size_t size, size_t count, FILE *restrict file) {
+    if (mapping_count) prog_system_reads(from, size * count, HERE);
+    return real_fwrite()(reachable(from), size, count, file);
+}
+REAL(ssize_t, recv, int, void *, size_t, int)
+PROGRAM_EXPORT ssize_t recv(int file, void *into, size_t nbytes, int flags) {
+    if (self) prog_wait_readable(file);
+    if (mapping_count) prog_system_writes(into, nbytes, HERE);
+    return real_recv()(file, reachable(into), nbytes, flags);
+}
+REAL(ssize_t, send, int, const void *, size_t, int)
+PROGRAM_EXPORT ssize_t send(int file, const void *from, size_t nbytes, int flags) {
+    if (mapping_count) prog_system_reads(from, nbytes, HERE);
+    return real_send()(file, reachable(from), nbytes, flags);
+}
+
+static void vector_step(const struct iovec *parts, int count, bool stores, const void *pc) {
+    for (int k = 0; mapping_count && k < count; k++) {
+        if (stores) prog_system_writes(parts[k].iov_base, parts[k].iov_len, pc);
+        else prog_system_reads(parts[k].iov_base, parts[k].iov_len, pc);
+    }
+}
+/* The parts as this library reaches them; too many go as they are. */
+enum { PARTS = 1024 };
+#define REACHABLE(parts, count) \
+    reachable_parts(parts, count, pools_closed &&count <= PARTS ? (struct iovec[PARTS]){{0}} : NULL)
+static const struct iovec *reachable_parts(const struct iovec *parts, int count, struct iovec *room) {
+    for (int k = 0; room && k < count; k++) room[k] = (struct iovec){reachable(parts[k].iov_base), parts[k].iov_len};
+    return room ? room : parts;
+}
+REAL(ssize_t, readv, int, const struct iovec *, int)
+PROGRAM_EXPORT ssize_t readv(int file, const struct iovec *parts, int count) {
+    vector_step(parts, count, true, HERE);
+    return real_readv()(file, REACHABLE(parts, count), count);
+}
+REAL(ssize_t, writev, int, const struct iovec *, int)
+PROGRAM_EXPORT ssize_t writev(int file, const struct iovec *parts, int count) {
+    vector_step(parts, count, false, HERE);
+    return real_writev()(file, REACHABLE(parts, count), count);
+}
