@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+import shutil
 from itertools import pairwise
 from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from cxlemu.cli import main
 from cxlemu.topology.shipped import shipped_configs
@@ -61,3 +64,55 @@ def test_an_example_that_is_none_is_noticed() -> None:
     for line in ("cxlemu rnu", "cxlemu run --no-such-flag", "cxlemu run -n x"):
         with pytest.raises((AssertionError, click.UsageError)):
             parsed(line)
+
+
+# --- in the deep tier they run ----------------------------------------------------------------------------------------
+
+LONG = "it takes long, and has tests of its own"
+LEFT_OUT = {
+    r"/dev/dax|card0": "devices that are not here",
+    r"mpirun|make|cargo|torchrun": "other people's commands, and torch",
+    r"\./|queue\.c|my_lock|my_trace|my-model|mine\.py|4711|cxl1\.|@token": "what the reader has",
+    r"capacity|--pool shared|pool clean$": "pools of others",
+    r"^cxlemu (bench|faults|reproduce|run|simulate memory)|--calibrate|--rounds|-n 36": LONG,
+    r"^cxlemu (fused (?!.*virtual)|mutate( (?!--case)|$)|prove( all_gather| -n|$))": LONG,
+}
+
+
+def left_out(line: str) -> str | None:
+    """Why an example is not run."""
+    return next((why for what, why in LEFT_OUT.items() if re.search(what, line)), None)
+
+
+RUN = sorted({line for command in COMMANDS.values() for line in examples(command) if left_out(line) is None})
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as the reader of a help has it: the repository's files, a topology, a litmus test, and a small plan."""
+    folder = tmp_path_factory.mktemp("reader")
+    for name in ("examples", "configs", "tests"):
+        (folder / name).symlink_to(ROOT / name)
+    shutil.copy(ROOT / "configs/titan2-6xcz120.yaml", folder / "my-rack.yaml")
+    shutil.copy(ROOT / "tests/faults/litmus/MP.yaml", folder / "mp.yaml")
+    small = ["all_reduce", "-n", "2", "-b", "64", "--region-bytes", "4K", "-O", str(folder / "all_reduce.plan")]
+    assert CliRunner().invoke(main, ["plan", "save", *small]).exit_code == 0
+    return folder
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("line", RUN)
+def test_an_example_runs(line: str, reader: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for each in reader.iterdir():
+        (tmp_path / each.name).symlink_to(each)
+    monkeypatch.chdir(tmp_path)
+    words = [part for word in shlex.split(line) for part in (sorted(map(str, Path().glob(word))) or [word])]
+    if "-O" in words:
+        (tmp_path / "all_reduce.plan").unlink()
+    done = CliRunner().invoke(main, words[1:])
+    assert done.exit_code == (3 if ":broken" in line else 0), done.output  # a schedule that stops early
+
+
+def test_most_examples_run_and_the_others_have_a_reason() -> None:
+    lines = {line for command in COMMANDS.values() for line in examples(command)}
+    assert len(RUN) >= 50 and all(left_out(line) for line in lines - set(RUN))

@@ -145,7 +145,7 @@ def _cut(result: Result) -> str:
     setup = result.setup
     gemm = call_of(setup.job.operator, "fused", setup.ranks, setup.job.choice).gemm
     assert gemm is not None
-    tiles = f"tiles of {gemm.tile_rows}x{gemm.tile_cols}, {gemm.comm_tile_rows} rows at once"
+    tiles = f"tiles of {gemm.tile_rows}x{gemm.tile_cols}, {counted(gemm.comm_tile_rows, 'row')} at once"
     return f"{tiles}, {gemm.order}, {gemm.transport}: {setup.how}"
 
 

@@ -19,6 +19,7 @@ from collectives.builder.recipes import Recipe
 from collectives.sweep.sweep import load_algorithm
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Plan
+from cxlemu.units import counted
 
 NO_VARIANT = "--variant does not go with --algorithm: your own algorithm has none"
 NEVER = object()  # for `check_options`: whatever the flag says, the plan says otherwise
@@ -55,7 +56,9 @@ class Target:
         """
         assert self.plan is not None
         call = self.plan.call
-        raise ArgumentError(f"{self.source} is the plan of [{call}] with {call.ranks} ranks: leave out {flag}")
+        raise ArgumentError(
+            f"{self.source} is the plan of [{call}] with {counted(call.ranks, 'rank')}: leave out {flag}"
+        )
 
 
 def target(named: Sequence[str], algorithm: str | None, *, variant: bool = False) -> Target:

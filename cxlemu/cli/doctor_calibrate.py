@@ -21,6 +21,7 @@ from cxlemu.cli.progress import spinning
 from cxlemu.errors import ArgumentError
 from cxlemu.machine import keep, kept_file, thresholds
 from cxlemu.pool.segments import SHM_DIR
+from cxlemu.units import counted
 
 MEASURED_BYTES = 1 << 27  # of each array, more than most caches hold; less where memory is short
 WORDS = {
@@ -87,7 +88,7 @@ def _array_bytes() -> int:
     nbytes = min(MEASURED_BYTES, 1 << max(available // 8, 1).bit_length() - 1)
     least = LEAST_BYTES * len(os.sched_getaffinity(0))
     if nbytes < least:
-        raise ArgumentError(f"--calibrate needs {8 * least} bytes of free memory, {available} are free")
+        raise ArgumentError(f"--calibrate needs {counted(8 * least, 'byte')} of free memory, {available} are free")
     return nbytes
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cxlemu.cli.doctor_rows import DoctorRow, entries, integer, row, text
-from cxlemu.units import format_bytes
+from cxlemu.units import counted, format_bytes
 
 MOST_WAYS = 16  # that a CXL region can have
 
@@ -60,7 +60,7 @@ def _region(region: Path, devices: Path, root: Path) -> DoctorRow:
     if integer(region / "commit") == 1:
         value = f"{_size(region)} on {' '.join(_targets(region, devices, ways)) or 'unknown devices'}"
     if ways > 1:
-        value += f", interleaved every {format_bytes(granularity)}" if granularity else f", {ways} ways"
+        value += f", interleaved every {format_bytes(granularity)}" if granularity else f", {counted(ways, 'way')}"
     users = _dax_devices(region, root)
     return row(f"CXL {region.name}", True, value, f"holds {' '.join(users)}" if users else "no /dev/dax* in it is seen")
 

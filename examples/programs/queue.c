@@ -1,9 +1,7 @@
-/* A queue from host 0 to host 1.   -DBUG: an entry is not flushed before the index says that it is there.
+/* A queue from host 0 to host 1, at a path or in /dev/shm/queue, where zeros are.   -DBUG: no entry is flushed.
  *
  *     cxlemu cc -O2 queue.c -o queue
- *     cxlemu exec --pool /dev/shm/queue -- ./queue send : ./queue receive
- *
- * With a path, such as /dev/dax0.0, the queue lies there. Its first bytes have to be zero. */
+ *     cxlemu exec --pool /dev/shm/queue -- ./queue send : ./queue receive */
 #include "pool.h"
 
 enum { SLOTS = 4, MESSAGES = 32, LINE = 64 };

@@ -13,6 +13,7 @@ import click
 from collectives.algorithms.catalog import is_plan
 from collectives.cli.targets import NEVER, check_options, target
 from cxlemu.cli.console import console, print_wrapped
+from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import read_json, write_json
 from cxlemu.cli.progress import spinning
 from cxlemu.errors import ArgumentError, PlanRuleError
@@ -83,11 +84,13 @@ def run(
         write_json(json_file, _document(nothing, found, spec, ranks, strategy))
         raise
     except BudgetSpentError:
+        unbuilt = _unknown(budget_s, f"the budget of {budget_s:g} s was spent before the program was built")
         searched = Searchable(
-            spec, ranks, Machine(MachineProgram((), (), ())), lambda explored: explored, known=_unbuilt(budget_s)
+            spec, ranks, Machine(MachineProgram((), (), ())), lambda explored: explored, known=unbuilt
         )
     left = replace(budget, seconds=max(budget_s - (time.monotonic() - began), 0.0))
-    with spinning(f"searching {searched.name}, {counted(searched.ranks, 'rank')}"):
+    result, interruption = _unknown(0.0, "Ctrl-C ended the search"), Interruption()
+    with interruption, spinning(f"searching {searched.name}, {counted(searched.ranks, 'rank')}"):
         if searched.known is not None:
             result = searched.known
         elif schedule is not None:
@@ -95,16 +98,18 @@ def run(
         else:
             result = searched.judge(search(searched.machine, chosen, left, engine=engine, runs=runs, seed=seed))
             result = replace(result, reason=result.reason.replace(f"{left.seconds:g} s", f"{budget_s:g} s"))
+    if interruption.happened:
+        result = replace(result, seconds=time.monotonic() - began)
     ranks = searched.ranks
     again = ["cxlemu", "explore", spec, *([] if is_plan(spec) else ["--ranks", str(ranks)]), *_told(wanted)]
     _print(searched.machine, result, f"{searched.name}, {counted(ranks, 'rank')}", again, searched.note)
-    write_json(json_file, _document(searched.machine, result, spec, ranks, strategy))
-    ctx.exit(result.verdict.exit_code)
+    document = _document(searched.machine, result, spec, ranks, strategy)
+    write_json(json_file, document | {"interrupted": interruption.happened})
+    interruption.exit(ctx, result.verdict.exit_code)
 
 
-def _unbuilt(budget_s: float) -> Exploration:
-    reason = f"the budget of {budget_s:g} s was spent before the program was built"
-    return Exploration(Verdict.UNKNOWN, 0, 0, budget_s, reason=reason)
+def _unknown(seconds: float, reason: str) -> Exploration:
+    return Exploration(Verdict.UNKNOWN, 0, 0, seconds, reason=reason)
 
 
 def _told(calls: Calls) -> list[str]:
@@ -143,8 +148,8 @@ def _print(machine: Machine, result: Exploration, what: str, again: list[str], n
         print_wrapped(out, f"{what}: ok, in {where} execution", "bold green")
     memory = f"{format_bytes(result.nbytes)}, " if result.nbytes else ""
     size = f"{counted(result.states, 'state')}, {counted(result.transitions, 'transition')}"
-    speed = f"{size}, {memory}{result.seconds:.2f} s"
-    print_wrapped(out, f"{speed}; {counted(len(result.outcomes), 'way')} to end")
+    if result.states:
+        print_wrapped(out, f"{size}, {memory}{result.seconds:.2f} s; {counted(len(result.outcomes), 'way')} to end")
     if result.reductions:
         reduced = f"reduced by {', '.join(result.reductions)}; states are compared whole, so none can be missed"
         print_wrapped(out, reduced)

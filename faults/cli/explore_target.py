@@ -136,7 +136,8 @@ def _built(chosen: Recipe, ranks: int, calls: Calls) -> Plan:
     collective, nbytes = chosen.collective, _block_bytes(chosen.collective, ranks, calls)
     number = calls.number or 1
     if nbytes * ranks * number > BYTES_MAX:
-        raise ArgumentError(f"{number} x {nbytes} bytes of {ranks} ranks are too many to search: {BYTES_MAX} at most")
+        each = f"{counted(nbytes, 'byte')} of {counted(ranks, 'rank')}"
+        raise ArgumentError(f"{number} x {each} are too many to search: {BYTES_MAX} at most")
     op = calls.op or ("sum" if COLLECTIVES[collective].reduces else "none")
     _check_hosts(ranks, calls.cluster or 1)
     if chosen.spec.zero_copy and calls.in_place and collective in NO_ZERO_COPY_IN_PLACE:
@@ -168,7 +169,7 @@ def _saved(file: str, calls: Calls) -> Searchable:
     assert plan is not None
     call = plan.call
     if call.ranks > RANKS_MAX:
-        raise ArgumentError(f"{file} is of {call.ranks} ranks, too many to search: {RANKS_MAX} at most")
+        raise ArgumentError(f"{file} is of {counted(call.ranks, 'rank')}, too many to search: {RANKS_MAX} at most")
     if call.cluster > 1 and calls.cluster not in (None, call.cluster):
         raise ArgumentError(f"{file} is of clusters of {call.cluster}: leave out --cluster")
     cluster = calls.cluster or call.cluster
@@ -178,7 +179,7 @@ def _saved(file: str, calls: Calls) -> Searchable:
 
 def _check_hosts(ranks: int, cluster: int) -> None:
     if ranks % cluster:
-        raise ArgumentError(f"--cluster: {ranks} ranks are not on hosts of {cluster} each")
+        raise ArgumentError(f"--cluster: {counted(ranks, 'rank')} are not on hosts of {cluster} each")
 
 
 def _among(plan: Plan) -> list[Plan]:
@@ -198,10 +199,10 @@ def _plans(plan: Plan, calls: Calls) -> Searchable:
     call, cluster, number = plan.call, calls.cluster or 1, calls.number or 1
     sequence = _among(plan) if calls.among else [plan] * number
     if (lines := sum(map(_lines, sequence))) > LINES_MAX:
-        of = f"calls on a ring of {plan.layout.slots} slots of {format_bytes(plan.layout.slot_bytes)}"
+        of = f"calls on a ring of {counted(plan.layout.slots, 'slot')} of {format_bytes(plan.layout.slot_bytes)}"
         raise ArgumentError(
-            f"{len(sequence)} {of} touch {lines} lines, too many to search: {LINES_MAX} at most. Save the plan with a "
-            f"smaller --region-bytes, or search fewer bytes or calls"
+            f"{len(sequence)} {of} touch {counted(lines, 'line')}, too many to search: {LINES_MAX} at most. Save the "
+            f"plan with a smaller --region-bytes, or search fewer bytes or calls"
         )
     compiled = compile_plans(sequence, [rank // cluster for rank in range(plan.ranks)])
     machine = Machine(compiled.program)
@@ -215,7 +216,7 @@ def _plans(plan: Plan, calls: Calls) -> Searchable:
         finding, schedule = compiled.trouble.shown(machine, compiled.origins)
         known = Exploration(Verdict.VIOLATION, 0, 0, 0.0, finding, schedule)
     name = f"{call.collective} {call.algorithm} of {format_bytes(call.nbytes)}"
-    name += f", {cluster} ranks a host" if cluster > 1 else ""
+    name += f", {counted(cluster, 'rank')} a host" if cluster > 1 else ""
     name += ", in place" if call.in_place else ""
     name += f", {counted(number, 'call')}" if number > 1 else ""
     name += f", {counted(len(sequence), 'call')} with broadcasts among them" if calls.among else ""

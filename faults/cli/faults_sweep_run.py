@@ -84,7 +84,9 @@ def run(
     if config and cluster > 1:
         raise ArgumentError(f"--cluster: {config} says how many ranks each host has")
     if ranks % cluster:
-        raise ArgumentError(f"-n {ranks} is not a multiple of --cluster {cluster}: hosts have {cluster} ranks each")
+        raise ArgumentError(
+            f"-n {ranks} is not a multiple of --cluster {cluster}: hosts have {counted(cluster, 'rank')} each"
+        )
     scenarios = [
         each for base in bases(asked.collectives, template, variant=variant) for each in everywhere(base, kinds)
     ]
@@ -127,7 +129,9 @@ def _bounded(plan: Plan, source: str | None) -> tuple[int, int]:
     """Return ranks and bytes of a block of a saved plan. Raises ArgumentError for a plan that is too large to run this
     often."""
     if not 2 <= plan.ranks <= SWEPT_RANKS_MAX:
-        raise ArgumentError(f"{source} is of {plan.ranks} ranks: faults are swept over 2 to {SWEPT_RANKS_MAX}")
+        raise ArgumentError(
+            f"{source} is of {counted(plan.ranks, 'rank')}: faults are swept over 2 to {SWEPT_RANKS_MAX}"
+        )
     nbytes = plan.layout.extent_bytes * plan.layout.cards + plan.call.nbytes * plan.ranks
     if nbytes > PLAN_BYTES_MAX:
         most = format_bytes(PLAN_BYTES_MAX)

@@ -107,7 +107,7 @@ def _line(result: LitmusResult) -> Text:
     if not result.complete:
         said.append(result.exploration.reason)
     number, word = counted(len(result.outcomes()), "outcome").split()
-    outcomes = f"{number:>3} {word:8} {result.exploration.states:9} states"
+    outcomes = f"{number:>3} {word:8} {counted(result.exploration.states, 'state'):>16}"
     return Text.assemble(
         (f"{result.verdict.value:9}", STYLES[result.verdict]), f" {result.litmus.name:24} {outcomes}  ", "; ".join(said)
     )

@@ -48,7 +48,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
       cxlemu mutate --algorithm examples/my_all_reduce.py:my_all_reduce -n 2-3
       cxlemu mutate all_reduce.plan
       cxlemu mutate -n 4 -j 8 --json mutants.json
-      cxlemu mutate --case 'all_gather naive 2 ranks' --mutant 0.0.2:delete
+      cxlemu mutate --case 'all_gather naive 2 ranks' --mutant 0.0.1:delete
       cxlemu mutate -n 3 --case 'reduce naive 3 ranks' --mutant 0.0.4:sources=bc
     """
     from faults.cli.mutate_run import run

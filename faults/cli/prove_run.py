@@ -126,7 +126,9 @@ def run(
         if not asked:
             raise ArgumentError(f"--integrity: {' '.join(named)} has no variant that carries checksums")
     if roots is not None and max(roots) >= min(ranks):
-        raise ArgumentError(f"root {max(roots)} is not one of {min(ranks)} ranks: leave out that number with -n")
+        raise ArgumentError(
+            f"root {max(roots)} is not one of {counted(min(ranks), 'rank')}: leave out that number with -n"
+        )
     machine = " and ".join([config] * bool(asked) + ["their own"] * bool(products))  # rings that suit small matrices
     with (
         ProveReport(len(asked) + len(products), json_file, integrity, machine=machine, roots=roots) as report,

@@ -105,7 +105,9 @@ def _seeds(seed: int | None, given: Mapping[str, Any]) -> tuple[int | None, ...]
     if seed is None:
         seeds = 1
     if seeds * repeat > RUNS_MAX:
-        raise ArgumentError(f"{seeds} seeds, {repeat} times each, are too many runs: {RUNS_MAX} at most")
+        raise ArgumentError(
+            f"{counted(seeds, 'seed')}, {counted(repeat, 'time')} each, are too many runs: {RUNS_MAX} at most"
+        )
     return tuple(_each(seed, seeds, repeat))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cxlemu.cli.columns import Column
+from cxlemu.units import counted
 from cxlemu.version import __version__
 from studies.cli.picture import BLUE, COLOURS, VERMILION, legend, panels, powers_axis
 from studies.cli.reproduce_report import ReproductionReport, told_misses
@@ -97,7 +98,8 @@ def _print_blocks(report: ReproductionReport, work: Reproduction) -> None:
         for its in tokens:
             blocks = {cluster: work.blocks[cluster, phase, its] for cluster in CLUSTERS}
             words = [f"{name} {b.speedup:.2f} ({b.unfused_ns / b.fused_ns:.2f})" for name, b in blocks.items()]
-            report.lines([f"{f'{phase}, {its} tokens':<22} {', '.join(words)}"])
+            what = f"{phase}, {counted(its, 'token')}"
+            report.lines([f"{what:<22} {', '.join(words)}"])
 
 
 def _footer(work: Reproduction, rows: list[Row]) -> list[str]:

@@ -14,6 +14,7 @@ from rich.table import Table
 from cxlemu.cli.console import plain_table
 from cxlemu.cli.progress import counting
 from cxlemu.topology.provenance import KINDS
+from cxlemu.units import counted
 from cxlemu.version import __version__
 from studies.cli.picture import COLOURS, SKY, VERMILION, legend, panels, powers_axis
 from studies.cli.reproduce_report import ReproductionReport, told_misses
@@ -101,8 +102,8 @@ def _otherwise(work: Reproduction) -> list[str]:
         "As Calculon does, all of data parallelism is billed to what is between clusters. If only what must cross did: "
         + ", ".join(f"{name} {value:.2f}" for name, value in work.crossing_once.items())
         + ".",
-        f"Collectives of more than {work.baseline.points[1]} ranks follow a line; at {CHECKED_RANKS}, where all were "
-        f"simulated, too, it is off by {error:.1%}.",
+        f"Collectives of more than {counted(work.baseline.points[1], 'rank')} follow a line; at {CHECKED_RANKS}, where "
+        f"all were simulated, too, it is off by {error:.1%}.",
     ]
 
 

@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 from rich import box
 from rich.table import Table
 
 from collectives.cli.simulate_failures import failed_ways
 from cxlemu.cli.console import console, print_wrapped
+from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import check_output, write_json, write_output
 from cxlemu.cli.progress import counting, spinning
 from cxlemu.engines.trace import perfetto
@@ -69,32 +71,38 @@ def run(
     fabrics = [fabric_of(topology, how.data, sharing=how.tensor)]
     if against is not None:
         fabrics.append(fabric_of(Topology.load(against), how.data, sharing=how.tensor))
-    steps = []
-    for fabric in counting(fabrics, "simulating fabrics", len(fabrics)):
-        machine = TrainingMachine(
-            computer,
-            fabric,
-            None if cluster is None else fabric_of(cluster, how.tensor),
-            1 if cluster is None else cluster.host_count * cluster.hosts.ranks_per_host,
-            None if offload is None else offload_to(offload, topology, ranks),
-        )
-        steps.append(train(shape, how, machine, microbatch=microbatch, recompute=recompute))
-    if failures:
-        with spinning("simulating what fails"):
-            steps.insert(1, _failing(steps[0], topology, failures, microbatch, recompute))
+    steps, interruption = [], Interruption()
+    with interruption:
+        for fabric in counting(fabrics, "simulating fabrics", len(fabrics)):
+            machine = TrainingMachine(
+                computer,
+                fabric,
+                None if cluster is None else fabric_of(cluster, how.tensor),
+                1 if cluster is None else cluster.host_count * cluster.hosts.ranks_per_host,
+                None if offload is None else offload_to(offload, topology, ranks),
+            )
+            steps.append(train(shape, how, machine, microbatch=microbatch, recompute=recompute))
+        if failures:
+            with spinning("simulating what fails"):
+                steps.insert(1, _failing(steps[0], topology, failures, microbatch, recompute))
+    if not steps:
+        raise KeyboardInterrupt  # nothing ended that could be kept
     out = console()
     for line in _header(steps[0], topology, recompute, microbatch):
         print_wrapped(out, f"# {line}", indent="#   ")
     out.print(_table(steps), soft_wrap=False)
     for line in failed_ways(topology, ranks, failures):
         print_wrapped(out, f"# {line}", indent="#   ")
-    for line in _footer(steps, failing=bool(failures)):
+    for line in _footer(steps, failing=bool(failures) and not interruption.happened):
         print_wrapped(out, line)
-    write_json(json_file, _document(steps, recompute, microbatch))
+    document = _document(steps, recompute, microbatch)
+    write_json(json_file, document | {"interrupted": interruption.happened})
     if trace_file is not None:
         if len(steps[0].timeline.operations) > TRACED_OPERATIONS_MAX:
             raise ArgumentError(f"--trace takes {TRACED_OPERATIONS_MAX} operations at most: take fewer microbatches")
         write_output("--trace", trace_file, perfetto(events(steps[0].timeline)))
+    left = len(fabrics) + bool(failures) - len(steps)
+    interruption.exit(click.get_current_context(), 0, f"{counted(left, 'step')} not simulated")
 
 
 def _failing(
@@ -117,7 +125,7 @@ def _failing(
 
 def _header(step: TrainingStep, topology: Topology, recompute: str, microbatch: int) -> list[str]:
     model, machine = step.model, step.machine
-    batch = f"{counted(model.batch_sequences, 'sequence')} of {model.sequence} tokens"
+    batch = f"{counted(model.batch_sequences, 'sequence')} of {counted(model.sequence, 'token')}"
     sequences = f"{batch}, {step.microbatches} x {microbatch} a rank"
     room = machine.accelerator.memory_bytes
     fits = "" if step.memory_bytes <= room else ": does not fit"
@@ -167,7 +175,7 @@ def _footer(steps: list[TrainingStep], *, failing: bool) -> list[str]:
             if plans := ", ".join(f"{collective} as {plan}" for collective, plan in fabric.chosen.items()):
                 lines.append(f"  plans on {fabric.name}: {plans}")
         if line := step.machine.between.line(step.parallelism.data):
-            lines.append(f"  collectives of {step.parallelism.data} ranks follow {line}")
+            lines.append(f"  collectives of {counted(step.parallelism.data, 'rank')} follow {line}")
     if failing:
         before, after = (step.time_ns / 1e6 for step in steps[:2])
         lines.append(f"What fails takes the step from {before:.1f} to {after:.1f} ms: {after / before - 1:+.1%}.")

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cxlemu import userfile
-from cxlemu.cli import main
+from cxlemu.cli import INTERRUPTED, main
 from cxlemu.errors import ArgumentError
 from faults.explore.check import ENGINES, follow, judge_ends, search
 from faults.explore.partial import bounded
@@ -652,6 +652,18 @@ def cxlemu(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
+def test_ctrl_c_leaves_it_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*told: object, **more: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("faults.cli.explore_run.search", interrupted)
+    done = cxlemu("explore", "broadcast", "--json", tmp_path / "said.json")
+    assert done.exit_code == INTERRUPTED and done.stderr.endswith("cxlemu: interrupted\n")
+    assert done.stdout.strip().endswith("unknown: Ctrl-C ended the search")  # no count of states
+    document = json.loads((tmp_path / "said.json").read_text())
+    assert document["interrupted"] and document["verdict"] == "unknown"
+
+
 @pytest.mark.parametrize("name", ["shared_line", "unflushed_index", "early_ready"])
 @pytest.mark.parametrize("which", ["broken", "fixed"])
 def test_the_search_in_c_agrees_with_the_definition(name: str, which: str) -> None:
@@ -749,7 +761,7 @@ def test_exit_codes() -> None:
         (["FILE:fixed", "--replay", "FILE"], "not JSON"),
         (["FILE:fixed", "--replay", "s0s0s0s0s0s0s0"], "move 2 of the schedule, step 0, is not possible there"),
         (["FILE:fixed", "--calls", "2"], "--calls, --cluster, --among, -d, -o, -r and --in-place go with a"),
-        (["all_gather", "-b", "1G"], "1 x 536870912 bytes of 2 ranks are too many to search: 65536 at most"),
+        (["all_gather", "-b", "1G"], "1 x 536,870,912 bytes of 2 ranks are too many to search: 65536 at most"),
         (["all_gather", "--variant", "best"], "all_gather has no variant 'best': it has naive, "),
         (["FILE:fixed", "-n", "9"], "'9' is no number of ranks from 1 to 8"),
         (["FILE:fixed", "--json", "/nowhere/x"], "--json /nowhere/x cannot be written"),

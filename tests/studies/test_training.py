@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cxlemu.cli import main
+from cxlemu.cli import INTERRUPTED, main
 from cxlemu.errors import ArgumentError, ConfigError
 from cxlemu.topology import Accelerator, Topology
 from studies.training import pipelined, sharded
@@ -24,7 +24,7 @@ from studies.training.language_model import LanguageModel
 from studies.training.machine import Offload, TrainingMachine
 from studies.training.offload import offload_to
 from studies.training.parallelism import Parallelism
-from studies.training.step import train
+from studies.training.step import TrainingStep, train
 from studies.training.timeline import BUBBLE, COMPUTE, Part, Timeline, TimelineProgram, run
 from tests.helpers.tiers import examples
 
@@ -81,6 +81,28 @@ def fixed(parallel: str, blocks: int, microbatches: int, **ns: int) -> Timeline:
 
 def simulate(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["simulate", "training", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("fabric", "second"),
+    [("titan2-6xcz120", ["--against", "infiniband-3xh100"]), ("racks-2x72", ["--fail", "switch:cxl-spine0@500"])],
+)
+def test_ctrl_c_keeps_the_step_that_ended(
+    fabric: str, second: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: list[object] = []
+
+    def second_is_interrupted(*told: Any, **more: Any) -> TrainingStep:
+        began.append(told)
+        if len(began) == 2:
+            raise KeyboardInterrupt
+        return train(*told, **more)
+
+    monkeypatch.setattr("studies.cli.simulate_training_run.train", second_is_interrupted)
+    done = simulate("-c", fabric, "-n", "3", *second, "--json", str(tmp_path / "step.json"))
+    assert done.exit_code == INTERRUPTED and done.stderr.endswith("cxlemu: interrupted; 1 step not simulated\n")
+    document = json.loads((tmp_path / "step.json").read_text())
+    assert document["interrupted"] and [step["fabric"] for step in document["steps"]] == [fabric]
 
 
 # --- models ---------------------------------------------------------------------------------------------------------
