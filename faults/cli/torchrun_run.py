@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import tempfile
 import threading
 from pathlib import Path
@@ -25,6 +26,7 @@ from faults.torch.script import LeftOut, TrainingScript
 from faults.torch.settings import VARIABLE, Settings
 
 LINE_MAX = 240
+OF_TORCH = re.compile(r"^RuntimeError: Got the following error when running the callback: ")  # what it puts before ours
 
 
 def run(ctx: click.Context, /, **flags: Any) -> None:
@@ -145,7 +147,7 @@ def _tell(events: list[dict[str, Any]], rounds: list[Round], kept: Path) -> bool
     rows: list[tuple[float, int, str, str]] = []
     for event in events:
         if event["kind"] in ("fault", "error"):
-            told = f"fault: {event['what']}" if event["kind"] == "fault" else event["text"].splitlines()[0][:LINE_MAX]
+            told = f"fault: {event['what']}" if event["kind"] == "fault" else _error(event["text"], wrong)
             rows.append((float(event["at"]), event["rank"], _round_of(event, rounds), told))
     for number, each in enumerate(rounds):
         for rank, code in each.codes.items():
@@ -156,6 +158,14 @@ def _tell(events: list[dict[str, Any]], rounds: list[Round], kept: Path) -> bool
         table.add_row(str(rank), number_of_round, escape(told), _after(at, begin))
     console().print(table, soft_wrap=False)
     return bool(wrong)
+
+
+def _error(text: str, wrong: list[dict[str, Any]]) -> str:
+    """Shorten an error to its first line, or to its kind where it tells of a difference that is printed above."""
+    line = OF_TORCH.sub("", text.splitlines()[0])
+    if any(event["sentence"].partition(":")[0] in line for event in wrong):
+        return f"{line.partition(':')[0]}: what differs, see above"
+    return line[:LINE_MAX]
 
 
 def _tell_compared(events: list[dict[str, Any]], wrong: int) -> None:

@@ -58,7 +58,7 @@ def index() -> str:
     """The page of what users import, and of all packages."""
     lines = ["# Public names\n", "What programs import; [the Python API](../../python.md) shows it in use.\n"]
     lines += ["| import | |", "|---|---|"]
-    for room in ("cxlemu", "collectives"):
+    for room in ("cxlemu", "collectives", "faults"):
         module = importlib.import_module(room)
         for name in module.__all__:
             value = getattr(module, name)

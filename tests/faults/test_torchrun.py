@@ -120,6 +120,8 @@ def test_the_invalidate_that_is_taken_out_is_named_in_the_first_step(tmp_path: P
     (wrong,) = (line for line in done.stderr.splitlines() if line.startswith("wrong: "))
     assert "of group 0, all_reduce sum of" in wrong and "differs from Gloo: rank 0, element" in wrong
     assert "the prover: rank 1 reads line" in wrong and "did not invalidate it" in wrong
+    table = done.stdout[done.stdout.index(" rank  round  what") :].splitlines()
+    assert max(map(len, table)) <= 80 and sum("DistBackendError: what differs, see above" in row for row in table) == 2
     (again,) = (line for line in done.stderr.splitlines() if line.startswith("again, alone: "))
     found = subprocess.run(
         [sys.executable, "-m", *again.removeprefix("again, alone: ").split()],
