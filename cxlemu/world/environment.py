@@ -54,7 +54,7 @@ class Launcher:
 
 MPICH = Launcher("MPICH", rank="PMI_RANK", size="PMI_SIZE", local_size="MPI_LOCALNRANKS", job=(("PMI_JOBID",),))
 
-TORCHRUN = Launcher(  # whose RANK and WORLD_SIZE are also set by hand, and by programs that start ranks themselves
+TORCHRUN = Launcher(
     "torchrun",
     rank="RANK",
     size="WORLD_SIZE",
@@ -65,6 +65,9 @@ TORCHRUN = Launcher(  # whose RANK and WORLD_SIZE are also set by hand, and by p
         ("MASTER_ADDR", "MASTER_PORT"),
     ),
 )
+
+# torchrun's names, set by hand or by a program that starts ranks itself: nothing in them is torchrun's.
+BY_HAND = replace(TORCHRUN, name="the environment", job=(("MASTER_ADDR", "MASTER_PORT"),))
 
 LAUNCHERS = (
     TORCHRUN,
@@ -198,9 +201,8 @@ def find_place(environment: Mapping[str, str], *, one_machine: bool = True) -> P
     """
     for launcher in LAUNCHERS:
         if launcher.rank in environment:
-            place = _read_place(launcher, environment, one_machine=one_machine)
             by_hand = launcher is TORCHRUN and not any(name.startswith("TORCHELASTIC_") for name in environment)
-            return replace(place, launcher="the environment") if by_hand else place
+            return _read_place(BY_HAND if by_hand else launcher, environment, one_machine=one_machine)
     raise ArgumentError(
         "no launcher started this process, start it for example with `mpirun -np 4 python program.py`, "
         "`torchrun --nproc-per-node 4 program.py` or `srun -n 4 python program.py`"
@@ -211,9 +213,11 @@ def _read_place(launcher: Launcher, environment: Mapping[str, str], *, one_machi
     def number(variable: str) -> int:
         text = environment.get(variable)
         if text is None:
-            raise ArgumentError(f"{variable} is not set, but {launcher.name} sets it beside {launcher.rank}")
+            who = "it goes with" if launcher is BY_HAND else f"{launcher.name} sets it beside"
+            raise ArgumentError(f"{variable} is not set, but {who} {launcher.rank}")
         if not re.fullmatch("[0-9]{1,9}", text, re.ASCII):
-            raise ArgumentError(f"{variable} is {text!r}, expected a number as {launcher.name} sets it")
+            as_set = "" if launcher is BY_HAND else f" as {launcher.name} sets it"
+            raise ArgumentError(f"{variable} is {text!r}, expected a number{as_set}")
         return int(text)
 
     rank, ranks = number(launcher.rank), number(launcher.size)
@@ -241,6 +245,11 @@ def _job(launcher: Launcher, environment: Mapping[str, str]) -> tuple[str, ...]:
             return tuple(environment[variable] for variable in variables)
     if launcher is MPICH:
         return _nearest_ancestor_without(launcher.rank)
+    if launcher is BY_HAND:
+        raise ArgumentError(
+            "RANK is set, but not MASTER_ADDR and MASTER_PORT: set both to any words, the same on all ranks, which "
+            "tell this run's pool in shared memory from others on this machine"
+        )
     wanted = " or ".join(" and ".join(variables) for variables in launcher.job)
     raise ArgumentError(f"{launcher.rank} is set, but not {wanted}, by which {launcher.name} tells its runs apart")
 
