@@ -190,8 +190,8 @@ class AgreedCall:
     def _operation(self, counts: tuple[int, ...], send: Blocks, receive: Blocks, *, several: bool) -> Operation:
         asked, staging, result = self.asked, Staging(), self.asked.receive.given
         sent, got = self._of_this_rank(counts)
-        x = None if sent is None or send.dtype is None else send.packed(sent, staging, result=False)
-        out = None
+        x: Any = None if sent is None or send.dtype is None else send.packed(sent, staging, result=False)
+        out: Any = None
         if got is not None and receive.dtype is not None:
             out = receive.packed(got, staging, result=True)
         elif got is not None:
@@ -201,7 +201,7 @@ class AgreedCall:
                 )
             if send.dtype is None:
                 raise ArgumentError(f"{asked.collective}: rank {self.rank} needs out, an array for its block")
-            out = result = np.empty(send.shape_like(sum(got)), send.dtype)
+            out = result = send.new_like(sum(got))
         else:
             result = None
         if several:  # on any rank: all move bytes

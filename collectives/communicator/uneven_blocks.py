@@ -10,6 +10,8 @@ import numpy as np
 
 from collectives.communicator.arguments import Staging, as_array
 from collectives.communicator.arrays import Array
+from cxlemu.accelerator.arrays import ViewedArray, address_array, device_view, row_of
+from cxlemu.accelerator.device import DeviceView
 from cxlemu.errors import ArgumentError
 
 Counts = Sequence[int] | None
@@ -52,6 +54,7 @@ class Blocks:
 
     def __init__(self, side: BlocksGiven, dtype: np.dtype[Any] | None = None, *, moved: bool = False) -> None:
         self._side, self.several = side, False
+        self._view: DeviceView | None = None  # `_whole` then stands for it, by its address
         self._whole: Array | None = None
         self._parts: list[Array] | None = None
         self.dtype: np.dtype[Any] | None = None
@@ -65,7 +68,8 @@ class Blocks:
         if isinstance(side.given, (list, tuple)):
             self._take_list(list(side.given), moved=moved)
         else:
-            self._take_array(as_array(side.given, side.role))
+            self._view = device_view(side.given, side.role)
+            self._take_array(as_array(side.given, side.role) if self._view is None else address_array(self._view))
 
     def _take_list(self, given: list[Any], *, moved: bool) -> None:
         side = self._side
@@ -74,6 +78,8 @@ class Blocks:
                 f"{side.role} is a list of {len(given)} arrays: pass one for each of {side.blocks} ranks, without "
                 f"counts and displacements"
             )
+        if any(device_view(part, side.role) is not None for part in given):
+            raise ArgumentError(f"{side.role} is a list of arrays on a device: pass one that has its blocks in a row")
         parts = [as_array(part, side.role) for part in given]
         self.several = any(part.dtype != parts[0].dtype for part in parts)
         if self.several and not moved:
@@ -92,15 +98,19 @@ class Blocks:
         elif side.blocks == 1:
             self.nbytes = [array.nbytes]
 
-    def shape_like(self, nbytes: int) -> tuple[int, ...]:
-        """Choose the shape of a new array of ``nbytes`` bytes: whole rows of this one, or else of one axis."""
+    def new_like(self, nbytes: int) -> Any:
+        """Make a new array of ``nbytes`` bytes where this one lives: of whole rows of this one, or else of one axis."""
+        shape = self._shape_like(nbytes)
+        return np.empty(shape, self.dtype) if self._view is None else self._view.kin.like(shape)
+
+    def _shape_like(self, nbytes: int) -> tuple[int, ...]:
         assert self.dtype is not None
         example = self._whole if self._parts is None else self._parts[0]
         rest = example.shape[1:] if example is not None and example.ndim else ()
         count, row = nbytes // max(self.dtype.itemsize, 1), int(np.prod(rest, dtype=np.int64))
         return (count // row, *rest) if row and count % row == 0 else (count,)
 
-    def packed(self, nbytes: Sequence[int], staging: Staging, *, result: bool) -> Array:
+    def packed(self, nbytes: Sequence[int], staging: Staging, *, result: bool) -> Array | ViewedArray:
         """Make one array of the blocks, one after another.
 
         Args:
@@ -112,16 +122,22 @@ class Blocks:
             The user's array, a part of it, or a private one.
 
         Raises:
-            ArgumentError: The blocks do not fit the array, or overlap in a result.
+            ArgumentError: The blocks do not fit the array, overlap in a result, or do not follow each other on a
+                device.
         """
         side = self._side
         assert self.dtype is not None
         item = self.dtype.itemsize
         if self._parts is None:
             assert self._whole is not None
-            parts, followed = self._cut(self._whole, [count // max(item, 1) for count in nbytes])
-            if followed is not None:
-                return followed
+            counts = [count // max(item, 1) for count in nbytes]
+            parts, first = self._cut(self._whole, counts)
+            if self._view is not None:
+                if first is None:
+                    raise ArgumentError(f"{side.role} lives on a device, where blocks follow each other, without gaps")
+                return row_of(self._view, first, sum(counts))
+            if first is not None:
+                return self._whole.reshape(-1)[first : first + sum(counts)]
             places = sorted((part.ctypes.data, part.nbytes) for part in parts if part.nbytes)
             if result and any(at + size > after for (at, size), (after, _) in pairwise(places)):
                 raise ArgumentError(f"displacements of {side.role}: blocks overlap in {list(side.displs or ())}")
@@ -141,8 +157,8 @@ class Blocks:
                 (staging.after if result else staging.before).append((part, place) if result else (place, part))
         return private.view(self.dtype)
 
-    def _cut(self, array: Array, counts: list[int]) -> tuple[list[Array], Array | None]:
-        """Cut an array into blocks; also return the part of it where they follow each other, if they do."""
+    def _cut(self, array: Array, counts: list[int]) -> tuple[list[Array], int | None]:
+        """Cut an array into blocks; also return the element from which on they follow each other, if they do."""
         side, total = self._side, sum(counts)
         offsets = [sum(counts[:k]) for k in range(len(counts))]
         if side.displs is None:
@@ -165,7 +181,7 @@ class Blocks:
         parts = [flat[at : at + count] for at, count in zip(displs, counts, strict=True)]
         first = next((at for at, count in zip(displs, counts, strict=True) if count), 0)
         if all(displs[k] == first + offsets[k] for k, count in enumerate(counts) if count):
-            return parts, flat[first : first + total]
+            return parts, first
         return parts, None
 
 

@@ -7,6 +7,7 @@ CUDA say where they are by ``__cuda_array_interface__`` or by DLPack; `cxlemu.ac
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,23 @@ class FakeArray:
 
     def _whole(self, buffer: Any) -> BufferPart:
         return BufferPart(buffer, 0, self._buffer.nbytes)
+
+
+@dataclass(frozen=True)
+class ViewedArray:
+    """A part of an array on a device, as an argument of a call."""
+
+    view: DeviceView
+
+    @property
+    def __cxl_device_array__(self) -> DeviceView:
+        return self.view
+
+
+def row_of(view: DeviceView, first: int, count: int) -> ViewedArray:
+    """Return ``count`` elements of an array on a device, from element ``first`` on, as an array of one axis."""
+    item = view.dtype.itemsize
+    return ViewedArray(replace(view, buffer=view.buffer.part(first * item, count * item), shape=(count,)))
 
 
 def address_array(view: DeviceView) -> NDArray[Any]:

@@ -30,6 +30,7 @@ def values(rank: int, count: int = 3000) -> Any:
 def verbs(comm: Communicator, put: Callable[[Any], Any], get: Callable[[Any], Any]) -> list[Any]:
     """Results of every verb that a device takes, for arrays that ``put`` makes; what a rank does not get is None."""
     mine, many = values(comm.rank), values(comm.rank, RANKS * 700).reshape(RANKS, 700)
+    some, whole = [100, 0, 200][comm.rank], put(many)
     found = [
         comm.all_reduce(put(mine)),
         comm.all_reduce(put(mine), op="max", out=put(np.zeros_like(mine))),
@@ -45,6 +46,13 @@ def verbs(comm: Communicator, put: Callable[[Any], Any], get: Callable[[Any], An
         comm.scan(put(mine)),
         comm.exscan(put(mine), op="min", out=put(np.zeros_like(mine))),
         comm.all_reduce(put(mine[:7])),
+        comm.all_gatherv(put(mine[: 100 * comm.rank])),
+        comm.all_gatherv(put(mine[:some]), put(np.zeros(700, np.float32)), [100, 0, 200], [50, 9, 150]),
+        comm.all_gatherv(whole[comm.rank], whole),
+        comm.gatherv(put(mine[: 7 + comm.rank]), root=2),
+        comm.scatterv(put(mine[:24]) if comm.rank == 0 else None, put(np.zeros(7 + comm.rank, np.float32))),
+        comm.reduce_scatterv(put(mine[:600]), counts=[100, 200, 300]),
+        comm.all_to_allv(put(mine[:600]), None, [100, 200, 300], None if comm.rank else [100] * RANKS),
     ]
     comm.barrier()
     return [None if each is None else get(each) for each in found]
@@ -120,6 +128,9 @@ def refusals(context: RankContext) -> list[str]:
             lambda: comm.all_reduce(x, variant="zero_copy"),
             lambda: comm.send(x, 1),
             lambda: comm.reduce_scatter(FakeArray(device, (RANKS + 1,), np.float32)),
+            lambda: comm.all_gatherv(x[0], FakeArray(device, (9,), np.float32), [1, 1, 1], [0, 3, 6]),
+            lambda: comm.all_gatherv(x[0], FakeArray(device, (9,), np.float32), [1, 1, 1]),
+            lambda: comm.all_to_allv([x] * RANKS, np.zeros(9000, np.float32), None, [3000] * RANKS),
         ):
             with pytest.raises(ArgumentError) as refused:
                 call()
@@ -130,6 +141,11 @@ def refusals(context: RankContext) -> list[str]:
 def test_what_cannot_be_is_refused_with_a_sentence_and_nothing_is_sent() -> None:
     for said in launch(refusals, ranks=RANKS, topology="six-cards", how="threads"):
         words = ["on the host", "two devices", "must have 12000 bytes", "comm.heap", "lives on a device", "3 blocks"]
+        words += [
+            "where blocks follow each other, without gaps",
+            "1 + 1 + 1: pass an array of 3",
+            "a list of arrays on",
+        ]
         for text, word in zip(said, words, strict=True):
             assert word in text
 
