@@ -17,6 +17,7 @@ from cxlemu.accelerator.device import ComputeDevice, DeviceView
 from cxlemu.accelerator.fake import FakeDevice
 from cxlemu.engines.mover import BufferPart
 from cxlemu.errors import ArgumentError
+from cxlemu.memory.protocol import Bytes
 
 ATTRIBUTE = "__cxl_device_array__"
 _CUDA_DEVICES = {2, 13}  # DLPack: CUDA's memory, and memory that it manages
@@ -109,10 +110,7 @@ class FakeArray:
 
     def get(self) -> NDArray[Any]:
         """Return the elements, once all that was queued before has been done."""
-        pinned = self._device.pinned(self._buffer.nbytes)
-        self._device.copy(self._device.default, self._whole(pinned), self._whole(self._buffer))
-        self._device.synchronize(self._device.default)
-        return pinned.view(self.dtype).reshape(self.shape)
+        return fetched(self.__cxl_device_array__)
 
     @property
     def __cxl_device_array__(self) -> DeviceView:
@@ -126,6 +124,21 @@ class FakeArray:
 
     def _whole(self, buffer: Any) -> BufferPart:
         return BufferPart(buffer, 0, self._buffer.nbytes)
+
+
+def fetched(view: DeviceView) -> NDArray[Any]:
+    """Return a copy of an array on a device in pinned memory, once all that its user queued before has been done."""
+    pinned, device = view.device.pinned(view.buffer.nbytes), view.device
+    device.copy(view.queue, BufferPart(pinned, 0, pinned.nbytes), BufferPart(view.buffer, 0, pinned.nbytes))
+    device.synchronize(view.queue)
+    return pinned.view(view.dtype).reshape(view.shape)
+
+
+def put_back(view: DeviceView, pinned: Bytes, nbytes: int) -> None:
+    """Copy the first bytes of pinned memory to an array on a device, after what its user has queued, and wait."""
+    if nbytes:
+        view.device.copy(view.queue, BufferPart(view.buffer, 0, nbytes), BufferPart(pinned, 0, nbytes))
+        view.device.synchronize(view.queue)
 
 
 @dataclass(frozen=True)

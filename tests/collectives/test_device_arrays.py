@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -13,7 +14,7 @@ from collectives import Communicator
 from cxlemu import RankContext, launch
 from cxlemu.accelerator.arrays import FakeArray
 from cxlemu.accelerator.fake import FakeDevice
-from cxlemu.errors import ArgumentError, RankFailures
+from cxlemu.errors import ArgumentError, RankFailures, TruncationError
 from cxlemu.memory import MemorySpec
 
 RANKS = 3
@@ -116,6 +117,50 @@ def test_a_call_comes_after_its_arrays_producer_and_before_their_consumer() -> N
     assert got == [[300.0, 162.0, 162.0]] * RANKS
 
 
+def messages(context: RankContext, mixed: bool) -> list[Any]:
+    """Round the ring, to oneself, from anyone; larger than a mailbox, into an array that is too small, and small."""
+    device, size = device_of(context, eagerness=0), context.ranks
+    on_host = mixed and context.rank == 1
+
+    def put(given: Any) -> Any:
+        return given.copy() if on_host else FakeArray.of(device, given)
+
+    def get(array: Any) -> Any:
+        return array if on_host else array.get()
+
+    with Communicator.world(context, region_bytes=1 << 16) as comm:
+        after, before, got = (comm.rank + 1) % size, (comm.rank - 1) % size, []
+        for count in (1, 5, 0, 300_000):
+            there = put(np.full(count + 3, -1, np.float32))
+            status = comm.sendrecv(put(values(comm.rank, count)), after, there, before, 4, 4)
+            got.append((status.source, status.nbytes, get(there).tobytes() == expected(before, count)))
+        itself = put(np.zeros(7, np.float32))
+        comm.isend(put(values(9, 7)), comm.rank, 1)
+        comm.recv(itself, comm.rank)
+        got.append(get(itself).tobytes() == values(9, 7).tobytes())
+        with pytest.raises(TruncationError):
+            comm.sendrecv(put(values(0, 9)), after, put(np.zeros(8, np.float32)), before)
+        for _ in range(20):  # couriers carry the host's small messages, and none of a device
+            small = put(np.zeros(4, np.float32))
+            comm.sendrecv(put(values(comm.rank, 4)), after, small, before, 2)
+            got.append(get(small).tobytes() == values(before, 4).tobytes())
+    return got
+
+
+def expected(rank: int, count: int) -> bytes:
+    return bytes(values(rank, count).tobytes() + np.full(3, -1, np.float32).tobytes())
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_messages_go_between_devices_and_hosts(mixed: bool) -> None:
+    for rank, got in enumerate(
+        launch(partial(messages, mixed=mixed), ranks=RANKS, topology="six-cards", how="threads")
+    ):
+        before = (rank - 1) % RANKS
+        assert got[:4] == [(before, 4 * count, True) for count in (1, 5, 0, 300_000)]
+        assert got[4:] == [True] * 21
+
+
 def refusals(context: RankContext) -> list[str]:
     device, other = device_of(context), device_of(context)
     with Communicator.world(context) as comm:
@@ -126,7 +171,7 @@ def refusals(context: RankContext) -> list[str]:
             lambda: comm.all_reduce(x, out=FakeArray(other, (3000,), np.float32)),
             lambda: comm.all_reduce(x, out=FakeArray(device, (7,), np.float32)),
             lambda: comm.all_reduce(x, variant="zero_copy"),
-            lambda: comm.send(x, 1),
+            lambda: comm.all_reduce_many([x]),
             lambda: comm.reduce_scatter(FakeArray(device, (RANKS + 1,), np.float32)),
             lambda: comm.all_gatherv(x[0], FakeArray(device, (9,), np.float32), [1, 1, 1], [0, 3, 6]),
             lambda: comm.all_gatherv(x[0], FakeArray(device, (9,), np.float32), [1, 1, 1]),

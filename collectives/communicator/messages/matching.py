@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from collectives.communicator.arrays import Array
 from collectives.communicator.messages.requests import ANY, Request, Status
 from cxlemu.errors import TruncationError
 from cxlemu.memory.protocol import Bytes
@@ -21,7 +21,7 @@ class Receive(NamedTuple):
         tag: The tag that it takes, or `ANY`.
         target: The array's bytes, 1-D uint8; or those of a contiguous copy of it.
         itemsize: Bytes of one of the array's elements.
-        copied: The array, and the contiguous copy that replaces its elements in the end; None: there is no copy.
+        copy_back: Brings so many bytes from ``target`` to where the user wants them; None: they are there.
     """
 
     request: Request
@@ -29,7 +29,7 @@ class Receive(NamedTuple):
     tag: int
     target: Bytes
     itemsize: int
-    copied: tuple[Array, Array] | None = None
+    copy_back: Callable[[int], None] | None = None
 
     def takes(self, source: int, tag: int) -> bool:
         """Whether it takes a message of this source and tag."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from collectives.communicator.messages.matching import Message, Receive
 from collectives.communicator.messages.requests import ANY, Request, Status
 from collectives.communicator.messages.traffic import Traffic
 from collectives.communicator.messages.transfers import WAKE
+from cxlemu.accelerator.arrays import device_view, fetched, put_back
 from cxlemu.errors import ArgumentError, DeadlineError, RevokedError, RunError
 
 SLICE_S = 0.05  # how long calls are advanced before the peers are looked at
@@ -34,7 +36,8 @@ class Messenger(Traffic):
         """Post a send, and let as much of it leave as the mailbox has room for.
 
         Args:
-            array: Array, or what shares its memory, which must not change before the request is done.
+            array: Array, or what shares its memory, which must not change before the request is done. One on a device
+                is copied to pinned memory first.
             dest: The rank that gets it.
             tag: 0 or more.
 
@@ -43,7 +46,8 @@ class Messenger(Traffic):
             RevokedError: The communicator is revoked.
         """
         check_destination(dest, tag, self._ranks)
-        array = np.asarray(as_array(array, "array"), order="C")
+        view = device_view(array, "array")
+        array = np.asarray(as_array(array, "array"), order="C") if view is None else fetched(view)
         if array.dtype.hasobject:
             raise ArgumentError(f"send: dtype {array.dtype} holds Python objects, which other processes cannot read")
         source, itemsize = as_bytes(array, "array"), array.dtype.itemsize
@@ -73,7 +77,8 @@ class Messenger(Traffic):
         """Post a receive.
 
         Args:
-            array: Array, or what shares its memory; the message replaces its first elements.
+            array: Array, or what shares its memory; the message replaces its first elements. One on a device gets it
+                from pinned memory before the request is done.
             source: The rank that sends it, or `ANY`.
             tag: Its tag, or `ANY`.
 
@@ -82,17 +87,21 @@ class Messenger(Traffic):
             RevokedError: The communicator is revoked.
         """
         check_pattern("recv", source, tag, self._ranks)
-        array, copied = as_array(array, "array"), None
-        if array.dtype.hasobject:
-            raise ArgumentError(f"recv: dtype {array.dtype} holds Python objects, which no other process sends")
-        if not array.flags.writeable:
+        view = device_view(array, "array")
+        given = as_array(array, "array") if view is None else view.device.pinned(view.buffer.nbytes).view(view.dtype)
+        if given.dtype.hasobject:
+            raise ArgumentError(f"recv: dtype {given.dtype} holds Python objects, which no other process sends")
+        if not (given.flags.writeable if view is None else view.writeable):
             raise ArgumentError("array is read-only, the message cannot be written to it")
-        if not array.flags.c_contiguous:
-            copied = array, array.copy()
-        target = as_bytes(array if copied is None else copied[1], "array", writeable=True)
+        array = given if given.flags.c_contiguous else given.copy()
+        target, copy_back = as_bytes(array, "array", writeable=True), None
+        if view is not None:
+            copy_back = partial(put_back, view, target)
+        elif array is not given:
+            copy_back = partial(_copy_whole, given, array)
         self._runner.check_usable()
         request = Request(self, source, True, tag, target.nbytes)
-        receive = Receive(request, source, tag, target, array.dtype.itemsize, copied)
+        receive = Receive(request, source, tag, target, array.dtype.itemsize, copy_back)
         with self._guard:
             self._open_inboxes(source)
             self._open.add(request)
@@ -263,3 +272,8 @@ class Messenger(Traffic):
                 self._arrived(self._inboxes[source].came(line))
             except Exception as error:  # a line that no rank writes
                 self._give_up(error)
+
+
+def _copy_whole(to: Array, array: Array, nbytes: int) -> None:
+    """Replace all elements, whatever the message's size: ``array`` began as a copy of them."""
+    np.copyto(to, array)

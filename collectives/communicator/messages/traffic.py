@@ -208,8 +208,8 @@ class Traffic:
             return
         if message.data is not None and message.nbytes:
             receive.target[: message.nbytes] = np.frombuffer(message.data, np.uint8)
-        if receive.copied is not None:
-            np.copyto(*receive.copied)
+        if receive.copy_back is not None:
+            receive.copy_back(message.nbytes)
         self._finish(receive.request, message.status)
 
     @property
