@@ -1,6 +1,7 @@
 """The algorithms we ship, one page each."""
 
 from collectives.algorithms.all_gather import all_gather
+from collectives.algorithms.all_gather_batched import all_gather_batched
 from collectives.algorithms.all_gatherv import all_gatherv
 from collectives.algorithms.all_reduce import all_reduce
 from collectives.algorithms.all_reduce_doubling import all_reduce_doubling
@@ -13,6 +14,7 @@ from collectives.algorithms.barrier import barrier
 from collectives.algorithms.broadcast import broadcast
 from collectives.algorithms.exscan import exscan
 from collectives.algorithms.gather import gather
+from collectives.algorithms.gather_batched import gather_batched
 from collectives.algorithms.gatherv import gatherv
 from collectives.algorithms.reduce import reduce
 from collectives.algorithms.reduce_binomial import reduce_binomial
@@ -21,6 +23,7 @@ from collectives.algorithms.reduce_scatterv import reduce_scatterv
 from collectives.algorithms.reduce_two_shot import reduce_two_shot
 from collectives.algorithms.scan import scan
 from collectives.algorithms.scatter import scatter
+from collectives.algorithms.scatter_batched import scatter_batched
 from collectives.algorithms.scatterv import scatterv
 from collectives.algorithms.send import send
 
@@ -28,6 +31,7 @@ __all__ = ["SHIPPED"]
 
 SHIPPED = (
     all_gather,
+    all_gather_batched,
     all_gatherv,
     all_reduce,
     all_reduce_doubling,
@@ -40,6 +44,7 @@ SHIPPED = (
     broadcast,
     exscan,
     gather,
+    gather_batched,
     gatherv,
     reduce,
     reduce_binomial,
@@ -48,6 +53,7 @@ SHIPPED = (
     reduce_two_shot,
     scan,
     scatter,
+    scatter_batched,
     scatterv,
     send,
 )

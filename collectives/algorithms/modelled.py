@@ -2,7 +2,8 @@
 
 A copy of this machine's memory starts at once, so that there a call is cut into chunks from 16 KiB on (choose.py). A
 modelled fabric's copies take microseconds to start, in which as much moves as `Copies.start_bytes` says: a chunk has to
-be worth that. Every figure here comes from ``python -m studies.benchmarks.textbook``, which shows where it is wrong.
+be worth that. The figures come from ``python -m studies.benchmarks.textbook``, which shows where they are wrong; those
+of batches from all shipped topologies, for 2 to 64 ranks and 4 KiB to 64 MiB.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from cxlemu.units import counted, format_bytes
 LINES_MAX = 3  # doorbells that carry a block at once: with more of them one copy is faster
 LINES_MAX_OF = {"all_to_all": 2, "reduce_scatter": 2}  # where in pairs one copy is faster still
 TREE_MIN_RANKS = 4
+BATCHED_MIN_RANKS = 4
+LINES_MAX_BESIDE_BATCHES = {4: 2, **dict.fromkeys(range(5, 10), 1)}  # by ranks: of more than nine, batches are faster
 HALVED_STARTS = 1 << 14  # of a vector on all ranks, above which direct reads, in more copies, are as fast
 
 
@@ -90,6 +93,11 @@ class Asked(NamedTuple):
         return self.integers and self.ranks >= TREE_MIN_RANKS
 
     @property
+    def batches(self) -> bool:
+        """Whether blocks of many ranks in one copy may be worth it: copies take time to start."""
+        return self.ranks >= BATCHED_MIN_RANKS and self.copies.start_bytes > 0
+
+    @property
     def doubles(self) -> bool:
         """Whether recursive doubling is worth it: small vectors only."""
         return self.tree and self.starts < (4 if self.copies.cards_keep_up else 2)
@@ -119,6 +127,11 @@ class VariantRule(NamedTuple):
 
 def _all_others(ranks: int) -> float:
     return max(1.0, ranks - 1.0)
+
+
+def _batched(when: Callable[[Asked], bool], why: str) -> VariantRule:
+    """Blocks of many ranks in one copy, never cut into chunks: that would be as many copies again."""
+    return VariantRule("batched", lambda its: its.batches and when(its), why, in_turn=lambda ranks: math.inf)
 
 
 # The first one whose time has come; what no line takes is cut as PLAIN says.
@@ -170,7 +183,17 @@ TAKEN: dict[str, tuple[VariantRule, ...]] = {
             in_turn=lambda ranks: math.inf,  # never cut
         ),
     ),
+    "scatter": (
+        _batched(
+            lambda its: its.starts < (12 if its.ranks >= 24 else 2.6),
+            "the root writes blocks of many ranks in one copy",
+        ),
+    ),
 }
+
+# all_gather and gather have batches as well, by name: their auto waits for reduce and all_reduce, which end in them and
+# may not be slower than their parts.
+BATCHED = frozenset(collective for collective, rules in TAKEN.items() if rules[0].variant == "batched")
 
 
 def _one(ranks: int) -> float:
@@ -203,6 +226,8 @@ def lines_max(collective: str, asked: Asked) -> int:
     """
     if asked.tree and collective in ("all_reduce", "reduce") and asked.ranks >= 8:
         return 2 if asked.ranks < 16 else 0
+    if asked.batches and collective in BATCHED:
+        return LINES_MAX_BESIDE_BATCHES.get(asked.ranks, 0)
     return LINES_MAX_OF.get(collective, LINES_MAX)
 
 

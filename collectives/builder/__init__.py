@@ -8,12 +8,14 @@
     alike        rounds that follow from those before, made as columns
     folds        folding all peers' blocks, or one peer's
     words        the words of a Builder: publish, retrieve, signal, wait, copy
+    batches      words for the blocks of many ranks in one copy
     misuse       sentences about mistakes of users' own algorithms
     recipes      turns a function into an algorithm
 
 Builders for two levels, for inboxes and for products add their words to a Builder's.
 """
 
+from collectives.builder.batches import Batches, RankBatch
 from collectives.builder.part import DONE_GROUP, INPUT, OUTPUT, SCRATCH, Event, Ints
 from collectives.builder.slots import Areas, Chunk, RegionIds
 from collectives.builder.variant import AGGREGATE, ALL, LINE, NAIVE, STAGED, VARIANTS, ZERO_COPY, VariantSpec
@@ -32,10 +34,12 @@ __all__ = [
     "VARIANTS",
     "ZERO_COPY",
     "Areas",
+    "Batches",
     "Builder",
     "Chunk",
     "Event",
     "Ints",
+    "RankBatch",
     "RegionIds",
     "VariantSpec",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from collectives.builder.batches import Batches
 from collectives.builder.recipes import Recipe
 from collectives.builder.slots import Chunk, Loop
 from collectives.builder.words import Builder
@@ -35,16 +36,22 @@ class _Asking(Builder):
         return iter(())
 
 
+@dataclass
+class _AskingInBatches(_Asking, Batches):
+    """The same with words for batches."""
+
+
 def loop_of(recipe: Recipe, call: Call) -> Loop | None:
     """The loop over rounds in which one of our algorithms on one level moves a call's blocks.
 
     Args:
-        recipe: The algorithm; its words are those of a Builder.
+        recipe: The algorithm; its words are those of a Builder, or of batches.
         call: A call of two ranks or more.
 
     Returns:
         What the root asks for, without a ring to place it in; None where no bytes travel.
     """
-    asking = _Asking(call, Layout(call.ranks, 1, 1, LINE_BYTES, 1, LINE_BYTES), recipe.spec, call.root)
+    kind = _AskingInBatches if recipe.builder is Batches else _Asking
+    asking = kind(call, Layout(call.ranks, 1, 1, LINE_BYTES, 1, LINE_BYTES), recipe.spec, call.root)
     recipe.algorithm(asking)
     return asking.asked

@@ -320,11 +320,7 @@ def place(layout: Layout, writers: int, blocks: int, nbytes: int, placement: str
     """
     areas = {"sequential": _sequential, "cards": _over_all_cards, "ranges": _range_per_writer}
     regions, piece = areas[placement](layout, writers, blocks, nbytes)
-    if piece < LINE_BYTES:
-        raise ArgumentError(
-            f"a slot of {layout.slot_bytes} bytes is too small for {writers} x {blocks} blocks of at least "
-            f"{LINE_BYTES} bytes: give the communicator a larger region or fewer ranks"
-        )
+    _check_room(layout, writers, blocks, piece)
     return regions, piece
 
 
@@ -373,3 +369,37 @@ def _range_per_writer(layout: Layout, writers: int, blocks: int, nbytes: int) ->
         Region(r.first_card, r.cards, granularity, r.sharers_before * per_card, 0, piece * blocks) for r in ranges
     )
     return tuple(regions), piece
+
+
+@lru_cache(64)
+def adjacent(layout: Layout, writers: int, blocks: int, nbytes: int) -> tuple[Region, int]:
+    """Place blocks one after another in a slot, dealt over all cards.
+
+    Args:
+        layout: The ring of slots.
+        writers: How many ranks have blocks.
+        blocks: How many each of them has.
+        nbytes: The size of a block in bytes; its place takes no more than that, in whole lines.
+
+    Returns:
+        The region of all blocks, and how many bytes of a block fit in a slot.
+
+    Raises:
+        ArgumentError: Not even a line of every block fits.
+    """
+    count, cards = writers * blocks, layout.pool_cards
+    wanted = min(count * round_up(nbytes, LINE_BYTES), layout.slot_bytes)
+    rooms = ((g, round_down(layout.slot_card_bytes, g) * cards) for g in _granularities(layout) if g * cards <= wanted)
+    fitting = ((granularity, room) for granularity, room in rooms if room >= count * LINE_BYTES)
+    granularity, room = next(fitting, (LINE_BYTES, layout.slot_bytes))
+    piece = min(round_down(room // count, LINE_BYTES), round_up(nbytes, LINE_BYTES))
+    _check_room(layout, writers, blocks, piece)
+    return Region(0, cards, granularity, 0, 0, count * piece), piece
+
+
+def _check_room(layout: Layout, writers: int, blocks: int, piece: int) -> None:
+    if piece < LINE_BYTES:
+        raise ArgumentError(
+            f"a slot of {layout.slot_bytes} bytes is too small for {writers} x {blocks} blocks of at least "
+            f"{LINE_BYTES} bytes: give the communicator a larger region or fewer ranks"
+        )

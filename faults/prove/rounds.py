@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from collectives.algorithms.catalog import build
-from collectives.builder import Builder, Chunk
+from collectives.builder import DONE_GROUP, Batches, Builder, Chunk
 from collectives.builder.recipes import Recipe
 from cxlemu.plan import Call, Kind, Layout, Op, Plan
 from cxlemu.plan.instructions import OPERAND_FIELDS, Records
@@ -49,8 +49,16 @@ class _Counting(Builder):
         return iter(())
 
 
+@dataclass
+class _CountingBatches(_Counting, Batches):
+    """The same with words for batches."""
+
+
+_COUNTING: dict[type[Builder], type[_Counting]] = {Builder: _Counting, Batches: _CountingBatches}
+
+
 def _loops(recipe: Recipe, layout: Layout, call: Call) -> list[tuple[int, int]]:
-    builder = _Counting(call, layout, recipe.spec, call.root)
+    builder = _COUNTING[recipe.builder](call, layout, recipe.spec, call.root)
     recipe.algorithm(builder)
     return builder.loops
 
@@ -59,7 +67,7 @@ def shortened(recipe: Recipe, layout: Layout, call: Call) -> tuple[Call, int]:
     """Shorten a call to fewer rounds that tell as much.
 
     Args:
-        recipe: The algorithm. Only a shipped one of the plain builder, without zero copy, is shortened.
+        recipe: The algorithm. Only a shipped one of the plain builder or in batches, without zero copy, is shortened.
         layout: The ring.
         call: The call.
 
@@ -69,7 +77,7 @@ def shortened(recipe: Recipe, layout: Layout, call: Call) -> tuple[Call, int]:
     Raises:
         ArgumentError: The algorithm has no such call.
     """
-    if recipe.source or recipe.builder is not Builder or recipe.spec.zero_copy or call.ranks == 1:
+    if recipe.source or recipe.builder not in _COUNTING or recipe.spec.zero_copy or call.ranks == 1:
         return call, 0
     loops = _loops(recipe, layout, call)
     enough = 2 * layout.slots + 3
@@ -126,7 +134,8 @@ def rounds_of(records: Records, slots: int) -> np.ndarray[tuple[int], np.dtype[n
         Array of int64, as long as ``records``; -1 before any round is named.
     """
     named = np.where(np.isin(records["op"], _NUMBERED), records["value"], -1)
-    named += np.where(records["op"] == Op.WAIT_ALL, slots, 0)  # it names the round that used the slot before
+    done = (records["op"] == Op.WAIT_ALL) & (records["arg"] == DONE_GROUP)
+    named += np.where(done, slots, 0)  # it names the round that used the slot before
     for name in OPERAND_FIELDS:
         operand = records[name]
         named = np.maximum(named, np.where(operand["kind"] == Kind.REGION, operand["seq"], -1))

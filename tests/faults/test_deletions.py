@@ -95,6 +95,8 @@ EXPOSED = {
     "WAIT_ALL done": Exposed(hasty_rank, WRONG),
     # the rank leaves a barrier that not everyone has entered
     "WAIT_ALL published": Exposed(hasty_rank, TOO_EARLY),
+    # the rank copies a batch's blocks before all of them are there
+    "WAIT_ALL batch": Exposed(hasty_rank, WRONG),
     # in place: the result overwrites what was still to be published
     "AWAIT": Exposed(late_publishing, WRONG),
     # an event that never happens
@@ -225,7 +227,8 @@ def deletions(plan: Plan, rank: int) -> Iterator[Deletion]:
         for i, instruction in enumerate(stream.instructions):
             name = instruction.op.name
             if instruction.op == Op.WAIT_ALL:
-                name += " done" if instruction.arg == DONE_GROUP else " published"
+                met = " published" if plan.call.collective == "barrier" else " batch"
+                name += " done" if instruction.arg == DONE_GROUP else met
             if name in EXPOSED:
                 yield Deletion(rank, s, i, instruction, name)
 

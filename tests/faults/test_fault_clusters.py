@@ -52,11 +52,12 @@ def test_a_campaign_takes_the_ranks_that_clusters_have() -> None:
         spec = Spec.model_validate({"collectives": ("gather",), "kinds": ("nature",)} | given)
         return {(case.ranks, case.variant) for case in spec.sweep(1)}
 
-    flat = {"naive", "aggregate", "all", "line", "zero_copy"}
+    checkable = {"naive", "aggregate", "all", "line", "zero_copy"}
+    flat = checkable | {"batched"}
     assert shapes() == {(ranks, variant) for ranks in (2, 3) for variant in flat}
     assert shapes(cluster=2) == {(4, variant) for variant in flat | {"hierarchical"}}
     assert shapes(config="two-clusters") == {(8, variant) for variant in flat | {"hierarchical"}}
-    assert shapes(cluster=2, integrity="crc32c") == {(4, variant) for variant in flat}  # which levels do not carry
+    assert shapes(cluster=2, integrity="crc32c") == {(4, variant) for variant in checkable}  # the others carry none
     with pytest.raises(ArgumentError, match="two-clusters says how many ranks each host has"):
         shapes(config="two-clusters", cluster=2)
     with pytest.raises(ArgumentError, match="takes clusters"):

@@ -126,6 +126,7 @@ FOUND_BY = {
     "WAIT_DATA": {"contract"},
     "WAIT_ALL done": {"order", "payload"},
     "WAIT_ALL published": {"barrier"},
+    "WAIT_ALL batch": {"order", "landed"},
     "AWAIT": {"local"},
 }
 

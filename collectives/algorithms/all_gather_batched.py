@@ -1,0 +1,22 @@
+"""All-gather in batches: every rank publishes its block once, every rank reads those of many peers in one copy.
+
+Rounds: ceil(m / P), where m is a rank's block and P what fits a slot. Written per rank: m. Read per rank: (N - 1) m, in
+about N / B + 1 copies of B blocks, from the batch behind this rank's own on.
+Source: CCCL (arXiv 2602.22457), all_gather, here with blocks that lie one after another, over all cards.
+"""
+
+from collectives.builder import Batches
+from collectives.builder.recipes import algorithm
+
+
+@algorithm("all_gather", name="batched", builder=Batches)
+def all_gather_batched(b: Batches) -> None:
+    b.copy(b.output(b.rank * b.nbytes), b.input(), b.nbytes)
+    batches = b.batches()
+    own = next(its.number for its in batches if b.rank in its.ranks)
+    for chunks in b.rounds(b.nbytes, spread="cards"):
+        for chunk in chunks:
+            b.publish(chunk, b.input(chunk.offset))
+        for chunk in chunks:
+            for batch in batches[own + 1 :] + batches[: own + 1]:
+                b.retrieve_batch(batch, chunk)
