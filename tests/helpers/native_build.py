@@ -38,6 +38,7 @@ class ImageBuild:
         self._objects.mkdir()
         sources = [*NATIVE.glob("*.c"), *NATIVE.glob("cost/*.c"), IMAGE_C]
         self._sources = {source.name: source for source in sources if source != NATIVE / "lines.c"}
+        self._flags = _flags()  # once, before there are threads: two at once in CPython 3.11's parser raise SystemError
         with ThreadPoolExecutor(2) as threads:
             list(threads.map(self._compile, self._sources.values()))
         self._link()
@@ -55,7 +56,7 @@ class ImageBuild:
         self._compile(self._sources[file])
 
     def _compile(self, source: Path) -> None:
-        flags = [*_flags(), f"-I{self._sources[source.name].parent}"]
+        flags = [*self._flags, f"-I{self._sources[source.name].parent}"]
         subprocess.run(["gcc", *flags, "-c", source, "-o", self._objects / f"{source.stem}.o"], check=True)
 
     def _link(self) -> None:
