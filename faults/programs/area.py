@@ -64,6 +64,7 @@ class _Thread(ctypes.Structure):
         ("pid", ctypes.c_int32),
         ("tid", ctypes.c_int32),
         *((name, ctypes.c_uint64) for name in ("priority", "steps", "idle_steps")),
+        ("apart", ctypes.c_uint8 * 80),
     )
 
 
@@ -157,8 +158,8 @@ def library_path() -> Path:
 @cache
 def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(str(library_path()))
-    library.program_options_bytes.restype = ctypes.c_size_t
-    library.program_findings_bytes.restype = ctypes.c_size_t
+    for name in ("program_options_bytes", "program_threads_bytes", "program_findings_bytes"):
+        getattr(library, name).restype = ctypes.c_size_t
     for name in ("program_make", "program_outside"):
         getattr(library, name).restype = ctypes.c_bool
     for name, kind in (
@@ -171,8 +172,8 @@ def _library() -> ctypes.CDLL:
         ("program_pool", ctypes.c_uint8),
     ):
         getattr(library, name).restype = ctypes.POINTER(kind)
-    sizes = {"options": library.program_options_bytes(), "finding": library.program_findings_bytes()}
-    if sizes != {"options": ctypes.sizeof(RunOptions), "finding": ctypes.sizeof(RawFinding)}:
+    sizes = (library.program_options_bytes(), library.program_threads_bytes(), library.program_findings_bytes())
+    if sizes != tuple(ctypes.sizeof(kind) for kind in (RunOptions, _Thread, RawFinding)):
         raise ArgumentError(f"{library_path()} was compiled from other sources: install the package again")
     return library
 

@@ -88,6 +88,7 @@ def compiler_arguments(language: str, words: Sequence[str], *, clang: bool) -> l
 def _compiles(words: Sequence[str], clang: bool) -> list[str]:
     # Told to the compiler proper only: told to its driver, it would link the sanitizer's runtime.
     flags = ["-fsanitize=thread", "-fno-sanitize-link-runtime"] if clang else ["-Wp,-fsanitize=thread"]
+    flags.append("-fno-plt")  # each load and store is a call
     flags += ["-fno-builtin", "-DCXLEMU_PROGRAM", "-isystem", str(program.include_dir()), "-include", "string.h"]
     flags += [f"-D__builtin_{name}={name}" for name in EXPANDED]
     if "-masm=intel" not in words:  # the macros are written in the other syntax

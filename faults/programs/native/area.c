@@ -11,6 +11,7 @@
 program_process here;
 const program_watcher *program_watcher_now;
 const program_pages *program_pages_now;
+uint8_t *program_watched_lines[PROGRAM_POOLS], *program_watcher_room;
 
 void area_path(char *path, size_t size, const char *format, ...) {
     va_list rest;
@@ -60,8 +61,8 @@ static bool attach_pool(int pool) {
     area_path(path, sizeof path, "pool-%d", pool);
     uint8_t *bytes = map_file(path, (size_t)capacity);
     area_path(path, sizeof path, "lines-%d", pool);
-    here.watched[pool] = map_file(path, (size_t)(capacity / LINE_BYTES * WATCHER_LINE_BYTES));
-    if (!bytes || !here.watched[pool]) return false;
+    program_watched_lines[pool] = map_file(path, (size_t)(capacity / LINE_BYTES * WATCHER_LINE_BYTES));
+    if (!bytes || !program_watched_lines[pool]) return false;
     for (int host = 0; host < here.area->options.hosts; host++) {
         host_image *image = image_of(host, pool);
         uint8_t **parts[] = {&image->cache.data, &image->cache.posted, &image->twin, &image->cache.state,
@@ -81,7 +82,7 @@ bool area_attach(const char *folder, int host) {
     here.area = area;
     bool ok = area->size == sizeof *area;
     area_path(path, sizeof path, "room");
-    ok = ok && (here.room = map_file(path, (size_t)WATCHER_ROOM_BYTES));
+    ok = ok && (program_watcher_room = map_file(path, (size_t)WATCHER_ROOM_BYTES));
     for (int pool = 0; ok && pool < area->options.pools; pool++) ok = attach_pool(pool);
     if (!ok) here.area = NULL;
     return ok;
@@ -103,19 +104,19 @@ void area_detach(void) {
             unmap(image->cache.state, lines), unmap(image->cache.pending, lines);
             memset(image, 0, sizeof *image);
         }
-        unmap(bytes, capacity), unmap(here.watched[pool], lines * WATCHER_LINE_BYTES);
+        unmap(bytes, capacity), unmap(program_watched_lines[pool], lines * WATCHER_LINE_BYTES);
     }
-    unmap(here.room, WATCHER_ROOM_BYTES);
+    unmap(program_watcher_room, WATCHER_ROOM_BYTES);
     unmap(here.area, sizeof *here.area);
     memset(&here, 0, sizeof here);
+    memset(program_watched_lines, 0, sizeof program_watched_lines);
+    program_watcher_room = NULL;
 }
 
 void program_watched(uint64_t lines, uint64_t bytes) {
     here.area->watched_lines = lines, here.area->watched_bytes = bytes;
 }
 
-uint8_t *program_watcher_line(int pool, int64_t line) { return here.watched[pool] + line * WATCHER_LINE_BYTES; }
-uint8_t *program_watcher_room(void) { return here.room; }
 uint64_t program_step_number(void) { return here.area ? here.area->steps : 0; }
 
 program_line_view program_look(int host, int pool, int64_t line) {

@@ -89,7 +89,6 @@ typedef struct {
     char folder[PROGRAM_PATH];
     int host; /* of this process, or DRIVER */
     host_image images[PROGRAM_HOSTS][PROGRAM_POOLS];
-    uint8_t *watched[PROGRAM_POOLS], *room;
 } program_process;
 
 extern program_process here;

@@ -3,11 +3,7 @@
 
 #include <string.h>
 
-check_room *room_now(void) { return (check_room *)(void *)program_watcher_room(); }
-
-enum { UNIT = 16, CHUNKS_USUAL = 2 };
-
-void *room_at(uint32_t unit) { return program_watcher_room() + (size_t)unit * UNIT; }
+enum { CHUNKS_USUAL = 2 };
 
 uint32_t room_take(size_t nbytes) {
     check_room *room = room_now();
@@ -109,10 +105,14 @@ static void forget_everywhere(check_line *line, uint32_t number) {
             forget(&chunk->copy[k].cached, number), forget(&chunk->copy[k].posted, number);
 }
 
-static bool is_newest(check_line *line, const check_write *w) {
-    for (int word = 0; word < LINE_WORDS; word++)
-        if (w->words >> word & 1 && line_newest(line, word, -1) == w) return true;
-    return false;
+/* Of any word. */
+static bool is_newest(const check_line *line, const check_write *w) {
+    check_write *all[WRITES];
+    unsigned words = w->words;
+    const int count = line_writes(line, all);
+    for (int k = 0; k < count; k++)
+        if (all[k]->time > w->time) words &= ~(unsigned)all[k]->words;
+    return words != 0;
 }
 
 /* An older version that only caches hold, of hosts that know of it: whoever loads it again learns nothing new, and what was

@@ -203,10 +203,11 @@ void rule_load(const check_touch *t, unsigned words, const uint8_t *line_bytes) 
     complete_drop(t->line, copy);
     const check_write *last = newest_of(t->line);
     for (int word = 0; word < LINE_WORDS; word++) {
+        if (!(words >> word & 1)) continue;
         const check_write *got = line_write(t->line, held(copy->cached, word));
         const bool sure = got && got == last && got->host != t->step->host && got->seen & bit_of(t) &&
                           known(t->step->host, got);
-        if (words >> word & 1 && !sure) load_word(t, word, copy, line_bytes);
+        if (!sure) load_word(t, word, copy, line_bytes);
     }
     copy->loaded = 1;
 }
@@ -248,11 +249,13 @@ void rule_flush_dirty(const check_touch *t) {
     check_copy *copy = line_copy(t->line, t->step->host);
     check_write *last = NULL, *all[WRITES];
     const int count = line_writes(t->line, all);
+    bool alone = true;
     complete_drop(t->line, copy);
-    for (int k = 0; k < count; k++)
-        if (all[k]->host == t->step->host && !(all[k]->state & WRITE_LEFT) && (!last || all[k]->time > last->time))
-            last = all[k];
-    if (!last) return;
+    for (int k = 0; k < count; k++) {
+        if (all[k]->host != t->step->host) alone = false;
+        else if (!(all[k]->state & WRITE_LEFT) && (!last || all[k]->time > last->time)) last = all[k];
+    }
+    if (!last || alone) return;
     for (int word = 0; word < LINE_WORDS; word++) {
         check_write *rest = newest_known(t, word);
         if (!rest || rest->host == t->step->host || rest->time > last->time || fresh(t, rest)) continue;

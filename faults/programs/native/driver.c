@@ -34,6 +34,7 @@ static bool make_pool(const program_options *o, int pool) {
 /* The bytes of an options struct, for a comparison with Python's. */
 PROGRAM_EXPORT size_t program_options_bytes(void) { return sizeof(program_options); }
 PROGRAM_EXPORT size_t program_findings_bytes(void) { return sizeof(program_finding); }
+PROGRAM_EXPORT size_t program_threads_bytes(void) { return sizeof(program_thread); }
 
 /* Begin a run in an empty folder; the driver is attached to it. */
 PROGRAM_EXPORT bool program_make(const char *folder, const program_options *options) {

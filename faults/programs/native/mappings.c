@@ -17,7 +17,7 @@ static struct {
     _Atomic int pool;
 } table[MAPPINGS];
 _Atomic int mapping_count;
-_Atomic uintptr_t pools_from, pools_to;
+struct pools_span pools_span;
 bool pools_closed;
 
 /* Odd: somebody changes the table. Who reads it looks again when this has moved on; but not for ever, as it may be a handler of
@@ -49,8 +49,8 @@ static void end_change(void) {
         if (table[k].from < from) from = table[k].from;
         if (table[k].to > to) to = table[k].to;
     }
-    pools_from = mapping_count ? from : 0;
-    pools_to = to;
+    pools_span.from = mapping_count ? from : 0;
+    pools_span.to = to;
     changes++;
 }
 
@@ -96,7 +96,7 @@ static bool find(uintptr_t from, uintptr_t to, pool_range *found) {
 
 bool range_in_pool(const void *at, size_t nbytes, pool_range *found) {
     const uintptr_t from = (uintptr_t)at, to = from + nbytes;
-    if (to <= pools_from || from >= pools_to) return false;
+    if (to <= pools_span.from || from >= pools_span.to) return false;
     for (int looks = 0;; looks++) {
         const uint32_t before = changes;
         const bool inside = find(from, to, found);

@@ -207,8 +207,10 @@ enum thread_state {
     THREAD_ENDED
 };
 
+/* Each on lines of its own: who waits for its turn looks at its state all the time, while another one counts its steps. */
+enum { PROGRAM_APART = 128 };
 typedef struct {
-    uint32_t state; /* a futex */
+    _Alignas(PROGRAM_APART) uint32_t state; /* a futex */
     uint16_t process, command;
     uint8_t host;
     bool main; /* of its process */
@@ -251,8 +253,10 @@ program_site program_site_of(const void *pc, const void *caller);
 void program_watched(uint64_t lines, uint64_t bytes);
 
 /* The watcher's storage in this process. */
-uint8_t *program_watcher_line(int pool, int64_t line);
-uint8_t *program_watcher_room(void);
+extern uint8_t *program_watched_lines[PROGRAM_POOLS], *program_watcher_room; /* every step looks there */
+static inline uint8_t *program_watcher_line(int pool, int64_t line) {
+    return program_watched_lines[pool] + line * WATCHER_LINE_BYTES;
+}
 
 /* Who this thread is; the clock of a watcher is indexed by thread. -1 outside of a run. */
 int program_thread_here(void);

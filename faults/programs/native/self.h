@@ -48,7 +48,9 @@ extern _Thread_local program_self *self __attribute__((tls_model("initial-exec")
 
 /* mappings.c: the pools in this process. */
 extern _Atomic int mapping_count;
-extern _Atomic uintptr_t pools_from, pools_to; /* all of them lie between */
+extern struct pools_span {
+    _Atomic uintptr_t from, to;
+} pools_span; /* all of them lie between; one struct, as every access of the program asks for both */
 
 /* The part of a range that lies in a pool; false for none. */
 typedef struct {
@@ -67,8 +69,8 @@ void mappings_after_fork(void); /* in the child */
 
 /* Whoever announces an access has mapped what it accesses: no order with other memory is asked for. */
 static inline bool outside_pools(const void *at) {
-    const uintptr_t from = atomic_load_explicit(&pools_from, memory_order_relaxed);
-    return (uintptr_t)at - from >= atomic_load_explicit(&pools_to, memory_order_relaxed) - from;
+    const uintptr_t from = atomic_load_explicit(&pools_span.from, memory_order_relaxed);
+    return (uintptr_t)at - from >= atomic_load_explicit(&pools_span.to, memory_order_relaxed) - from;
 }
 
 static inline void *reachable(const void *at) {
