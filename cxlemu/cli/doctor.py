@@ -163,9 +163,8 @@ def _dead_pools() -> Iterator[DoctorRow]:
 
 
 def _overwritten() -> Iterator[DoctorRow]:
-    for package in overwritten.PACKAGES:
-        if sentence := overwritten.mend(package):
-            yield DoctorRow(package, "look", "overwritten", sentence)
+    for package, sentence in overwritten.mends(overwritten.PACKAGES).items():
+        yield DoctorRow(package, "look", "overwritten", sentence)
 
 
 def _hugepages(root: Path) -> Iterator[DoctorRow]:

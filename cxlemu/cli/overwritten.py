@@ -5,21 +5,29 @@ PyPI has distributions that are called as our packages are: one that is installe
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.metadata import packages_distributions
 
 PACKAGES = ("cxlemu", "collectives", "faults", "studies")
 
 
-def mend(package: str) -> str:
-    """Return a sentence that says which distributions bring a package of ours as well; empty if none does.
+def mends(packages: Iterable[str]) -> dict[str, str]:
+    """Say which distributions bring packages of ours as well.
 
     Args:
-        package: The name of one of our packages.
+        packages: Names of packages. All are looked up in one go: that reads what every installed distribution brings.
+
+    Returns:
+        A sentence for each of our packages that another distribution brings.
     """
-    others = sorted({name for name in packages_distributions().get(package, ()) if name.lower() != "cxlemu"})
-    if package not in PACKAGES or not others:
-        return ""
-    return (
-        f"{', '.join(others)} of PyPI brings a package {package!r} as well and may have overwritten ours: "
-        f"pip uninstall {' '.join(others)}, and then pip install --force-reinstall --no-deps cxlemu"
-    )
+    brought = packages_distributions()
+    found = {}
+    for package in packages:
+        others = sorted({name for name in brought.get(package, ()) if name.lower() != "cxlemu"})
+        if package not in PACKAGES or not others:
+            continue
+        found[package] = (
+            f"{', '.join(others)} of PyPI brings a package {package!r} as well and may have overwritten ours: "
+            f"pip uninstall {' '.join(others)}, and then pip install --force-reinstall --no-deps cxlemu"
+        )
+    return found
