@@ -100,6 +100,7 @@ def test_what_is_missing_between_hosts_is_found_and_inside_a_host_only_doorbells
     assert found[Op.SIGNAL, Verdict.VIOLATION] + found[Op.WAIT, Verdict.VIOLATION] == 19
 
 
+@pytest.mark.deep
 def test_what_is_found_shrinks_and_its_token_replays() -> None:
     flush = next(
         case

@@ -225,6 +225,7 @@ def crashes(rank: int, ranks: int) -> Steps[int]:
     return (yield Load("x"))
 
 
+@pytest.mark.deep(rows=lambda tested: tested in (lazy, dirty_neighbours))
 @pytest.mark.parametrize(
     ("tested", "ranks"),
     [(lazy, 2), (store_buffers, 2), (one_line, 2), (scope, 3), (dirty_neighbours, 4), (crashes, 2)],
@@ -250,6 +251,7 @@ def test_every_run_ends_as_an_execution_of_the_explorer(tested: RankProtocol, ra
     assert seen <= possible
 
 
+@pytest.mark.deep
 def test_random_protocols_end_so_too() -> None:
     for number in range(6):
         random = Random(number)

@@ -207,7 +207,9 @@ def test_prove_says_what_products_do_not_have(arguments: list[str], says: str) -
 
 
 @pytest.mark.each_value_once
-@pytest.mark.parametrize("form", ["1", "2", pytest.param("transport", marks=pytest.mark.deep), WIDE])
+@pytest.mark.parametrize(
+    "form", ["1", "2", *(pytest.param(form, marks=pytest.mark.deep) for form in ("transport", WIDE))]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_mutant_is_killed_or_proved_right_and_nothing_is_needless(kind: str, form: str) -> None:
     if form.isdigit():

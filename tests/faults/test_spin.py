@@ -14,6 +14,7 @@ from faults.explore import spin
 pytestmark = pytest.mark.skipif(not (shutil.which("spin") and shutil.which("gcc")), reason="SPIN and gcc are needed")
 
 
+@pytest.mark.deep
 def test_spin_counts_the_same_states_and_transitions(tmp_path: Path) -> None:
     program = spin.message_passing(chunks=1)
     spin.compile_spin(program, tmp_path)

@@ -180,6 +180,7 @@ def test_explore_takes_what_a_call_may_be() -> None:
     assert done.output.startswith("reduce zero_copy of 128 B, in place, 2 ranks: ok, in every execution")
 
 
+@pytest.mark.deep
 def test_a_reader_that_comes_late_to_a_slot_is_wrong_only_among_other_calls(written: Path) -> None:
     assert "ok, in every execution" in cxlemu("explore", f"{written}:late").output
     found = cxlemu("explore", f"{written}:late", "--among", code=1)
@@ -190,6 +191,7 @@ def test_a_reader_that_comes_late_to_a_slot_is_wrong_only_among_other_calls(writ
     assert cxlemu(*again[2:], code=1).output.splitlines()[0] == first
 
 
+@pytest.mark.deep(rows=lambda rank: rank > 0)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_says_done_before_it_has_read_is_wrong_only_among_other_calls(rank: int, tmp_path: Path) -> None:
     """Its own calls do not show it, however many: each rank's next block is the answer to what it has read."""
