@@ -60,10 +60,10 @@ def _table(entry: EntryPoint) -> Iterator[tuple[str, tuple[str, str]]]:
         for verb, (module, text) in table.items():
             yield str(verb), (str(module), str(text))
     except Exception as error:  # a package that is not ours: it must not take all other commands with it
-        from cxlemu.cli.overwritten import mends  # only here: it reads what is installed
+        from cxlemu.cli.overwritten import remedies  # only here: it reads what is installed
 
         package = entry.value.partition(".")[0]
-        how = mends([package]).get(package) or repr(error)
+        how = remedies([package]).get(package) or repr(error)
         click.echo(f"cxlemu: the commands of {entry.value} cannot be loaded: {how}", err=True)
 
 

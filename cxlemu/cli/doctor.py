@@ -163,7 +163,7 @@ def _dead_pools() -> Iterator[DoctorRow]:
 
 
 def _overwritten() -> Iterator[DoctorRow]:
-    for package, sentence in overwritten.mends(overwritten.PACKAGES).items():
+    for package, sentence in overwritten.remedies(overwritten.PACKAGES).items():
         yield DoctorRow(package, "look", "overwritten", sentence)
 
 

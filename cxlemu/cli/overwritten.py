@@ -11,7 +11,7 @@ from importlib.metadata import packages_distributions
 PACKAGES = ("cxlemu", "collectives", "faults", "studies")
 
 
-def mends(packages: Iterable[str]) -> dict[str, str]:
+def remedies(packages: Iterable[str]) -> dict[str, str]:
     """Say which distributions bring packages of ours as well.
 
     Args:

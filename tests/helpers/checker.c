@@ -9,7 +9,7 @@ enum { POOLS = 2, LINES = 4096, ROOM = 1 << 26 };
 static program_finding found[PROGRAM_FINDINGS];
 static uint32_t count;
 
-uint8_t *program_watched_lines[PROGRAM_POOLS], *program_watcher_room;
+uint8_t *program_watcher_lines[PROGRAM_POOLS], *program_watcher_room;
 
 void program_report(const program_finding *f) {
     for (uint32_t k = 0; k < count; k++)
@@ -26,8 +26,8 @@ void program_watched(uint64_t touched, uint64_t bytes) { (void)touched, (void)by
 
 void test_begin(void) {
     for (int k = 0; k < POOLS; k++) {
-        free(program_watched_lines[k]);
-        program_watched_lines[k] = calloc(LINES, WATCHER_LINE_BYTES);
+        free(program_watcher_lines[k]);
+        program_watcher_lines[k] = calloc(LINES, WATCHER_LINE_BYTES);
     }
     free(program_watcher_room), program_watcher_room = calloc(1, ROOM);
     count = 0;

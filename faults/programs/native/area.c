@@ -11,7 +11,7 @@
 program_process here;
 const program_watcher *program_watcher_now;
 const program_pages *program_pages_now;
-uint8_t *program_watched_lines[PROGRAM_POOLS], *program_watcher_room;
+uint8_t *program_watcher_lines[PROGRAM_POOLS], *program_watcher_room;
 
 void area_path(char *path, size_t size, const char *format, ...) {
     va_list rest;
@@ -61,8 +61,8 @@ static bool attach_pool(int pool) {
     area_path(path, sizeof path, "pool-%d", pool);
     uint8_t *bytes = map_file(path, (size_t)capacity);
     area_path(path, sizeof path, "lines-%d", pool);
-    program_watched_lines[pool] = map_file(path, (size_t)(capacity / LINE_BYTES * WATCHER_LINE_BYTES));
-    if (!bytes || !program_watched_lines[pool]) return false;
+    program_watcher_lines[pool] = map_file(path, (size_t)(capacity / LINE_BYTES * WATCHER_LINE_BYTES));
+    if (!bytes || !program_watcher_lines[pool]) return false;
     for (int host = 0; host < here.area->options.hosts; host++) {
         host_image *image = image_of(host, pool);
         uint8_t **parts[] = {&image->cache.data, &image->cache.posted, &image->twin, &image->cache.state,
@@ -104,12 +104,12 @@ void area_detach(void) {
             unmap(image->cache.state, lines), unmap(image->cache.pending, lines);
             memset(image, 0, sizeof *image);
         }
-        unmap(bytes, capacity), unmap(program_watched_lines[pool], lines * WATCHER_LINE_BYTES);
+        unmap(bytes, capacity), unmap(program_watcher_lines[pool], lines * WATCHER_LINE_BYTES);
     }
     unmap(program_watcher_room, WATCHER_ROOM_BYTES);
     unmap(here.area, sizeof *here.area);
     memset(&here, 0, sizeof here);
-    memset(program_watched_lines, 0, sizeof program_watched_lines);
+    memset(program_watcher_lines, 0, sizeof program_watcher_lines);
     program_watcher_room = NULL;
 }
 

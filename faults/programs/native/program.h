@@ -253,9 +253,9 @@ program_site program_site_of(const void *pc, const void *caller);
 void program_watched(uint64_t lines, uint64_t bytes);
 
 /* The watcher's storage in this process. */
-extern uint8_t *program_watched_lines[PROGRAM_POOLS], *program_watcher_room; /* every step looks there */
+extern uint8_t *program_watcher_lines[PROGRAM_POOLS], *program_watcher_room; /* every step looks there */
 static inline uint8_t *program_watcher_line(int pool, int64_t line) {
-    return program_watched_lines[pool] + line * WATCHER_LINE_BYTES;
+    return program_watcher_lines[pool] + line * WATCHER_LINE_BYTES;
 }
 
 /* Who this thread is; the clock of a watcher is indexed by thread. -1 outside of a run. */
