@@ -63,7 +63,9 @@ def variants(collective: str, *, clusters: bool = False, checksums: bool = False
     """
     found = [its for (its_collective, _), its in _RECIPES.items() if its_collective == collective]
     return [
-        its.name for its in found if (clusters or not its.takes_clusters) and (not checksums or its.carries_checksums)
+        its.name
+        for its in found
+        if (clusters or not its.builder.takes_clusters) and (not checksums or its.carries_checksums)
     ]
 
 
@@ -213,7 +215,7 @@ def build(recipe: Recipe, layout: Layout, call: Call) -> Plan:
     if recipe.spec.zero_copy and call.heap is None:
         raise ArgumentError(f"{call.collective} {recipe.name} publishes x where it lies: make x with comm.heap.empty")
 
-    if recipe.takes_clusters and not 1 < call.cluster < call.ranks:
+    if recipe.builder.takes_clusters and not 1 < call.cluster < call.ranks:
         raise ArgumentError(
             f"{call.collective} {recipe.name} takes clusters: equally many of its {call.ranks} ranks, two or more, on "
             f"each of two or more hosts"

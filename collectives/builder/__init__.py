@@ -1,7 +1,8 @@
 """An algorithm is written with a Builder, whose words become one rank's part of a plan (words.py lists them).
 
     variant      what a variant declares: chunks, streams, where its payload travels
-    part         one rank's streams of instructions, their events, and scratch memory
+    written      what is written of a part: streams and the events between them, scratch memory
+    part         one rank's part: what an algorithm asks of its call, and how words become instructions
     slots        where in a slot the ranks' blocks lie, and how they travel through it
     carriers     other ways: in doorbells' lines, from the heap, with checksums
     rounds       blocks are cut into what fits a slot, and slots are used again
@@ -16,10 +17,11 @@ Builders for two levels, for inboxes and for products add their words to a Build
 """
 
 from collectives.builder.batches import Batches, RankBatch
-from collectives.builder.part import DONE_GROUP, INPUT, OUTPUT, SCRATCH, Event, Ints
+from collectives.builder.part import DONE_GROUP, INPUT, OUTPUT, SCRATCH, Ints
 from collectives.builder.slots import Areas, Chunk, RegionIds
 from collectives.builder.variant import AGGREGATE, ALL, LINE, NAIVE, STAGED, VARIANTS, ZERO_COPY, VariantSpec
 from collectives.builder.words import Builder
+from collectives.builder.written import Event
 
 __all__ = [
     "AGGREGATE",

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.builder.part import Ints, PartBuilder, concatenated
+from collectives.builder.written import Written, concatenated
 from cxlemu.plan import Instruction, Op
 from cxlemu.plan.instructions import RECORD_DTYPE, Records, decode
 
@@ -32,7 +32,7 @@ class Mark(NamedTuple):
     Attributes:
         lengths: The entries of each stream.
         events: The number of events that are waited for.
-        free: The builder's, of rounds whose slots are free.
+        free: Up to which round each stream knows that slots are free.
         behind: For streams that wait for others, how much of these came since what they waited for.
         tables: The sizes of what rounds that are alike add nothing to.
     """
@@ -45,14 +45,16 @@ class Mark(NamedTuple):
 
 
 class AlikeRounds:
-    """Repeats a builder's rounds.
+    """Repeats the rounds of a rank's part.
 
     Args:
-        b: The builder, whose first round is about to begin.
+        written: The part, whose first round is about to begin.
+        slots: How many rounds have slots of their own.
+        done: The doorbell with which a round ends.
     """
 
-    def __init__(self, b: PartBuilder) -> None:
-        self._b = b
+    def __init__(self, written: Written, slots: int, done: int) -> None:
+        self._its, self._slots, self._done = written, slots, done
         self._marks = [self._mark()]
         self._tries = TRIES
 
@@ -67,7 +69,7 @@ class AlikeRounds:
         """
         self._marks.append(self._mark())
         written = len(self._marks) - 1
-        if rounds < LEAST or written < self._b.layout.slots + APART or not self._tries:
+        if rounds < LEAST or written < self._slots + APART or not self._tries:
             return 0
         self._tries -= 1
         before, last = self._marks[-2:]
@@ -91,13 +93,13 @@ class AlikeRounds:
         return self._marks[-2].events - self._marks[-3].events
 
     def _mark(self) -> Mark:
-        b = self._b
-        lengths = {name: len(items) for name, items in b._streams.items()}
-        behind = {names: lengths[names[1]] - at for names, at in b._follows.items()}
-        tables = (len(b._regions), len(b._groups), len(b._kernels), b._scratch_bytes, *b._rows_at)
-        return Mark(lengths, len(b._awaited), dict(b._free), behind, tables)
+        its = self._its
+        lengths = {name: len(items) for name, items in its.streams.items()}
+        behind = {names: lengths[names[1]] - at for names, at in its.follows.items()}
+        tables = (len(its.regions), len(its.groups), len(its.kernels), its.scratch_bytes, *its.rows_at)
+        return Mark(lengths, len(its.awaited), dict(its.free), behind, tables)
 
-    def _apart(self, name: str) -> tuple[Ints, Ints] | None:
+    def _apart(self, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
         """Return the last round's words in a stream, and how far from those before; None: not steadily."""
         at = len(self._marks) - 1 - APART
         first, second, third = (self._words(name, *self._marks[k : k + 2]) for k in range(at, at + APART))
@@ -109,11 +111,11 @@ class AlikeRounds:
 
     def _words(self, name: str, begin: Mark, end: Mark) -> NDArray[np.int64] | None:
         """Encode what a round wrote to a stream, events of its own included; None for what cannot be repeated."""
-        b, at = self._b, begin.lengths[name]
-        items = b._streams[name][at : end.lengths[name]]
+        at = begin.lengths[name]
+        items = self._its.streams[name][at : end.lengths[name]]
         events = [
             (where - at, number)
-            for (stream, where), number in b._awaited.items()
+            for (stream, where), number in self._its.awaited.items()
             if stream == name and begin.events <= number < end.events
         ]
         for where, number in sorted(events, reverse=True):
@@ -127,27 +129,27 @@ class AlikeRounds:
             return None
         return records.view(np.int64).reshape(-1, _WORDS)
 
-    def _write(self, name: str, last: Ints, apart: Ints, rounds: int) -> None:
+    def _write(self, name: str, last: NDArray[np.int64], apart: NDArray[np.int64], rounds: int) -> None:
         if not len(last):
             return
-        its = self._b._streams[name]
-        done = self._ends_in_done(its)
+        items = self._its.streams[name]
+        done = self._ends_in_done(items)
         words = last + apart * np.arange(1, rounds + 1)[:, None, None]
         records = words.reshape(-1, _WORDS).view(RECORD_DTYPE)[:, 0]
-        its.append(records[:-1] if done else records)
+        items.append(records[:-1] if done else records)
         if done:  # as the builder looks whether "done" is the last
-            its += decode(records[-1:])
+            items += decode(records[-1:])
 
     def _count(self, rounds: int, growth: dict[str, int]) -> None:
-        b, events = self._b, self._events() * rounds
+        its, events = self._its, self._events() * rounds
         for name, rise in growth.items():
-            b._free[name] += rise * rounds
+            its.free[name] += rise * rounds
         for names, behind in self._marks[-1].behind.items():
-            b._follows[names] = len(b._streams[names[1]]) - behind
-        for number in range(len(b._awaited), len(b._awaited) + events):
-            b._awaited["", number] = number  # their RECORDs are written
-        b._rounds += rounds
+            its.follows[names] = len(its.streams[names[1]]) - behind
+        for number in range(len(its.awaited), len(its.awaited) + events):
+            its.awaited["", number] = number  # their RECORDs are written
+        its.rounds += rounds
 
     def _ends_in_done(self, items: list[Instruction | Records]) -> bool:
         last = items[-1] if items else None
-        return isinstance(last, Instruction) and (last.op, last.arg) == (Op.SIGNAL, self._b.layout.done(self._b.rank))
+        return isinstance(last, Instruction) and (last.op, last.arg) == (Op.SIGNAL, self._done)

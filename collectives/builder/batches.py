@@ -98,9 +98,9 @@ class Batches(Builder):
     def _groups_of(self, ranks: range) -> tuple[int, ...]:
         chunks = min(self.spec.chunks, self.layout.doorbells_per_rank)
         doorbells = [self.layout.published(ranks.start, chunk) for chunk in range(chunks)]
-        first = len(self._groups)
-        self._groups += [DoorbellGroup(its, len(ranks), self.layout.doorbells_per_rank) for its in doorbells]
-        return tuple(range(first, len(self._groups)))
+        first = len(self.written.groups)
+        self.written.groups += [DoorbellGroup(its, len(ranks), self.layout.doorbells_per_rank) for its in doorbells]
+        return tuple(range(first, len(self.written.groups)))
 
     def retrieve_batch(self, batch: RankBatch, chunk: Chunk) -> None:
         """Wait for all ranks of a batch, and retrieve its peers' chunks to their blocks of the output.

@@ -188,7 +188,7 @@ class CheckedCarrier(SlotCarrier):
     def prepare(self, nbytes: int) -> None:
         """Add the kernels that compute and compare a checksum of ``nbytes`` bytes to the plan."""
         for name in ("crc32c", "crc32c_check"):
-            self.b._kernels.setdefault(Kernel(name, (nbytes,)), len(self.b._kernels))
+            self.b.written.kernel(Kernel(name, (nbytes,)))
 
     def ring(self, stream: str, chunk: Chunk, doorbell: int, src: Operand | None) -> None:
         """Compute the checksum of ``src`` and send it with the doorbell; an empty chunk is only signalled."""
@@ -213,7 +213,7 @@ class CheckedCarrier(SlotCarrier):
         self._compute("retrieve", "crc32c_check", computed, chunk, [targets[0], came])
 
     def _compute(self, stream: str, kernel: str, dst: Operand, chunk: Chunk, sources: list[Operand]) -> None:
-        number = self.b._kernels.get(Kernel(kernel, (chunk.nbytes,)))
+        number = self.b.written.kernels.get(Kernel(kernel, (chunk.nbytes,)))
         if number is None:
             raise ArgumentError(f"{self.b.call}: with checksums a part of a chunk is made by the builder's part()")
         self.b._emit(stream, Op.COMPUTE, arg=number, nbytes=CHECKSUM_BYTES, dst=dst, sources=sources)

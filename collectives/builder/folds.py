@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from collectives.builder import misuse
-from collectives.builder.part import Event, Ints, repeated
+from collectives.builder.part import Ints
 from collectives.builder.rounds import Rounds
 from collectives.builder.slots import Chunk
+from collectives.builder.written import Event, repeated
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import DTYPE_NAMES, NOTHING, Flag, Instruction, Kind, Op, Operand, RedOp, encode
 from cxlemu.plan.instructions import OPERAND_DTYPE, OPERAND_FIELDS, RECORD_DTYPE, WHOLE, Records

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from collectives.builder.part import Event
 from collectives.builder.slots import Chunk
+from collectives.builder.written import Event
 from collectives.contracts import COLLECTIVES
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Kind, Operand

@@ -66,11 +66,6 @@ class Recipe:
     publishes: Callable[[int], Publishes] | None = None  # of the number of ranks; None: as its collective's buffers say
 
     @property
-    def takes_clusters(self) -> bool:
-        """Whether the algorithm goes on two levels, inside clusters of ranks and across them."""
-        return self.builder.takes_clusters
-
-    @property
     def carries_checksums(self) -> bool:
         """Whether every doorbell stands for one block that a checksum can cover; bells stand for several parts."""
         bells = self.publishes is not None and self.publishes(2).bells > 0

@@ -12,8 +12,9 @@ from collectives import contracts
 from collectives.builder import misuse
 from collectives.builder.alike import APART, LEAST, AlikeRounds
 from collectives.builder.carriers import carrier_of
-from collectives.builder.part import DONE_GROUP, Event, Ints, PartBuilder
+from collectives.builder.part import DONE_GROUP, Ints, PartBuilder
 from collectives.builder.slots import Areas, Chunk, Loop, RegionIds, SlotCarrier
+from collectives.builder.written import Event
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import DoorbellGroup, Frame, Instruction, Op, RankPart
@@ -99,10 +100,11 @@ class Rounds(PartBuilder):
                 f"{self.call}: takes more than {ROUNDS_MAX} rounds of {piece} bytes a block; give the communicator a "
                 f"larger region, or choose a variant that moves more in a round"
             )
+        done = self.layout.done(self.rank)
         many = alike // piece >= self.layout.slots + APART + LEAST and not (self.foreign or self.spec.checked)
-        start, repeats = 0, AlikeRounds(self) if many else None
+        start, repeats = 0, AlikeRounds(self.written, self.layout.slots, done) if many else None
         while start < nbytes:
-            seq, size = self._rounds, min(piece, nbytes - start)
+            seq, size = self.written.rounds, min(piece, nbytes - start)
             step = chunk_bytes or round_up(-(-size // areas.doorbells_per_block), LINE_BYTES)
             self._begin()
             chunks = [
@@ -117,7 +119,7 @@ class Rounds(PartBuilder):
             if repeats:
                 start += piece * repeats.repeat((alike - start) // piece)
         if self.carrier.awaits_readers:  # the user may change it as soon as the call returns
-            self._emit("retrieve", Op.WAIT_ALL, arg=DONE_GROUP, value=self._rounds - 1)
+            self._emit("retrieve", Op.WAIT_ALL, arg=DONE_GROUP, value=self.written.rounds - 1)
             self.carrier.awaits_readers = False
 
     @contextmanager
@@ -138,13 +140,13 @@ class Rounds(PartBuilder):
         self.carrier.doorbells_of(count, "bells")
         self.carrier.areas = Areas(RegionIds(), 0, 1, bells=count)
         self._begin()
-        yield Chunk(self._rounds, 0, 0, 0, 0)
-        self._end(self._rounds)
+        yield Chunk(self.written.rounds, 0, 0, 0, 0)
+        self._end(self.written.rounds)
 
     @property
     def round_number(self) -> int:
         """The number of the round that is under way, or else of the next one."""
-        return self._rounds
+        return self.written.rounds
 
     def part(self, chunk: Chunk, nbytes: int, at: int = 0) -> Chunk:
         """Take part of a chunk, to publish or retrieve it by itself.
@@ -195,18 +197,18 @@ class Rounds(PartBuilder):
 
     def meet(self) -> None:
         """Let no rank go on before all ranks are here; takes a round of its own."""
-        self._groups.append(DoorbellGroup(0, self.ranks, self.layout.doorbells_per_rank))
-        self._emit("publish", Op.SIGNAL, arg=self.layout.published(self.rank, 0), value=self._rounds)
-        self._emit("retrieve", Op.WAIT_ALL, arg=len(self._groups) - 1, value=self._rounds)
-        self._say_done(self._rounds)
-        self._rounds += 1
+        self.written.groups.append(DoorbellGroup(0, self.ranks, self.layout.doorbells_per_rank))
+        self._emit("publish", Op.SIGNAL, arg=self.layout.published(self.rank, 0), value=self.written.rounds)
+        self._emit("retrieve", Op.WAIT_ALL, arg=len(self.written.groups) - 1, value=self.written.rounds)
+        self._say_done(self.written.rounds)
+        self.written.rounds += 1
 
     def _begin(self) -> None:
         self._entered, self._rang, self.is_open = "", False, True
 
     def _end(self, seq: int) -> None:
         self._leave(seq)
-        self._rounds += 1
+        self.written.rounds += 1
         self.is_open = False
 
     def _enter(self, seq: int, stream: str, after: Event | None = None) -> None:
@@ -216,9 +218,9 @@ class Rounds(PartBuilder):
         """
         if not self._entered:
             name = self._stream_name(stream)
-            if max(self._free.get(name, -1), after.free if after else -1) < seq:
+            if max(self.written.free.get(name, -1), after.free if after else -1) < seq:
                 self._emit(stream, Op.WAIT_ALL, arg=DONE_GROUP, value=seq - self.layout.slots)
-                self._free[name] = seq
+                self.written.free[name] = seq
             self._entered = stream
 
     def _leave(self, seq: int) -> None:
@@ -234,7 +236,9 @@ class Rounds(PartBuilder):
     def finish(self) -> tuple[Frame, RankPart]:
         """Finish the part as `PartBuilder.finish` does. Raises ArgumentError where a loop was left before its end."""
         if self.is_open:
-            raise ArgumentError(f"{self.call}: rank {self.rank} leaves round {self._rounds} by break: end the loop")
+            raise ArgumentError(
+                f"{self.call}: rank {self.rank} leaves round {self.round_number} by break: end the loop"
+            )
         return super().finish()
 
     def _say_done(self, seq: int) -> None:

@@ -164,8 +164,8 @@ class SlotCarrier:
 
     def _table(self, writers: list[int], regions: Iterable[Region]) -> RegionIds:
         """Add new regions to the plan, one for each writer, and return their ids by writer."""
-        first = len(self.b._regions)
-        self.b._regions.extend(regions)
+        first = len(self.b.written.regions)
+        self.b.written.regions.extend(regions)
         return region_ids(first, tuple(writers))
 
     def in_slot(self, block: int) -> bool:

@@ -40,8 +40,9 @@ import numpy as np
 
 from collectives.builder import misuse
 from collectives.builder.folds import Folds
-from collectives.builder.part import Event, Ints
+from collectives.builder.part import Ints
 from collectives.builder.slots import Chunk
+from collectives.builder.written import Event
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Op, Operand
 

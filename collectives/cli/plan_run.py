@@ -71,7 +71,7 @@ class Wanted:
         heap = InHeap(0, output=0 if self.in_place else None) if chosen.spec.zero_copy else None  # at its begin
         call = Call(collective, chosen.name, self.ranks, nbytes, self.dtype, op, self.root, self.in_place, heap)
         topology = Topology.load(self.config)
-        if chosen.takes_clusters:
+        if chosen.builder.takes_clusters:
             call = replace(call, cluster=ranks_per_cluster(topology, self.ranks))
         return build(chosen, world_layout(topology, self.ranks, region_bytes=self.region_bytes), call)
 

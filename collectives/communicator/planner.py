@@ -183,7 +183,7 @@ class CallPlanner:
         chosen = self._recipe(collective, variant) if isinstance(variant, str) else self._checked(variant)
         if chosen.collective != collective:
             raise ArgumentError(f"{chosen.name} is an algorithm for {chosen.collective}, not for {collective}")
-        cluster = self.cluster if chosen.takes_clusters else 1
+        cluster = self.cluster if chosen.builder.takes_clusters else 1
         call = Call(collective, chosen.name, self.size, nbytes, dtype, op, root, cluster=cluster, counts=counts)
         check(call)
         bound = bind(call, self.rank, x, out)

@@ -48,7 +48,7 @@ class FusedBuilder(Builder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._streams["compute"] = []
+        self.written.streams["compute"] = []
 
     @property
     def gemm(self) -> Gemm:
@@ -172,7 +172,7 @@ class FusedBuilder(Builder):
         """Multiply one tile, of columns from ``first`` on."""
         size, (n, k) = self.itemsize, self.shapes[4:]
         kernel = Kernel(f"gemm_{self.call.dtype}", (rows, columns, k, k, n, n))
-        number = self._kernels.setdefault(kernel, len(self._kernels))
+        number = self.written.kernel(kernel)
         nbytes = ((rows - 1) * n + columns) * size
         sources = [a, Operand(Kind.BUFFER, WEIGHTS, 0, first * size)]
         self._emit("compute", Op.COMPUTE, arg=number, nbytes=nbytes, dst=dst.at(first * size), sources=sources)

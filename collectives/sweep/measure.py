@@ -117,7 +117,7 @@ def _declared(comm: Communicator, case: Case, algorithm: str | None) -> Call:
         return replace(call, fold_order=load_algorithm(algorithm).fold_order)
     variant = comm.choice(call.collective, call.nbytes).variant if call.algorithm == AUTO else call.algorithm
     chosen = catalog.recipe(call.collective, variant)
-    return replace(call, cluster=comm.cluster if chosen.takes_clusters else 1, fold_order=chosen.fold_order)
+    return replace(call, cluster=comm.cluster if chosen.builder.takes_clusters else 1, fold_order=chosen.fold_order)
 
 
 def _held_by_first(control: Communicator, call: Call, out: Array) -> Array | None:

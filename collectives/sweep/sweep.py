@@ -152,7 +152,7 @@ class Sweep:
         if self.algorithm is None and variant == AUTO:
             return False
         its = load_algorithm(self.algorithm) if self.algorithm else catalog.recipe(collective, variant)
-        return its.takes_clusters
+        return its.builder.takes_clusters
 
     def _variants_of(self, collective: str) -> list[str]:
         if self.algorithm is not None:
@@ -169,7 +169,7 @@ class Sweep:
             its = catalog.recipe(collective, self.variant)
             if its.spec.zero_copy and not may:
                 raise ArgumentError(f"{collective} in place cannot be zero copy: {NO_ZERO_COPY_IN_PLACE[collective]}")
-            if its.takes_clusters and self.cluster == 1:
+            if its.builder.takes_clusters and self.cluster == 1:
                 raise ArgumentError(
                     f"{self.variant} takes clusters, two or more hosts with equally many ranks, two or more each: "
                     f"choose -n and a topology's ranks_per_host so"

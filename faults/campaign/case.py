@@ -86,7 +86,7 @@ class CampaignCase(Model):
     @property
     def call(self) -> Call:
         """The call that every rank makes again and again."""
-        cluster = self.ranks_per_cluster if self.recipe().takes_clusters else 1
+        cluster = self.ranks_per_cluster if self.recipe().builder.takes_clusters else 1
         its = (self.collective, self.variant, self.ranks, self.nbytes, self.dtype, self.op, self.root)
         return Call(*its, cluster=cluster)
 

@@ -141,7 +141,7 @@ class Spec(Model):
                 algorithm_sha256=digest(own) if own else None,
                 mutant=self.mutant,
             )
-            on_levels = shape.recipe().takes_clusters
+            on_levels = shape.recipe().builder.takes_clusters
             if on_levels and self.variants == (EVERY,) and shape.ranks_per_cluster == 1:
                 continue
             for launch, engine in self._runs(shape):

@@ -144,7 +144,7 @@ def _built(chosen: Recipe, ranks: int, calls: Calls) -> Plan:
         raise ArgumentError(f"{collective} in place cannot be zero copy: {NO_ZERO_COPY_IN_PLACE[collective]}")
     call = Call(collective, chosen.name, ranks, nbytes, calls.dtype or DTYPE, op, calls.root or 0, calls.in_place)
     lines = ranks + 1
-    if chosen.takes_clusters:
+    if chosen.builder.takes_clusters:
         call = replace(call, cluster=calls.cluster or 1)
         inside, across, _ = needs(call)
         lines = inside + across

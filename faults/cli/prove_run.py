@@ -232,7 +232,11 @@ def _roots(text: str) -> tuple[int, ...] | None:
 def _cases(sweep: Sweep, ranks: int) -> Iterator[Case]:
     """Yield all cases that are asked for; those on two levels with clusters of every size."""
     sizes = cluster_sizes(ranks)
-    if not sizes and sweep.variant != EVERY and catalog.recipe(sweep.collectives[0], sweep.variant).takes_clusters:
+    if (
+        not sizes
+        and sweep.variant != EVERY
+        and catalog.recipe(sweep.collectives[0], sweep.variant).builder.takes_clusters
+    ):
         return
     for case in replace(sweep, cluster=max(sizes, default=1)).cases(ranks):
         for cluster in sizes if case.call.cluster > 1 else (1,):

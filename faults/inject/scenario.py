@@ -100,7 +100,7 @@ class Scenario(Model):
             self.dtype if contract.moves_data else "u8",
             self.redop if contract.reduces else "none",
             self.root if contract.rooted else 0,
-            cluster=self.ranks_per_cluster if chosen.takes_clusters else 1,
+            cluster=self.ranks_per_cluster if chosen.builder.takes_clusters else 1,
             fold_order=chosen.fold_order,
         )
 

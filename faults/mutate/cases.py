@@ -89,7 +89,7 @@ def cases(collective: str, variant: str, ranks: int) -> Iterator[MutationCase]:
         yield from _fused_cases(collective, variant, ranks)
         return
     its, contract = recipe(collective, variant), COLLECTIVES[collective]
-    if its.takes_clusters:
+    if its.builder.takes_clusters:
         for cluster in cluster_sizes(ranks):
             case = MutationCase(collective, variant, ranks, cluster=cluster)
             yield case

@@ -224,7 +224,7 @@ class Matrix:
                                 yield Question(self.recipe, layout, call, size, self.roots)
 
     def _clusters(self, ranks: int) -> Sequence[int]:
-        return (cluster_sizes(ranks) if self.recipe.takes_clusters else ()) or (1,)
+        return (cluster_sizes(ranks) if self.recipe.builder.takes_clusters else ()) or (1,)
 
     # --- sizes ------------------------------------------------------------------------------------------------
 

@@ -27,8 +27,8 @@ def forgets(b):
             b.publish(chunk, b.input(chunk.offset))
             for peer in b.peers:
                 b.retrieve(b.output(peer * b.nbytes + chunk.offset), chunk, peer)
-    for name, stream in b._streams.items():
-        b._streams[name] = [i for i in stream if i.op != Op.{forgotten}]
+    for name, stream in b.written.streams.items():
+        b.written.streams[name] = [i for i in stream if i.op != Op.{forgotten}]
 """
 
 
@@ -129,8 +129,8 @@ def test_a_mistake_in_a_plan_with_checksums_is_told_and_replayed(tmp_path: Path)
 def test_what_it_cannot_tell_is_unknown(tmp_path: Path) -> None:
     text = FORGETFUL.replace("if i.op != Op.{forgotten}]", "]\n    from cxlemu.plan import Instruction\n")
     (tmp_path / "mine.py").write_text(
-        text + "    b._streams['publish'].append(Instruction(Op.SIGNAL, arg=0 if b.rank else 5))\n"
-        "    b._streams['retrieve'].append(Instruction(Op.SIGNAL, arg=5))\n"
+        text + "    b.written.streams['publish'].append(Instruction(Op.SIGNAL, arg=0 if b.rank else 5))\n"
+        "    b.written.streams['retrieve'].append(Instruction(Op.SIGNAL, arg=5))\n"
     )
     result = prove("--algorithm", f"{tmp_path}/mine.py:forgets", "-n", "2", "-b", "256", "-d", "f32", "--out-of-place")
     assert result.exit_code == 3, result.output

@@ -300,8 +300,8 @@ def rings_for_another(b: Builder) -> None:
     for chunks in b.rounds(b.nbytes, spread="ranges"):
         for chunk in chunks:
             b.publish(chunk, b.input(chunk.offset))
-    for name, stream in b._streams.items():
-        b._streams[name] = [i._replace(arg=0) if i.op == Op.SIGNAL else i for i in stream]
+    for name, stream in b.written.streams.items():
+        b.written.streams[name] = [i._replace(arg=0) if i.op == Op.SIGNAL else i for i in stream]
 """
 
 

@@ -19,8 +19,8 @@ def folded(b: Builder, at: int, nbytes: int) -> None:
 @algorithm("all_reduce")
 def never_divides(b: Builder) -> None:
     folded(b, 0, b.nbytes)
-    for name, stream in b._streams.items():
-        b._streams[name] = [i._replace(flags=0, arg=0) if i.op == Op.REDUCE else i for i in stream]
+    for name, stream in b.written.streams.items():
+        b.written.streams[name] = [i._replace(flags=0, arg=0) if i.op == Op.REDUCE else i for i in stream]
 
 
 @algorithm("all_reduce")

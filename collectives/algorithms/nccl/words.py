@@ -76,18 +76,18 @@ class Sends(Builder):
                 f"communicator a larger region or fewer ranks"
             )
         step = min(step, piece)
-        self._lane_bytes, self._slices, self._inbox = piece, -(-piece // step), len(self._regions)
+        self._lane_bytes, self._slices, self._inbox = piece, -(-piece // step), len(self.written.regions)
         for rank in range(self.ranks):
             base = rank // layout.cards * lanes * piece
-            self._regions.append(Region(rank % layout.cards, 1, LINE_BYTES, base, 0, lanes * piece))
+            self.written.regions.append(Region(rank % layout.cards, 1, LINE_BYTES, base, 0, lanes * piece))
         for start in range(0, nbytes, piece):
-            seq, size = self._rounds, min(piece, nbytes - start)
+            seq, size = self.written.rounds, min(piece, nbytes - start)
             self._begin()
             yield [
                 Chunk(seq, number, start + at, min(step, size - at), at)
                 for number, at in enumerate(range(0, size, step))
             ]
-            if "down" in self._streams:
+            if "down" in self.written.streams:
                 self._order(self._record("down"))
             self._end(seq)
 
@@ -207,7 +207,7 @@ class Sends(Builder):
             chunk: The slice.
             lane: The lane.
         """
-        self._scratch_bytes = max(self._scratch_bytes, (lane + 1) * self._lane_bytes)
+        self.written.scratch_bytes = max(self.written.scratch_bytes, (lane + 1) * self._lane_bytes)
         at = lane * self._lane_bytes + chunk.slot_offset
         self._order(self._sent.pop(at, None))
         return Operand(Kind.BUFFER, SCRATCH, 0, at)
@@ -230,6 +230,6 @@ class Sends(Builder):
     def _stream(self, name: str, down: bool) -> str:
         if not down:
             return name
-        self._streams.setdefault("down", [])
-        self._streams.setdefault("send_down", [])
+        self.written.streams.setdefault("down", [])
+        self.written.streams.setdefault("send_down", [])
         return "down" if name == "retrieve" else "send_down"

@@ -74,7 +74,7 @@ def plan_of(topology: Topology, recipe: Recipe, call: Call, space: Space, layout
     """
     if recipe.plan is not None:
         return _saved(topology, recipe.plan, space)
-    cluster = ranks_per_cluster(topology, call.ranks) if recipe.takes_clusters else 1
+    cluster = ranks_per_cluster(topology, call.ranks) if recipe.builder.takes_clusters else 1
     call = replace(call, algorithm=recipe.name, heap=InHeap(0) if recipe.spec.zero_copy else None, cluster=cluster)
     if layout is None and issubclass(recipe.builder, Sends):
         cards, card_bytes, granule_bytes = on_cards(topology, space, call.ranks)
