@@ -164,9 +164,7 @@ class SlotCarrier:
 
     def _table(self, writers: list[int], regions: Iterable[Region]) -> RegionIds:
         """Add new regions to the plan, one for each writer, and return their ids by writer."""
-        first = len(self.b.written.regions)
-        self.b.written.regions.extend(regions)
-        return region_ids(first, tuple(writers))
+        return region_ids(self.b.written.add_regions(regions), tuple(writers))
 
     def in_slot(self, block: int) -> bool:
         """Whether this block lies in the round's slot."""

@@ -81,6 +81,12 @@ class Written:
         """Return the kernel's number, which is new where the kernel is."""
         return self.kernels.setdefault(kernel, len(self.kernels))
 
+    def add_regions(self, regions: Iterable[Region]) -> int:
+        """Add regions, and return the id of the first; the others follow it."""
+        first = len(self.regions)
+        self.regions.extend(regions)
+        return first
+
     def scratch(self, nbytes: int) -> int:
         """Reserve scratch memory for the whole call, and return the offset at which it begins."""
         at = self.scratch_bytes

@@ -74,13 +74,12 @@ class Levels(Roles):
     ) -> tuple[int, int, Areas]:
         layout, (inside, across) = self.layout, self._needs
         regions, piece = placed(layout, inside, across, nbytes)
-        first = len(self.written.regions)
+        first = self.written.add_regions(regions)
         for level, needs in ((self.inside, inside), (self.across, across)):
             level.block_bytes = piece
             for group in needs:
                 level.region_of |= dict(zip(group.ranks, range(first, first + len(group.ranks)), strict=True))
                 first += len(group.ranks)
-        self.written.regions.extend(regions)
         chunks = min(self.spec.chunks, self._share_doorbells(*(max(w.blocks for w in needs) for needs in self._needs)))
         self._chunk_bytes = round_up(-(-min(piece, nbytes) // chunks), LINE_BYTES)
         return piece, 0, Areas(RegionIds(), piece, chunks)
@@ -149,8 +148,7 @@ class Levels(Roles):
             rows: How many chunks it has room for; the first use of a name decides.
         """
         if name not in self._rooms:
-            self._rooms[name] = self.written.scratch_bytes
-            self.written.scratch_bytes += rows * self._chunk_bytes
+            self._rooms[name] = self.written.scratch(rows * self._chunk_bytes)
         return Operand(Kind.BUFFER, SCRATCH, 0, self._rooms[name] + row * self._chunk_bytes)
 
     def kept(self, chunk: Chunk) -> Operand:

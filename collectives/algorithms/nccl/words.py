@@ -76,10 +76,9 @@ class Sends(Builder):
                 f"communicator a larger region or fewer ranks"
             )
         step = min(step, piece)
-        self._lane_bytes, self._slices, self._inbox = piece, -(-piece // step), len(self.written.regions)
-        for rank in range(self.ranks):
-            base = rank // layout.cards * lanes * piece
-            self.written.regions.append(Region(rank % layout.cards, 1, LINE_BYTES, base, 0, lanes * piece))
+        self._lane_bytes, self._slices, inbox = piece, -(-piece // step), lanes * piece
+        places = (divmod(rank, layout.cards) for rank in range(self.ranks))
+        self._inbox = self.written.add_regions(Region(card, 1, LINE_BYTES, at * inbox, 0, inbox) for at, card in places)
         for start in range(0, nbytes, piece):
             seq, size = self.written.rounds, min(piece, nbytes - start)
             self._begin()
