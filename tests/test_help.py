@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -46,7 +47,8 @@ def parsed(line: str) -> None:
         command, name, parent = below, words.pop(0), context
         context = click.Context(command, info_name=name, parent=parent)
     assert command is not main, f"{line}: there is no such command"
-    command.make_context(context.info_name, words, parent=context.parent)
+    with command.make_context(context.info_name, words, parent=context.parent):
+        pass  # it is closed: --json - sends what is printed to standard error until then
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -58,6 +60,12 @@ def test_examples_of_a_help_are_commands(name: str, monkeypatch: pytest.MonkeyPa
     for line in shown:
         assert len(line) + INDENT <= WIDTH, line
         parsed(line)
+
+
+def test_an_example_that_is_parsed_leaves_standard_output_alone() -> None:
+    before = sys.stdout
+    parsed("cxlemu run barrier --json -")
+    assert sys.stdout is before
 
 
 def test_an_example_that_is_none_is_noticed() -> None:
