@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from collectives.communicator.arrays import Array
 from collectives.communicator.dlpack import from_dlpack
 from collectives.communicator.operations import Operation
-from cxlemu.accelerator.arrays import ATTRIBUTE
+from cxlemu.accelerator.arrays import ATTRIBUTE, device_view
 from cxlemu.errors import ArgumentError
 
 
@@ -44,6 +44,34 @@ def as_array(argument: Any, role: str) -> Array:
             f"{role} is a {type(argument).__name__}: a NumPy array is needed, or what shares its memory by the buffer "
             f"protocol or DLPack"
         ) from None
+
+
+def like(x: Any, role: str, shape_for: Callable[[tuple[int, ...]], tuple[int, ...]] = tuple) -> Array:
+    """Make an array for a result.
+
+    Args:
+        x: The array that it is made for: it lives where this one does, and has its dtype.
+        role: The argument's name, for messages.
+        shape_for: Says which shape is right for that of ``x``.
+
+    Raises:
+        ArgumentError: ``x`` is no array, or has no shape that is right.
+    """
+    if not isinstance(x, np.ndarray) and (view := device_view(x, role)) is not None:
+        made: Array = view.kin.like(shape_for(view.shape))
+        return made
+    given = as_array(x, role)
+    return np.empty(shape_for(given.shape), given.dtype)
+
+
+class CopiesAround(Protocol):
+    """What is copied before and after a call."""
+
+    def fill(self) -> None:
+        """Copy before the call."""
+
+    def copy_back(self) -> None:
+        """Copy after it."""
 
 
 @dataclass
@@ -85,6 +113,16 @@ class Staging:
         self.before.append((private, source))
         return private, target
 
+    def fill(self) -> None:
+        """Copy before the call."""
+        for to, source in self.before:
+            np.copyto(to, source)
+
+    def copy_back(self) -> None:
+        """Copy after it."""
+        for to, source in self.after:
+            np.copyto(to, source)
+
     def __bool__(self) -> bool:
         return bool(self.before or self.after)
 
@@ -101,7 +139,7 @@ class Staged:
     """
 
     inner: Operation
-    staging: Staging
+    staging: CopiesAround
     result: Any
     turn: Callable[[Operation], Any]
 
@@ -110,9 +148,7 @@ class Staged:
 
     def run(self) -> Any:
         """Copy in, run the call at once, copy back. Returns the result, and raises what the call raises."""
-        for to, source in self.staging.before:
-            np.copyto(to, source)
+        self.staging.fill()
         self.inner.run()
-        for to, source in self.staging.after:
-            np.copyto(to, source)
+        self.staging.copy_back()
         return self.result

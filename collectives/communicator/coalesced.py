@@ -13,109 +13,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from collectives.builder.recipes import Recipe
-from collectives.communicator.arguments import Staging, as_array
-from collectives.communicator.arrays import Array
+from collectives.communicator.arguments import like
 from collectives.communicator.operations import Outcome
+from collectives.communicator.packing import ManyArguments
 from cxlemu.errors import ArgumentError
-
-
-class ManyArguments(NamedTuple):
-    """What a coalesced verb asks for.
-
-    Attributes:
-        collective: The collective's name.
-        arrays: The inputs; where ``outs`` is None they are also replaced by the results.
-        outs: The arrays for the results, or None.
-        op: The reduction; "none" where there is none.
-        root: The root's rank, 0 where there is none.
-        variant: "auto", a variant's name, or a Recipe.
-        timeout_s: How long each call waits for its peers, in seconds, or None.
-    """
-
-    collective: str
-    arrays: Sequence[Any]
-    outs: Sequence[Any] | None
-    op: str
-    root: int
-    variant: str | Recipe
-    timeout_s: float | None
-
-
-class Packed(NamedTuple):
-    """Arrays of one dtype as one block.
-
-    Attributes:
-        x: The inputs, packed.
-        out: What the packed results go to.
-        staging: What is copied before and after the call.
-    """
-
-    x: Array
-    out: Array
-    staging: Staging
-
-
-def packed(asked: ManyArguments, rank: int, size: int) -> list[Packed]:
-    """Pack a call's arrays: those of one dtype into one block each, in the order in which dtypes come.
-
-    Args:
-        asked: The verb's arguments.
-        rank: This rank.
-        size: The communicator's size.
-
-    Returns:
-        The blocks. All ranks pack alike, as they pass arrays of equal shapes and dtypes.
-
-    Raises:
-        ArgumentError: One is no array, or results do not fit.
-    """
-    arrays = [as_array(array, "arrays") for array in asked.arrays]
-    outs = arrays if asked.outs is None else [as_array(array, "outs") for array in asked.outs]
-    if len(outs) != len(arrays):
-        raise ArgumentError(f"{asked.collective}_many: {len(arrays)} arrays have {len(outs)} outs: pass one for each")
-    gathers, scatters = asked.collective == "all_gather", asked.collective == "reduce_scatter"
-    groups: dict[np.dtype[Any], list[tuple[Array, Array]]] = {}
-    for array, out in zip(arrays, outs, strict=True):
-        wanted = array.size * size if gathers else array.size // size if scatters else array.size
-        if (scatters and array.size % size) or out.size != wanted or out.dtype != array.dtype:
-            raise ArgumentError(
-                f"{asked.collective}_many: an array of {array.size} x {array.dtype} has an out of {out.size} x "
-                f"{out.dtype}: pass {wanted} elements of its dtype"
-            )
-        if not out.flags.writeable:
-            raise ArgumentError("outs are read-only, results cannot be written to them")
-        groups.setdefault(array.dtype, []).append((array, out))
-    return [_one(asked, pairs, rank, size) for pairs in groups.values()]
-
-
-def _one(asked: ManyArguments, pairs: list[tuple[Array, Array]], rank: int, size: int) -> Packed:
-    gathers, scatters = asked.collective == "all_gather", asked.collective == "reduce_scatter"
-    dtype, staging = pairs[0][0].dtype, Staging()
-    total = sum(array.size for array, _ in pairs)
-    x = np.empty((size, total // size) if scatters else (1, total), dtype)
-    out = np.empty((size, total), dtype) if gathers else np.empty((1, total // size), dtype) if scatters else x
-    at = to = 0
-    for array, result in pairs:
-        width, got = array.size // x.shape[0], result.size // out.shape[0]
-        if array.size and (asked.collective != "broadcast" or rank == asked.root):
-            staging.before.append((x[:, at : at + width], array.reshape(x.shape[0], width)))
-        if result.size and (asked.collective != "broadcast" or rank != asked.root):
-            _after(staging, result, out[:, to : to + got])
-        at, to = at + width, to + got
-    return Packed(x, out, staging)
-
-
-def _after(staging: Staging, result: Array, part: Array) -> None:
-    if result.flags.c_contiguous:
-        staging.after.append((result.reshape(part.shape), part))
-        return
-    place = np.empty(result.shape, result.dtype)  # a view of an array with gaps has its own shape alone
-    staging.after += [(place.reshape(part.shape), part), (result, place)]
 
 
 class CoalescedVerbs(ABC):
@@ -208,8 +112,7 @@ class CoalescedVerbs(ABC):
             RunError: As for collectives, see `Communicator`.
         """
         if outs is None:
-            given = [as_array(array, "arrays") for array in arrays]
-            outs = [np.empty((self.size, *array.shape), array.dtype) for array in given]
+            outs = [like(array, "arrays", lambda shape: (self.size, *shape)) for array in arrays]
         return self._many(ManyArguments("all_gather", arrays, outs, "none", 0, variant, timeout_s), async_op)
 
     def reduce_scatter_many(
@@ -240,11 +143,13 @@ class CoalescedVerbs(ABC):
             RunError: As for collectives, see `Communicator`.
         """
         if outs is None:
-            given = [as_array(array, "arrays") for array in arrays]
-            if any(array.ndim == 0 or array.shape[0] % self.size for array in given):
-                raise ArgumentError(f"reduce_scatter_many: first axes divide into {self.size} blocks, or pass outs")
-            outs = [np.empty((array.shape[0] // self.size, *array.shape[1:]), array.dtype) for array in given]
+            outs = [like(array, "arrays", self._block) for array in arrays]
         return self._many(ManyArguments("reduce_scatter", arrays, outs, op, 0, variant, timeout_s), async_op)
+
+    def _block(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        if not shape or shape[0] % self.size:
+            raise ArgumentError(f"reduce_scatter_many: first axes divide into {self.size} blocks, or pass outs")
+        return (shape[0] // self.size, *shape[1:])
 
     @contextmanager
     def coalesce(self) -> Iterator[Batch]:

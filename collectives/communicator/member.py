@@ -17,7 +17,7 @@ from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.builder.recipes import Recipe
 from collectives.communicator.agreed import UnevenArguments
 from collectives.communicator.arrays import Array
-from collectives.communicator.coalesced import CoalescedVerbs, ManyArguments
+from collectives.communicator.coalesced import CoalescedVerbs
 from collectives.communicator.devices import DeviceCalls
 from collectives.communicator.heap import SymmetricHeap
 from collectives.communicator.messages.messenger import Messenger
@@ -25,6 +25,7 @@ from collectives.communicator.messages.transfers import lane_for
 from collectives.communicator.messages.verbs import PointToPoint
 from collectives.communicator.objects import ObjectVerbs
 from collectives.communicator.operations import Operation, Outcome
+from collectives.communicator.packing import ManyArguments
 from collectives.communicator.persistent import Persistent
 from collectives.communicator.planner import CallArguments, CallPlanner
 from collectives.communicator.premises import Premises, Terms

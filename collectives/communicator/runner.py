@@ -16,9 +16,9 @@ from collectives.communicator import revocation
 from collectives.communicator.agreed import AgreedCall, UnevenArguments
 from collectives.communicator.arguments import Staged, Staging
 from collectives.communicator.arrays import Array
-from collectives.communicator.coalesced import ManyArguments, packed
 from collectives.communicator.devices import DeviceCall, DeviceCalls
 from collectives.communicator.operations import InARow, Operation, Outcome, Planned, Stepped, Timed
+from collectives.communicator.packing import ManyArguments, packed
 from collectives.communicator.planner import CallArguments, CallPlanner
 from collectives.communicator.progress import CallQueue, Handle
 from collectives.communicator.watch import PeerMonitor

@@ -8,15 +8,12 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
-import numpy as np
-
 from collectives.builder.recipes import Recipe
-from collectives.communicator.arguments import as_array
+from collectives.communicator.arguments import like
 from collectives.communicator.arrays import Array
 from collectives.communicator.operations import Outcome
 from collectives.contracts import COLLECTIVES
 from cxlemu import _native
-from cxlemu.accelerator.arrays import device_view
 from cxlemu.errors import ArgumentError
 
 # Where each parameter of a collective stands among the arguments of Verbs._calls.
@@ -356,7 +353,9 @@ class Verbs:
             ArgumentError: An array or argument does not fit; nothing was sent.
             RunError: A peer called something else, left or did not come, or the pool failed: see `Communicator`.
         """
-        return self._within(timeout_s)("all_to_all", x, _like(x) if out is None else out, "none", 0, variant, async_op)
+        return self._within(timeout_s)(
+            "all_to_all", x, like(x, "x") if out is None else out, "none", 0, variant, async_op
+        )
 
     def pass_on(
         self,
@@ -391,7 +390,7 @@ class Verbs:
         """
         reader = (root + 1) % self.size
         if self.rank == reader and out is None:
-            out = _like(x)
+            out = like(x, "x")
         return self._within(timeout_s)("send", x, self._at(reader, out), "none", root, variant, async_op)
 
     def barrier(
@@ -440,7 +439,7 @@ class Verbs:
         return array if self.rank == root else None
 
     def _blocks_of(self, x: Array) -> Array:
-        return _like(x, lambda shape: (self.size, *shape))
+        return like(x, "x", lambda shape: (self.size, *shape))
 
     def _block_of(self, x: Array, collective: str) -> Array:
         def block(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -450,7 +449,7 @@ class Verbs:
                 )
             return (shape[0] // self.size, *shape[1:])
 
-        return _like(x, block)
+        return like(x, "x", block)
 
 
 @cache
@@ -468,12 +467,3 @@ def _shape_of(method: Callable[..., Any]) -> tuple[tuple[str, ...], int, tuple[i
         defaults[place] = ... if parameter.default is parameter.empty else parameter.default
     count = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in its.values())
     return tuple(map(sys.intern, its)), count, places, tuple(defaults)
-
-
-def _like(x: Array, shape_for: Callable[[tuple[int, ...]], tuple[int, ...]] = tuple) -> Array:
-    """Make an array for a result: where ``x`` lives, of its dtype, and of the shape that is right for that of ``x``."""
-    if not isinstance(x, np.ndarray) and (view := device_view(x, "x")) is not None:
-        made: Array = view.kin.like(shape_for(view.shape))
-        return made
-    given = as_array(x, "x")
-    return np.empty(shape_for(given.shape), given.dtype)

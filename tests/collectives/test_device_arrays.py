@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 
 from collectives import Communicator
 from cxlemu import RankContext, launch
-from cxlemu.accelerator.arrays import FakeArray
+from cxlemu.accelerator.arrays import FakeArray, fetched
+from cxlemu.accelerator.device import DeviceView
 from cxlemu.accelerator.fake import FakeDevice
+from cxlemu.engines.mover import BufferPart
 from cxlemu.errors import ArgumentError, RankFailures, TruncationError
 from cxlemu.memory import MemorySpec
 
@@ -22,6 +25,27 @@ RANKS = 3
 
 def device_of(context: RankContext, **how: Any) -> FakeDevice:
     return FakeDevice(context.rank + 7, dma_writes=context.topology.hosts.dma_writes, **how)
+
+
+@dataclass(frozen=True)
+class InQueue:
+    """An array on whose elements its user works in a queue of its own."""
+
+    array: FakeArray
+    queue: Any
+
+    @property
+    def __cxl_device_array__(self) -> DeviceView:
+        return replace(self.array.__cxl_device_array__, queue=self.queue)
+
+    def set(self, given: Any) -> None:
+        view = self.__cxl_device_array__
+        pinned = view.device.pinned(given.nbytes)
+        pinned.view(given.dtype)[...] = given
+        view.device.copy(self.queue, BufferPart(view.buffer, 0, given.nbytes), BufferPart(pinned, 0, given.nbytes))
+
+    def get(self) -> Any:
+        return fetched(self.__cxl_device_array__)
 
 
 def values(rank: int, count: int = 3000) -> Any:
@@ -54,6 +78,10 @@ def verbs(comm: Communicator, put: Callable[[Any], Any], get: Callable[[Any], An
         comm.scatterv(put(mine[:24]) if comm.rank == 0 else None, put(np.zeros(7 + comm.rank, np.float32))),
         comm.reduce_scatterv(put(mine[:600]), counts=[100, 200, 300]),
         comm.all_to_allv(put(mine[:600]), None, [100, 200, 300], None if comm.rank else [100] * RANKS),
+        *comm.all_reduce_many([put(mine[:700]), put(many), put(mine[:0]), put(mine[:9].astype(np.int32))]),
+        *comm.broadcast_many([put(mine[:5]), put(many)], root=1),
+        *comm.all_gather_many([put(mine[:5]), put(mine[:9].astype(np.int64)), put(many)]),
+        *comm.reduce_scatter_many([put(many), put(mine[:6])], "max"),
     ]
     comm.barrier()
     return [None if each is None else get(each) for each in found]
@@ -117,6 +145,30 @@ def test_a_call_comes_after_its_arrays_producer_and_before_their_consumer() -> N
     assert got == [[300.0, 162.0, 162.0]] * RANKS
 
 
+def of_many_users(context: RankContext) -> list[list[float]]:
+    """Arrays in two queues of their users, in lists and batches: what was queued before comes first, later last."""
+    device = device_of(context, eagerness=0)
+    with Communicator.world(context) as comm:
+        mine, others = (FakeArray.of(device, np.full(300, value, np.float32)) for value in (0, 0))
+        elsewhere = InQueue(others, device.queue())
+        for _ in range(2):
+            mine.set(np.full(300, 1 + comm.rank, np.float32))
+            elsewhere.set(np.full(300, 10 + comm.rank, np.float32))
+            comm.all_reduce_many([mine, elsewhere])
+            with comm.coalesce() as batch:
+                batch.all_reduce(elsewhere, "max")
+                batch.all_reduce(mine, "max")
+            first = [float(mine.get()[-1]), float(elsewhere.get()[7])]  # who waits longer is asked first
+        pending = comm.all_reduce_many([elsewhere, mine], async_op=True)
+        pending.wait()
+        return [first, [float(mine.get()[-1]), float(elsewhere.get()[7])]]
+
+
+def test_a_list_comes_after_what_each_of_its_users_queued() -> None:
+    got = launch(of_many_users, ranks=RANKS, topology="six-cards", how="threads")
+    assert got == [[[6.0, 33.0], [18.0, 99.0]]] * RANKS
+
+
 def messages(context: RankContext, mixed: bool) -> list[Any]:
     """Round the ring, to oneself, from anyone; larger than a mailbox, into an array that is too small, and small."""
     device, size = device_of(context, eagerness=0), context.ranks
@@ -171,7 +223,9 @@ def refusals(context: RankContext) -> list[str]:
             lambda: comm.all_reduce(x, out=FakeArray(other, (3000,), np.float32)),
             lambda: comm.all_reduce(x, out=FakeArray(device, (7,), np.float32)),
             lambda: comm.all_reduce(x, variant="zero_copy"),
-            lambda: comm.all_reduce_many([x]),
+            lambda: comm.all_reduce_many([x, np.zeros(3)]),
+            lambda: comm.all_gather_many([x], [FakeArray(other, (RANKS, 3000), np.float32)]),
+            lambda: comm.all_gather_many([x], [FakeArray(device, (7,), np.float32)]),
             lambda: comm.reduce_scatter(FakeArray(device, (RANKS + 1,), np.float32)),
             lambda: comm.all_gatherv(x[0], FakeArray(device, (9,), np.float32), [1, 1, 1], [0, 3, 6]),
             lambda: comm.all_gatherv(x[0], FakeArray(device, (9,), np.float32), [1, 1, 1]),
@@ -185,7 +239,8 @@ def refusals(context: RankContext) -> list[str]:
 
 def test_what_cannot_be_is_refused_with_a_sentence_and_nothing_is_sent() -> None:
     for said in launch(refusals, ranks=RANKS, topology="six-cards", how="threads"):
-        words = ["on the host", "two devices", "must have 12000 bytes", "comm.heap", "lives on a device", "3 blocks"]
+        words = ["on the host", "two devices", "must have 12000 bytes", "comm.heap", "on the host"]
+        words += ["two devices", "pass 9000 elements", "3 blocks"]
         words += [
             "where blocks follow each other, without gaps",
             "1 + 1 + 1: pass an array of 3",
