@@ -7,6 +7,7 @@ from collectives.algorithms.all_reduce import all_reduce
 from collectives.algorithms.all_reduce_doubling import all_reduce_doubling
 from collectives.algorithms.all_reduce_rabenseifner import all_reduce_rabenseifner
 from collectives.algorithms.all_reduce_two_shot import all_reduce_two_shot
+from collectives.algorithms.all_reduce_two_shot_batched import all_reduce_two_shot_batched
 from collectives.algorithms.all_to_all import all_to_all
 from collectives.algorithms.all_to_all_pairwise import all_to_all_pairwise
 from collectives.algorithms.all_to_allv import all_to_allv
@@ -21,6 +22,7 @@ from collectives.algorithms.reduce_binomial import reduce_binomial
 from collectives.algorithms.reduce_scatter import reduce_scatter
 from collectives.algorithms.reduce_scatterv import reduce_scatterv
 from collectives.algorithms.reduce_two_shot import reduce_two_shot
+from collectives.algorithms.reduce_two_shot_batched import reduce_two_shot_batched
 from collectives.algorithms.scan import scan
 from collectives.algorithms.scatter import scatter
 from collectives.algorithms.scatter_batched import scatter_batched
@@ -37,6 +39,7 @@ SHIPPED = (
     all_reduce_doubling,
     all_reduce_rabenseifner,
     all_reduce_two_shot,
+    all_reduce_two_shot_batched,
     all_to_all,
     all_to_all_pairwise,
     all_to_allv,
@@ -51,6 +54,7 @@ SHIPPED = (
     reduce_scatter,
     reduce_scatterv,
     reduce_two_shot,
+    reduce_two_shot_batched,
     scan,
     scatter,
     scatter_batched,

@@ -5,7 +5,7 @@ about N / B + 1 copies of B blocks, from the batch behind this rank's own on.
 Source: CCCL (arXiv 2602.22457), all_gather, here with blocks that lie one after another, over all cards.
 """
 
-from collectives.builder import Batches
+from collectives.builder import SIDE_BY_SIDE, Batches
 from collectives.builder.recipes import algorithm
 
 
@@ -14,7 +14,7 @@ def all_gather_batched(b: Batches) -> None:
     b.copy(b.output(b.rank * b.nbytes), b.input(), b.nbytes)
     batches = b.batches()
     own = next(its.number for its in batches if b.rank in its.ranks)
-    for chunks in b.rounds(b.nbytes, spread="cards"):
+    for chunks in b.rounds(b.nbytes, spread=SIDE_BY_SIDE):
         for chunk in chunks:
             b.publish(chunk, b.input(chunk.offset))
         for chunk in chunks:

@@ -4,7 +4,7 @@ Rounds: ceil(m / P). Written per rank but the root: m. Read by the root: (N - 1)
 Source: CCCL (arXiv 2602.22457), gather, here with blocks that lie one after another, over all cards.
 """
 
-from collectives.builder import Batches
+from collectives.builder import SIDE_BY_SIDE, Batches
 from collectives.builder.recipes import algorithm
 
 
@@ -13,7 +13,7 @@ def gather_batched(b: Batches) -> None:
     if b.is_root:
         b.copy(b.output(b.rank * b.nbytes), b.input(), b.nbytes)
     batches = b.batches(left_out=b.root)
-    for chunks in b.rounds(b.nbytes, spread="cards"):
+    for chunks in b.rounds(b.nbytes, spread=SIDE_BY_SIDE):
         for chunk in chunks:
             if not b.is_root:
                 b.publish(chunk, b.input(chunk.offset))

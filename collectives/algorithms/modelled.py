@@ -21,6 +21,7 @@ LINES_MAX = 3  # doorbells that carry a block at once: with more of them one cop
 LINES_MAX_OF = {"all_to_all": 2, "reduce_scatter": 2}  # where in pairs one copy is faster still
 TREE_MIN_RANKS = 4
 BATCHED_MIN_RANKS = 4
+MANY_RANKS = 8  # from which on copies in batches save so many starts that other costs hardly matter
 LINES_MAX_BESIDE_BATCHES = {4: 2, **dict.fromkeys(range(5, 10), 1)}  # by ranks: of more than nine, batches are faster
 HALVED_STARTS = 1 << 14  # of a vector on all ranks, above which direct reads, in more copies, are as fast
 
@@ -129,14 +130,50 @@ def _all_others(ranks: int) -> float:
     return max(1.0, ranks - 1.0)
 
 
-def _batched(when: Callable[[Asked], bool], why: str) -> VariantRule:
+def _batched(when: Callable[[Asked], bool], why: str, variant: str = "batched", most: int = ALL.chunks) -> VariantRule:
     """Blocks of many ranks in one copy, never cut into chunks: that would be as many copies again."""
-    return VariantRule("batched", lambda its: its.batches and when(its), why, in_turn=lambda ranks: math.inf)
+    return VariantRule(variant, lambda its: its.batches and when(its), why, in_turn=lambda ranks: math.inf, most=most)
+
+
+def _two_shot_batched(when: Callable[[Asked], bool], why: str) -> VariantRule:
+    return _batched(when, why, "two_shot_batched", STAGED.chunks)
+
+
+def _two_shots_pay(its: Asked) -> bool:
+    return its.starts * max(1.0, its.copies.crowding / 2) * (its.ranks - 2) > its.ranks - 1
+
+
+def _all_reduced_in_batches(its: Asked) -> bool:
+    """Above a start; below, one shot has fewer. Large slices are worth chunks, which batches are not cut into."""
+    enough = its.starts >= 1 if its.ranks >= MANY_RANKS else _two_shots_pay(its)
+    few, many = (12, min(8 * its.ranks, max(128, 4 * its.ranks))) if its.copies.cards_keep_up else (4, 16)
+    most = few if its.ranks < MANY_RANKS else many
+    in_tree = its.doubles or (its.halves and not 1.25 * its.ranks <= its.starts < 64)
+    return enough and its.starts < most and not in_tree
+
+
+def _reduced_in_batches(its: Asked) -> bool:
+    """The same, but that a tree's root folds log2(N) whole vectors, and so the root's copies are fewer for longer."""
+    least = max(4, its.ranks / 4) if its.tree else 1 if its.ranks >= MANY_RANKS else 2
+    return least <= its.starts < (32 if its.ranks < MANY_RANKS else 16 * its.ranks)
 
 
 # The first one whose time has come; what no line takes is cut as PLAIN says.
 TAKEN: dict[str, tuple[VariantRule, ...]] = {
+    "all_gather": (
+        _batched(
+            lambda its: its.starts < (2.6 if its.copies.cards_keep_up else 1),
+            "every rank reads blocks of many ranks in one copy",
+        ),
+    ),
+    "gather": (
+        _batched(
+            lambda its: its.starts < (16 if its.ranks < MANY_RANKS else 40),
+            "the root reads blocks of many ranks in one copy",
+        ),
+    ),
     "all_reduce": (
+        _two_shot_batched(_all_reduced_in_batches, "every rank folds a slice, and reads those of many in one copy"),
         VariantRule(
             "doubling",
             lambda its: its.doubles,
@@ -151,7 +188,7 @@ TAKEN: dict[str, tuple[VariantRule, ...]] = {
         ),
         VariantRule(
             "two_shot_staged",
-            lambda its: its.starts * max(1.0, its.copies.crowding / 2) * (its.ranks - 2) > its.ranks - 1,
+            _two_shots_pay,
             "reading 2(N-1)/N instead of N-1 vectors pays for a second step",
             in_turn=_all_others,
             pieces=lambda ranks: ranks,
@@ -159,6 +196,9 @@ TAKEN: dict[str, tuple[VariantRule, ...]] = {
         ),
     ),
     "reduce": (
+        _two_shot_batched(
+            _reduced_in_batches, "every rank folds a slice, and the root reads those of many in one copy"
+        ),
         VariantRule(
             "binomial",
             lambda its: its.tree and its.starts < 1.5 * its.ranks,
@@ -191,8 +231,6 @@ TAKEN: dict[str, tuple[VariantRule, ...]] = {
     ),
 }
 
-# all_gather and gather have batches as well, by name: their auto waits for reduce and all_reduce, which end in them and
-# may not be slower than their parts.
 BATCHED = frozenset(collective for collective, rules in TAKEN.items() if rules[0].variant == "batched")
 
 

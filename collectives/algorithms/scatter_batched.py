@@ -4,7 +4,7 @@ Rounds: ceil(m / P). Written by the root: (N - 1) m, in about N / B copies of B 
 Source: CCCL (arXiv 2602.22457), scatter, here with blocks that lie one after another, over all cards.
 """
 
-from collectives.builder import Batches
+from collectives.builder import SIDE_BY_SIDE, Batches
 from collectives.builder.recipes import algorithm
 
 
@@ -13,7 +13,7 @@ def scatter_batched(b: Batches) -> None:
     if b.is_root:
         b.copy(b.output(), b.input(b.root * b.nbytes), b.nbytes)
     batches = b.batches(left_out=b.root)
-    for chunks in b.rounds(b.nbytes, writers=[b.root], blocks=b.ranks, bells=len(batches), spread="cards"):
+    for chunks in b.rounds(b.nbytes, writers=[b.root], blocks=b.ranks, bells=len(batches), spread=SIDE_BY_SIDE):
         for chunk in chunks:
             for batch in batches:
                 if b.is_root:

@@ -16,7 +16,7 @@
 Builders for two levels, for inboxes and for products add their words to a Builder's.
 """
 
-from collectives.builder.batches import Batches, RankBatch
+from collectives.builder.batches import SIDE_BY_SIDE, Batches, RankBatch
 from collectives.builder.part import DONE_GROUP, INPUT, OUTPUT, SCRATCH, Ints
 from collectives.builder.slots import Areas, Chunk, RegionIds
 from collectives.builder.variant import AGGREGATE, ALL, LINE, NAIVE, STAGED, VARIANTS, ZERO_COPY, VariantSpec
@@ -32,6 +32,7 @@ __all__ = [
     "NAIVE",
     "OUTPUT",
     "SCRATCH",
+    "SIDE_BY_SIDE",
     "STAGED",
     "VARIANTS",
     "ZERO_COPY",

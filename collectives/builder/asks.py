@@ -17,7 +17,7 @@ from cxlemu.plan import Call, Layout
 class _Asking(Builder):
     """Builds no rounds: notes what the algorithm asks for."""
 
-    asked: Loop | None = field(init=False, default=None)
+    asked: list[Loop] = field(init=False, default_factory=list)
 
     def rounds(
         self,
@@ -32,7 +32,8 @@ class _Asking(Builder):
         alike: int = 0,
     ) -> Iterator[list[Chunk]]:
         writers = list(range(self.ranks)) if writers is None else writers
-        self.asked = Loop(nbytes, writers, blocks, spread, chunk_bytes, bells)
+        if nbytes:
+            self.asked.append(Loop(nbytes, writers, blocks, spread, chunk_bytes, bells))
         return iter(())
 
 
@@ -41,15 +42,15 @@ class _AskingInBatches(_Asking, Batches):
     """The same with words for batches."""
 
 
-def loop_of(recipe: Recipe, call: Call) -> Loop | None:
-    """The loop over rounds in which one of our algorithms on one level moves a call's blocks.
+def loops_of(recipe: Recipe, call: Call) -> list[Loop]:
+    """The loops over rounds in which one of our algorithms on one level moves a call's blocks.
 
     Args:
         recipe: The algorithm; its words are those of a Builder, or of batches.
         call: A call of two ranks or more.
 
     Returns:
-        What the root asks for, without a ring to place it in; None where no bytes travel.
+        What the root asks for, one loop after another, without a ring to place it in; none where no bytes travel.
     """
     kind = _AskingInBatches if recipe.builder is Batches else _Asking
     asking = kind(call, Layout(call.ranks, 1, 1, LINE_BYTES, 1, LINE_BYTES), recipe.spec, call.root)

@@ -1,8 +1,8 @@
 """Batches: blocks of consecutive ranks in one copy, for fabrics on which every copy takes microseconds to start.
 
-Blocks lie one after another in a slot, each from a line's begin on, so that a run of them is one range of the slot. It
-is one range of the array as well where blocks are whole lines and travel in one chunk; else it goes through scratch
-memory.
+Blocks lie side by side in a slot, each from a line's begin on, so that a run of them is one range of the slot. It is
+one range of the array as well where blocks are whole lines and travel in one chunk; else it goes through scratch
+memory. The last block of an array may be short, as of a vector that is cut into slices.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from collectives.builder.part import SCRATCH
+from collectives.builder.carriers import StagingCarrier
+from collectives.builder.part import SCRATCH, Ints
 from collectives.builder.slots import Areas, Chunk, Loop, Operands, RegionIds, SlotCarrier, adjacent
 from collectives.builder.words import Builder
 from cxlemu.memory.protocol import LINE_BYTES
@@ -20,6 +21,7 @@ from cxlemu.plan import DoorbellGroup, Kind, Op, Operand
 from cxlemu.rounding import round_up
 
 BATCH_RANKS = 16
+SIDE_BY_SIDE = "side_by_side"  # a loop's spread: the blocks of all writers one after another, over all cards
 
 
 class RankBatch(NamedTuple):
@@ -41,32 +43,37 @@ class RankBatch(NamedTuple):
         return [run for run in (range(first, min(end, left_out)), range(max(first, left_out + 1), end)) if run]
 
 
-class BatchCarrier(SlotCarrier):
-    """Carries blocks in slots, where those of all writers lie one after another, chunk by chunk."""
+class BatchCarrier(StagingCarrier):
+    """Carries blocks in slots: side by side where a loop says so, chunk by chunk, and else as any staged variant."""
 
-    in_columns = False
-    _place_of: dict[int, int]  # among the writers
+    _place_of: dict[int, int]  # of blocks side by side: a writer's place among all; else there is none
 
     def _placed(self, loop: Loop, placement: str, doorbells: int) -> tuple[int, int, Areas]:
-        self._place_of = {writer: place for place, writer in enumerate(loop.writers)}
+        side_by_side = placement == SIDE_BY_SIDE
+        self._place_of = {writer: place for place, writer in enumerate(loop.writers if side_by_side else ())}
+        self.in_columns = not side_by_side
+        if not side_by_side:
+            return super()._placed(loop, placement, doorbells)
         region, piece = adjacent(self.b.layout, len(loop.writers), loop.blocks, loop.nbytes)
         [number] = self._table([0], [region]).values()
         region_of = RegionIds.fromkeys(loop.writers, number)
-        return piece, 0, Areas(RegionIds(region_of), piece, min(self.b.spec.chunks, doorbells))
+        return piece, 0, Areas(RegionIds(region_of), piece, min(self.b.spec.chunks, doorbells), loop.nbytes)
 
     def area(self, chunk: Chunk, writer: int, block: int) -> Operand:
-        """Return where a chunk of a writer's block lies: behind the same chunk of all blocks before it."""
+        """Return where a chunk of a writer's block lies: side by side, behind that of all blocks before it."""
+        if not self._place_of:
+            return super().area(chunk, writer, block)
         region_of, blocks = self.areas.region_of, self.areas.blocks
         before = block + blocks * self._place_of[writer]
-        at = chunk.slot_offset * blocks * len(region_of) + before * round_up(chunk.nbytes, LINE_BYTES)
+        at = chunk.slot_offset * blocks * len(region_of) + before * round_up(chunk.whole_bytes, LINE_BYTES)
         return Operand(Kind.REGION, region_of[writer], chunk.seq, at)
 
     def push(
         self, stream: str, chunk: Chunk, sources: Operands, block: int, written: bool = False, bell: int | None = None
     ) -> None:
-        """Publish as in any slot, but whole lines: who reads a run of blocks reads all between its ends."""
+        """Publish as in any slot, side by side whole lines: who reads a run of blocks reads all between its ends."""
         whole = round_up(chunk.nbytes, LINE_BYTES)
-        if whole > chunk.nbytes:
+        if self._place_of and whole > chunk.nbytes:
             padded = self.b.scratch(whole)
             self.b._emit(stream, Op.COPY, dst=padded, a=sources[0], nbytes=chunk.nbytes)
             chunk, sources = chunk._replace(nbytes=whole), [padded]
@@ -82,16 +89,18 @@ class Batches(Builder):
     def _new_carrier(self) -> SlotCarrier:
         return BatchCarrier(self)
 
-    def batches(self, *, left_out: int | None = None) -> list[RankBatch]:
+    def batches(self, *, left_out: int | None = None, end: int | None = None) -> list[RankBatch]:
         """Cut the ranks into batches. Every rank asks for the same ones, once, before the rounds.
 
         Args:
             left_out: A rank that is in none of them; None: all are in one.
+            end: This rank and those above it are in none of them either, as they have no block; None: all have one.
 
         Returns:
             The batches, in rank order.
         """
-        parts = [range(self.ranks)] if left_out is None else [range(left_out), range(left_out + 1, self.ranks)]
+        end = self.ranks if end is None else end
+        parts = [range(end)] if left_out is None else [range(min(left_out, end)), range(left_out + 1, end)]
         cut = [part[at : at + BATCH_RANKS] for part in parts for at in range(0, len(part), BATCH_RANKS)]
         return [RankBatch(number, ranks, self._groups_of(ranks)) for number, ranks in enumerate(cut)]
 
@@ -107,18 +116,21 @@ class Batches(Builder):
 
         Args:
             batch: The batch, of ranks that publish one block each.
-            chunk: The chunk, of the round that is under way.
+            chunk: The chunk, of the round that is under way, of a loop of blocks side by side.
         """
         for number, run in enumerate(batch.runs(self.rank)):
             if number == 0:
                 self._emit("retrieve", Op.WAIT_ALL, arg=batch.groups[chunk.number], value=chunk.seq)
-                self._knows_free(chunk.seq)
-            area, nbytes = self.carrier.area(chunk, run.start, 0), _nbytes(chunk, run)
-            target = self._place(self.output(), chunk, run)
+            sizes = self._sizes(self._buffers[1].nbytes, chunk, run)
+            if not len(sizes):
+                continue
+            self._knows_free(chunk.seq)
+            area, nbytes = self.carrier.area(chunk, run.start, 0), _nbytes(chunk, sizes)
+            target = self._place(self.output(), chunk, run, nbytes)
             self._emit("retrieve", Op.INVALIDATE, a=area, nbytes=nbytes)
             self._emit("retrieve", Op.READ, dst=target, a=area, nbytes=nbytes)
             if target.id == SCRATCH:
-                self._copies("retrieve", chunk, run, self.output(), target)
+                self._copies("retrieve", chunk, run, sizes, self.output(), target)
 
     def publish_batch(self, batch: RankBatch, chunk: Chunk) -> None:
         """Publish the input's blocks for a batch's peers, under the bell of its number.
@@ -130,10 +142,11 @@ class Batches(Builder):
         areas = []
         for run in batch.runs(self.rank):
             self._enter(chunk.seq, "publish")
-            areas.append((self.carrier.area(chunk, self.rank, run.start), _nbytes(chunk, run)))
-            source = self._place(self.input(), chunk, run)
+            sizes = self._sizes(self._buffers[0].nbytes, chunk, run)
+            areas.append((self.carrier.area(chunk, self.rank, run.start), _nbytes(chunk, sizes)))
+            source = self._place(self.input(), chunk, run, areas[-1][1])
             if source.id == SCRATCH:
-                self._copies("publish", chunk, run, source, self.input())
+                self._copies("publish", chunk, run, sizes, source, self.input())
             self._emit("publish", Op.WRITE, dst=areas[-1][0], a=source, nbytes=areas[-1][1])
         for area, nbytes in areas:
             self._emit("publish", Op.FLUSH, a=area, nbytes=nbytes)
@@ -141,23 +154,29 @@ class Batches(Builder):
             self._emit("publish", Op.FENCE)
             self._emit("publish", Op.SIGNAL, arg=self.carrier.flag(chunk, self.rank, batch.number), value=chunk.seq)
 
-    def _place(self, array: Operand, chunk: Chunk, run: range) -> Operand:
-        """Return where a run of blocks lies one after another as in a slot: in the array, or in scratch memory."""
-        if chunk.nbytes == self.nbytes and self.nbytes % LINE_BYTES == 0:
-            return array.at(run.start * self.nbytes)
-        return self._scratch(_nbytes(chunk, run))
+    def _sizes(self, array_bytes: int, chunk: Chunk, run: range) -> Ints:
+        """Compute what blocks of a run have of a chunk: an array's last one may be short, those beyond have nothing."""
+        sizes: Ints = np.clip(array_bytes - chunk.offset - np.array(run) * self.areas.nbytes, 0, chunk.nbytes)
+        found: Ints = sizes[sizes > 0]
+        return found
 
-    def _copies(self, stream: str, chunk: Chunk, run: range, dst: Operand, src: Operand) -> None:
+    def _place(self, array: Operand, chunk: Chunk, run: range, nbytes: int) -> Operand:
+        """Return where a run of blocks lies one after another as in a slot: in the array, or in scratch memory."""
+        block_bytes = self.areas.nbytes
+        if chunk.nbytes == block_bytes and block_bytes % LINE_BYTES == 0:
+            return array.at(run.start * block_bytes)
+        return self._scratch(nbytes)
+
+    def _copies(self, stream: str, chunk: Chunk, run: range, sizes: Ints, dst: Operand, src: Operand) -> None:
         """Copy each block's chunk of a run between an array and scratch memory, as columns."""
-        rows = self._rows(stream, len(run), lambda: self._emit(stream, Op.COPY, dst=dst, a=src, nbytes=chunk.nbytes))[
-            :, 0
-        ]
-        in_array = np.array(run) * self.nbytes + chunk.offset
-        in_scratch = np.arange(len(run)) * round_up(chunk.nbytes, LINE_BYTES)
+        rows = self._rows(stream, len(sizes), lambda: self._emit(stream, Op.COPY, dst=dst, a=src))[:, 0]
+        in_array = np.array(run[: len(sizes)]) * self.areas.nbytes + chunk.offset
+        in_scratch = np.arange(len(sizes)) * round_up(chunk.nbytes, LINE_BYTES)
         rows["dst"]["offset"] += in_scratch if dst.id == SCRATCH else in_array
         rows["a"]["offset"] += in_scratch if src.id == SCRATCH else in_array
+        rows["nbytes"] = sizes
 
 
-def _nbytes(chunk: Chunk, run: range) -> int:
-    """Compute how many bytes a run of blocks has from the first to the last."""
-    return (len(run) - 1) * round_up(chunk.nbytes, LINE_BYTES) + chunk.nbytes
+def _nbytes(chunk: Chunk, sizes: Ints) -> int:
+    """Compute how many bytes blocks of these sizes have side by side, from the first to the last."""
+    return (len(sizes) - 1) * round_up(chunk.nbytes, LINE_BYTES) + int(sizes[-1])

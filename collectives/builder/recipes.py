@@ -93,7 +93,7 @@ def algorithm(
     in staged. With ``name``
     it is a variant of that name, interleaved, chunked and overlapped, and also comes in the ``variants`` that are asked
     for. ``builder`` is the class whose words the function uses, by default Builder: a function whose builder has words
-    of its own has a ``name``.
+    of its own has a ``name``, or ``variants`` with names.
 
     ``fold_order`` declares how a reduction combines contributions: "rank", from the left in rank order, so that the
     result has the same bits as with every other algorithm; or "uniform", in an order or tree of its own that is the
@@ -119,7 +119,7 @@ def algorithm(
     reduces = contract_of(collective).reduces
     if fold_order not in FOLD_ORDERS:
         raise ArgumentError(f"there is no fold order {fold_order!r}: it is one of {', '.join(FOLD_ORDERS)}")
-    named = (replace(ALL, name=name),) if name else (ALL,) if builder is not None else ()
+    named = (replace(ALL, name=name),) if name else (ALL,) if builder is not None and variants is None else ()
     everything = tuple(spec for spec in VARIANTS.values() if reduces or not spec.staged)
     asked = variants if variants is not None else () if named else everything
     specs = (*named, *(VARIANTS[its] if isinstance(its, str) else its for its in asked))

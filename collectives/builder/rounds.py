@@ -108,8 +108,9 @@ class Rounds(PartBuilder):
             step = chunk_bytes or round_up(-(-size // areas.doorbells_per_block), LINE_BYTES)
             self._begin()
             chunks = [
-                Chunk(seq, number, start + at, min(step, size - at), number * round_up(step, LINE_BYTES))
+                Chunk(seq, number, start + at, nbytes, number * round_up(step, LINE_BYTES), nbytes)
                 for number, at in enumerate(range(0, size, step))
+                for nbytes in (min(step, size - at),)
             ]
             for chunk in chunks:
                 self.part(chunk, chunk.nbytes)

@@ -37,6 +37,7 @@ class Chunk(NamedTuple):
     offset: int  # from the start of the block
     nbytes: int
     slot_offset: int  # from the start of the block's place in the slot
+    whole_bytes: int = 0  # of the chunk that this is all or part of
 
 
 class Loop(NamedTuple):

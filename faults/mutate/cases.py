@@ -16,7 +16,7 @@ from collectives.algorithms import catalog
 from collectives.algorithms.catalog import recipe
 from collectives.algorithms.hierarchical.needs import SLICED, needs
 from collectives.builder import ALL, LINE, NAIVE, ZERO_COPY, VariantSpec
-from collectives.builder.asks import loop_of
+from collectives.builder.asks import loops_of
 from collectives.builder.recipes import CHECKED, Recipe, with_checksums
 from collectives.builder.slots import Loop
 from collectives.contracts import COLLECTIVES, NO_ZERO_COPY_IN_PLACE, Collective, buffers
@@ -42,7 +42,8 @@ class MutationCase(NamedTuple):
         collective: Name of the collective or the fused product.
         variant: Name of the variant, of the style of a fused product, or of a user's algorithm.
         ranks: Number of ranks.
-        rounds: 1; or 2, in a ring of one slot, because otherwise earlier rounds would order later ones.
+        rounds: 1; or one more than there are loops of rounds, in a ring of one slot fewer, because otherwise earlier
+            rounds would order later ones.
         in_place: Whether the result replaces the input.
         output_in_heap: Whether the result lies in the heap.
         cluster: Ranks in each cluster; 1 without clusters.
@@ -97,12 +98,13 @@ def cases(collective: str, variant: str, ranks: int) -> Iterator[MutationCase]:
             if _replaces_what_peers_read(contract):
                 yield case._replace(in_place=True)
         return
-    case = MutationCase(collective, variant, ranks)
+    least = _least_rounds(its)
+    case = MutationCase(collective, variant, ranks, rounds=least if least == 1 else least + 1)
     yield case
     if not contract.moves_data:
         return
     takes_slots = _takes_slots(its)
-    if takes_slots:
+    if takes_slots and case.rounds == 1:
         yield case._replace(rounds=2)
     if _waits_in_place(its):
         yield case._replace(in_place=True)
@@ -128,8 +130,13 @@ def _takes_slots(its: Recipe) -> bool:
     if not its.spec.zero_copy:
         return True
     call = _sample(its)
-    loop = loop_of(its, call)
-    return loop is not None and loop.blocks * loop.nbytes > buffers(call, call.root)[0].nbytes
+    return any(loop.blocks * loop.nbytes > buffers(call, call.root)[0].nbytes for loop in loops_of(its, call))
+
+
+def _least_rounds(its: Recipe) -> int:
+    """Count the rounds of a call that is as small as can be: one in each loop."""
+    contract = COLLECTIVES[its.collective]
+    return len(loops_of(its, _sample(its))) if contract.moves_data else 1
 
 
 def _waits_in_place(its: Recipe) -> bool:
@@ -223,15 +230,16 @@ def _slices(case: MutationCase) -> int:
         shared = COLLECTIVES[case.collective].shared_result
         return case.ranks if shared else case.cluster if case.collective in SLICED else 1
     nbytes = case.ranks * LINE_BYTES
-    loop = _loop(case, nbytes)
+    loops = _loops(case, nbytes)
     declared = recipe(case.collective, case.variant).publishes
     of_each_chunk = declared(case.ranks).slices if declared is not None else 1
-    return of_each_chunk * (nbytes // loop.nbytes if loop is not None else 1)
+    return of_each_chunk * (nbytes // loops[0].nbytes if loops else 1)
 
 
-def _loop(case: MutationCase, nbytes: int) -> Loop | None:
+def _loops(case: MutationCase, nbytes: int) -> list[Loop]:
     its = recipe(case.collective, case.variant)
-    return loop_of(its, Call(case.collective, case.variant, case.ranks, nbytes, *_folds(COLLECTIVES[case.collective])))
+    call = Call(case.collective, case.variant, case.ranks, nbytes, *_folds(COLLECTIVES[case.collective]))
+    return loops_of(its, call)
 
 
 def _fused_call(case: MutationCase) -> Call:
@@ -250,7 +258,8 @@ def _fused_call(case: MutationCase) -> Call:
 def _smallest(case: MutationCase, call: Call, line_bytes: int) -> Plan:
     """Build the plan in the smallest slots that hold it; a block gets more lines if those take fewer rounds than the
     case has."""
-    slots, doorbells = (2, 2 * _blocks(case)) if case.rounds == 1 else (1, _blocks(case))
+    slots = case.rounds - 1 or 2
+    doorbells = _blocks(case) * (2 if case.rounds == 1 else 1)
     for lines in range(1, LINES_MAX):
         layout = with_heap(Layout(case.ranks, 2, slots, lines * LINE_BYTES, doorbells, interleave_bytes=LINE_BYTES))
         try:
@@ -276,8 +285,7 @@ def _blocks(case: MutationCase) -> int:
         if case.form == "push" or case.collective == "gemm_reduce_scatter":
             return case.ranks
         return case.ranks + 1 if case.collective == "gemm_all_reduce" else 1
-    loop = _loop(case, case.ranks * LINE_BYTES)
-    return loop.bells or loop.blocks if loop is not None else 1
+    return max((loop.bells or loop.blocks for loop in _loops(case, case.ranks * LINE_BYTES)), default=1)
 
 
 def _build(layout: Layout, call: Call) -> Plan:

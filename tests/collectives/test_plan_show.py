@@ -125,7 +125,7 @@ def formulas(n: int) -> dict[str, tuple[list[int], list[int]]]:
 def test_the_bytes_counted_are_those_the_docstrings_give(collective: str, ranks: int) -> None:
     written, read = formulas(ranks)[collective]
     for variant in variants(collective):
-        others = ("two_shot", "two_shot_staged", "doubling", "binomial", "rabenseifner")
+        others = ("two_shot", "two_shot_staged", "two_shot_batched", "doubling", "binomial", "rabenseifner")
         if variant in others or (collective, variant) == ("all_reduce", "zero_copy"):
             continue
         nbytes = 0 if collective == "barrier" else M
@@ -134,7 +134,7 @@ def test_the_bytes_counted_are_those_the_docstrings_give(collective: str, ranks:
         assert [c.read_bytes for c in found] == read, variant
 
 
-@pytest.mark.parametrize("variant", ["two_shot", "two_shot_staged"])
+@pytest.mark.parametrize("variant", ["two_shot", "two_shot_staged", "two_shot_batched"])
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_two_shots_write_a_vector_and_read_two_without_a_slice_each(variant: str, ranks: int) -> None:
     nbytes = 64 * 1092  # whole lines for 2 and 4 slices
@@ -144,10 +144,11 @@ def test_two_shots_write_a_vector_and_read_two_without_a_slice_each(variant: str
         assert c.read_bytes == 2 * (ranks - 1) * nbytes // ranks
 
 
-def test_the_root_of_two_shots_reads_little_more_than_others() -> None:
+@pytest.mark.parametrize("variant", ["two_shot_staged", "two_shot_batched"])
+def test_the_root_of_two_shots_reads_little_more_than_others(variant: str) -> None:
     ranks, nbytes = 4, 64 * 1092
     slices = nbytes // ranks
-    for part in made("reduce", "two_shot_staged", ranks, nbytes).parts:
+    for part in made("reduce", variant, ranks, nbytes).parts:
         c, root = counts(part), part.rank == 0
         assert c.written_bytes == (ranks - 1) * slices + (0 if root else slices)
         assert c.read_bytes == (ranks - 1) * slices * (2 if root else 1)

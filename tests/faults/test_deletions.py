@@ -128,6 +128,8 @@ class Case(NamedTuple):
 FORWARDING = {
     ("all_reduce", "two_shot_staged"),
     ("reduce", "two_shot_staged"),
+    ("all_reduce", "two_shot_batched"),
+    ("reduce", "two_shot_batched"),
     ("all_reduce", "doubling"),
     ("all_reduce", "rabenseifner"),
     ("reduce", "binomial"),
