@@ -50,7 +50,9 @@ setup(
         extension(
             "faults.programs._runtime",
             "faults/programs/native",
-            sources=tuple(f"{MACHINE}/{part}.c" for part in ("adversary", "cache", "damage", "hostlock", "lines")),
+            sources=tuple(
+                f"{MACHINE}/{part}.c" for part in ("adversary", "cache", "copy", "damage", "hostlock", "lines")
+            ),
             flags=("-ftls-model=initial-exec",),
             include=(MACHINE,),
         ),

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 NATIVE, MACHINE = "faults/programs/native", "cxlemu/native"
-SHARED = tuple(f"{MACHINE}/{name}.c" for name in ("adversary", "cache", "damage", "hostlock", "lines"))
+SHARED = tuple(f"{MACHINE}/{name}.c" for name in ("adversary", "cache", "copy", "damage", "hostlock", "lines"))
 FLAGS = ["-std=c11", "-O1", "-g", "-fPIC", "-fvisibility=hidden", "-ftls-model=initial-exec"]
 FLAGS += ["-fno-omit-frame-pointer", f"-I{MACHINE}", f"-I{NATIVE}"]
 LIBRARY = f"faults/programs/_runtime{sysconfig.get_config_var('EXT_SUFFIX')}"

@@ -1,4 +1,5 @@
 #include "cache.h"
+#include "copy.h"
 #include "lines.h"
 
 #include <stdatomic.h>
@@ -20,7 +21,7 @@ static void copy(uint8_t *to, const uint8_t *from, int64_t nbytes) {
         __atomic_store_n(to + k, __atomic_load_n(from + k, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
 }
 #else
-static void copy(uint8_t *to, const uint8_t *from, int64_t nbytes) { memcpy(to, from, (size_t)nbytes); }
+static void copy(uint8_t *to, const uint8_t *from, int64_t nbytes) { copy_bytes(to, from, nbytes); }
 #endif
 
 static void copy_lines(uint8_t *to, const uint8_t *from, int64_t first, int64_t last) {

@@ -3,6 +3,7 @@
  * ordered by the release of a SIGNAL and the acquire of a WAIT. Where it is not, they are the machine's instructions. */
 #define _POSIX_C_SOURCE 200809L
 #include "core.h"
+#include "copy.h"
 #include "lines.h"
 #include "pace.h"
 #include "address.h"
@@ -45,9 +46,11 @@ static void move(const program *p, const record *r) {
         run = r->nbytes - at;
         const uint8_t *from = piece(p, &r->a, at, &run);
         uint8_t *to = piece(p, &r->dst, at, &run), *too = r->dst2.kind ? piece(p, &r->dst2, at, &run) : NULL;
-        if (nt && apart(to, from, run)) lines_copy_nt(to, from, run, 0);
-        else if (to != from) memmove(to, from, (size_t)run); /* an array in the heap is its own region */
-        if (too) memcpy(too, to, (size_t)run);
+        if (apart(to, from, run)) {
+            if (nt) lines_copy_nt(to, from, run, 0);
+            else copy_bytes(to, from, run);
+        } else if (to != from) memmove(to, from, (size_t)run); /* an array in the heap is its own region */
+        if (too) copy_bytes(too, to, run);
     }
     if (nt) lines_fence();
 }
@@ -68,7 +71,7 @@ static void reduce(const program *p, const record *r) {
         const uint8_t *c = r->c.kind ? piece(p, &r->c, at, &run) : NULL;
         uint8_t *to = piece(p, &r->dst, at, &run), *too = r->dst2.kind ? piece(p, &r->dst2, at, &run) : NULL;
         fold_arrays(r->dtype, r->redop, to, a, b, c, run, divisor);
-        if (too) memcpy(too, to, (size_t)run);
+        if (too) copy_bytes(too, to, run);
     }
 }
 

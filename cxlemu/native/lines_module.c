@@ -2,6 +2,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "copy.h"
 #include "lines.h"
 #include "modules.h"
 
@@ -139,6 +140,23 @@ static PyObject *copy_nt(PyObject *module, PyObject *const *args, Py_ssize_t cou
     return at ? Py_NewRef(Py_None) : NULL;
 }
 
+static PyObject *copy(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    if (!takes(count, 4, "copy takes a card, an offset, the bytes to store, and whether by vectors")) return NULL;
+    const int vectors = PyObject_IsTrue(args[3]);
+    Py_buffer data, view;
+    if (vectors < 0 || PyObject_GetBuffer(args[2], &data, PyBUF_SIMPLE) < 0) return NULL;
+    uint8_t *at = range_of(args[0], args[1], data.len, PyBUF_WRITABLE, &view);
+    if (at) {
+        Py_BEGIN_ALLOW_THREADS(vectors ? copy_by_vectors : copy_bytes)
+        (at, data.buf, data.len);
+        Py_END_ALLOW_THREADS
+        PyBuffer_Release(&view);
+    }
+    PyBuffer_Release(&data);
+    return at ? Py_NewRef(Py_None) : NULL;
+}
+
 static double seconds(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -181,6 +199,8 @@ static PyMethodDef methods[] = {
      "invalidate(card, offset, nbytes): flush and drop lines, then fence later loads."},
     {"copy_nt", (PyCFunction)(void (*)(void))copy_nt, METH_FASTCALL,
      "copy_nt(card, offset, data, width): store by non-temporal stores of width bytes, 0 for the widest."},
+    {"copy", (PyCFunction)(void (*)(void))copy, METH_FASTCALL,
+     "copy(card, offset, data, vectors): store as plans do, or by vectors whatever the size and the machine."},
     {"pushes_s", (PyCFunction)(void (*)(void))pushes_s, METH_FASTCALL,
      "pushes_s(card, stores) -> seconds: a fence for each line of it, or a word stored there, flushed and fenced."},
     {"lines_instructions", instructions, METH_NOARGS, "lines_instructions() -> the names of those in use here."},

@@ -28,6 +28,7 @@ PREFIXES = {
     f"{MACHINE}/cost/instruction.c": ("cost_",),
     f"{MACHINE}/cost/tables.c": ("cost_",),
     f"{MACHINE}/cost/transfer.c": ("cost_",),
+    f"{MACHINE}/copy.c": ("copy_",),
     f"{MACHINE}/damage.c": ("damage_",),
     f"{MACHINE}/dispatch_cache.c": ("dispatch_",),
     f"{MACHINE}/executor.c": ("program_",),

@@ -1,0 +1,44 @@
+"""Copies by ordinary stores: each byte arrives, and none beside it, wherever both sides lie and in either way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cxlemu import _native
+
+PAGE = 4096
+OFFSETS = (0, 1, 16, 31, 32, 63)
+SHORT = (0, 1, 31, 32, 63, 64, 65, 127, 128, 129, 191, 192, 193, 255, 256, 257, 2047, 2048, 2049, 4111)
+LONG = (2112, (512 << 10) - 1, 512 << 10, (512 << 10) + 65)  # around the sizes between which vectors may be taken
+
+
+def copied(offset: int, begin: int, nbytes: int, *, vectors: bool) -> None:
+    memory = np.full(offset + nbytes + PAGE, 7, np.uint8)
+    source = np.random.default_rng(nbytes).integers(0, 256, begin + nbytes, np.uint8)[begin:]
+    expected = memory.copy()
+    expected[offset : offset + nbytes] = source
+    _native.copy(memory, offset, source, vectors)
+    assert memory.tobytes() == expected.tobytes(), (offset, begin, nbytes)
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+@pytest.mark.parametrize("offset", OFFSETS)
+def test_a_copy_stores_its_bytes_and_no_others(offset: int, vectors: bool) -> None:
+    for begin in OFFSETS:
+        for nbytes in SHORT:
+            copied(offset, begin, nbytes, vectors=vectors)
+
+
+@pytest.mark.parametrize("nbytes", LONG)
+def test_a_large_copy_stores_its_bytes_and_no_others(nbytes: int) -> None:
+    for vectors in (False, True):
+        copied(16, 0, nbytes, vectors=vectors)
+
+
+def test_a_copy_outside_its_card_is_refused() -> None:
+    memory = np.full(PAGE, 7, np.uint8)
+    for offset, nbytes in ((-1, 1), (PAGE, 1), (1, PAGE)):
+        with pytest.raises(ValueError, match="outside a card"):
+            _native.copy(memory, offset, np.zeros(nbytes, np.uint8), True)
+    assert (memory == 7).all()
