@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from collectives.builder.carriers import StagingCarrier
-from collectives.builder.part import SCRATCH, Ints
+from collectives.builder.part import SCRATCH
 from collectives.builder.slots import Areas, Chunk, Loop, Operands, RegionIds, SlotCarrier, adjacent
 from collectives.builder.words import Builder
 from cxlemu.memory.protocol import LINE_BYTES
@@ -41,6 +41,22 @@ class RankBatch(NamedTuple):
         """Return the ranks below and above one that is left out, as far as there are any."""
         first, end = self.ranks.start, self.ranks.stop
         return [run for run in (range(first, min(end, left_out)), range(max(first, left_out + 1), end)) if run]
+
+
+class BlockRun(NamedTuple):
+    """What the first blocks of a run of ranks have of a chunk: all of it, but for the last one, which may be short.
+
+    Attributes:
+        count: How many blocks have something.
+        last_bytes: What the last of them has.
+    """
+
+    count: int
+    last_bytes: int
+
+    def nbytes(self, chunk: Chunk) -> int:
+        """Return how many bytes they have side by side, from the first to the last."""
+        return (self.count - 1) * round_up(chunk.nbytes, LINE_BYTES) + self.last_bytes
 
 
 class BatchCarrier(StagingCarrier):
@@ -121,16 +137,16 @@ class Batches(Builder):
         for number, run in enumerate(batch.runs(self.rank)):
             if number == 0:
                 self._emit("retrieve", Op.WAIT_ALL, arg=batch.groups[chunk.number], value=chunk.seq)
-            sizes = self._sizes(self._buffers[1].nbytes, chunk, run)
-            if not len(sizes):
+            blocks = self._blocks(self._buffers[1].nbytes, chunk, run)
+            if not blocks.count:
                 continue
             self._knows_free(chunk.seq)
-            area, nbytes = self.carrier.area(chunk, run.start, 0), _nbytes(chunk, sizes)
+            area, nbytes = self.carrier.area(chunk, run.start, 0), blocks.nbytes(chunk)
             target = self._place(self.output(), chunk, run, nbytes)
             self._emit("retrieve", Op.INVALIDATE, a=area, nbytes=nbytes)
             self._emit("retrieve", Op.READ, dst=target, a=area, nbytes=nbytes)
             if target.id == SCRATCH:
-                self._copies("retrieve", chunk, run, sizes, self.output(), target)
+                self._copies("retrieve", chunk, run, blocks, self.output(), target)
 
     def publish_batch(self, batch: RankBatch, chunk: Chunk) -> None:
         """Publish the input's blocks for a batch's peers, under the bell of its number.
@@ -142,11 +158,11 @@ class Batches(Builder):
         areas = []
         for run in batch.runs(self.rank):
             self._enter(chunk.seq, "publish")
-            sizes = self._sizes(self._buffers[0].nbytes, chunk, run)
-            areas.append((self.carrier.area(chunk, self.rank, run.start), _nbytes(chunk, sizes)))
+            blocks = self._blocks(self._buffers[0].nbytes, chunk, run)
+            areas.append((self.carrier.area(chunk, self.rank, run.start), blocks.nbytes(chunk)))
             source = self._place(self.input(), chunk, run, areas[-1][1])
             if source.id == SCRATCH:
-                self._copies("publish", chunk, run, sizes, source, self.input())
+                self._copies("publish", chunk, run, blocks, source, self.input())
             self._emit("publish", Op.WRITE, dst=areas[-1][0], a=source, nbytes=areas[-1][1])
         for area, nbytes in areas:
             self._emit("publish", Op.FLUSH, a=area, nbytes=nbytes)
@@ -154,11 +170,13 @@ class Batches(Builder):
             self._emit("publish", Op.FENCE)
             self._emit("publish", Op.SIGNAL, arg=self.carrier.flag(chunk, self.rank, batch.number), value=chunk.seq)
 
-    def _sizes(self, array_bytes: int, chunk: Chunk, run: range) -> Ints:
-        """Compute what blocks of a run have of a chunk: an array's last one may be short, those beyond have nothing."""
-        sizes: Ints = np.clip(array_bytes - chunk.offset - np.array(run) * self.areas.nbytes, 0, chunk.nbytes)
-        found: Ints = sizes[sizes > 0]
-        return found
+    def _blocks(self, array_bytes: int, chunk: Chunk, run: range) -> BlockRun:
+        """Compute which blocks of a run have bytes of a chunk: an array's last one may be short, those beyond have none."""
+        left, block_bytes = array_bytes - chunk.offset - run.start * self.areas.nbytes, self.areas.nbytes
+        if left <= 0:
+            return BlockRun(0, 0)
+        count = min(len(run), -(-left // block_bytes))
+        return BlockRun(count, min(chunk.nbytes, left - (count - 1) * block_bytes))
 
     def _place(self, array: Operand, chunk: Chunk, run: range, nbytes: int) -> Operand:
         """Return where a run of blocks lies one after another as in a slot: in the array, or in scratch memory."""
@@ -167,16 +185,12 @@ class Batches(Builder):
             return array.at(run.start * block_bytes)
         return self._scratch(nbytes)
 
-    def _copies(self, stream: str, chunk: Chunk, run: range, sizes: Ints, dst: Operand, src: Operand) -> None:
+    def _copies(self, stream: str, chunk: Chunk, run: range, blocks: BlockRun, dst: Operand, src: Operand) -> None:
         """Copy each block's chunk of a run between an array and scratch memory, as columns."""
-        rows = self._rows(stream, len(sizes), lambda: self._emit(stream, Op.COPY, dst=dst, a=src))[:, 0]
-        in_array = np.array(run[: len(sizes)]) * self.areas.nbytes + chunk.offset
-        in_scratch = np.arange(len(sizes)) * round_up(chunk.nbytes, LINE_BYTES)
+        rows = self._rows(stream, blocks.count, lambda: self._emit(stream, Op.COPY, dst=dst, a=src))[:, 0]
+        in_array = np.array(run[: blocks.count]) * self.areas.nbytes + chunk.offset
+        in_scratch = np.arange(blocks.count) * round_up(chunk.nbytes, LINE_BYTES)
         rows["dst"]["offset"] += in_scratch if dst.id == SCRATCH else in_array
         rows["a"]["offset"] += in_scratch if src.id == SCRATCH else in_array
-        rows["nbytes"] = sizes
-
-
-def _nbytes(chunk: Chunk, sizes: Ints) -> int:
-    """Compute how many bytes blocks of these sizes have side by side, from the first to the last."""
-    return (len(sizes) - 1) * round_up(chunk.nbytes, LINE_BYTES) + int(sizes[-1])
+        rows["nbytes"] = chunk.nbytes
+        rows["nbytes"][-1] = blocks.last_bytes
