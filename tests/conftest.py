@@ -122,13 +122,6 @@ def values_of(item: pytest.Item) -> Iterator[tuple[str, str]]:
         yield from ((part, repr(its)) for part, its in (parts or {name: value}).items())
 
 
-def pytest_collection_finish() -> None:
-    """Let Python look for garbage less often, and never among what is there for all tests: a tenth of their time."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
-
-
 def pytest_runtest_logfinish(nodeid: str) -> None:
     """Free what a test's errors hold in circles, with their frames and worlds: some gigabytes before Python would."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
