@@ -171,7 +171,7 @@ class Batches(Builder):
             self._emit("publish", Op.SIGNAL, arg=self.carrier.flag(chunk, self.rank, batch.number), value=chunk.seq)
 
     def _blocks(self, array_bytes: int, chunk: Chunk, run: range) -> BlockRun:
-        """Compute which blocks of a run have bytes of a chunk: an array's last one may be short, those beyond have none."""
+        """Compute which blocks of a run have bytes of a chunk: the last one of an array may be short, then none."""
         left, block_bytes = array_bytes - chunk.offset - run.start * self.areas.nbytes, self.areas.nbytes
         if left <= 0:
             return BlockRun(0, 0)
