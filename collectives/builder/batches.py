@@ -47,16 +47,16 @@ class BlockRun(NamedTuple):
     """What the first blocks of a run of ranks have of a chunk: all of it, but for the last one, which may be short.
 
     Attributes:
-        count: How many blocks have something.
+        blocks: How many have something.
         last_bytes: What the last of them has.
     """
 
-    count: int
+    blocks: int
     last_bytes: int
 
     def nbytes(self, chunk: Chunk) -> int:
         """Return how many bytes they have side by side, from the first to the last."""
-        return (self.count - 1) * round_up(chunk.nbytes, LINE_BYTES) + self.last_bytes
+        return (self.blocks - 1) * round_up(chunk.nbytes, LINE_BYTES) + self.last_bytes
 
 
 class BatchCarrier(StagingCarrier):
@@ -137,16 +137,16 @@ class Batches(Builder):
         for number, run in enumerate(batch.runs(self.rank)):
             if number == 0:
                 self._emit("retrieve", Op.WAIT_ALL, arg=batch.groups[chunk.number], value=chunk.seq)
-            blocks = self._blocks(self._buffers[1].nbytes, chunk, run)
-            if not blocks.count:
+            held = self._blocks(self._buffers[1].nbytes, chunk, run)
+            if not held.blocks:
                 continue
             self._knows_free(chunk.seq)
-            area, nbytes = self.carrier.area(chunk, run.start, 0), blocks.nbytes(chunk)
+            area, nbytes = self.carrier.area(chunk, run.start, 0), held.nbytes(chunk)
             target = self._place(self.output(), chunk, run, nbytes)
             self._emit("retrieve", Op.INVALIDATE, a=area, nbytes=nbytes)
             self._emit("retrieve", Op.READ, dst=target, a=area, nbytes=nbytes)
             if target.id == SCRATCH:
-                self._copies("retrieve", chunk, run, blocks, self.output(), target)
+                self._copies("retrieve", chunk, run, held, self.output(), target)
 
     def publish_batch(self, batch: RankBatch, chunk: Chunk) -> None:
         """Publish the input's blocks for a batch's peers, under the bell of its number.
@@ -158,11 +158,11 @@ class Batches(Builder):
         areas = []
         for run in batch.runs(self.rank):
             self._enter(chunk.seq, "publish")
-            blocks = self._blocks(self._buffers[0].nbytes, chunk, run)
-            areas.append((self.carrier.area(chunk, self.rank, run.start), blocks.nbytes(chunk)))
+            held = self._blocks(self._buffers[0].nbytes, chunk, run)
+            areas.append((self.carrier.area(chunk, self.rank, run.start), held.nbytes(chunk)))
             source = self._place(self.input(), chunk, run, areas[-1][1])
             if source.id == SCRATCH:
-                self._copies("publish", chunk, run, blocks, source, self.input())
+                self._copies("publish", chunk, run, held, source, self.input())
             self._emit("publish", Op.WRITE, dst=areas[-1][0], a=source, nbytes=areas[-1][1])
         for area, nbytes in areas:
             self._emit("publish", Op.FLUSH, a=area, nbytes=nbytes)
@@ -185,12 +185,12 @@ class Batches(Builder):
             return array.at(run.start * block_bytes)
         return self._scratch(nbytes)
 
-    def _copies(self, stream: str, chunk: Chunk, run: range, blocks: BlockRun, dst: Operand, src: Operand) -> None:
+    def _copies(self, stream: str, chunk: Chunk, run: range, held: BlockRun, dst: Operand, src: Operand) -> None:
         """Copy each block's chunk of a run between an array and scratch memory, as columns."""
-        rows = self._rows(stream, blocks.count, lambda: self._emit(stream, Op.COPY, dst=dst, a=src))[:, 0]
-        in_array = np.array(run[: blocks.count]) * self.areas.nbytes + chunk.offset
-        in_scratch = np.arange(blocks.count) * round_up(chunk.nbytes, LINE_BYTES)
+        rows = self._rows(stream, held.blocks, lambda: self._emit(stream, Op.COPY, dst=dst, a=src))[:, 0]
+        in_array = np.array(run[: held.blocks]) * self.areas.nbytes + chunk.offset
+        in_scratch = np.arange(held.blocks) * round_up(chunk.nbytes, LINE_BYTES)
         rows["dst"]["offset"] += in_scratch if dst.id == SCRATCH else in_array
         rows["a"]["offset"] += in_scratch if src.id == SCRATCH else in_array
         rows["nbytes"] = chunk.nbytes
-        rows["nbytes"][-1] = blocks.last_bytes
+        rows["nbytes"][-1] = held.last_bytes
