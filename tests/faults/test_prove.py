@@ -256,16 +256,19 @@ def test_no_execution_contradicts_a_proof(data: st.DataObject) -> None:
 # --- rounds that repeat -------------------------------------------------------------------------------------------
 
 
+TWO_LOOPS = ("two_shot_batched",)
+
+
 @pytest.mark.deep(rows=lambda collective, variant: variant != variants(collective)[0])
 @pytest.mark.parametrize(
     ("collective", "variant"), [its for its in SHIPPED if its[0] != "barrier" and its[1] != "zero_copy"]
 )
 def test_calls_of_many_rounds_are_proved_by_fewer_alike(collective: str, variant: str) -> None:
-    """The longer call, looked at as a whole, is right as well."""
+    """The longer call, looked at as a whole, is right as well; calls of two loops are always looked at as a whole."""
     own, layout = recipe(collective, variant), layout_of(2)
     plan = build(own, layout, call_of(collective, variant, 2, 100_000))
     proof = prove_case(own, layout, plan.call)
-    assert right(proof) and proof.rounds_alike > 0
+    assert right(proof) and (proof.rounds_alike > 0) == (variant not in TWO_LOOPS)
     shorter, less = shortened(own, layout, plan.call)
     assert (build(own, layout, shorter).rounds, less) == (plan.rounds - less, proof.rounds_alike)
     assert right(prove_calls([plan], obliges=True))
