@@ -15,15 +15,15 @@ from cxlemu.units import counted
 
 COLUMNS = (
     Column("size", "(B)", 11),
-    Column("count", "(elem)", 10, order=4),
-    *(Column(name, "", width, order=4) for name, width in (("type", 4), ("redop", 5), ("root", 4))),
+    Column("count", "(elem)", 10, order=5),
+    *(Column(name, "", width, order=5) for name, width in (("type", 4), ("redop", 5), ("root", 4))),
     Column("time", "(us)", 11),
-    Column("algbw", "(GB/s)", 7, order=1),
+    Column("algbw", "(GB/s)", 7, order=2),
     Column("busbw", "(GB/s)", 7),
     *(Column(name, "(%)", 4) for name in ("card", "link", "copy")),
-    Column("exposed", "wait(us)", 9),
-    Column("queue(us)", "a copy", 9, order=2),
-    Column("#wrong", "", 6, order=3),
+    Column("exposed", "wait(us)", 9, order=1),
+    Column("queue(us)", "a copy", 9, order=3),
+    Column("#wrong", "", 6, order=4),
 )
 VARIANT_WIDTH = 18
 
