@@ -25,7 +25,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from cxlemu.errors import DeadlineError, ExcludedError, name_ranks
+from cxlemu.errors import ArgumentError, DeadlineError, ExcludedError, name_ranks
 from cxlemu.memory.protocol import LINE_BYTES, Bytes
 from cxlemu.pool.arena import Arena
 from cxlemu.pool.board import Board, Stage, Vote
@@ -158,7 +158,7 @@ class Agreement:
     def _close(self, ranks: tuple[int, ...]) -> Roster:
         """Do the leader's part: claim room, and write there which ranks go on."""
         attempt = 1 + max((vote.attempt for vote in self._votes().values()), default=self._attempt)
-        room = self.rooms.claim(secrets.randbits(64), self.arena, partial(self.room_bytes, len(ranks)))
+        room = self._claim(len(ranks))
         bits = _bits(ranks, len(self.members))
         memory = self.board.memory
         memory.write(0, room.at, bits)
@@ -167,6 +167,14 @@ class Agreement:
         closed = Vote(Stage.CLOSED, attempt, self.rank, room.at, zlib.crc32(bits.data))
         self.board.vote(self.rank, closed)
         return Roster(closed, ranks, room)
+
+    def _claim(self, ranks: int) -> Hold:
+        name, wanted = secrets.randbits(64), partial(self.room_bytes, ranks)
+        try:
+            return self.rooms.claim(name, self.arena, wanted)
+        except ArgumentError:
+            self.rooms.search()
+            return self.rooms.claim(name, self.arena, wanted)
 
     def _closed_by(self, leader: int, votes: dict[int, Vote]) -> Roster | None:
         vote = votes.get(leader)

@@ -29,11 +29,13 @@ SHARE = 16  # ledgers take at most this part of a card, where LINES_MIN lines a 
 
 
 class HoldState(IntEnum):
-    """How firmly a rank holds a room."""
+    """How firmly a rank holds a room, or what it says about one in a line that holds no bytes."""
 
     CLAIMED = 1  # until it has seen that no other rank claims the same
     HELD = 2
     REFUSED = 3  # no room: what a leader answers to the members of a group
+    SHORT = 4  # no room yet: a leader asks the members of a group to give back what they dropped
+    SEARCHED = 5  # a member did
 
 
 class Hold(NamedTuple):
@@ -44,7 +46,7 @@ class Hold(NamedTuple):
         at: Its first byte, on every card or on ``card``.
         end: The byte behind it.
         card: The only card that it is on, or ALL_CARDS.
-        state: How firmly it is held.
+        state: How firmly it is held, or what is said about it.
     """
 
     name: int

@@ -14,13 +14,14 @@ What a rank that died held stays held: its host's cache may still write there.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import random
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from cxlemu.errors import ArgumentError
 from cxlemu.pool.arena import ARENA_ALIGN_BYTES, Arena
@@ -33,6 +34,8 @@ TRIES = 64
 PAUSE_S = 100e-6  # after the first claim that met another; it grows with every further one
 REFUSALS = 4
 FULL_LOOKS = 3  # how often a rank looks again before it says that there is no room: claims may be withdrawn
+
+_SEARCH = threading.RLock()  # a thread's collection does nothing while another's runs
 
 
 class NoRoomError(ArgumentError):
@@ -151,9 +154,12 @@ class Rooms:
         return False
 
     def find(self, rank: int, name: int) -> Hold | None:
-        """Find the room of this name among those that ``rank`` holds; a claim that may be withdrawn is none yet."""
-        holds = (hold for hold in self.ledger.holds(rank) if hold.name == name)
-        return next((hold for hold in holds if hold.state != HoldState.CLAIMED), None)
+        """Find the room of this name among those that ``rank`` holds; a claim that may be withdrawn is none yet.
+
+        Where it holds none, this is what it says about the room.
+        """
+        holds = (hold for hold in self.ledger.holds(rank) if hold.name == name and hold.state != HoldState.CLAIMED)
+        return min(holds, key=lambda hold: hold.state, default=None)
 
     def find_at(self, rank: int, at: int) -> Hold | None:
         """Find the room that begins at ``at`` on every card among those that ``rank`` holds."""
@@ -164,6 +170,24 @@ class Rooms:
         """Whether a communicator of ``arena`` can have this room: what lies in the pool may be anything."""
         whole = not (hold.at % ARENA_ALIGN_BYTES or hold.end % ARENA_ALIGN_BYTES)
         return whole and hold.card == ALL_CARDS and arena.at <= hold.at < hold.end <= arena.end
+
+    # --- saying -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def saying(self, name: int, word: HoldState) -> Iterator[None]:
+        """Say to the members of a group that its room is SHORT or SEARCHED for, for as long as the block lasts.
+
+        Raises:
+            ArgumentError: This rank holds as many rooms as it has lines.
+        """
+        with self._lock:
+            line = self._free_line()
+            self._post(line, Hold(name, 0, 0, ALL_CARDS, word))
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._post(line, None)
 
     # --- giving back ------------------------------------------------------------------------------------------
 
@@ -182,6 +206,15 @@ class Rooms:
         with self._lock:
             for _ in range(len(self._dropped)):  # some come back later
                 self._dropped.popleft()()
+
+    def search(self) -> None:
+        """Find what was dropped and is in reference cycles, as communicators are, and give it back.
+
+        Python finds it in its own time, or never where a program turned collection off.
+        """
+        with _SEARCH:
+            gc.collect()
+        self.collect()
 
     @property
     def held(self) -> list[Hold]:

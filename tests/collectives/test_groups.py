@@ -14,12 +14,17 @@ import pytest
 from collectives.communicator.communicator import Communicator
 from cxlemu.errors import ArgumentError, PeerLostError, RankFailures, RevokedError
 from cxlemu.memory import MemorySpec
+from cxlemu.pool.ledger import LINES_MAX
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
 from tests.helpers.tiers import PATIENT_S
 
 LAPTOP = Topology.load("laptop")
 SHM, WORST = MemorySpec("shm"), MemorySpec()
+
+
+def with_cards_of(nbytes: int) -> Topology:
+    return LAPTOP.model_copy(update={"emulation": LAPTOP.emulation.model_copy(update={"card_bytes": nbytes})})
 
 
 def together(
@@ -167,6 +172,33 @@ def test_a_group_that_is_dropped_gives_its_room_back() -> None:
         return len(context.rooms.held)
 
     assert together(main, 2) == [0, 0]
+
+
+def drop_forty_groups(context: RankContext) -> int:
+    gc.disable()
+    world = Communicator.world(context)
+    for _ in range(40):
+        assert total(world.group([0, 1])) == 3
+    return len(context.rooms.held)
+
+
+def test_dropped_groups_give_their_room_back_where_nothing_collects() -> None:
+    """As in training scripts, which turn collection off; a dropped communicator is in reference cycles."""
+    held = together(drop_forty_groups, 2, how="processes", topology=with_cards_of(512 << 10))
+    assert max(held) < 40
+
+
+def drop_more_groups_than_lines(context: RankContext) -> int:
+    gc.disable()
+    for _ in range(LINES_MAX + 10):
+        Communicator.of(context, [0, 1], region_bytes=1 << 16, heap_bytes=1 << 12)
+    return len(context.rooms.held)
+
+
+@pytest.mark.deep
+def test_dropped_groups_give_their_lines_back_where_nothing_collects() -> None:
+    held = together(drop_more_groups_than_lines, 2, how="processes", memory=SHM, topology=with_cards_of(256 << 20))
+    assert max(held) < LINES_MAX
 
 
 @pytest.mark.parametrize("config", ["laptop", "six-cards"])
