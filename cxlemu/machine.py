@@ -19,7 +19,8 @@ from cxlemu.units import format_bytes
 
 VARIABLE = "CXLEMU_PAST_CACHES_BYTES"  # goes before the file; tests set it
 FILE_BYTES_MAX = 1 << 16
-DEFAULT_BYTES: int = _native.CONSTANTS["PAST_CACHES_BYTES"]
+VERSION = 2  # of the file; those of the first measured ordinary stores only into an array that no cache held
+LEAST_BYTES: int = _native.CONSTANTS["PAST_CACHES_BYTES"]
 NEVER_BYTES = 1 << 60  # no array is as large
 CPUS = Path("/sys/devices/system/cpu")
 
@@ -31,10 +32,12 @@ class Thresholds:
     Attributes:
         past_caches_bytes: From this size on, the array that a call fills is stored past the caches.
         source: Where the figure comes from, for people.
+        measured: Whether somebody measured it, here or to say so in the environment.
     """
 
     past_caches_bytes: int
     source: str
+    measured: bool = True
 
     def __str__(self) -> str:
         size = "never" if self.past_caches_bytes >= NEVER_BYTES else f"from {format_bytes(self.past_caches_bytes)} on"
@@ -48,26 +51,42 @@ def kept_file() -> Path:
 
 @cache
 def thresholds() -> Thresholds:
-    """Return this machine's figures: of the environment, of the kept file, or the defaults.
+    """Return this machine's figures: of the environment, of the kept file, or by its caches.
 
     Raises:
         ConfigError: The environment's figure is no number of bytes.
     """
     if (given := os.environ.get(VARIABLE)) is not None:
         if not (given.isascii() and given.isdigit() and 0 < int(given) <= NEVER_BYTES):
-            raise ConfigError(f"{VARIABLE}={given[:40]} is no number of bytes: give one such as {DEFAULT_BYTES}")
+            raise ConfigError(f"{VARIABLE}={given[:40]} is no number of bytes: give one such as {LEAST_BYTES}")
         return Thresholds(int(given), VARIABLE)
     file = kept_file()
     try:
         raw = file.read_bytes()[: FILE_BYTES_MAX + 1]
     except OSError:
-        return Thresholds(DEFAULT_BYTES, "the default; cxlemu doctor --calibrate measures it")
+        return _default("cxlemu doctor --calibrate measures it")
     found = _parsed(raw)
     if found is None:
-        return Thresholds(DEFAULT_BYTES, f"the default: {file} is not what cxlemu doctor --calibrate writes")
+        return _default(f"{file} is not what this version's cxlemu doctor --calibrate writes")
     if found["machine"] != identity():
-        return Thresholds(DEFAULT_BYTES, f"the default: {file} was measured on another machine")
+        return _default(f"{file} was measured on another machine")
     return Thresholds(found["past_caches_bytes"], f"measured, {file}")
+
+
+def default_bytes(found: list[CpuCache]) -> int:
+    """Return the threshold of a machine that was not measured: a quarter of its largest cache, as glibc takes for memcpy.
+
+    Args:
+        found: Its caches.
+
+    Returns:
+        A number of bytes, at least `LEAST_BYTES`.
+    """
+    return max([LEAST_BYTES, *(its.nbytes // 4 for its in found)])
+
+
+def _default(why: str) -> Thresholds:
+    return Thresholds(default_bytes(caches()), f"a quarter of the largest cache: {why}", measured=False)
 
 
 def keep(past_caches_bytes: int) -> Path:
@@ -85,7 +104,8 @@ def keep(past_caches_bytes: int) -> Path:
     file = kept_file()
     file.parent.mkdir(parents=True, exist_ok=True)
     new = file.with_suffix(f".{os.getpid()}")
-    new.write_text(json.dumps({"machine": identity(), "past_caches_bytes": past_caches_bytes}, indent=1) + "\n")
+    document = {"version": VERSION, "machine": identity(), "past_caches_bytes": past_caches_bytes}
+    new.write_text(json.dumps(document, indent=1) + "\n")
     new.replace(file)  # whole, or not at all
     thresholds.cache_clear()
     return file
@@ -138,7 +158,7 @@ def _parsed(raw: bytes) -> dict[str, Any] | None:
         found = json.loads(raw)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict) or "machine" not in found:
+    if not isinstance(found, dict) or found.get("version") != VERSION or "machine" not in found:
         return None
     nbytes = found.get("past_caches_bytes")
     return found if type(nbytes) is int and 0 < nbytes <= NEVER_BYTES else None

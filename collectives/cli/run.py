@@ -221,6 +221,7 @@ def command(
     from collectives.layouts import check_fits_world, world_layout
     from collectives.sweep.sweep import Sweep, size_steps
     from cxlemu.capacity.lease import lease_for
+    from cxlemu.cli.first_time import measure_machine
     from cxlemu.engines import check_engine
     from cxlemu.memory import BACKENDS
     from cxlemu.plan.checksums import check_integrity
@@ -286,6 +287,8 @@ def command(
         check_fits_world(ring_of(plan), topology, setup.ranks)
     if faults is not None:
         faults.check(ranks=setup.ranks, backend=backend)
+    if memory.backend.maps_cards and place is None and engine == "native":
+        measure_machine()
     with report:
         wrong = _run(setup, sweep, report, how, deadline_s, faults)
     ctx.exit(1 if wrong or report.wrong else 0)

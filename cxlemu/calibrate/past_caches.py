@@ -18,8 +18,9 @@ from cxlemu.machine import NEVER_BYTES
 from cxlemu.memory.protocol import Bytes
 
 SIZES = [1 << exponent for exponent in range(20, 27)]
-RING_BYTES, PIECE_BYTES = 8 << 20, 1 << 20  # what a call fills an array from
-ROUNDS = 6
+PIECE_BYTES = 1 << 19  # what a call copies in one go
+ROUND_BYTES = 8 << 20  # a round fills a small array more than once
+ROUNDS = 5
 WORTH = 0.95  # of the time by ordinary stores
 
 
@@ -34,8 +35,8 @@ def past_caches_bytes(ratio_of: Callable[[int], float] | None = None) -> int:
         A number of bytes; `cxlemu.machine.NEVER_BYTES` where they are not faster at the largest size either.
     """
     if ratio_of is None:
-        ring, array = memory(RING_BYTES, None), memory(SIZES[-1], None)
-        ratio_of = partial(_ratio, ring, array)
+        source, array = memory(SIZES[-1], None), memory(SIZES[-1], None)
+        ratio_of = partial(_ratio, source, array)
     found = NEVER_BYTES
     for nbytes in reversed(SIZES):
         if ratio_of(nbytes) > WORTH:
@@ -44,22 +45,29 @@ def past_caches_bytes(ratio_of: Callable[[int], float] | None = None) -> int:
     return found
 
 
-def _ratio(ring: Bytes, array: Bytes, nbytes: int) -> float:
-    """Fill an array both ways in turn, so that other work on the machine slows both down."""
+def _ratio(source: Bytes, array: Bytes, nbytes: int) -> float:
+    """Fill an array both ways in turn, so that other work on the machine slows both down.
+
+    The first fill of a turn is not timed: stores past the caches throw the array out of them, and after them the first
+    ordinary fill would fetch what it finds there from then on.
+    """
     best = [np.inf, np.inf]
     for _ in range(ROUNDS):
-        for way, store in enumerate((_past, _ordinary)):
+        for way, fill in enumerate((_past, _ordinary)):
+            fill(array, source, nbytes)
             began = time.perf_counter()
-            for at in range(0, nbytes, PIECE_BYTES):
-                store(array[at : at + PIECE_BYTES], ring[at % RING_BYTES :][:PIECE_BYTES])
+            for _ in range(max(1, ROUND_BYTES // nbytes)):
+                fill(array, source, nbytes)
             best[way] = min(best[way], time.perf_counter() - began)
     return best[0] / best[1]
 
 
-def _ordinary(array: Bytes, piece: Bytes) -> None:
-    array[:] = piece
+def _ordinary(array: Bytes, source: Bytes, nbytes: int) -> None:
+    for at in range(0, nbytes, PIECE_BYTES):
+        _native.copy(array[at : at + PIECE_BYTES], 0, source[at : at + PIECE_BYTES], False)
 
 
-def _past(array: Bytes, piece: Bytes) -> None:
-    _native.copy_nt(array, 0, piece, 0)
+def _past(array: Bytes, source: Bytes, nbytes: int) -> None:
+    for at in range(0, nbytes, PIECE_BYTES):
+        _native.copy_nt(array[at : at + PIECE_BYTES], 0, source[at : at + PIECE_BYTES], 0)
     _native.fence()

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from collectives.contracts import COLLECTIVES
+from cxlemu.cli.first_time import measure_machine
 from cxlemu.errors import ArgumentError
 from cxlemu.units import counted
 from studies.choices import SOURCES
@@ -53,6 +54,7 @@ def run(
         raise ArgumentError(f"there is no size between {minbytes} and {maxbytes}: sizes are 8 and powers of four")
     if callgrind:
         instructions.check_available()
+    measure_machine()
     modes = SOURCES[source]
     report = BenchReport(ranks, calls, alternations, modes, single_copy=single_copy, json_file=json_file)
     with report:

@@ -16,7 +16,18 @@ from cxlemu import RankContext, _native, launch, machine
 from cxlemu.calibrate.past_caches import SIZES, past_caches_bytes
 from cxlemu.cli import main
 from cxlemu.errors import ConfigError
-from cxlemu.machine import DEFAULT_BYTES, NEVER_BYTES, VARIABLE, caches, identity, keep, kept_file, thresholds
+from cxlemu.machine import (
+    LEAST_BYTES,
+    NEVER_BYTES,
+    VARIABLE,
+    CpuCache,
+    caches,
+    default_bytes,
+    identity,
+    keep,
+    kept_file,
+    thresholds,
+)
 from cxlemu.memory import MemorySpec
 
 
@@ -31,16 +42,29 @@ def nothing_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     _native.past_caches_from(before)
 
 
-def test_without_a_file_it_is_the_default() -> None:
+@pytest.fixture(autouse=True)
+def default(monkeypatch: pytest.MonkeyPatch) -> int:
+    """What is taken where nothing was measured: the machine of the tests has a last-level cache of 64 MiB."""
+    monkeypatch.setattr(machine, "caches", lambda: [CpuCache(2, 1 << 20, "0"), CpuCache(3, 64 << 20, "0-7")])
+    return 16 << 20
+
+
+def test_without_a_file_it_is_a_quarter_of_the_largest_cache(default: int) -> None:
     its = thresholds()
-    assert its.past_caches_bytes == DEFAULT_BYTES == 4 << 20
+    assert its.past_caches_bytes == default and not its.measured
     assert str(its) == (
-        "arrays are stored past the caches from 4 MiB on (the default; cxlemu doctor --calibrate measures it)"
+        "arrays are stored past the caches from 16 MiB on "
+        "(a quarter of the largest cache: cxlemu doctor --calibrate measures it)"
     )
 
 
-def test_what_is_kept_is_found_again() -> None:
-    assert thresholds().past_caches_bytes == DEFAULT_BYTES
+@pytest.mark.parametrize("sizes", [[], [32 << 10, 1 << 20], [16 << 20]])
+def test_small_caches_do_not_make_the_default_smaller(sizes: list[int]) -> None:
+    assert default_bytes([CpuCache(1, nbytes, "0") for nbytes in sizes]) == LEAST_BYTES == 4 << 20
+
+
+def test_what_is_kept_is_found_again(default: int) -> None:
+    assert thresholds().past_caches_bytes == default
     file = keep(32 << 20)
     assert file == kept_file() and [its.name for its in file.parent.iterdir()] == ["machine.json"]
     assert str(thresholds()) == f"arrays are stored past the caches from 32 MiB on (measured, {file})"
@@ -63,23 +87,28 @@ def test_an_environment_that_is_no_number_is_refused(given: str, monkeypatch: py
     "content",
     [
         b"", b"{", b"[]", b"\xff", b"[" * 60_000, b" " * 70_000, b'{"machine": {}}',
-        *(json.dumps({"machine": {}, "past_caches_bytes": its}).encode() for its in ["8", 0, -1, True, 1.5, 1 << 61]),
+        json.dumps({"machine": {}, "past_caches_bytes": 8}).encode(),
+        *(json.dumps({"version": 2, "machine": {}, "past_caches_bytes": its}).encode()
+          for its in ["8", 0, -1, True, 1.5, 1 << 61]),
     ],
 )  # fmt: skip
-def test_a_file_that_nobody_wrote_is_left_alone(content: bytes) -> None:
+def test_a_file_that_nobody_wrote_is_left_alone(content: bytes, default: int) -> None:
     kept_file().parent.mkdir()
     kept_file().write_bytes(content)
     its = thresholds()
-    assert its.past_caches_bytes == DEFAULT_BYTES
-    assert its.source == f"the default: {kept_file()} is not what cxlemu doctor --calibrate writes"
+    assert its.past_caches_bytes == default
+    assert (
+        its.source
+        == f"a quarter of the largest cache: {kept_file()} is not what this version's cxlemu doctor --calibrate writes"
+    )
 
 
-def test_another_machines_file_is_void() -> None:
+def test_another_machines_file_is_void(default: int) -> None:
     file = keep(32 << 20)
     document = json.loads(file.read_text())
     file.write_text(json.dumps(document | {"machine": document["machine"] | {"cores": 999}}))
-    assert thresholds().past_caches_bytes == DEFAULT_BYTES
-    assert thresholds().source == f"the default: {file} was measured on another machine"
+    assert thresholds().past_caches_bytes == default
+    assert thresholds().source == f"a quarter of the largest cache: {file} was measured on another machine"
 
 
 def test_the_caches_are_those_that_linux_describes(tmp_path: Path) -> None:
@@ -137,3 +166,37 @@ def test_run_says_what_was_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert f"# stores   arrays are stored past the caches from 8 MiB on ({VARIABLE})" in done.output
     assert machine.thresholds().past_caches_bytes == 8 << 20
+
+
+SMALLEST = ["run", "broadcast", "-b", "8", "-e", "8", "-n", "2", "-c", "laptop", "--launch", "threads", "-v"]
+
+
+def test_the_first_run_measures_the_machine_and_later_ones_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = iter([32 << 20])
+    monkeypatch.setattr("cxlemu.calibrate.past_caches.past_caches_bytes", lambda: next(measured))
+    taken = f"arrays are stored past the caches from 32 MiB on (measured, {kept_file()})"
+    first = CliRunner().invoke(main, [*SMALLEST, "--backend", "shm"])
+    assert first.exit_code == 0 and first.stderr == f"# the first run on this machine: {taken}\n"
+    assert _native.past_caches_from(0) == 32 << 20
+    second = CliRunner().invoke(main, [*SMALLEST, "--backend", "shm"])
+    assert second.exit_code == 0 and second.stderr == "" and taken in second.stdout
+
+
+@pytest.mark.parametrize("where", [[], ["--backend", "shm", "--engine", "reference"]])
+def test_what_no_run_takes_is_not_measured(where: list[str]) -> None:
+    done = CliRunner().invoke(main, [*SMALLEST, *where])
+    assert (done.exit_code, done.stderr, kept_file().exists()) == (0, "", False)
+
+
+def test_a_figure_that_cannot_be_kept_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, default: int
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    (tmp_path / "file").write_text("")
+    done = CliRunner().invoke(main, [*SMALLEST, "--backend", "shm"])
+    assert done.exit_code == 0
+    assert done.stderr == (
+        "# arrays are stored past the caches from 16 MiB on (a quarter of the largest cache: cxlemu doctor --calibrate"
+        f" measures it); a measured threshold cannot be kept: {kept_file()}: Not a directory\n"
+    )
+    assert thresholds().past_caches_bytes == default

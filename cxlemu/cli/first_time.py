@@ -1,0 +1,25 @@
+"""What a command measures when it first runs on a machine, before it times anything there."""
+
+from __future__ import annotations
+
+import click
+
+from cxlemu.machine import keep, kept_file, thresholds
+
+
+def measure_machine() -> None:
+    """Measure from which size on arrays are stored past the caches, and keep it, unless that is known.
+
+    Says so on standard error. What cannot be kept is not taken either: ranks, which are processes of their own, would
+    not find it.
+    """
+    if thresholds().measured:
+        return
+    from cxlemu.calibrate.past_caches import past_caches_bytes
+
+    try:
+        keep(past_caches_bytes())
+    except OSError as error:
+        click.echo(f"# {thresholds()}; a measured threshold cannot be kept: {kept_file()}: {error.strerror}", err=True)
+    else:
+        click.echo(f"# the first run on this machine: {thresholds()}", err=True)
