@@ -74,7 +74,7 @@ def thresholds() -> Thresholds:
 
 
 def default_bytes(found: list[CpuCache]) -> int:
-    """Return the threshold of a machine that was not measured: a quarter of its largest cache, as glibc takes for memcpy.
+    """Return the threshold where nothing was measured: a quarter of its largest cache, as glibc takes for memcpy.
 
     Args:
         found: Its caches.
