@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from collectives.sweep.defaults import REGION_BYTES
 from cxlemu.errors import ArgumentError
@@ -15,8 +16,10 @@ from cxlemu.pool.board import board_bytes
 from cxlemu.pool.ledger import ledger_bytes
 from cxlemu.pool.superblock import CARD_BYTES_MAX, data_offset
 from cxlemu.rounding import round_down, round_up
-from cxlemu.topology import Topology
 from cxlemu.topology.clusters import memories_behind_pool
+
+if TYPE_CHECKING:
+    from cxlemu.topology import Topology
 
 SLOTS_MIN, SLOTS_MAX = 4, 16  # deep enough that a writer seldom waits for its slowest reader
 SLOT_BYTES_PER_RANK = 128 << 10  # each rank's least share of a slot where there are more than SLOTS_MIN

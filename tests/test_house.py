@@ -195,6 +195,43 @@ show("fused --engine virtual", __import__("collectives.cli.fused_virtual").cli.f
 """
 
 
+@pytest.mark.parametrize("memory", ["shm", "emulated"])
+def test_a_rank_imports_no_command_no_model_of_topologies_and_none_of_costs(tmp_path: Path, memory: str) -> None:
+    """Each rank pays for what it imports; what its launcher has read and checked comes as plain data."""
+    program = tmp_path / "program.py"
+    program.write_text(RANK)
+    done = subprocess.run([sys.executable, program, memory], capture_output=True, text=True)
+    assert done.stdout == "[]\n[]\n", done.stderr
+
+
+NOT_IN_RANKS = (
+    *("pydantic", "yaml", "click", "rich", "importlib.metadata", "concurrent.futures", "statistics", "numpy.ma"),
+    *("cxlemu.cli", "cxlemu.cost", "cxlemu.topology.model", "cxlemu.engines.pace"),
+)
+RANK = f"""
+import sys
+from cxlemu.__main__ import main as _  # as the command's own program does, which ranks import
+
+def main(context, sweep):
+    from collectives.sweep.measure import run_sweep
+
+    run_sweep(context, sweep)
+    found = sorted(set({NOT_IN_RANKS!r}) & set(sys.modules))
+    assert context.topology.name == "laptop"  # imported for whom asks
+    return found
+
+if __name__ == "__main__":
+    from functools import partial
+    from collectives.sweep.sweep import Sweep
+    from cxlemu import launch
+    from cxlemu.memory import MemorySpec
+
+    asked = partial(main, sweep=Sweep(("all_reduce", "broadcast"), (1 << 10,)))
+    memory = MemorySpec(sys.argv[1])
+    print(*launch(asked, ranks=2, topology="laptop", memory=memory, how="processes"), sep="\\n")
+"""
+
+
 def test_names_that_flags_offer_are_those_that_there_are() -> None:
     """Flags take them from modules that import nothing, so that help is there at once."""
     from cxlemu import choices

@@ -11,11 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from collectives.builder import ALL, STAGED, VariantSpec
-from cxlemu.topology import Space, Topology
 from cxlemu.units import counted, format_bytes
+
+if TYPE_CHECKING:
+    from cxlemu.topology import Space, Topology
 
 LINES_MAX = 3  # doorbells that carry a block at once: with more of them one copy is faster
 LINES_MAX_OF = {"all_to_all": 2, "reduce_scatter": 2}  # where in pairs one copy is faster still

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -29,7 +30,7 @@ def as_array(argument: Any, role: str) -> Array:
     Raises:
         ArgumentError: It is none of these, has a mask, or is not in the CPU's memory.
     """
-    if isinstance(argument, np.ma.MaskedArray):
+    if _is_masked(argument):
         raise ArgumentError(f"{role} is a masked array: its mask would be lost, so pass {role}.filled(VALUE)")
     if isinstance(argument, np.ndarray):
         return argument
@@ -44,6 +45,11 @@ def as_array(argument: Any, role: str) -> Array:
             f"{role} is a {type(argument).__name__}: a NumPy array is needed, or what shares its memory by the buffer "
             f"protocol or DLPack"
         ) from None
+
+
+def _is_masked(argument: Any) -> bool:
+    """Whether an argument is a masked array; without `numpy.ma`, which takes long to import, there is none."""
+    return "numpy.ma" in sys.modules and isinstance(argument, np.ma.MaskedArray)
 
 
 def like(x: Any, role: str, shape_for: Callable[[tuple[int, ...]], tuple[int, ...]] = tuple) -> Array:

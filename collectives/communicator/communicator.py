@@ -144,7 +144,7 @@ class Communicator(Revocable):
         """
         check_integrity(integrity)
         its = groups.members_of(members, context.ranks, context.rank)
-        cards, interleave = context.topology.pool_card_count, context.pool.interleave_bytes
+        cards, interleave = context.outline.pool_card_count, context.pool.interleave_bytes
         sizing = GroupSizing(len(its), cards, interleave, region_bytes, heap_bytes)
         lane = CallLane.of(context, engine, paced=paced)
         return cls._opened(context, its, f"group {key}", sizing, lane, deadline_s, integrity)._poll_often()

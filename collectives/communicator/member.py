@@ -35,7 +35,6 @@ from collectives.communicator.sizing import GroupSizing
 from collectives.communicator.watch import PeerMonitor
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import Plan
-from cxlemu.topology.clusters import ranks_per_cluster
 
 
 class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint):
@@ -65,11 +64,12 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint):
         self._dropped = weakref.finalize(self, context.rooms.later, stay.drop)
         self._dropped.atexit = False
         self.heap = premises.heap(self.all_gather)
-        two_levels = layout.owned and integrity is None  # else never faster, or not possible
+        # Without memories of their own, or with checksums, two levels are never faster, or not possible.
+        two_levels = context.outline.shares_memories and layout.owned and integrity is None
         self._planner = CallPlanner(
             rank=self.rank,
             size=self.size,
-            cluster=ranks_per_cluster(context.topology, context.ranks, self.members),
+            cluster=context.outline.ranks_per_cluster(self.members),
             layout=layout,
             base=self._base,
             heap=self.heap,

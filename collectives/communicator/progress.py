@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 T = TypeVar("T")
 
@@ -67,6 +69,8 @@ class CallQueue:
     def start(self, work: Callable[[], T]) -> Handle[T]:
         """Run ``work`` in the queue's thread after all calls that are ahead, and return its Handle at once."""
         if self._executor is None:
+            from concurrent.futures import ThreadPoolExecutor  # few programs start calls that run later
+
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="cxlemu-async")
         self.pending[0] = 1
         handle = Handle(self._executor.submit(work))

@@ -10,7 +10,6 @@ from collectives.layouts import check_fits, group_layout, group_room, layout_in,
 from cxlemu.plan import Layout
 from cxlemu.pool.arena import ARENA_ALIGN_BYTES, Arena
 from cxlemu.rounding import round_down, round_up
-from cxlemu.topology.clusters import memories_behind_pool
 from cxlemu.world import RankContext
 
 
@@ -79,9 +78,9 @@ class WorldSizing:
         return world_share(Arena(arena.at, arena.end)).nbytes
 
     def _furnished(self, room_bytes: int) -> Furnished:
-        topology, ranks = self.context.topology, self.context.ranks
-        cards, interleave = topology.pool_card_count, self.context.pool.interleave_bytes
-        owned = 0 < memories_behind_pool(topology, ranks) == len(self.context.pool.cards) - cards
+        outline, ranks = self.context.outline, self.context.ranks
+        cards, interleave = outline.pool_card_count, self.context.pool.interleave_bytes
+        owned = 0 < outline.memories == len(self.context.pool.cards) - cards
         layout = self.layout
         if layout is None:
             sizes = {"region_bytes": self.region_bytes, "heap_bytes": self.heap_bytes}

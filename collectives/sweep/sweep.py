@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -296,7 +295,9 @@ def row(
     """
     call, measured = case.call, [seen[rank] for rank in sorted(seen)]
     entered, left = (np.array([getattr(m, name) for m in measured]) for name in ("entered_ns", "left_ns"))
-    time_ns = statistics.median((left - entered).max(axis=0).tolist())
+    from statistics import median  # not for ranks, which make no rows
+
+    time_ns = median((left - entered).max(axis=0).tolist())
     time_ns /= 1.0 if paced is None else paced.time_scale
     algbw = sizes.algbw_gbytes_per_s(case.size_bytes, time_ns)
     auto = call.algorithm == AUTO

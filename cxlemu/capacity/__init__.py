@@ -16,8 +16,22 @@ a tenant has its grant as its pool, and nothing else of the cards:
     launch(main, ranks=2, tenant="red", pool_name=pool.name)
 """
 
-from cxlemu.capacity.guard import GuardedEngine
-from cxlemu.capacity.manager import Account, FabricManager, Grant
-from cxlemu.capacity.pool_manager import PoolManager
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cxlemu.lazy import imported_when_asked_for
+
+if TYPE_CHECKING:
+    from cxlemu.capacity.guard import GuardedEngine
+    from cxlemu.capacity.manager import Account, FabricManager, Grant
+    from cxlemu.capacity.pool_manager import PoolManager
 
 __all__ = ["Account", "FabricManager", "Grant", "GuardedEngine", "PoolManager"]
+
+__getattr__ = imported_when_asked_for(
+    __name__,
+    guard=["GuardedEngine"],
+    manager=["Account", "FabricManager", "Grant"],
+    pool_manager=["PoolManager"],
+)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from cxlemu.capacity.first_fit import FirstFit
 from cxlemu.capacity.touches import outside, touches
@@ -14,8 +15,10 @@ from cxlemu.errors import AccessError, ArgumentError, CapacityError
 from cxlemu.memory.protocol import LINE_BYTES, Bytes
 from cxlemu.plan import Call, Frame, Layout, Plan, rules
 from cxlemu.rounding import round_down, round_up
-from cxlemu.topology import Topology
 from cxlemu.units import format_bytes
+
+if TYPE_CHECKING:
+    from cxlemu.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)

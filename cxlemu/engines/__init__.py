@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from cxlemu import _native
 from cxlemu.choices import ENGINES
 from cxlemu.engines.native import NativeEngine
-from cxlemu.engines.pace import Pacer
 from cxlemu.engines.reference import ReferenceEngine
 from cxlemu.engines.streams import NO_BREAKPOINTS, Breakpoints, Running, Watch
 from cxlemu.errors import ArgumentError
 from cxlemu.machine import thresholds
 from cxlemu.memory.backend import Backend
 from cxlemu.memory.protocol import Bytes, HostMemory
+
+if TYPE_CHECKING:
+    from cxlemu.engines.pace import Pacer
 
 __all__ = ["Engine", "check_engine", "engine_for"]
 

@@ -7,11 +7,11 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from cxlemu import _native
 from cxlemu.compiled import check_compiled
 from cxlemu.engines.call_hooks import Obstacles
-from cxlemu.engines.pace import Pacer
 from cxlemu.engines.streams import NO_BREAKPOINTS, Blocked, Breakpoints, Running, Watch
 from cxlemu.errors import ArgumentError, DeadlineError, PlanError
 from cxlemu.memory.backend import EVERYTHING, CoherenceStep
@@ -23,6 +23,9 @@ from cxlemu.plan.instructions import decode
 from cxlemu.plan.kernels import KERNELS, ChecksumError
 from cxlemu.plan.layout import TAG_BITS, layout_record
 from cxlemu.plan.plan import group_table, region_table
+
+if TYPE_CHECKING:
+    from cxlemu.engines.pace import Pacer
 
 check_compiled(
     "cxlemu._native",

@@ -6,11 +6,13 @@ their neighbours reach over an XLink, that is what they exchange through.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import groupby
+from typing import TYPE_CHECKING
 
-from cxlemu.topology import Space, Topology
+if TYPE_CHECKING:
+    from cxlemu.topology import Space, Topology
 
 
 def cluster_sizes(ranks: int) -> list[int]:
@@ -28,11 +30,19 @@ def ranks_per_cluster(topology: Topology, ranks: int, members: Sequence[int] | N
         ranks: How many ranks the world has.
         members: The ranks of the world that take part, in this order (default: all).
     """
-    of_host, hosts = _cluster_of_host(topology), topology.place(ranks)
-    runs = [
-        (cluster, len(list(its)))
-        for cluster, its in groupby(of_host[hosts[rank]] for rank in (range(ranks) if members is None else members))
-    ]
+    clusters = clusters_of(topology, ranks)
+    return size_of_clusters(clusters if members is None else (clusters[rank] for rank in members))
+
+
+def clusters_of(topology: Topology, ranks: int) -> tuple[int, ...]:
+    """Return the cluster of each rank, where `Topology.place` places them."""
+    of_host = _cluster_of_host(topology)
+    return tuple(of_host[host] for host in topology.place(ranks))
+
+
+def size_of_clusters(clusters: Iterable[int]) -> int:
+    """Return how many ranks each cluster has, as `ranks_per_cluster`, given the cluster of each rank in order."""
+    runs = [(cluster, len(list(its))) for cluster, its in groupby(clusters)]
     sizes = {size for _, size in runs}
     return sizes.pop() if len(sizes) == 1 and len({cluster for cluster, _ in runs}) == len(runs) > 1 else 1
 
@@ -45,7 +55,7 @@ def cluster_memory(topology: Topology, ranks: int) -> Space | None:
         ranks: How many ranks the world has. More than have a place of their own exchange in the pool.
     """
     alone = ranks > topology.place_count or ranks_per_cluster(topology, ranks) == 1
-    return None if alone else _xlink(topology)
+    return None if alone else shared_memories(topology)
 
 
 def memories_behind_pool(topology: Topology, ranks: int) -> int:
@@ -58,7 +68,8 @@ def memories_behind_pool(topology: Topology, ranks: int) -> int:
     return ranks if cluster_memory(topology, ranks) is not None else 0
 
 
-def _xlink(topology: Topology) -> Space | None:
+def shared_memories(topology: Topology) -> Space | None:
+    """Return the space of memories that neighbours reach over an XLink, or None."""
     pool = topology.pool_space
     return next((space for space in topology.spaces if space.kind == "xlink" and space is not pool), None)
 
@@ -80,5 +91,5 @@ def _of_hosts(topology: Topology, space: Space) -> tuple[int, ...]:
 
 
 def _cluster_of_host(topology: Topology) -> Sequence[int]:
-    space = _xlink(topology)
+    space = shared_memories(topology)
     return range(topology.host_count) if space is None else _of_hosts(topology, space)

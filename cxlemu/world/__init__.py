@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from cxlemu.capacity.lease import lease_for
-from cxlemu.engines.pace import Pace
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import WORST_CASE, MemorySpec
 from cxlemu.pool.catalog import warn_of_dead
-from cxlemu.topology import Topology
 from cxlemu.world.context import OnMessage, RankContext, World, ignore_message
 from cxlemu.world.environment import from_environment
 from cxlemu.world.outcome import Outcome
 from cxlemu.world.signals import stops_exit
 from cxlemu.world.threads import run_threads
 from cxlemu.world.topology_of import machine
+
+if TYPE_CHECKING:
+    from cxlemu.engines.pace import Pace
+    from cxlemu.topology import Topology
 
 __all__ = ["RankContext", "from_environment", "launch", "launch_survivors"]
 

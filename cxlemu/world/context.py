@@ -6,17 +6,18 @@ import hashlib
 import itertools
 import json
 import os
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 from cxlemu.capacity.lease import Lease, lease_for
 from cxlemu.capacity.table import header_of
 from cxlemu.capacity.tenancy import Tenancy, tenancy_in
 from cxlemu.capacity.tenant_pool import TenantPool
 from cxlemu.clock import SYSTEM_CLOCK, Clock
-from cxlemu.engines.pace import Clocks, Pace, Pacer, suitable_time_scale
 from cxlemu.errors import AccessError, ArgumentError
 from cxlemu.memory import HostCache, MemorySpec, host_segment_bytes
 from cxlemu.memory.backend import Backend, CoherenceStep
@@ -30,10 +31,13 @@ from cxlemu.pool.room import RANK_BYTES
 from cxlemu.pool.rooms import Rooms
 from cxlemu.pool.session import Session
 from cxlemu.pool.session_area import FINGERPRINT_BYTES, Wait, backoff
-from cxlemu.topology import Topology
-from cxlemu.topology.clusters import memories_behind_pool
 from cxlemu.version import __version__
+from cxlemu.world.outline import Outline
 from cxlemu.world.topology_of import machine
+
+if TYPE_CHECKING:
+    from cxlemu.engines.pace import Clocks, Pace, Pacer
+    from cxlemu.topology import Topology
 
 OnMessage = Callable[[object], None]
 
@@ -57,7 +61,7 @@ class RankContext:
     ranks: int
     host: int
     hosts: tuple[int, ...]  # the host of each rank; only the emulated backend gives them a meaning
-    topology: Topology
+    world: World = field(repr=False)
     pool: Pool
     backend: Backend
     memory: HostMemory
@@ -72,8 +76,17 @@ class RankContext:
     check: Callable[[], None]
     lost_after_s: float = LOST_S  # a rank of another machine that is silent for so long is lost
     tenancy: Tenancy | None = None  # in a tenant's world: this rank's place in the grant
-    world: World | None = field(default=None, repr=False)
     another_memory: Callable[[], HostMemory] | None = field(default=None, repr=False)
+
+    @property
+    def topology(self) -> Topology:
+        """The machine that the world runs on."""
+        return self.world.topology
+
+    @property
+    def outline(self) -> Outline:
+        """What every rank asks of ``topology``."""
+        return self.world.outline
 
     def open_memory(self) -> HostMemory:
         """Open another memory of this rank, whose fences and posted stores are its own: as of one more rank there."""
@@ -109,7 +122,7 @@ class RankContext:
             ArgumentError: The world is no tenant's, or its hosts are emulated, with caches of one grant each.
         """
         world = self.world
-        if world is None or world.lease is None or world.memory.backend.emulates_caches:
+        if world.lease is None or world.memory.backend.emulates_caches:
             raise ArgumentError("another grant is for tenants on shm or dax")
         text = f"{world.lease.grant.tenant}:{number}"
         lease = lease_for(text, world.memory, world.lease.pool, wait_s=world.deadline_s)
@@ -164,6 +177,28 @@ class World:
         if self.placement is not None and (len(self.placement) != self.ranks or min(self.placement) < 0):
             raise ArgumentError(f"{self.ranks} ranks are not placed by the hosts {self.placement}")
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the world as another process gets it: with its outline, and its topology folded up."""
+        found = {"hosts": self.hosts, "outline": self.outline, "_folded_topology": self._folded_topology}
+        return {name: value for name, value in (self.__dict__ | found).items() if name != "topology"}
+
+    @cached_property
+    def _folded_topology(self) -> bytes:
+        return pickle.dumps(self.topology)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Unfold the topology, which few ranks do: its model takes long to import."""
+            if name != "topology" or "_folded_topology" not in self.__dict__:
+                raise AttributeError(f"a world has no attribute {name!r}")
+            return self.__dict__.setdefault(name, pickle.loads(self._folded_topology))
+
+    @cached_property
+    def outline(self) -> Outline:
+        """What every rank asks of the topology."""
+        return Outline.of(self.topology, self.ranks)
+
     @cached_property
     def hosts(self) -> tuple[int, ...]:
         """The host of each rank."""
@@ -172,6 +207,8 @@ class World:
     @cached_property
     def clocks(self) -> Clocks:
         """What the ranks of a world with a pace share: when engines, links and cards are free."""
+        from cxlemu.engines.pace import Clocks  # with the cost model, which other worlds need not import
+
         return Clocks.of(self.topology, self.ranks)
 
     def create_pool(self, name: str | None) -> Pool:
@@ -188,7 +225,7 @@ class World:
         """
         if self.lease is not None:
             return TenantPool.attach(self.lease, self.memory, self.deadline_s)
-        cards = self.topology.pool_card_count + memories_behind_pool(self.topology, self.ranks)
+        cards = self.outline.pool_card_count + self.outline.memories
         launched = self.launch in ("threads", "processes")  # then caches are theirs, and not in the pool
         new = NewPool(
             name,
@@ -215,6 +252,8 @@ class World:
         return nbytes
 
     def _new_clocks(self, pace: Pace) -> NewClocks:
+        from cxlemu.engines.pace import suitable_time_scale
+
         scale = pace.time_scale or suitable_time_scale(self.topology, self.ranks, self.memory.kind).value
         return NewClocks(self.clocks.nbytes, partial(self.clocks.make, time_scale=scale))
 
@@ -267,12 +306,11 @@ class World:
         That is the version, the topology and the placement of ranks, the memory, whether there is a pace, the pool and
         the number of the grant.
         """
-        topology = self.topology.model_dump(mode="json")
         agreed = json.dumps(
             [
                 __version__,
                 self.ranks,
-                topology,
+                self.outline.digest,
                 self.hosts,
                 repr(self.memory),
                 self.pace is not None,
@@ -368,7 +406,6 @@ def entered(
                 ranks=world.ranks,
                 host=host,
                 hosts=world.hosts,
-                topology=world.topology,
                 pool=pool,
                 backend=world.memory.backend,
                 memory=memory,

@@ -15,20 +15,23 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cxlemu import _native
 from cxlemu.capacity.lease import lease_for
-from cxlemu.engines.pace import Pace
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import WORST_CASE, MemorySpec
 from cxlemu.pool.jobs import pool_of_job, refuse_second_run
 from cxlemu.pool.pool import Pool
 from cxlemu.pool.room import bus_error_later
 from cxlemu.pool.superblock import RANKS_MAX
-from cxlemu.topology import Topology
 from cxlemu.world.context import OnMessage, RankContext, World, entered, ignore_message
 from cxlemu.world.signals import stops_exit
 from cxlemu.world.topology_of import machine
+
+if TYPE_CHECKING:
+    from cxlemu.engines.pace import Pace
+    from cxlemu.topology import Topology
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from typing import TYPE_CHECKING
 
 from cxlemu.capacity.lease import Lease
 from cxlemu.choices import DEFAULT_TOPOLOGY
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import MemorySpec, host_segment_bytes
 from cxlemu.pool.room import RANK_BYTES, shortage
-from cxlemu.topology import Topology
+
+if TYPE_CHECKING:
+    from cxlemu.topology import Topology
 
 SMALLER_TOPOLOGY = "laptop"
 
@@ -33,6 +36,8 @@ def machine(
         ArgumentError: The topology has another number of cards than the pool.
         PoolError: The backend finds no pool.
     """
+    from cxlemu.topology import Topology  # not for ranks, whose launcher has loaded theirs
+
     loaded = topology if isinstance(topology, Topology) else Topology.load(topology or DEFAULT_TOPOLOGY)
     chosen = topology is not None
     if lease is not None:
@@ -51,6 +56,8 @@ def _that_fits(default: Topology, memory: MemorySpec) -> Topology:
     missing = shortage(cards * card_bytes, caches + RANK_BYTES * default.host_count)
     if missing is None:
         return default
+    from cxlemu.topology import Topology
+
     warnings.warn(f"{missing}: {SMALLER_TOPOLOGY} instead of {default.name}, the default", stacklevel=3)
     return Topology.load(SMALLER_TOPOLOGY)
 

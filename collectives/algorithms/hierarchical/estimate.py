@@ -9,12 +9,14 @@ engine has the whole model, and takes far longer.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from collectives.builder import ALL
 from collectives.layouts import MIN_DOORBELLS_PER_RANK
-from cxlemu.topology import Costs, Topology
 from cxlemu.topology.clusters import cluster_memory, ranks_per_cluster
+
+if TYPE_CHECKING:
+    from cxlemu.topology import Costs, Topology
 
 CHUNKED_MIN_BYTES = 16 << 10  # on one level: what is smaller is not cut into chunks
 TWO_SHOT_MIN_BYTES = 64 << 10

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from collectives.algorithms.nccl import RECIPES
 from collectives.algorithms.nccl.rings import IN_A_CHUNK
@@ -19,7 +19,9 @@ from collectives.builder.recipes import Recipe
 from collectives.sizes import size_bytes
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Call
-from cxlemu.topology import Protocol, Space, Topology
+
+if TYPE_CHECKING:
+    from cxlemu.topology import Protocol, Space, Topology
 
 
 class NcclChoice(NamedTuple):
