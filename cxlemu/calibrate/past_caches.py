@@ -6,8 +6,11 @@ that. In a smaller one the stores hit, and whoever reads it next finds it there.
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -21,7 +24,9 @@ SIZES = [1 << exponent for exponent in range(20, 27)]
 PIECE_BYTES = 1 << 19  # what a call copies in one go
 ROUND_BYTES = 8 << 20  # a round fills a small array more than once
 ROUNDS = 5
-WORTH = 0.95  # of the time by ordinary stores
+THREADS_MAX = 4  # that fill an array each, as ranks do, which share caches and memory
+GATE_S = 60.0
+Span = tuple[float, float]
 
 
 def past_caches_bytes(ratio_of: Callable[[int], float] | None = None) -> int:
@@ -35,39 +40,49 @@ def past_caches_bytes(ratio_of: Callable[[int], float] | None = None) -> int:
         A number of bytes; `cxlemu.machine.NEVER_BYTES` where they are not faster at the largest size either.
     """
     if ratio_of is None:
-        source, array = memory(SIZES[-1], None), memory(SIZES[-1], None)
-        ratio_of = partial(_ratio, source, array)
+        threads = min(len(os.sched_getaffinity(0)), THREADS_MAX)
+        source, arrays = memory(SIZES[-1], None), [memory(SIZES[-1], None) for _ in range(threads)]
+        with ThreadPoolExecutor(threads) as pool:
+            return past_caches_bytes(lambda nbytes: _ratio(pool, source, arrays, nbytes))
     found = NEVER_BYTES
     for nbytes in reversed(SIZES):
-        if ratio_of(nbytes) > WORTH:
+        if ratio_of(nbytes) >= 1.0:
             break
         found = nbytes
     return found
 
 
-def _ratio(source: Bytes, array: Bytes, nbytes: int) -> float:
-    """Fill an array both ways in turn, so that other work on the machine slows both down.
-
-    The first fill of a turn is not timed: stores past the caches throw the array out of them, and after them the first
-    ordinary fill would fetch what it finds there from then on.
-    """
+def _ratio(pool: ThreadPoolExecutor, source: Bytes, arrays: list[Bytes], nbytes: int) -> float:
+    """Fill the first bytes of arrays both ways in turn, so that other work on the machine slows both down."""
     best = [np.inf, np.inf]
     for _ in range(ROUNDS):
         for way, fill in enumerate((_past, _ordinary)):
-            fill(array, source, nbytes)
-            began = time.perf_counter()
-            for _ in range(max(1, ROUND_BYTES // nbytes)):
-                fill(array, source, nbytes)
-            best[way] = min(best[way], time.perf_counter() - began)
+            gate = threading.Barrier(len(arrays))
+            spans = list(pool.map(partial(_fill, fill, gate, source[:nbytes]), [array[:nbytes] for array in arrays]))
+            best[way] = min(best[way], max(end for _, end in spans) - min(begin for begin, _ in spans))
     return best[0] / best[1]
 
 
-def _ordinary(array: Bytes, source: Bytes, nbytes: int) -> None:
-    for at in range(0, nbytes, PIECE_BYTES):
+def _fill(fill: Callable[[Bytes, Bytes], None], gate: threading.Barrier, source: Bytes, array: Bytes) -> Span:
+    """Fill an array while others do, and return from when to when, in seconds.
+
+    The first fill is not timed: stores past the caches throw the array out of them, and the first ordinary fill after
+    them would fetch what later ones find there.
+    """
+    fill(array, source)
+    gate.wait(GATE_S)
+    began = time.perf_counter()
+    for _ in range(max(1, ROUND_BYTES // array.nbytes)):
+        fill(array, source)
+    return began, time.perf_counter()
+
+
+def _ordinary(array: Bytes, source: Bytes) -> None:
+    for at in range(0, array.nbytes, PIECE_BYTES):
         _native.copy(array[at : at + PIECE_BYTES], 0, source[at : at + PIECE_BYTES], False)
 
 
-def _past(array: Bytes, source: Bytes, nbytes: int) -> None:
-    for at in range(0, nbytes, PIECE_BYTES):
+def _past(array: Bytes, source: Bytes) -> None:
+    for at in range(0, array.nbytes, PIECE_BYTES):
         _native.copy_nt(array[at : at + PIECE_BYTES], 0, source[at : at + PIECE_BYTES], 0)
     _native.fence()
