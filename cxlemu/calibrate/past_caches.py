@@ -6,6 +6,7 @@ that. In a smaller one the stores hit, and whoever reads it next finds it there.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -30,25 +31,25 @@ Span = tuple[float, float]
 
 
 def past_caches_bytes(ratio_of: Callable[[int], float] | None = None) -> int:
-    """Return the smallest size from which on stores past the caches are faster, at it and all larger ones.
+    """Return the size from which on stores past the caches save most: one size that other work slowed down is outvoted.
 
     Args:
         ratio_of: How long it takes to fill an array of so many bytes by stores past the caches, as a share of the time
             by ordinary ones (default: measured).
 
     Returns:
-        A number of bytes; `cxlemu.machine.NEVER_BYTES` where they are not faster at the largest size either.
+        A number of bytes; `cxlemu.machine.NEVER_BYTES` where they save nothing from any size on.
     """
     if ratio_of is None:
         threads = min(len(os.sched_getaffinity(0)), THREADS_MAX)
         source, arrays = memory(SIZES[-1], None), [memory(SIZES[-1], None) for _ in range(threads)]
         with ThreadPoolExecutor(threads) as pool:
             return past_caches_bytes(lambda nbytes: _ratio(pool, source, arrays, nbytes))
-    found = NEVER_BYTES
+    found, cost, least_cost = NEVER_BYTES, 0.0, 0.0
     for nbytes in reversed(SIZES):
-        if ratio_of(nbytes) >= 1.0:
-            break
-        found = nbytes
+        cost += math.log(ratio_of(nbytes))
+        if cost < least_cost:
+            found, least_cost = nbytes, cost
     return found
 
 

@@ -136,6 +136,11 @@ def test_one_fast_size_among_slow_ones_is_no_threshold() -> None:
     assert past_caches_bytes(lambda nbytes: 0.5 if nbytes in (SIZES[1], SIZES[-1]) else 1.4) == SIZES[-1]
 
 
+def test_a_size_that_other_work_slowed_down_is_outvoted() -> None:
+    ratios = dict(zip(SIZES, [1.4, 1.4, 1.4, 1.2, 0.85, 0.9, 1.05], strict=True))
+    assert past_caches_bytes(ratios.__getitem__) == 16 << 20
+
+
 def test_it_is_measured_here() -> None:
     assert past_caches_bytes() in (*SIZES, NEVER_BYTES)
 
