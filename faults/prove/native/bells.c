@@ -1,4 +1,5 @@
-/* Doorbells: which signal satisfies a wait is the same in all executions, so a wait learns what that one knew. */
+/* Doorbells: the same signal satisfies a wait in all executions, so the waiting stream learns what the signalling one
+ * knew. */
 #include "pass.h"
 
 #include <string.h>
@@ -35,7 +36,7 @@ static bool known_to_all(const pass *p, event e) {
     return true;
 }
 
-/* What all streams know tells nobody anything. */
+/* Forget old signals that all streams know of: no stream learns anything from them. */
 static void forget_rings(pass *p, bell *b) {
     int gone = 0;
     while (gone < b->rings - RINGS_KEPT / 2 && known_to_all(p, b->ring[gone].at.self)) {
@@ -58,14 +59,15 @@ void bell_ring(step *s, const record *r, const record *previous) {
     if (r->op == SIGNAL_DATA) {
         pass_access_loads(s, r);
         rule_check_reuse(p, s->stream, value, s->part);
-        if (!previous || memcmp(r, previous, sizeof *r) != 0) { /* twice the same is once */
+        if (!previous ||
+            memcmp(r, previous, sizeof *r) != 0) { /* a signal that is repeated at once stores nothing new */
             rule_check_payload_store(p, &a, b, at.offset / LINE_BYTES);
             b->payload = s->now.self, b->readers = 0;
             contents_begin(p, &b->carried);
             pass_fetch(s, &b->carried, 0, &r->a, r->nbytes);
         }
     }
-    if (last && value == last->value) return; /* whoever waits may go on at the first one */
+    if (last && value == last->value) return; /* a waiting rank may go on at the first one */
     if (b->rings >= RINGS_KEPT && b->rings % RINGS_KEPT == 0) forget_rings(p, b);
     b->ring = pass_room_for(p, b->ring, &b->ring_room, b->rings + 1, sizeof *b->ring);
     b->ring[b->rings++] = (ring){value, {clock_know(s->now.known), s->now.self}};
@@ -75,7 +77,7 @@ static bool rung(const bell *b, int64_t value) {
     return value <= b->forgotten || (b->rings && b->ring[b->rings - 1].value >= value);
 }
 
-/* Goes on as soon as any execution may: when the first signal that satisfies it has been rung. */
+/* Let the stream learn from the first signal that satisfies its wait: in some execution it goes on right then. */
 static void hear(step *s, const bell *b, int64_t value) {
     const ring *first = bell_first_ring(b, value);
     if (first) clock_learn(s->p, s->stream, &first->at);

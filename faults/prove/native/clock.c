@@ -1,10 +1,11 @@
-/* What streams know of each other: vector clocks, shared as long as nobody learns anything new. */
+/* What streams know of each other, as vector clocks: a stream copies its clock when it learns something new, and shares it
+ * until then. */
 #include "pass.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* The array, with room for as many as are needed. */
+/* Return the array with room for at least `needed` items; it may move. */
 void *pass_room_for(pass *p, void *array, int *room, int needed, size_t each) {
     if (needed <= *room) return array;
     const int more = needed < 4 ? 4 : needed + needed / 2;
@@ -35,7 +36,7 @@ void clock_forget(knowledge *k) {
     if (k && --k->refs == 0) free(k);
 }
 
-/* Knowledge of the stream that nobody else holds. */
+/* Return the stream's knowledge for a change: a copy where others share it. */
 static knowledge *own(pass *p, uint32_t stream) {
     knowledge *k = p->known[stream];
     if (k->refs == 1) return k;
@@ -48,7 +49,7 @@ static knowledge *own(pass *p, uint32_t stream) {
     return p->known[stream] = copy;
 }
 
-/* Whoever knows a step knows all that happened before it. */
+/* A stream that learns of a step also learns of all that happened before it. */
 void clock_learn(pass *p, uint32_t stream, const point *of) {
     const point here = clock_now(p, stream);
     if (clock_before(of->self, &here)) return;
@@ -91,7 +92,7 @@ void drain_drop(drain *d) {
     free(d);
 }
 
-/* A fence that comes after one that was noted adds nothing. */
+/* Note a fence, unless one that was noted before comes before it in every execution. */
 void drain_fenced(pass *p, drain *d, event by) {
     const point q = clock_now(p, by.stream);
     if (drain_is_fenced(d, &q)) return;

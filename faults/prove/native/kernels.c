@@ -1,6 +1,6 @@
-/* A COMPUTE: it loads its sources and stores its destination, all local memory. A CHECKSUM is of its first source; if it
- * has a second one, that is the checksum that came with the first. A PRODUCT is of two matrices. What other kernels make
- * is OPAQUE. */
+/* COMPUTE loads its sources and stores its destination, all of them local memory. A CHECKSUM is computed of the first
+ * source, and compared with the second one, if there is one: the checksum that came with the data. A PRODUCT is made of two
+ * matrices. The results of all other kernels are OPAQUE. */
 #include "pass.h"
 
 static bool within(const matrix *t, const operand *o, int64_t nbytes) {
@@ -23,10 +23,10 @@ bool kernel_fits(const plan *whole, const program *part, const record *r) {
     return a->rows == c->rows && b->nbytes == c->nbytes && b->rows > 0;
 }
 
-/* Its rows, one right after the other. */
+/* Return the bytes of its rows without the gaps between them. */
 static int64_t packed(const matrix *t) { return t->rows * t->nbytes; }
 
-/* What is made of bytes that nobody wrote is as good as not written. */
+/* Return the term of an opaque kernel's result; 0, as for bytes that were never written, where a source was not written. */
 static int32_t opaque_value(step *s, const kernel *k, const contents *source) {
     for (int i = 0; i < 3; i++)
         if (!contents_known(&source[i], packed(&k->of[1 + i]))) return 0;

@@ -1,5 +1,5 @@
-/* Ranges of lines with equal histories. An access splits what it touches only in part, so that each range it then
- * finds was touched as a whole. */
+/* Segments of lines with equal histories. An access first splits the segments and cells that it touches in part, so that it
+ * then works on whole ones. */
 #include "pass.h"
 
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static void segment_free(segment *s) {
     free(s->drop);
 }
 
-/* The segment that holds the line. */
+/* Return the index of the segment that holds the line. */
 static int find(const map *m, int64_t line) {
     int low = 0, high = m->segments;
     while (high - low > 1) {
@@ -41,7 +41,7 @@ static int find(const map *m, int64_t line) {
     return low;
 }
 
-/* A segment begins at this line: its index. */
+/* Make a segment begin at this line, and return its index. */
 static int split(pass *p, map *m, int64_t line) {
     const int at = find(m, line);
     if (m->segment[at].first == line) return at;
@@ -58,7 +58,7 @@ static int split(pass *p, map *m, int64_t line) {
     return at + 1;
 }
 
-/* A cell of the segment, of one line, begins at this byte. */
+/* Make a cell begin at this byte of the segment, which is a single line. */
 static void split_line(pass *p, segment *s, uint8_t byte) {
     int at = 0;
     while (s->cell[at].end <= byte) at++;
@@ -74,7 +74,7 @@ static void split_line(pass *p, segment *s, uint8_t byte) {
     s->cells++;
 }
 
-/* Bytes [begin, end) as whole cells of whole segments. */
+/* Make bytes [begin, end) whole cells of whole segments, and return which segments these are. */
 range map_open_range(pass *p, map *m, int64_t begin, int64_t end) {
     const int64_t first = begin / LINE_BYTES, last = (end - 1) / LINE_BYTES;
     range r = {split(p, m, first), 0, begin, end};
@@ -116,7 +116,7 @@ void cell_drop_write(cell *c, int at) {
     memmove(&c->write[at], &c->write[at + 1], (size_t)(--c->writes - at) * sizeof *c->write);
 }
 
-/* A drop is of no more use when a later one of its host is complete for whatever that host's streams do next. */
+/* Whether a drop has become useless: a later one of the same host is complete for all that this host's streams do next. */
 static bool outdone(const pass *p, const drain *old, const drain *by) {
     if (!clock_before(old->from.self, &by->from)) return false;
     for (uint32_t s = 0; s < (uint32_t)p->streams; s++) {

@@ -1,4 +1,4 @@
-/* faults.prove._pass: the happens-before pass over the records of plans, as they lie in memory. */
+/* faults.prove._pass: binds the happens-before pass, which reads the records of plans where they lie in memory. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -11,7 +11,7 @@ typedef struct {
     int views, room;
 } held;
 
-/* The array's bytes, held until the pass is over; NULL with an exception unless they are whole items. */
+/* Return the array's bytes, which stay held until the pass is over; NULL with an exception unless they are whole items. */
 static void *array_of(held *h, PyObject *object, size_t item, int64_t *count) {
     if (h->views == h->room) {
         const int more = h->room ? 2 * h->room : 64;
@@ -50,7 +50,7 @@ static bool contribution_fits(const pass *p, const int64_t *of, int64_t words) {
     return of[0] < p->ranks;
 }
 
-/* Whole pieces, of contributions of ranks that there are, within the output. */
+/* Take in a rank's contract: whole pieces within the output, folded from contributions of ranks that exist. */
 static bool contract_in(held *h, const pass *p, plan *whole, int32_t rank, PyObject *array, int64_t output_bytes) {
     int64_t words;
     const int64_t *piece = array_of(h, array, sizeof *piece, &words), *end = piece + words;
@@ -74,7 +74,7 @@ static bool contract_in(held *h, const pass *p, plan *whole, int32_t rank, PyObj
     return true;
 }
 
-/* Whether every COMPUTE has its kernel and touches what there is. */
+/* Whether every COMPUTE names a kernel, and its operands lie within their buffers. If not, *stream and *at say which one. */
 static bool kernels_fit(const plan *whole, const program *part, int32_t *stream, int64_t *at) {
     for (*stream = 0; *stream < part->stream_count; ++*stream)
         for (*at = 0; *at < part->lengths[*stream]; ++*at) {
@@ -84,7 +84,7 @@ static bool kernels_fit(const plan *whole, const program *part, int32_t *stream,
     return true;
 }
 
-/* A rank's part: events, bytes of the buffers, where they lie, its contract, streams. */
+/* Take in a rank's part: number of events, bytes of its buffers, where these lie, its contract, its streams. */
 static bool part_in(held *h, pass *p, plan *whole, int32_t rank, PyObject *described, int64_t extent_bytes) {
     program *part = &whole->part[rank];
     PyObject *bytes, *lodgings, *contract, *streams;
@@ -156,7 +156,7 @@ static bool plan_in(held *h, pass *p, plan *whole, PyObject *described, const pr
     return true;
 }
 
-/* Room for what the pass comes to know. */
+/* Allocate what the pass keeps of streams, lines, buffers and doorbells. */
 static void prepare(pass *p, const program *shape) {
     const size_t ranks = (size_t)p->ranks, streams = ranks * (size_t)p->per_rank, calls = (size_t)p->calls;
     p->streams = (int32_t)streams;
@@ -212,7 +212,8 @@ static void clean(pass *p, const program *shape, int plans) {
     free(p->opens), free(p->open_room), free(p->bells), free(p->joint), free(p->known), free(p->cards), free(p->locals);
 }
 
-/* (call, rank, stream, instruction) of a step: -1 is the user's before the call's first, and one too many, after its last. */
+/* Return (call, rank, stream, instruction) of a step. The user's stores before a call are instruction -1, those after it one
+ * more than the last. */
 static PyObject *place_of(const pass *p, event e) {
     if (p->verdict == PROVED || e.at == 0) Py_RETURN_NONE;
     int32_t call = 0;
@@ -234,7 +235,7 @@ typedef struct {
     long long extent_bytes;
 } arguments;
 
-/* Everything that is given, held and checked. */
+/* Take in all arguments, and check them. */
 static bool taken_in(held *h, pass *p, const program *shape, const arguments *a) {
     int64_t hosts, strips, calls, epochs;
     const int32_t *host = array_of(h, a->hosts, sizeof *host, &hosts);
@@ -274,7 +275,7 @@ static bool taken_in(held *h, pass *p, const program *shape, const arguments *a)
 
 static bool interrupted(void) { return PyErr_CheckSignals() < 0; }
 
-/* Whether the pass came to an end; an exception otherwise. */
+/* Run the pass; returns whether it decided. Otherwise there is an exception. */
 static bool decided(held *h, pass *p, const program *shape, const arguments *a) {
     switch (setjmp(p->stop)) {
     case 0:

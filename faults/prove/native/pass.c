@@ -1,13 +1,13 @@
-/* The instructions of all ranks, in one order that their waits allow: each rank as far as it goes, and no rank into its
- * next call before the others have ended theirs, unless nothing else moves. */
+/* Runs the instructions of all ranks in one order that their waits allow: each rank in turn goes as far as it can. A rank
+ * begins its next call when the others have ended theirs, or when nothing else moves. */
 #include "pass.h"
 
-enum { INPUT, OUTPUT, SCRATCH, MORE }; /* of a part's buffers: from MORE on further inputs */
-enum { LOOKS_AFTER = 1 << 10 }; /* instructions: whether Ctrl-C was pressed, or an alarm rang */
+enum { INPUT, OUTPUT, SCRATCH, MORE }; /* a part's buffers; those from MORE on are further inputs */
+enum { LOOKS_AFTER = 1 << 10 }; /* instructions between two looks for Ctrl-C and alarms */
 
 /* --- one instruction ------------------------------------------------------------------------------------------- */
 
-/* An array in the heap is its own region: there is nothing to store. */
+/* Whether a WRITE stores an array of the heap to where it lies already: then it stores nothing. */
 static bool stays(const step *s, const record *r) {
     card_extent found[MAX_CARDS];
     const lodging *l = &s->lodging[r->a.id];
@@ -63,11 +63,11 @@ static void execute(step *s, const record *r, const record *previous) {
         pass_compute(s, r);
         break;
     case COMPUTE: kernel_run(s, r); break;
-    default: break; /* WAIT, WAIT_ALL, AWAIT: that was all */
+    default: break; /* WAIT, WAIT_ALL, AWAIT: nothing to do once satisfied */
     }
 }
 
-/* Whether the stream went on. */
+/* Run a stream's instructions up to the first wait that is not satisfied; returns whether any ran. */
 static bool advance(step *s, program *part, int32_t stream) {
     pass *p = s->p;
     bool moved = false;
@@ -95,19 +95,20 @@ static step first_step(pass *p, int32_t rank) {
     return (step){p, &whole->part[rank], whole->lodging[rank], whole->kernels, stream, rank, clock_now(p, stream)};
 }
 
-/* The user fills arrays in the heap before a call and, for all we know, as soon as it returns. */
+/* The user fills arrays in the heap before a call and, as far as a plan can know, as soon as it returns. */
 static void user_stores(pass *p, int32_t rank) {
-    for (int32_t k = 0; k < p->per_rank; k++) p->now[rank * p->per_rank + k]++; /* steps of their own */
+    for (int32_t k = 0; k < p->per_rank; k++)
+        p->now[rank * p->per_rank + k]++; /* the user's stores are steps of their own */
     step s = first_step(p, rank);
     for (int k = 0; k < s.part->buffer_count; k++)
         if (s.lodging[k].card >= 0) pass_access_buffer(&s, k, 0, s.part->buffer_bytes[k], STORE);
 }
 
-/* Inputs are what they are; nothing else has a meaning yet. */
+/* Give inputs their terms; every other buffer begins as if it was never written. */
 static void fill_buffers(pass *p, int32_t rank) {
     const step s = first_step(p, rank);
     int64_t at;
-    for (int k = s.part->buffer_count - 1; k >= 0; k--) { /* the input last: it may lie in the output */
+    for (int k = s.part->buffer_count - 1; k >= 0; k--) { /* the input comes last, as it may lie in the output */
         contents *local = pass_local_contents(&s, k, 0, &at);
         const int32_t given = k == INPUT || k >= MORE ? term_of_input(p, p->call[rank], rank, k) : 0;
         contents_fill(p, local, at, at + s.part->buffer_bytes[k], given, -at);
@@ -145,14 +146,14 @@ static void end_call(pass *p, int32_t rank) {
     clock_gather(p, rank);
     step s = first_step(p, rank);
     if (s.part->buffer_count > OUTPUT)
-        pass_access_buffer(&s, OUTPUT, 0, s.part->buffer_bytes[OUTPUT], LOAD); /* by the user */
+        pass_access_buffer(&s, OUTPUT, 0, s.part->buffer_bytes[OUTPUT], LOAD); /* the user reads the result */
     if (whole->contract_words[rank]) {
         int64_t base;
         const contents *output = pass_local_contents(&s, OUTPUT, 0, &base);
         contents_check_contract(p, rank, output, base, whole->contract[rank], whole->contract_words[rank]);
     }
     if (whole->meets) rule_check_barrier(p, rank);
-    if (p->obliges && p->strip[rank][2]) { /* whatever arrays were lent: the user may store to them */
+    if (p->obliges && p->strip[rank][2]) { /* the user may store to any array that lies in the heap */
         const int64_t *strip = p->strip[rank];
         p->now[rank * p->per_rank]++;
         s.now = clock_now(p, s.stream);
@@ -187,7 +188,7 @@ static int32_t least_call(const pass *p) {
     return least;
 }
 
-/* Nobody can go on: the first one that waits tells it. */
+/* No stream can go on: report the first one that waits as the deadlock. */
 static void stuck(pass *p) {
     for (int32_t rank = 0; rank < p->ranks; rank++) {
         if (p->call[rank] != least_call(p)) continue;

@@ -1,5 +1,6 @@
-/* The happens-before pass: what it knows of the pool while it goes through the calls' instructions in one order that
- * their waits allow. What holds in this order with these clocks holds in every order.
+/* The happens-before pass goes through the calls' instructions in one order that their waits allow, and keeps for each
+ * line, buffer and doorbell which steps have touched it and what each stream knows of them. What holds in this order with
+ * these clocks holds in every order.
  *
  *   clock.c  what a stream knows of the others        lines.c  which writes, readers and flushes a line has seen
  *   rules.c  one function a rule                      values.c what bytes are made of
@@ -13,18 +14,19 @@
 
 #include "address.h"
 
-/* The at-th step of a stream. Streams are numbered through all ranks, steps from 1 through all calls. */
+/* Step number `at` of a stream. Streams are numbered through all ranks; a stream's steps from 1 through all calls. */
 typedef struct {
     uint32_t stream, at;
 } event;
 
-/* Of every stream, up to which step. Shared by all points that know the same, and never changed while it is. */
+/* A vector clock: the last step of every stream that is known. Points with equal knowledge share one, which nobody changes
+ * while it is shared. */
 typedef struct {
     uint32_t refs;
-    uint32_t at[];
+    uint32_t at[]; /* by stream */
 } knowledge;
 
-/* A step, and what had happened before it. */
+/* A step, and which steps had happened before it. */
 typedef struct {
     knowledge *known;
     event self;
@@ -32,83 +34,88 @@ typedef struct {
 
 enum { FENCES_MAX = 4, DRAINS_MAX = 4 };
 
-/* A FLUSH, an INVALIDATE or the posting of non-temporal stores, and the fences that completed it. */
+/* A FLUSH, an INVALIDATE or the posting of non-temporal stores, and the fences that have completed it. Reference-counted:
+ * stores, lines and ranks' open drains share it. */
 typedef struct {
     uint32_t refs;
-    point from;
+    point from; /* the step that began it */
     int32_t rank, host;
     int fences;
     event fence[FENCES_MAX];
 } drain;
 
-/* A store to a cell, and what drained its line afterwards. */
+/* A store to a cell, and the drains that took it to the pool. */
 typedef struct {
     event at;
-    bool nt;
+    bool nt; /* non-temporal */
     int drains;
     drain *by[DRAINS_MAX];
 } stored;
 
-/* Why nobody can rely on a cell's bytes: the rule that was broken, and by which step. */
+/* Why no reader may rely on a cell's bytes: the rule that is broken, and the step that spoils them. */
 typedef struct {
-    int rule; /* NO_RULE: somebody can */
+    int rule; /* NO_RULE: the bytes are reliable */
     event by;
 } spoil;
 
-/* Bytes of a line, or of each of many lines, that have been stored to and read together. The last write is the one
- * that reads must see; earlier ones stay as long as they could still matter. */
+/* Bytes of a line, or of each line of a segment, that have always been stored to and read together. Reads must see the
+ * last write; earlier ones are kept for as long as they could still overwrite it. */
 typedef struct {
-    uint8_t begin, end;
+    uint8_t begin, end; /* within the line */
     int writes, write_room, readers, reader_room;
     stored *write;
-    event *reader; /* of each stream the last */
+    event *reader; /* the last read of each stream that has read since the last write */
     spoil spoil;
 } cell;
 
-/* Lines [first, end) with the same history; one line only where it has more than one cell. */
+/* Lines [first, end) with the same history. A segment with more than one cell is a single line. */
 typedef struct {
     int64_t first, end;
     int cells, drops, drop_room;
     cell *cell;
-    drain **drop; /* what dropped these lines from some host's cache */
+    drain **drop; /* the drains that dropped these lines from a host's cache */
 } segment;
 
+/* All lines of a card, or of a local buffer, as segments in ascending order without gaps. */
 typedef struct {
     int segments, room;
     segment *segment;
 } map;
 
-/* From begin on, byte a of a memory is byte a + shift of a term. */
+/* From byte `begin` of a memory on, and up to the next run, byte a is byte a + shift of a term. */
 typedef struct {
     int64_t begin;
-    int32_t term; /* 0: nobody wrote them */
+    int32_t term; /* 0: these bytes were never written */
     int64_t shift;
 } run;
 
+/* What a memory holds, byte by byte: runs in ascending order, the first from byte 0 on. */
 typedef struct {
     int runs, room;
     run *run;
 } contents;
 
-/* See values.c. */
+/* What bytes are made of: values.c lists the kinds. */
 typedef struct {
     int32_t kind, left, right;
     int64_t by;
 } term;
 
-/* Of a doorbell's line. A later signal's value is larger; those that all streams know of are forgotten. */
+/* A signal of a doorbell. */
 typedef struct {
     int64_t value;
     point at;
 } ring;
 
+/* A doorbell's line, and its signals in ascending order of values, without the oldest ones that all streams know of. */
+
 typedef struct {
     int rings, ring_room, readers, reader_room;
     ring *ring;
-    int64_t forgotten; /* the largest value among those */
-    event payload; /* the signal whose payload the line carries; at = 0: none */
+    int64_t forgotten; /* the largest value among those that are left out */
+    event payload; /* the signal whose payload the line carries; at = 0: no payload yet */
     contents carried; /* that payload */
-    event *reader; /* of that payload */
+    event *reader; /* the waits that have taken that payload */
 } bell;
 
 enum rule {
@@ -131,7 +138,7 @@ enum rule {
     NO_RULE = -1
 };
 
-/* Which sentence tells it. */
+/* Which sentence of faults/prove/sentences.py says what is wrong. */
 enum detail {
     PLAIN,
     UNWRITTEN,
@@ -155,46 +162,47 @@ enum reason { NO_REASON, SIGNALS_UNORDERED, SIGNALS_FALL, TOO_MANY_FENCES, TOO_M
 
 typedef struct {
     int rule, detail;
-    event at, by; /* by.at = 0: nobody */
-    int32_t card; /* -1: local memory, or none at all */
-    int64_t line; /* of the communicator's extent on that card; of a buffer */
+    event at, by; /* the step that breaks the rule, and the other step that it concerns; by.at = 0: no other */
+    int32_t card; /* -1: local memory, or no memory at all */
+    int64_t line; /* its number in the communicator's extent on that card, or in a local buffer */
 } finding;
 
-/* Where a local buffer lies: in another buffer, and in the pool where card >= 0. */
+/* Where a local buffer lies: at byte `at` of buffer `root`, and at `offset` of a card where card >= 0. */
 typedef struct {
     int64_t root, at, card, offset;
 } lodging;
 
-/* Rows of bytes, each `stride` after the one before; none: no operand. */
+/* Rows of `nbytes` bytes, each `stride` bytes after the one before. No rows: there is no operand. */
 typedef struct {
     int64_t rows, nbytes, stride;
 } matrix;
 
-/* Of a contract: see check_contract. */
+/* How many words parts of a contract have: see contents_check_contract. */
 enum { PIECE_WORDS = 6, FOLD_WORDS = 2, PRODUCT_WORDS = 9 };
 
 enum makes { OPAQUE, CHECKSUM, PRODUCT };
 
-/* Of a COMPUTE: what of dst, a, b and c it touches, and what it makes of them; products of one unit are alike. */
+/* A kernel of COMPUTE: which bytes of dst, a, b and c it touches, and what it makes. Products with the same unit give the
+ * same bits for the same row and column. */
 typedef struct {
-    matrix of[4];
+    matrix of[4]; /* dst, a, b, c */
     int64_t makes, unit;
 } kernel;
 
 typedef struct {
-    program *part; /* of every rank */
+    program *part; /* by rank */
     lodging (*lodging)[MAX_BUFFERS];
-    const int64_t **contract; /* of every rank: see check_contract */
+    const int64_t **contract; /* by rank: see contents_check_contract */
     int64_t *contract_words;
     const kernel *kernels;
     int64_t kernel_count, rounds;
-    bool meets; /* a barrier: nobody leaves before everybody came */
-    int dtype, redop; /* of what is folded */
+    bool meets; /* a barrier: no rank leaves before every rank came */
+    int dtype, redop; /* of the reduction */
     bool commutes; /* a op b has the bits of b op a */
 } plan;
 
-/* Bytes [first, ...) of what should be folded to `wanted`, which must be folded alike wherever they are held: as their first
- * holder has them. */
+/* How the first rank that holds the result `wanted`, from its byte `first` on, has folded it: every other holder must have
+ * folded it alike. */
 typedef struct {
     int32_t wanted;
     int64_t first;
@@ -204,31 +212,31 @@ typedef struct {
 typedef struct {
     /* the world, and what is to be proved */
     int32_t ranks, per_rank, streams, calls;
-    const int32_t *host; /* of each stream */
+    const int32_t *host; /* by stream */
     plan *plan;
-    const int32_t *plan_of; /* of each call */
-    const int64_t *epoch_of;
-    int64_t (*strip)[3]; /* of each rank in the heap: card, offset in the extent, bytes */
-    uint32_t without; /* rules that are switched off */
+    const int32_t *plan_of; /* by call */
+    const int64_t *epoch_of; /* by call */
+    int64_t (*strip)[3]; /* by rank, its strip of the heap: card, offset in the extent, bytes */
+    uint32_t without; /* a bit for each rule that is switched off */
     bool obliges; /* any other call may come before and after */
-    /* how far it is */
-    int32_t *call; /* of each rank */
-    bool *begun;
-    knowledge **known; /* of each stream, and its last step */
-    uint32_t *now;
+    /* how far the pass is */
+    int32_t *call; /* by rank: the call that it is in */
+    bool *begun; /* by rank: whether that call has begun */
+    knowledge **known; /* by stream */
+    uint32_t *now; /* by stream: its last step */
     uint32_t *began; /* [call][stream]: the step before its first instruction */
     point *events; /* [rank][event] of the rank's call */
     int32_t events_max;
-    int64_t *ready; /* of each stream: up to which epoch its rank may store, all others being done */
+    int64_t *ready; /* by stream: the last epoch whose slot it may store to, all ranks being done there */
     map *cards, *locals; /* locals: [rank][buffer] */
     bell *bells; /* published: [slot][doorbell], then done: [rank] */
-    drain ***open; /* of each rank: not fenced yet by the stream that began them */
+    drain ***open; /* by rank: drains that the streams which began them have not fenced yet */
     int *opens, *open_room;
-    knowledge *joint; /* of all who are done with a round */
-    contents *card_contents, *local_contents, folding[4], laid; /* folding: three sources and what is made of them */
+    knowledge *joint; /* what the ranks that are done with a round know together */
+    contents *card_contents, *local_contents, folding[4], laid; /* folding: three sources and their result */
     holding *held;
     int holdings, held_room;
-    int32_t *contribution; /* terms of those to the piece that is checked */
+    int32_t *contribution; /* the terms that the piece under check is folded from */
     int contribution_room;
     term *term;
     int32_t terms, *slot_of_term;
@@ -240,8 +248,8 @@ typedef struct {
     enum verdict verdict;
     enum reason reason;
     finding found;
-    jmp_buf stop; /* longjmp: with DECIDED when decided, NO_MEMORY, INTERRUPTED */
-    bool (*interrupted)(void);
+    jmp_buf stop; /* longjmp with DECIDED, NO_MEMORY or INTERRUPTED ends the pass */
+    bool (*interrupted)(void); /* whether Ctrl-C or an alarm asks the pass to end */
 } pass;
 
 enum { DECIDED = 1, NO_MEMORY, INTERRUPTED };
@@ -254,7 +262,7 @@ point clock_now(const pass *p, uint32_t stream);
 knowledge *clock_know(knowledge *k);
 void clock_forget(knowledge *k);
 void clock_learn(pass *p, uint32_t stream, const point *of);
-void clock_gather(pass *p, int32_t rank); /* all streams of a rank know what each of them knows */
+void clock_gather(pass *p, int32_t rank); /* let all streams of a rank know what each of them knows */
 drain *drain_new(pass *p, uint32_t stream);
 drain *drain_keep(drain *d);
 void drain_drop(drain *d);
@@ -264,12 +272,12 @@ static inline int32_t rank_of(const pass *p, uint32_t stream) { return (int32_t)
 
 /* lines.c */
 typedef struct {
-    int at, end; /* segments */
+    int at, end; /* segments [at, end) of a map */
     int64_t begin_byte, end_byte;
 } range;
 
 range map_open_range(pass *p, map *m, int64_t begin, int64_t end);
-void map_bytes_in(const range *r, const segment *s, int *begin, int *end); /* of each of its lines */
+void map_bytes_in(const range *r, const segment *s, int *begin, int *end); /* which bytes of each line of a segment */
 void cell_add_reader(pass *p, cell *c, event e);
 void cell_add_write(pass *p, cell *c, event e, bool nt);
 void cell_drop_write(cell *c, int at);
@@ -302,16 +310,16 @@ void contents_fold(pass *p, contents *into, const contents *source, int sources,
 int32_t term_of_input(pass *p, int32_t call, int32_t rank, int buffer);
 int32_t term_of_compute(pass *p, event by);
 int32_t term_of_checksum(pass *p, const contents *c, int64_t begin,
-                         int64_t nbytes); /* 0: nobody wrote some of these bytes */
+                         int64_t nbytes); /* 0: some of these bytes were never written */
 bool contents_in_elements(const pass *p, const contents *c, int64_t nbytes,
-                          int64_t each); /* of contributions, from byte 0 on */
+                          int64_t each); /* whether contributions begin at whole elements */
 void contents_product(pass *p, contents *into, const contents *a, const contents *b, const kernel *k);
-bool contents_known(const contents *c, int64_t nbytes); /* somebody wrote all of them */
+bool contents_known(const contents *c, int64_t nbytes); /* whether all bytes were written */
 bool contents_are(const contents *c, int64_t nbytes, int32_t number);
 void contents_check_contract(pass *p, int32_t rank, const contents *c, int64_t base, const int64_t *piece,
                              int64_t words);
 
-/* Where an instruction is: a stream of a rank in a call. */
+/* The instruction under way: its stream, its rank and the rank's part of the call. */
 typedef struct {
     pass *p;
     const program *part;
@@ -324,8 +332,8 @@ typedef struct {
 
 enum access_kind { LOAD, STORE, STORE_NT };
 
-/* Operands that an opcode loads, and that it stores, a bit each in the order of OPERAND_FIELDS. A COMPUTE touches what its
- * kernel says. */
+/* Which operands an opcode loads, and which it stores: a bit for each, in the order of OPERAND_FIELDS. Those of a COMPUTE
+ * are its kernel's. */
 enum { OF_DST = 1, OF_DST2 = 2, OF_A = 4, OF_B = 8, OF_C = 16, OPERANDS = 5 };
 typedef struct {
     uint8_t loads, stores;
@@ -353,7 +361,7 @@ void kernel_run(step *s, const record *r);
 /* bells.c */
 bell *bell_done(const pass *p, int32_t rank);
 bell *bell_at(const pass *p, const program *part, int32_t doorbell, int64_t epoch);
-const ring *bell_first_ring(const bell *b, int64_t value); /* that satisfies; NULL: none, or forgotten */
+const ring *bell_first_ring(const bell *b, int64_t value); /* the first that satisfies; NULL: not rung, or forgotten */
 void bell_ring(step *s, const record *r, const record *previous);
 bool bell_hears(step *s, const record *r);
 void bell_take_payload(step *s, const record *r);

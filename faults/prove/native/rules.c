@@ -1,5 +1,5 @@
-/* The rules, one function each. They look at what is known of a line when an instruction touches it; what a store
- * leaves behind for those who read later is noted in the cell's spoil. A rule that is switched off holds. */
+/* The rules, one function each. A rule looks at the history of a line when an instruction touches it. Where a store makes
+ * bytes unreliable, the cell's spoil says so to later readers. A rule that is switched off always holds. */
 #include "pass.h"
 
 #include <string.h>
@@ -23,7 +23,7 @@ static bool inside(const cell *c, int begin, int end) { return c->begin >= begin
 
 /* --- what a host can see --------------------------------------------------------------------------------------- */
 
-/* landed: a flush by a rank of the writer's host, then that rank's own fence. */
+/* landed: a rank of the writer's host has flushed the store, and then fenced, and q knows of it. */
 static bool landed(const pass *p, const stored *w, const point *q) {
     if (off(p, LANDED)) return clock_before(w->at, q);
     for (int k = 0; k < w->drains; k++)
@@ -47,7 +47,8 @@ static bool same_host(const pass *p, const stored *w, const point *q) {
     return p->host[w->at.stream] == p->host[q->self.stream];
 }
 
-/* fresh: what has landed is seen after a drop of the host's own copy, itself complete. The rule that fails, if any. */
+/* fresh: a reader on another host sees a landed store once its own host has dropped its copy, and that drop is complete.
+ * Returns the rule that fails, or NO_RULE. */
 static int stale(const pass *p, const segment *s, const stored *w, const point *q, int *detail) {
     if (same_host(p, w, q) && (!w->nt || same_rank(p, w, q))) return NO_RULE;
     if (!landed(p, w, q)) {
@@ -62,7 +63,7 @@ static int stale(const pass *p, const segment *s, const stored *w, const point *
         const bool timely = landed(p, w, &d->from), complete = drain_is_fenced(d, q);
         if (timely && complete) return NO_RULE;
         const uint32_t began = p->began[(int64_t)p->call[d->rank] * p->streams + d->from.self.stream];
-        if (clock_before(d->from.self, q) && d->from.self.at > began) /* in this call */
+        if (clock_before(d->from.self, q) && d->from.self.at > began) /* a drop of this call may explain the read */
             *detail = timely ? DROP_UNFENCED : *detail == DROP_UNFENCED ? *detail : DROPPED_EARLY;
     }
     return FRESH;
@@ -70,7 +71,7 @@ static int stale(const pass *p, const segment *s, const stored *w, const point *
 
 /* --- reading --------------------------------------------------------------------------------------------------- */
 
-/* order: the write that the contract wants is the last one in every execution. */
+/* order: the last write comes before this read in every execution. */
 static void order(pass *p, const touch *a, const segment *s, const cell *c) {
     if (off(p, ORDER)) return;
     if (!c->writes) pass_violated(p, ORDER, UNWRITTEN, a->now.self, nobody, a->card, s->first);
@@ -94,21 +95,23 @@ void rule_check_load(pass *p, const touch *a, segment *s, int begin, int end) {
 
 /* --- storing --------------------------------------------------------------------------------------------------- */
 
-/* order, the other way round: whoever reads what is overwritten has read it. */
+/* order, the other way round: in every execution the readers of the old bytes have read them before this store. */
 static void overwrite(pass *p, const touch *a, const segment *s, const cell *c) {
     for (int k = 0; k < c->readers && !off(p, ORDER); k++)
         if (!clock_before(c->reader[k], &a->now))
             pass_violated(p, ORDER, OVERWRITES, a->now.self, c->reader[k], a->card, s->first);
 }
 
-/* older write: what lies beneath a store has reached the pool before it, or it would come out on top. */
+/* older write: an earlier store to the same bytes has reached the pool before this one; otherwise it may arrive later and
+ * overwrite it. */
 static int older_write(const pass *p, const stored *w, const point *q) {
     if (!clock_before(w->at, q)) return off(p, ORDER) ? NO_RULE : ORDER;
     if (off(p, OLDER_WRITE) || (same_host(p, w, q) && (!w->nt || same_rank(p, w, q)))) return NO_RULE;
     return landed(p, w, q) ? NO_RULE : OLDER_WRITE;
 }
 
-/* dirty residue and false sharing: another host's store beside ours takes our bytes along when its line is written. */
+/* dirty residue and false sharing: another host's store beside these bytes takes old ones along when its line is written
+ * back. */
 static int residue(const pass *p, const stored *w, const point *q) {
     if (w->nt || same_host(p, w, q)) return NO_RULE;
     if (!clock_before(w->at, q)) return off(p, FALSE_SHARING) ? NO_RULE : FALSE_SHARING;
@@ -124,7 +127,8 @@ static spoil threat(const pass *p, const segment *s, const cell *mine, const poi
     return (spoil){NO_RULE, nobody};
 }
 
-/* stale allocate and false sharing: our line takes along what it held of the bytes beside ours. */
+/* stale allocate and false sharing: this store's line, when it is written back, takes along the bytes beside the store as
+ * its host last saw them. */
 static void stale_allocate(pass *p, const touch *a, const segment *s, cell *c) {
     const stored *w = c->writes ? &c->write[c->writes - 1] : NULL;
     if (!w || same_host(p, w, &a->now)) return;
@@ -138,7 +142,7 @@ static void stale_allocate(pass *p, const touch *a, const segment *s, cell *c) {
     if (c->spoil.rule == NO_RULE) c->spoil = (spoil){rule, a->now.self};
 }
 
-/* A rank's own cached store waits for what it stored to the line non-temporally. */
+/* A cached store waits for its rank's own non-temporal stores to the line: it acts as a fence for them. */
 static void wait_for_nt(pass *p, const touch *a, cell *c) {
     for (stored *w = c->write; w < c->write + c->writes; w++)
         if (w->nt && same_rank(p, w, &a->now) && clock_before(w->at, &a->now)) drain_fenced(p, w->by[0], a->now.self);
@@ -167,7 +171,7 @@ void rule_check_store(pass *p, const touch *a, segment *s, int begin, int end, b
 
 /* --- local memory ---------------------------------------------------------------------------------------------- */
 
-/* local: streams of one rank share its buffers, and only events and doorbells order them. */
+/* local: a rank's streams share its buffers, and nothing but events and doorbells orders their accesses. */
 void rule_check_local_load(pass *p, const touch *a, segment *s, int begin, int end) {
     for (cell *c = s->cell; c < s->cell + s->cells; c++) {
         if (!inside(c, begin, end)) continue;
@@ -194,7 +198,8 @@ void rule_check_local_store(pass *p, const touch *a, segment *s, int begin, int 
 
 /* --- doorbells ------------------------------------------------------------------------------------------------- */
 
-/* payload: it travels under the old flag, too, so the last one has been taken before the next one is stored. */
+/* payload: a payload shows under the doorbell's old flag as well, so its readers have taken the last one before the next
+ * one is stored. */
 void rule_check_payload_store(pass *p, const touch *a, const bell *b, int64_t line) {
     for (int k = 0; k < b->readers && !off(p, PAYLOAD); k++)
         if (!clock_before(b->reader[k], &a->now))
@@ -209,7 +214,7 @@ void rule_check_payload_load(pass *p, const touch *a, const bell *b, const ring 
 
 /* --- between calls --------------------------------------------------------------------------------------------- */
 
-/* reuse: whoever stores to a slot knows that all ranks are done with the round that used it before. */
+/* reuse: a rank that stores to a slot knows that all ranks are done with the round that used it before. */
 void rule_check_reuse(pass *p, uint32_t stream, int64_t epoch, const program *part) {
     const int64_t last = epoch - part->layout.slots;
     if (!p->obliges || off(p, REUSE) || last <= 0 || epoch <= p->ready[stream]) return;
@@ -262,7 +267,7 @@ static void round_over(pass *p, const program *part, int64_t epoch, point *q) {
     }
 }
 
-/* exit: when all ranks are done with a round, all that it wrote has landed and all that it read has been read. */
+/* exit: once all ranks are done with a round, its stores have landed and its loads are over. */
 void rule_check_exit(pass *p, int32_t call) {
     const plan *whole = &p->plan[p->plan_of[call]];
     const program *part = &whole->part[0];
@@ -276,7 +281,7 @@ void rule_check_exit(pass *p, int32_t call) {
     }
 }
 
-/* barrier: nobody leaves before everybody came. */
+/* barrier: no rank leaves before every rank came. */
 void rule_check_barrier(pass *p, int32_t rank) {
     const point q = clock_now(p, (uint32_t)(rank * p->per_rank));
     for (int32_t peer = 0; peer < p->ranks && !off(p, BARRIER); peer++) {

@@ -1,4 +1,4 @@
-/* What an instruction does to memory: the histories of lines, the values of bytes, flushes and fences. */
+/* What an instruction does to memory: to the histories of lines, to the values of bytes, and by flushes and fences. */
 #include "pass.h"
 
 /* --- memory ---------------------------------------------------------------------------------------------------- */
@@ -63,7 +63,7 @@ const accesses pass_accesses[OP_END] = {
     [WAIT_DATA] = {.stores = OF_DST},
 };
 
-/* The operands of which `bits` has a bit and that the record has, in that order; returns how many. */
+/* Find the record's operands for which `bits` has a bit, in the order of the bits; returns how many there are. */
 static int operands_of(const record *r, int bits, const operand *found[OPERANDS]) {
     const operand *all[OPERANDS] = {&r->dst, &r->dst2, &r->a, &r->b, &r->c};
     int count = 0;
@@ -86,7 +86,7 @@ void pass_access_stores(step *s, const record *r, enum access_kind kind, drain *
 
 /* --- values ---------------------------------------------------------------------------------------------------- */
 
-/* The memory that a local operand is, and where in it. */
+/* Return the contents in which a local operand lies, and where in them, in *at. */
 contents *pass_local_contents(const step *s, int buffer, int64_t offset, int64_t *at) {
     const lodging *l = &s->lodging[buffer];
     *at = (l->card >= 0 ? l->offset : l->at) + offset;
@@ -132,7 +132,7 @@ void pass_compute(step *s, const record *r) {
     }
     const bool folds = r->op == REDUCE || r->op == REDUCE_LOCAL;
     const plan *whole = &s->p->plan[s->p->plan_of[s->p->call[rank_of(s->p, s->stream)]]];
-    const bool counts = folds && whole->redop; /* where nothing is reduced, no result can be made of a fold */
+    const bool counts = folds && whole->redop; /* in a call that reduces nothing, a fold makes no result */
     bool right = !counts || (r->dtype == whole->dtype && r->redop == whole->redop);
     for (int k = 0; counts && right && k < count; k++)
         right = contents_in_elements(s->p, &folding[k], r->nbytes, program_item_bytes[r->dtype]);
@@ -150,8 +150,8 @@ void pass_await_fence(pass *p, int32_t rank, drain *d) {
     p->open[rank][p->opens[rank]++] = drain_keep(d);
 }
 
-/* The host's stores to the line that came before are on their way, unless they are known to have arrived; a stream's
- * first flush after a store is enough. */
+/* Note that a flush takes the host's earlier stores to this cell on their way. A store that is known to have arrived, or that
+ * this stream has flushed before, needs no further note. */
 static void drain_cell(step *s, cell *c, drain *d) {
     for (stored *w = c->write; w < c->write + c->writes; w++) {
         if (w->nt || s->p->host[w->at.stream] != d->host || !clock_before(w->at, &s->now)) continue;
@@ -196,7 +196,7 @@ static void fence_of(step *s, int32_t rank) {
     p->opens[rank] = kept;
 }
 
-/* A fence is its rank's own. */
+/* A fence completes the drains of its own rank; without the rule FENCE_SCOPE, those of all ranks of its host. */
 void pass_fence(step *s) {
     for (int32_t rank = 0; rank < s->p->ranks; rank++) {
         const bool neighbour = s->p->host[rank * s->p->per_rank] == s->p->host[s->stream];

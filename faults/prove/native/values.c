@@ -1,16 +1,25 @@
-/* What bytes are made of, in the order that the pass takes: the contributions they were folded from, as symbols. Where
- * the rules hold, every execution gives the same. collectives/checking/symbolic.py says it in Python, for a plan alone. */
+/* What bytes are made of: terms, symbols for the contributions that they were folded from. The pass finds them in its own
+ * order; where the rules hold, every execution has the same. collectives/checking/symbolic.py does this in Python, for one
+ * plan by itself. */
 #include "pass.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* --- terms: equal ones have equal numbers ---------------------------------------------------------------------- */
+/* --- terms: equal terms have equal numbers --------------------------------------------------------------------- */
 
-/* GIVEN to (call, rank) in buffer `by`; FOLDED, left with right, `by` bytes further on; DIVIDED, left by a number;
- * COMPUTED by the step that `by` names; CHECKED, after left the bytes of right, `by` bytes further on; UP_TO, left, which
- * so ends. BELOW, under the column that left is the element of right, `by` bytes further on; DOT, the row left (CHECKED)
- * times the column right in units of `by`. */
+/* The kinds of terms, by what byte x of a term is:
+ *
+ *   GIVEN     byte x of the input that rank `right` was given in call `left`, in buffer `by`
+ *   FOLDED    byte x of left, folded with byte x + by of right
+ *   DIVIDED   byte x of left, divided by the number `by`
+ *   COMPUTED  what a kernel made in the step that `by` names: opaque
+ *   CHECKED   the checksum of the bytes that left stands for and, behind them, those of right from byte `by` on
+ *   UP_TO     ends the bytes of left after `by` of them
+ *   BELOW     a column: that of left, and below it the element of right at byte x + by
+ *   DOT       the row left (a CHECKED) times the column right, in units of `by`
+ *
+ * NOBODY stands for bytes that were never written. */
 enum { NOBODY, GIVEN, FOLDED, DIVIDED, COMPUTED, CHECKED, UP_TO, BELOW, DOT };
 
 static int64_t hash_of(const term *t) {
@@ -47,7 +56,7 @@ static int32_t term_of(pass *p, int32_t kind, int32_t left, int32_t right, int64
     return p->slot_of_term[at] = number;
 }
 
-/* What a kernel makes is not known any closer, and so is whatever is made of that. */
+/* Whether a term is an opaque result of a kernel, as is everything that is made of one. */
 static bool opaque(const pass *p, int32_t number) { return number && p->term[number].kind == COMPUTED; }
 
 static int32_t folded_with(pass *p, int32_t left, int32_t right, int64_t by) {
@@ -77,7 +86,8 @@ void contents_begin(pass *p, contents *c) {
     c->run[0] = (run){0, NOBODY, 0}, c->runs = 1;
 }
 
-/* The runs of laid become bytes [begin, end). Equal neighbours stay apart: rounds that repeat find the same runs. */
+/* Put the runs of `laid` in place of bytes [begin, end). Equal neighbours are not joined, so that repeated rounds find the
+ * same runs. */
 static void lay(pass *p, contents *c, int64_t begin, int64_t end, contents *laid) {
     const int first = find(c, begin), last = find(c, end), kept = first + (c->run[first].begin < begin);
     run after = c->run[last];
@@ -110,7 +120,7 @@ void contents_move(pass *p, contents *to, int64_t at, const contents *from, int6
     lay(p, to, at, at + nbytes, &p->laid);
 }
 
-/* Bytes [0, nbytes) of into: the fold, from the left, of those of the sources, divided. */
+/* Make bytes [0, nbytes) of `into` the fold of the sources' bytes, from the left, divided by `divisor`. */
 void contents_fold(pass *p, contents *into, const contents *source, int sources, int64_t nbytes, int64_t divisor) {
     contents_begin(p, into);
     for (int64_t at = 0, end; at < nbytes; at = end) {
@@ -158,7 +168,8 @@ bool contents_are(const contents *c, int64_t nbytes, int32_t number) {
     return true;
 }
 
-/* Equal bytes have an equal one, however their runs are cut, and no others: a collision is left to chance. */
+/* Return the checksum's term: the same for equal bytes, however their runs are cut, and different for all others. Real
+ * checksums collide now and then, which this ignores. */
 int32_t term_of_checksum(pass *p, const contents *c, int64_t begin, int64_t nbytes) {
     const int64_t end = begin + nbytes;
     int32_t sum = NOBODY;
@@ -173,15 +184,15 @@ int32_t term_of_checksum(pass *p, const contents *c, int64_t begin, int64_t nbyt
     return sum;
 }
 
-/* The first opaque term among these bytes, or 0. */
+/* Return the first opaque term among these bytes, or 0. */
 static int32_t opaque_in(const pass *p, const contents *c, int64_t begin, int64_t nbytes) {
     for (int k = find(c, begin); k < c->runs && c->run[k].begin < begin + nbytes; k++)
         if (opaque(p, c->run[k].term)) return c->run[k].term;
     return 0;
 }
 
-/* Bytes [at, *end) of all rows of B, one below the other, as columns: byte x of a row is byte x + *shift of the term of
- * its column. *end is where the runs of some row end. 0: nobody wrote some of them. */
+/* Return the term of the columns that bytes [at, *end) of all rows of B make, one below the other: byte x of a row is byte
+ * x + *shift of that term. *end becomes where the first run of any row ends. 0: some bytes were never written. */
 static int32_t columns(pass *p, const contents *b, const matrix *rows, int64_t at, int64_t *end, int64_t *shift) {
     int32_t column = NOBODY;
     bool whole = true;
@@ -199,8 +210,8 @@ static int32_t columns(pass *p, const contents *b, const matrix *rows, int64_t a
     return whole ? column : NOBODY;
 }
 
-/* A and B row after row, and so is what they make. An element is the DOT of a row and a column: of which tile, is no part
- * of it. */
+/* Make `into` the product of A and B, all three row after row. An element is the DOT of its row and its column, whichever
+ * tile it was computed in. */
 void contents_product(pass *p, contents *into, const contents *a, const contents *b, const kernel *k) {
     const matrix *c = &k->of[0], *of_a = &k->of[1], *of_b = &k->of[2];
     contents_begin(p, into);
@@ -222,8 +233,8 @@ void contents_product(pass *p, contents *into, const contents *a, const contents
 
 int32_t term_of_input(pass *p, int32_t call, int32_t rank, int buffer) { return term_of(p, GIVEN, call, rank, buffer); }
 
-/* Whether two terms, each so many bytes further on, have the same bits: they are one term, or differ in nothing but which
- * operand is the left one where that does not matter. */
+/* Whether two terms, from bytes `by` and `other_by` on, have the same bits: they are one term or, where the operation
+ * commutes, differ in nothing but which operand is the left one. */
 static bool same_bits(const pass *p, int32_t one, int64_t by, int32_t other, int64_t other_by, bool commutes) {
     if (one == other && by == other_by) return true;
     if (!one || !other || !commutes) return false;
@@ -239,16 +250,17 @@ static bool same_bits(const pass *p, int32_t one, int64_t by, int32_t other, int
            same_bits(p, a->left, by, b->right, other_right, true);
 }
 
-/* What a piece is folded from, and where in each of these its first byte lies. */
+/* The terms that a piece is folded from, and where in each of them its first byte lies. */
 typedef struct {
     const int32_t *number;
-    const int64_t *source; /* its second word */
+    const int64_t *source; /* `words` words each, of which the second one is that place */
     int64_t count, words;
 } contributions;
 
 static int64_t along(const contributions *of, int64_t k) { return of->source[k * of->words + 1]; }
 
-/* Whether a term, `by` bytes further on, is folded from these, each at most once; how many of them. -1: it is not. */
+/* Return from how many contributions a term, from byte `by` on, is folded, each taken at most once; -1 where it is folded
+ * from anything else, or from one of them twice. */
 static int64_t folded_from(const pass *p, int32_t number, int64_t by, const contributions *of, bool *taken) {
     int64_t count = 0;
     for (; p->term[number].kind == FOLDED; number = p->term[number].left) {
@@ -264,7 +276,7 @@ static int64_t folded_from(const pass *p, int32_t number, int64_t by, const cont
     return -1;
 }
 
-/* All of them in whatever order: `at` is the first byte. */
+/* Whether bytes from `at` on are folded from all contributions, in any order. */
 static bool folded_in_any_order(pass *p, const run *got, int64_t divisor, const contributions *of, int64_t at) {
     int32_t number = got->term;
     if (divisor != 1) {
@@ -277,7 +289,7 @@ static bool folded_in_any_order(pass *p, const run *got, int64_t divisor, const 
     return found == of->count;
 }
 
-/* A row of the A of one rank times the columns of the B of another. */
+/* Return the term of a row of one rank's A times the columns of another rank's B. */
 static int32_t product_term(pass *p, int32_t call, const int64_t *of) {
     int32_t row = term_of(p, CHECKED, NOBODY, term_of_input(p, call, (int32_t)of[0], 0), of[2]), column = NOBODY;
     row = term_of(p, UP_TO, row, 0, of[3]);
@@ -290,7 +302,7 @@ static int32_t contributed(pass *p, int32_t call, const int64_t *of, int64_t wor
     return words == PRODUCT_WORDS ? product_term(p, call, of) : term_of_input(p, call, (int32_t)of[0], 0);
 }
 
-/* Contributions [first, end), from the left. */
+/* Return the term of contributions [first, end), folded from the left. */
 static int32_t fold_of(pass *p, const contributions *of, int64_t first, int64_t end) {
     int32_t sum = of->number[first];
     for (int64_t k = first + 1; k < end; k++)
@@ -298,7 +310,8 @@ static int32_t fold_of(pass *p, const contributions *of, int64_t first, int64_t 
     return sum;
 }
 
-/* As declared: from the left, and so many folded apart before that. */
+/* Return the term that the contract declares: groups of `apart` contributions, each folded from the left, and then these
+ * results from the left. */
 static int32_t ordered_fold(pass *p, const contributions *of, int64_t apart, int64_t divisor) {
     int32_t sum = fold_of(p, of, 0, apart);
     for (int64_t k = apart; k < of->count; k += apart)
@@ -307,8 +320,8 @@ static int32_t ordered_fold(pass *p, const contributions *of, int64_t apart, int
     return divisor == 1 ? sum : term_of(p, DIVIDED, sum, 0, divisor);
 }
 
-/* The first of bytes [begin, end) of c that is folded otherwise than by the first holder of the same result, whose byte x
- * is byte x - shift of c; -1: none is, or this is the first holder. */
+/* Return the first of bytes [begin, end) of c that is folded in another way than the first holder of the same result folded
+ * it, whose byte x is byte x - shift of c; -1 where there is no such byte, or this is the first holder. */
 static int64_t held_otherwise(pass *p, int32_t wanted, const contents *c, int64_t begin, int64_t end, int64_t shift,
                               bool commutes) {
     holding *h = NULL;
@@ -318,7 +331,7 @@ static int64_t held_otherwise(pass *p, int32_t wanted, const contents *c, int64_
         p->held = pass_room_for(p, p->held, &p->held_room, p->holdings + 1, sizeof *p->held);
         h = &p->held[p->holdings];
         *h = (holding){wanted, begin + shift, {0}};
-        p->holdings++; /* from here on it is freed at the end, also if there is no memory for its contents */
+        p->holdings++; /* counted before it has contents, so that it is freed also where these find no memory */
         contents_begin(p, &h->got);
         contents_move(p, &h->got, begin + shift, c, begin, end - begin);
         return -1;
@@ -333,10 +346,16 @@ static int64_t held_otherwise(pass *p, int32_t wanted, const contents *c, int64_
     return -1;
 }
 
-/* contract and fold_order: what every byte of a rank's output is folded from, and how. Pieces are (at, bytes, divisor, how
- * many contributions, words of each, how many are folded apart or 0: in any order, the same wherever it is held), and then
- * those: (rank, offset in that rank's input), or of a product (rank, offset of its columns, where the row of A begins, its
- * bytes; rank, buffer, rows and how far these are apart of B; unit). The output's byte 0 is byte `base` of c. */
+/* contract and fold_order: every byte of a rank's output is folded from the contributions that the contract says, in its
+ * order. A contract is a list of pieces of the output, each PIECE_WORDS words and then its contributions:
+ *
+ *   piece         at, bytes, divisor, number of contributions, words of each, and how many contributions are folded apart
+ *                 (0: all in any order, but in the same one wherever the result is held)
+ *   contribution  rank, offset in that rank's input
+ *   of a product  rank, offset of the columns, where the row of A begins, bytes of the row; then of B: rank, buffer, rows,
+ *                 bytes from row to row; unit
+ *
+ * Byte 0 of the output is byte `base` of c. */
 void contents_check_contract(pass *p, int32_t rank, const contents *c, int64_t base, const int64_t *piece,
                              int64_t words) {
     const bool contract = !(p->without >> CONTRACT & 1), order = !(p->without >> FOLD_ORDER & 1);
