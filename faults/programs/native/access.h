@@ -9,10 +9,10 @@
 
 #include "x86.h"
 
-/* False where the fault is no business of ours. */
+/* Handle a fault of the program; false where it is not an access to a pool. */
 bool access_fault(const siginfo_t *info, ucontext_t *context);
 
-/* The trap behind an instruction; false where it is none of ours. */
+/* Handle the trap behind an instruction; false where this library did not set it. */
 bool access_trap(ucontext_t *context);
 
 /* For an instruction of which the turn is taken already, and which the caller follows: `code` is what it was decoded

@@ -1,4 +1,4 @@
-/* What all processes of a run share, and what one process knows of it. The files are listed in program.h. */
+/* What all processes of a run share, and how one process maps it. program.h lists the files. */
 #ifndef CXLEMU_AREA_H
 #define CXLEMU_AREA_H
 
@@ -10,13 +10,13 @@
 enum { DRIVER = -1 }; /* instead of a host: the process that starts the others */
 enum { LINGERS = 8 }; /* a line's state: flushed, and fenced by an sfence only, so that a later load may still hit it */
 
-/* As the driver says it; Options of faults/programs/area.py. */
+/* What the driver asks for: Options of faults/programs/area.py. */
 typedef struct {
     int32_t hosts, pools;
-    int32_t nature; /* does nature move? */
+    int32_t nature; /* whether nature moves lines */
     int32_t free_running, check;
     int32_t crash_host; /* -1: none */
-    int32_t link_host; /* whose link goes down at link_step; -1: none */
+    int32_t link_host; /* the host whose link goes down at link_step; -1: none */
     int32_t poison_pool, lost_pool; /* -1: none */
     int32_t script_length;
     uint64_t seed, schedule, idle_budget;
@@ -28,15 +28,15 @@ typedef struct {
     char path[PROGRAM_POOLS][PROGRAM_PATH];
 } program_options;
 
-/* One turn of a schedule that is followed or was taken. */
+/* A turn of a schedule: one to follow, or one that was taken. */
 typedef struct {
     uint32_t thread, steps;
 } program_turn;
 enum { PROGRAM_TURNS = 1 << 20 };
 
-/* A store that was announced, and is told at its thread's next event. */
+/* A store that was announced. It is reported at its thread's next event, when it has happened. */
 typedef struct {
-    int64_t offset, nbytes; /* nbytes 0: there is none */
+    int64_t offset, nbytes; /* nbytes 0: no store */
     uint64_t number;
     program_site site;
     uint8_t pool, kind, locked, system;
@@ -45,42 +45,42 @@ typedef struct {
 enum outcome { GOING_ON, NO_PROGRESS, COMMAND_FAILED };
 
 typedef struct {
-    uint64_t size; /* of this struct: of the library that made it */
+    uint64_t size; /* of this struct, in the library that made it */
     program_options options;
-    host_lock lock; /* --free: around each step */
-    host_lock turns; /* states of threads, and whose turn it is */
-    uint64_t steps, hash, idle; /* idle: steps since anything changed */
+    host_lock lock; /* with --free: held during each step */
+    host_lock turns; /* guards the threads' states, and whose turn it is */
+    uint64_t steps, hash, idle; /* hash: of the trace; idle: steps since anything changed */
     uint64_t clock_ns; /* of the programs' time */
     uint64_t random, burst, low, change_points[4];
-    uint64_t owed; /* how often nature paid what it owes */
+    uint64_t owed; /* how often image_pay has let everything posted arrive */
     int32_t driver; /* its pid */
     int32_t thread_count, process_count, stage, outcome;
     int32_t script_at, turn_count;
-    uint32_t crashed; /* hosts */
-    uint64_t watched_lines, watched_bytes; /* that the watcher keeps, at the end */
-    uint64_t unannounced; /* lines with stores that nobody announced */
+    uint32_t crashed; /* hosts, as bits */
+    uint64_t watched_lines, watched_bytes; /* at the end: as in program_watched */
+    uint64_t unannounced; /* lines with stores that were not announced */
     int64_t extent[PROGRAM_POOLS]; /* no line from here on was ever touched */
-    uint64_t pages_hosts; /* that have a process which was not recompiled */
+    uint64_t pages_hosts; /* hosts with a process that was not recompiled, as bits */
     uint64_t damage[DAMAGE_BYTES / 8];
     program_thread threads[PROGRAM_THREADS];
     adversary natures[PROGRAM_THREADS];
     open_store opens[PROGRAM_THREADS];
-    _Atomic bool asleep[PROGRAM_THREADS]; /* it waits for its turn in the system */
-    uint64_t wakes[PROGRAM_THREADS]; /* when a thread that sleeps goes on, on clock_ns; 0: it does not sleep */
+    _Atomic bool asleep[PROGRAM_THREADS]; /* whether it waits for its turn on a futex */
+    uint64_t wakes[PROGRAM_THREADS]; /* at which clock_ns a thread that sleeps goes on; 0: it does not sleep */
     uint32_t module_count, site_count;
     program_module modules[PROGRAM_MODULES];
     program_place sites[PROGRAM_SITES];
     uint32_t site_slots[2 * PROGRAM_SITES];
     uint32_t finding_count;
     program_finding findings[PROGRAM_FINDINGS];
-    program_turn script[PROGRAM_TURNS]; /* to be followed */
+    program_turn script[PROGRAM_TURNS]; /* the turns to follow */
     program_turn taken[PROGRAM_TURNS];
 } program_area;
 
 /* A host's image of a pool, as this process maps it. */
 typedef struct {
     card_cache cache;
-    uint8_t *twin; /* the bytes as they were told: what differs is on its way to be told, or was never announced */
+    uint8_t *twin; /* the bytes as last reported; where they differ, a store is yet to be reported, or is unannounced */
     int64_t lines;
 } host_image;
 
@@ -95,15 +95,15 @@ extern program_process here;
 
 static inline host_image *image_of(int host, int pool) { return &here.images[host][pool]; }
 
-/* Map the files of a run; false when that is not possible. */
+/* Map the files of a run; returns whether that was possible. */
 bool area_attach(const char *folder, int host);
 void area_detach(void);
 
-/* A place for a mapping, for the kernel to take if it is free: pools, which are large, do not fill the 2 GiB around code,
- * in which the copies of its instructions have to lie. */
+/* Return an address to suggest to the kernel for a mapping. Pools are large, and must not fill the 2 GiB around code, where
+ * the copies of its instructions have to lie. */
 void *area_far_from_code(size_t nbytes);
 
-/* The path of one of the run's files. */
+/* Write the path of one of the run's files to `path`. */
 void area_path(char *path, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 static inline uint64_t splitmix(uint64_t *state) {

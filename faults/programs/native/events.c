@@ -1,4 +1,4 @@
-/* Every access of a program, as a step: its turn, nature's moves, what becomes of the cache, and the word to who watches. */
+/* Makes a step of every access of a program: takes the turn, lets nature move, changes the cache and tells the watcher. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <signal.h>
@@ -12,7 +12,7 @@
 
 #define LOCK_S 60.0
 enum { IDLE_BEFORE_NAPS = 1024 };
-enum { PAYMENTS = 3 }; /* how often nature pays before a run without progress is given up */
+enum { PAYMENTS = 3 }; /* how often everything posted arrives before a run without progress is given up */
 
 static program_area *area(void) { return here.area; }
 static mover by_program(const program_self *me) { return (mover){here.host, (uint16_t)me->thread, BY_PROGRAM}; }
@@ -86,8 +86,8 @@ static bool still_dirty(const host_image *image, const open_store *open) {
     return true;
 }
 
-/* Lines have left the cache between the word of a store and the store: they come back, with the stored bytes. Nature moves
- * there beside other threads, and on hosts with pages. */
+/* Bring lines back that left the cache between a store's announcement and the store, with the stored bytes. Nature moves in
+ * between with --free, and on hosts with pages. */
 static void keep_store(int thread, const open_store *open) {
     const mover by = {area()->threads[thread].host, (uint16_t)thread, BY_NATURE};
     uint8_t *stored = image_of(by.host, open->pool)->cache.data + open->offset, *kept = malloc((size_t)open->nbytes);
@@ -130,7 +130,7 @@ void store_told(int thread) {
     nature_stored(thread, (pool_range){step.pool, step.offset, step.nbytes});
 }
 
-/* Bytes that nobody announced: told once, and from then on as they are. */
+/* Report bytes of a line that were stored without an announcement, once; from then on they are taken as they are. */
 static void look_for_unannounced(const program_step *step, int pool, int64_t line) {
     int64_t broken;
     const uint64_t bytes = image_unannounced(here.host, pool, line);
@@ -158,7 +158,7 @@ void look_for_all_unannounced(program_self *me) {
     }
 }
 
-/* What the driver was told to break, at its step. */
+/* Break the hardware that the driver was asked to break, at the step that it was asked for. */
 static void break_things(void) {
     program_area *a = area();
     const program_options *o = &a->options;
@@ -193,7 +193,7 @@ static void look_after_progress(void) {
     if (a->owed++ < PAYMENTS && a->idle < a->options.idle_budget) {
         if (image_pay()) a->idle = 0;
     } else if (a->options.free_running) {
-        a->idle = a->owed = 0; /* who gets on is the system's choice: the deadline ends what does not */
+        a->idle = a->owed = 0; /* the system chooses which threads go on, and the deadline ends a run that does not */
     } else if (a->idle >= a->options.idle_budget) {
         if (program_watcher_now && program_watcher_now->stuck) program_watcher_now->stuck();
         turn_stop(NO_PROGRESS, -1);
@@ -214,7 +214,7 @@ bool step_begin(program_self *me) {
         if (kept) store_told(me->thread);
         if (!turn_take(me->thread)) {
             if (turn_state(me->thread) != THREAD_ENDED) process_die();
-            me->inside = false, self = NULL; /* its process is on its way out: what it still does is seen by nobody */
+            me->inside = false, self = NULL; /* its process is ending: its last accesses are no steps */
             return false;
         }
         if (!kept) store_told(me->thread);
@@ -232,7 +232,7 @@ bool step_begin(program_self *me) {
 }
 
 void step_end(program_self *me) {
-    /* A program that announces no loads has few steps: nature also moves behind them, before somebody else's. */
+    /* A program that announces no loads has few steps: nature also moves after them, before another thread's step. */
     if (area()->pages_hosts >> here.host & 1) nature_between(me);
     if (area()->options.free_running) host_lock_release(&area()->lock);
     else turn_leave(me->thread);

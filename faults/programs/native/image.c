@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PRESENT = 1, DIRTY = 2, FLUSHED = 4 }; /* those of cache.c */
+enum { PRESENT = 1, DIRTY = 2, FLUSHED = 4 }; /* a line's state, as in cache.c */
 
 static void tell(mover by, int kind, int pool, int64_t line, int first, int count, uint64_t store) {
     if (!program_watcher_now || !program_watcher_now->move) return;
@@ -24,7 +24,7 @@ static void tell(mover by, int kind, int pool, int64_t line, int first, int coun
     program_watcher_now->move(&move);
 }
 
-/* What arrives: told as lost where the link is down. */
+/* Report that a line arrives or, where the link is down, that it is lost. */
 static void tell_arrival(mover by, int kind, int pool, int64_t line) {
     const uint64_t *damage = here.area->damage;
     const bool lost = damage_armed(damage) && damage_cut_off(damage, by.host, pool) != DONE;
@@ -36,7 +36,7 @@ void image_told(int host, int pool, int64_t offset, int64_t nbytes) {
     memcpy(image->twin + offset, image->cache.data + offset, (size_t)nbytes);
 }
 
-/* Does this host have a process that is not recompiled? Its lines are never absent, and its stores are found here. */
+/* Whether a host has a process that is not recompiled: its lines are never absent, and its stores are found here. */
 static bool in_pages(int host) { return here.area->pages_hosts >> host & 1; }
 
 void image_find_stores(mover by, int pool, int64_t line) {
@@ -81,7 +81,7 @@ enum status image_touch(mover by, pool_lines lines, bool dirty, int64_t *broken)
             cache_touch(c, k, k + 1, false);
             image_told(by.host, lines.pool, k * LINE_BYTES, LINE_BYTES);
             for (int b = 0; odd && b < LINE_BYTES; b++)
-                if (odd >> b & 1) bytes[b] = kept[b]; /* nobody announced them: they stay until that is found */
+                if (odd >> b & 1) bytes[b] = kept[b]; /* bytes of unannounced stores stay until they are found */
             tell(by, kind, lines.pool, k, 0, 0, 0);
         }
         if (dirty) cache_touch(c, k, k + 1, true);
@@ -89,8 +89,8 @@ enum status image_touch(mover by, pool_lines lines, bool dirty, int64_t *broken)
     return DONE;
 }
 
-/* Code that announces nothing, such as the C library's own, may look at the image of a line that is absent: as if nature
- * had fetched it when it was dropped. Announced loads fetch it when they come. */
+/* Bring the image of an absent line up to date, for code that announces nothing, such as the C library's: it sees the line as
+ * if nature had fetched it when it was dropped. Announced loads fetch it when they come. */
 static void renew(int host, int pool, int64_t line) {
     const card_cache *c = &image_of(host, pool)->cache;
     if (image_unannounced(host, pool, line)) return;

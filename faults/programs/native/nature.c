@@ -1,12 +1,13 @@
-/* Nature: what may happen to lines at any time. The adversary draws how much of it, for each thread; hosts have habits.
+/* Nature evicts, prefetches and lands lines, as caches may at any time. The adversary of each thread draws how often, and
+ * hosts have habits.
  *
- * Independent draws hardly ever give what takes several moves in one order: one line of a message arrives at once, another
- * one only at the fence. So in half of all runs a host treats a line alike from beginning to end. */
+ * Some bugs take several moves in one order, which independent draws hardly ever give: one line of a message arrives at
+ * once, another one only at the fence. So in half of all runs a host treats a line alike from beginning to end. */
 #include "self.h"
 
 static program_area *area(void) { return here.area; }
 
-enum { STAYS_BEHIND = 16 }; /* steps of others */
+enum { STAYS_BEHIND = 16 }; /* steps that others make first */
 enum habit { AT_EASE, EAGER, LAZY };
 
 static enum habit habit_of(int host, int pool, int64_t line, enum action action) {
@@ -24,7 +25,7 @@ static adversary_move move_of(enum action action, int pool, int64_t line) {
     return (adversary_move){.action = action, .lines = {pool, line, line + 1}, .among = {1}};
 }
 
-/* What the adversary of a thread draws, for lines that it has touched lately, and lines beside them. */
+/* Make the moves that a thread's adversary draws: of lines that the thread has touched lately, and of lines beside them. */
 static void draw(program_self *me, int thread) {
     enum action actions[ACTIONS];
     adversary_move move;
@@ -44,7 +45,7 @@ static void draw(program_self *me, int thread) {
     }
 }
 
-/* A host may also fetch what only others have touched so far. */
+/* Now and then, prefetch any line that was ever touched, also one that only other hosts have touched. */
 static void fetch_anywhere(int thread) {
     adversary *nature = &area()->natures[thread];
     const int host = area()->threads[thread].host,
@@ -59,7 +60,8 @@ static void fetch_anywhere(int thread) {
     image_nature((mover){host, (uint16_t)thread, BY_NATURE}, &move);
 }
 
-/* A thread whose host's lines nature may move now: it waits for its turn, or has ended, and all its stores were told. */
+/* Whether nature may move lines of a thread's host now: the thread waits for its turn or has ended, and all its stores were
+ * reported. */
 static bool idles(int thread) {
     const uint32_t state = turn_state(thread);
     return (state == THREAD_WAITING || state == THREAD_ENDED) && area()->opens[thread].nbytes == 0;
@@ -68,12 +70,12 @@ static bool idles(int thread) {
 void nature_between(program_self *me) {
     if (!area()->options.nature) return;
     draw(me, me->thread);
-    if (area()->pages_hosts) { /* nothing is ever absent there, and what a step is depends on the host */
+    if (area()->pages_hosts) { /* no line is ever absent there, and steps differ between such hosts */
         draw(me, me->thread);
         return;
     }
     int thread = me->thread;
-    if (!area()->options.free_running) { /* or threads come and go meanwhile */
+    if (!area()->options.free_running) { /* with --free, threads come and go meanwhile */
         const uint64_t drawn = splitmix(&area()->natures[thread].state);
         const int other = (int)(drawn % (uint64_t)area()->thread_count);
         if (idles(other)) thread = other;
@@ -82,7 +84,7 @@ void nature_between(program_self *me) {
     fetch_anywhere(thread);
 }
 
-/* A store has been told: on some lines it leaves the cache before the next one. */
+/* A store was reported: evict those of its lines that this host is eager to evict, before the next store. */
 void nature_stored(int thread, pool_range range) {
     if (!ever(EVICT)) return;
     const mover by = {area()->threads[thread].host, (uint16_t)thread, BY_NATURE};
@@ -94,9 +96,9 @@ void nature_stored(int thread, pool_range range) {
     }
 }
 
-/* The step after a flush is often the fence that would have been missing before it, and nature moves within steps: what was
- * flushed last, or stored past the cache, arrives at once, every other time or by habit. Now and then its thread stays
- * behind there, for as long as others need to see it. */
+/* A line was flushed, or stored past the cache: land it at once, every other time or by habit. Otherwise a missing fence
+ * before it would hardly ever show, as the next step is often a fence. Now and then the thread stays behind here for as long
+ * as others need to see the line. */
 void nature_posted(program_self *me, int pool, int64_t line, bool past_the_cache) {
     if (!ever(LAND) || (past_the_cache && area()->pages_hosts)) return;
     const mover by = {here.host, (uint16_t)me->thread, BY_NATURE};

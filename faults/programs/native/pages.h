@@ -1,4 +1,4 @@
-/* Mappings of pools in a process that was not recompiled: pages are fetched when they are touched first. */
+/* Mappings of pools in a process that was not recompiled: a page is fetched when it is first touched. */
 #ifndef CXLEMU_PAGES_H
 #define CXLEMU_PAGES_H
 
@@ -7,15 +7,15 @@
 
 void pages_begin(void);
 
-/* A fault at an address: true if it was a page that was not here yet, and now is. */
+/* Handle a fault at an address; true where the page had not been fetched yet, and now is. */
 bool pages_fault(void *at, bool writes);
 
 void pages_after_fork(void); /* in the child */
 
-/* Whether it lies in a mapping that the program may read, or write. */
+/* Return whether an address lies in a mapping that the program may read or, where it `writes`, write. */
 bool pages_allow(const void *at, bool writes);
 
-/* What lies in pools of a range is here, before the kernel or this library looks there. */
+/* Fetch what a range has of pools, before the kernel or this library looks there. */
 void pages_touch(const void *at, size_t nbytes);
 
 #endif

@@ -6,31 +6,31 @@
 #include "scan.h"
 
 typedef struct {
-    const uint8_t *at; /* of the original, whose first byte is a trap now */
-    const uint8_t *slot; /* where it is executed out of line: see patch_aside */
+    const uint8_t *at; /* the original, whose first byte is a trap now */
+    const uint8_t *slot; /* the copy that is executed instead: see patch_aside */
     x86_instruction instruction;
 } patch_site;
 
 typedef struct {
-    int modules; /* with sites */
+    int modules; /* those with sites */
     int64_t sites, undecoded,
         without_table; /* undecoded: functions; without_table: modules in which nothing was sought */
     int64_t microseconds;
 } patch_totals;
 
-/* Patch all modules that are loaded and were not looked at before. Not inside of a signal's handler. */
+/* Patch all loaded modules that were not looked at before. Not to be called in a signal's handler. */
 void patch_loaded(void);
 
 patch_totals patch_total(void);
 
-/* The site whose trap ended at `after`, NULL for a trap that is not ours. `aside`: it is the one at the end of a copy that
- * was begun by patch_stopping. */
+/* Return the site whose trap ended at `after`; NULL where this library did not set it. *aside: whether it is the trap at the
+ * end of a copy that patch_stopping returned. */
 const patch_site *patch_find(const uint8_t *after, bool *aside);
 
-/* Where a copy of the instruction begins, which then goes on behind the original. */
+/* Return a copy of the instruction, which goes on behind the original. */
 static inline const uint8_t *patch_aside(const patch_site *site) { return site->slot; }
 
-/* The same, which ends in a trap instead. */
+/* Return a copy of the instruction that ends in a trap instead. */
 const uint8_t *patch_stopping(const patch_site *site);
 
 #endif

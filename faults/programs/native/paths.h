@@ -1,13 +1,14 @@
-/* Which pool a file is. */
+/* Files of the program that are pools. */
 #ifndef CXLEMU_PATHS_H
 #define CXLEMU_PATHS_H
 
 #include <stdbool.h>
 
-/* -1: none, or this process has not opened a pool. */
+/* Return the pool that a file is; -1 where it is not a pool, or this process has not opened one. */
 int pool_of_file(int file);
 
-/* Whether a pool passes for a device-DAX, for which Linux refuses `what`: says so, and sets errno to EINVAL. */
+/* Return whether a pool stands for a device-DAX, for which Linux refuses `what`. If so, print that, and set errno to
+ * EINVAL. */
 bool device_refuses(int pool, const char *what);
 
 #endif

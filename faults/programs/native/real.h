@@ -1,11 +1,12 @@
-/* The functions that stand behind ours. */
+/* The C library's own functions, which ours stand in for. */
 #ifndef CXLEMU_REAL_H
 #define CXLEMU_REAL_H
 
 #include <dlfcn.h>
 
-/* A pointer `real_NAME` to the next NAME, looked up once: as early as can be, because looking up takes the linker's lock, which
- * another thread may have that waits for the lock of a step; on its first call where that comes earlier still. */
+/* Define `real_NAME()`, which returns the C library's NAME. It is looked up once, as early as possible: in a constructor, or
+ * on the first call where that comes before. Looking up takes the linker's lock; later, a thread that holds it may be
+ * waiting for the lock of a step. */
 #define REAL(result, name, ...)                        \
     typedef result name##_function(__VA_ARGS__);       \
     static name##_function *real_##name(void) {        \

@@ -1,4 +1,4 @@
-/* Where a module says something to the machine's caches: its functions, decoded where they may hold such an instruction. */
+/* Finds a module's instructions that act on the machine's caches: decodes those of its functions that may hold any. */
 #ifndef CXLEMU_SCAN_H
 #define CXLEMU_SCAN_H
 
@@ -10,12 +10,12 @@ typedef bool (*site_visitor)(const uint8_t *code, const x86_instruction *instruc
 
 typedef struct {
     function_count table;
-    int64_t decoded; /* functions that were walked */
-    int64_t undecoded; /* of these, with bytes that are no instruction known here: what comes after them was not seen */
+    int64_t decoded; /* functions that were decoded */
+    int64_t undecoded; /* those of them with bytes that are no known instruction: what follows these was not seen */
     int64_t sites[X86_KINDS];
 } scan_count;
 
-/* Without `locked`, functions are left out that hold no other kind, and locked instructions are not counted. */
+/* Visit a module's sites. Without `locked`, locked instructions are neither visited nor counted. */
 scan_count scan_module(const loaded_module *module, bool locked, site_visitor visit, void *context);
 
 #endif

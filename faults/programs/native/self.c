@@ -1,4 +1,4 @@
-/* Who takes part: processes that open a pool, and their threads. */
+/* The processes that take part in a run, as they have opened a pool, and their threads. */
 #define _GNU_SOURCE
 #include "pages.h"
 #include "self.h"
@@ -33,8 +33,8 @@ static int new_process(void) {
     return process;
 }
 
-/* The thread that the driver has made for the command, if no other process has it; or the one that this process had
- * before it called exec. */
+/* Return the thread that the driver has made for the command, if no other process has taken it, or the one that this process
+ * had before it called exec; -1 where there is neither. */
 static int thread_of_command(void) {
     program_area *a = here.area;
     const int thread = number_in("CXLEMU_PROGRAM_THREAD");
@@ -56,7 +56,7 @@ static void note_status(int status, void *unused) {
 }
 
 bool process_join(void) {
-    static int tried; /* in which process: a child of fork has what its parent had */
+    static int tried; /* the process that has tried: a child of fork has its parent's variables */
     const char *folder = getenv("CXLEMU_PROGRAM_RUN");
     if (joined || !folder || tried == getpid()) return joined;
     tried = getpid();
@@ -118,7 +118,8 @@ void self_forget(void) {
 void self_end(int end_kind) {
     program_self *me = self;
     if (!me || !step_begin(me)) return;
-    for (int pool = 0; pool < here.area->options.pools; pool++) /* its stores arrive at some time */
+    for (int pool = 0; pool < here.area->options.pools;
+         pool++) /* a thread's non-temporal stores arrive at some time, fence or not */
         posted_land(me, (mover){here.host, (uint16_t)me->thread, BY_NATURE}, (pool_lines){pool, 0, INT64_MAX});
     if (end_kind == STEP_PROCESS_END) look_for_all_unannounced(me);
     step_other(me, end_kind, -1, NULL);
@@ -130,7 +131,7 @@ void self_end(int end_kind) {
             store_told(k);
             turn_without(k, THREAD_ENDED);
         }
-    /* A command that fails ends the run here, and not a step later or earlier each time. */
+    /* A command that fails ends the run here, so that it ends at the same step each time. */
     if (end_kind == STEP_PROCESS_END && exit_status && getppid() == here.area->driver)
         turn_stop(COMMAND_FAILED, thread);
     step_end(me);

@@ -1,4 +1,4 @@
-/* The signals that stay ours whatever the program does with its own: SIGTRAP and SIGSEGV. */
+/* SIGTRAP and SIGSEGV, which this library keeps whatever handlers the program sets for them. */
 #ifndef CXLEMU_SIGNALS_H
 #define CXLEMU_SIGNALS_H
 
@@ -6,7 +6,7 @@
 
 void signals_take(int number, const struct sigaction *action);
 
-/* What the program itself would have had: its handler is called, or the signal ends it. In the handler that was taken. */
+/* Let the program have its signal: call its own handler, or let the signal end it. Called in our handler. */
 void signals_pass_on(int number, siginfo_t *info, void *context);
 
 #endif

@@ -1,5 +1,5 @@
-/* Threads, processes, waits and time. A thread that waits for another one gives its turn away again and again, so that
- * whoever goes on is chosen by the schedule; and time is the run's own: it passes with the steps. */
+/* Threads, processes, waits and time. A thread that waits for another one gives its turn away again and again, so that the
+ * schedule chooses which thread goes on. Time is the run's own: it passes with the steps. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -84,7 +84,7 @@ PROGRAM_EXPORT int pthread_join(pthread_t handle, void **result) {
     if (!scheduled()) return real_pthread_join()(handle, result);
     for (int k = 0; k < joinable_count; k++)
         if (pthread_equal(joinable[k].handle, handle)) known = k;
-    /* Its last step, and not its last instruction, is what others can tell. */
+    /* A thread has ended for the others with its last step, although it still has instructions to run. */
     while (known >= 0 && turn_state(joinable[known].thread) != THREAD_ENDED) prog_yield();
     const int error = real_pthread_join()(handle, result);
     if (error == 0 && known >= 0 && step_begin(self)) {
@@ -131,7 +131,8 @@ static struct timespec time_now(clockid_t clock) {
     return (struct timespec){from + (int64_t)(now / 1000000000), (long)(now % 1000000000)};
 }
 
-/* Nobody is told: whoever waits for a condition looks whether it holds, as a wait may end without a signal. */
+/* Wait for a condition by giving the turn away once. Signals wake no thread here: a waiting program looks again whether its
+ * condition holds, as a wait may always end without a signal. */
 static int condition_waited(pthread_mutex_t *lock, const struct timespec *until) {
     const struct timespec now = time_now(CLOCK_REALTIME), since_start = time_now(CLOCK_MONOTONIC);
     const bool real_time = until && until->tv_sec >= EPOCH_S / 2;
@@ -145,9 +146,9 @@ static int condition_waited(pthread_mutex_t *lock, const struct timespec *until)
     return 0;
 }
 
-/* Of these there are two versions; the older one is found first without its number. */
+/* Look up a condition's function by its version: there are two, and without a number the older one is found. */
 static void *real_condition(const char *name) {
-#if defined(__SANITIZE_THREAD__) /* whose own has no number */
+#if defined(__SANITIZE_THREAD__) /* the sanitizer's own has no version */
     return dlsym(RTLD_NEXT, name);
 #else
     void *at = dlvsym(RTLD_NEXT, name, "GLIBC_2.3.2");
@@ -220,7 +221,7 @@ PROGRAM_EXPORT unsigned sleep(unsigned seconds) {
     return 0;
 }
 
-/* A look at the clock takes time, too: a loop that waits for it ends. */
+/* Let a look at the clock take time as well, so that a loop that waits for it ends. */
 static void look_at_clock(void) { here.area->clock_ns += 100; }
 
 REAL(int, clock_gettime, clockid_t, struct timespec *)
@@ -283,7 +284,7 @@ PROGRAM_EXPORT int accept(int file, struct sockaddr *address, socklen_t *length)
 }
 
 enum { CHILDREN = 64 };
-static pid_t children[CHILDREN]; /* of fork, that take part */
+static pid_t children[CHILDREN]; /* made by fork, and taking part in the run */
 static int child_count;
 
 static bool takes_part(pid_t child) {
@@ -292,7 +293,7 @@ static bool takes_part(pid_t child) {
     return false;
 }
 
-/* A child that has made its last step, and is on its last instructions. */
+/* Return a child that has made its last step, and still runs its last instructions; 0 where there is none. */
 static pid_t ended_child(pid_t wanted) {
     for (int k = 0; k < child_count; k++) {
         const pid_t child = children[k];
@@ -352,7 +353,7 @@ PROGRAM_EXPORT _Noreturn void _exit(int status) {
 }
 PROGRAM_EXPORT _Noreturn void _Exit(int status) { _exit(status); }
 
-/* What comes next may open the pool again, or never: nobody waits for it. */
+/* exec: the next program may open the pool again, or never, so the others do not wait for it. */
 static void replaced(void) {
     if (!self || self->inside) return;
     program_self *me = self;

@@ -1,4 +1,4 @@
-/* What happens at a patched instruction (SIGTRAP), and at a page of a pool that nobody touched before (SIGSEGV). */
+/* Handles patched instructions (SIGTRAP), and first touches of a pool's page (SIGSEGV). */
 #ifndef CXLEMU_TRAPS_H
 #define CXLEMU_TRAPS_H
 

@@ -8,7 +8,7 @@
 
 enum { IDLE_ENDS_BURST = 8, IDLE_LOWERS = 64, CHANGE_POINTS = 4, STEPS_ESTIMATED = 4096 };
 enum { STEP_NS = 1000, IDLE_NS = 1000000, IDLE_BEFORE_TIME_RUNS = 512 };
-enum { POLICIES = 3 }; /* of a schedule: two kinds of bursts, and priorities */
+enum { POLICIES = 3 }; /* a schedule's: two kinds of bursts, and priorities */
 enum { SPINS_LEAST = 1 << 7, SPINS_FIRST = 1 << 12, SPINS_MOST = 1 << 15, PROBE = 128 };
 #define LOCK_S 60.0
 #if defined(__x86_64__)
@@ -44,7 +44,7 @@ static int waiting(bool also_asleep, int *found) {
     return count;
 }
 
-/* When all sleep, the clock goes on to the first one's time. */
+/* All threads sleep: let the clock jump to when the first one wakes. */
 static void let_time_pass(void) {
     int found[PROGRAM_THREADS];
     const int count = waiting(true, found);
@@ -68,7 +68,7 @@ static int of_script(const int *found, int count) {
         a->burst = turn.steps;
         return (int)turn.thread;
     }
-    /* Behind it: in a ring, each as long as it gets on. */
+    /* After the script, threads take turns in a ring, each for as long as it makes progress. */
     const int last = a->turn_count ? (int)a->taken[a->turn_count - 1].thread : -1;
     a->burst = UINT32_MAX;
     for (int k = 0; k < count; k++)
@@ -101,8 +101,8 @@ static void note_turn(int thread) {
     if (a->turn_count < PROGRAM_TURNS) a->taken[a->turn_count++] = (program_turn){(uint32_t)thread, 0};
 }
 
-/* With the lock of turns: the turn goes to the next thread, unless some thread has yet to come to its step. Returns the one
- * to wake, without the lock, which it may want at once; -1: there is none. */
+/* Pass the turn on to the next thread, unless some thread has yet to come to its step. Called with the lock of turns. Returns
+ * the thread to wake once the lock is released, as it may want the lock at once; -1 where there is none. */
 static int pass_on(void) {
     int found[PROGRAM_THREADS];
     for (int k = 0; k < area()->thread_count; k++) {
@@ -126,8 +126,8 @@ static void wake(int thread) {
     if (thread >= 0 && area()->asleep[thread]) futex_wake(state_of(thread));
 }
 
-/* How long to look for a turn before sleeping: longer while that finds it, shorter while it does not, as where processors
- * have other work; now and then as long as may be, in case that work has ended. */
+/* Return how often to look for the turn before sleeping: more often while looking finds it, less often while it does not, as
+ * where processors have other work. Now and then it is the most, in case that work has ended. */
 static int next_spins(int spins, bool found) {
     static _Thread_local uint32_t misses;
     if (found) return spins < SPINS_MOST ? 2 * spins : spins;
@@ -135,7 +135,7 @@ static int next_spins(int spins, bool found) {
     return spins > SPINS_LEAST ? spins / 2 : spins;
 }
 
-/* With the lock of turns: has each thread that goes on a processor of its own? */
+/* Whether there is a processor for each thread that goes on. Called with the lock of turns. */
 static bool room_for_all(void) {
     static long processors;
     int count = 0;
@@ -145,7 +145,7 @@ static bool room_for_all(void) {
     return count <= processors;
 }
 
-/* Waking a sleeper takes longer than most turns: where there is room for all, a turn is waited for awake. */
+/* Wait for the turn: awake where there is room for all, because waking a sleeper takes longer than most turns. */
 static void await_turn(int thread, bool room) {
     static _Thread_local int spins = SPINS_FIRST;
     _Atomic uint32_t *state = state_of(thread);
@@ -174,7 +174,7 @@ int turn_new_thread(int host, int command, int process) {
         uint64_t seed = a->options.seed + 1;
         a->natures[thread] = (adversary){.state = splitmix(&seed) ^ (uint64_t)thread << 32, .card_lines = 1};
         for (int k = 0; k < ACTIONS; k++) a->natures[thread].rates[k] = a->options.rates[k];
-        a->burst = 0; /* it takes part from here on */
+        a->burst = 0; /* so that the next choice includes it */
         *state_of(thread) = THREAD_STARTING;
     }
     host_lock_release(&a->turns);
@@ -229,7 +229,8 @@ void turn_progress(int thread, bool progress) {
     a->idle++, t->idle_steps++;
     if (a->options.free_running) return;
     if (t->idle_steps % IDLE_ENDS_BURST == 0) a->burst = 0;
-    if (t->idle_steps % IDLE_LOWERS == 0) t->priority = a->low--; /* others go first, or nobody gets on */
+    if (t->idle_steps % IDLE_LOWERS == 0)
+        t->priority = a->low--; /* let others go first, as they may have to make progress before it can */
     for (int k = 0; k < CHANGE_POINTS; k++)
         if (by_priority() && a->change_points[k] == a->steps) t->priority = a->low--;
 }
@@ -243,7 +244,7 @@ void turn_give_up(int thread, uint64_t until_ns) {
 
 void turn_stay_behind(int thread, uint64_t steps) {
     program_area *a = area();
-    if (a->options.free_running) return; /* nobody takes turns */
+    if (a->options.free_running) return; /* there are no turns */
     a->wakes[thread] = a->clock_ns + steps * STEP_NS;
     a->burst = 0;
 }
@@ -253,7 +254,7 @@ void turn_without(int thread, enum thread_state state) {
     *state_of(thread) = state;
     futex_wake(state_of(thread));
     pass_on();
-    /* Also whom a process that is gone had given the turn to, and did not wake. */
+    /* A process that is gone may have passed the turn on without waking the thread that got it. */
     for (int k = 0; k < area()->thread_count; k++)
         if (*state_of(k) == THREAD_INSIDE) futex_wake(state_of(k));
     host_lock_release(&area()->turns);

@@ -1,4 +1,4 @@
-/* Whose step it is. From its turn to its next step a thread runs alone; who waits sleeps on a futex.
+/* Turns: from its turn to its next step a thread runs alone, while the others sleep on futexes.
  *
  *   STARTING ─┐                    ┌─> OUTSIDE: it does not reach a step (it sleeps in the kernel, or computes for long)
  *             ├─> WAITING ─> INSIDE ─> RUNNING ─> WAITING ...      ENDED
@@ -9,40 +9,40 @@
 
 #include "area.h"
 
-/* Before a run's first thread: the schedule begins. */
-/* Where a thread stands; it changes at any time. */
+/* Return a thread's state, which may change at any time. */
 static inline uint32_t turn_state(int thread) {
     return __atomic_load_n(&here.area->threads[thread].state, __ATOMIC_ACQUIRE);
 }
 
+/* Begin the schedule, before the run's first thread. */
 void turn_begin(program_area *area);
 
-/* A number for a thread of this run; it is STARTING, so that nobody goes on before it has come to its first step. -1
- * when there are too many. */
+/* Return a number for a new thread of this run, or -1 where there are too many. The thread is STARTING, so that no other one
+ * goes on before it has come to its first step. */
 int turn_new_thread(int host, int command, int process);
 
-/* Wait until it is this thread's turn; it is INSIDE then. False when its host has crashed meanwhile. */
+/* Wait until it is this thread's turn; it is INSIDE then. False where its host has crashed meanwhile. */
 bool turn_take(int thread);
 
-/* RUNNING to INSIDE, without waiting: false when somebody saw it sleep and goes on without it. */
+/* Go from RUNNING to INSIDE without waiting. False where others saw this thread sleep and go on without it. */
 bool turn_enter(int thread);
 
-/* INSIDE to RUNNING: from here to its next step. */
+/* Go from INSIDE to RUNNING, up to this thread's next step. */
 void turn_leave(int thread);
 
-/* Its step changed nothing, or something. */
+/* Note whether a thread's step has changed anything. */
 void turn_progress(int thread, bool progress);
 
-/* Others go first; until_ns: not before the clock says so. */
+/* Let others go first, at least until the run's clock shows until_ns. */
 void turn_give_up(int thread, uint64_t until_ns);
 
-/* The others make so many steps first, if they can; it keeps its priority. */
+/* Let the others make `steps` steps first, if they can. The thread keeps its priority. */
 void turn_stay_behind(int thread, uint64_t steps);
 
-/* A thread, or a process that is gone, is not waited for any more: `state` is ENDED or OUTSIDE. */
+/* Wait for a thread no longer, as it has ended or left: `state` is ENDED, CRASHED or OUTSIDE. */
 void turn_without(int thread, enum thread_state state);
 
-/* The run is over: nobody waits any more, every thread that comes to a step ends its process, but for one. */
+/* End the run: wake every thread but `except`, and let each end its process at its next step. */
 void turn_stop(enum outcome outcome, int except);
 
 #endif
