@@ -1,4 +1,4 @@
-/* The watcher: what each step and each move does to what the checker knows, and which rules look at it. */
+/* The watcher: brings what the checker knows up to date at each step and move, and asks the rules about it. */
 #include "check.h"
 
 #include <string.h>
@@ -6,7 +6,7 @@
 static check_thread *thread_of(const program_step *step) { return &room_now()->thread[step->thread]; }
 static uint32_t time_of(const program_step *step) { return (uint32_t)step->number; }
 
-/* Which words of a line a range touches. */
+/* Return which words of a line a step touches, as bits. */
 static unsigned words_of(const program_step *step, int64_t number) {
     const int64_t begin = step->offset - number * PROGRAM_LINE, end = begin + step->nbytes;
     const int first = begin > 0 ? (int)(begin / WORD) : 0;
@@ -70,7 +70,7 @@ static void on_fence(const program_step *step) {
 
 /* --- loads and stores ---------------------------------------------------------------------------------------------------- */
 
-/* For when it goes round for ever: the last places that it looked at. */
+/* Note what a thread loads, for rule_stuck: it may load that again and again. */
 static void note_load(const program_step *step, int64_t number, unsigned words) {
     check_thread *thread = thread_of(step);
     uint32_t k = 0;
@@ -93,7 +93,7 @@ static void on_load(const program_step *step, const uint8_t *bytes) {
     }
 }
 
-/* A store that leaves the newest bytes as they are makes no new version. */
+/* Return which words a store changes: one that stores the newest bytes once more makes no new version. */
 static unsigned changed(const check_touch *t, unsigned words, const uint8_t *before, const uint8_t *after) {
     const check_copy *copy = line_copy(t->line, t->step->host);
     const int64_t begin = t->step->offset - t->number * PROGRAM_LINE, end = begin + t->step->nbytes;
@@ -108,14 +108,16 @@ static unsigned changed(const check_touch *t, unsigned words, const uint8_t *bef
     return found;
 }
 
-/* Nothing else was stored over it since: to be as old as what comes now would make it newer than that. */
+/* Whether the copy holds a write as a whole. Otherwise another store has overwritten part of it since, and words that joined it
+ * now would seem older than that store. */
 static bool holds_all(const check_copy *copy, uint32_t number, unsigned words) {
     for (int word = 0; word < LINE_WORDS; word++)
         if (words >> word & 1 && held(copy->cached, word) != number) return false;
     return true;
 }
 
-/* The write that this store belongs to: the thread's last one, if it goes on at the same place, else a new one. */
+/* Return the number of the write that a store belongs to: the thread's last one, if the store goes on at the same place of the
+ * program, else a new one. */
 static uint32_t write_number(const check_touch *t, unsigned words, unsigned state) {
     check_thread *thread = thread_of(t->step);
     check_copy *copy = line_copy(t->line, t->step->host);
@@ -154,7 +156,7 @@ static void add_write(const check_touch *t, unsigned words, unsigned state, cons
     }
 }
 
-/* A cached store waits for what its thread stored to the line past the cache. */
+/* A cached store waits for its thread's own non-temporal stores to the line. */
 static void land_own_nt(const check_touch *t) {
     check_write *all[WRITES];
     const int count = line_writes(t->line, all);
@@ -238,7 +240,7 @@ static void on_move(const program_move *move) {
     case MOVE_LAND: line->pool = copy->posted, copy->posted = 0; break;
     case MOVE_DROP: copy->cached = 0, copy->present = 0; break;
     case MOVE_NT: arrives_nt(line, move); break;
-    default: break; /* what is lost was not in the pool */
+    default: break; /* MOVE_LOST: the bytes never were in the pool */
     }
 }
 
@@ -300,7 +302,7 @@ static void on_stuck(void) {
     rule_tell_all();
 }
 
-/* A run that was given up has not come to its last flushes. */
+/* A run that was given up is not judged for dirty lines, as it has not come to its last flushes. */
 static void on_end(void) {
     const check_room *room = room_now();
     program_watched(room->lines, (uint64_t)room->chunks * sizeof(check_line));

@@ -1,17 +1,17 @@
-/* The checker: does every load see, in all executions, what it should? Two judgements in one pass over the trace.
+/* The checker judges in one pass over the trace whether every load sees, in all executions, what it should:
  *
  *     manifest    the load returned an older version than one that its host already knows of
  *     predictive  it returned the right one, but a link of the chain is missing: another execution returns an older one
  *
- * The rules are those of faults/prove. A host knows what itself did, what another host did before a store that it has seen
+ * The rules are those of faults/prove. A host knows its own stores, what another host did before a store that it has seen
  * (versions, reads-from), and what had ended before one of its processes started. Clocks are numbers of steps. All
- * threads of a host count as one that does its steps in the order of the trace: they are coherent, and what they tell each
- * other outside of the pool is not seen; but a fence is of the thread that flushed.
+ * threads of a host count as one that takes its steps in the order of the trace, because their caches are coherent, and what
+ * they tell each other outside of the pool is not seen. A fence, however, completes only the flushes of its own thread.
  *
- *   check.c       the watcher: steps and moves, one after another
+ *   check.c       the watcher: takes steps and moves one after another
  *   check_line.c  versions: which store each word of the pool, of a cache and of a write-back comes from
- *   check_know.c  who knows what
- *   check_rules.c what is missing of the chain, and the findings */
+ *   check_know.c  knowledge: what each host knows of the others
+ *   check_rules.c rules: which link of the chain is missing, and the findings */
 #ifndef CXLEMU_CHECK_H
 #define CXLEMU_CHECK_H
 
@@ -19,7 +19,7 @@
 
 extern const program_watcher checker;
 
-/* The kinds of findings, and the places that one names: faults/programs/findings.py has their words. */
+/* The kinds of findings, and the roles of the places that a finding names: faults/programs/findings.py has their words. */
 enum check_kind {
     NOT_FLUSHED = 1,
     NOT_FENCED,
@@ -45,11 +45,11 @@ enum check_extra { EXTRA_STUCK, EXTRA_SFENCE, EXTRA_TOLD_BY_START, EXTRA_FLUSH_L
 
 enum { LINE_WORDS = 8, WORD = 8, CHUNK_WRITES = 2, CHUNK_COPIES = 2, CHUNKS = 7, WRITES = CHUNK_WRITES * CHUNKS };
 
-/* A store to words of one line by one thread at one place. */
+/* A version: a store to words of one line, by one thread at one place. */
 typedef struct {
-    uint32_t time; /* its step; 0: this is free */
-    uint32_t landed; /* the fence after the flush after it; 0: not yet */
-    uint32_t witnessed; /* when another host, `witness`, first saw it: then it was in the pool; 0: not yet */
+    uint32_t time; /* its step; 0: this entry is free */
+    uint32_t landed; /* the step of the fence that completed its flush; 0: not yet */
+    uint32_t witnessed; /* the step at which another host, `witness`, first saw it in the pool; 0: not yet */
     uint16_t site, flush, fence;
     uint16_t fresh, dropping,
         seen; /* hosts: that dropped the line after it had landed, fenced or not; that have seen it */
@@ -58,27 +58,29 @@ typedef struct {
 } check_write;
 enum write_state { WRITE_FLUSHED = 1, WRITE_LEFT = 2, WRITE_NT = 4, WRITE_LOCKED = 8 };
 
-/* When it was flushed first, if it was. */
+/* Return the step at which a store that was flushed was first flushed. */
 static inline uint32_t flushed_at(const check_write *w) {
     const uint32_t low = w->flushed[0] | (uint32_t)w->flushed[1] << 8 | (uint32_t)w->flushed[2] << 16;
     return w->time + ((low - w->time) & 0xFFFFFF);
 }
 
-/* What a host's cache and its write-back hold of a line: of each word the number of a write, 0 for what was there first. */
+/* What a host's cache and its posted write-back hold of a line: for each word the number of a write, 0 for the bytes that the
+ * run began with. */
 typedef struct {
     uint32_t cached, posted;
     uint32_t dropped; /* the last flush that drops it, or 0 */
     uint16_t drop_site;
     uint8_t drop_thread;
-    uint8_t host : 6, loaded : 1, present : 1; /* host + 1; 0: this is free. loaded: since it was dropped */
+    uint8_t host : 6, loaded : 1, present : 1; /* host + 1; 0: this entry is free. loaded: since it was dropped */
 } check_copy;
 
-/* 128 bytes for a line; a line of more than two hosts or versions has more chunks in the room. */
+/* What the checker keeps of a line, in chunks of 128 bytes. A line with more than two hosts or versions has further chunks,
+ * in the room. */
 typedef struct {
     uint32_t pool; /* as check_copy.cached */
-    uint32_t next_line; /* of those touched, + 1 */
-    uint32_t more; /* chunk in the room; 0: none */
-    uint8_t next_pool, touched, tells, pad; /* tells: words through which hosts learn of each other */
+    uint32_t next_line; /* the line that was touched before this one, + 1 */
+    uint32_t more; /* the next chunk, in the room; 0: none */
+    uint8_t next_pool, touched, tells, pad; /* tells: the words through which hosts learn of each other, as bits */
     check_copy copy[CHUNK_COPIES];
     check_write write[CHUNK_WRITES];
 } check_line;
@@ -86,13 +88,13 @@ _Static_assert(sizeof(check_line) == WATCHER_LINE_BYTES, "a line is what the are
 
 /* --- check_line.c ---------------------------------------------------------------------------------------------------------- */
 
-check_line *line_at(int pool, int64_t number); /* notes that it was touched */
+check_line *line_at(int pool, int64_t number); /* also notes that the line was touched */
 check_copy *line_copy(check_line *line, int host);
-check_write *line_write(check_line *line, uint32_t number); /* from 1; NULL for 0 */
-int line_writes(const check_line *line, check_write *found[WRITES]); /* all that are in use */
-uint32_t line_add(check_line *line); /* the number of a new write, all zeros */
+check_write *line_write(check_line *line, uint32_t number); /* numbers begin at 1; NULL for 0 */
+int line_writes(const check_line *line, check_write *found[WRITES]); /* finds all that are in use */
+uint32_t line_add(check_line *line); /* returns the number of a new write, all zeros */
 uint8_t hash_of(const uint8_t *word);
-check_write *line_newest(check_line *line, int word, int not_of); /* not_of: a host that does not count, or -1 */
+check_write *line_newest(check_line *line, int word, int not_of); /* not_of: a host to leave out, or -1 */
 static inline uint32_t held(uint32_t words, int word) { return words >> 4 * word & 15; }
 static inline uint32_t with_held(uint32_t words, int word, uint32_t number) {
     return (words & ~(UINT32_C(15) << 4 * word)) | number << 4 * word;
@@ -108,15 +110,15 @@ enum { LOG = 512, LOADS = 4, REPORTED = 2048, EXPECTED = 64 };
 
 typedef struct {
     bool born;
-    uint32_t knows[PROGRAM_HOSTS]; /* of each host, up to which step */
-    uint32_t knew_when_born[PROGRAM_HOSTS]; /* its caches were empty then */
-    uint32_t told[PROGRAM_HOSTS], told_before[PROGRAM_HOSTS]; /* when it learned of each host last, and before that */
-    uint16_t published[PROGRAM_HOSTS], heard[PROGRAM_HOSTS]; /* by which store, and which load */
-    uint32_t ended, ended_before; /* its last process of `stage`, and of the stages before */
+    uint32_t knows[PROGRAM_HOSTS]; /* the last step that it knows of each host */
+    uint32_t knew_when_born[PROGRAM_HOSTS]; /* the same at its first process's start, when its caches were empty */
+    uint32_t told[PROGRAM_HOSTS], told_before[PROGRAM_HOSTS]; /* the steps at which it last learned of each host */
+    uint16_t published[PROGRAM_HOSTS], heard[PROGRAM_HOSTS]; /* the places of the store and the load by which it did */
+    uint32_t ended, ended_before; /* when its last process of `stage` ended, and of the stages before */
     int32_t stage;
     bool crashed;
     uint32_t log_count;
-    check_knowledge log[LOG]; /* what it knew from when on: a ring */
+    check_knowledge log[LOG]; /* a ring: what it knew, and from which step on */
     uint32_t expected; /* ranges whose loads may be stale */
     struct {
         uint8_t pool;
@@ -125,49 +127,50 @@ typedef struct {
 } check_host;
 
 typedef struct {
-    uint32_t flushes; /* a list of nodes: not fenced yet */
-    uint32_t stores_fenced, all_fenced; /* when its last fence of either kind was */
-    uint16_t store_fence, full_fence; /* and where */
-    uint32_t line; /* that it stored to last, + 1 */
+    uint32_t flushes; /* those that are not fenced yet, a list of nodes */
+    uint32_t stores_fenced, all_fenced; /* the steps of its last fence of either kind */
+    uint16_t store_fence, full_fence; /* and the places of these */
+    uint32_t line; /* the line that it last stored to, + 1 */
     uint8_t pool, host;
     bool alive;
     uint16_t process;
     uint32_t load_count;
     struct {
         int64_t line;
-        uint32_t time, times; /* of the last one, and how many there were without a store between them */
+        uint32_t time, times; /* the step of the last one, and how many there were since the thread last stored */
         uint16_t site;
         uint8_t pool, words;
-    } load[LOADS]; /* its last ones at different places */
+    } load[LOADS]; /* its last loads, of different lines */
 } check_thread;
 
-/* A line that was flushed and not fenced. */
+/* A line that was flushed, and not fenced yet. */
 typedef struct {
     uint32_t next, line, time;
     uint8_t pool, pad[3];
 } check_node;
 
 typedef struct {
-    uint32_t used, free_node; /* bytes of the room / 16 */
-    uint32_t lines, chunks; /* that were touched; of all of them, their first ones too */
-    uint32_t last_line; /* touched, + 1 */
+    uint32_t used, free_node; /* in units of the room */
+    uint32_t lines, chunks; /* how many lines were touched, and all of their chunks */
+    uint32_t last_line; /* the line that was touched last, + 1 */
     uint8_t last_pool;
     bool begun, stuck, full;
     uint32_t reported;
     check_host host[PROGRAM_HOSTS];
     check_thread thread[PROGRAM_THREADS];
-    program_finding report[REPORTED]; /* told at the end: what looks like a mistake may be a look at a flag */
-    uint8_t tells[PROGRAM_SITES / 8]; /* places of loads by which hosts learn of each other */
+    program_finding
+        report[REPORTED]; /* reported at the end, as what looks like a mistake may turn out to poll a flag */
+    uint8_t tells[PROGRAM_SITES / 8]; /* the places of loads by which hosts learn of each other, as bits */
 } check_room;
 
 enum { UNIT = 16 };
 static inline check_room *room_now(void) { return (check_room *)(void *)program_watcher_room; }
 static inline void *room_at(uint32_t unit) { return program_watcher_room + (size_t)unit * UNIT; }
-uint32_t room_take(size_t nbytes); /* of zeros; in units; 0: none left */
+uint32_t room_take(size_t nbytes); /* returns where zeros lie, in units; 0: there is no room left */
 
 void know_start(int host, int stage);
 void know_end(int host, int stage, uint32_t now);
-/* A host has seen a write of another one, and so all that came before it. */
+/* A host has seen another host's write, and so knows all that came before it. */
 void know_learn(int host, const check_write *seen, uint16_t heard_at, uint32_t now);
 static inline bool known(int host, const check_write *w) {
     return w->host == host || w->time <= room_now()->host[host].knows[w->host];
@@ -181,14 +184,14 @@ static inline bool known_landed(int host, const check_write *w) {
 
 /* --- check_rules.c ----------------------------------------------------------------------------------------------------------- */
 
-/* An access: of a host's thread, at a place. */
+/* An access to a line, in a step. */
 typedef struct {
     const program_step *step;
     check_line *line;
     int64_t number;
 } check_touch;
 
-void rule_drop(const check_touch *t); /* a flush drops the line */
+void rule_drop(const check_touch *t); /* for a flush that drops the line */
 void rule_load(const check_touch *t, unsigned words, const uint8_t *line_bytes);
 void rule_store(const check_touch *t, unsigned words);
 void rule_flush_dirty(const check_touch *t);

@@ -1,12 +1,12 @@
-/* What each host knows of the others: vector clocks, which are learned from versions that a host sees, and at its start. */
+/* What each host knows of the others, as vector clocks: it learns from versions that it sees, and when a process starts. */
 #include "check.h"
 
 #include <string.h>
 
 static check_host *host_of(int host) { return &room_now()->host[host]; }
 
-/* What a host knew at a step: its last entry of the log that is not later. Where the log does not go back that far,
- * nothing is certain. */
+/* Return what a host knew at a step: the last entry of its log that is not later. Where the log does not go back that far,
+ * the host counts as knowing nothing. */
 static const check_knowledge *knowledge_at(const check_host *h, uint32_t time) {
     static const check_knowledge nothing;
     for (uint32_t back = 1; back <= LOG && back <= h->log_count; back++) {
@@ -24,7 +24,7 @@ static void note(check_host *h, uint32_t now) {
     memcpy(entry->knows, h->knows, sizeof entry->knows);
 }
 
-/* All that `other` had done and known up to `time`. */
+/* Let a host know all that `other` had done and known up to `time`; returns whether it is news. */
 static bool learn(int host, int other, uint32_t time) {
     check_host *h = host_of(host);
     if (host == other || time <= h->knows[other]) return false;

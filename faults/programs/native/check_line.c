@@ -30,7 +30,7 @@ check_line *line_at(int pool, int64_t number) {
     return line;
 }
 
-/* The chunk after this one; NULL without, and NULL where there is no more room. */
+/* Return the chunk after this one, which it may make; NULL where there is none, or no room for one. */
 static check_line *next_chunk(check_line *chunk, bool make) {
     if (!chunk->more && make && (chunk->more = room_take(sizeof *chunk))) room_now()->chunks++;
     return chunk->more ? room_at(chunk->more) : NULL;
@@ -81,7 +81,7 @@ check_write *line_newest(check_line *line, int word, int not_of) {
     return newest;
 }
 
-/* Numbers of the writes that some copy holds, a bit each. */
+/* Return the numbers of the writes that the pool or some copy holds, as bits. */
 static uint32_t referenced(check_line *line) {
     uint32_t bits = 0;
     for (int word = 0; word < LINE_WORDS; word++) bits |= UINT32_C(1) << held(line->pool, word);
@@ -105,7 +105,7 @@ static void forget_everywhere(check_line *line, uint32_t number) {
             forget(&chunk->copy[k].cached, number), forget(&chunk->copy[k].posted, number);
 }
 
-/* Of any word. */
+/* Whether a write is the newest one of any of its words. */
 static bool is_newest(const check_line *line, const check_write *w) {
     check_write *all[WRITES];
     unsigned words = w->words;
@@ -115,8 +115,8 @@ static bool is_newest(const check_line *line, const check_write *w) {
     return words != 0;
 }
 
-/* An older version that only caches hold, of hosts that know of it: whoever loads it again learns nothing new, and what was
- * there first is older than all, too. */
+/* Whether a write can be forgotten: it is older than another one everywhere, and only caches of hosts that know of it hold it.
+ * A load of it teaches its host nothing, and the bytes that the run began with stand for it, being older as well. */
 static bool is_settled(check_line *line, uint32_t number) {
     const check_write *w = line_write(line, number);
     if (!w || is_newest(line, w)) return false;
@@ -139,8 +139,8 @@ static uint32_t first_settled(check_line *line) {
     return 0;
 }
 
-/* A free one, else one that no copy holds and that is nowhere the newest; behind two chunks also one that is settled; else one
- * of a new chunk, else the oldest. */
+/* Take the first of these: a free entry; one that no copy holds and that is nowhere the newest; from the second chunk on, one
+ * that is settled; one of a new chunk; the oldest. */
 uint32_t line_add(check_line *line) {
     const uint32_t used = referenced(line);
     uint32_t number = 1, again = 0, when = UINT32_MAX;

@@ -1,5 +1,5 @@
-/* What is missing of the chain. A rule looks at what is known of a line when a step touches it; the sentences that go with
- * the findings are in faults/programs/findings.py. */
+/* The rules: a rule looks at what is known of a line when a step touches it, and finds which link of the chain is missing. The
+ * findings' sentences are in faults/programs/findings.py. */
 #include "check.h"
 
 #include <string.h>
@@ -24,7 +24,7 @@ static void add_write(program_finding *f, const check_write *w) {
     f->sites[AT_FENCE] = w->fence, f->numbers[AT_FENCE] = w->landed;
 }
 
-/* One finding for a kind, a store and an access: what else was on the way may differ from time to time. */
+/* Keep a finding, one for each kind, rule, store and access: the places in between may differ from time to time. */
 static void report(const program_finding *f) {
     check_room *room = room_now();
     for (uint32_t k = 0; k < room->reported; k++) {
@@ -40,8 +40,8 @@ static void report(const program_finding *f) {
     room->report[room->reported++].times = 1;
 }
 
-/* A host that looks at a flag may see an old one though it knows of a newer one, by other ways: it looks again. A flag is
- * a word, or the place of a load, by which some host has learned of another one. */
+/* Whether a finding only is a look at a flag. A host that polls a flag may see an old value although it has learned of a newer
+ * one elsewhere: it looks again. A flag is a word, or the place of a load, by which some host has learned of another one. */
 static bool is_look(const program_finding *f) {
     const check_room *room = room_now();
     const program_site at = f->sites[AT_ACCESS] % PROGRAM_SITES;
@@ -59,7 +59,7 @@ void rule_tell_all(void) {
 
 /* --- reading ----------------------------------------------------------------------------------------------------------------- */
 
-/* A flush by its thread, and that thread's later full fence: the line is gone for whatever this host loads next. */
+/* Complete a host's drop of a line, once the thread that flushed it has made a full fence: later loads of this host fetch it anew. */
 static void complete_drop(check_line *line, check_copy *copy) {
     const uint16_t bit = (uint16_t)(1u << (copy->host - 1));
     if (!copy->dropped || room_now()->thread[copy->drop_thread].all_fenced <= copy->dropped) return;
@@ -89,7 +89,7 @@ static bool fresh(const check_touch *t, const check_write *w) {
     return (w->landed && w->landed <= knew[w->host]) || (w->witnessed && w->witnessed <= knew[w->witness]);
 }
 
-/* Why a host may miss a write that it knows of; 0: it cannot. */
+/* Return which link is missing, so that a host may not see a write that it knows of; 0: it always sees it. */
 static int missing(const check_touch *t, const check_write *w, const check_copy *copy, program_finding *f) {
     const check_host *h = host_now(t);
     if (!known_landed(t->step->host, w)) {
@@ -125,7 +125,7 @@ static void tell(const check_touch *t, int word, const check_write *w, enum chec
     }
     whole.offset = t->number * PROGRAM_LINE + word * WORD, whole.nbytes = WORD;
     report(&whole);
-    check_write *all[WRITES]; /* the same mistake, seen from the other words of the line, is no other one */
+    check_write *all[WRITES]; /* other words of the line would show the same mistake again */
     const int count = line_writes(t->line, all);
     for (int k = 0; k < count; k++)
         if (all[k]->host == w->host && known(t->step->host, all[k])) all[k]->seen |= bit_of(t);
@@ -140,7 +140,7 @@ static bool expected(const check_touch *t, int word) {
     return false;
 }
 
-/* The newest write of a word that the host knows of. */
+/* Return the newest write of a word that the host knows of. */
 static check_write *newest_known(const check_touch *t, int word) {
     check_write *all[WRITES], *newest = NULL;
     const int count = line_writes(t->line, all);
@@ -150,7 +150,8 @@ static check_write *newest_known(const check_touch *t, int word) {
     return newest;
 }
 
-/* It has seen this write, and what the same host had stored to the line before: they came in one piece, from the pool. */
+/* Note that a host has seen this write, and with it the same host's earlier stores to the line: a line comes from the pool as a
+ * whole. */
 static void sees(const check_touch *t, int word, const check_write *w) {
     check_write *all[WRITES];
     const int count = line_writes(t->line, all);
@@ -168,14 +169,14 @@ static void load_word(const check_touch *t, int word, check_copy *copy, const ui
     check_write *got = line_write(t->line, held(copy->cached, word)), *newest = newest_known(t, word);
     program_finding f = {0};
     if (newest && newest->host == t->step->host && newest->state & WRITE_NT && !newest->landed)
-        return; /* its own, private */
+        return; /* its own store, which nobody else has seen yet */
     if (got && got->host != t->step->host && !known(t->step->host, got)) {
         sees(t, word, got);
         return;
     }
     if (!newest || expected(t, word)) return;
     const bool stale = got ? got->time < newest->time : true;
-    /* else no harm in this run */
+    /* A stale version with the right bytes does no harm in this run. */
     const bool wrong = stale && !(line_bytes && hash_of(line_bytes + word * WORD) == newest->hash[word]);
     if (newest->host == t->step->host) {
         if (wrong && !(newest->seen & bit_of(t))) tell(t, word, newest, LOST_UPDATE, MANIFEST, &f);
@@ -196,7 +197,7 @@ static const check_write *newest_of(const check_line *line) {
     return newest;
 }
 
-/* A word of the line's last write, which this host has seen before, is right. */
+/* Judge a load word by word. A word of the line's last write needs no look where this host has seen that write before. */
 void rule_load(const check_touch *t, unsigned words, const uint8_t *line_bytes) {
     check_copy *copy = line_copy(t->line, t->step->host);
     if (!copy->host) return;
@@ -221,7 +222,7 @@ static void tell_store(const check_touch *t, const check_write *w, enum check_ki
     report(&f);
 }
 
-/* Two hosts that change one word by locked instructions: these are atomic within a host only. */
+/* Whether two hosts change one word by locked instructions, which are atomic only within a host. */
 static bool locked_by_two(const check_touch *t, const check_write *w, unsigned words) {
     if (!(w->words & words)) return false;
     if (t->step->locked) return w->state & WRITE_LOCKED || !known(t->step->host, w);
@@ -235,7 +236,8 @@ void rule_store(const check_touch *t, unsigned words) {
     for (int k = 0; k < count; k++) {
         check_write *w = all[k];
         const bool beside = !(w->words & words), their_nt = w->state & WRITE_NT;
-        if (w->host == t->step->host || (beside && their_nt && nt)) continue; /* these carry their own bytes only */
+        if (w->host == t->step->host || (beside && their_nt && nt))
+            continue; /* non-temporal stores carry no bytes but their own */
         if (locked_by_two(t, w, words)) tell_store(t, w, LOCKED, MANIFEST);
         else if (!known(t->step->host, w)) tell_store(t, w, TWO_WRITERS, PREDICTED);
         else if (known_landed(t->step->host, w) || (beside && their_nt)) continue;
@@ -244,7 +246,7 @@ void rule_store(const check_touch *t, unsigned words) {
     }
 }
 
-/* A line that was stored to in part takes the rest of it along: as old as this host had it. */
+/* A dirty line is flushed: it takes along the bytes beside the stores as this host had them, which may be old. */
 void rule_flush_dirty(const check_touch *t) {
     check_copy *copy = line_copy(t->line, t->step->host);
     check_write *last = NULL, *all[WRITES];
@@ -259,7 +261,7 @@ void rule_flush_dirty(const check_touch *t) {
     for (int word = 0; word < LINE_WORDS; word++) {
         check_write *rest = newest_known(t, word);
         if (!rest || rest->host == t->step->host || rest->time > last->time || fresh(t, rest)) continue;
-        if (!known_landed(t->step->host, rest)) continue; /* told where it was stored to */
+        if (!known_landed(t->step->host, rest)) continue; /* rule_store has reported that */
         const check_write *got = line_write(t->line, held(copy->cached, word));
         program_finding f = finding_at(t->step, STALE_ALLOCATE, got == rest ? PREDICTED : MANIFEST);
         add_write(&f, rest);
@@ -291,7 +293,7 @@ void rule_outside(const program_step *step) {
     report(&f);
 }
 
-/* From some step on nothing was judged: that must not pass for a run without mistakes. */
+/* Report that nothing was judged from some step on: such a run must not pass for one without mistakes. */
 void rule_out_of_room(void) {
     const program_step nowhere = {.pool = UINT8_MAX};
     const program_finding f = finding_at(&nowhere, OUT_OF_ROOM, MANIFEST);
@@ -304,8 +306,8 @@ void rule_unannounced(const check_touch *t, uint64_t bytes) {
     report(&f);
 }
 
-/* A thread goes round for ever: it loads the same old version again and again, long after the new one was stored, and
- * only an instruction that is missing would bring that. */
+/* A run is stuck: report a thread that loads the same old version again and again, long after the new one was stored, as only
+ * an instruction that is missing would bring the new one. */
 void rule_stuck(int thread, int load) {
     enum { AGAIN_AND_AGAIN = 16 };
     const check_thread *me = &room_now()->thread[thread];
@@ -323,7 +325,7 @@ void rule_stuck(int thread, int load) {
         const bool arrived = newest && line_write(t.line, held(t.line->pool, word)) == newest;
         if (!newest || (got && got->time >= newest->time) || (arrived && !copy->present)) continue;
         if (me->load[load].time < newest->time || me->load[load].time < newest->landed)
-            continue; /* it has not looked since */
+            continue; /* it has not loaded it since then */
         program_finding f = finding_at(&step, NO_INVALIDATE, MANIFEST);
         if (!(newest->state & WRITE_FLUSHED) && !arrived) f.kind = NOT_FLUSHED;
         else if (!newest->landed && !arrived) f.kind = NOT_FENCED;

@@ -1,4 +1,5 @@
-/* Which addresses of this process are a pool's. Every access asks, without a lock; mmap and munmap of any thread change it. */
+/* Which addresses of this process are a pool's. Every access looks it up without a lock, while mmap and munmap of any thread
+ * may change it. */
 #define _GNU_SOURCE
 #include "self.h"
 
@@ -7,7 +8,7 @@
 
 typedef struct {
     uintptr_t from, to;
-    int64_t offset; /* in the pool, of `from` */
+    int64_t offset; /* of `from` in the pool */
     int pool;
 } mapping;
 
@@ -20,8 +21,8 @@ _Atomic int mapping_count;
 struct pools_span pools_span;
 bool pools_closed;
 
-/* Odd: somebody changes the table. Who reads it looks again when this has moved on; but not for ever, as it may be a handler of
- * a signal that came in the middle of the change. */
+/* A sequence lock: odd while a thread changes the table. A reader looks again where this has moved on, but not for ever: it may
+ * be a signal's handler, in the middle of its own thread's change. */
 static _Atomic uint32_t changes;
 enum { LOOKS = 1 << 16 };
 
@@ -42,7 +43,7 @@ static void set(int k, mapping its) {
     table[k].pool = its.pool;
 }
 
-/* At no time do they leave out what stays mapped. */
+/* End a change. The span is set in an order in which it never leaves out what stays mapped. */
 static void end_change(void) {
     uintptr_t from = UINTPTR_MAX, to = 0;
     for (int k = 0; k < mapping_count; k++) {
@@ -86,7 +87,7 @@ void mapping_remove(uint8_t *at, size_t nbytes) {
 static bool find(uintptr_t from, uintptr_t to, pool_range *found) {
     for (int k = 0; k < mapping_count; k++) {
         const mapping m = at_index(k);
-        if (from < m.from || from >= m.to) continue; /* it begins outside */
+        if (from < m.from || from >= m.to) continue; /* the range begins outside */
         const uintptr_t high = to < m.to ? to : m.to;
         *found = (pool_range){m.pool, m.offset + (int64_t)(from - m.from), (int64_t)(high - from)};
         return true;
@@ -111,5 +112,5 @@ void *in_image(const void *at) {
 }
 
 void mappings_after_fork(void) {
-    if (changes % 2) end_change(); /* another thread's, which is not here */
+    if (changes % 2) end_change(); /* the change of a thread that the child does not have */
 }

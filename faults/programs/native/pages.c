@@ -13,19 +13,22 @@
 enum { PAGE = 4096, MAPPINGS_ROOM = 64 };
 enum {
     WHOLE_BYTES = 4 << 20
-}; /* mappings up to here are fetched at once: the kernel never meets a page that is not here */
-enum { CHUNKS = 8192, SMALLEST_CHUNK = 64 << 10 }; /* of larger ones: each may be a mapping of its own to the kernel */
+}; /* smaller mappings are fetched at once, so that the kernel never meets a page that is missing */
+enum {
+    CHUNKS = 8192,
+    SMALLEST_CHUNK = 64 << 10
+}; /* of larger mappings; the kernel may keep a mapping for each chunk */
 
-/* A part of a process's address space; `opened` has a byte for each chunk. */
+/* A mapping of a pool in this process; `opened` has a byte for each chunk. */
 typedef struct {
     uint8_t *at, *opened;
     size_t nbytes, chunk;
     int64_t offset;
     int pool, prot;
 } page_mapping;
-static page_mapping known[MAPPINGS_ROOM]; /* with the lock */
+static page_mapping known[MAPPINGS_ROOM]; /* guarded by the lock */
 
-/* Of the thread that holds it: a fault may come in a handler of a signal that came while it does. */
+/* The lock: which thread holds it. A signal may come while a thread holds it, and fault in its handler. */
 static _Atomic uintptr_t holder;
 
 static bool lock(void) {
@@ -44,7 +47,7 @@ void pages_after_fork(void) { holder = 0; }
 
 static bool protect(uint8_t *at, size_t nbytes, int prot) { return syscall(SYS_mprotect, at, nbytes, prot) == 0; }
 
-/* With the turn, or inside of a step of this thread. */
+/* Fetch pages. Called with the turn, or inside a step of this thread. */
 static void fetch(const page_mapping *m, size_t from, size_t nbytes) {
     const int64_t first = (m->offset + (int64_t)from) / PAGE;
     for (int64_t page = first; page < first + (int64_t)(nbytes / PAGE); page++) image_open_page(m->pool, page);
@@ -65,7 +68,7 @@ static void open_chunk(const page_mapping *m, size_t chunk) {
     if (took_turn) prog_page_end();
 }
 
-/* nbytes 0 for none. */
+/* Return the mapping in which an address lies; its nbytes are 0 where there is none. */
 static page_mapping mapping_at(const uint8_t *at) {
     page_mapping found = {0};
     const bool locked = lock();
@@ -87,7 +90,7 @@ bool pages_allow(const void *at, bool writes) {
 bool pages_fault(void *at, bool writes) {
     const page_mapping m = mapping_at(at);
     if (!allows(&m, writes)) return false;
-    /* If it is here already, another thread was faster. */
+    /* Another thread may have been faster, and have fetched it already. */
     open_chunk(&m, (size_t)((uint8_t *)at - m.at) / m.chunk);
     return true;
 }
@@ -127,7 +130,7 @@ static void add(page_mapping its) {
 static void unmapped(uint8_t *at, size_t nbytes);
 
 static void mapped(int pool, int64_t offset, uint8_t *at, size_t nbytes, int prot) {
-    unmapped(at, nbytes); /* what was there before, with MAP_FIXED */
+    unmapped(at, nbytes); /* MAP_FIXED replaces what was mapped there before */
     if (pools_closed) {
         add((page_mapping){.at = at, .nbytes = nbytes, .offset = offset, .pool = pool, .prot = prot});
         return;
@@ -143,7 +146,7 @@ static void mapped(int pool, int64_t offset, uint8_t *at, size_t nbytes, int pro
     if (nbytes <= WHOLE_BYTES) open_chunk(&m, 0);
 }
 
-/* What is left of a mapping on either side goes on as one of its own, its chunks to be looked at again. */
+/* Forget mappings in a range. What is left on either side becomes a mapping of its own, whose chunks are opened anew. */
 static void unmapped(uint8_t *at, size_t nbytes) {
     for (int k = 0; k < MAPPINGS_ROOM; k++) {
         const bool locked = lock();
@@ -164,7 +167,7 @@ static const program_pages pages = {.mapped = mapped, .unmapped = unmapped, .tou
 
 REAL(int, mprotect, void *, size_t, int)
 
-/* Pages that are not here yet must not become accessible. */
+/* Pages that were not fetched yet must not become accessible. */
 PROGRAM_EXPORT int mprotect(void *at, size_t nbytes, int prot) {
     pool_range range;
     if (program_pages_now && range_in_pool(at, nbytes, &range)) {

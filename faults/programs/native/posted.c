@@ -1,4 +1,4 @@
-/* What a thread has flushed, and its own non-temporal stores, until its fence. */
+/* Keeps a thread's flushes and non-temporal stores until its fence. */
 #include "self.h"
 
 #include <stdlib.h>
@@ -24,7 +24,7 @@ void posted_add(program_self *me, pool_range range, const uint8_t *bytes, uint64
     memcpy(store->bytes, bytes, (size_t)range.nbytes);
 }
 
-/* A store lands whole once any of its lines does: it has hardly more than one. */
+/* Land the non-temporal stores that touch any of these lines, each as a whole: hardly any has more than one line. */
 int64_t posted_land(program_self *me, mover by, pool_lines lines) {
     int64_t kept = 0, landed = 0;
     for (int64_t k = 0; k < me->nt_count; k++) {

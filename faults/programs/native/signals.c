@@ -1,4 +1,5 @@
-/* What a program asks for SIGTRAP and SIGSEGV is noted, and done where these are not ours; nobody blocks them. */
+/* Keeps the handlers that a program sets for SIGTRAP and SIGSEGV, and calls them for signals that are not ours. The program
+ * cannot block these two. */
 #define _GNU_SOURCE
 #include "signals.h"
 
@@ -43,7 +44,7 @@ void signals_pass_on(int number, siginfo_t *info, void *context) {
     } else if (action->sa_handler == SIG_DFL || info->si_code > 0) { /* a fault cannot be ignored */
         const struct sigaction standard = {.sa_handler = SIG_DFL};
         real_sigaction()(number, &standard, NULL);
-        syscall(SYS_tgkill, getpid(), (pid_t)syscall(SYS_gettid), number); /* comes when the handler has ended */
+        syscall(SYS_tgkill, getpid(), (pid_t)syscall(SYS_gettid), number); /* arrives when the handler has ended */
     }
 }
 
