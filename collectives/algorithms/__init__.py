@@ -4,11 +4,13 @@ from collectives.algorithms.all_gather import all_gather
 from collectives.algorithms.all_gather_batched import all_gather_batched
 from collectives.algorithms.all_gatherv import all_gatherv
 from collectives.algorithms.all_reduce import all_reduce
+from collectives.algorithms.all_reduce_crosswise import all_reduce_crosswise
 from collectives.algorithms.all_reduce_doubling import all_reduce_doubling
 from collectives.algorithms.all_reduce_rabenseifner import all_reduce_rabenseifner
 from collectives.algorithms.all_reduce_two_shot import all_reduce_two_shot
 from collectives.algorithms.all_reduce_two_shot_batched import all_reduce_two_shot_batched
 from collectives.algorithms.all_to_all import all_to_all
+from collectives.algorithms.all_to_all_crosswise import all_to_all_crosswise
 from collectives.algorithms.all_to_all_pairwise import all_to_all_pairwise
 from collectives.algorithms.all_to_allv import all_to_allv
 from collectives.algorithms.barrier import barrier
@@ -19,7 +21,9 @@ from collectives.algorithms.gather_batched import gather_batched
 from collectives.algorithms.gatherv import gatherv
 from collectives.algorithms.reduce import reduce
 from collectives.algorithms.reduce_binomial import reduce_binomial
+from collectives.algorithms.reduce_crosswise import reduce_crosswise
 from collectives.algorithms.reduce_scatter import reduce_scatter
+from collectives.algorithms.reduce_scatter_crosswise import reduce_scatter_crosswise
 from collectives.algorithms.reduce_scatterv import reduce_scatterv
 from collectives.algorithms.reduce_two_shot import reduce_two_shot
 from collectives.algorithms.reduce_two_shot_batched import reduce_two_shot_batched
@@ -36,11 +40,13 @@ SHIPPED = (
     all_gather_batched,
     all_gatherv,
     all_reduce,
+    all_reduce_crosswise,
     all_reduce_doubling,
     all_reduce_rabenseifner,
     all_reduce_two_shot,
     all_reduce_two_shot_batched,
     all_to_all,
+    all_to_all_crosswise,
     all_to_all_pairwise,
     all_to_allv,
     barrier,
@@ -51,7 +57,9 @@ SHIPPED = (
     gatherv,
     reduce,
     reduce_binomial,
+    reduce_crosswise,
     reduce_scatter,
+    reduce_scatter_crosswise,
     reduce_scatterv,
     reduce_two_shot,
     reduce_two_shot_batched,

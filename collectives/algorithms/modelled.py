@@ -3,7 +3,7 @@
 A copy of this machine's memory starts at once, so that there a call is cut into chunks from 16 KiB on (choose.py). A
 modelled fabric's copies take microseconds to start, in which as much moves as `Copies.start_bytes` says: a chunk has to
 be worth that. The figures come from ``python -m studies.benchmarks.textbook``, which shows where they are wrong; those
-of batches from all shipped topologies, for 2 to 64 ranks and 4 KiB to 64 MiB.
+of batches, also crosswise, from all shipped topologies, for 2 to 64 ranks and 4 KiB to 64 MiB.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Copies:
     """What copies of one rank to and from a modelled memory cost."""
 
     start_bytes: float  # as many as move in the time that starting a copy, and saying that it is there, takes
-    crowding: float  # how many times longer a copy takes where all ranks copy at once; 1: the cards keep up
+    crowding: float  # what all ranks copy at once, by what the cards carry; above 1 a copy takes as much longer
 
     @property
     def cards_keep_up(self) -> bool:
@@ -56,7 +56,7 @@ class Copies:
         total = sum(topology.card(card).total_gbytes_per_s for card in cards)
         rate = min(rates, default=total)
         start_ns = (costs.copy_ns or 0) + (costs.doorbell_ring_ns or 0)
-        return cls(start_ns * rate, max(1.0, ranks * rate / total))
+        return cls(start_ns * rate, ranks * rate / total)
 
     def chunks(self, nbytes: float, in_turn: float, most: int = ALL.chunks) -> int:
         """Into how many chunks to cut a piece.
@@ -126,6 +126,7 @@ class VariantRule(NamedTuple):
     in_turn: Callable[[int], float] = lambda ranks: 1.0
     pieces: Callable[[int], int] = lambda ranks: 1  # of a block
     most: int = ALL.chunks  # chunks that the variant is cut into unless fewer are asked for
+    parts: tuple[str, str] = ("chunk", "chunks")  # what it is cut into
 
 
 def _all_others(ranks: int) -> float:
@@ -139,6 +140,48 @@ def _batched(when: Callable[[Asked], bool], why: str, variant: str = "batched", 
 
 def _two_shot_batched(when: Callable[[Asked], bool], why: str) -> VariantRule:
     return _batched(when, why, "two_shot_batched", STAGED.chunks)
+
+
+def _crosswise(when: Callable[[Asked], bool], why: str, variant: str, in_turn: Callable[[int], float]) -> VariantRule:
+    """Blocks of many ranks in one copy, on the writer's side as well; cut into batches of ranks, of two starts each."""
+    return VariantRule(
+        variant,
+        lambda its: its.batches and when(its),
+        why,
+        in_turn,
+        most=STAGED.chunks,
+        parts=("batch", "batches of ranks"),
+    )
+
+
+def _two_batches(ranks: int) -> float:
+    return 2.0
+
+
+def _two_batches_of_blocks(ranks: int) -> float:
+    return 2.0 / max(1, ranks - 1)
+
+
+def _exchanged_crosswise(its: Asked) -> bool:
+    """Up to where a copy for each peer is worth its start."""
+    most, shared = (3.0, 48.0) if its.copies.cards_keep_up else (1.1, 24.0)
+    return its.starts < min(most, shared / its.ranks)
+
+
+def _scattered_crosswise(its: Asked) -> bool:
+    """The same, but that few staged reads, in the order in which blocks are published, wait for less than pairs do."""
+    most, shared = (2.8, 48.0) if its.copies.cards_keep_up else (0.6, 20.0)
+    crowded = its.copies.crowding > 0.5
+    if its.ranks < MANY_RANKS:
+        most = min(most, 0.45 if crowded else 1.5 if its.ranks < 6 else 1.25)
+    return its.starts < min(most, shared / its.ranks, 1.3 if crowded else most)
+
+
+def _folded_crosswise(its: Asked) -> bool:
+    """Nearly always: two shots in so few copies that neither one shot nor a tree has fewer, on six ranks and more."""
+    least = 1.0 if its.ranks < 6 else 0.25 if its.tree and its.ranks <= MANY_RANKS else 0.0
+    most = its.ranks / 2 if not its.copies.cards_keep_up else max(16, its.ranks) if its.ranks >= MANY_RANKS else 6
+    return its.ranks > BATCHED_MIN_RANKS and least <= its.starts < most
 
 
 def _two_shots_pay(its: Asked) -> bool:
@@ -175,6 +218,12 @@ TAKEN: dict[str, tuple[VariantRule, ...]] = {
         ),
     ),
     "all_reduce": (
+        _crosswise(
+            _folded_crosswise,
+            "every rank folds a slice, and slices of many ranks are written and read in one copy",
+            "two_shot_crosswise",
+            _two_batches,
+        ),
         _two_shot_batched(_all_reduced_in_batches, "every rank folds a slice, and reads those of many in one copy"),
         VariantRule(
             "doubling",
@@ -198,6 +247,12 @@ TAKEN: dict[str, tuple[VariantRule, ...]] = {
         ),
     ),
     "reduce": (
+        _crosswise(
+            _folded_crosswise,
+            "every rank folds a slice, and slices of many ranks are written and read in one copy",
+            "two_shot_crosswise",
+            _two_batches,
+        ),
         _two_shot_batched(
             _reduced_in_batches, "every rank folds a slice, and the root reads those of many in one copy"
         ),
@@ -217,7 +272,21 @@ TAKEN: dict[str, tuple[VariantRule, ...]] = {
             most=STAGED.chunks,
         ),
     ),
+    "reduce_scatter": (
+        _crosswise(
+            _scattered_crosswise,
+            "blocks of many ranks are written and read in one copy",
+            "crosswise",
+            _two_batches_of_blocks,
+        ),
+    ),
     "all_to_all": (
+        _crosswise(
+            _exchanged_crosswise,
+            "blocks of many ranks are written and read in one copy",
+            "crosswise",
+            _two_batches_of_blocks,
+        ),
         VariantRule(
             "pairwise",
             lambda its: its.ranks >= 4 and its.starts * (3 if its.copies.cards_keep_up else 16) <= its.ranks**2,
@@ -233,7 +302,7 @@ TAKEN: dict[str, tuple[VariantRule, ...]] = {
     ),
 }
 
-BATCHED = frozenset(collective for collective, rules in TAKEN.items() if rules[0].variant == "batched")
+BATCHED = frozenset(collective for collective, rules in TAKEN.items() if rules[0].variant in ("batched", "crosswise"))
 
 
 def _one(ranks: int) -> float:
@@ -264,10 +333,12 @@ def lines_max(collective: str, asked: Asked) -> int:
         collective: The collective's name.
         asked: The call.
     """
-    if asked.tree and collective in ("all_reduce", "reduce") and asked.ranks >= 8:
-        return 2 if asked.ranks < 16 else 0
-    if asked.batches and collective in BATCHED:
+    folds = collective in ("all_reduce", "reduce") and asked.ranks >= MANY_RANKS
+    in_batches = folds and (asked.ranks > MANY_RANKS or not asked.tree)
+    if asked.batches and (in_batches or collective in BATCHED):
         return LINES_MAX_BESIDE_BATCHES.get(asked.ranks, 0)
+    if asked.tree and folds:
+        return 2 if asked.ranks < 16 else 0
     return LINES_MAX_OF.get(collective, LINES_MAX)
 
 
@@ -286,7 +357,7 @@ def modelled(collective: str, asked: Asked) -> tuple[str, str]:
         if its.when(asked):
             piece = asked.nbytes / its.pieces(asked.ranks)
             chunks = asked.copies.chunks(piece, its.in_turn(asked.ranks), its.most)
-            return _cut(its.variant, chunks, its.most), f"{what}: {its.why}; {_worth(chunks)}"
+            return _cut(its.variant, chunks, its.most), f"{what}: {its.why}; {_worth(chunks, *its.parts)}"
     plain = PLAIN.get(collective, PlainRule())
     chunks = asked.copies.chunks(asked.nbytes, plain.in_turn(asked.ranks), plain.spec.chunks)
     return _cut(plain.spec.name, chunks, plain.spec.chunks), f"{what}: {_worth(chunks)}"
@@ -296,5 +367,5 @@ def _cut(variant: str, chunks: int, most: int) -> str:
     return variant if chunks == most else f"{variant}-{chunks}"
 
 
-def _worth(chunks: int) -> str:
-    return "one chunk, as starting a copy costs more" if chunks == 1 else f"worth {chunks} chunks"
+def _worth(count: int, part: str = "chunk", parts: str = "chunks") -> str:
+    return f"one {part}, as starting a copy costs more" if count == 1 else f"worth {count} {parts}"

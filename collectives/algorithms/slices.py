@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from collectives.builder import Builder, Chunk, Ints
+from collectives.builder import CROSSWISE, Batches, Builder, Chunk, Event, Ints
 from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.plan import Operand
 
 
 def slices(b: Builder) -> tuple[int, Callable[[Ints, Chunk], Ints]]:
@@ -28,3 +29,26 @@ def slices(b: Builder) -> tuple[int, Callable[[Ints, Chunk], Ints]]:
         return np.clip(np.minimum(stride * (ranks + 1), b.nbytes) - (stride * ranks + chunk.offset), 0, chunk.nbytes)
 
     return stride, in_slice
+
+
+def fold_crosswise(b: Batches, result: Operand) -> Event | None:
+    """Fold this rank's slice of everyone's vector; slices lie crosswise.
+
+    Args:
+        b: The builder of one rank's part.
+        result: The local memory for this rank's slice.
+
+    Returns:
+        The event after which the result is there; None where this rank has no slice.
+    """
+    stride, in_slice = slices(b)
+    folded, batches = None, b.batches_in_pairs()
+    for chunks in b.rounds(stride, blocks=b.ranks, bells=len(batches), spread=CROSSWISE):
+        for chunk in chunks:
+            for batch in batches:
+                b.publish_batch(batch, chunk)
+            nbytes = int(in_slice(np.array([b.rank]), chunk)[0])
+            if nbytes:
+                own = b.input(b.rank * stride + chunk.offset)
+                folded = b.fold_batches(result.at(chunk.offset), b.part(chunk, nbytes), own, batches)
+    return folded

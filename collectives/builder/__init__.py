@@ -9,14 +9,17 @@
     alike        rounds that follow from those before, made as columns
     folds        folding all peers' blocks, or one peer's
     words        the words of a Builder: publish, retrieve, signal, wait, copy
-    batches      words for the blocks of many ranks in one copy
+    crosswise    where blocks of every rank for every other lie, for copies of many
+    batch_carrier  carries the blocks of many ranks so that they travel in one copy
+    batches      words for them
     misuse       sentences about mistakes of users' own algorithms
     recipes      turns a function into an algorithm
 
 Builders for two levels, for inboxes and for products add their words to a Builder's.
 """
 
-from collectives.builder.batches import SIDE_BY_SIDE, Batches, RankBatch
+from collectives.builder.batch_carrier import CROSSWISE, SIDE_BY_SIDE
+from collectives.builder.batches import Batches, RankBatch
 from collectives.builder.part import DONE_GROUP, INPUT, OUTPUT, SCRATCH, Ints
 from collectives.builder.slots import Areas, Chunk, RegionIds
 from collectives.builder.variant import AGGREGATE, ALL, LINE, NAIVE, STAGED, VARIANTS, ZERO_COPY, VariantSpec
@@ -26,6 +29,7 @@ from collectives.builder.written import Event
 __all__ = [
     "AGGREGATE",
     "ALL",
+    "CROSSWISE",
     "DONE_GROUP",
     "INPUT",
     "LINE",

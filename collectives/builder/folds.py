@@ -243,15 +243,15 @@ class Folds(Rounds):
         drop["a"]["id"] = read["a"]["id"] = self.carrier.regions_of(peers)
         read["dst"]["offset"] = last.offset + (peers + 1 - self.ranks) * stride
 
-    def _fold_fetched(self, dst: Operand, chunk: Chunk, own: Operand) -> None:
-        """Fold the rows of scratch memory, and what this rank contributes, in rank order."""
-        row = self._scratch(chunk.nbytes, row=self.ranks)
+    def _fold_fetched(self, dst: Operand, chunk: Chunk, own: Operand, stride: int = 0) -> None:
+        """Fold the rows of scratch memory, ``stride`` bytes apart, and what this rank contributes, in rank order."""
+        stride = stride or round_up(chunk.nbytes, LINE_BYTES)
+        row = self._scratch(stride, row=self.ranks)
         ids = np.full(self.ranks, row.id)
-        stride = round_up(chunk.nbytes, LINE_BYTES)
         sources = operands(Kind(row.kind), ids, 0, row.offset + (np.arange(self.ranks) + 1 - self.ranks) * stride)
         sources[self.rank] = own
         last = self._last_reduce(Op.REDUCE_LOCAL, dst, NOTHING, chunk.nbytes, self.call.redop == "avg")
-        self._instructions("retrieve").append(chain(sources, last, self._scratch(chunk.nbytes))[0])
+        self._instructions("retrieve").append(chain(sources, last, self._scratch(stride))[0])
 
     def _last_reduce(self, op: Op, dst: Operand, dst2: Operand, nbytes: int, divide: bool) -> Instruction:
         """The REDUCE that ends a fold of all ranks' blocks."""

@@ -49,6 +49,7 @@ class Deletion(NamedTuple):
     at: int
     instruction: Instruction
     kind: str
+    awaited: int = -1  # of a wait for a batch, one of its other ranks
 
     def __str__(self) -> str:
         return f"{self.kind} at rank {self.rank}, stream {self.stream}, instruction {self.at}"
@@ -62,6 +63,11 @@ def eager_readers(deletion: Deletion) -> Order:
 def late_writer(deletion: Deletion) -> Order:
     """The rank that should be waited for does nothing as long as others can go on, and results come last."""
     return slow(LAYOUT.owner(deletion.instruction.arg), RETRIEVE)
+
+
+def late_batch(deletion: Deletion) -> Order:
+    """The same with one rank of the batch that should be waited for."""
+    return slow(deletion.awaited, RETRIEVE)
 
 
 def hasty_rank(deletion: Deletion) -> Order:
@@ -96,7 +102,7 @@ EXPOSED = {
     # the rank leaves a barrier that not everyone has entered
     "WAIT_ALL published": Exposed(hasty_rank, TOO_EARLY),
     # the rank copies a batch's blocks before all of them are there
-    "WAIT_ALL batch": Exposed(hasty_rank, WRONG),
+    "WAIT_ALL batch": Exposed(late_batch, WRONG),
     # in place: the result overwrites what was still to be published
     "AWAIT": Exposed(late_publishing, WRONG),
     # an event that never happens
@@ -129,6 +135,8 @@ FORWARDING = {
     ("all_reduce", "two_shot_staged"),
     ("reduce", "two_shot_staged"),
     ("all_reduce", "two_shot_batched"),
+    ("all_reduce", "two_shot_crosswise"),
+    ("reduce", "two_shot_crosswise"),
     ("reduce", "two_shot_batched"),
     ("all_reduce", "doubling"),
     ("all_reduce", "rabenseifner"),
@@ -231,8 +239,12 @@ def deletions(plan: Plan, rank: int) -> Iterator[Deletion]:
             if instruction.op == Op.WAIT_ALL:
                 met = " published" if plan.call.collective == "barrier" else " batch"
                 name += " done" if instruction.arg == DONE_GROUP else met
+            awaited = -1
+            if name == "WAIT_ALL batch":
+                owners = {LAYOUT.owner(doorbell) for doorbell in plan.frame.groups[instruction.arg].doorbells}
+                awaited = max(owners - {rank})
             if name in EXPOSED:
-                yield Deletion(rank, s, i, instruction, name)
+                yield Deletion(rank, s, i, instruction, name, awaited)
 
 
 def without(plan: Plan, deletion: Deletion) -> Plan:

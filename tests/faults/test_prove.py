@@ -126,7 +126,7 @@ FOUND_BY = {
     "WAIT_DATA": {"contract"},
     "WAIT_ALL done": {"order", "payload"},
     "WAIT_ALL published": {"barrier"},
-    "WAIT_ALL batch": {"order", "landed"},
+    "WAIT_ALL batch": {"order", "landed", "contract"},
     "AWAIT": {"local"},
 }
 
@@ -256,7 +256,7 @@ def test_no_execution_contradicts_a_proof(data: st.DataObject) -> None:
 # --- rounds that repeat -------------------------------------------------------------------------------------------
 
 
-TWO_LOOPS = ("two_shot_batched",)
+TWO_LOOPS = ("two_shot_batched", "two_shot_crosswise")
 
 
 @pytest.mark.deep(rows=lambda collective, variant: variant != variants(collective)[0])

@@ -47,10 +47,10 @@ def test_all_we_ship_in_every_variant(tmp_path: Path) -> None:
     document = json.loads((tmp_path / "proofs.json").read_text())
     assert (document["verdict"], document["complete"]) == ("ok", True)
     rows = document["rows"]
-    assert len(rows) == 2 * 96 and {row["verdict"] for row in rows} == {"ok"}
+    assert len(rows) == 2 * 100 and {row["verdict"] for row in rows} == {"ok"}
     assert all(row["instructions"] > 0 and row["reason"] == "" for row in rows)
-    assert [(r["ranks"], r["proofs"]) for r in document["by_ranks"]] == [(2, 96), (3, 96)]
-    assert "192 of 192 proofs: 192 ok, 0 violation, 0 unknown" in result.output
+    assert [(r["ranks"], r["proofs"]) for r in document["by_ranks"]] == [(2, 100), (3, 100)]
+    assert "200 of 200 proofs: 200 ok, 0 violation, 0 unknown" in result.output
 
 
 def test_sizes_variants_and_in_place(tmp_path: Path) -> None:

@@ -1,0 +1,85 @@
+"""Blocks of every rank for every other, placed so that those of one writer and those for one reader are one range each.
+
+A reader's blocks lie on cards of its own, one writer's behind the other's. A writer's blocks then lie side by side over
+the cards of consecutive readers: a row of the same memory of which readers have columns. Where there are more readers
+than cards, they are cut into groups, behind each other on the same cards, and a writer has a row in each of them.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from cxlemu.errors import ArgumentError
+from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.plan import Layout, Region
+from cxlemu.rounding import round_down, round_up
+
+GRANULE_LEAST_BYTES = 4096  # of a block that is spread over several cards
+GROUPS_MORE = 4  # as many times more groups may there be, for cards that are used alike
+
+
+class Crosswise(NamedTuple):
+    """Where the blocks of all ranks for all ranks lie in a slot.
+
+    Attributes:
+        rows: For each group of readers, the region in which the rows of all writers follow each other.
+        columns: For each reader, the region in which the blocks of all writers for it follow each other.
+        readers: How many readers are in a group; the last one may have fewer.
+        place_bytes: A block's place in a row and in a column, in bytes.
+    """
+
+    rows: tuple[Region, ...]
+    columns: tuple[Region, ...]
+    readers: int
+    place_bytes: int
+
+
+@lru_cache(64)  # the same for all ranks
+def crosswise(layout: Layout, nbytes: int) -> Crosswise:
+    """Place blocks of every rank for every rank in a slot.
+
+    Args:
+        layout: The ring of slots.
+        nbytes: The size of a block in bytes.
+
+    Raises:
+        ArgumentError: Not even a line of every block fits.
+    """
+    ranks = layout.ranks
+    most = min(nbytes, layout.slot_bytes // ranks**2) // GRANULE_LEAST_BYTES
+    cards = _cards_of_each(ranks, layout.pool_cards, max(1, most))
+    readers = min(layout.pool_cards // cards, ranks)
+    groups = -(-ranks // readers)
+    granule = round_down(layout.slot_card_bytes // (groups * ranks), LINE_BYTES)
+    if not granule:
+        raise ArgumentError(
+            f"a slot of {layout.slot_card_bytes} bytes a card is too small for {ranks} x {ranks} blocks of at least "
+            f"{LINE_BYTES} bytes on {layout.pool_cards} cards: give the communicator a larger region or fewer ranks"
+        )
+    rounds = -(-nbytes // (granule * cards))
+    granule = round_up(-(-nbytes // (rounds * cards)), LINE_BYTES)  # all rounds alike, none of which moves little
+    place, group_bytes = granule * cards, ranks * granule
+    return Crosswise(
+        tuple(
+            Region(0, readers * cards, granule, group * group_bytes, 0, ranks * readers * place)
+            for group in range(groups)
+        ),
+        tuple(
+            Region(at * cards, cards, granule, group * group_bytes, 0, ranks * place)
+            for group, at in (divmod(reader, readers) for reader in range(ranks))
+        ),
+        readers,
+        place,
+    )
+
+
+def _cards_of_each(readers: int, cards: int, most: int) -> int:
+    """Choose how many cards each reader has: those for which the busiest card has least, in few groups of readers."""
+
+    def groups(each: int) -> int:
+        return -(-readers // (cards // each))
+
+    few = GROUPS_MORE * groups(1)
+    possible = [each for each in range(1, min(most, cards) + 1) if groups(each) <= few]
+    return min(possible, key=lambda each: (groups(each) / each, groups(each)))
