@@ -174,18 +174,18 @@ def test_a_group_that_is_dropped_gives_its_room_back() -> None:
     assert together(main, 2) == [0, 0]
 
 
-def drop_forty_groups(context: RankContext) -> int:
+def drop_many_groups(context: RankContext) -> int:
     gc.disable()
     world = Communicator.world(context)
-    for _ in range(40):
+    for _ in range(20):
         assert total(world.group([0, 1])) == 3
     return len(context.rooms.held)
 
 
 def test_dropped_groups_give_their_room_back_where_nothing_collects() -> None:
     """As in training scripts, which turn collection off; a dropped communicator is in reference cycles."""
-    held = together(drop_forty_groups, 2, how="processes", topology=with_cards_of(512 << 10))
-    assert max(held) < 40
+    held = together(drop_many_groups, 2, how="processes", memory=SHM, topology=with_cards_of(512 << 10))
+    assert max(held) < 20
 
 
 def drop_more_groups_than_lines(context: RankContext) -> int:
