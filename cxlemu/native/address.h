@@ -6,7 +6,7 @@
 
 enum { MAX_RUNS = MAX_CARDS + 2 };
 
-/* Contiguous on its card, strided in the operand: block k is at local + k * stride. */
+/* Blocks that are contiguous on their card and strided in the operand, in which block k is at local + k * stride. */
 typedef struct {
     place at;
     int64_t local, block_bytes, blocks, stride;
@@ -19,7 +19,7 @@ typedef struct {
 
 static inline int32_t published_count(const program *p) { return layout_published(&p->layout); }
 
-/* epoch % slots, mostly without a division. */
+/* Return epoch % slots, mostly without a division. */
 static inline int64_t slot_of(const program *p, int64_t epoch) {
     const int64_t slot = p->slot + (epoch - p->epoch);
     return slot >= 0 && slot < p->layout.slots ? slot : epoch % p->layout.slots;
@@ -31,7 +31,7 @@ static inline place doorbell_place(const program *p, int32_t doorbell, int64_t e
     return (place){at.card, p->base + at.offset};
 }
 
-/* What a doorbell is rung with in this call, but for the last bit, which makes its parity even. */
+/* Return the word that this call rings a doorbell with, without its last bit, which makes the parity even. */
 static inline uint64_t doorbell_bits(const program *p, int64_t epoch) {
     return (uint64_t)epoch << TAG_BITS | (p->tag & ~1u);
 }
@@ -41,7 +41,7 @@ static inline uint64_t doorbell_word(const program *p, int64_t epoch) {
     return word | (uint64_t)__builtin_parityll(word);
 }
 
-/* Where the granules of a region's operand begin on every card. */
+/* Return where the granules of an operand in a region begin, on every card. */
 static inline int64_t granules_at(const program *p, const operand *o) {
     const region *r = &p->regions[o->id];
     const int64_t slot = p->layout.data_offset + slot_of(p, p->epoch + o->seq) * p->layout.slot_card_bytes;
@@ -50,10 +50,10 @@ static inline int64_t granules_at(const program *p, const operand *o) {
 
 static inline uint8_t *bytes_at(const program *p, place where) { return p->cards[where.card] + where.offset; }
 
-/* AddressMap.runs: a broken first granule, one run per card, a broken last granule. At most MAX_RUNS; returns how many. */
+/* Find AddressMap.runs: a broken first granule, one run per card, a broken last granule. Returns how many, at most MAX_RUNS. */
 int address_runs(const program *p, const operand *o, int64_t nbytes, card_run *found);
 
-/* AddressMap.extents: at most one per card, in the order of their first bytes; returns how many. */
+/* Find AddressMap.extents, in the order of their first bytes. Returns how many, at most one per card. */
 int address_extents(const program *p, const operand *o, int64_t nbytes, card_extent *found);
 
 #endif

@@ -1,5 +1,5 @@
-/* The native engine: executes a plan's records in place. What each record means is said by engines/reference.py;
- * this file only says how a record lies in memory, which is the NumPy dtypes of plan/instructions.py. */
+/* The native engine executes a plan's records in place. engines/reference.py defines what each record means; this file says
+ * how a record lies in memory, as the NumPy dtypes of plan/instructions.py do. */
 #ifndef CXLEMU_CORE_H
 #define CXLEMU_CORE_H
 
@@ -11,8 +11,9 @@
 
 #define PAYLOAD_BYTES (LINE_BYTES - 8)
 #define TAG_BITS 16
-#define EPOCH_BITS 47 /* of a call's first epoch: whatever its records add, a doorbell's word holds it beside the tag */
-/* No call begins at this epoch or later: an hour of one round every 64 ns before the words of doorbells are full. */
+/* The bits of a call's first epoch: with all that its records add, it fits a doorbell's word beside the tag. */
+#define EPOCH_BITS 47
+/* No call begins at this epoch or later. Until the words of doorbells are full an hour is left, at a round every 64 ns. */
 #define EPOCHS_END (((int64_t)1 << EPOCH_BITS) - ((int64_t)1 << 36))
 #ifndef MAX_STREAMS
 #define MAX_STREAMS 4
@@ -44,7 +45,7 @@ enum op {
 enum kind { NOTHING, BUFFER, REGION };
 enum redop { SUM = 1, PROD, MIN, MAX, AVG, BAND, BOR, BXOR, REDOP_END };
 enum { FLAG_DIVIDE = 1 };
-/* What a memory does not need: the bits of CoherenceStep in memory/backend.py. */
+/* The steps that a memory does not need: the bits of CoherenceStep in memory/backend.py. */
 enum { ELIDE_FLUSH = 1, ELIDE_FENCE = 2, ELIDE_INVALIDATE = 4, ELIDE_PUSH = 8, ELIDE_FETCH = 16, STEPS = 31 };
 enum { DTYPES = 15 };
 
@@ -80,8 +81,9 @@ typedef struct shadow shadow;
 
 enum { NO_DOORBELL = -1, MODELLED_TIME = -2 };
 
-/* Where a stream stands: what it waits for, or what ended the run. doorbell is NO_DOORBELL for an event of the rank's own, and
- * MODELLED_TIME where the modelled time `wanted` has not come (see pace.h). */
+/* Why a stream stands at record `at`: it waits until a doorbell that `shows` one epoch shows `wanted`, or it ended the run.
+ * `doorbell` is NO_DOORBELL for an event of the rank's own, and MODELLED_TIME where the modelled time `wanted` has not come
+ * (see pace.h). */
 typedef struct {
     int32_t stream, doorbell;
     int64_t at, wanted, shows;
@@ -92,12 +94,12 @@ typedef struct {
     /* the pool and the communicator's extent in it */
     uint8_t **cards;
     int32_t card_count; /* at least as many as the layout has */
-    int64_t base; /* of the extent, on every card */
+    int64_t base; /* where the extent begins, on every card */
     layout layout;
     int64_t heap_bytes; /* of the extent, on every card */
-    uint32_t elides; /* of direct memory */
+    uint32_t elides; /* the steps that direct memory does not need */
     shadow *through; /* the rank's emulated memory, NULL for direct memory */
-    uint8_t *scratch; /* for the operands of a REDUCE on its way through that */
+    uint8_t *scratch; /* for the operands of a REDUCE that reads through emulated memory */
     int64_t scratch_bytes;
     /* the plan */
     const region *regions;
@@ -107,17 +109,17 @@ typedef struct {
     int64_t lengths[MAX_STREAMS];
     int64_t buffer_bytes[MAX_BUFFERS];
     int64_t work_bytes; /* of all records together; counted up to SMALL_WORK_BYTES */
-    bool written[MAX_BUFFERS]; /* some record stores to it: found by program_check */
+    bool written[MAX_BUFFERS]; /* whether any record stores to it, as program_check found */
     /* the call */
-    int64_t epoch, slot; /* its first round's */
+    int64_t epoch, slot; /* of its first round */
     uint16_t tag;
-    int64_t *done_seen; /* what each rank's done doorbell showed last, or NULL: they only grow */
+    int64_t *done_seen; /* what each rank's done doorbell showed last, which only grows; NULL: every look counts */
     uint8_t *buffers[MAX_BUFFERS];
     int64_t position[MAX_STREAMS], stops[MAX_STREAMS]; /* no record is executed from its stop on */
-    /* where the last run ended within a round of the streams, at a COMPUTE or a stop: the next one goes on there */
-    int32_t turn, waiting; /* whose turn it was, and how many streams before it wait */
+    /* where the last run ended at a COMPUTE or a stop, within a round of the streams: the next run goes on there */
+    int32_t turn, waiting; /* the stream whose turn it was, and how many streams before it wait */
     obstacle waits[MAX_STREAMS];
-    bool stepped; /* some stream had made a step in this round */
+    bool stepped; /* whether any stream has made a step in this round */
     uint8_t *events;
     struct pacing *pacing; /* NULL: as fast as this machine can */
 } program;
@@ -137,33 +139,47 @@ enum status {
     CLOCKS_TIMEOUT
 };
 
-/* Whether nothing that the records say can touch memory outside buffers, slots and doorbells; fills in p->written.
- * On false, *stream and *at say which record is wrong; both are -1 for the tables. */
+/* Check that no record can touch memory outside buffers, slots and doorbells, and fill in p->written. Where it is false,
+ * *stream and *at name the wrong record; both are -1 where the tables are wrong. */
 bool program_check(program *p, int32_t *stream, int64_t *at);
 
-/* A call starts: at this epoch, every stream at its first record. */
+/* Begin a call at this epoch, with every stream at its first record. */
 void program_begin(program *p, int64_t epoch, uint16_t tag);
 
-/* Go on until all streams end (DONE), or nothing progresses for idle_ns (IDLE: found holds each waiting stream, *count
- * of them), or until something ends it, and found[0] says where: a doorbell was rung by another call (MISMATCH) or shows
- * what nobody rings (DAMAGED), a COMPUTE is due (KERNEL), a stream has come to its stop (STOPPED), an emulated host's cache
- * or the pool's clocks cannot be had (LOCK_TIMEOUT, CLOCKS_TIMEOUT), there is no memory for what it has posted (OUT_OF_MEMORY), or a load from an emulated pool fails
- * (LINK_DOWN, CARD_LOST, POISONED). spins: looks at doorbells before the core is given away. */
+/* Run the call's streams, and return how that ended:
+ *
+ *   DONE            all streams have ended
+ *   IDLE            nothing progressed for idle_ns; found[0..*count) are the waiting streams
+ *
+ * Everything else happens to one stream, which found[0] names:
+ *
+ *   MISMATCH        a doorbell was rung by another call
+ *   DAMAGED         a doorbell shows what no rank rings
+ *   KERNEL          a COMPUTE is due
+ *   STOPPED         a stream has come to its stop
+ *   LOCK_TIMEOUT    the lock of an emulated host's cache could not be had
+ *   CLOCKS_TIMEOUT  that of the pool's clocks could not be had
+ *   OUT_OF_MEMORY   there is no memory for what the rank has posted
+ *   LINK_DOWN, CARD_LOST, POISONED  a load from an emulated pool failed
+ *
+ * spins: how often doorbells are looked at before the core is given away. */
 enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *found, int *count);
 
-/* The record that a stream stands at was executed elsewhere, or is to be left out. */
+/* Go on behind the record that a stream stands at: it was executed elsewhere, or is left out. */
 void program_skip(program *p, int32_t stream);
 
-/* From how many bytes on an array that a call fills is stored past the caches. Above 0 sets it, for all of the process. */
+/* Return from how many bytes on an array that a call fills is stored past the caches. An argument above 0 sets that for the
+ * whole process. */
 #define PAST_CACHES_BYTES (4 << 20)
 int64_t program_past_caches_from(int64_t nbytes);
 
-/* dst = a op b [op c], from the left; then divided. Pointers need no alignment; dst may be an operand. c may be NULL. */
+/* Compute dst = a op b [op c], from the left, and divide it by `divisor`. Pointers need no alignment; dst may be an operand;
+ * c may be NULL. */
 void fold_arrays(int dtype, int redop, void *dst, const void *a, const void *b, const void *c, int64_t nbytes,
                  int64_t divisor);
 
 extern const int64_t program_item_bytes[DTYPES];
-/* Whether there is such a reduction: bits of integers and bools alone, no order of complex numbers, no mean of bools. */
+/* Return whether there is such a reduction. Only integers and bools have bits, complex numbers no order, bools no mean. */
 bool program_folds(int dtype, int redop);
 
 #endif

@@ -1,5 +1,5 @@
-/* What is broken in an emulated pool's hardware: the page of memory/damage.py, which is the definition. One look as long
- * as nothing was ever armed. */
+/* The damage to an emulated pool's hardware, a page of its own: memory/damage.py is the definition. While nothing was ever
+ * armed, an access takes one look at it. */
 #ifndef CXLEMU_DAMAGE_H
 #define CXLEMU_DAMAGE_H
 
@@ -7,7 +7,7 @@
 
 enum { DAMAGE_BYTES = 512 };
 
-/* Where a load fails, if it does. */
+/* Where a load fails. */
 typedef struct {
     int32_t card;
     int64_t offset;
@@ -15,12 +15,12 @@ typedef struct {
 
 static inline bool damage_armed(const uint64_t *page) { return __atomic_load_n(page, __ATOMIC_RELAXED) != 0; }
 
-/* DONE, or why nothing moves between this host and this card: LINK_DOWN or CARD_LOST. */
+/* Return DONE, or why nothing moves between a host and a card: LINK_DOWN or CARD_LOST. */
 enum status damage_cut_off(const uint64_t *page, int32_t host, int32_t card);
 
 bool damage_poisoned(const uint64_t *page, int32_t card, int64_t line);
 
-/* These lines got new bytes: they are not poisoned any more. */
+/* Note that lines got new bytes: they are no longer poisoned. */
 void damage_overwritten(uint64_t *page, int32_t card, int64_t first, int64_t last);
 
 #endif

@@ -7,28 +7,28 @@
 
 enum { ENTRIES = 256 };
 
-/* An array as far as a call depends on it. nbytes is -1 where there is none. */
+/* What a call depends on of an array. nbytes is -1 where there is no array. */
 typedef struct {
     npy_intp nbytes;
     PyArray_Descr *dtype;
 } shape;
 
 typedef struct {
-    PyObject *collective, *redop, *root, *variant; /* compared by identity: equal but not the same is a slow_path */
-    shape x, out; /* dtypes by identity, too */
+    PyObject *collective, *redop, *root, *variant; /* compared by identity: an equal object takes the slow_path */
+    shape x, out; /* dtypes are compared by identity as well */
     bool overlap;
-    int64_t distance; /* of x from out, where they overlap */
+    int64_t distance; /* from out to x, where they overlap */
     Operation *operation;
 } entry;
 
 typedef struct {
     PyObject_HEAD vectorcallfunc call;
     Sequencer *sequencer;
-    Py_buffer heap; /* calls depend on where in it their arrays lie, so those are never found here */
+    Py_buffer heap; /* calls on arrays in it depend on where these lie, and are never found here */
     entry entries[ENTRIES];
 } DispatchCache;
 
-/* False for what cannot be compared here: Python says in a sentence what is wrong with it, or does with it. */
+/* Look at an array. False where it cannot be compared here: Python takes the call, or says what is wrong with the array. */
 static bool look_at(PyObject *object, bool written, shape *s, uint8_t **at) {
     s->nbytes = -1, s->dtype = NULL, *at = NULL;
     if (object == Py_None) return true;
@@ -53,7 +53,7 @@ static size_t entry_of(PyObject *collective, PyObject *redop, const shape *x, co
     return (key * 0x9E3779B97F4A7C15u) >> 56;
 }
 
-/* What a call brings. */
+/* The arrays that a call brings. */
 typedef struct {
     shape x, out;
     uint8_t *input, *output;

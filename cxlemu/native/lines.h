@@ -1,35 +1,35 @@
-/* The machine's own cache-line instructions, chosen at run time: the table in docs/memory-model.md. */
+/* The machine's own cache-line instructions, chosen at run time from the table in docs/memory-model.md. */
 #ifndef CXLEMU_LINES_H
 #define CXLEMU_LINES_H
 
 #include <stdint.h>
 
-/* Start writing back all lines of a range that are dirty; drop the lines, or keep them where the machine can. Complete
- * at the next lines_fence. */
+/* Start writing back all dirty lines of a range, and drop the lines or, with `keep` and where the machine can, keep them. The
+ * next lines_fence completes this. */
 void lines_flush(const void *at, int64_t nbytes, int keep);
 
-/* The writer's fence: what was flushed or stored non-temporally before is in the pool. */
+/* Fence for a writer: what was flushed or stored non-temporally before is in the pool. */
 void lines_fence(void);
 
-/* Flush and drop a range, then the reader's fence: later loads fetch. */
+/* Flush and drop a range, and fence for a reader: later loads fetch it anew. */
 void lines_invalidate(const void *at, int64_t nbytes);
 
-/* Whole lines by non-temporal stores, a head and a tail by ordinary stores and a flush; complete at lines_fence.
- * width: bytes of a store, 0 for the widest that the machine has. The regions do not overlap. */
+/* Copy whole lines by non-temporal stores, a head and a tail by ordinary stores and a flush. The next lines_fence completes
+ * this. width: bytes of a store, 0 for the widest that the machine has. The ranges do not overlap. */
 void lines_copy_nt(void *to, const void *from, int64_t nbytes, int width);
 
-/* One word of 8 bytes by a non-temporal store, complete at lines_fence; an ordinary one where there is none. */
+/* Store a word of 8 bytes non-temporally, where the machine can. The next lines_fence completes this. */
 void lines_store_nt(void *word, uint64_t value);
 
-/* Whether the machine has non-temporal stores of that many bytes. */
+/* Return whether the machine has non-temporal stores of that many bytes. */
 int lines_has_width(int width);
 
-/* Where loads and stores of a card go that was mapped at `pages`, and what was mapped there. Both are the same pages:
- * only a test's host keeps an image of the card instead, which shows what is missing. */
+/* Return where loads and stores go for a card that was mapped at `pages`, and the reverse. Both are the same pages, except on
+ * a test's host, which keeps an image of the card to show which instructions are missing. */
 uint8_t *lines_mapped(uint8_t *pages, int64_t nbytes);
 uint8_t *lines_unmapped(uint8_t *used);
 
-/* The names of the instructions in use; empty on a machine whose instructions are not known here. */
+/* Return the names of the instructions in use; "" on a machine whose instructions are unknown. */
 const char *lines_instructions(void);
 
 #endif

@@ -1,5 +1,5 @@
-/* What one rank sees of a pool that its host caches without coherence: memory/shadow.py on memory/cache.py, which are the
- * definition, on the same storage. Every function takes the host's lock for as long as it runs; ranges were checked. */
+/* A rank's view of a pool that its host caches without coherence. memory/shadow.py on memory/cache.py are the definition, on the
+ * same storage. Every function holds the host's lock while it runs. Ranges were checked before. */
 #ifndef CXLEMU_SHADOW_H
 #define CXLEMU_SHADOW_H
 
@@ -12,7 +12,7 @@
 /* One host's cached lines of one card. */
 typedef struct {
     uint8_t *pool, *data, *posted, *state, *pending;
-    uint64_t *damage; /* of all hosts' pool */
+    uint64_t *damage; /* the pool's, which all hosts share */
     int32_t host, card;
 } card_cache;
 
@@ -22,7 +22,7 @@ typedef struct {
     int64_t block_bytes, stride;
 } strided;
 
-/* A non-temporal store on its way. */
+/* A non-temporal store that is posted. */
 typedef struct {
     place at;
     int64_t nbytes;
@@ -34,21 +34,21 @@ struct shadow {
     int32_t card_count;
     int64_t card_bytes;
     host_lock *lock;
-    double lock_s; /* how long to wait for it */
+    double lock_s; /* how long to wait for the lock, in seconds */
     bool disturbed;
     adversary nature; /* if disturbed */
-    window *flushed; /* since the last fence */
+    window *flushed; /* lines flushed since the last fence */
     int64_t flushed_count, flushed_room;
     posted_store *stores; /* in program order */
     int64_t store_count, store_room;
-    int64_t moved[ACTIONS]; /* lines, by the adversary */
-    damaged_place broken; /* where the last load failed that did */
+    int64_t moved[ACTIONS]; /* how many lines the adversary has moved */
+    damaged_place broken; /* where the last failed load failed */
 };
 
-/* All return DONE, LOCK_TIMEOUT (the lock could not be had), OUT_OF_MEMORY (no memory for what is posted) or, where they load, why that
- * failed: then nothing was loaded or stored. */
+/* All return DONE, LOCK_TIMEOUT (the lock could not be had), OUT_OF_MEMORY (there is no memory for what is posted) or, where
+ * they load, why the load failed: then nothing was loaded or stored. */
 
-/* through: what is stored is flushed next, by this rank. */
+/* through: this rank flushes the stored bytes next. */
 enum status shadow_write(shadow *s, place at, strided from, int64_t nbytes, bool through);
 enum status shadow_write_nt(shadow *s, place at, strided from, int64_t nbytes);
 enum status shadow_read(shadow *s, place at, strided into, int64_t nbytes);
@@ -58,7 +58,7 @@ enum status shadow_invalidate(shadow *s, place at, int64_t nbytes);
 enum status shadow_signal(shadow *s, place line, uint64_t word, const uint8_t *payload, int64_t nbytes);
 enum status shadow_poll(shadow *s, place line, uint8_t into[LINE_BYTES]);
 
-/* Free what is posted. */
+/* Free posted stores without landing them. */
 void shadow_discard(shadow *s);
 
 #endif
