@@ -8,7 +8,7 @@ static uint8_t newest(const line_state *s) { return (uint8_t)(s->versions - 1); 
 
 static bool same(const content a, const content b) { return memcmp(a, b, sizeof(content)) == 0; }
 
-/* The pool gets other data. */
+/* Let data arrive in the pool; false where there is no room for another version. */
 static bool arrive(const world *w, line_state *s, const content data) {
     if (same(s->version[newest(s)], data)) return true;
     if (!w->lazy) {
@@ -33,7 +33,7 @@ static void shift(content *versions, unsigned by, unsigned count) {
     memset(versions + count - by, 0, by * sizeof(content));
 }
 
-/* What is told apart here can differ later: versions that nobody can see are forgotten. */
+/* Forget versions that no host can see any more, so that states are equal which cannot differ later. */
 static void forget(const world *w, line_state *s) {
     uint8_t oldest = newest(s);
     for (int h = 0; h < w->hosts; h++) {
@@ -42,7 +42,8 @@ static void forget(const world *w, line_state *s) {
         if (s->away >> h & 1) c->fresh = false;
         if (c->presence == CLEAN && (c->posted_count > 0 || (s->away >> h & 1))) absent(s, h);
         for (unsigned v = c->floor; v < s->versions && c->presence == CLEAN; v++)
-            if (same(s->version[v], c->data)) { /* as good as one that comes in anew, if that is not flushed either */
+            if (same(s->version[v],
+                     c->data)) { /* as good as a copy that nature may fetch, which is as little flushed */
                 uint8_t floor = c->floor;
                 absent(s, h);
                 c->floor = floor;
@@ -73,7 +74,7 @@ static rank_set flushed_since(const world *w, const line_state *s, int host, uns
     return ranks;
 }
 
-/* What a line may hold when it is looked at; each content once, the copy that least is flushed. */
+/* Find what a host may see in a line when it looks; each content once, from the copy that the fewest flushes would drop. */
 static int look(const world *w, const line_state *s, int host, choice *out) {
     const cached_line *c = &s->host[host];
     int n = 0;
@@ -96,7 +97,7 @@ static int look(const world *w, const line_state *s, int host, choice *out) {
     return n;
 }
 
-/* The line is in the cache now, as it was chosen. One that comes from a pending write-back stays that in lazy mode. */
+/* Bring the chosen line into the cache. In lazy mode, a line from a pending write-back stays one. */
 static void hold(const world *w, line_state *s, int host, const choice *chosen) {
     cached_line *c = &s->host[host];
     if (c->presence == DIRTY || (w->lazy && c->posted_count > 0)) return;
@@ -136,8 +137,8 @@ static rank_set posting(const cached_line *c) {
     return ranks;
 }
 
-/* Whether what the rank flushed of this line has landed, and is out of the cache if nature had no need to bring it
- * back. In lazy mode it is taken out now. */
+/* Whether the rank's fence is over as far as this line goes: its flushes have landed, and the line has left the cache, unless
+ * nature fetched it again. In lazy mode the line is dropped now. */
 static bool fenced(const world *w, line_state *s, line_action a) {
     cached_line *c = &s->host[a.host];
     rank_set rank = (rank_set)(1u << a.rank);
@@ -172,7 +173,7 @@ static uint8_t sees(const line_state *s, line_action a, const content data) {
     return data[a.word];
 }
 
-/* One result for each content that the line may have when it is looked at. */
+/* Apply an action that looks at the line: one result for each content that it may see. */
 static int on_what_it_finds(const world *w, const line_state *before, line_action a, line_result *out) {
     line_state s = *before;
     choice choices[CHOICES_MAX];
@@ -199,7 +200,7 @@ static int on_what_it_finds(const world *w, const line_state *before, line_actio
     return n;
 }
 
-/* A wait that looked in vain flushes its line again. In lazy mode that does nothing new to a line that is not dirty. */
+/* Whether a wait looked in vain, and so flushes its line again. In lazy mode that changes only a dirty line. */
 static bool looked_in_vain(const world *w, line_state *s, line_action a) {
     const cached_line *c = &s->host[a.host];
     bool may = w->lazy ? c->presence == DIRTY : c->presence != ABSENT;
@@ -257,7 +258,7 @@ static int on_its_own(const world *w, line_state *s, line_action a) {
         if (!arrive(w, s, c->data)) return TOO_MUCH;
         absent(s, a.host);
         return 1;
-    case DROPPED: /* stored to since it was flushed: that is written back, too */
+    case DROPPED: /* what was stored to it since the flush is written back as well */
         if (c->presence == ABSENT || !c->dropping || (w->lazy && c->presence != DIRTY)) return 0;
         if (c->presence == DIRTY && !post(s, a.host, c->dropping)) return TOO_MUCH;
         absent(s, a.host);

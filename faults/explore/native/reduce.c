@@ -1,9 +1,10 @@
-/* Singleton ample sets: one move that may be made first, because nothing that others can do before it is lost by it.
+/* Singleton ample sets: finds one move that may be made first, because that takes nothing away from what others could do
+ * before it.
  *
- * What others can do before thread t moves is bounded: they cannot pass a wait for what only t will signal. So each
- * rule looks at the lines that others may touch before, and how. A move made first may also leave *more* possible than
- * made later (an old copy may still be seen), which is as good: every bad end is still found. The rules speak of lazy
- * lines; for literal ones only those hold that touch no line.
+ * What others can do before thread t moves is bounded: they cannot pass a wait for what only t will signal. So each rule
+ * looks at which lines others may touch before, and how. A move that is made first may leave *more* possible than one that
+ * is made later (an old copy may still be seen), which is as good: every bad end is still found. The rules are for lazy
+ * lines; for literal ones only the rules hold that touch no line.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,22 +13,22 @@
 
 enum { NOBODY = 0xFF, NEVER = 0xFFFF };
 
-/* How a line may be touched. */
+/* How other threads may touch a line, as bits. */
 enum { STORES = 1, SIGNALS = 2, PEEKS = 4, WAITS = 8, BLOCKED_WAITS = 16, WAITS_OF_OTHER_RANKS = 32, OTHERWISE = 64 };
 
-/* A wait is passed only when this thread has gone beyond this node. */
+/* What a wait needs: it is passed only when this thread has gone beyond this node. */
 typedef struct {
-    uint8_t thread; /* NOBODY: no single one says */
+    uint8_t thread; /* NOBODY: it does not depend on a single thread */
     uint16_t beyond;
 } need;
 
 struct reduction {
-    need *needs[THREADS_MAX]; /* of each node */
-    uint8_t *steady; /* [line]: the words that only rise, where all writers are on one host */
-    uint8_t *unread; /* [line]: the words that nobody loads; there may be waits for them */
-    uint8_t *near, *far; /* [line]: how threads of the same host, and of others, may touch it */
-    uint16_t reach[THREADS_MAX]; /* how far each thread can get */
-    bool fences; /* another thread of the same rank may */
+    need *needs[THREADS_MAX]; /* by thread and node */
+    uint8_t *steady; /* by line: the words that only rise, where all writers are on one host */
+    uint8_t *unread; /* by line: the words that no thread loads, although some may wait for them */
+    uint8_t *near, *far; /* by line: how threads of the same host, and of others, may touch it */
+    uint16_t reach[THREADS_MAX]; /* by thread: the last node that it can get to */
+    bool fences; /* whether another thread of the same rank may fence */
 };
 
 static bool on_a_line(const node *n) {
@@ -135,7 +136,8 @@ static bool passes(const search *s, const reduction *r, int t, uint16_t at, int 
     return s->values[shows] >= s->values[n->value];
 }
 
-/* How far threads get while some stay where they are, and what a host posted of `held_line` does not land. */
+/* Find how far threads can get while the `frozen` ones stay where they are, and what a host has posted of `held_line` does not
+ * land. */
 static void advance(const search *s, reduction *r, uint64_t frozen, int held_line, int host) {
     for (int t = 0; t < s->thread_count; t++) r->reach[t] = s->current[t] >> 1;
     for (bool moved = true; moved;) {
@@ -160,7 +162,7 @@ static uint8_t touch(const search *s, const node *n, bool passed, bool other_ran
     }
 }
 
-/* What threads but `self`, seen from a rank on a host, may do on the way that `advance` found. */
+/* Find how all threads but `self` may touch lines on the way that `advance` found, as seen from a rank on a host. */
 static void look_ahead(const search *s, reduction *r, int self, uint8_t host, uint8_t rank) {
     memset(r->near, 0, (size_t)s->line_count);
     memset(r->far, 0, (size_t)s->line_count);
@@ -183,8 +185,8 @@ static void look_ahead(const search *s, reduction *r, int self, uint8_t host, ui
 typedef struct {
     const line_info *info;
     uint8_t near, far;
-    bool dirty, posted, nt; /* of this host */
-    bool quiet; /* no other host can change the pool's line */
+    bool dirty, posted, nt; /* on this host */
+    bool quiet; /* whether no other host can change the pool's line */
 } place;
 
 static place place_of(const search *s, const reduction *r, int line, uint8_t host) {
@@ -201,7 +203,7 @@ static place place_of(const search *s, const reduction *r, int line, uint8_t hos
     };
 }
 
-/* An action is possible now; does it leave its line as it is? */
+/* Whether an action is possible now. *changes: whether it changes its line. */
 static bool possible(search *s, const node *n, int32_t action, bool *changes) {
     int count;
     uint16_t state = s->current[s->at_lines + n->line];
@@ -228,8 +230,8 @@ static bool wait_first(search *s, const node *n, const place *p) {
     return possible(s, n, n->action, &changes) && rises && (!changes || !(p->near & ~(WAITS | BLOCKED_WAITS)));
 }
 
-/* Evicted before, a dirty line would show its payload under the old flag. Where flags only rise and are only waited for,
- * who sees that may as well see the new one. */
+/* Whether a signal may go first. If its line is dirty, an eviction before it would show the payload under the old flag. Where
+ * flags only rise and are only waited for, a rank that sees that may as well see the new flag. */
 static bool signal_first(const search *s, const node *n, const place *p) {
     bool rises = s->reduction->steady[n->line] >> n->word & 1, unread = s->reduction->unread[n->line] >> n->word & 1;
     bool alone = !(p->near & ~(WAITS | BLOCKED_WAITS)) && (!p->near || rises) && !p->nt && !s->reduction->fences;
@@ -262,7 +264,7 @@ static bool goes_first(search *s, int t, const node *n) {
     }
 }
 
-/* -- an arrival: after it others see all that they saw, and one version more */
+/* -- an arrival: after it, others see all that they saw before, and one more version */
 
 static bool lands_first(search *s, int line, uint8_t host) {
     reduction *r = s->reduction;

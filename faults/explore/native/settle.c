@@ -1,24 +1,24 @@
-/* Threads with branches and loops, each alone on its host: what is nobody else's business is done at once, and a state
- * is kept only where it matters who goes next. Four rules, all of them of lazy lines:
+/* Threads with branches and loops, each alone on its host: steps that concern no other thread are made at once, so that a
+ * state is kept only where it matters which thread goes next. Three rules, all of them for lazy lines:
  *
- * *Free steps.* A step is made as soon as it can be if every move that others, and nature, can make before it can as
- * well be made after it, and if it has one result. Each rule below says why. All moves are tried in every state that is
- * kept, and a chain of free steps between two of them is finite: so no cycle leaves a move out, and a free step, which
- * will happen at some time, takes no end out of reach and brings none into it.
+ * *Free steps.* A step that has one result is made as soon as it can be, if every move that others and nature can make
+ * before it can as well be made after it. Each rule below says why. In every state that is kept, all moves are tried, and a
+ * chain of free steps between two such states is finite. So no cycle leaves a move out; and a free step, which will happen
+ * at some time, takes no end out of reach and brings none into it.
  *
- * *Renewal.* A thread that is about to load a line which it has not in its cache may see any version that was there
- * since. Those that were there before the newest one came could have been loaded before it came: whatever happened
- * between touches other caches, and a load of an older version, made earlier, leaves no less to be seen later. So when
- * a version arrives, it is the only one that is left to see. (A copy that has been seen stays: a loop may read it for
- * ever.) What a wait may still see is renewed likewise: it looks anew until it sees enough.
+ * *Renewal.* A thread that is about to load a line which is not in its cache may see any version that the pool has had
+ * since the line left that cache. The versions before the newest one could have been loaded before that one came: all that
+ * happened in between touches other caches, and an earlier load of an older version leaves no less to be seen later. So when
+ * a version arrives, it is the only one that is left to see. (A copy that was seen before stays, as a loop may read it for
+ * ever.) What a wait may still see is renewed likewise, because it looks again until it sees enough.
  *
- * *Retirement.* What a copy could be of a line that its thread will flush and fence before it looks again makes no
- * difference: it is forgotten at once.
+ * *Retirement.* Where a thread will flush and fence a line before it looks at it again, it does not matter which version its
+ * copy could hold: that is forgotten at once.
  *
- * Retirement needs to know all that a thread can still do, and some free steps who ever stores to a line; neither is
- * known of a generator. Both are taken for granted as long as nothing speaks against it. A search that meets the
- * opposite begins again, knowing better. It does meet it, if there is an execution that does: up to the first wrong
- * moment all that was taken for granted holds, so nothing is lost up to there.
+ * Retirement depends on all that a thread can still do, and some free steps on which threads ever store to a line. Neither
+ * is known in advance where a generator makes the steps. Both are taken for granted until the search meets the opposite:
+ * then it begins again, knowing better. If there is an execution that shows the opposite, the search meets it, because all
+ * that was taken for granted holds up to the first wrong moment.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +33,7 @@ static uint64_t bit(int line) { return line < LIVE_MAX ? (uint64_t)1 << line : 0
 
 /* -- what is taken for granted */
 
-/* The line that a step looks at, what a store does not overwrite included; -1: none. */
+/* Return the line that a step looks at, or -1. A store looks at the words that it does not overwrite. */
 static int looked_at(const search *s, const node *n) {
     bool in_part = (n->what == STORE || n->what == SIGNAL) && s->lines[n->line].words > 1;
     return n->what == LOAD || in_part ? n->line : -1;
@@ -53,14 +53,14 @@ void settle_expanded(search *s, const thread *t, const node *n) {
     how->wrong |= (how->trusting[n->line] & ~host) != 0;
 }
 
-/* Nobody else ever stores to the line. */
+/* Whether no other host is known to store to the line; from here on that is taken for granted. */
 static bool is_only_writer(settling *how, int line, uint8_t host) {
     if (how->writers[line] & ~(1u << host)) return false;
     how->trusting[line] |= (host_set)(1u << host);
     return true;
 }
 
-/* Backwards along all that threads are known to do: what is looked at, until it is flushed and fenced. */
+/* Find, backwards along all that a thread is known to do, which lines it looks at before it flushes and fences them. */
 static void find_live(search *s, thread *t) {
     for (bool changed = true; changed;) {
         changed = false;
@@ -115,7 +115,7 @@ void settle_again(search *s) {
 
 static const line_info *info_of(const search *s, int line) { return &s->lines[line].info[s->next[s->at_lines + line]]; }
 
-/* The line's state after an action with one result, however it is looked at; false if it has several, or none. */
+/* Change a line by an action that leads to one state; false if it leads to several, or none. */
 static bool act(search *s, int line, int32_t number, uint8_t *seen, int8_t *age) {
     uint16_t *state = &s->next[s->at_lines + line];
     int count;
@@ -141,7 +141,7 @@ bool settle_begun(search *s, int t, int line) {
     return !(s->settling.alone >> s->threads[t].host & 1) || forget(s, line, s->threads[t].host, RENEWED);
 }
 
-/* A fence changes its own host's caches only, and nothing that it waits for is left. */
+/* Make a fence if nothing is left that it waits for: it changes only its own host's caches. */
 static bool fence(search *s, int t) {
     const thread *self = &s->threads[t];
     for (int line = 0; line < s->line_count; line++)
