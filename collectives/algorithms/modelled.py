@@ -23,7 +23,7 @@ LINES_MAX = 3  # doorbells that carry a block at once: with more of them one cop
 LINES_MAX_OF = {"all_to_all": 2, "reduce_scatter": 2}  # where in pairs one copy is faster still
 TREE_MIN_RANKS = 4
 BATCHED_MIN_RANKS = 4
-MANY_RANKS = 8  # from which on copies in batches save so many starts that other costs hardly matter
+MANY_RANKS = 8  # from which on copies in batches save enough starts that other costs hardly matter
 LINES_MAX_BESIDE_BATCHES = {4: 2, **dict.fromkeys(range(5, 10), 1)}  # by ranks: of more than nine, batches are faster
 HALVED_STARTS = 1 << 14  # of a vector on all ranks, above which direct reads, in more copies, are as fast
 

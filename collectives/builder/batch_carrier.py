@@ -20,7 +20,7 @@ CROSSWISE = "crosswise"  # another: every writer's blocks one after another, and
 class BatchCarrier(StagingCarrier):
     """Carries blocks in slots: side by side or crosswise where a loop says so, and else as any staged variant."""
 
-    _place_of: dict[int, int]  # of blocks side by side: a writer's place among all; else there is none
+    _place_of: dict[int, int]  # a writer's place among all, where its blocks lie side by side; other writers have none
     crossing: Crosswise | None = None  # of blocks crosswise
 
     def _placed(self, loop: Loop, placement: str, doorbells: int) -> tuple[int, int, Areas]:

@@ -154,7 +154,7 @@ def inputs(call: Call, rank: int, seed: int, serial: int) -> Array | None:
 
 
 def _repeated(period: Array, count: int) -> Array:
-    """Rows of so many elements that repeat."""
+    """Rows of this many elements that repeat."""
     if period.shape[1] == count:
         return period
     whole = np.empty((period.shape[0], count), period.dtype)
@@ -375,7 +375,7 @@ def slack(call: Call, rank: int, seed: int, serial: int) -> Array | None:
             total.reshape(-1)[begin : begin + count] = reduce(combine, parts)
     rounded = (call.ranks + 1) * 2.0 ** -_EXACT_BITS[call.dtype]  # a step more, in which avg divides
     found = 2 * rounded / (1 - rounded) * total / (call.ranks if call.redop == "avg" else 1)
-    if its.basic:  # elsewhere blocks begin at odd elements, too
+    if its.basic:  # elsewhere blocks may begin at odd elements
         found[:, 1 - _first_revealing(serial) :: 2] = 0
     return np.asarray(found)
 

@@ -56,7 +56,7 @@ def told(asked: UnevenArguments, rank: int, size: int, send: Blocks, receive: Bl
     mine = np.full((3, size), UNKNOWN, np.int64)
     mine[2] = send.several or receive.several
     if asked.collective in ("all_gatherv", "gatherv"):
-        _note(mine[0], send.nbytes)  # one block for whoever takes it
+        _note(mine[0], send.nbytes)  # one block, for the rank that takes it
         if asked.collective == "all_gatherv" or rank == asked.root:
             _note(mine[1], receive.nbytes)
     elif asked.collective == "scatterv":

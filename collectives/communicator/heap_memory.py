@@ -28,7 +28,7 @@ class Backing(Protocol):
     may_lack: ClassVar[bool]
 
     def take(self, at: int, nbytes: int) -> None:
-        """Take memory for these bytes; where there is some already, it stays. Raises PoolError: there is none left."""
+        """Take memory for these bytes, where there is none yet. Raises PoolError where no memory is left."""
 
     def give_back(self, at: int, nbytes: int) -> None:
         """Give the memory of these bytes back; they are zeros then."""
@@ -50,7 +50,7 @@ class CardPages:
     at: int
 
     def take(self, at: int, nbytes: int) -> None:
-        """Take memory of the pool. Raises PoolError: there is none left."""
+        """Take memory of the pool. Raises PoolError where no memory is left."""
         self.pool.back(self.card, self.at + at, nbytes)
 
     def give_back(self, at: int, nbytes: int) -> None:
@@ -141,7 +141,7 @@ class StripMemory:
         return self.extent.nbytes if self._backing is None else self.extent.held
 
     def reach_up(self, end: int) -> None:
-        """Have memory up to ``end``. Raises PoolError: there is none left."""
+        """Have memory up to ``end``. Raises PoolError where no memory is left."""
         extent, end = self.extent, round_up(end, PAGE_BYTES)
         if end > extent.low:
             if self._backing is not None:
@@ -149,7 +149,7 @@ class StripMemory:
             extent.low, self.ever.low = end, max(self.ever.low, end)
 
     def reach_down(self, begin: int) -> None:
-        """Have memory from ``begin`` on. Raises PoolError: there is none left."""
+        """Have memory from ``begin`` on. Raises PoolError where no memory is left."""
         extent, begin = self.extent, round_down(begin, PAGE_BYTES)
         if begin < extent.high:
             if self._backing is not None:

@@ -34,8 +34,8 @@ class LocalBlocks:
 
     Attributes:
         nbytes: As given.
-        lock: Held by whoever takes blocks, or takes room below `floor`.
-        dropped: Blocks (place, size) that nobody uses any more; finalizers append, at any moment.
+        lock: Held while blocks, or room below `floor`, are taken.
+        dropped: Blocks (place, size) that are no longer used; finalizers append to it, at any moment.
     """
 
     def __init__(self, nbytes: int) -> None:

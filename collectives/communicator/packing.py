@@ -141,7 +141,7 @@ class _Host:
 
 
 class _OnDevice:
-    """Arrays of one device. What stands for each, nobody reads: its base tells which array it is or is a part of."""
+    """Arrays of one device. What stands for each is never read: its base tells which array it is, or is a part of."""
 
     def __init__(self, views: list[DeviceView | None], what: str) -> None:
         self._device = same_device(views, what)

@@ -234,12 +234,12 @@ def check_root(collective: str, root: object, ranks: int) -> None:
     """Check that a root is a rank: a whole number, NumPy's included.
 
     Args:
-        collective: Who asks.
-        root: What was given.
+        collective: The collective that is called, for the message.
+        root: The argument that was given.
         ranks: The communicator's size.
 
     Raises:
-        ArgumentError: It is none.
+        ArgumentError: There is no such rank.
     """
     if type(root) is bool or not (isinstance(root, int | np.integer) and 0 <= root < ranks):
         raise ArgumentError(f"{collective}: root {root!r} is not one of the ranks 0..{ranks - 1}")

@@ -127,7 +127,7 @@ class Premises:
 
 
 def _back(pool: Pool, room: Hold, heap_at: int, behind: int) -> None:
-    """Take memory for a room in a sparse pool, without the heap in it. Raises PoolError: there is none left."""
+    """Take memory for a room in a sparse pool, without the heap in it. Raises PoolError where no memory is left."""
     for card in range(len(pool.cards)):
         pool.back(card, room.at, heap_at - room.at)
         if behind < room.end:

@@ -98,7 +98,7 @@ class MessageWork(dist._Work):  # type: ignore[misc]
 
 
 class Progress:
-    """Moves on what nobody waits for."""
+    """Moves messages on that no caller waits for."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

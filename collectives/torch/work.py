@@ -52,7 +52,7 @@ class Work(dist._Work):  # type: ignore[misc]
         self.done = run is None
 
     def perform(self) -> None:
-        """Make the call, in its turn; whatever comes of it is kept for who waits."""
+        """Make the call, in its turn, and keep its result or error for those who wait."""
         try:
             assert self._run is not None
             self._run()
@@ -69,7 +69,7 @@ class Work(dist._Work):  # type: ignore[misc]
             self._ends.set_result(None)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the call's end, or make it if its turn has come and nobody has begun it.
+        """Wait for the call's end, or make it if its turn has come and it has not begun.
 
         Raises:
             DistBackendError: The call failed, or did not end within ``timeout``.
@@ -129,7 +129,7 @@ class Work(dist._Work):  # type: ignore[misc]
 
 
 class Ended(Work):
-    """The end of every synchronous call: one object for all, as nobody looks at it."""
+    """The end of every synchronous call: one object for all, as no caller looks at it."""
 
     def __init__(self, order: CallOrder) -> None:
         super().__init__(None, [], order, str, _unfailing)
@@ -190,7 +190,7 @@ class CallOrder:
     def __init__(self, name: str) -> None:
         self._name = name
         self._ahead: deque[Work] = deque()
-        self._turn = threading.Lock()  # whoever holds it runs calls
+        self._turn = threading.Lock()  # the thread that holds it runs calls
         self._bell = threading.Event()
         self._thread: threading.Thread | None = None
         self._closed = self._large = False

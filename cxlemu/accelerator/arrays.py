@@ -159,7 +159,7 @@ def row_of(view: DeviceView, first: int, count: int) -> ViewedArray:
 
 
 def address_array(view: DeviceView) -> NDArray[Any]:
-    """Make a NumPy array with the address, shape and dtype of an array on a device, which nobody may read or write.
+    """Make a NumPy array with the address, shape and dtype of an array on a device. It must not be read or written.
 
     It stands for the array where only these count: which arrays overlap, and how many bytes they have.
     """

@@ -34,8 +34,8 @@ def past_caches_bytes(ratio_of: Callable[[int], float] | None = None) -> int:
     """Return the size from which on stores past the caches save most: one size that other work slowed down is outvoted.
 
     Args:
-        ratio_of: How long it takes to fill an array of so many bytes by stores past the caches, as a share of the time
-            by ordinary ones (default: measured).
+        ratio_of: How long it takes to fill an array of this many bytes by stores past the caches, as a share of the
+            time by ordinary ones (default: measured).
 
     Returns:
         A number of bytes; `cxlemu.machine.NEVER_BYTES` where they save nothing from any size on.

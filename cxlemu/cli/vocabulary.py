@@ -26,7 +26,7 @@ class SecondsParam(click.ParamType):  # type: ignore[type-arg]  # generic only i
     """A time such as ``60s``, ``10m`` or ``2h``, in seconds; without a unit it is in seconds.
 
     Args:
-        none_at_all: Whether 0 is a time, too.
+        none_at_all: Whether 0 is a time as well.
     """
 
     name = "time"

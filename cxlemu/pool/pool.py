@@ -131,7 +131,7 @@ class Pool:
         Args:
             card: The card.
             at: First byte.
-            nbytes: Number of bytes, which nobody uses.
+            nbytes: The number of bytes, which must not be in use.
         """
 
     @property

@@ -70,7 +70,7 @@ def run(context: RankContext, tasks: Sequence[LitmusTask], setting: HardwareSett
         raise ArgumentError("the cache-line instructions of this machine are not known: it takes x86-64 or arm64")
     runs = _Runs(context, tasks, setting)
     wrong = runs.told(sum(runs.one(number).verdict == Verdict.VIOLATION for number in range(len(tasks))))
-    context.session.barrier(context.deadline_s)  # nobody leaves while another rank may still look for it
+    context.session.barrier(context.deadline_s)  # no rank leaves while another one may still look for it
     context.session.memory.fence()  # nor says so before what completes the barrier is there
     return wrong
 

@@ -294,7 +294,7 @@ def making(options: RunOptions) -> Iterator[Area]:
 
 
 def _sweep() -> None:
-    """Remove what drivers left that were killed: nobody holds its lock, and the process is gone."""
+    """Remove the folders of drivers that were killed: their locks are free, and their processes gone."""
     for folder in SHARED.glob(f"{PREFIX}*-*"):
         pid = folder.name.removeprefix(PREFIX).partition("-")[0]
         if pid.isdigit() and Path(f"/proc/{pid}").exists():

@@ -23,7 +23,7 @@ def preloaded(words: Iterable[str]) -> list[str]:
     """Say which programs are followed as they are, because they were not compiled with ``cxlemu cc``.
 
     Args:
-        words: The first word of each command. A program that is not here is left to whoever starts it.
+        words: The first word of each command. A program that cannot be found is left for its start to report.
 
     Returns:
         Their names, each once, in order.
@@ -112,7 +112,7 @@ def _behind_scripts(program: Path) -> Path:
 
 
 def _interpreter(image: bytes) -> bytes | None:
-    """The program that links it when it starts; None where nobody does. Sizes in the file are not believed."""
+    """The program that links it when it starts; None for a static one. Sizes in the file are not believed."""
     at, size, count = struct.unpack_from("<Q", image, 32)[0], *struct.unpack_from("<HH", image, 54)
     if size != PROGRAM_HEADER_BYTES or count > PROGRAM_HEADERS:
         return None

@@ -111,7 +111,7 @@ def chain(finding: ProgramFinding, positions: Mapping[str, str] | None = None) -
         positions: For each role of `faults.programs.findings.ROLES` that is known its position, as text.
 
     Returns:
-        None where the abstract machine has no such mistake: a store that nobody announced.
+        None where the abstract machine has no such mistake: a store that was not announced.
     """
     kind = KINDS[finding.kind]
     shapes = _SHAPES.get(kind.name)

@@ -123,7 +123,7 @@ class RunProcesses:
         self._poll.register(self._pidfds[pid], select.POLLIN)
 
     def _notice(self) -> None:
-        """Note who has come, who has gone, and what that means."""
+        """Note which processes have come and gone, and what that means for the run."""
         for thread in self._area.threads():
             if thread.pid not in self._gone:
                 self._watch(thread.pid)

@@ -78,7 +78,7 @@ def shrink(setting: ExecSetting, failed: RunResult, *, runs: int = 60, seconds: 
     Args:
         setting: What is run.
         failed: The run that failed.
-        runs: At most so many further runs.
+        runs: The most further runs to make.
         seconds: For at most so long.
 
     Returns:

@@ -171,7 +171,7 @@ def report(runs: Iterable[Checked], pools: Sequence[str], suppressions: Sequence
     Args:
         runs: The runs.
         pools: Names of the pools, by their numbers.
-        suppressions: What nobody shall hear of.
+        suppressions: The findings to leave out, each with a reason.
     """
     joined: dict[tuple[str, ...], ProgramMistake] = {}
     count = 0

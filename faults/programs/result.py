@@ -109,7 +109,7 @@ class RunResult:
         steps: Steps on the pool.
         trace: The hash of all steps.
         turns: The turns that were taken.
-        unannounced: Lines with stores that nobody announced.
+        unannounced: Lines with stores that were not announced.
         watched_lines: Lines that the checker has seen touched; 0 without it.
         watched_bytes: How many bytes it keeps of them.
         findings: What the watcher found.

@@ -30,7 +30,7 @@ class Suppression:
     Attributes:
         kind: Name of a kind of findings, or ``*``.
         where: The pattern.
-        reason: Why nobody shall hear of it.
+        reason: Why the finding is left out.
         line: Number of the line.
     """
 

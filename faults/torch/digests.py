@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def watch_replicas(harness: TrainingHarness, every: int) -> None:
-    """Compare the parameters of every DistributedDataParallel, over Gloo, every so many steps of an optimizer.
+    """Compare the parameters of every DistributedDataParallel, over Gloo, after ``every`` steps of an optimizer.
 
     Args:
         harness: Where a difference is reported.

@@ -162,7 +162,7 @@ class MessageShadow:
             return receive
 
     def leave(self) -> None:
-        """Compare what nobody waited for, and stay until the others have compared what this rank sent."""
+        """Compare messages that no caller waited for, and stay until the others have compared what this rank sent."""
         self.settle()
         for work, _ in self._leaving:
             try:

@@ -18,7 +18,7 @@ class Settings:
     Attributes:
         folder: Where ranks report, and leave the arrays of a call that went wrong.
         compare: Shadow every collective on Gloo.
-        digests: Compare replicas every so many steps of the optimizer; 0: never.
+        digests: Compare replicas after this many steps of the optimizer each time; 0: never.
         script: The fault script; None: no faults.
         pace: Whether calls take modelled time, and steps are told.
     """

@@ -40,7 +40,7 @@ class Took(NamedTuple):
 
 
 def layers(count: int) -> nn.Sequential:
-    """Make so many layers of a quarter of a million parameters each; the same on all ranks."""
+    """Make this many layers of a quarter of a million parameters each; the same on all ranks."""
     torch.manual_seed(1)
     return nn.Sequential(*(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(count)))
 

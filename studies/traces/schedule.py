@@ -128,7 +128,7 @@ class Schedule:
         self._over(rank, at, end_ns)
 
     def _send(self, message: TracedMessage, begin_ns: int) -> None:
-        """Send a message, which waits for nobody: it lies in the pool until it is received."""
+        """Send a message without waiting for its receiver: it lies in the pool until it is received."""
         what = message.what
         sent_ns, took_ns, message.variant = self._message_ns(what)
         message.begin_ns, message.sent_ns, message.arrives_ns = begin_ns, begin_ns + sent_ns, begin_ns + took_ns

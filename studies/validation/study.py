@@ -53,7 +53,7 @@ class Validated:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """64 B reads beside so many 4 KiB reads under way at once, through one port.
+    """64 B reads beside this many 4 KiB reads under way at once, through one port.
 
     Attributes:
         at_once: How many 4 KiB reads are under way.

@@ -21,7 +21,7 @@ class Receive(NamedTuple):
         tag: The tag that it takes, or `ANY`.
         target: The array's bytes, 1-D uint8; or those of a contiguous copy of it.
         itemsize: Bytes of one of the array's elements.
-        copy_back: Brings so many bytes from ``target`` to where the user wants them; None: they are there.
+        copy_back: Brings that number of bytes from ``target`` to where the user wants them; None: they are there.
     """
 
     request: Request
@@ -105,7 +105,7 @@ class Matching:
         return self.any_wanted > 0 or self.wanted[source] > 0
 
     def post(self, receive: Receive) -> Message | None:
-        """Take the first message that came for a receive; where there is none, the receive waits, and it is None."""
+        """Take the first message that came for a receive, or let the receive wait and return None."""
         for at, message in enumerate(self.unexpected):
             if receive.takes(message.source, message.tag):
                 del self.unexpected[at]
@@ -115,7 +115,7 @@ class Matching:
         return None
 
     def arrive(self, message: Message) -> Receive | None:
-        """Take the first receive that waits for a message; where there is none, the message waits, and it is None."""
+        """Take the first receive that waits for a message, or let the message wait and return None."""
         for at, receive in enumerate(self.posted):
             if receive.takes(message.source, message.tag):
                 del self.posted[at]

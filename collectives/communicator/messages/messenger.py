@@ -186,7 +186,7 @@ class Messenger(Traffic):
         return next(at for at, request in enumerate(requests) if request.done)
 
     def close(self) -> None:
-        """Let all sends leave, for which nobody may wait any more; receives end with a RevokedError.
+        """Let all sends leave, although no caller may wait for them any more; receives end with a RevokedError.
 
         Raises:
             RunError: What ended a send.

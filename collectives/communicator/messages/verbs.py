@@ -28,7 +28,7 @@ class PointToPoint:
 
         Args:
             array: Array of any shape and dtype, or what shares its memory; one that is not contiguous is copied.
-            dest: The rank that receives it; this rank itself is one, too.
+            dest: The rank that receives it, which may be this rank itself.
             tag: By which the receiver may ask for it, from 0 to 2^31 - 1.
             timeout_s: How long to wait for the receiver, in seconds (default: the communicator's deadline).
 
@@ -92,7 +92,7 @@ class PointToPoint:
             tag: By which the receiver may ask for it, from 0 to 2^31 - 1.
 
         Returns:
-            The request to wait for; one that nobody waits for is over when the communicator is closed.
+            The request to wait for. Without a wait it is over when the communicator is closed.
 
         Raises:
             ArgumentError: An argument does not fit; nothing was sent.
