@@ -10,12 +10,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
+from collectives.builder.slots import GRANULE_LEAST_BYTES
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Layout, Region
 from cxlemu.rounding import round_down, round_up
 
-GRANULE_LEAST_BYTES = 4096  # of a block that is spread over several cards
 GROUPS_MORE = 4  # as many times more groups may there be, for cards that are used alike
 
 

@@ -4,6 +4,7 @@ CCCL's placements (arXiv 2602.22457, section on interleaving):
 
 - sequential: areas one after another, filling card 0 before card 1 (CCCL's naive allocation);
 - over all cards: every area dealt round-robin over all cards, each starting on the next card (1-to-N and N-to-1);
+  a single block, which all read at the same time, in granules so small that each chunk of it is on all cards;
 - a range per writer: every writer's area on cards of its own (N-to-N).
 """
 
@@ -24,6 +25,9 @@ from cxlemu.plan.address import rank_cards
 from cxlemu.rounding import round_down, round_up
 
 Operands = Sequence[Operand]
+
+GRANULE_LEAST_BYTES = 4096  # of what is dealt over more cards than the pool's interleaving would
+SHARED_CHUNKS = 4  # of a block that all read, in each of which all cards have a part
 
 
 class Chunk(NamedTuple):
@@ -131,6 +135,8 @@ class SlotCarrier:
         """
         doorbells = self.doorbells_of(loop.bells or loop.blocks, "bells" if loop.bells else "blocks")
         placement = loop.spread if self.b.spec.interleaved else "sequential"
+        if placement == "cards" and self.b.spec.finely and len(loop.writers) * loop.blocks == 1:
+            placement = "shared"
         piece, step, areas = self._placed(loop, placement, doorbells)
         return piece, step, replace(areas, blocks=loop.blocks, bells=loop.bells or loop.blocks)
 
@@ -309,7 +315,8 @@ def place(layout: Layout, writers: int, blocks: int, nbytes: int, placement: str
         writers: How many ranks have an area.
         blocks: How many blocks lie in each area.
         nbytes: The size of a block in bytes; a sequential area takes no more than that for it.
-        placement: "sequential", "cards" (every area over all cards) or "ranges" (a range of cards per writer).
+        placement: "sequential", "cards" (every area over all cards), "shared" (so that each chunk is on all of them) or
+            "ranges" (a range of cards per writer).
 
     Returns:
         Each writer's region, and how many bytes of a block fit in a slot.
@@ -317,7 +324,12 @@ def place(layout: Layout, writers: int, blocks: int, nbytes: int, placement: str
     Raises:
         ArgumentError: Not even a line of every block fits.
     """
-    areas = {"sequential": _sequential, "cards": _over_all_cards, "ranges": _range_per_writer}
+    areas = {
+        "sequential": _sequential,
+        "cards": _over_all_cards,
+        "shared": _over_all_cards_finely,
+        "ranges": _range_per_writer,
+    }
     regions, piece = areas[placement](layout, writers, blocks, nbytes)
     _check_room(layout, writers, blocks, piece)
     return regions, piece
@@ -340,7 +352,16 @@ def _sequential(layout: Layout, writers: int, blocks: int, nbytes: int) -> tuple
 
 
 def _over_all_cards(layout: Layout, writers: int, blocks: int, nbytes: int) -> tuple[tuple[Region, ...], int]:
-    for granularity in _granularities(layout):
+    return _dealt(layout, writers, blocks, list(_granularities(layout)))
+
+
+def _over_all_cards_finely(layout: Layout, writers: int, blocks: int, nbytes: int) -> tuple[tuple[Region, ...], int]:
+    most = max(GRANULE_LEAST_BYTES, nbytes // (SHARED_CHUNKS * layout.pool_cards))
+    return _dealt(layout, writers, blocks, [its for its in _granularities(layout) if its <= most])
+
+
+def _dealt(layout: Layout, writers: int, blocks: int, granularities: list[int]) -> tuple[tuple[Region, ...], int]:
+    for granularity in granularities:
         # An area is whole stripes, and a granule is left between two, so that the next one starts on the next card.
         usable = round_down(layout.slot_card_bytes, granularity) * layout.pool_cards
         area = round_down(usable // writers - granularity, granularity * layout.pool_cards)

@@ -17,6 +17,7 @@ class VariantSpec:
     zero_copy: bool = False  # the input is published where it lies in the heap
     checked: bool = False  # a checksum travels with every doorbell, and what is read is compared with it
     staged: bool = False  # what is folded is read into scratch memory first, from one peer after another
+    finely: bool = True  # a block that all read is dealt over all cards in smaller granules than the pool's
     slice_bytes: int = 0  # the largest slice in which ranks send to each other (collectives/algorithms/nccl)
 
 

@@ -82,6 +82,10 @@ def _more(row: Simulated) -> Iterator[str]:
     names = ", ".join(name for name in (row.busiest_card, row.busiest_link, row.busiest_engine) if name)
     busy = f" ({100 * row.busiest_engine_by_bytes:.0f} % by its bytes)" if row.busiest_engine else ""
     yield f"busiest: {names or 'nothing'}{busy}; {counted(row.instructions, 'instruction')}"
-    if row.bound_us is not None:
-        ratio = row.time_us / row.bound_us
-        yield f"lower bound: {row.bound_us:.1f} us by {row.bound_by}; {ratio:.2f} times that"
+    if row.bound_us is not None and row.started_bound_us is not None:
+        yield f"lower bound: {row.bound_us:.1f} us by {row.bound_by}; {row.time_us / row.bound_us:.2f} times that"
+        ratio = row.time_us / row.started_bound_us
+        yield (
+            f"with what no plan hides, launch, a write's start, a doorbell and a read's start: "
+            f"{row.started_bound_us:.1f} us; {ratio:.2f} times that"
+        )

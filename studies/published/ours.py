@@ -80,7 +80,7 @@ class Ours:
         recipe = self._recipe(collective, variant)
         (case,) = Sweep((collective,), [size_bytes], variant=recipe.name, check=False).cases(ranks)
         call = replace(case.call, in_place=case.in_place)
-        recipe = replace(recipe, spec=replace(recipe.spec, chunks=chunks))
+        recipe = replace(recipe, spec=replace(recipe.spec, chunks=chunks, finely=not self.whole_chunks))
         layout = virtual_layout(self.topology, recipe, call)
         if self.whole_chunks:
             granule = 1 << (-(-call.nbytes // chunks) - 1).bit_length()

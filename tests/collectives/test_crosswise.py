@@ -169,3 +169,11 @@ def test_a_megabyte_on_32_ranks_takes_half_of_its_time(
         return simulate(model_of(THOUSAND, 32), [VirtualCall(plan)]).time_ns
 
     assert time_ns(f"{VARIANTS[collective]}-2") < at_most * time_ns(before)
+
+
+@pytest.mark.parametrize(("nbytes", "before_us"), [(1 << 16, 132), (1 << 20, 274)])
+def test_a_block_that_all_read_is_on_all_cards_chunk_by_chunk(nbytes: int, before_us: int) -> None:
+    plan, _ = planned(THOUSAND, Case(Call("broadcast", "all-3", 32, nbytes, "f32"), in_place=False))
+    run = simulate(model_of(THOUSAND, 32), [VirtualCall(plan)])
+    cards = sum(use.resource.kind == "card" and use.resource.name.endswith("both ways") for use in run.uses)
+    assert cards == min(64, nbytes // 4096) and run.time_ns < 0.6e3 * before_us

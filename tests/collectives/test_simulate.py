@@ -288,6 +288,17 @@ def test_a_thousand_ranks_fit_and_too_many_are_told() -> None:
         simulate_case(thousand, case_of("all_reduce", "two_shot_staged-1", ranks=8192, nbytes=1 << 26))
 
 
+def test_the_bound_with_starts_adds_what_no_plan_hides() -> None:
+    thousand = Topology.load("thousand-hosts")
+    row, _ = simulate_case(thousand, case_of("all_gather", ranks=32))
+    assert row.bound_us and row.started_bound_us and row.bound_by == "reads"
+    latency_us = thousand.load_latency_ns(0, 63) / 1e3
+    assert row.started_bound_us - row.bound_us == pytest.approx(20 + 5 + 1.5 + 2.142 + 5 + latency_us)
+    row, _ = simulate_case(Topology.load("twelve-hosts"), case_of("all_to_all", ranks=12))
+    assert row.bound_us and row.started_bound_us and row.bound_by == "cards"
+    assert row.started_bound_us - row.bound_us == pytest.approx(25)  # cards may be busy between a write and its read
+
+
 def test_statistics_add_up() -> None:
     row, run = simulate_case(TITAN, case_of("all_to_all", nbytes=12 << 20), log_max=1000)
     columns = run.executed

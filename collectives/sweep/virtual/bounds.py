@@ -15,6 +15,10 @@ through the cards:
 
 The busiest rank counts. Starting copies, doorbells and latencies are left out, and so is what is waited for: a plan of
 small blocks is far above its bound. all_reduce is that of direct reads in two shots, which reads least.
+
+A second bound adds what every plan spends beside its bytes: the call's launch and the first copy's start, and from a
+write to its read, in which no rank's link moves any of these bytes, a doorbell, the read's start and its latency. Where
+the cards bound a call, they may move other bytes meanwhile.
 """
 
 from __future__ import annotations
@@ -58,14 +62,21 @@ SYMMETRIC = frozenset({"all_gather", "all_reduce", "all_to_all", "reduce_scatter
 
 
 class LowerBound(NamedTuple):
-    """A least time in nanoseconds, and what it is spent on: "writes", "reads" or "cards"."""
+    """The least times of a call.
+
+    Attributes:
+        ns: What the bytes take that must move, in nanoseconds.
+        by: What that is spent on: "writes", "reads" or "cards".
+        started_ns: The same and what no plan hides: its launch, first start, a doorbell, and the read behind it.
+    """
 
     ns: float
     by: str
+    started_ns: float
 
 
 def lower_bound(topology: Topology, call: Call, space: Space) -> LowerBound | None:
-    """Compute the least time of a call whose blocks go through a space's cards.
+    """Compute the least times of a call whose blocks go through a space's cards.
 
     Args:
         topology: The fabric.
@@ -73,7 +84,7 @@ def lower_bound(topology: Topology, call: Call, space: Space) -> LowerBound | No
         space: The memory that blocks go through.
 
     Returns:
-        The bound; None where no bytes move, for one rank, and where ranks have memory of their own or clusters.
+        The bounds; None where no bytes move, for one rank, and where ranks have memory of their own or clusters.
     """
     moves = MOVES.get(call.collective)
     if moves is None or not call.nbytes or call.ranks < 2 or call.cluster > 1 or space.owned:
@@ -87,9 +98,12 @@ def lower_bound(topology: Topology, call: Call, space: Space) -> LowerBound | No
     writes, reads = (min([*links, *([rate] if rate is not None else [])], default=totals) for rate in (
         costs.to_pool_gbytes_per_s, costs.from_pool_gbytes_per_s
     ))  # fmt: skip
-    found = (
-        LowerBound(call.nbytes * moves.written(call.ranks) / writes, "writes"),
-        LowerBound(call.nbytes * moves.read(call.ranks) / reads, "reads"),
-        LowerBound(call.nbytes * moves.both(call.ranks) / totals, "cards"),
+    ns, by = max(
+        (call.nbytes * moves.written(call.ranks) / writes, "writes"),
+        (call.nbytes * moves.read(call.ranks) / reads, "reads"),
+        (call.nbytes * moves.both(call.ranks) / totals, "cards"),
     )
-    return max(found)
+    launched_ns = (costs.call_ns or 0) + (costs.copy_ns or 0)
+    between_ns = (costs.doorbell_ring_ns or 0) + (costs.doorbell_observe_ns or 0) + (costs.copy_ns or 0)
+    between_ns += topology.load_latency_ns(0, cards[-1])
+    return LowerBound(ns, by, ns + launched_ns + (0 if by == "cards" else between_ns))

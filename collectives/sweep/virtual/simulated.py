@@ -51,6 +51,7 @@ class Simulated:
     busiest_engine_by_bytes: float  # of the same time, what its bytes take at its rate; the rest it waits for others
     bound_us: float | None  # the least that a call takes, by the bytes that must move; None where that is not known
     bound_by: str  # "reads", "writes" or "cards"
+    started_bound_us: float | None  # the same with what no plan hides: launch, starts, a doorbell (virtual/bounds.py)
     exposed_wait_us: float  # of the rank that waits longest, a call
     queue_us: float  # how much longer than alone transfers took, in the mean
     wrong: int | None
@@ -146,6 +147,7 @@ def simulate_case(
         busiest_engine_by_bytes=used["engine"][2],
         bound_us=None if bound is None else bound.ns / 1e3,
         bound_by="" if bound is None else bound.by,
+        started_bound_us=None if bound is None else bound.started_ns / 1e3,
         exposed_wait_us=int(run.exposed_wait_ns.max()) / calls / 1e3,
         queue_us=queue_ns / copies / 1e3 if copies else 0.0,
         wrong=wrong,
