@@ -5,16 +5,16 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* FLUSHED: gone at the latest at that rank's fence. FLUSHED without PRESENT: not here, and when the line is fetched (from
- * its pending write-back, which is all that is left of it) it is FLUSHED again. */
+/* A FLUSHED line leaves the cache at the latest at that rank's fence. A line that is FLUSHED without being PRESENT is not here;
+ * when it is fetched from its pending write-back, which is all that is left of it, it is FLUSHED again. */
 enum { PRESENT = 1, DIRTY = 2, FLUSHED = 4 };
-enum { BLOCK_LINES = 128 }; /* that stay in the first-level cache between two copies */
-enum { STREAM_BYTES = 1 << 21 }; /* windows that leave no room for anything else in the second-level cache */
+enum { BLOCK_LINES = 128 }; /* as many as stay in the first-level cache between two copies */
+enum { STREAM_BYTES = 1 << 21 }; /* a window as large as this leaves no room in the second-level cache */
 
-/* What was done to bytes comes before what is done to states, for whoever comes after a process that was killed. */
+/* Let bytes change before states do, for the process that goes on after this one was killed. */
 #define THEN() atomic_signal_fence(memory_order_release)
 
-/* Bytes of the pool may change while they are read: in the memory model such a reader must not use what it got. */
+/* Bytes of the pool may change while they are read; the memory model forbids a program to use what it reads then. */
 #if defined(__SANITIZE_THREAD__)
 static void copy(uint8_t *to, const uint8_t *from, int64_t nbytes) {
     for (int64_t k = 0; k < nbytes; k++)
@@ -54,7 +54,7 @@ static uint64_t eight(const uint8_t *states) {
     return word;
 }
 
-/* The end of the run from `at` on of lines whose bits in mask are those of value. */
+/* Return the end of the run of lines, from `at` on, whose bits in mask are those of value. */
 static int64_t run_end(const uint8_t *state, int64_t at, int64_t last, uint8_t mask, uint8_t value) {
     for (; at + 64 <= last; at += 64) {
         uint64_t others = 0;
@@ -66,19 +66,19 @@ static int64_t run_end(const uint8_t *state, int64_t at, int64_t last, uint8_t m
     return at;
 }
 
-/* The first line from `at` on with any bit of mask; last if there is none. */
+/* Return the first line from `at` on with any bit of mask, or `last`. */
 static int64_t find_set(const uint8_t *state, int64_t at, int64_t last, uint8_t mask) {
     return run_end(state, at, last, mask, 0);
 }
 
-/* The first line from `at` on without the bit. */
+/* Return the first line from `at` on without the bit. */
 static int64_t find_clear(const uint8_t *state, int64_t at, int64_t last, uint8_t bit) {
     return run_end(state, at, last, bit, bit);
 }
 
 /* --- steps ----------------------------------------------------------------------------------------------------------- */
 
-/* From there to the pool, unless that is out of reach. */
+/* Copy lines to the pool, unless it is out of reach. */
 static void put_lines(card_cache *c, const uint8_t *from, int64_t first, int64_t last) {
     if (damage_armed(c->damage)) {
         if (damage_cut_off(c->damage, c->host, c->card) != DONE) return;
@@ -120,7 +120,7 @@ static void fetch(card_cache *c, int64_t first, int64_t last) {
     }
 }
 
-/* Post the dirty lines, their bytes fixed now. One per line can be pending: an older one lands. */
+/* Post the dirty lines with the bytes that they have now. A line has one pending write-back: an older one lands. */
 static void post(card_cache *c, int64_t first, int64_t last) {
     for (int64_t at = first, end; (at = find_set(c->state, at, last, DIRTY)) < last; at = end) {
         end = find_clear(c->state, at, last, DIRTY);
@@ -161,8 +161,8 @@ void cache_store_through(card_cache *c, int64_t offset, strided from, int64_t nb
     cache_store(c, last * LINE_BYTES, (strided){ends, LINE_BYTES, 0}, nbytes - head - whole);
 }
 
-/* A block of lines that are all absent, with nothing pending: to the reader, and past the machine's caches to where the
- * lines are kept, which in a large window nobody looks at soon. */
+/* Load a block of lines that are all absent, with nothing pending: copy them to the reader and, past the machine's caches, to
+ * where the lines are kept, as in a large window they are not needed soon. */
 static void fetch_through(card_cache *c, int64_t first, int64_t last, strided into, int64_t at) {
     uint8_t block[BLOCK_LINES * LINE_BYTES];
     const int64_t nbytes = (last - first) * LINE_BYTES;
@@ -206,7 +206,7 @@ void cache_complete(card_cache *c, int64_t first, int64_t last) {
     for (int64_t k = first; k < last; k++) c->state[k] = c->state[k] < FLUSHED ? c->state[k] : 0;
 }
 
-/* A dirty line's write-back is posted and lands: nobody can see the difference to putting it into the pool. */
+/* Put dirty lines into the pool at once: no host can tell that from posting a write-back that lands. */
 void cache_invalidate(card_cache *c, int64_t first, int64_t last) {
     for (int64_t at = first, end; (at = find_set(c->state, at, last, DIRTY)) < last; at = end) {
         end = find_clear(c->state, at, last, DIRTY);
@@ -225,7 +225,7 @@ static bool arrives(card_cache *c, int64_t line) {
     return true;
 }
 
-/* Payload first, so whoever sees the word finds its payload. */
+/* Push the payload first, so that a reader of the word finds its payload. */
 void cache_push_doorbell(card_cache *c, int64_t line) {
     const int64_t at = line * LINE_BYTES;
     uint64_t word;
@@ -239,7 +239,7 @@ void cache_push_doorbell(card_cache *c, int64_t line) {
     c->state[line] = PRESENT | FLUSHED;
 }
 
-/* Word first, payload after it. */
+/* Fetch the word first, and the payload after it. */
 void cache_fetch_doorbell(card_cache *c, int64_t line) {
     const int64_t at = line * LINE_BYTES;
     cache_invalidate(c, line, line + 1);

@@ -1,8 +1,10 @@
-/* A Courier carries messages over one mailbox without Python: the call of a plan whose payload is one doorbell line, which
- * says the message's size, tag and size of elements, and has its bytes; of a larger one they follow in a second call, of a
- * program that Python taught the courier for this size. What it cannot carry it leaves to Python, as if it had not been
- * asked; of a second call that would wait for long, the rest. It is asked only while nothing else of the rank's messages is
- * under way: the gate says so. */
+/* A Courier carries messages over one mailbox without Python. A message is a call of a plan whose payload is one doorbell line:
+ * it has the message's size, tag and size of elements, and its bytes. The bytes of a larger message follow in a second call,
+ * of a program that Python taught the courier for this size.
+ *
+ * A message that the courier cannot carry it leaves to Python, as if it had not been asked. Where a second call would wait for
+ * long, it leaves the rest to Python. The courier is asked only while no other message of the rank is under way: the gate says
+ * so. */
 #include "python.h"
 
 #include "idle.h"
@@ -14,11 +16,11 @@
 
 enum { LOOKS_IN_STEP = 100, MAILBOX_RANKS = 2, SIZES = 8 };
 
-/* Bytes of the gate. CLOSED and ADVANCING are not 0 where Python has something under way, WAKE where a wait is to come back.
- * AT_WORK is not 0 while a courier works without the GIL, and after that until Python has taken up what it handed over. */
+/* Bytes of the gate. CLOSED and ADVANCING are not 0 while Python has something under way, WAKE while a wait should come back.
+ * AT_WORK is not 0 while a courier works without the GIL, and then until Python has taken up what it handed over. */
 enum { WAKE, CLOSED, ADVANCING, AT_WORK, GATE_BYTES };
 
-/* Before a message's bytes in its line. */
+/* The head of a message's line; the bytes follow. */
 typedef struct {
     uint64_t nbytes;
     int32_t tag;
@@ -28,7 +30,7 @@ typedef struct {
 enum { INLINE_BYTES = PAYLOAD_BYTES - sizeof(head) };
 _Static_assert(sizeof(head) == 16, "the line differs from collectives/communicator/messages/envelopes.py");
 
-/* The bytes of messages of one size. */
+/* The program that moves the bytes of messages of one size. */
 typedef struct {
     Program *program;
     int64_t nbytes, rounds;
@@ -54,7 +56,7 @@ typedef struct {
 
 static volatile char *gate(const Courier *self) { return self->gate.buf; }
 
-/* An array that a courier may carry: *nbytes of it, and *itemsize of its elements. */
+/* Look at an array that a courier may carry: it has *nbytes, and elements of *itemsize. */
 static uint8_t *carried(PyObject *object, bool written, int64_t *nbytes, int64_t *itemsize) {
     if (!PyArray_Check(object)) return NULL;
     PyArrayObject *array = (PyArrayObject *)object;
@@ -64,7 +66,7 @@ static uint8_t *carried(PyObject *object, bool written, int64_t *nbytes, int64_t
     return PyArray_DATA(array);
 }
 
-/* A call that Python began and forgot, because nothing came, has touched nothing. */
+/* Python may have begun a call and forgotten it because nothing came: it has touched nothing. */
 static bool begin(Courier *self) {
     program *p = &self->program->p;
     if (self->program->state != READY && self->program->state != STARTED) return false;
@@ -84,7 +86,7 @@ static body *body_of(Courier *self, int64_t nbytes) {
     return NULL;
 }
 
-/* Go on with a program that has begun; wait for it where that is asked for and nobody wakes this thread. */
+/* Go on with a program that has begun; where asked to, wait for its end unless the gate wakes this thread. */
 static enum status go_on(Courier *self, Program *its, bool small, int64_t idle_ns) {
     obstacle found[MAX_STREAMS];
     int waiting = 0;
@@ -106,7 +108,7 @@ static enum status go_on(Courier *self, Program *its, bool small, int64_t idle_n
     return status;
 }
 
-/* A message's bytes, after its line; where not all have gone over, the program stays STARTED, for Python. */
+/* Move a message's bytes, after its line. Where not all have moved, the program stays STARTED, for Python. */
 static bool carry(Courier *self, body *its, uint8_t *at, int64_t idle_ns) {
     Program *const call = its->program;
     program_release_call(call);
@@ -120,7 +122,7 @@ static bool carry(Courier *self, body *its, uint8_t *at, int64_t idle_ns) {
     return done;
 }
 
-/* send(array, tag): True, the message left; False, Python sends it; None, Python sends the rest of its bytes. */
+/* send(array, tag) -> True: the message left; False: Python sends it; None: Python sends the rest of its bytes. */
 static PyObject *send_away(Courier *self, PyObject *object, PyObject *tag_object) {
     int64_t nbytes, itemsize;
     const uint8_t *at = carried(object, false, &nbytes, &itemsize);
@@ -140,14 +142,14 @@ static PyObject *send_away(Courier *self, PyObject *object, PyObject *tag_object
     Py_RETURN_TRUE;
 }
 
-/* Wait for the next line; false where none came, or Python has something else to do. */
+/* Wait for the next line; returns false where none came, or Python has something else to do. */
 static bool await_line(Courier *self) {
     const bool came = go_on(self, self->program, true, self->idle_ns) == DONE;
     if (came) self->epoch += self->rounds;
     return came;
 }
 
-/* receive(array, tag): what came, as a status; the line's bytes where Python takes the message; these in a list where it
+/* receive(array, tag) -> a status of what came; the line's bytes, where Python takes the message; these in a list, where Python
  * receives the rest of the bytes; None: nothing came. */
 static PyObject *receive(Courier *self, PyObject *object, PyObject *tag_object) {
     int64_t nbytes, itemsize;
@@ -185,7 +187,7 @@ static PyObject *Courier_call(PyObject *callable, PyObject *const *args, size_t 
     return self->status ? receive(self, args[0], args[1]) : send_away(self, args[0], args[1]);
 }
 
-/* The plan is one doorbell line: a stream that waits only at its start, so that a call that waits has touched nothing. */
+/* Whether a plan is one doorbell line: its stream waits only at its start, so that a call that waits has touched nothing. */
 static bool is_a_line(const program *p) {
     if (p->stream_count != 1 || p->through || p->pacing || p->buffer_count != CALL_BUFFERS) return false;
     if (p->layout.ranks != MAILBOX_RANKS || p->buffer_bytes[SCRATCH]) return false;
@@ -221,7 +223,7 @@ static int Courier_init(Courier *self, PyObject *args, PyObject *kwargs) {
     return 0;
 }
 
-/* teach(program, nbytes, rounds, tag): the bytes of messages of this size are this program's. */
+/* teach(program, nbytes, rounds, tag): let this program move the bytes of messages of this size. */
 static PyObject *Courier_teach(Courier *self, PyObject *args) {
     PyObject *prog;
     body its = {0};

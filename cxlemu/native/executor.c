@@ -1,6 +1,6 @@
-/* Executes records: those that touch the pool here, directly, or in shadow_executor.c, through an emulated host's cache. Where
- * memory is coherent, stores are in the pool at once, so flushes, fences and invalidates are elided; what they order is
- * ordered by the release of a SIGNAL and the acquire of a WAIT. Where it is not, they are the machine's instructions. */
+/* Executes records. Those that touch the pool do so directly here, or through an emulated host's cache in shadow_executor.c. On
+ * coherent memory stores are in the pool at once, so flushes, fences and invalidates are elided, and the release of a SIGNAL
+ * and the acquire of a WAIT order what they would. On other memory they are the machine's instructions. */
 #define _POSIX_C_SOURCE 200809L
 #include "core.h"
 #include "copy.h"
@@ -13,7 +13,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* From how many bytes on an array is stored past the caches; a machine's, set once (cxlemu/machine.py). */
+/* From how many bytes on an array is stored past the caches: a number of the machine's, set once (cxlemu/machine.py). */
 static _Atomic int64_t past_caches_bytes = PAST_CACHES_BYTES;
 
 int64_t program_past_caches_from(int64_t nbytes) {
@@ -21,7 +21,7 @@ int64_t program_past_caches_from(int64_t nbytes) {
     return atomic_load_explicit(&past_caches_bytes, memory_order_relaxed);
 }
 
-/* Bytes `at` of an operand and, in *run, how many lie there in a row. */
+/* Return the address of byte `at` of an operand; *run: how many bytes lie there in a row. */
 static uint8_t *piece(const program *p, const operand *o, int64_t at, int64_t *run) {
     if (o->kind == BUFFER) return p->buffers[o->id] + o->offset + at;
     const region *r = &p->regions[o->id];
@@ -32,7 +32,7 @@ static uint8_t *piece(const program *p, const operand *o, int64_t at, int64_t *r
            granule / r->cards * r->granularity_bytes + within;
 }
 
-/* Into an array that no cache holds whole, whose lines would only be fetched to be overwritten. */
+/* Copy into an array that no cache holds whole: ordinary stores would fetch its lines only to overwrite them. */
 static bool past_caches(const program *p, const record *r) {
     return (r->op == READ || r->op == COPY) && !r->dst2.kind &&
            p->buffer_bytes[r->dst.id] >= program_past_caches_from(0);
@@ -95,7 +95,7 @@ static void ring(const program *p, const record *r) {
     if (!(p->elides & ELIDE_PUSH)) lines_flush(line, LINE_BYTES, 0);
 }
 
-/* Look at a doorbell once: DONE when it shows enough, its payload in `payload`; else why not, with *found filled in. */
+/* Look at a doorbell once. Returns DONE where it shows enough, with its payload in `payload`; else why not, in *found. */
 static enum status look(const program *p, int32_t doorbell, int64_t wanted, uint8_t *payload, int64_t nbytes,
                         obstacle *found) {
     uint8_t copied[LINE_BYTES];
@@ -157,14 +157,14 @@ static enum status direct_step(const program *p, const record *r) {
     return DONE;
 }
 
-/* Whether the record after this one flushes just what this one writes. */
+/* Whether the next record flushes just what this one writes. */
 static bool flushed_next(const record *r, bool last) {
     const operand *a = &r->dst, *b = &r[!last].a;
     return !last && r[1].op == FLUSH && r[1].nbytes == r->nbytes && a->id == b->id && a->seq == b->seq &&
            a->offset == b->offset;
 }
 
-/* DONE when the record was executed. last: of its stream. */
+/* Execute a record; returns DONE, or why it cannot be executed yet. last: it is the stream's last one. */
 static enum status step(program *p, const record *r, bool last, obstacle *found) {
     switch (r->op) {
     case COPY: move(p, r); return DONE;
@@ -183,7 +183,7 @@ static enum status step(program *p, const record *r, bool last, obstacle *found)
     }
 }
 
-/* The same in a world with a pace: when the stream's modelled time has come, and once for all of an instruction's parts. */
+/* Execute a record in a world with a pace: when the stream's modelled time has come, and once for all parts of an instruction. */
 static enum status paced_step(program *p, int32_t s, const record *r, bool last, obstacle *found) {
     const bool waits = r->op == WAIT || r->op == WAIT_ALL || r->op == WAIT_DATA || r->op == AWAIT;
     if (waits || r->op == COMPUTE) {
@@ -217,8 +217,8 @@ void program_skip(program *p, int32_t stream) {
     p->stepped = true;
 }
 
-/* Ends a run within a round: the streams before this one have had their turn. Another one would change the order of what
- * the rank does, which an emulated host's adversary sees. */
+/* End a run within a round, and remember that the streams before this one have had their turn. To begin a new round would change
+ * the order of the rank's accesses, which an emulated host's adversary sees. */
 static enum status end_at(program *p, int32_t turn, bool stepped, obstacle here, obstacle *found, int *count,
                           enum status status) {
     memcpy(p->waits, found, (size_t)*count * sizeof *found);
@@ -228,14 +228,14 @@ static enum status end_at(program *p, int32_t turn, bool stepped, obstacle here,
     return status;
 }
 
-/* Begins where the last run ended: in the middle of its round, or with the first stream. */
+/* Begin where the last run ended: in the middle of its round, or with the first stream. */
 static void go_on(program *p, int32_t *begin, bool *stepped, obstacle *found, int *count) {
     memcpy(found, p->waits, (size_t)p->waiting * sizeof *found);
     *begin = p->turn, *stepped = p->stepped, *count = p->waiting;
     p->turn = p->waiting = 0, p->stepped = false;
 }
 
-/* As fast as this machine can: every stream as far as it goes, one after another, until none goes on. */
+/* Run as fast as this machine can: each stream in turn goes as far as it can, until none goes on. */
 static enum status plain_run(program *p, int64_t idle_ns, int64_t spins, obstacle *found, int *count) {
     idling since = {0};
     int32_t begin;
@@ -269,8 +269,8 @@ static enum status end_paced(obstacle here, obstacle *found, int *count, enum st
     return status;
 }
 
-/* With a pace: one record of the stream whose modelled time comes first, then the times are compared anew. A stream that has
- * come to its end or to its stop is there when the time of the record before has come. */
+/* Run with a pace: execute one record of the stream whose modelled time comes first, then compare the times anew. A stream comes
+ * to its end or its stop when the modelled time of the record before has come. */
 static enum status paced_run(program *p, int64_t idle_ns, int64_t spins, obstacle *found, int *count) {
     idling since = {0};
     int32_t order[MAX_STREAMS] = {0, 1, 2, 3};
