@@ -16,8 +16,8 @@ typedef struct {
     int16_t reg, source; /* -1: none */
     int16_t expect; /* the value's number; -1: any value */
     uint16_t line, event;
-    int32_t flush, action, again,
-        peek; /* numbers of actions on the line; a stored register's `action` is known only later */
+    /* numbers of actions on the line; `action` of a stored register is known only later */
+    int32_t flush, action, again, peek;
     uint16_t next; /* the next node, if it does not depend on what was seen */
     uint16_t *seen_next; /* by value's number: the next node of a LOAD, in a thread that is not straight */
     int64_t name; /* the caller's name for the node */

@@ -51,8 +51,8 @@ typedef struct {
     uint32_t landed; /* the step of the fence that completed its flush; 0: not yet */
     uint32_t witnessed; /* the step at which another host, `witness`, first saw it in the pool; 0: not yet */
     uint16_t site, flush, fence;
-    uint16_t fresh, dropping,
-        seen; /* hosts: that dropped the line after it had landed, fenced or not; that have seen it */
+    /* hosts, as bits: those that dropped the line after it had landed, and fenced (fresh) or not yet (dropping); that saw it */
+    uint16_t fresh, dropping, seen;
     uint8_t host, witness, words, state, thread, flushed[3]; /* flushed: its last 24 bits */
     uint8_t hash[LINE_WORDS];
 } check_write;

@@ -13,8 +13,9 @@ typedef struct {
 
 typedef struct {
     int modules; /* those with sites */
-    int64_t sites, undecoded,
-        without_table; /* undecoded: functions; without_table: modules in which nothing was sought */
+    int64_t sites;
+    int64_t undecoded; /* functions that could not be decoded */
+    int64_t without_table; /* modules in which nothing was sought */
     int64_t microseconds;
 } patch_totals;
 
