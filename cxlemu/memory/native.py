@@ -52,7 +52,7 @@ class NativeShadowMemory:
 
     def write(self, card: int, offset: int, data: Bytes) -> None:
         with self._checked(card, offset, data):
-            self.shadow.write(card, offset, np.ascontiguousarray(data), False)
+            self.shadow.write(card, offset, np.ascontiguousarray(data), 0)
 
     def write_nt(self, card: int, offset: int, data: Bytes) -> None:
         with self._checked(card, offset, data):

@@ -9,7 +9,8 @@
  * when it is fetched from its pending write-back, which is all that is left of it, it is FLUSHED again. */
 enum { PRESENT = 1, DIRTY = 2, FLUSHED = 4 };
 enum { BLOCK_LINES = 128 }; /* as many as stay in the first-level cache between two copies */
-enum { STREAM_BYTES = 1 << 21 }; /* a window as large as this leaves no room in the second-level cache */
+/* A window as large as this leaves no room for its lines in the second-level cache; and how many of them are fenced at once. */
+enum { PAST_BYTES = 1 << 20, PAST_BLOCK_LINES = 4096 };
 
 /* Let bytes change before states do, for the process that goes on after this one was killed. */
 #define THEN() atomic_signal_fence(memory_order_release)
@@ -32,7 +33,7 @@ void cache_take_strided(uint8_t *into, strided from, int64_t at, int64_t nbytes)
     for (int64_t done = 0, piece; done < nbytes; done += piece) {
         const int64_t within = (at + done) % from.block_bytes;
         piece = from.block_bytes - within < nbytes - done ? from.block_bytes - within : nbytes - done;
-        memcpy(into + done, from.at + (at + done) / from.block_bytes * from.stride + within, (size_t)piece);
+        copy(into + done, from.at + (at + done) / from.block_bytes * from.stride + within, piece);
     }
 }
 
@@ -116,7 +117,8 @@ static void fetch(card_cache *c, int64_t first, int64_t last) {
             copy_lines(c->data, held ? c->posted : c->pool, from, to);
         }
         THEN();
-        for (int64_t k = at; k < end; k++) c->state[k] |= PRESENT;
+        uint8_t *const state = c->state;
+        for (int64_t k = at; k < end; k++) state[k] |= PRESENT;
     }
 }
 
@@ -128,7 +130,8 @@ static void post(card_cache *c, int64_t first, int64_t last) {
         copy_lines(c->posted, c->data, at, end);
         THEN();
         memset(c->pending + at, 1, (size_t)(end - at));
-        for (int64_t k = at; k < end; k++) c->state[k] &= PRESENT | FLUSHED;
+        uint8_t *const state = c->state;
+        for (int64_t k = at; k < end; k++) state[k] &= PRESENT | FLUSHED;
     }
 }
 
@@ -142,7 +145,7 @@ void cache_store(card_cache *c, int64_t offset, strided from, int64_t nbytes) {
     memset(c->state + first, PRESENT | DIRTY, (size_t)(last - first));
 }
 
-void cache_store_through(card_cache *c, int64_t offset, strided from, int64_t nbytes) {
+void cache_store_through(card_cache *c, int64_t offset, strided from, int64_t nbytes, bool fenced) {
     const int64_t first = (offset + LINE_BYTES - 1) / LINE_BYTES, last = (offset + nbytes) / LINE_BYTES;
     if (first >= last) {
         cache_store(c, offset, from, nbytes);
@@ -150,9 +153,9 @@ void cache_store_through(card_cache *c, int64_t offset, strided from, int64_t nb
     }
     const int64_t head = first * LINE_BYTES - offset, whole = (last - first) * LINE_BYTES;
     land(c, first, last);
-    cache_take_strided(c->posted + first * LINE_BYTES, from, head, whole);
+    cache_take_strided((fenced ? c->pool : c->posted) + first * LINE_BYTES, from, head, whole);
     THEN();
-    memset(c->pending + first, 1, (size_t)(last - first));
+    memset(c->pending + first, !fenced, (size_t)(last - first));
     memset(c->state + first, FLUSHED, (size_t)(last - first));
     uint8_t ends[LINE_BYTES];
     cache_take_strided(ends, from, 0, head);
@@ -161,28 +164,31 @@ void cache_store_through(card_cache *c, int64_t offset, strided from, int64_t nb
     cache_store(c, last * LINE_BYTES, (strided){ends, LINE_BYTES, 0}, nbytes - head - whole);
 }
 
-/* Load a block of lines that are all absent, with nothing pending: copy them to the reader and, past the machine's caches, to
- * where the lines are kept, as in a large window they are not needed soon. */
-static void fetch_through(card_cache *c, int64_t first, int64_t last, strided into, int64_t at) {
-    uint8_t block[BLOCK_LINES * LINE_BYTES];
-    const int64_t nbytes = (last - first) * LINE_BYTES;
-    copy(block, c->pool + first * LINE_BYTES, nbytes);
-    lines_copy_nt(c->data + first * LINE_BYTES, block, nbytes, 0);
-    cache_give_strided(into, at, block, nbytes);
+/* Load whole lines that are all absent, with nothing pending: copy them to where lines are kept and to the reader at once. */
+static void fetch_and_give(card_cache *c, int64_t first, int64_t last, uint8_t *into, bool past) {
+    const int64_t begin = first * LINE_BYTES, nbytes = (last - first) * LINE_BYTES;
+#if defined(__SANITIZE_THREAD__)
+    copy(c->data + begin, c->pool + begin, nbytes);
+    copy(into, c->data + begin, nbytes);
+    (void)past;
+#else
+    copy_lines_twice(c->data + begin, into, c->pool + begin, nbytes, past);
+#endif
+    THEN();
+    memset(c->state + first, PRESENT, (size_t)(last - first));
 }
 
 void cache_load(card_cache *c, int64_t offset, strided into, int64_t nbytes) {
+    const bool past = nbytes >= PAST_BYTES;
     for (int64_t at = 0, piece; at < nbytes; at += piece) {
-        const int64_t begin = offset + at, first = begin / LINE_BYTES;
-        piece = (first + BLOCK_LINES) * LINE_BYTES - begin;
+        const int64_t begin = offset + at, first = begin / LINE_BYTES, within = at % into.block_bytes;
+        piece = (first + (past ? PAST_BLOCK_LINES : BLOCK_LINES)) * LINE_BYTES - begin;
         if (piece > nbytes - at) piece = nbytes - at;
         const int64_t last = (begin + piece + LINE_BYTES - 1) / LINE_BYTES;
         const bool whole = begin % LINE_BYTES == 0 && (begin + piece) % LINE_BYTES == 0;
-        if (whole && nbytes >= STREAM_BYTES && run_end(c->state, first, last, 0xFF, 0) == last &&
+        if (whole && within + piece <= into.block_bytes && run_end(c->state, first, last, 0xFF, 0) == last &&
             find_set(c->pending, first, last, 1) == last) {
-            fetch_through(c, first, last, into, at);
-            lines_fence();
-            memset(c->state + first, PRESENT, (size_t)(last - first));
+            fetch_and_give(c, first, last, into.at + at / into.block_bytes * into.stride + within, past);
         } else {
             fetch(c, first, last);
             cache_give_strided(into, at, c->data + begin, piece);
@@ -198,12 +204,14 @@ void cache_touch(card_cache *c, int64_t first, int64_t last, bool dirty) {
 void cache_flush(card_cache *c, int64_t first, int64_t last, bool keep) {
     post(c, first, last);
     if (keep) return;
-    for (int64_t k = first; k < last; k++) c->state[k] |= (uint8_t)((c->state[k] & PRESENT) * FLUSHED);
+    uint8_t *const state = c->state; /* a byte may alias anything: the loop is vectors only on a pointer of its own */
+    for (int64_t k = first; k < last; k++) state[k] |= (uint8_t)((state[k] & PRESENT) * FLUSHED);
 }
 
 void cache_complete(card_cache *c, int64_t first, int64_t last) {
+    uint8_t *const state = c->state;
     land(c, first, last);
-    for (int64_t k = first; k < last; k++) c->state[k] = c->state[k] < FLUSHED ? c->state[k] : 0;
+    for (int64_t k = first; k < last; k++) state[k] = state[k] < FLUSHED ? state[k] : 0;
 }
 
 /* Put dirty lines into the pool at once: no host can tell that from posting a write-back that lands. */

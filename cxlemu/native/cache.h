@@ -8,9 +8,9 @@
 
 void cache_store(card_cache *c, int64_t offset, strided from, int64_t nbytes);
 
-/* Store bytes that will be flushed next: whole lines go only to where write-backs wait. The lines at either end still need
- * the flush. */
-void cache_store_through(card_cache *c, int64_t offset, strided from, int64_t nbytes);
+/* Store bytes that will be flushed next: whole lines go only to where write-backs wait. fenced: a fence follows the flush, and
+ * whole lines go to the pool. The lines at either end still need the flush and the fence. */
+void cache_store_through(card_cache *c, int64_t offset, strided from, int64_t nbytes, bool fenced);
 
 /* Return DONE, or why a load that fetches these lines fails: then *line is the first poisoned one. */
 enum status cache_check_load(const card_cache *c, int64_t first, int64_t last, int64_t *line);

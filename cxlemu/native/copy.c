@@ -4,7 +4,15 @@
  * second-level cache they are no faster than memcpy. */
 #include "copy.h"
 
+#include <stdatomic.h>
 #include <string.h>
+
+static _Atomic int64_t past_caches_bytes = PAST_CACHES_BYTES;
+
+int64_t copy_past_caches_from(int64_t nbytes) {
+    if (nbytes > 0) atomic_store_explicit(&past_caches_bytes, nbytes, memory_order_relaxed);
+    return atomic_load_explicit(&past_caches_bytes, memory_order_relaxed);
+}
 
 enum { LINE = 64, PAGE = 4096, CRAWLS_FROM_BYTES = 2048, CRAWLS_BELOW_BYTES = 512 << 10, CRAWLS_WITHIN = 32 };
 
@@ -14,6 +22,7 @@ enum { LINE = 64, PAGE = 4096, CRAWLS_FROM_BYTES = 2048, CRAWLS_BELOW_BYTES = 51
 
 #define LOAD(at) _mm256_loadu_si256((const __m256i *)(const void *)(at))
 #define STORE(at, value) _mm256_store_si256((__m256i *)(void *)(at), value)
+#define STREAM(at, value) _mm256_stream_si256((__m256i *)(void *)(at), value)
 #define STORE_ANYWHERE(at, value) _mm256_storeu_si256((__m256i *)(void *)(at), value)
 
 /* The first line wherever it lies; then whole lines of the target, two at a time. */
@@ -44,6 +53,28 @@ static int is_amd(void) {
     return __get_cpuid(0, &a, &b, &c, &d) && b == signature_AMD_ebx && c == signature_AMD_ecx && d == signature_AMD_edx;
 }
 
+__attribute__((target("avx2"))) static void twice_by_avx2(uint8_t *to, uint8_t *too, const uint8_t *from, size_t nbytes,
+                                                          int past) {
+    for (size_t at = 0; at < nbytes; at += LINE) {
+        const __m256i a = LOAD(from + at), b = LOAD(from + at + 32);
+        if (past) {
+            STREAM(to + at, a);
+            STREAM(to + at + 32, b);
+        } else {
+            STORE(to + at, a);
+            STORE(to + at + 32, b);
+        }
+        STORE_ANYWHERE(too + at, a);
+        STORE_ANYWHERE(too + at + 32, b);
+    }
+    if (past) _mm_sfence();
+}
+
+void copy_lines_twice(void *to, void *too, const void *from, int64_t nbytes, int past) {
+    if (has_avx2() && (uintptr_t)to % 32 == 0) twice_by_avx2(to, too, from, (size_t)nbytes, past);
+    else memcpy(to, from, (size_t)nbytes), memcpy(too, to, (size_t)nbytes);
+}
+
 static int may_crawl; /* found when this is loaded */
 
 __attribute__((constructor)) static void choose(void) { may_crawl = is_amd() && has_avx2(); }
@@ -65,6 +96,12 @@ void copy_bytes(void *to, const void *from, int64_t nbytes) {
 }
 
 #else
+
+void copy_lines_twice(void *to, void *too, const void *from, int64_t nbytes, int past) {
+    (void)past;
+    memcpy(to, from, (size_t)nbytes);
+    memcpy(too, to, (size_t)nbytes);
+}
 
 void copy_by_vectors(void *to, const void *from, int64_t nbytes) { memcpy(to, from, (size_t)nbytes); }
 

@@ -13,14 +13,6 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* From how many bytes on an array is stored past the caches: a number of the machine's, set once (cxlemu/machine.py). */
-static _Atomic int64_t past_caches_bytes = PAST_CACHES_BYTES;
-
-int64_t program_past_caches_from(int64_t nbytes) {
-    if (nbytes > 0) atomic_store_explicit(&past_caches_bytes, nbytes, memory_order_relaxed);
-    return atomic_load_explicit(&past_caches_bytes, memory_order_relaxed);
-}
-
 /* Return the address of byte `at` of an operand; *run: how many bytes lie there in a row. */
 static uint8_t *piece(const program *p, const operand *o, int64_t at, int64_t *run) {
     if (o->kind == BUFFER) return p->buffers[o->id] + o->offset + at;
@@ -34,8 +26,7 @@ static uint8_t *piece(const program *p, const operand *o, int64_t at, int64_t *r
 
 /* Copy into an array that no cache holds whole: ordinary stores would fetch its lines only to overwrite them. */
 static bool past_caches(const program *p, const record *r) {
-    return (r->op == READ || r->op == COPY) && !r->dst2.kind &&
-           p->buffer_bytes[r->dst.id] >= program_past_caches_from(0);
+    return (r->op == READ || r->op == COPY) && !r->dst2.kind && p->buffer_bytes[r->dst.id] >= copy_past_caches_from(0);
 }
 
 static bool apart(const uint8_t *a, const uint8_t *b, int64_t nbytes) { return a + nbytes <= b || b + nbytes <= a; }
@@ -157,15 +148,16 @@ static enum status direct_step(const program *p, const record *r) {
     return DONE;
 }
 
-/* Whether the next record flushes just what this one writes. */
-static bool flushed_next(const record *r, bool last) {
-    const operand *a = &r->dst, *b = &r[!last].a;
-    return !last && r[1].op == FLUSH && r[1].nbytes == r->nbytes && a->id == b->id && a->seq == b->seq &&
-           a->offset == b->offset;
+/* Return whether the next records, of which there are `left`, flush just what this one writes, and fence it. */
+static enum follows follows(const record *r, int64_t left) {
+    if (r->op != WRITE || left < 1 || r[1].op != FLUSH || r[1].nbytes != r->nbytes) return OTHER_NEXT;
+    const operand *a = &r->dst, *b = &r[1].a;
+    if (a->id != b->id || a->seq != b->seq || a->offset != b->offset) return OTHER_NEXT;
+    return left > 1 && r[2].op == FENCE ? FLUSH_AND_FENCE_NEXT : FLUSH_NEXT;
 }
 
-/* Execute a record; returns DONE, or why it cannot be executed yet. last: it is the stream's last one. */
-static enum status step(program *p, const record *r, bool last, obstacle *found) {
+/* Execute a record; returns DONE, or why it cannot be executed yet. left: how many of its stream this run executes after it. */
+static enum status step(program *p, const record *r, int64_t left, obstacle *found) {
     switch (r->op) {
     case COPY: move(p, r); return DONE;
     case REDUCE_LOCAL: reduce(p, r); return DONE;
@@ -179,15 +171,15 @@ static enum status step(program *p, const record *r, bool last, obstacle *found)
     default:
         if (!p->through) return direct_step(p, r);
         found->doorbell = NO_DOORBELL, found->wanted = found->shows = 0;
-        return shadow_step(p, r, r->op == WRITE && flushed_next(r, last));
+        return shadow_step(p, r, follows(r, left));
     }
 }
 
 /* Execute a record in a world with a pace: when the stream's modelled time has come, and once for all parts of an instruction. */
-static enum status paced_step(program *p, int32_t s, const record *r, bool last, obstacle *found) {
+static enum status paced_step(program *p, int32_t s, const record *r, int64_t left, obstacle *found) {
     const bool waits = r->op == WAIT || r->op == WAIT_ALL || r->op == WAIT_DATA || r->op == AWAIT;
     if (waits || r->op == COMPUTE) {
-        const enum status status = pace_due(p, s, found) ? step(p, r, last, found) : IDLE;
+        const enum status status = pace_due(p, s, found) ? step(p, r, left, found) : IDLE;
         if (status == DONE) pace_observe(p, s, r);
         return status;
     }
@@ -196,7 +188,7 @@ static enum status paced_step(program *p, int32_t s, const record *r, bool last,
     for (bool first = p->pacing->streams[s].phase == 0; more; first = false) {
         if (!pace_due(p, s, found)) return IDLE;
         enum status status = pace_charge(p, s, r, &more);
-        if (status == DONE && first) status = step(p, r, last, found);
+        if (status == DONE && first) status = step(p, r, left, found);
         if (status != DONE) return status;
     }
     return DONE;
@@ -246,7 +238,7 @@ static enum status plain_run(program *p, int64_t idle_ns, int64_t spins, obstacl
             for (; p->position[s] < p->stops[s]; p->position[s]++, stepped = true) {
                 obstacle *next = &found[*count];
                 const int64_t at = p->position[s];
-                const enum status outcome = step(p, &p->records[s][at], at + 1 == p->lengths[s], next);
+                const enum status outcome = step(p, &p->records[s][at], p->stops[s] - at - 1, next);
                 if (outcome == DONE) continue;
                 next->stream = s, next->at = at;
                 if (outcome != IDLE) return end_at(p, s, stepped, *next, found, count, outcome);
@@ -283,7 +275,7 @@ static enum status paced_run(program *p, int64_t idle_ns, int64_t spins, obstacl
             const int64_t at = p->position[s];
             obstacle *next = &found[*count];
             if (at < p->stops[s]) {
-                const enum status outcome = paced_step(p, s, &p->records[s][at], at + 1 == p->lengths[s], next);
+                const enum status outcome = paced_step(p, s, &p->records[s][at], p->stops[s] - at - 1, next);
                 if (outcome == DONE) p->position[s]++, stepped = true;
                 else {
                     next->stream = s, next->at = at;

@@ -158,15 +158,18 @@ static enum status ends_loadable(shadow *s, place at, int64_t nbytes) {
 }
 
 /* A cached store waits for this rank's own non-temporal stores to its lines. */
-static enum status store(shadow *s, place at, strided from, int64_t nbytes, bool through, bool *ok) {
+static enum status store(shadow *s, place at, strided from, int64_t nbytes, enum follows next, bool *ok) {
     int64_t landed = 0;
     if (s->store_count && !land_stores(s, lines_of(at, nbytes), &landed)) {
         *ok = false;
         return DONE;
     }
     const enum status status = ends_loadable(s, at, nbytes);
-    if (status == DONE) (through ? cache_store_through : cache_store)(&s->cards[at.card], at.offset, from, nbytes);
-    return status;
+    if (status != DONE) return status;
+    card_cache *its = &s->cards[at.card];
+    if (next == OTHER_NEXT) cache_store(its, at.offset, from, nbytes);
+    else cache_store_through(its, at.offset, from, nbytes, next == FLUSH_AND_FENCE_NEXT);
+    return DONE;
 }
 
 static void load(shadow *s, place at, strided into, int64_t nbytes) {
@@ -181,11 +184,11 @@ static void load(shadow *s, place at, strided into, int64_t nbytes) {
     }
 }
 
-enum status shadow_write(shadow *s, place at, strided from, int64_t nbytes, bool through) {
+enum status shadow_write(shadow *s, place at, strided from, int64_t nbytes, enum follows next) {
     bool ok;
     if (enter(s, lines_of(at, nbytes), &ok) != DONE) return LOCK_TIMEOUT;
-    const bool in_one = through && !s->disturbed && !damage_armed(s->cards[at.card].damage);
-    const enum status status = store(s, at, from, nbytes, in_one, &ok);
+    const bool step_by_step = s->disturbed || damage_armed(s->cards[at.card].damage);
+    const enum status status = store(s, at, from, nbytes, step_by_step ? OTHER_NEXT : next, &ok);
     return status == DONE ? leave(s, ok) : status;
 }
 
@@ -252,7 +255,7 @@ enum status shadow_signal(shadow *s, place line, uint64_t word, const uint8_t *p
     uint8_t bytes[LINE_BYTES];
     memcpy(bytes, &word, sizeof word);
     if (nbytes) memcpy(bytes + sizeof word, payload, (size_t)nbytes);
-    const enum status status = store(s, line, (strided){bytes, LINE_BYTES, 0}, 8 + nbytes, false, &ok);
+    const enum status status = store(s, line, (strided){bytes, LINE_BYTES, 0}, 8 + nbytes, OTHER_NEXT, &ok);
     if (status != DONE) return status;
     cache_push_doorbell(&s->cards[line.card], lines.first);
     ok = note_flushed(s, lines) && ok;

@@ -48,8 +48,10 @@ struct shadow {
 /* All return DONE, LOCK_TIMEOUT (the lock could not be had), OUT_OF_MEMORY (there is no memory for what is posted) or, where
  * they load, why the load failed: then nothing was loaded or stored. */
 
-/* through: this rank flushes the stored bytes next. */
-enum status shadow_write(shadow *s, place at, strided from, int64_t nbytes, bool through);
+/* What this rank does next to the bytes that it writes. */
+enum follows { OTHER_NEXT, FLUSH_NEXT, FLUSH_AND_FENCE_NEXT };
+
+enum status shadow_write(shadow *s, place at, strided from, int64_t nbytes, enum follows next);
 enum status shadow_write_nt(shadow *s, place at, strided from, int64_t nbytes);
 enum status shadow_read(shadow *s, place at, strided into, int64_t nbytes);
 enum status shadow_flush(shadow *s, place at, int64_t nbytes, bool keep);

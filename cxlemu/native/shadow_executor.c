@@ -12,7 +12,7 @@ static strided piece_of(uint8_t *bytes, const card_run *run) {
     return (strided){bytes + run->local, run->block_bytes, run->stride};
 }
 
-static enum status store(const program *p, const operand *o, uint8_t *from, int64_t nbytes, int op, bool flushed) {
+static enum status store(const program *p, const operand *o, uint8_t *from, int64_t nbytes, int op, enum follows next) {
     card_run runs[MAX_RUNS];
     const int count = address_runs(p, o, nbytes, runs);
     enum status status = DONE;
@@ -20,7 +20,7 @@ static enum status store(const program *p, const operand *o, uint8_t *from, int6
         const int64_t size = runs[k].block_bytes * runs[k].blocks;
         const strided piece = piece_of(from, &runs[k]);
         status = op == WRITE_NT ? shadow_write_nt(p->through, runs[k].at, piece, size)
-                                : shadow_write(p->through, runs[k].at, piece, size, flushed);
+                                : shadow_write(p->through, runs[k].at, piece, size, next);
     }
     return status;
 }
@@ -45,7 +45,7 @@ static enum status flush(const program *p, const record *r) {
 }
 
 static enum status store_too(const program *p, const record *r) {
-    return r->dst2.kind ? store(p, &r->dst2, local(p, &r->dst), r->nbytes, WRITE, false) : DONE;
+    return r->dst2.kind ? store(p, &r->dst2, local(p, &r->dst), r->nbytes, WRITE, OTHER_NEXT) : DONE;
 }
 
 static enum status read(const program *p, const record *r) {
@@ -87,10 +87,10 @@ static enum status ring(const program *p, const record *r) {
                          payload ? r->nbytes : 0);
 }
 
-enum status shadow_step(program *p, const record *r, bool flushed) {
+enum status shadow_step(program *p, const record *r, enum follows next) {
     switch (r->op) {
     case WRITE:
-    case WRITE_NT: return store(p, &r->dst, local(p, &r->a), r->nbytes, r->op, flushed);
+    case WRITE_NT: return store(p, &r->dst, local(p, &r->a), r->nbytes, r->op, next);
     case FLUSH:
     case INVALIDATE: return flush(p, r);
     case FENCE: return shadow_fence(p->through);

@@ -140,15 +140,17 @@ static strided contiguous(const Py_buffer *view) { return (strided){view->buf, v
 static PyObject *Shadow_write(Shadow *self, PyObject *const *args, Py_ssize_t count) {
     Py_buffer data;
     place at;
-    if (!takes(self, count, 4, "card, offset, data, flushed")) return NULL;
-    const int flushed = PyObject_IsTrue(args[3]);
-    if (flushed < 0 || PyObject_GetBuffer(args[2], &data, PyBUF_SIMPLE) < 0) return NULL;
+    if (!takes(self, count, 4, "card, offset, data, follows")) return NULL;
+    const long next = PyLong_AsLong(args[3]);
+    if (PyErr_Occurred()) return NULL;
+    if (next < OTHER_NEXT || next > FLUSH_AND_FENCE_NEXT) return PyErr_Format(PyExc_ValueError, "follows is 0, 1 or 2");
+    if (PyObject_GetBuffer(args[2], &data, PyBUF_SIMPLE) < 0) return NULL;
     long long nbytes = data.len;
     const bool ok = place_given(self, args, &nbytes, &at);
     enum status status = DONE;
     if (ok) {
         Py_BEGIN_ALLOW_THREADS
-        status = shadow_write(&self->s, at, contiguous(&data), nbytes, flushed);
+        status = shadow_write(&self->s, at, contiguous(&data), nbytes, (enum follows)next);
         Py_END_ALLOW_THREADS
     }
     PyBuffer_Release(&data);
@@ -277,7 +279,8 @@ static PyObject *Shadow_broken(Shadow *self, PyObject *none) {
 #define FAST(function) (PyCFunction)(void (*)(void))(function), METH_FASTCALL
 
 static PyMethodDef shadow_methods[] = {
-    {"write", FAST(Shadow_write), "write(card, offset, data, flushed): flushed says that this rank flushes it next."},
+    {"write", FAST(Shadow_write),
+     "write(card, offset, data, follows): 1 says that this rank flushes it next, 2 that it fences then."},
     {"write_nt", FAST(Shadow_write_nt), "write_nt(card, offset, data)"},
     {"read", FAST(Shadow_read), "read(card, offset, out)"},
     {"flush", FAST(Shadow_flush), "flush(card, offset, nbytes, keep)"},

@@ -13,6 +13,7 @@ from statistics import median
 import numpy as np
 
 from cxlemu import _native
+from cxlemu.machine import thresholds
 from cxlemu.memory.adversary import DEFAULT_RATES, Adversary
 from cxlemu.memory.cache import HostCache
 from cxlemu.memory.native import NativeShadowMemory
@@ -37,8 +38,8 @@ def fractions_of_memcpy(nbytes: int) -> dict[str, float]:
     def memcpy() -> None:
         into[:] = source
 
-    def write(memory: _native.Shadow, *, fused: bool) -> None:
-        memory.write(0, 0, given, fused)
+    def write(memory: _native.Shadow, follows: int) -> None:
+        memory.write(0, 0, given, follows)
         memory.flush(0, 0, nbytes, False)
 
     def read(memory: _native.Shadow) -> None:
@@ -46,17 +47,17 @@ def fractions_of_memcpy(nbytes: int) -> dict[str, float]:
         memory.read(0, 0, out)
 
     def publish(memory: _native.Shadow) -> None:
-        write(memory, fused=True)
+        write(memory, 2)
         memory.fence()
 
     steps: dict[str, Callable[[], object]] = {
-        "write": lambda: calm.write(0, 0, given, False),
-        "write, flush": lambda: write(calm, fused=False),
-        "write and flush in one": lambda: write(calm, fused=True),
-        "write and flush in one, fence": lambda: publish(calm),
+        "write": lambda: calm.write(0, 0, given, 0),
+        "write, flush": lambda: write(calm, 0),
+        "write and flush in one": lambda: write(calm, 1),
+        "write, flush and fence in one": lambda: publish(calm),
         "invalidate, read": lambda: read(calm),
         "read what is there": lambda: calm.read(0, 0, out),
-        "adversary: write, flush": lambda: write(disturbed, fused=True),
+        "adversary: write, flush": lambda: write(disturbed, 1),
         "adversary: write, flush, fence": lambda: publish(disturbed),
         "adversary: invalidate, read": lambda: read(disturbed),
     }
@@ -86,6 +87,7 @@ def _lines(nbytes: int, place: int) -> Bytes:
 
 def main() -> None:
     """Print a table of steps and sizes."""
+    _native.past_caches_from(thresholds().past_caches_bytes)
     found = {nbytes: fractions_of_memcpy(nbytes) for nbytes in SIZES}
     print(f"{'KiB':32}" + "".join(f"{nbytes >> 10:8}" for nbytes in SIZES))
     for name in found[SIZES[0]]:

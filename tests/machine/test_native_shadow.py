@@ -30,14 +30,16 @@ class Host:
         ]
         self.ranks = [(NativeShadowMemory if in_c else ShadowMemory)(self.cache, nature) for nature in natures]
 
-    def publish(self, rank: int, offset: int, data: Bytes) -> None:
-        """A store and its flush, in one where that can be."""
+    def publish(self, rank: int, offset: int, data: Bytes, *, fences: bool = False) -> None:
+        """A store, its flush and, if asked for, the fence after it, in one where that can be."""
         memory = self.ranks[rank]
         if isinstance(memory, NativeShadowMemory):
-            memory.shadow.write(0, offset, data, True)
+            memory.shadow.write(0, offset, data, 2 if fences else 1)
         else:
             memory.write(0, offset, data)
         memory.flush(0, offset, data.size)
+        if fences:
+            memory.fence()
 
 
 def some_range(chance: random.Random) -> tuple[int, int]:
@@ -56,7 +58,9 @@ def test_large_windows_are_as_in_the_definition(number: int, seed: int | None) -
     hosts = Host(in_c=False, seed=seed), Host(in_c=True, seed=seed)
     chance = random.Random(number)
     for step in range(60):
-        what = chance.choice(["write", "publish", "nt", "flush", "keep", "fence", "drop", "read", "read", "pool"])
+        what = chance.choice(
+            ["write", "publish", "publish, fence", "nt", "flush", "keep", "fence", "drop", "read", "read", "pool"]
+        )
         rank, (offset, nbytes) = chance.randrange(2), some_range(chance)
         outs = []
         for host in hosts:
@@ -64,8 +68,8 @@ def test_large_windows_are_as_in_the_definition(number: int, seed: int | None) -
             match what:
                 case "write":
                     memory.write(0, offset, data)
-                case "publish":
-                    host.publish(rank, offset, data)
+                case "publish" | "publish, fence":
+                    host.publish(rank, offset, data, fences=what != "publish")
                 case "nt":
                     memory.write_nt(0, offset, data)
                 case "flush" | "keep":
@@ -122,3 +126,12 @@ def test_speed_is_told_of_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     fractions = speed.fractions_of_memcpy(1 << 16)
     assert all(fraction > 0 for fraction in fractions.values())
     assert {"write, flush", "write and flush in one", "invalidate, read"} < set(fractions)
+
+
+@pytest.mark.parametrize("follows", [-1, 3])
+def test_what_follows_a_write_is_one_of_three(follows: int) -> None:
+    host = Host(in_c=True, seed=None)
+    memory = host.ranks[0]
+    assert isinstance(memory, NativeShadowMemory)
+    with pytest.raises(ValueError, match="follows is 0, 1 or 2"):
+        memory.shadow.write(0, 0, np.zeros(64, np.uint8), follows)
