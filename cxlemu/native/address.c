@@ -2,7 +2,7 @@
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* The place of byte `within` of a granule. */
+/* Return the place of byte `within` of a granule. */
 static place place_of(const region *r, int64_t granules, int64_t granule, int64_t within) {
     return (place){r->first_card + (int32_t)(granule % r->cards),
                    granules + granule / r->cards * r->granularity_bytes + within};

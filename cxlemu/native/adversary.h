@@ -1,4 +1,4 @@
-/* Nature as an adversary, move for move that of memory/adversary.py, which is the definition. */
+/* Nature as an adversary: it makes the same moves as memory/adversary.py, which defines them. */
 #ifndef CXLEMU_ADVERSARY_H
 #define CXLEMU_ADVERSARY_H
 
@@ -16,19 +16,20 @@ typedef struct {
     uint64_t state; /* of the random numbers */
     double rates[ACTIONS];
     int64_t card_lines;
-    window touched[LAPS]; /* a ring */
+    window touched[LAPS]; /* the last windows that were touched, as a ring */
     uint32_t touches;
 } adversary;
 
 typedef struct {
     enum action action;
     window lines;
-    uint8_t among[WINDOW_LINES]; /* 1 for the lines meant */
+    uint8_t among[WINDOW_LINES]; /* 1 for each line of the window that moves */
 } adversary_move;
 
 void adversary_touched(adversary *a, window lines);
 
-/* Which kinds of moves come now, in order; returns how many. Aim each before the next random number is drawn. */
+/* Draw the kinds of moves that come now, in order, and return how many. Aim each before the next random number is
+ * drawn. */
 int adversary_actions(adversary *a, enum action actions[ACTIONS]);
 
 void adversary_aim(adversary *a, enum action action, adversary_move *move);

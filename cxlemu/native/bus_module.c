@@ -1,4 +1,5 @@
-/* SIGBUS on shared memory: the process says what it means before it ends, where no parent of ours would. */
+/* SIGBUS on shared memory: the process prints what that means before it ends, for runs without a launcher that
+ * would. */
 #define _GNU_SOURCE
 #include "modules.h"
 
@@ -9,12 +10,12 @@
 static char sentence[1024];
 static size_t sentence_bytes;
 
-/* The instruction runs again when this returns, and the default action ends the process as it would have. */
+/* Print the sentence. The instruction then runs again, and the default action ends the process. */
 static void say(int number, siginfo_t *info, void *context) {
     (void)number, (void)context;
     if (info->si_code != BUS_ADRERR) return;
     const ssize_t written = write(STDERR_FILENO, sentence, sentence_bytes);
-    (void)written; /* there is nobody left to tell */
+    (void)written; /* nothing can be done about a failure here */
 }
 
 static PyObject *say_on_bus_error(PyObject *module, PyObject *text) {
@@ -26,7 +27,7 @@ static PyObject *say_on_bus_error(PyObject *module, PyObject *text) {
         return PyErr_Format(PyExc_ValueError, "the sentence has more than %zu bytes", sizeof sentence);
     struct sigaction found, ours = {.sa_sigaction = say, .sa_flags = (int)(SA_SIGINFO | SA_RESETHAND | SA_ONSTACK)};
     if (sigaction(SIGBUS, NULL, &found) < 0) return PyErr_SetFromErrno(PyExc_OSError);
-    if (!(found.sa_flags & SA_SIGINFO) && found.sa_handler == SIG_DFL) { /* a handler of the user's stays */
+    if (!(found.sa_flags & SA_SIGINFO) && found.sa_handler == SIG_DFL) { /* leave a handler of the user's in place */
         memcpy(sentence, utf8, (size_t)nbytes), sentence_bytes = (size_t)nbytes;
         sigemptyset(&ours.sa_mask);
         if (sigaction(SIGBUS, &ours, NULL) < 0) return PyErr_SetFromErrno(PyExc_OSError);

@@ -1,5 +1,5 @@
-/* A plan may come from a file: before anything runs, every offset is held to what there is. The Python rules say more
- * (and say it in sentences); these checks are what memory safety needs. */
+/* Checks that memory safety needs: a plan may come from a file, so every offset is compared with what there is before
+ * anything runs. The rules in Python check more, and report it in sentences. */
 #include "core.h"
 
 const int64_t program_item_bytes[DTYPES] = {1, 1, 4, 8, 2, 2, 4, 8, 2, 2, 4, 8, 1, 8, 16};
@@ -54,8 +54,9 @@ static bool aligned(const program *p, const operand *o, int64_t item) {
     return o->kind != REGION || (p->regions[o->id].start + o->offset) % item == 0;
 }
 
-/* Doorbells are numbered from 0, those of all slots before one done of each rank. A published one lies in the slot of
- * its epoch, so there must be one: only waits for done doorbells reach back before the call. */
+/* Return whether a record's doorbell exists. The published doorbells of all ranks come first, then one done doorbell of
+ * each rank. A published one lies in the slot of its epoch, so that must not be before the call: only waits for done
+ * doorbells reach back. */
 static bool doorbell_ok(const program *p, const record *r, bool waits) {
     const int32_t published = layout_published(&p->layout);
     if (r->arg < 0 || r->arg >= published + p->layout.ranks) return false;
@@ -98,7 +99,7 @@ static bool record_ok(const program *p, const record *r) {
     }
 }
 
-/* Whether the parts of an extent follow each other, and its doorbells lie where layout_doorbell says. */
+/* Return whether the parts of an extent follow each other, and its doorbells lie where layout_doorbell says. */
 static bool layout_ok(const layout *l) {
     const int64_t most = (int64_t)1 << 48;
     if (l->cards < 1 || l->ranks < 1 || l->slots < 1 || l->doorbells_per_rank < 1) return false;
@@ -139,7 +140,7 @@ bool program_check(program *p, int32_t *stream, int64_t *at) {
         for (*at = 0; *at < p->lengths[*stream]; ++*at) {
             const record *r = &p->records[*stream][*at];
             if (!record_ok(p, r)) return false;
-            /* A size of an instruction that has none is whatever the file says: no sum of two may overflow. */
+            /* The size of an instruction that uses none is any number in the file, so the sum must not overflow. */
             if (p->work_bytes <= SMALL_WORK_BYTES)
                 p->work_bytes = r->nbytes > SMALL_WORK_BYTES ? r->nbytes : p->work_bytes + r->nbytes;
             if (r->op != COMPUTE && has(&r->dst, BUFFER)) p->written[r->dst.id] = true;

@@ -12,7 +12,7 @@ typedef struct {
 
 #define CONSTANT(name) {#name, name}
 
-/* -1 with an exception on failure. */
+/* Add CONSTANTS to a module. Return 0, or -1 with an exception. */
 static inline int add_constants(PyObject *module, const constant *constants, size_t count) {
     PyObject *all = PyDict_New();
     for (size_t k = 0; all && k < count; k++) {

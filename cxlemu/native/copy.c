@@ -1,7 +1,7 @@
-/* glibc before 2.39 copies by `rep movsb` from 2,112 bytes on. On AMD's Zen 3 that is 15 to 30 times as slow as any other
- * way where the target lies 1 to 31 bytes further into its page than the source (see glibc's bug 30994): so do a large array
- * of NumPy's, which begins 16 bytes into a page, and a slot, which begins one. Such copies go by vectors; beyond the
- * second-level cache they are no faster than memcpy. */
+/* glibc before 2.39 copies by `rep movsb` from 2,112 bytes on. On AMD's Zen 3 that takes 15 to 30 times as long as any
+ * other copy where the target lies 1 to 31 bytes further into its page than the source (glibc's bug 30994). A large
+ * NumPy array, which begins 16 bytes into a page, and a slot, which begins a page, lie like that. This file copies them
+ * by vectors, up to the size of the second-level cache: beyond it, vectors are no faster than memcpy. */
 #include "copy.h"
 
 #include <stdatomic.h>
@@ -25,7 +25,7 @@ enum { LINE = 64, PAGE = 4096, CRAWLS_FROM_BYTES = 2048, CRAWLS_BELOW_BYTES = 51
 #define STREAM(at, value) _mm256_stream_si256((__m256i *)(void *)(at), value)
 #define STORE_ANYWHERE(at, value) _mm256_storeu_si256((__m256i *)(void *)(at), value)
 
-/* The first line wherever it lies; then whole lines of the target, two at a time. */
+/* Copy the first 64 bytes at any alignment; then whole lines of the target, two at a time. */
 __attribute__((target("avx2"))) static void by_avx2(uint8_t *to, const uint8_t *from, size_t nbytes) {
     size_t at = 0;
     if (nbytes >= LINE) {
@@ -75,7 +75,7 @@ void copy_lines_twice(void *to, void *too, const void *from, int64_t nbytes, int
     else memcpy(to, from, (size_t)nbytes), memcpy(too, to, (size_t)nbytes);
 }
 
-static int may_crawl; /* found when this is loaded */
+static int may_crawl; /* whether memcpy may be the slow one here; found when this is loaded */
 
 __attribute__((constructor)) static void choose(void) { may_crawl = is_amd() && has_avx2(); }
 

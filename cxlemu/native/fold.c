@@ -1,17 +1,17 @@
-/* Reductions: cxlemu/plan/reduction.py is the definition. f16 and bf16 are combined in f32 and rounded after every step.
- * Complex numbers are added and divided as the floats that their parts are. */
+/* Reductions, as cxlemu/plan/reduction.py defines them. f16 and bf16 are combined in f32 and rounded after every step.
+ * Complex numbers are added and divided part by part. */
 #include "core.h"
 
 #include <string.h>
 
-/* Vector code for the machine at hand, chosen when the library is loaded. */
+/* Compile each loop for several vector widths; the loader chooses the one for its machine. */
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(CXLEMU_PLAIN)
 #define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define CLONES
 #endif
 
-/* Elements as they lie in buffers: of any alignment, aliasing anything. */
+/* Elements in buffers, which have any alignment and may alias anything. */
 #define ELEMENT(name, type) typedef type name __attribute__((aligned(1), may_alias))
 ELEMENT(u8, uint8_t);
 ELEMENT(i8, int8_t);
@@ -63,7 +63,7 @@ static inline uint16_t to_f16(float f) {
 }
 
 #define PLAIN(x) (x)
-/* Integers wrap: combined without sign, where C defines that. */
+/* Integers wrap: they are combined as unsigned ones, for which C defines that. */
 #define ADD_INT(type, wide, a, b) ((type)((wide)(a) + (wide)(b)))
 #define MUL_INT(type, wide, a, b) ((type)((wide)(a) * (wide)(b)))
 #define MIN_INT(type, wide, a, b) ((a) < (b) ? (a) : (b))
@@ -74,12 +74,13 @@ static inline uint16_t to_f16(float f) {
 #define DIV_INT(type, wide, a, n) ((type)((a) / _Generic((a), uint64_t: (uint64_t)(n), default: (n))))
 #define ADD_FLOAT(type, wide, a, b) ((a) + (b))
 #define MUL_FLOAT(type, wide, a, b) ((a) * (b))
-/* NaN wins, the left one first. */
+/* The result is a NaN where an operand is one, and the left one of two. */
 #define MIN_FLOAT(type, wide, a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
 #define MAX_FLOAT(type, wide, a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
 #define DIV_FLOAT(type, wide, a, n) ((a) / (wide)(n))
 
-/* One pass over all elements; `calc` is the type of an intermediate result, load and store convert. */
+/* Define a pass over all elements. `calc` is the type of intermediate results, to and from which `load` and `store`
+ * convert. */
 #define PASS(name, type, calc, wide, load, store, OP)                                            \
     CLONES static void name(type *dst, const type *a, const type *b, const type *c, int64_t n) { \
         if (c) {                                                                                 \
@@ -136,8 +137,8 @@ KERNELS(bf16, bf16, float, float, from_bf16, to_bf16, FLOAT)
 KERNELS(f32, f32, float, float, PLAIN, PLAIN, FLOAT)
 KERNELS(f64, f64, double, double, PLAIN, PLAIN, FLOAT)
 
-/* (ac - bd) + (ad + bc)i, every step rounded. Not cloned: for machines that fuse, GCC 12 makes vfmaddsub of it, whatever
- * -ffp-contract says. */
+/* Define (ac - bd) + (ad + bc)i with every step rounded. Without CLONES: for machines with fused operations GCC 12
+ * compiles vfmaddsub, even with -ffp-contract=off. */
 #define COMPLEX_PRODUCT(name, type, part)                                                        \
     static void name(type *dst, const type *a, const type *b, const type *c, int64_t n) {        \
         for (int64_t i = 0; i < 2 * n; i += 2) {                                                 \

@@ -1,5 +1,5 @@
-/* One lock per emulated host, in the segment that its processes share; also among the threads of each. When its holder
- * dies, the next one gets it. */
+/* One lock per emulated host, for all threads of its processes, in the segment that they share. When its holder dies,
+ * the next thread that waits gets it. */
 #ifndef CXLEMU_HOSTLOCK_H
 #define CXLEMU_HOSTLOCK_H
 
@@ -17,16 +17,17 @@ typedef struct {
 
 _Static_assert(sizeof(host_lock) <= HOST_LOCK_BYTES, "memory/cache.py has too little room for the lock");
 
-/* Make the lock unless it is made: one process at a time. False when the system has no such locks. */
+/* Make the lock unless it is made; only one process at a time may call this. Return false when the system has no such
+ * locks. */
 bool host_lock_make(host_lock *lock);
 
-/* Wait for at most `seconds`; false when it is still held. A thread that holds it gets it again at once. */
+/* Wait for the lock for at most `seconds`. Return false when it is still held. Its holder gets it again at once. */
 bool host_lock_take(host_lock *lock, double seconds);
 
-/* By its holder: let go, however often it took it. */
+/* Release the lock, however often its holder took it. Only the holder calls this. */
 void host_lock_release(host_lock *lock);
 
-/* By anyone: let go if this thread holds it. */
+/* Release the lock if this thread holds it. */
 void host_lock_drop(host_lock *lock);
 
 #endif

@@ -16,14 +16,14 @@
 #endif
 
 enum {
-    LOOKS_WITHOUT_PAUSE = 32, /* a peer in step with us rings within these */
+    LOOKS_WITHOUT_PAUSE = 32, /* a peer in step with this rank rings within these */
     SLEEP_AFTER_YIELDS = 64,
     SLEEP_NS = 20000,
-    SPIN_NS = 100000 /* the end of a rest of which the length is known */
+    SPIN_NS = 100000 /* the last part of a rest of known length is spun */
 };
 
 typedef struct {
-    int64_t looks, ns; /* so far; from when on, 0 while looking */
+    int64_t looks, ns; /* looks so far; when spinning ended on the monotonic clock, 0 before */
 } idling;
 
 static inline int64_t now_ns(void) {
@@ -39,8 +39,8 @@ static inline void nap(int64_t ns) {
     nanosleep(&length, NULL);
 }
 
-/* Nothing progressed: spin, yield or sleep for a moment. False when that has gone on for idle_ns. rest_ns: nothing is due
- * before; nothing_rings: nor does any stream wait for a doorbell. */
+/* Spin, yield or sleep for a moment after a look without progress. Return false when that has gone on for idle_ns.
+ * rest_ns: how long until the next modelled time is due; nothing_rings: whether no stream waits for a doorbell. */
 static inline bool idle(idling *since, int64_t idle_ns, int64_t spins, int64_t rest_ns, bool nothing_rings) {
     if (rest_ns <= 0 || (nothing_rings && spins && rest_ns < SPIN_NS)) {
         PAUSE();

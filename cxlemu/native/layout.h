@@ -1,5 +1,5 @@
-/* The geometry of a communicator's extent, as plan/layout.py says it: one struct for all that is in C, and where a doorbell
- * lies, said once. */
+/* The geometry of a communicator's extent, as plan/layout.py defines it, and the place of a doorbell, for all C
+ * files. */
 #ifndef CXLEMU_LAYOUT_H
 #define CXLEMU_LAYOUT_H
 
@@ -22,10 +22,11 @@ typedef struct {
     int64_t offset; /* from the start of the card, or of the extent */
 } place;
 
-/* Doorbells of all ranks in one slot; the done doorbells are numbered from there on. */
+/* Return the number of all ranks' doorbells in one slot; the done doorbells are numbered from there on. */
 static inline int32_t layout_published(const layout *l) { return l->ranks * l->doorbells_per_rank; }
 
-/* Where in the extent a doorbell lies: Layout.doorbell_address. slot: that of its epoch; done doorbells lie in none. */
+/* Return where in the extent a doorbell lies, as Layout.doorbell_address does. slot: that of its epoch; done doorbells
+ * lie in none. */
 static inline place layout_doorbell(const layout *l, int32_t doorbell, int64_t slot) {
     const int32_t published = layout_published(l);
     int32_t number = doorbell;

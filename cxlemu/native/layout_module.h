@@ -1,4 +1,4 @@
-/* A layout that comes from Python: the bytes of `layout_record` in plan/layout.py. */
+/* Layouts that come from Python, as the bytes of `layout_record` in plan/layout.py. */
 #ifndef CXLEMU_LAYOUT_MODULE_H
 #define CXLEMU_LAYOUT_MODULE_H
 
@@ -9,7 +9,8 @@
 
 #include "layout.h"
 
-/* -1 with an exception unless the object has just the bytes of one layout. What they say is not checked here. */
+/* Copy a layout from an object that has just its bytes. Return 0, or -1 with an exception. Values are not checked
+ * here. */
 static inline int layout_take(PyObject *object, layout *taken) {
     Py_buffer view;
     if (PyObject_GetBuffer(object, &view, PyBUF_SIMPLE) < 0) return -1;

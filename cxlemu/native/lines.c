@@ -1,5 +1,5 @@
-/* Every instruction takes its address in a register that the loops advance: scripts/sanitize and test_lines.py look
- * for exactly that in the disassembly. */
+/* The machine's instructions on cache lines. Each takes its address in a register that the loop advances, which
+ * scripts/sanitize and test_lines.py look for in the disassembly. */
 #include "lines.h"
 
 #include <stddef.h>
@@ -10,7 +10,8 @@ enum { STORE_LINE = 64 };
 
 #define LINE_OF(at, line) ((uintptr_t)(at) & ~((uintptr_t)(line) - 1))
 
-/* Do `instruction` to every line of a range, `line` bytes apart; memory stays in order around it for the compiler. */
+/* Execute `instruction` on every line of a range, `line` bytes apart. The compiler moves no access to memory across
+ * it. */
 #define EACH_LINE(at, nbytes, line, instruction)                                                             \
     for (uintptr_t p = LINE_OF(at, line), end = (uintptr_t)(at) + (uintptr_t)(nbytes); p < end; p += (line)) \
     __asm__ volatile(instruction : : "r"(p) : "memory")
@@ -27,7 +28,7 @@ static void clflush(const void *at, int64_t nbytes) { EACH_LINE(at, nbytes, MACH
 static void clflushopt(const void *at, int64_t nbytes) { EACH_LINE(at, nbytes, MACHINE_LINE, "clflushopt (%0)"); }
 static void clwb(const void *at, int64_t nbytes) { EACH_LINE(at, nbytes, MACHINE_LINE, "clwb (%0)"); }
 
-/* One line by eight stores of a word: no vector unit, so it also works where vector access to a device faults. */
+/* Copy lines by eight stores of a word each: this also works where vector access to a device faults. */
 static void copy_movnti(uint8_t *to, const uint8_t *from, size_t lines) {
     for (size_t k = 0; k < lines * STORE_LINE; k += sizeof(long long)) {
         long long word;
@@ -71,7 +72,7 @@ int lines_has_width(int width) {
     }
 }
 
-/* What this machine has, found when the extension is loaded. */
+/* The best instructions that this machine has, chosen when the extension is loaded. */
 static struct {
     void (*drop)(const void *, int64_t);
     void (*keep)(const void *, int64_t);
@@ -100,8 +101,8 @@ void lines_flush(const void *at, int64_t nbytes, int keep) {
 
 void lines_fence(void) { __asm__ volatile("sfence" : : : "memory"); }
 
-/* clflushopt may overtake the load before it that ended a wait, and a line that is flushed too early can come back old;
- * sfence would not order the loads that follow. */
+/* lfence: otherwise clflushopt may overtake the load that ended a wait, and a line that is flushed too early can come
+ * back old. mfence: sfence would not order the loads that follow. */
 void lines_invalidate(const void *at, int64_t nbytes) {
     __asm__ volatile("lfence" : : : "memory");
     lines_flush(at, nbytes, 0);
@@ -120,7 +121,7 @@ const char *lines_instructions(void) { return chosen.names; }
 
 #elif defined(__aarch64__)
 
-/* The smallest line of any data cache, in bytes. */
+/* Return the smallest line size of any data cache, in bytes. */
 static uintptr_t machine_line(void) {
     uint64_t type;
     __asm__("mrs %0, ctr_el0" : "=r"(type));
@@ -156,7 +157,7 @@ void lines_invalidate(const void *at, int64_t nbytes) {
     __asm__ volatile("dsb sy" : : : "memory");
 }
 
-/* By halves, as there is no such store of one 8-byte register. */
+/* Store both halves as a pair: there is no non-temporal store of a single register. */
 void lines_store_nt(void *word, uint64_t value) {
     __asm__ volatile("stnp %w1, %w2, [%0]" : : "r"(word), "r"(value), "r"(value >> 32) : "memory");
 }
@@ -168,7 +169,7 @@ static copier *copier_of(int width) {
 
 const char *lines_instructions(void) { return "dc civac, dc cvac to keep, dsb sy, stnp"; }
 
-#else /* no plan runs here that needs them: engines/native.py refuses */
+#else /* no such instructions: engines/native.py refuses plans that need them */
 
 int lines_has_width(int width) { return width == 0; }
 

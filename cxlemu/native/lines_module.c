@@ -1,4 +1,4 @@
-/* The cache-line instructions, for memories written in Python. Ranges are held to the card that they are given with. */
+/* The cache-line instructions, for memories written in Python. A range that leaves its card is refused. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -8,8 +8,8 @@
 
 #include <time.h>
 
-/* The bytes of `card` from `offset` on, as a held buffer; NULL with an exception where the range leaves the card. Flags: of
- * a buffer, PyBUF_WRITABLE for one that is stored to. */
+/* Return the bytes of `card` from `offset` on, and hold its buffer in *view, which the caller releases; NULL with an
+ * exception where the range leaves the card. flags: PyBUF_WRITABLE for a range that is stored to. */
 static uint8_t *range_of(PyObject *card, PyObject *offset, long long nbytes, int flags, Py_buffer *view) {
     const long long at = PyLong_AsLongLong(offset);
     if (PyErr_Occurred()) return NULL;
@@ -68,7 +68,7 @@ typedef struct {
     int64_t card, offset, nbytes;
 } extent;
 
-/* Zeros in every extent, which was held to its card before anything is stored. */
+/* Store zeros in every extent, after all were checked against their cards. */
 static bool clear_all(const Py_buffer *cards, Py_ssize_t count, const extent *its, Py_ssize_t extents, int64_t base,
                       bool flushes) {
     for (Py_ssize_t k = 0; k < extents; k++) {
@@ -163,7 +163,8 @@ static double seconds(void) {
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* pushes_s(card, stores): a fence for each of its lines; with stores, of a word that is stored there and flushed. */
+/* pushes_s(card, stores) -> seconds for a fence per line of the card; with `stores`, after a word is stored there and
+ * flushed. */
 static PyObject *pushes_s(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     (void)module;
     if (!takes(count, 2, "pushes_s takes a card, and whether to store")) return NULL;

@@ -1,4 +1,4 @@
-/* HostLock: an emulated host's lock, in Python. */
+/* Python's type HostLock: an emulated host's lock. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 

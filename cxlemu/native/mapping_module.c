@@ -1,5 +1,5 @@
-/* Pages of a card in this process. Nothing keeps the card's descriptor: what a process may not map, it cannot reach by
- * the descriptors that it has either. */
+/* Mappings of a card's pages in this process. They do not keep the card's descriptor, by which the process could reach
+ * pages that it may not map. */
 #define _GNU_SOURCE
 #include "lines.h"
 #include "modules.h"
@@ -12,7 +12,7 @@
 #endif
 
 typedef struct {
-    PyObject_HEAD uint8_t *used; /* what loads and stores go to */
+    PyObject_HEAD uint8_t *used; /* where loads and stores go */
     Py_ssize_t nbytes;
     bool writable, by_lines;
 } Mapping;
@@ -63,7 +63,7 @@ static PyObject *map_pages(PyObject *module, PyObject *args) {
     return view;
 }
 
-/* Pages are backed with memory now, or given back to the system, which keeps no bytes of them. */
+/* Back pages with memory now, or return them to the system, which loses their bytes. */
 static PyObject *back_pages(PyObject *module, PyObject *args) {
     (void)module;
     Py_buffer view;

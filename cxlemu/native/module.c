@@ -1,4 +1,5 @@
-/* The one thin binding: a Program is a rank's part of a plan, bound to a pool; it runs with the GIL released. */
+/* The module cxlemu._native, and its type Program: a rank's part of a plan, bound to a pool. It runs without the
+ * GIL. */
 #include "constants.h"
 #include "copy.h"
 #include "layout_module.h"
@@ -14,7 +15,8 @@
 
 #define MAX_EVENTS (1 << 20) /* a byte each, cleared for every call */
 
-/* A copy of a table: what was checked is what runs, and it is aligned wherever it came from. */
+/* Return a copy of a table, which the caller frees, and its number of rows in *count; NULL with an exception on
+ * failure. A copy cannot change between check and run, and is aligned. */
 static void *copy(PyObject *object, size_t row_bytes, int64_t *count) {
     Py_buffer view;
     void *copied = NULL;
@@ -113,7 +115,7 @@ static int take_buffer_sizes(Program *self, PyObject *sizes) {
     return 0;
 }
 
-/* Not directly to the cards, but through an emulated host's cache of them. */
+/* Let the program access the cards through an emulated host's cache. Return 0, or -1 with an exception. */
 static int go_through(Program *self, PyObject *memory) {
     shadow *through = shadow_of(memory);
     if (!through) return -1;
@@ -126,7 +128,8 @@ static int go_through(Program *self, PyObject *memory) {
     return 0;
 }
 
-/* Whether its rank has a way to every doorbell that it looks at or rings: some may lie in memories of other ranks. */
+/* Return whether the rank has a route to every doorbell that it polls or rings: some may lie in memories of other
+ * ranks. */
 static bool reaches_doorbells(const program *p, const pacer *its) {
     for (int32_t s = 0; s < p->stream_count; s++)
         for (int64_t k = 0; k < p->lengths[s]; k++) {
@@ -139,7 +142,7 @@ static bool reaches_doorbells(const program *p, const pacer *its) {
     return true;
 }
 
-/* At a pace that is its rank's. */
+/* Let the program run at its rank's modelled pace. Return 0, or -1 with an exception. */
 static int go_at(Program *self, PyObject *object, PyObject *kernels) {
     pacer *its = pace_pacer_of(object);
     if (!its) return -1;
@@ -209,7 +212,8 @@ static int Program_init(Program *self, PyObject *args, PyObject *kwargs) {
     return 0;
 }
 
-/* Fill in what a call is; on failure, what was taken is in call_views. */
+/* Take a call's epoch, tag and buffers, and begin it. Return 0, or -1 with an exception; buffers that were taken until
+ * then are in call_views, and the caller releases them. */
 static int take_call(Program *self, PyObject *const *args) {
     long long epoch = PyLong_AsLongLong(args[0]);
     if (PyErr_Occurred()) return -1;
@@ -235,7 +239,7 @@ static int take_call(Program *self, PyObject *const *args) {
     return 0;
 }
 
-/* start(epoch, tag, *buffers): begin a call. The buffers are held until it is done, or another one begins. */
+/* start(epoch, tag, *buffers): begin a call. It holds the buffers until it is done or another call begins. */
 static PyObject *Program_start(Program *self, PyObject *const *args, Py_ssize_t count) {
     if (self->state == UNBOUND || self->state == BUSY) {
         PyErr_SetString(PyExc_RuntimeError, "the program was never made, or it runs in another thread");
@@ -267,7 +271,7 @@ PyObject *program_obstacle_list(const obstacle *found, int count) {
     return list;
 }
 
-/* advance(idle_ns, spins) -> (status, [(stream, at, doorbell, wanted, shows), ...]) */
+/* advance(idle_ns, spins) -> (status, [(stream, at, doorbell, wanted, shows), ...]): see program_run */
 static PyObject *Program_advance(Program *self, PyObject *const *args, Py_ssize_t count) {
     if (count != 2) {
         PyErr_SetString(PyExc_TypeError, "advance takes idle_ns and spins");
@@ -292,7 +296,7 @@ static PyObject *Program_advance(Program *self, PyObject *const *args, Py_ssize_
     return list ? Py_BuildValue("(iN)", (int)status, list) : NULL;
 }
 
-/* skip(stream): the record that the stream stands at was executed elsewhere (a COMPUTE kernel). */
+/* skip(stream): go on behind the stream's record, a COMPUTE that the caller has executed. */
 static PyObject *Program_skip(Program *self, PyObject *argument) {
     long stream = PyLong_AsLong(argument);
     if (PyErr_Occurred()) return NULL;
@@ -305,7 +309,8 @@ static PyObject *Program_skip(Program *self, PyObject *argument) {
     Py_RETURN_NONE;
 }
 
-/* stop(stream, at): STOPPED is how advance ends before that record of this call; an end of the stream stops nothing. */
+/* stop(stream, at): let advance end with STOPPED before record `at` of this call. A stop at the stream's end has no
+ * effect. */
 static PyObject *Program_stop(Program *self, PyObject *const *args, Py_ssize_t count) {
     if (count != 2) {
         PyErr_SetString(PyExc_TypeError, "stop takes a stream and a record");
@@ -323,7 +328,8 @@ static PyObject *Program_stop(Program *self, PyObject *const *args, Py_ssize_t c
     Py_RETURN_NONE;
 }
 
-/* modelled_ns(stream): from when on its next record may begin, as on this machine's clock; None without a pace. */
+/* modelled_ns(stream) -> when its next record may begin, in ns of this machine's monotonic clock; None without a
+ * pace. */
 static PyObject *Program_modelled_ns(Program *self, PyObject *argument) {
     const long stream = PyLong_AsLong(argument);
     if (PyErr_Occurred()) return NULL;

@@ -1,4 +1,5 @@
-/* What each file of the binding adds to the module; -1 with an exception on failure. */
+/* Functions by which the binding's files add their types and functions to the module: they return 0, or -1 with an
+ * exception. */
 #ifndef CXLEMU_MODULES_H
 #define CXLEMU_MODULES_H
 
@@ -22,13 +23,13 @@ int courier_add_to(PyObject *module);
 int straight_add_to(PyObject *module);
 int borrowed_add_to(PyObject *module);
 
-/* The lock of a HostLock that was made; NULL with an exception for anything else. */
+/* Return the lock of a HostLock that was made, which the object owns; NULL with an exception for anything else. */
 host_lock *host_lock_of(PyObject *object);
 
-/* What a Python object is that is to be a rank's emulated memory; NULL with an exception for anything else. */
+/* Return the memory of a Shadow, which the object owns; NULL with an exception for anything else. */
 shadow *shadow_of(PyObject *object);
 
-/* The same of a rank's pace. */
+/* Return the pace of a Pacer, which the object owns; NULL with an exception for anything else. */
 struct pacer *pace_pacer_of(PyObject *object);
 
 #endif

@@ -1,4 +1,4 @@
-/* An Operation: a call that is ready to run again and again, without Python in between. */
+/* Python's type Operation: a call that is ready to run repeatedly, without Python in between. */
 #include "python.h"
 
 #include <structmember.h>
@@ -10,7 +10,7 @@ static PyObject *refuse(const char *why) {
     return NULL;
 }
 
-/* The arguments were checked: the buffers are as long as the plan says. */
+/* The caller has checked that the buffers are as long as the plan needs. */
 PyObject *operation_run(Operation *self, uint8_t *input, uint8_t *output, PyObject *result) {
     Sequencer *sequencer = self->sequencer;
     program *p = &self->program->p;
@@ -26,7 +26,7 @@ PyObject *operation_run(Operation *self, uint8_t *input, uint8_t *output, PyObje
     int waiting = 0;
     enum status status;
     sequencer->busy = true, self->program->state = BUSY;
-    /* A small call whose peers are in step is over sooner than other threads could begin. */
+    /* Keep the GIL for a small call whose peers are in step: it ends sooner than another thread could begin. */
     status = IDLE;
     if (p->work_bytes <= SMALL_WORK_BYTES && !p->through && !p->pacing)
         status = program_run(p, 0, sequencer->spins ? LOOKS_IN_STEP : 0, found, &waiting);

@@ -7,7 +7,7 @@
 #include <sys/prctl.h>
 #endif
 
-enum { LOCK_S = 10 }; /* who has it needs a microsecond: this is a stopped process, not a slow one */
+enum { LOCK_S = 10 }; /* a holder needs a microsecond: after seconds it is stopped, not slow */
 
 static int64_t round_to(int64_t bytes, int64_t whole) { return (bytes + whole - 1) / whole * whole; }
 
@@ -26,9 +26,9 @@ int64_t pace_now(const pacer *p) {
 void pace_begin(program *p) {
     pacer *its = p->pacing->pacer;
 #if defined(__linux__)
-    prctl(PR_SET_TIMERSLACK, 1); /* of this thread: its naps end when they should */
+    prctl(PR_SET_TIMERSLACK, 1); /* in ns, for this thread: its naps end on time */
 #endif
-    const int64_t begin = pace_now(its) + its->model.costs->call_ns; /* the one before ended earlier */
+    const int64_t begin = pace_now(its) + its->model.costs->call_ns; /* the previous call ended before now */
     for (int32_t s = 0; s < MAX_STREAMS; s++) p->pacing->streams[s] = (progress){.now = begin};
     its->ended_ns = begin;
 }
@@ -64,16 +64,17 @@ static rung *rung_at(const program *p, place at) {
     return &its->rung[at.card * its->card_lines + at.offset / LINE_BYTES];
 }
 
-/* How many rings of a done doorbell are remembered: two numbers for each, beside its rank's published doorbells of all slots.
- * A rank that reads nothing rings once a call, and calls that another rank has not begun to wait for are at most as many as
- * two rings of slots. */
+/* Return how many rings of a rank's done doorbell are remembered. Each ring takes two notes, which stand beside the
+ * rank's published doorbells of all slots. A rank that reads nothing rings once per call, and is at most 2 * slots
+ * calls ahead of a rank that has yet to wait for it. */
 static int64_t notes_of(const program *p) {
     return later((int64_t)p->layout.slots * p->layout.doorbells_per_rank / 2, 1);
 }
 
 enum field { EPOCH, SHOWN_NS };
 
-/* Where the ring of that number is noted. Where there is one place alone, the later field stays. */
+/* Return where a field of the ring of that number is noted. Where there is room for one note alone, both fields share
+ * it, and it keeps the time, which is stored last. */
 static _Atomic int64_t *note_at(const program *p, int32_t rank, int64_t number, enum field field) {
     const int64_t last = (int64_t)p->layout.slots * p->layout.doorbells_per_rank - 1,
                   wanted = number % notes_of(p) * 2 + field;
@@ -86,7 +87,7 @@ static int64_t noted(const program *p, int32_t rank, int64_t number, enum field 
     return atomic_load_explicit(note_at(p, rank, number, field), memory_order_relaxed);
 }
 
-/* When a rank's done doorbell came to show this epoch or a later one. */
+/* Return when a rank's done doorbell came to show this epoch or a later one; 0 where no noted ring shows it. */
 static int64_t done_ns(const program *p, int32_t doorbell, int32_t rank, int64_t epoch) {
     const int64_t rings = atomic_load_explicit(&rung_at(p, doorbell_place(p, doorbell, epoch))->ns,
                                                memory_order_relaxed);
@@ -115,7 +116,7 @@ static void ring(program *p, int32_t s, const record *r) {
         atomic_store_explicit(note_at(p, rank, number, SHOWN_NS), shown, memory_order_relaxed);
         atomic_store_explicit(rings, number + 1, memory_order_release);
     }
-    atomic_thread_fence(memory_order_release); /* noted before it is rung */
+    atomic_thread_fence(memory_order_release); /* the note is there before the doorbell shows it */
     stream->now = rung_ns(&its->model, its->rank, its->card_of[at.card], stream->now);
 }
 
@@ -142,7 +143,7 @@ void pace_observe(program *p, int32_t s, const record *r) {
     stream->now += look_ns(&its->model, its->rank, its->card_of[doorbell_place(p, g->first, epoch).card], g->count);
 }
 
-/* --- all others ------------------------------------------------------------------------------------------------------ */
+/* --- all other instructions --------------------------------------------------------------------------------------- */
 
 enum status pace_charge(program *p, int32_t s, const record *r, bool *more) {
     pacer *its = p->pacing->pacer;

@@ -1,4 +1,4 @@
-/* Pacer in Python: the pace of one rank. */
+/* Python's type Pacer: the pace of one rank. */
 #include "cost/tables.h"
 #include "modules.h"
 #include "pace.h"
@@ -7,7 +7,7 @@
 
 typedef struct {
     PyObject_HEAD pacer p;
-    PyObject *kept; /* a list of what has the model's tables */
+    PyObject *kept; /* a list of the objects that own the model's tables */
     Py_buffer clocks, test_ns;
 } Pacer;
 
@@ -18,7 +18,7 @@ static int refuse(const char *what) {
     return -1;
 }
 
-/* Whether the clocks are those of the model and the cards, and every rank has a way to each of these that nobody owns. */
+/* Return whether the clocks fit the model and the cards, and every rank has a route to each card that no host owns. */
 static bool fits(const pacer *p, int64_t cards, long long card_bytes, Py_ssize_t nbytes) {
     for (int64_t k = 0; k < cards; k++) {
         if (p->card_of[k] < 0 || p->card_of[k] >= p->model.cards) return false;
@@ -63,7 +63,7 @@ static int Pacer_init(Pacer *self, PyObject *args, PyObject *kwargs) {
         PyErr_NoMemory();
         return -1;
     }
-    p->model.transfers = (int64_t)p->rank << 40; /* of all ranks, no two are alike */
+    p->model.transfers = (int64_t)p->rank << 40; /* no two ranks' transfers have the same number */
     if (!host_lock_take(&p->shared->lock, LOCK_S)) {
         PyErr_SetString(PyExc_TimeoutError, "another rank holds the pool's clocks, it may be stopped");
         return -1;
@@ -108,7 +108,7 @@ static PyObject *module_clocks_bytes(PyObject *module, PyObject *args) {
     return PyLong_FromLongLong(pace_clocks_bytes(resources, cards, card_bytes));
 }
 
-/* clocks_make(clocks, resources, time_scale): of bytes that are zeros, before any rank has them */
+/* clocks_make(clocks, resources, time_scale): make them in bytes that are zero, before any rank uses them */
 static PyObject *module_clocks_make(PyObject *module, PyObject *args) {
     Py_buffer memory;
     double time_scale;

@@ -1,5 +1,5 @@
-/* Flushes, fences and invalidates for programs in Python that keep arrays in a mapping of a pool: cxlemu/program. Under
- * `cxlemu exec` they are calls of its runtime, the same that cxl.h makes; otherwise the machine's own instructions. */
+/* Flushes, fences and invalidates for programs in Python that keep arrays in a mapping of a pool (cxlemu/program).
+ * Under `cxlemu exec` they call its runtime, as cxl.h does; otherwise they are the machine's own instructions. */
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -10,7 +10,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-/* What a call does to each range of bytes that lie together. */
+/* An operation on a range of bytes that lie together. */
 typedef void range_call(const void *at, size_t nbytes);
 
 static void machine_flush(const void *at, size_t nbytes) { lines_flush(at, (int64_t)nbytes, 0); }
@@ -24,7 +24,8 @@ static range_call *on_range[RANGES] = {machine_flush, machine_writeback, machine
 static void (*on_fence)(void) = lines_fence;
 static void (*on_store_nt)(void *to, const void *from, size_t nbytes) = machine_store_nt;
 
-/* ISO C has no conversion of what dlsym returns to a function. */
+/* Copy the runtime's function of that name into *into, if it is there. By bytes, as ISO C does not convert what dlsym
+ * returns to a pointer to a function. */
 static void emulated(const char *name, void *into, size_t size) {
     void *found = dlsym(RTLD_DEFAULT, name);
     if (found) memcpy(into, &found, size);
@@ -39,7 +40,7 @@ static void find_emulator(void) {
     emulated("cxlemu_cxl_store_nt", &on_store_nt, sizeof on_store_nt);
 }
 
-/* Each run of bytes that lie together, in the order of the indices. */
+/* Call `call` for each run of bytes that lie together, in the order of the indices. */
 static void each_run(const Py_buffer *view, int dim, const char *at, range_call *call) {
     Py_ssize_t together = view->itemsize;
     int inner = view->ndim;

@@ -1,5 +1,5 @@
-/* Pulse: a thread that counts in a line of the pool for as long as its process lives, and needs no GIL for it. A rank
- * that computes for long, in Python or elsewhere, is seen to be alive. */
+/* Python's type Pulse: a thread that counts in a line of the pool as long as its process lives, without the GIL, so
+ * that other ranks see that a rank is alive while it computes for long. */
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 typedef struct {
-    PyObject_HEAD Py_buffer card; /* whose line it is, held as long as the thread runs */
+    PyObject_HEAD Py_buffer card; /* the card with the line, held as long as the thread runs */
     PyObject *memory; /* a Shadow of its own, or NULL */
     shadow *through;
     place line;
@@ -32,7 +32,7 @@ typedef struct {
 static void beat(Pulse *self) {
     self->count++;
     if (self->through) {
-        /* Hardware that is broken loses the beat, as it would lose anything else. */
+        /* Broken hardware loses this beat, as it loses any other store. */
         (void)shadow_signal(self->through, self->line, self->count, NULL, 0);
         (void)shadow_fence(self->through);
         return;
@@ -55,7 +55,7 @@ static void *count(void *argument) {
         next.tv_sec += ns / 1000000000, next.tv_nsec = ns % 1000000000;
         struct timespec now;
         clock_gettime(CLOCK_MONOTONIC, &now);
-        if (now.tv_sec > next.tv_sec) next = now; /* the process was stopped: no beats are made up for */
+        if (now.tv_sec > next.tv_sec) next = now; /* the process was stopped: skip the beats that it missed */
         while (!self->stopped && !pthread_cond_timedwait(&self->stops, &self->mutex, &next)) continue;
     }
     pthread_mutex_unlock(&self->mutex);
@@ -82,7 +82,7 @@ static bool start(Pulse *self) {
     const bool ready = !pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC) &&
                        !pthread_cond_init(&self->stops, &monotonic) && !pthread_mutex_init(&self->mutex, NULL);
     pthread_condattr_destroy(&monotonic);
-    /* Signals are for the threads of the program. */
+    /* Block all signals in the new thread: they are for the program's threads. */
     sigset_t all, before;
     sigfillset(&all);
     self->process = getpid();

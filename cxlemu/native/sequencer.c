@@ -28,7 +28,7 @@
 
 #include <structmember.h>
 
-enum { TAG_FACTOR = 40503 }; /* odd: after equal calls, tags that differed differ still */
+enum { TAG_FACTOR = 40503 }; /* odd: tags that differ stay different after equal calls */
 
 static int Sequencer_init(Sequencer *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"ranks", "epoch", "tag", "idle_ns", "spins", "pending", "hooks", NULL};
@@ -79,7 +79,7 @@ void sequencer_begin(Sequencer *self, int64_t rounds, uint16_t digest, int64_t *
     self->calls++;
 }
 
-/* begin(rounds, digest) -> (epoch, tag) of a call that begins now */
+/* begin(rounds, digest) -> the (epoch, tag) of a call that begins now */
 static PyObject *Sequencer_begin(Sequencer *self, PyObject *args) {
     long long rounds;
     unsigned short digest;

@@ -1,4 +1,5 @@
-/* Several programs under way at once, of which none waits for another: messages to and from many peers. */
+/* Several programs of one rank that progress side by side, such as messages to and from many peers: none of them waits
+ * for another to end. */
 #include "modules.h"
 #include "python.h"
 
@@ -9,7 +10,7 @@ enum { PROGRAMS_MAX = 1 << 16, LOOKS_IN_STEP = 100 };
 typedef struct {
     Program **its;
     Py_ssize_t count;
-    const volatile char *wake; /* not 0: come back, there is something else to do */
+    const volatile char *wake; /* other than 0: return, as the caller has something else to do */
     Py_ssize_t which; /* the one that ended the run, or -1 */
     obstacle found[MAX_STREAMS];
     int waiting;
@@ -22,7 +23,8 @@ static int64_t steps(const program *p) {
     return sum;
 }
 
-/* Every program goes as far as it can, until one does not merely wait. Whether any made a step. */
+/* Run every program as far as it goes, until program_run returns other than IDLE for one, which c->which names. Return
+ * whether any made a step. */
 static bool turn(crowd *c) {
     bool stepped = false;
     for (c->which = 0; c->which < c->count; c->which++) {
@@ -46,7 +48,7 @@ static void run(crowd *c, int64_t idle_ns, int64_t spins) {
     }
 }
 
-/* What is small and direct is over sooner than other threads could begin. */
+/* Return whether all programs are small, direct and unpaced: they end sooner than another thread could take the GIL. */
 static bool all_small(const crowd *c) {
     for (Py_ssize_t k = 0; k < c->count; k++) {
         const program *p = &c->its[k]->p;
@@ -72,7 +74,8 @@ static int take(crowd *c, PyObject *programs) {
     return 0;
 }
 
-/* advance_any(programs, idle_ns, spins, wake) -> (which, status, obstacles) */
+/* advance_any(programs, idle_ns, spins, wake) -> (which, status, obstacles): run them until one ends or stops, or until
+ * none has progressed for idle_ns or wake is set, when `which` is -1. */
 static PyObject *advance_any(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     (void)module;
     if (count != 4 || !PyList_Check(args[0]) || PyList_GET_SIZE(args[0]) > PROGRAMS_MAX) {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Room for one more item of `size` bytes; false when there is no memory. */
+/* Make room for one more item of `size` bytes in *items. Return false when there is no memory. */
 static bool room(void *items, int64_t count, int64_t *capacity, size_t size) {
     void **array = items;
     if (count < *capacity) return true;
@@ -21,7 +21,7 @@ static window lines_of(place at, int64_t nbytes) {
     return (window){at.card, first, nbytes ? (at.offset + nbytes + LINE_BYTES - 1) / LINE_BYTES : first};
 }
 
-/* --- what a rank has flushed since its last fence -------------------------------------------------------------------- */
+/* --- lines that a rank has flushed since its last fence ----------------------------------------------------------- */
 
 static int by_place(const void *left, const void *right) {
     const window *a = left, *b = right;
@@ -29,7 +29,7 @@ static int by_place(const void *left, const void *right) {
     return a->first < b->first ? -1 : a->first > b->first;
 }
 
-/* Windows that touch become one, so that there are never more of them than lines. */
+/* Join windows that touch, so that there are never more of them than lines. */
 static void merge(shadow *s) {
     int64_t kept = 0;
     qsort(s->flushed, (size_t)s->flushed_count, sizeof *s->flushed, by_place);
@@ -55,13 +55,14 @@ static bool note_flushed(shadow *s, window lines) {
     return true;
 }
 
-/* --- its own non-temporal stores -------------------------------------------------------------------------------------- */
+/* --- the rank's own non-temporal stores --------------------------------------------------------------------------- */
 
 static void land_store(shadow *s, place at, const uint8_t *bytes, int64_t nbytes) {
     cache_land_nt(&s->cards[at.card], at.offset, bytes, nbytes);
 }
 
-/* Land what the stores have in a window, in order; the rest stays posted. Counts the lines in *landed. */
+/* Land the stores' bytes that lie in a window, in program order; their other bytes stay posted. Add the lines to
+ * *landed. Return false when there is no memory. */
 static bool land_stores(shadow *s, window lines, int64_t *landed) {
     const int64_t begin = lines.first * LINE_BYTES, end = lines.last * LINE_BYTES;
     for (int64_t k = 0; k < s->store_count; k++) {
@@ -134,7 +135,7 @@ static enum status leave(shadow *s, bool ok) {
     return ok ? DONE : OUT_OF_MEMORY;
 }
 
-/* Whether these lines can be loaded; if not, the host's lock is let go. */
+/* Return DONE where these lines can be loaded. Otherwise return why not, with the host's lock released. */
 static enum status loadable(shadow *s, window lines) {
     int64_t line = lines.first;
     const enum status status = cache_check_load(&s->cards[lines.card], lines.first, lines.last, &line);
@@ -147,7 +148,8 @@ static enum status loadable(shadow *s, window lines) {
 
 /* --- operations ----------------------------------------------------------------------------------------------------------- */
 
-/* The lines at either end of a store are loaded, if it overwrites them in part. */
+/* Check the lines at either end of a store, which are loaded where it overwrites them in part. Return as `loadable`
+ * does. */
 static enum status ends_loadable(shadow *s, place at, int64_t nbytes) {
     const window lines = lines_of(at, nbytes);
     enum status status = DONE;
@@ -157,7 +159,8 @@ static enum status ends_loadable(shadow *s, place at, int64_t nbytes) {
     return status;
 }
 
-/* A cached store waits for this rank's own non-temporal stores to its lines. */
+/* Store bytes in the host's cache, after this rank's own non-temporal stores to the same lines have landed. Return as
+ * `loadable` does; *ok becomes false when there is no memory. */
 static enum status store(shadow *s, place at, strided from, int64_t nbytes, enum follows next, bool *ok) {
     int64_t landed = 0;
     if (s->store_count && !land_stores(s, lines_of(at, nbytes), &landed)) {
@@ -235,7 +238,7 @@ enum status shadow_fence(shadow *s) {
     for (int64_t k = 0; k < s->flushed_count; k++)
         cache_complete(&s->cards[s->flushed[k].card], s->flushed[k].first, s->flushed[k].last);
     s->flushed_count = 0;
-    atomic_thread_fence(memory_order_seq_cst); /* what landed comes before what is loaded next */
+    atomic_thread_fence(memory_order_seq_cst); /* bytes land before the next load */
     return leave(s, ok);
 }
 
@@ -262,7 +265,7 @@ enum status shadow_signal(shadow *s, place line, uint64_t word, const uint8_t *p
     return leave(s, ok);
 }
 
-/* Undisturbed: how often a rank polls depends on time, and the adversary must not. */
+/* The adversary does not move here: how often a rank polls depends on time, and its moves must not. */
 enum status shadow_poll(shadow *s, place line, uint8_t into[LINE_BYTES]) {
     if (!host_lock_take(s->lock, s->lock_s)) return LOCK_TIMEOUT;
     if (damage_armed(s->cards[line.card].damage)) {

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-enum { BLOCK_BYTES = 1 << 16 }; /* of a REDUCE that nothing disturbs: its operands stay in the second-level cache */
+enum { BLOCK_BYTES = 1 << 16 }; /* of an undisturbed REDUCE's operands: they stay in the second-level cache */
 
 static uint8_t *local(const program *p, const operand *o) { return p->buffers[o->id] + o->offset; }
 
@@ -53,7 +53,8 @@ static enum status read(const program *p, const record *r) {
     return status == DONE ? store_too(p, r) : status;
 }
 
-/* The operands in turn, each as a whole; then the result. Where nothing moves in between, block by block. */
+/* Load the operands one after the other, each as a whole, then store the result, as the reference engine does. Without
+ * an adversary nothing moves in between, and the same is done block by block. */
 static enum status reduce(program *p, const record *r) {
     const int64_t divisor = r->flags & FLAG_DIVIDE ? r->arg : 1;
     const int64_t most = p->through->disturbed || r->nbytes < BLOCK_BYTES ? r->nbytes : BLOCK_BYTES;

@@ -1,4 +1,4 @@
-/* Shadow: the memory of one rank on an emulated host, in Python. */
+/* Python's type Shadow: the memory of one rank on an emulated host. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -45,7 +45,8 @@ static int hold_cards(Shadow *self, PyObject *cards) {
     return 0;
 }
 
-/* Where the host's cache lies in its storage: the layout of HostCache in memory/cache.py. */
+/* Find the parts of the host's cache in its storage, as HostCache in memory/cache.py lays them out. Return 0, or -1
+ * with an exception. */
 static int divide_storage(Shadow *self, int32_t host) {
     const int64_t count = self->s.card_count, card_bytes = self->s.card_bytes, lines = card_bytes / LINE_BYTES;
     uint8_t *data = self->storage.buf;
@@ -109,7 +110,8 @@ static bool takes(Shadow *self, Py_ssize_t count, Py_ssize_t wanted, const char 
     return self->s.lock && count == wanted;
 }
 
-/* The place of a range, held to the pool. nbytes < 0: as many bytes as args[2] says. */
+/* Read a range's place from args[0] and args[1]; if *nbytes < 0, read its size from args[2]. Return false with an
+ * exception where the range is not within the pool. */
 static bool place_given(Shadow *self, PyObject *const *args, long long *nbytes, place *at) {
     const long card = PyLong_AsLong(args[0]);
     const long long offset = PyErr_Occurred() ? 0 : PyLong_AsLongLong(args[1]);
@@ -263,14 +265,14 @@ static PyObject *Shadow_poll(Shadow *self, PyObject *const *args, Py_ssize_t cou
     return status == DONE ? PyBytes_FromStringAndSize((const char *)line, LINE_BYTES) : outcome(status);
 }
 
-/* moved() -> (evictions, prefetches, landings) in lines */
+/* moved() -> (evictions, prefetches, landings) by the adversary, in lines */
 static PyObject *Shadow_moved(Shadow *self, PyObject *none) {
     (void)none;
     const int64_t *moved = self->s.moved;
     return Py_BuildValue("(LLL)", (long long)moved[EVICT], (long long)moved[PREFETCH], (long long)moved[LAND]);
 }
 
-/* broken() -> (card, offset) of the last load that failed */
+/* broken() -> (card, offset) of the line at which the last failed load failed */
 static PyObject *Shadow_broken(Shadow *self, PyObject *none) {
     (void)none;
     return Py_BuildValue("(iL)", (int)self->s.broken.card, (long long)self->s.broken.offset);

@@ -1,8 +1,8 @@
-/* Straight: one rank's part of small programs without branches, executed on the cards themselves as the machine's own
- * instructions, many times over: what `cxlemu litmus --backend` runs. What each step means is said by
- * faults/machine/steps.py; here stands how hardware is asked for it.
+/* Straight: one rank's part of small programs without branches, which `cxlemu litmus --backend` executes many times on
+ * the cards themselves, as the machine's own instructions. faults/machine/steps.py defines what each step means; this
+ * file maps steps to instructions.
  *
- * On card 0 every rank has two lines of its own: its count of meetings, and, while it waits, a mark of where. */
+ * Every rank has two lines of its own on card 0: its count of meetings, and a mark of where it waits. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -13,15 +13,16 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* Do of faults/machine/program.py, as far as it goes. */
+/* The values of Do in faults/machine/program.py that a straight program may have. */
 enum do_what { STORE = 1, STORE_NT, FLUSH_DROP, FLUSH_KEEP, FENCE_ALL, DROP, LOAD, RING, LOOK };
 enum { RANKS_MAX = 64, STUCK_MAX = 2, READS_MAX = 100, WINDOW_NS = 20000000, LONG_NAP_NS = 1000000 };
 
 typedef struct {
-    int64_t what, place, value, reg; /* place: of a word, of a line for what takes a whole one */
+    int64_t what, place, value, reg; /* place: a word's number, or a line's for steps on whole lines */
 } step;
 
-/* Where a rank waits, and how often it has looked in vain: all in one word, as a line has one writer and words are whole. */
+/* Where a rank waits, and how often it has looked in vain. A mark is one word, which other ranks never see
+ * half-written. */
 typedef struct {
     uint32_t trial;
     uint16_t wait, looks;
@@ -31,9 +32,9 @@ typedef struct {
     PyObject_HEAD Py_buffer cards[MAX_CARDS];
     int card_count, rank, ranks;
     int64_t card_bytes, control, spins;
-    PyObject *look; /* called while nothing progresses: raises to give up */
+    PyObject *look; /* Python's function that is called while nothing progresses; it raises to give up */
     uint64_t meetings;
-    uint32_t trial; /* of all runs so far: the first that this rank has not ended */
+    uint32_t trial; /* the first trial, counted over all runs, that this rank has not ended */
     mark mine, seen[RANKS_MAX];
     bool busy;
 } Straight;
@@ -59,7 +60,8 @@ static uint64_t shown(_Atomic uint64_t *word) {
 
 /* --- waits ------------------------------------------------------------------------------------------------------ */
 
-/* Nothing came for a window of time: say where this rank waits, and ask whether it shall go on. Without the GIL. */
+/* After a window of time without news, show the other ranks where this one waits, and call `look`. Return whether to go
+ * on; if not, `look` has raised. The caller does not hold the GIL. */
 static bool goes_on(Straight *self, PyThreadState **state) {
     self->mine.trial = self->trial, self->mine.looks++;
     uint64_t word;
@@ -80,8 +82,8 @@ static mark mark_of(const Straight *self, int rank) {
     return its;
 }
 
-/* Whether every other rank has ended this trial, or has been in one and the same wait of it, and has looked in vain, since
- * this rank saw it there first: then nobody is left who could end this rank's wait. Two more looks than were seen, as the
+/* Return whether no other rank can end this rank's wait any more: each has ended this trial, or has stayed in one wait
+ * of it and looked in vain since this rank first saw it there. That takes two more looks than were seen then, as the
  * first of them may have been under way. */
 static bool stuck(Straight *self, bool first) {
     bool all = true;
@@ -115,7 +117,7 @@ static void enter_meeting(Straight *self, uint64_t meetings) {
     ring(control_word(self, self->rank, 0), self->meetings += meetings);
 }
 
-/* Wait until all ranks have entered as many meetings. */
+/* Wait until all ranks have entered as many meetings as this one. Return false where `look` raised. */
 static bool meet(Straight *self, PyThreadState **state) {
     enter_meeting(self, 1);
     self->mine.wait++;
@@ -137,12 +139,12 @@ typedef struct {
     const step *steps;
     int64_t step_count, trials, lines, words, registers;
     const int64_t *addresses; /* [trial][line] */
-    const int64_t *slots; /* [word]: its line, and its number in it */
+    const int64_t *slots; /* [word]: its line, and its number in the line */
     const uint16_t *pauses; /* [trial][step] */
     const uint8_t *meets; /* [trial]: whether all ranks meet before it */
     int64_t *seen; /* [trial][register] */
     uint8_t *hung; /* [trial] */
-    bool drain; /* other ranks share this one's host: its stores leave the store buffer at once */
+    bool drain; /* other ranks share this one's host, so its stores have to leave the store buffer at once */
 } work;
 
 static uint8_t *word_at(const Straight *self, const work *w, int64_t trial, int64_t word, int64_t turn) {
@@ -150,7 +152,7 @@ static uint8_t *word_at(const Straight *self, const work *w, int64_t trial, int6
     return at_address(self, w->addresses[trial * w->lines + slot[0]]) + (slot[1] + turn) % (LINE_BYTES / 8) * 8;
 }
 
-/* The words of a line move round it, by as much for all lines of a trial. */
+/* Return by how many words all lines of a trial are rotated. */
 static int64_t turn_of(const work *w, int64_t trial) { return w->addresses[w->trials * w->lines + trial]; }
 
 static enum waited one_trial(Straight *self, const work *w, int64_t trial, PyThreadState **state) {
@@ -163,7 +165,7 @@ static enum waited one_trial(Straight *self, const work *w, int64_t trial, PyThr
                       : takes_line         ? at_address(self, w->addresses[trial * w->lines + s->place])
                                            : word_at(self, w, trial, s->place, turn);
         _Atomic uint64_t *word = (_Atomic uint64_t *)(void *)at;
-        atomic_signal_fence(memory_order_seq_cst); /* the compiler leaves the steps in order; the machine need not */
+        atomic_signal_fence(memory_order_seq_cst); /* the compiler keeps the steps in order; the machine need not */
         switch (s->what) {
         case STORE: atomic_store_explicit(word, (uint64_t)s->value, memory_order_relaxed); break;
         case STORE_NT: lines_store_nt(at, (uint64_t)s->value); break;
@@ -186,8 +188,8 @@ static enum waited one_trial(Straight *self, const work *w, int64_t trial, PyThr
     return CAME;
 }
 
-/* How many trials were made; -1 where look raised. After STUCK_MAX that hang the rest is left out: they take long. A rank
- * with nothing to do keeps nobody waiting. */
+/* Run the trials. Return how many were made, or -1 where `look` raised. A trial that hangs takes long, so the rest is
+ * left out after STUCK_MAX of them. A rank without steps enters all meetings at once, and delays no other rank. */
 static int64_t all_trials(Straight *self, const work *w, PyThreadState **state) {
     int64_t trial = w->step_count ? 0 : w->trials;
     const uint32_t first = self->trial;
@@ -222,7 +224,8 @@ static void put(const Straight *self, const work *w, const int64_t *initial) {
     lines_fence();
 }
 
-/* The words of a trial in the pool. A line may leave another host's cache while it is read: read it until it stays. */
+/* Read the words of a trial from the pool. A line may leave another host's cache meanwhile: read until two reads
+ * agree. */
 static void get(const Straight *self, const work *w, int64_t trial, int64_t *values) {
     bool same = false;
     for (int left = READS_MAX; left && !same; left--) {
@@ -294,7 +297,7 @@ static PyObject *Straight_meet(Straight *self, PyObject *none) {
 
 enum { STEPS_OF, ADDRESSES, SLOTS, PAUSES, MEETS, SEEN, HUNG, BUFFERS };
 
-/* Whether nothing of it leaves the cards or the buffers. */
+/* Return whether every step stays within the cards and the buffers. */
 static bool fits(const Straight *self, const work *w, const Py_buffer *b) {
     if (w->trials < 0 || w->trials > 1 << 20 || w->lines < 0 || w->lines > 1 << 10 || w->registers < 0) return false;
     if (b[STEPS_OF].len % (Py_ssize_t)sizeof(step) || b[SLOTS].len % 16) return false;
@@ -339,7 +342,7 @@ static int take_work(const Straight *self, PyObject *const *args, work *w, Py_bu
 }
 
 /* run(steps, addresses, slots, pauses, meets, seen, hung, lines, registers, drain, initial) -> trials made.
- * initial: what rank 0 puts into the words before all begin. */
+ * initial: the values that rank 0 stores in the words before any rank begins. */
 static PyObject *Straight_run(Straight *self, PyObject *const *args, Py_ssize_t count) {
     if (count != BUFFERS + 4) return PyErr_Format(PyExc_TypeError, "run takes %d arguments", BUFFERS + 4);
     if (!begins(self)) return NULL;
@@ -351,11 +354,11 @@ static PyObject *Straight_run(Straight *self, PyObject *const *args, Py_ssize_t 
         if (initial.len != 8 * w.words) PyErr_SetString(PyExc_ValueError, "there is one initial value of each word");
         else {
             PyThreadState *state = PyEval_SaveThread();
-            clean(self, &w); /* whatever a cache holds of the trials before must not come after what rank 0 stores */
+            clean(self, &w); /* lines of earlier trials must not leave a cache after rank 0's stores */
             bool met = meet(self, &state);
             if (met && self->rank == 0) put(self, &w, initial.buf);
             met = met && meet(self, &state);
-            if (met) clean(self, &w); /* what was fetched meanwhile */
+            if (met) clean(self, &w); /* drop lines that were prefetched meanwhile */
             met = met && meet(self, &state);
             if (met) made = all_trials(self, &w, &state);
             lines_fence();
@@ -368,8 +371,8 @@ static PyObject *Straight_run(Straight *self, PyObject *const *args, Py_ssize_t 
     return made < 0 ? NULL : PyLong_FromLongLong(made);
 }
 
-/* memory(addresses, slots, meets, lines, values): the words of all trials into values; without values, their lines leave
- * this host's cache. */
+/* memory(addresses, slots, meets, lines, values): read the words of all trials into values; if values is None, drop
+ * their lines from this host's cache. */
 static PyObject *Straight_memory(Straight *self, PyObject *args) {
     Py_buffer b[BUFFERS] = {0}, values = {0};
     long long lines;

@@ -13,21 +13,21 @@ typedef struct {
     PyObject *parameters; /* names, those that may be positional first */
     int positional, count;
     enum argument places[MOST_PARAMETERS]; /* of each parameter */
-    PyObject *defaults[ARGUMENTS]; /* what is not given; NULL where it must be */
+    PyObject *defaults[ARGUMENTS]; /* for arguments that are not given; NULL for required ones */
     long rank;
     int replaces; /* without out, the result replaces x */
     int only_at_root; /* other ranks get no result */
     int makes_out; /* without out, the method makes one */
 } Verb;
 
-/* Put the arguments in their places; false for what the method shall judge. */
+/* Put the arguments in their places. Return false for arguments that the method has to judge. */
 static bool in_order(const Verb *self, PyObject *const *args, Py_ssize_t given, PyObject *names, PyObject **call) {
     if (given > self->positional) return false;
     for (int k = 0; k < ARGUMENTS; k++) call[k] = self->defaults[k];
     for (Py_ssize_t k = 0; k < given; k++) call[self->places[k]] = args[k];
     const Py_ssize_t named = names ? PyTuple_GET_SIZE(names) : 0;
     for (Py_ssize_t k = 0; k < named; k++) {
-        int at = (int)given; /* a name that was given by position, too, is not found */
+        int at = (int)given; /* so a name that was also given by position is not found */
         while (at < self->count && PyTuple_GET_ITEM(self->parameters, at) != PyTuple_GET_ITEM(names, k)) at++;
         if (at == self->count) return false;
         call[self->places[at]] = args[given + k];
