@@ -1,4 +1,4 @@
-"""The effects of faults: what each kind does at its instruction; faults/inject/model.py says what a run then owes.
+"""The effects of faults: what each kind does at its instruction; faults/inject/model.py says what a run must then do.
 
 An effect adds acts to the rank's call. The simplest are done at once, right before the instruction: see `before`. All
 effects take the same arguments: the rank's call, the number of the fault in its script, the fault, and the place in the
@@ -32,12 +32,12 @@ class Killed(BaseException):
 
 def _cache(injection: Injection) -> tuple[ShadowMemory, HostCache]:
     memory = injection.context.memory
-    assert isinstance(memory, ShadowMemory)  # Script.check sees to it
+    assert isinstance(memory, ShadowMemory)  # Script.check refuses other backends
     return memory, memory.cache
 
 
 def before(what: Effect) -> Effect:
-    """Make an effect of something that is done right before the instruction, which then follows.
+    """Make an effect of a function that acts right before the instruction; the rank then executes the instruction.
 
     Args:
         what: Called with the effect's arguments when the rank comes to the instruction.
@@ -161,7 +161,7 @@ def slow(injection: Injection, number: int, fault: Fault, start: InstructionPlac
     """Slow down the instruction and all that follow it in the order of the rank's streams.
 
     Each is delayed by ``seconds``, or by the time that its pool bytes take at ``gbytes_per_s``. Delays that are shorter
-    than the clock can tell add up until it can.
+    than the clock's shortest sleep add up until they are as long.
     """
     later = list(injection.everywhere())
     later = later[later.index(start) :]
@@ -269,14 +269,14 @@ def _flip(injection: Injection, card: int, offset: int, bit: int) -> None:
 
 @before
 def flip_payload(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
-    """Flip a bit of the first data in the pool that the instruction is about."""
+    """Flip a bit of the first data in the pool that the instruction touches."""
     for card, offset, nbytes in injection.spans(start, data)[:1]:
         _flip(injection, card, offset, (fault.bit or 0) % (8 * nbytes))
 
 
 @before
 def flip_doorbell(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
-    """Flip a bit of the word of the first doorbell that the instruction is about."""
+    """Flip a bit of the word of the first doorbell that the instruction touches."""
     for card, offset, _ in injection.spans(start, bells)[:1]:
         _flip(injection, card, offset, fault.bit or 0)
 

@@ -103,7 +103,7 @@ Effect = Callable[[Injection, int, Fault, InstructionPlace], None]
 
 
 class Requirement(Enum):
-    """What a run owes when a fault has come; faults/inject/model.py says what each means."""
+    """What a run must do when a fault has come; faults/inject/model.py says what each means."""
 
     SURVIVE = "survive"
     DETECT = "detect"
@@ -126,7 +126,7 @@ def fields_given(fault: Fault) -> list[str]:
 
 
 def without_one_field(fault: Fault) -> Iterator[Fault]:
-    """Simplify a fault by a field that it need not have, the last one first: a line needs its card."""
+    """Yield the fault without one of its optional fields, the last field first, because a line needs its card."""
     for name in reversed(FAULTS[fault.kind].may):
         if getattr(fault, name) is not None:
             yield fault.model_copy(update={name: None})
@@ -139,7 +139,7 @@ class FaultKind:
     Attributes:
         name: The ``kind`` of a script's fault, a lower-case word.
         what: What happens, for people.
-        requirement: What a run owes when the fault has come.
+        requirement: What a run must do when the fault has come.
         effect: Adds what happens to the rank's call.
         errors: Errors that survivors may raise where the fault may be detected.
         where: Finds the instruction of the rank's call at which the fault happens, from the one that the script names;
@@ -152,8 +152,8 @@ class FaultKind:
         kills: Whether the rank alone or its whole host dies, so that peers must notice; None: neither.
         restarts: Whether all ranks begin again in the same pool.
         loses_data_with: A field; a fault that has it loses bytes in such a way that only a checksum can tell.
-        simpler: Yields simpler faults than one of this kind, the boldest first; each is closer to a fault that has
-            none. When the fault happens is simplified separately.
+        simpler: Yields simpler faults than one of this kind, the boldest first; repeated, it ends at a fault that has
+            no simpler one. The fault's moment is simplified separately.
         tell: Lists what a report says of a fault besides kind, rank and when.
     """
 

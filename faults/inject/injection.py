@@ -15,7 +15,7 @@ from cxlemu.world import RankContext
 from faults.inject.places import InstructionPlace, Span, touched
 
 Act = Callable[[], bool]
-"""What happens before an instruction; true where it is left out."""
+"""A function that is called before an instruction; it returns true to leave the instruction out."""
 
 
 class Happened(NamedTuple):
@@ -113,14 +113,15 @@ class Injection:
     def spans(
         self, start: InstructionPlace, about: Callable[[Running, Instruction], list[Span]] = touched
     ) -> list[Span]:
-        """Find bytes of the pool that an instruction is about.
+        """Find bytes of the pool that an instruction touches.
 
         Args:
-            start: The instruction. If it is about none, the next one of its stream that is stands for it, or any other.
+            start: The instruction. If it touches none, the next instruction of its stream that touches some takes its
+                place; if there is none, the first such instruction of the call.
             about: Locates the bytes of an instruction; by default all that it touches.
 
         Returns:
-            Bytes of one instruction; empty if no instruction of the call is about any.
+            Bytes of one instruction; empty if no instruction of the call touches any.
         """
         for where in (*self.onward(start), *self.everywhere()):
             if found := about(self.running, self.instruction(where)):

@@ -37,7 +37,7 @@ class ScenarioVerdict(Enum):
 
     @property
     def ok(self) -> bool:
-        """Whether the run gave all that it owed."""
+        """Whether the run did all that the faults require of it."""
         return self in (ScenarioVerdict.SURVIVED, ScenarioVerdict.DETECTED, ScenarioVerdict.UNPROTECTED)
 
 

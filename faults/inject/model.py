@@ -7,7 +7,7 @@ doorbells, ranks and hosts, cards and links, single bits. Nothing lies: no rank 
 - DETECT    every survivor ends with the right result or with a right error, within its deadline, in this call or in one
             after it. No rank waits for ever or returns wrong bytes.
 - CHECKSUM  DETECT where payloads travel with a checksum (integrity="crc32c"). Without one no order of instructions can
-            tell such bytes from right ones, so a run owes nothing.
+            tell such bytes from right ones, so nothing is required.
 
 What a fault does to a cache, a card or a link needs the emulated backend; what it does to a rank or a doorbell needs
 none. Each kind is one declaration here; its effect is a function in faults/inject/effects.py.
@@ -28,10 +28,10 @@ from faults.inject import effects
 from faults.inject.fault import FaultKind, Requirement, next_ring, register
 
 _LINES = ("card", "line", "lines")
-_LOST = (PeerLostError,)  # the other survivors', when the rank that saw the fault leaves
+_LOST = (PeerLostError,)  # raised by the other survivors when the rank that saw the fault leaves
 _SILENT = (DeadlineError, PeerLostError)
 
-NATURE = (  # which no program may rely on to behave
+NATURE = (  # moves that a program can neither prevent nor rely on
     FaultKind(
         "evict",
         "lines leave the rank's host, dirty ones to the pool",
@@ -163,7 +163,7 @@ CARDS_AND_LINKS = (
         (LinkDownError, IntegrityError, *_SILENT),
         may=("instructions",),
         emulated=True,
-        loses_data_with="instructions",  # up again after this many: then lost lines are for a checksum to find
+        loses_data_with="instructions",  # once the link is up again, only a checksum can find the lost lines
     ),
 )
 

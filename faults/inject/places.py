@@ -1,4 +1,4 @@
-"""Where faults happen: an instruction of a rank's part, and the bytes of the pool that it is about."""
+"""Where faults happen: an instruction of a rank's part, and the bytes of the pool that it touches."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def bells(running: Running, i: Instruction) -> list[Span]:
 
 
 def touched(running: Running, i: Instruction) -> list[Span]:
-    """Locate everything in the pool that an instruction is about: its data, then its doorbells.
+    """Locate everything in the pool that an instruction touches: its data, then its doorbells.
 
     Args:
         running: The call, and where its communicator lies.

@@ -48,7 +48,7 @@ CARD_BYTES = 1 << 20
 REGION_BYTES, HEAP_BYTES = 64 << 10, 32 << 10  # a ring of SLOTS_MIN slots
 RINGS = 2  # of a saved plan that its cards have room for: a world's communicator takes half of them
 CALLS_AFTER = SLOTS_MIN
-START_S = 30.0  # in which real processes have to meet, before anything happens
+START_S = 30.0  # for real processes to meet, before any fault happens
 Launch = Literal["turns", "threads", "processes"]
 
 

@@ -1,8 +1,8 @@
-"""A world in which one rank runs at a time, in time of its own: real ranks on a real pool, and no rank ever sleeps.
+"""A world in which one rank runs at a time, on a virtual clock: real ranks on a real pool, and no rank ever sleeps.
 
-Ranks are threads; one that waits hands its turn to the next, in the order of their numbers. Time goes on only when a
-rank waits, a little each time, so that deadlines come as they do in life and take no time, and every run is the same.
-Nothing is in /dev/shm.
+Ranks are threads; one that waits hands its turn to the next, in the order of their numbers. Virtual time advances only
+when a rank waits, a little each time, so that deadlines expire as on a real clock but without delay, and every run is
+the same. Nothing is in /dev/shm.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PATIENCE = 100  # deadlines after which a world is taken to hang
 
 
 class CooperativeScheduler:
-    """The clock of such a world, which also knows whose turn it is.
+    """The virtual clock of such a world, which also hands the turn from rank to rank.
 
     Args:
         ranks: How many ranks take turns.
@@ -76,7 +76,7 @@ class CooperativeScheduler:
         self._turn[rank].acquire()
 
     def end(self) -> None:
-        """Hand the turn on for good."""
+        """End the rank that has the turn: the next rank gets the turn or, after the last rank, `run` returns."""
         following = self._following()
         self._running.remove(self._here.rank)
         if self._running:
@@ -115,7 +115,7 @@ def run_in_turns(main: Callable[[RankContext], T], world: World, pool: Pool, on_
         main: Called on each rank with its context.
         world: The ranks, their hosts and the deadline of any one wait.
         pool: A pool that `private_pool` made.
-        on_message: Called with whatever a rank emits.
+        on_message: Called with each message that a rank emits.
 
     Returns:
         What each rank returned or raised.

@@ -33,7 +33,7 @@ Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), AfterValidator(l
 
 
 class NatureRates(Model):
-    """The rates of the adversary, as `AdversaryRates` has them."""
+    """The rates of the adversary, with the fields of `AdversaryRates`."""
 
     evict: Rate = Field(default=DEFAULT_RATES.evict, description="probability of an eviction around each operation")
     prefetch: Rate = Field(default=DEFAULT_RATES.prefetch, description="probability of a prefetch")
