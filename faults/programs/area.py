@@ -27,7 +27,7 @@ GOING_ON, NO_PROGRESS = 0, 1  # enum outcome
 
 
 class RunOptions(ctypes.Structure):
-    """What a run is to be: ``program_options`` of native/area.h."""
+    """The options of a run: ``program_options`` of native/area.h."""
 
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("hosts", "pools", "nature", "free_running", "check")),
@@ -131,9 +131,9 @@ class CodePlace(NamedTuple):
 
     Attributes:
         module: The file, empty where it is unknown.
-        offset: Of the instruction in the file's address space.
+        offset: The instruction's address in the file's address space.
         caller_module: The caller's file, empty where it is unknown.
-        caller_offset: Of the call.
+        caller_offset: The call's address in the caller's file.
     """
 
     module: str
@@ -179,14 +179,17 @@ def _library() -> ctypes.CDLL:
 
 
 class Area:
-    """What the processes of one run share, as the driver sees it. One at a time in a process; see `making`."""
+    """The memory that the processes of one run share, as the driver sees it.
+
+    A process has one area at a time; `making` makes and removes it.
+    """
 
     def __init__(self, folder: Path, options: RunOptions) -> None:
         """Make the files of a run, and its first state.
 
         Args:
             folder: An empty folder.
-            options: What the run is to be.
+            options: The options of the run.
 
         Raises:
             ArgumentError: There is no room for them.
@@ -214,15 +217,15 @@ class Area:
         return thread
 
     def gone(self, pid: int) -> None:
-        """Say that a process has ended."""
+        """Record that process ``pid`` has ended."""
         self._library.program_gone(pid)
 
     def not_taken(self, thread: int) -> None:
-        """Say that a command has ended, whichever process it was."""
+        """Record that the command of a thread has ended before any of its processes took the thread up."""
         self._library.program_not_taken(thread)
 
     def outside(self, thread: PoolThread) -> bool:
-        """Let the others go on without a thread, if it is as it was seen."""
+        """Let the others go on without a thread; returns whether it is still in the state in which it was seen."""
         return bool(self._library.program_outside(thread.number, thread.state))
 
     def stop(self) -> None:
@@ -230,7 +233,7 @@ class Area:
         self._library.program_stop()
 
     def judge(self) -> None:
-        """Let the watcher look at what is left, when all processes have ended."""
+        """Let the checker examine what is left, when all processes have ended."""
         self._library.program_judge()
 
     def status(self) -> RunStatus:
@@ -253,7 +256,7 @@ class Area:
         return [(raw[k].thread, raw[k].steps) for k in range(self.status().turns)]
 
     def findings(self) -> list[RawFinding]:
-        """Copy what the watcher has found."""
+        """Copy what the checker has found."""
         raw = self._library.program_findings()
         return [RawFinding.from_buffer_copy(raw[k]) for k in range(self.status().findings)]
 
@@ -276,7 +279,7 @@ def making(options: RunOptions) -> Iterator[Area]:
     """Make the area of a run, and remove all of it afterwards.
 
     Args:
-        options: What the run is to be.
+        options: The options of the run.
     """
     _sweep()
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=SHARED))

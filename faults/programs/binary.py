@@ -112,7 +112,10 @@ def _behind_scripts(program: Path) -> Path:
 
 
 def _interpreter(image: bytes) -> bytes | None:
-    """The program that links it when it starts; None for a static one. Sizes in the file are not believed."""
+    """Return the path of the dynamic linker that a program names; None for a static program.
+
+    The sizes that the file states are checked, not trusted.
+    """
     at, size, count = struct.unpack_from("<Q", image, 32)[0], *struct.unpack_from("<HH", image, 54)
     if size != PROGRAM_HEADER_BYTES or count > PROGRAM_HEADERS:
         return None

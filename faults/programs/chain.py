@@ -107,7 +107,7 @@ def chain(finding: ProgramFinding, positions: Mapping[str, str] | None = None) -
     """Write a finding as litmus tests.
 
     Args:
-        finding: The finding: A is the other host, who wrote, and B the host that goes wrong.
+        finding: The finding: A is the other host, which wrote, and B the host that goes wrong.
         positions: For each role of `faults.programs.findings.ROLES` that is known its position, as text.
 
     Returns:

@@ -42,7 +42,7 @@ class PoolFile:
         capacity: Bytes that can be mapped, a multiple of 2 MiB.
         size: Bytes that the file has at first; None: it is not there before a program makes it.
         content: The file whose bytes the pool begins with; None: zeros.
-        dax: Whether it passes for a character device.
+        dax: Whether programs see a character device instead of a file.
     """
 
     path: str
@@ -57,11 +57,11 @@ def parse_commands(words: Sequence[str], hosts: int) -> list[Command]:
 
     Args:
         words: All words after ``--``.
-        hosts: How many hosts there are. A command runs on the host of its position in its stage, or as ``@HOST`` before
-            it says.
+        hosts: How many hosts there are. A command runs on the host of its position in its stage, unless ``@HOST``
+            before it names another.
 
     Raises:
-        ArgumentError: A command is empty, or names a host that there is not.
+        ArgumentError: A command is empty, or names a host that does not exist.
     """
     commands: list[Command] = []
     stage, position, these = 0, 0, list[str]()

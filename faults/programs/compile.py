@@ -1,4 +1,4 @@
-"""``cxlemu cc`` and ``cxlemu c++``: a compiler's command line, with what makes it announce loads and stores.
+"""``cxlemu cc`` and ``cxlemu c++``: a compiler's command line, with flags that make a program announce its accesses.
 
 The compiler's own thread sanitizer puts a call before each load and store. The runtime that these calls reach is ours,
 not the sanitizer's: nothing else of it is used.
@@ -59,7 +59,7 @@ def is_clang(command: str) -> bool:
 
 
 def compiler_arguments(language: str, words: Sequence[str], *, clang: bool) -> list[str]:
-    """Add to a compiler's arguments what ``cxlemu cc`` adds.
+    """Add to a compiler's arguments the flags that announce loads and stores, and the library that follows them.
 
     Args:
         language: ``c`` or ``c++``.
@@ -70,7 +70,7 @@ def compiler_arguments(language: str, words: Sequence[str], *, clang: bool) -> l
         All arguments.
 
     Raises:
-        ArgumentError: They ask for what cannot be: a static program.
+        ArgumentError: They ask for a static program, which loads no library.
     """
     if "-static" in words or "-static-pie" in words:
         raise ArgumentError("cxlemu cc: a static program cannot be run on the emulated pool; leave out -static")
@@ -86,7 +86,7 @@ def compiler_arguments(language: str, words: Sequence[str], *, clang: bool) -> l
 
 
 def _compiles(words: Sequence[str], clang: bool) -> list[str]:
-    # Told to the compiler proper only: told to its driver, it would link the sanitizer's runtime.
+    # gcc's flag reaches the compiler proper only: given to its driver, it would link the sanitizer's runtime.
     flags = ["-fsanitize=thread", "-fno-sanitize-link-runtime"] if clang else ["-Wp,-fsanitize=thread"]
     flags.append("-fno-plt")  # each load and store is a call
     flags += ["-fno-builtin", "-DCXLEMU_PROGRAM", "-isystem", str(program.include_dir()), "-include", "string.h"]
@@ -102,7 +102,7 @@ def _compiles(words: Sequence[str], clang: bool) -> list[str]:
 
 
 def main(language: str, words: Sequence[str]) -> int:
-    """Compile.
+    """Run the compiler with the arguments of `compiler_arguments`.
 
     Args:
         language: ``c`` or ``c++``.

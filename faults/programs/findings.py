@@ -176,7 +176,7 @@ class ProgramFinding:
         number: The step at which it was found; 0 where the run got stuck.
         sites: For each of ROLES the number of a position; 0: unknown, or there is none.
         numbers: For each of ROLES the number of the step; 0: unknown, or there is none.
-        stuck: Found because the run did not get on: this load is repeated for ever.
+        stuck: Found because the run made no progress: this load is repeated for ever.
         sfence: The only fence after the reader's flush was an sfence.
         by_start: The reader knew because the writer had ended before it started.
         flush_late: The flush came when the reader already knew of the store.
@@ -242,7 +242,7 @@ class ProgramFinding:
 
 
 def merged(found: Iterator[ProgramFinding] | list[ProgramFinding]) -> list[ProgramFinding]:
-    """Join findings of one mistake: manifest in one run and predicted in another, or met on several ways.
+    """Join findings of one mistake: manifest in one run and predicted in another, or found on several paths.
 
     Returns:
         The first of each kind, store and access, a manifest one before a predicted one; ``times`` is the sum.
@@ -257,5 +257,8 @@ def merged(found: Iterator[ProgramFinding] | list[ProgramFinding]) -> list[Progr
 
 
 def one_mistake(kind: int) -> int:
-    """Give the kind that stands for a kind: a fence that comes too late was none where its run ended before it came."""
+    """Return the kind under which findings are joined.
+
+    A fence that comes too late is a missing fence in a run that ends before it comes, so both are one mistake.
+    """
     return _FENCED_LATE if kind == _NOT_FENCED else kind

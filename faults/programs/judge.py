@@ -46,7 +46,7 @@ def report_of(
 
 
 def suppress(setting: ExecSetting, result: RunResult, reasons: Sequence[Suppression]) -> RunResult:
-    """Put the findings aside that somebody gave a reason for: they do not make a run fail."""
+    """Set aside the findings that a suppression matches: they do not make a run fail."""
     if not reasons or not result.findings:
         return result
     told = report_of(setting, [result], (), reasons)

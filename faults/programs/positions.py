@@ -11,17 +11,17 @@ from typing import NamedTuple, Protocol
 
 _TIMEOUT_S = 60.0
 _SYSTEM = ("/usr/", "/lib/", "/build/", "/opt/gcc")
-_OURS = "cxl.h"  # its functions stand in line: what is meant is where they are called
+_OURS = "cxl.h"  # its functions are inlined: the position to report is their caller's
 
 
 class AccessPlace(Protocol):
-    """What a run notes of an access: `faults.programs.area.Place`.
+    """What a run notes of an access: `faults.programs.area.CodePlace`.
 
     Attributes:
         module: The file, empty where it is unknown.
-        offset: Of the instruction in the file's address space.
+        offset: The instruction's address in the file's address space.
         caller_module: The caller's file, empty where it is unknown.
-        caller_offset: Of the call.
+        caller_offset: The call's address in the caller's file.
     """
 
     @property
@@ -41,7 +41,7 @@ class Position(NamedTuple):
         file: The file; where its source is unknown, the program or library.
         line: The line, from 1; 0: unknown.
         function: The function; empty: unknown.
-        offset: Of the instruction in the program or library.
+        offset: The instruction's address in the program or library.
     """
 
     file: str
@@ -74,7 +74,7 @@ def located(places: Sequence[AccessPlace]) -> list[SourcePlace | None]:
     """Find the source of places.
 
     Args:
-        places: Of a run; those without a module are unknown.
+        places: Places that a run noted; those without a module are unknown.
 
     Returns:
         One for each place, None where nothing is known.
@@ -128,7 +128,8 @@ def _addr2line(module: str, offsets: list[int]) -> dict[int, list[tuple[str, str
 
 
 def _best(module: str, offset: int, frames: list[tuple[str, str]]) -> tuple[Position, Position | None]:
-    """The innermost frame that is the program's own, else of which anything is known; and what it stands in line in."""
+    """Choose the innermost frame of the program's own code, else the innermost known one; and the next frame of that
+    kind, into which it is inlined."""
     known = [_frame(function, where, offset) for function, where in frames]
     own = [its for its in known if its.line and not its.file.startswith(_SYSTEM) and Path(its.file).name != _OURS]
     for those in (own, [its for its in known if its.line]):
@@ -147,7 +148,7 @@ def _frame(function: str, where: str, offset: int) -> Position:
 
 @cache
 def _short(file: str) -> str:
-    """Relative to here where it is below."""
+    """Return the path of a file, relative to the current directory if the file lies below it."""
     path = Path(file)
     try:
         return str(path.resolve().relative_to(Path.cwd())) if path.is_absolute() else str(path)

@@ -17,7 +17,7 @@ from faults.programs.area import GOING_ON, NO_PROGRESS, RUNNING, STARTING, Area,
 from faults.programs.commands import Command
 from faults.programs.result import ExecSetting, Exit, RunEnding, RunResult
 
-LOOK_MS = 20  # how often the driver looks whether somebody sleeps whom all others wait for
+LOOK_MS = 20  # how often the driver looks for a thread that sleeps while all others wait for it
 SLEEPING_LOOKS, COMPUTING_LOOKS, STARTING_LOOKS = 3, 250, 25
 OUTPUT_BYTES_MAX = 1 << 16
 END_S = 10.0
@@ -132,7 +132,7 @@ class RunProcesses:
                 del self._live[number]
                 self._result.exits.append(self._exit(number, process.returncode))
                 if self._result.exits[-1].failed:
-                    self._area.stop()  # before anybody goes on without it
+                    self._area.stop()  # before other processes go on without it
                 self._area.not_taken(first)
         ready = {fd for fd, _ in self._poll.poll(0)}
         for pid, fd in self._pidfds.items():
@@ -178,7 +178,7 @@ class RunProcesses:
             return
 
     def _look_at_start(self, thread: PoolThread) -> None:
-        """A command that does not open the pool: the others go on once all of its processes sleep."""
+        """Let the others go on without a command that has not opened the pool, once its process sleeps."""
         process, _ = self._live.get(thread.command, (None, 0))
         if process and self._looks >= STARTING_LOOKS and _sleeps(process.pid, process.pid):
             self._without(thread, "has not opened the pool")
@@ -199,7 +199,7 @@ def _sleeps(pid: int, tid: int) -> bool:
 
 @contextlib.contextmanager
 def _same_addresses() -> Iterator[None]:
-    """RunProcesses started inside have the same addresses each time, where the system allows that."""
+    """Give processes that are started inside the same addresses each time, where the system allows that."""
     personality = ctypes.CDLL(None).personality
     before = personality(0xFFFFFFFF)
     if before >= 0:

@@ -16,13 +16,13 @@ from faults.programs.run import run
 from faults.replay.token import Token, parse
 
 KIND = "exec"
-TURNS_MAX = 20_000  # of a schedule in a token; a longer one is told by its seed alone
+TURNS_MAX = 20_000  # of a schedule in a token; for a longer one the token holds its seed alone
 _Number = Annotated[int, Field(ge=0, le=(1 << 64) - 1)]
 _Turn = Annotated[list[Annotated[int, Field(ge=0, le=(1 << 32) - 1)]], Field(min_length=2, max_length=2)]
 
 
 class ExecBody(Model):
-    """What a token says of a run. The commands are not in it: who replays it gives them again."""
+    """What a token says of a run. The commands are not in it: a replay is given them again."""
 
     hosts: Annotated[int, Field(ge=1, le=16)] = Field(description="emulated hosts")
     seed: _Number | None = Field(description="of nature's moves; none in the worst case")
@@ -65,7 +65,7 @@ def read_token(word: str) -> ExecBody:
 
 
 def choice_of(body: ExecBody) -> RunChoice:
-    """Give the choice that a token says."""
+    """Return the choice that a token holds."""
     return RunChoice(body.seed, body.schedule, tuple((thread, steps) for thread, steps in body.script))
 
 
@@ -79,7 +79,7 @@ def shrink(setting: ExecSetting, failed: RunResult, *, runs: int = 60, seconds: 
         setting: What is run.
         failed: The run that failed.
         runs: The most further runs to make.
-        seconds: For at most so long.
+        seconds: How long to search at most, in seconds.
 
     Returns:
         The shortest run that was found, perhaps ``failed`` itself.

@@ -154,7 +154,7 @@ class ProgramReport:
 
     Attributes:
         mistakes: Those that count, each once, in the order in which they were found.
-        suppressed: Those that somebody gave a reason for.
+        suppressed: Those that a suppression matches, each with its reason.
         unused: Suppressions that matched nothing.
         runs: How many runs there were.
     """
@@ -188,7 +188,7 @@ def report(runs: Iterable[Checked], pools: Sequence[str], suppressions: Sequence
                 continue
             first = max(
                 known, mistake, key=lambda its: (its.finding.manifest, its.kind.name == key[0])
-            )  # known, if equal
+            )  # of equals, ``known``
             joined[key] = replace(first, runs=known.runs + 1, times=known.times + mistake.times)
     mistakes, suppressed, used = [], [], set()
     for mistake in joined.values():

@@ -33,8 +33,8 @@ class ExecSetting:
         hosts: How many hosts there are.
         check: Whether the checker watches.
         free: Whether threads run side by side instead of one step at a time.
-        deadline_s: When a run is given up.
-        idle_budget: After how many steps that change nothing.
+        deadline_s: How long a run may take before it is given up, in seconds.
+        idle_budget: How many steps in a row may change nothing before a run is given up.
         crash: Host and step of a crash.
         link_down: Host and step from which its link is down.
         poison: Pool, offset and step of a poisoned line.
@@ -63,8 +63,8 @@ class RunChoice:
     """What one run chooses.
 
     Attributes:
-        seed: Of nature's moves; None: the worst case, in which it makes none.
-        schedule: Of the turns.
+        seed: Seed of nature's moves; None: the worst case, in which it makes none.
+        schedule: Number of the schedule, which decides the turns.
         script: Turns to follow instead: a thread's number, and how many steps.
     """
 
@@ -105,17 +105,17 @@ class RunResult:
     Attributes:
         choice: What it chose.
         ending: How it ended.
-        exits: How each command did.
+        exits: How each command ended.
         steps: Steps on the pool.
         trace: The hash of all steps.
         turns: The turns that were taken.
         unannounced: Lines with stores that were not announced.
         watched_lines: Lines that the checker has seen touched; 0 without it.
         watched_bytes: How many bytes it keeps of them.
-        findings: What the watcher found.
-        suppressed: What it found as well, and somebody gave a reason for.
-        places: What findings' sites mean.
-        notes: What else is to be said.
+        findings: What the checker found and no suppression matches.
+        suppressed: What the checker found and a suppression matches.
+        places: The positions that the findings' sites number.
+        notes: Further remarks for the report.
     """
 
     choice: RunChoice

@@ -10,11 +10,11 @@ from faults.programs.positions import SourcePlace, source_line
 from faults.programs.reports import ProgramMistake, ProgramReport
 
 WIDTH = 80
-_DEEPER = 4  # code stands so far behind the place that it is of
+_DEEPER = 4  # columns by which a source line is indented below its position
 
 
 def text(told: ProgramReport) -> str:
-    """Write a report for a terminal; `repeats` has what comes last."""
+    """Write a report for a terminal; the commands that `repeats` writes come after it."""
     parts = ["\n".join(_told(number, mistake)) for number, mistake in enumerate(told.mistakes, 1)]
     parts += [
         wrapped(f"suppressed: {its.kind.name} at {_where(its)}: {its.reason}", more="  ") for its in told.suppressed
