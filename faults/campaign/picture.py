@@ -74,7 +74,7 @@ def svg(story: Story) -> str:
 
 
 def _title(story: Story) -> str:
-    """Say what is seen."""
+    """Return the picture's title: the first wrong step or, without one, the line."""
     return next((f"{story.hosts[event.host]} {event.wrong}" for event in story.events if event.wrong), story.line)
 
 

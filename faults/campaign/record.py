@@ -200,8 +200,7 @@ LOADS = (Op.READ, Op.REDUCE)
 
 
 def wrong_read(execution: Execution) -> WrongRead | None:
-    """Find the first load that did not get what it gets when the calls are run as they were meant; None: there is
-    none."""
+    """Find the first load that got other bytes than in the calls as they were meant; None if there is none."""
     meant = execution.meant or execution.program
     right: dict[tuple[int, int, str], list[list[bytes | None]]] = defaultdict(list)
 

@@ -177,12 +177,12 @@ def _simpler_faults(fault: Fault) -> Iterator[Fault]:
 
 
 def fewer(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
-    """Find fewer items with which it still fails, by delta debugging.
+    """Find fewer items with which a case still fails, by delta debugging.
 
     Args:
-        items: Items with which it fails.
-        fails: Says whether it fails with some of them. It is asked only about sequences shorter than those it said yes
-            to.
+        items: Items with which the case fails.
+        fails: Says whether the case fails with some of them. It is called only with sequences that are shorter than
+            the shortest one so far with which the case failed.
 
     Returns:
         Some of the items, in their order, from which no single one can be taken.
@@ -203,16 +203,16 @@ def fewer(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
 
 
 def smaller(value: T, simpler: Callable[[T], Iterable[T]], fails: Callable[[T], bool]) -> T:
-    """Simplify a value as long as it still fails.
+    """Simplify a value as long as a case still fails with it.
 
     Args:
-        value: A value with which it fails.
-        simpler: Yields simplifications of a value, the boldest first. Each must be simpler than the value that it was
-            asked about, or this does not end.
-        fails: Says whether it fails with a value.
+        value: A value with which the case fails.
+        simpler: Yields simplifications of a value, the boldest first. Each must be simpler than the value that is
+            passed, or this does not end.
+        fails: Says whether the case fails with a value.
 
     Returns:
-        A value of which no simplification fails.
+        A value with which the case fails, but with none of its simplifications.
     """
     while True:
         for candidate in simpler(value):
