@@ -12,6 +12,7 @@ from collectives.algorithms.all_reduce_two_shot_batched import all_reduce_two_sh
 from collectives.algorithms.all_to_all import all_to_all
 from collectives.algorithms.all_to_all_crosswise import all_to_all_crosswise
 from collectives.algorithms.all_to_all_pairwise import all_to_all_pairwise
+from collectives.algorithms.all_to_all_staggered import all_to_all_staggered
 from collectives.algorithms.all_to_allv import all_to_allv
 from collectives.algorithms.barrier import barrier
 from collectives.algorithms.broadcast import broadcast
@@ -48,6 +49,7 @@ SHIPPED = (
     all_to_all,
     all_to_all_crosswise,
     all_to_all_pairwise,
+    all_to_all_staggered,
     all_to_allv,
     barrier,
     broadcast,

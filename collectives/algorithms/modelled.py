@@ -163,17 +163,14 @@ def _two_batches_of_blocks(ranks: int) -> float:
 
 
 def _exchanged_crosswise(its: Asked) -> bool:
-    """Up to where a copy for each peer is worth its start."""
-    most, shared = (3.0, 48.0) if its.copies.cards_keep_up else (1.1, 24.0)
-    return its.starts < min(most, shared / its.ranks)
+    """Up to where a copy for each peer is worth its start.
 
-
-def _scattered_crosswise(its: Asked) -> bool:
-    """The same, but that few staged reads, in the order in which blocks are published, wait for less than pairs do."""
+    Reads of a few peers, in the order in which they publish, wait for less than pairs of batches do.
+    """
     most, shared = (2.8, 48.0) if its.copies.cards_keep_up else (0.6, 20.0)
     crowded = its.copies.crowding > 0.5
     if its.ranks < MANY_RANKS:
-        most = min(most, 0.45 if crowded else 1.5 if its.ranks < 6 else 1.25)
+        most = min(most, 0.45 if crowded else {4: 2.0, 5: 1.5}.get(its.ranks, 1.25))
     return its.starts < min(most, shared / its.ranks, 1.3 if crowded else most)
 
 
@@ -274,7 +271,7 @@ TAKEN: dict[str, tuple[VariantRule, ...]] = {
     ),
     "reduce_scatter": (
         _crosswise(
-            _scattered_crosswise,
+            _exchanged_crosswise,
             "blocks of many ranks are written and read in one copy",
             "crosswise",
             _two_batches_of_blocks,
@@ -286,6 +283,12 @@ TAKEN: dict[str, tuple[VariantRule, ...]] = {
             "blocks of many ranks are written and read in one copy",
             "crosswise",
             _two_batches_of_blocks,
+        ),
+        VariantRule(
+            "staggered",
+            lambda its: its.ranks > 2 and its.copies.start_bytes > 0,
+            "blocks are read in the order in which they are published",
+            in_turn=_all_others,
         ),
         VariantRule(
             "pairwise",

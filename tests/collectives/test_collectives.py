@@ -297,8 +297,8 @@ SIX_CARDS = Topology.load("six-cards")
         ("all_reduce", 8, 16 << 20, "i32", "two_shot_staged-2"),  # six cards do not keep up with eight ranks
         ("all_reduce", 2, 16 << 20, "f32", "staged"),
         ("all_to_all", 8, 100, "bf16", "crosswise-1"),
-        ("all_to_all", 8, 1 << 20, "bf16", "all-3"),
-        ("all_to_all", 8, 8 << 20, "bf16", "all"),
+        ("all_to_all", 8, 1 << 20, "bf16", "staggered-1"),
+        ("all_to_all", 8, 8 << 20, "bf16", "staggered-3"),
         ("reduce", 8, 4 << 10, "u8", "binomial-1"),
         ("reduce", 3, 64 << 10, "u8", "all-1"),
         ("reduce", 64, 64, "i32", "two_shot_crosswise-1"),

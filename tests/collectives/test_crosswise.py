@@ -121,9 +121,9 @@ def test_a_slot_without_a_line_for_each_pair_of_ranks_is_refused_with_a_sentence
     [
         ("all_to_all", 32, 64, "f32", "crosswise-1"),
         ("all_to_all", 32, 32 << 10, "f32", "crosswise-2"),
-        ("all_to_all", 32, 512 << 10, "f32", "pairwise-1"),
+        ("all_to_all", 32, 512 << 10, "f32", "staggered-1"),
         ("all_to_all", 8, 256 << 10, "f32", "crosswise-3"),
-        ("all_to_all", 3, 256 << 10, "f32", "all-1"),
+        ("all_to_all", 3, 256 << 10, "f32", "staggered-1"),
         ("all_to_all", 5, 56, "f32", "line"),
         ("reduce_scatter", 32, 32 << 10, "f32", "crosswise-2"),
         ("reduce_scatter", 4, 256 << 10, "f32", "staged-1"),

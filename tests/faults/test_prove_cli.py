@@ -47,10 +47,10 @@ def test_all_we_ship_in_every_variant(tmp_path: Path) -> None:
     document = json.loads((tmp_path / "proofs.json").read_text())
     assert (document["verdict"], document["complete"]) == ("ok", True)
     rows = document["rows"]
-    assert len(rows) == 2 * 100 and {row["verdict"] for row in rows} == {"ok"}
+    assert len(rows) == 2 * 101 and {row["verdict"] for row in rows} == {"ok"}
     assert all(row["instructions"] > 0 and row["reason"] == "" for row in rows)
-    assert [(r["ranks"], r["proofs"]) for r in document["by_ranks"]] == [(2, 100), (3, 100)]
-    assert "200 of 200 proofs: 200 ok, 0 violation, 0 unknown" in result.output
+    assert [(r["ranks"], r["proofs"]) for r in document["by_ranks"]] == [(2, 101), (3, 101)]
+    assert "202 of 202 proofs: 202 ok, 0 violation, 0 unknown" in result.output
 
 
 def test_sizes_variants_and_in_place(tmp_path: Path) -> None:
@@ -83,10 +83,11 @@ def test_plans_that_carry_checksums(tmp_path: Path) -> None:
         "doubling",
         "binomial",
         "pairwise",
+        "staggered",
         "staged",
         "two_shot_staged",
     }
-    assert len(rows) == 3 * 64
+    assert len(rows) == 3 * 65
 
 
 def test_an_algorithm_of_the_users_own() -> None:

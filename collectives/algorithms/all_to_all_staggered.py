@@ -1,0 +1,31 @@
+"""All-to-all, read in the order in which blocks are published: from the rank before this one backwards.
+
+In all_to_all a rank reads first what the next one publishes last. In place a block gives way to the one that came for
+it, so both go in pairs there, in the steps of all_to_all_pairwise.
+Rounds: ceil(m / P), where m is one block. Written per rank: (N - 1) m. Read per rank: (N - 1) m.
+Source: CCCL (arXiv 2602.22457), N-to-N placement, with reads staggered as in its reduce_scatter.
+"""
+
+from dataclasses import replace
+
+from collectives.builder import ALL, Builder
+from collectives.builder.recipes import algorithm
+
+
+@algorithm("all_to_all", variants=(replace(ALL, name="staggered"),))
+def all_to_all_staggered(b: Builder) -> None:
+    own = b.rank * b.nbytes
+    b.copy(b.output(own), b.input(own), b.nbytes)
+    written, read = b.peers, b.peers[::-1]
+    if b.call.in_place:
+        written = read = [peer for step in range(b.ranks) if (peer := (step - b.rank) % b.ranks) != b.rank]
+    for chunks in b.rounds(b.nbytes, blocks=b.ranks, spread="ranges", alike=b.nbytes):
+        sent = {}
+        for chunk in chunks:
+            for peer in written:
+                at = peer * b.nbytes + chunk.offset
+                sent[chunk.number, peer] = b.publish(chunk, b.input(at), block=peer, overwritten=True)
+        for chunk in chunks:
+            for peer in read:
+                at = peer * b.nbytes + chunk.offset
+                b.retrieve(b.output(at), chunk, peer, block=b.rank, after=sent[chunk.number, peer])
