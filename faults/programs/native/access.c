@@ -13,15 +13,15 @@
 #include "x86_access.h"
 
 enum { PAGE = 4096, WRITES = 2, TRAP_FLAG = 0x100, DIRECTION_FLAG = 0x400, ZERO_FLAG = 0x40 };
-enum { PAGES = 32 }; /* that an instruction touches at most: a gather of 16 elements, each across two */
+enum { PAGES = 32 }; /* as many as an instruction touches at most: a gather of 16 elements, each across two */
 enum { STRING_SOURCE = REG_RSI, STRING_TARGET = REG_RDI };
 
-/* Between an access and the trap behind it. */
+/* The thread's state between an access and the trap behind it. */
 static _Thread_local struct {
     bool open, counted; /* counted: a locked instruction, whose step ends with it */
-    int base; /* the register that leads elsewhere, -1 for none */
+    int base; /* the base register that was changed to lead to reachable memory, -1 for none */
     greg_t kept;
-    uintptr_t page[PAGES]; /* or these are open */
+    uintptr_t page[PAGES]; /* the pages that were opened instead */
     int pages;
     sigset_t mask;
     struct {
@@ -44,10 +44,10 @@ static void lead_elsewhere(ucontext_t *context, const x86_instruction *instructi
     *base += (greg_t)((uintptr_t)reachable(at) - (uintptr_t)at);
 }
 
-/* An instruction of which too little is known: its pages are open while it runs. */
+/* Open the page of an access while an instruction runs of which too little is known. */
 static void open_pages(const uint8_t *at) {
     const uintptr_t page = (uintptr_t)at / PAGE * PAGE;
-    if (now.pages == PAGES) return; /* it faults for ever, which the run's deadline ends */
+    if (now.pages == PAGES) return; /* it faults repeatedly until the run's deadline */
     now.page[now.pages++] = page;
     syscall(SYS_mprotect, page, (size_t)PAGE, PROT_READ | PROT_WRITE);
 }
@@ -57,7 +57,7 @@ static void open_for(ucontext_t *context, const x86_instruction *instruction, co
     now.open = true;
     if (pools_closed && access->movable) lead_elsewhere(context, instruction, access, at);
     else if (pools_closed) open_pages(at);
-    /* a signal in between would lead into the program */
+    /* keep signals out until the trap: their handlers belong to the program */
     sigfillset(&context->uc_sigmask);
     sigdelset(&context->uc_sigmask, SIGTRAP);
     sigdelset(&context->uc_sigmask, SIGSEGV);
@@ -89,10 +89,10 @@ bool access_trap(ucontext_t *context) {
 
 /* --- announcing ------------------------------------------------------------------------------------------------------ */
 
-/* False when the thread has a SIGBUS coming, instead of the access. */
+/* Announce an access in a pool. Return false when it failed: the thread gets a SIGBUS in its place. */
 static bool announce(void *at, size_t nbytes, bool loads, bool stores, const void *pc) {
     const program_self *me = self_here();
-    if (!me || me->inside) return true; /* our own, or of a thread whose process is on its way out */
+    if (!me || me->inside) return true; /* an access of this library, or of a thread whose process is ending */
     const uint32_t failed = me->failed;
     if (loads) prog_load(at, nbytes, pc);
     if (stores && self && self->failed == failed) prog_store(at, nbytes, pc);
@@ -115,7 +115,8 @@ static void move_elements(uint8_t *to, const uint8_t *from, size_t count, size_t
     }
 }
 
-/* Those that compare, scan or load, or go downwards: each element is a load, or a store, of each operand in a pool. */
+/* Announce one element of a string instruction that compares, scans or loads, or that goes downwards: a load or a store
+ * of each operand in a pool. Return as `announce` does. */
 static bool announce_element(ucontext_t *context, const x86_access *access) {
     const void *pc = (const void *)(uintptr_t)(*reg(context, REG_RIP) + 1);
     const bool loads = access->string == X86_CMPS || access->string == X86_SCAS;
@@ -136,7 +137,7 @@ static void open_operands(ucontext_t *context, const x86_access *access) {
     if (has_target(access)) open_operand((uint8_t *)(uintptr_t)*reg(context, STRING_TARGET), access->nbytes);
 }
 
-/* All of it is one load and one store. */
+/* Execute a whole string instruction that moves or stores upwards, as one load and one store. */
 static void whole_string(ucontext_t *context, const x86_instruction *instruction, const x86_access *access) {
     const void *pc = (const void *)(uintptr_t)(*reg(context, REG_RIP) + 1);
     const size_t count = access->repeats ? (size_t)*reg(context, REG_RCX) : 1, nbytes = count * access->nbytes;
@@ -160,7 +161,7 @@ static bool decode(const uint8_t *code, x86_instruction *instruction) {
     return x86_decode(code, on_page, instruction) || x86_decode(code, X86_LONGEST, instruction);
 }
 
-/* The turn is taken until access_trap; false as with announce. */
+/* Take the turn for a locked instruction, until access_trap. Return as `announce` does. */
 static bool lock(const x86_instruction *instruction, void *at, const void *pc) {
     now.locked.at = at, now.locked.pc = pc;
     now.locked.nbytes = instruction->nbytes, now.locked.compares = instruction->compares;

@@ -1,10 +1,11 @@
-/* Included before every C and C++ file by `cxlemu cc`: the assembler's mnemonics for flushes, fences and non-temporal
- * stores become calls, whether a compiler's builtin or somebody's inline assembly says them. */
+/* Assembler macros that `cxlemu cc` includes before every C and C++ file: flushes, fences and non-temporal stores
+ * become calls, whether they come from a compiler's builtin or from inline assembly. */
 #ifndef CXLEMU_ANNOUNCE_H
 #define CXLEMU_ANNOUNCE_H
 #if defined(__x86_64__) && !defined(__ASSEMBLER__)
 
-/* The red zone stays as it is. An address on the stack comes out wrong; no pool is there. */
+/* These macros leave the red zone as it is. They compute wrong addresses for operands on the stack, where no pool
+ * is. */
 __asm__(".macro __cxlemu_call hook\n"
         " call *__cxlemu_asm_\\hook@GOTPCREL(%rip)\n"
         ".endm\n"

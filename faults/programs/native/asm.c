@@ -1,4 +1,4 @@
-/* Where the assembler macros of announce.h lead: all registers are as they were when the program goes on. */
+/* The hooks that the assembler macros of announce.h call. They restore all registers before the program goes on. */
 #include <string.h>
 
 #include "self.h"
@@ -19,7 +19,8 @@
             "leaq cxlemu_hook_" #name "(%rip), %r11\n"                                                  \
             "jmp cxlemu_asm_common\n");
 
-/* The registers of the program, from where the hook finds what a non-temporal store stores: -1 for the stack's. */
+/* Where the program's registers are saved, in bytes from the hook's `data` less DATA_AT; STACK: the stack pointer,
+ * which is computed. */
 enum { DATA_AT = 104, RED_ZONE = 128, STACK = -1 };
 static const int SAVED_AT[16] = {72, 56, 48, -8, STACK, 0, 40, 96, 24, 16, 8, 64, -16, -24, -32, -40};
 
@@ -30,7 +31,8 @@ static uint64_t saved(const uint8_t *data, int number) {
     return value;
 }
 
-/* The instruction stands behind what the macro lock puts in front of it: popq and leaq, 9 bytes. */
+/* Announce a locked instruction. It stands behind the popq and the leaq, 9 bytes, that the macro `lock` puts in front
+ * of it. */
 static void locked(const uint8_t *data, const void *pc) {
     enum { BEHIND_CALL = 9 };
     const uint8_t *code = (const uint8_t *)pc + BEHIND_CALL;
@@ -60,13 +62,13 @@ HOOK(nt16, prog_nt_store((void *)(uintptr_t)at, data, 16, pc))
 HOOK(nt32, prog_nt_store((void *)(uintptr_t)at, data, 32, pc))
 HOOK(nt64, prog_nt_store((void *)(uintptr_t)at, data, 64, pc))
 
-/* On the stack above what is saved: the return address, the program's %rdi, and what a non-temporal store stores. Of the
- * vector state all that C may use is saved, 0xe7: everything but tiles. */
+/* The stack holds, above the saved registers, the return address, the program's %rdi, and the bytes of a non-temporal
+ * store. The mask 0xe7 saves all vector state that C may use: everything but tiles. */
 __asm__(".text\n"
         "cxlemu_asm_common:\n"
         "pushq %rcx\n pushq %rdx\n pushq %rsi\n pushq %rdi\n pushq %r8\n pushq %r9\n pushq %r10\n pushq %rbp\n"
         "movq %rsp, %rbp\n cld\n"
-        "pushq %rbx\n pushq %r12\n pushq %r13\n pushq %r14\n pushq %r15\n" /* to be looked at only */
+        "pushq %rbx\n pushq %r12\n pushq %r13\n pushq %r14\n pushq %r15\n" /* for `saved` only: calls preserve these */
         "subq $2880, %rsp\n andq $-64, %rsp\n"
         "xorl %eax, %eax\n xorl %edx, %edx\n"
         "movq %rax, 512(%rsp)\n movq %rax, 520(%rsp)\n movq %rax, 528(%rsp)\n movq %rax, 536(%rsp)\n"

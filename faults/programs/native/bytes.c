@@ -1,5 +1,5 @@
-/* Functions of the C library that load or store what they are given: recompiled code calls them where a compiler would
- * have expanded them. A call on a pool is a step for each range, and is told when it is done. */
+/* Functions of the C library that load or store their arguments' bytes; recompiled code calls them where a compiler
+ * would have expanded them. On a pool, a call makes a step for each range that it loads or stores. */
 #define _GNU_SOURCE
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #define HERE __builtin_return_address(0)
 #define UNTOUCHED(at) __builtin_expect(outside_pools(at), 1)
 
-/* The library itself calls these; compilers must not make calls of their bodies. */
+/* The library itself calls these functions, so compilers must not turn their loops into calls of them. */
 #pragma GCC optimize("no-tree-loop-distribute-patterns")
 
 static void copy_up(uint8_t *to, const uint8_t *from, size_t nbytes) {
@@ -26,7 +26,7 @@ static void copy_down(uint8_t *to, const uint8_t *from, size_t nbytes) {
 REAL(void *, memmove, void *, const void *, size_t)
 REAL(void *, memset, void *, int, size_t)
 
-static bool resolved; /* before that, and while it comes, bytes go one by one */
+static bool resolved; /* whether the C library's functions are found; until then, bytes are moved one by one */
 
 __attribute__((constructor(102))) static void have_resolved(void) { resolved = true; }
 
@@ -81,9 +81,9 @@ PROGRAM_EXPORT void *__tsan_memcpy(void *to, const void *from, size_t nbytes) { 
 PROGRAM_EXPORT void *__tsan_memmove(void *to, const void *from, size_t nbytes) { return moved(to, from, nbytes, HERE); }
 PROGRAM_EXPORT void *__tsan_memset(void *at, int byte, size_t nbytes) { return filled(at, byte, nbytes, HERE); }
 
-/* --- those that read ------------------------------------------------------------------------------------------------- */
+/* --- functions that read ------------------------------------------------------------------------------------------ */
 
-/* The length of a string in a pool, a line at a time: only what is read is loaded. */
+/* Return the length of a string in a pool, at most `most`. Load it line by line, as far as it is read. */
 static size_t length_in_pool(const char *text, size_t most, const void *pc) {
     for (size_t begin = 0; begin < most;) {
         const uintptr_t at = (uintptr_t)text + begin;
@@ -121,7 +121,7 @@ static int compared(const void *a, const void *b, size_t nbytes, const void *pc)
 PROGRAM_EXPORT int memcmp(const void *a, const void *b, size_t nbytes) { return compared(a, b, nbytes, HERE); }
 PROGRAM_EXPORT int bcmp(const void *a, const void *b, size_t nbytes) { return compared(a, b, nbytes, HERE); }
 
-/* What was found in the image, as the program names it. */
+/* Return the program's address for a byte that was found in the image; NULL for NULL. */
 static void *back(const void *found, const void *at) {
     return found ? (uint8_t *)(uintptr_t)at + ((const uint8_t *)found - (const uint8_t *)reachable(at)) : NULL;
 }
@@ -153,7 +153,7 @@ PROGRAM_EXPORT char *strdup(const char *text) {
     return real_strdup()(reachable(text));
 }
 
-/* --- those that write strings ------------------------------------------------------------------------------------------ */
+/* --- functions that write strings --------------------------------------------------------------------------------- */
 
 PROGRAM_EXPORT char *strcpy(char *restrict to, const char *restrict from) {
     return moved(to, from, length(from, SIZE_MAX, HERE) + 1, HERE);
@@ -187,7 +187,7 @@ PROGRAM_EXPORT char *strcat(char *restrict to, const char *restrict from) {
     return to;
 }
 
-/* What printf would store is made elsewhere, and moved. */
+/* vsnprintf into a pool: format into private memory, and move the result from there. */
 REAL(int, vsnprintf, char *, size_t, const char *, va_list)
 static int formatted(char *to, size_t room, const char *format, va_list values, const void *pc) {
     if (UNTOUCHED(to) || room == 0) return real_vsnprintf()(to, room, format, values);

@@ -1,4 +1,4 @@
-/* What cxl.h and cxlemu.program call where this library is loaded. */
+/* The functions that cxl.h and cxlemu.program call where this library is loaded. */
 #include "program.h"
 
 #define HERE __builtin_return_address(0)
@@ -18,7 +18,7 @@ PROGRAM_EXPORT void cxlemu_cxl_invalidate(const void *at, size_t nbytes) {
     prog_fence(FENCE_FULL, HERE);
 }
 
-/* As cxl.h does it: whole lines past the cache, what is left at either end stored and flushed. */
+/* Store as cxl.h does: whole lines past the cache; bytes at either end are stored and flushed. */
 PROGRAM_EXPORT void cxlemu_cxl_store_nt(void *to, const void *from, size_t nbytes) {
     uint8_t *into = to;
     const uint8_t *source = from;

@@ -1,4 +1,4 @@
-/* What `cxlemu exec` itself calls, by ctypes: faults/programs/area.py. */
+/* The functions that `cxlemu exec` itself calls through ctypes, from faults/programs/area.py. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -31,7 +31,7 @@ static bool make_pool(const program_options *o, int pool) {
     return ok;
 }
 
-/* The bytes of an options struct, for a comparison with Python's. */
+/* Return the sizes of structs, for a comparison with Python's. */
 PROGRAM_EXPORT size_t program_options_bytes(void) { return sizeof(program_options); }
 PROGRAM_EXPORT size_t program_findings_bytes(void) { return sizeof(program_finding); }
 PROGRAM_EXPORT size_t program_threads_bytes(void) { return sizeof(program_thread); }
@@ -59,13 +59,13 @@ PROGRAM_EXPORT bool program_make(const char *folder, const program_options *opti
 
 PROGRAM_EXPORT void program_end(void) { area_detach(); }
 
-/* A command starts: the thread that its first process will be. */
+/* Start a command. Return the number of its first process's thread. */
 PROGRAM_EXPORT int program_expect(int host, int command, int stage) {
     here.area->stage = stage;
     return turn_new_thread(host, command, 0);
 }
 
-/* A process has ended: none of its threads is waited for, and what they announced has happened. */
+/* End a process: no thread waits for its threads any more, and the accesses that they announced have happened. */
 PROGRAM_EXPORT void program_gone(int pid) {
     program_area *a = here.area;
     int process = 0;
@@ -88,12 +88,12 @@ PROGRAM_EXPORT void program_gone(int pid) {
     }
 }
 
-/* A command that no process took up has ended. */
+/* End a command's thread that no process has taken. */
 PROGRAM_EXPORT void program_not_taken(int thread) {
     if (turn_state(thread) == THREAD_STARTING) turn_without(thread, THREAD_ENDED);
 }
 
-/* Nobody waits for this thread, if it is where it was seen. */
+/* Let no thread wait for this one, if it is still in the state `seen`. Return whether it was. */
 PROGRAM_EXPORT bool program_outside(int thread, uint32_t seen) {
     if (!__atomic_compare_exchange_n(&here.area->threads[thread].state, &seen, THREAD_OUTSIDE, false, __ATOMIC_SEQ_CST,
                                      __ATOMIC_SEQ_CST))
@@ -104,7 +104,7 @@ PROGRAM_EXPORT bool program_outside(int thread, uint32_t seen) {
 
 PROGRAM_EXPORT void program_stop(void) { turn_stop(GOING_ON, -1); }
 
-/* All have ended: what is left in the caches is final. */
+/* Judge the run after all processes have ended: the lines that are left in caches are final. */
 PROGRAM_EXPORT void program_judge(void) {
     if (program_watcher_now && program_watcher_now->end) program_watcher_now->end();
 }

@@ -1,4 +1,5 @@
-/* System calls on a pool's file: programs map their host's image of it, and what they read and write goes through its cache. */
+/* System calls on a pool's file: programs map their host's image of it, and read and write through their host's
+ * cache. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +15,7 @@
 #include "self.h"
 
 #define HERE __builtin_return_address(0)
-enum { DAX_ALIGN = 2 << 20 }; /* as run.py tells in the run's sysfs */
+enum { DAX_ALIGN = 2 << 20 }; /* as run.py writes into the run's sysfs */
 
 REAL(int, open, const char *, int, ...)
 REAL(int, fstat, int, struct stat *)
@@ -32,7 +33,8 @@ static void tell_mapping(int kind, const pool_range *range) {
     step_end(me);
 }
 
-/* What the driver of device-DAX asks of a mapping: where it lies, not from which byte of the device on. */
+/* Return whether the driver of device-DAX refuses a mapping. It checks size and address, not the offset in the
+ * device. */
 static bool mapping_refused(int pool, const void *at, size_t nbytes, int flags) {
     char what[128];
     if ((flags & MAP_TYPE) == MAP_PRIVATE) return device_refuses(pool, "a private mapping");
@@ -110,7 +112,8 @@ PROGRAM_EXPORT int msync(void *at, size_t nbytes, int flags) {
 
 /* --- system calls on a pool ----------------------------------------------------------------------------------------------- */
 
-/* read and write of the pool's file: the kernel loads and stores through this host's cache. */
+/* Read or write the pool's file: the kernel loads or stores through this host's cache. Return the number of bytes, or
+ * -1. */
 static ssize_t file_step(int pool, void *bytes, size_t nbytes, off_t at, bool writes) {
     program_self *me = self_here();
     const int64_t capacity = here.area->options.capacity[pool];
@@ -137,7 +140,7 @@ PROGRAM_EXPORT int ftruncate(int file, off_t nbytes) {
 }
 PROGRAM_EXPORT int ftruncate64(int file, off64_t nbytes) { return ftruncate(file, nbytes); }
 
-/* A device-DAX has no position and tells no end. */
+/* A device-DAX has no position, and does not report its size. */
 REAL(off_t, lseek, int, off_t, int)
 PROGRAM_EXPORT off_t lseek(int file, off_t offset, int whence) {
     const int pool = self ? pool_of_file(file) : -1;
@@ -145,7 +148,7 @@ PROGRAM_EXPORT off_t lseek(int file, off_t offset, int whence) {
 }
 PROGRAM_EXPORT off64_t lseek64(int file, off64_t offset, int whence) { return lseek(file, offset, whence); }
 
-/* How much of a range the file has: a write may lengthen it. */
+/* Return how many bytes of a range lie in the file, which a write lengthens. */
 static size_t room_in(int file, off_t at, size_t nbytes, bool writes) {
     struct stat its;
     if (real_fstat()(file, &its) != 0) return 0;
@@ -227,7 +230,7 @@ static void vector_step(const struct iovec *parts, int count, bool stores, const
         else prog_system_reads(parts[k].iov_base, parts[k].iov_len, pc);
     }
 }
-/* The parts as this library reaches them; too many go as they are. */
+/* Return the parts at addresses that this library reaches; more than PARTS are left as they are. */
 enum { PARTS = 1024 };
 #define REACHABLE(parts, count) \
     reachable_parts(parts, count, pools_closed &&count <= PARTS ? (struct iovec[PARTS]){{0}} : NULL)

@@ -3,8 +3,8 @@
 #include <elf.h>
 #include <string.h>
 
-/* How the table says where things are, which all linkers agree on: its own place relative to itself, a count of four
- * bytes, and pairs of four bytes relative to its begin. */
+/* The encodings of the table, the same for all linkers: its own place relative to itself, a count of four bytes, and
+ * pairs of four bytes relative to its begin. */
 enum { VERSION = 1, POINTER_PCREL_4 = 0x1B, COUNT_4 = 0x03, PAIRS_DATAREL_4 = 0x3B };
 enum { HEADER_BYTES = 12, PAIR_BYTES = 8 };
 
@@ -36,9 +36,9 @@ static int32_t signed_4(const uint8_t *at) {
     return value;
 }
 
-/* How long a function is that the table says begins at `begin`, from its entry in .eh_frame: length, CIE, begin, range. Begin is
- * relative to itself, in four bytes or, in the large code model, in eight: the form in which it agrees with the table is
- * the one in use. 0 if there is none. */
+/* Return the size of the function that begins at `begin` according to the table, from its entry in .eh_frame: length,
+ * CIE, begin, range. Its begin is relative to itself, in four bytes or, in the large code model, in eight: the form
+ * that agrees with the table is the one in use. Return 0 if neither agrees. */
 static size_t function_bytes(const loaded_module *module, const uint8_t *entry, const uint8_t *begin) {
     const uint8_t *field = entry + 8;
     const segment *s = segment_of(module, entry, 16);

@@ -1,5 +1,5 @@
-/* The functions of a program or library that is loaded, from the table that unwinders search (.eh_frame_hdr). What a file
- * says of itself is believed only where it agrees with itself and stays within what was loaded. */
+/* The functions of a loaded program or library, from the table that unwinders search (.eh_frame_hdr). An entry counts
+ * only where it agrees with .eh_frame and lies within the loaded segments. */
 #ifndef CXLEMU_FUNCTIONS_H
 #define CXLEMU_FUNCTIONS_H
 
@@ -24,14 +24,14 @@ typedef struct {
 
 typedef struct {
     int64_t functions, bytes; /* found, and how much code they are */
-    int64_t unknown; /* entries of the table that contradict themselves, or lie outside */
+    int64_t unknown; /* entries of the table that contradict .eh_frame, or lie outside of the module */
     bool has_table; /* without one, nothing is found */
 } function_count;
 
-/* Stop by returning false. */
+/* Called for each function; returns false to stop. */
 typedef bool (*function_visitor)(const uint8_t *begin, const uint8_t *end, void *context);
 
-/* False for a module with more segments than any has. */
+/* Describe a module from its program headers. Return false where it has more segments than any real one. */
 bool loaded_module_from(uintptr_t base, const ElfW(Phdr) * headers, int count, loaded_module *into);
 
 function_count functions_visit(const loaded_module *module, function_visitor visit, void *context);

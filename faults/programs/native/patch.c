@@ -16,17 +16,18 @@
 
 enum { TRAP = 0xCC };
 enum { SLOT_BYTES = 64, STOPPING_AT = 32, JUMP_BYTES = 14 }; /* a slot has two copies: one that jumps, one that stops */
-enum { MAX_SITES = 1 << 16, MAX_MODULES = 1024, TABLE = 4 * MAX_SITES }; /* two entries a site */
+enum { MAX_SITES = 1 << 16, MAX_MODULES = 1024, TABLE = 4 * MAX_SITES }; /* two entries per site */
 #define TOO_MANY_MODULES "it has more than 1,024 modules"
 enum { NEAR_STEPS = 4096, NEAR_STEP_BYTES = 256 << 10 };
 
 _Static_assert(X86_LONGEST + JUMP_BYTES <= STOPPING_AT, "a copy does not fit");
 
-/* Modules whose own flushes and locks are no business of the program's: the C library keeps its locks, and knows no pool. */
+/* Modules that are not patched: the C library and its like use locks for themselves, and never access a pool. */
 static const char *const LEFT_ALONE[] = {"ld-linux", "libc.so", "libc-",       "libm.so",   "libm-",      "libpthread",
                                          "libdl",    "librt",   "libgcc_s.so", "libstdc++", "linux-vdso", "libffi.so"};
 
-/* Entries appear while traps are looked up: a pointer is stored when what it points to is whole. */
+/* Threads look traps up while entries are added, so a pointer is stored after the entry that it points to is
+ * complete. */
 typedef struct {
     const uint8_t *after;
     const patch_site *site;
@@ -37,13 +38,13 @@ static size_t entries_used;
 static atomic_flag patching = ATOMIC_FLAG_INIT;
 typedef struct {
     const ElfW(Phdr) * headers;
-    const uint8_t *trap; /* one of its, NULL where it has none */
+    const uint8_t *trap; /* one of its traps, NULL where it has none */
 } looked_at_module;
 static looked_at_module looked_at[MAX_MODULES];
 static int looked_at_count;
 static _Atomic unsigned long long modules_seen;
 static unsigned long long unloads_seen;
-static _Thread_local bool inside; /* what it calls looks up functions itself */
+static _Thread_local bool inside; /* in patch_loaded, whose callees look up functions, which calls it again */
 static patch_totals totals;
 
 _Noreturn static void give_up(const char *what) {
@@ -80,7 +81,7 @@ const patch_site *patch_find(const uint8_t *after, bool *aside) {
 
 const uint8_t *patch_stopping(const patch_site *site) { return site->slot + STOPPING_AT; }
 
-/* In place of one whose module was there before, and is gone. */
+/* Add an entry, or replace that of an unloaded module at the same address. */
 static void add(entry *e) {
     uint32_t k = slot_of(e->after);
     for (const entry *there; (there = atomic_load_explicit(&table[k], memory_order_relaxed)); k = (k + 1) % TABLE)
@@ -91,7 +92,8 @@ static void add(entry *e) {
 
 /* --- copies of instructions -------------------------------------------------------------------------------------------- */
 
-/* Pages that code within 2 GiB of the module reaches: an operand relative to rip names its place from them, too. */
+/* Map pages before the module, within 2 GiB, so that a copied operand relative to rip reaches its place from them.
+ * Return NULL where there is no room. */
 static uint8_t *pages_near(const uint8_t *module, size_t nbytes) {
     uintptr_t at = ((uintptr_t)module & ~(uintptr_t)(NEAR_STEP_BYTES - 1)) - nbytes / NEAR_STEP_BYTES * NEAR_STEP_BYTES;
     for (int k = 0; k < NEAR_STEPS && at > 2 * NEAR_STEP_BYTES; k++) {
@@ -99,12 +101,12 @@ static uint8_t *pages_near(const uint8_t *module, size_t nbytes) {
         const long found = syscall(SYS_mmap, at, nbytes, PROT_READ | PROT_WRITE,
                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0L);
         if ((uintptr_t)found == at) return (uint8_t *)at;
-        if (found >= 0) syscall(SYS_munmap, found, nbytes); /* a kernel that does not know the flag */
+        if (found >= 0) syscall(SYS_munmap, found, nbytes); /* older kernels ignore the flag and choose an address */
     }
     return NULL;
 }
 
-/* False where the operand cannot be reached from there. */
+/* Copy a site's instruction. Return false where the copy does not reach its operand. */
 static bool copy_to(uint8_t *to, const patch_site *site) {
     const x86_instruction *i = &site->instruction;
     memcpy(to, site->at, i->length);
@@ -116,7 +118,7 @@ static bool copy_to(uint8_t *to, const patch_site *site) {
 }
 
 static void fill_slot(uint8_t *slot, const patch_site *site) {
-    const uint8_t jump[] = {0xFF, 0x25, 0, 0, 0, 0}; /* to the address behind it */
+    const uint8_t jump[] = {0xFF, 0x25, 0, 0, 0, 0}; /* to the address that stands behind it */
     const uint8_t *next = site->at + site->instruction.length;
     uint8_t *end = slot + site->instruction.length;
     if (!copy_to(slot, site) || !copy_to(slot + STOPPING_AT, site)) give_up("a module is too large");
@@ -148,7 +150,7 @@ static bool note(const uint8_t *at, const x86_instruction *instruction, void *co
     return room_for(found->count);
 }
 
-/* Code is written as a debugger does, whatever its pages allow. */
+/* Write a trap into code through /proc/self/mem, as a debugger does, because its pages may be read-only. */
 static void write_trap(int memory, const uint8_t *at) {
     const uint8_t trap = TRAP;
     if (syscall(SYS_pwrite64, memory, &trap, 1, at) != 1) give_up("/proc/self/mem does not let its code be written");
@@ -174,8 +176,8 @@ static void patch(const found_sites *found) {
     syscall(SYS_close, memory);
 }
 
-/* Fences count wherever they stand; those of loads, and locked instructions, where the module also flushes: as everybody
- * uses them for threads, a trap at each would cost much and say nothing. */
+/* Drop fences of loads in a module that never flushes; patch_module leaves its locked instructions out as well. Such
+ * modules use both for threads only, and a trap at each would cost time and find nothing. */
 static void keep_what_matters(found_sites *found) {
     size_t kept = 0;
     for (size_t k = 0; k < found->count; k++)
@@ -183,7 +185,7 @@ static void keep_what_matters(found_sites *found) {
     found->count = kept;
 }
 
-/* Where its first trap is, NULL if it needs none. */
+/* Patch a module. Return the place of its first trap, or NULL if it has none. */
 static const uint8_t *patch_module(const loaded_module *module) {
     found_sites found = {0};
     scan_count count = scan_module(module, false, note, &found);
@@ -201,7 +203,7 @@ static const uint8_t *patch_module(const loaded_module *module) {
     }
     totals.modules++;
     totals.sites += (int64_t)found.count;
-    patch(&found); /* its items stay */
+    patch(&found); /* the table refers to its items, so they are never freed */
     return found.items[0].at;
 }
 
@@ -218,8 +220,9 @@ static bool left_alone(const struct dl_phdr_info *info, const loaded_module *mod
     return false;
 }
 
-/* The linker has its lock while it calls these, and while it calls the program's, which may look up functions: so nobody waits
- * for `patching` here, and who has `patching` asks the linker nothing. */
+/* Notes about modules, taken in callbacks that the linker calls with its lock held. It holds that lock for the
+ * program's callbacks as well, which may look up functions. So no callback waits for `patching`, and the thread that
+ * holds `patching` does not call the linker. */
 typedef struct {
     const ElfW(Phdr) * headers;
     loaded_module its;
@@ -227,7 +230,7 @@ typedef struct {
 typedef struct {
     noted_module items[MAX_MODULES];
     int count;
-    unsigned long long adds, subs; /* how many were loaded and unloaded by then */
+    unsigned long long adds, subs; /* how many modules had been loaded and unloaded by then */
 } noted_modules;
 
 static int note_module(struct dl_phdr_info *info, size_t size, void *context) {
@@ -248,7 +251,7 @@ static int count_modules(struct dl_phdr_info *info, size_t size, void *context) 
     return 1;
 }
 
-/* The machine's, not the run's. */
+/* Return the machine's time in microseconds; clock_gettime would return the run's. */
 static int64_t now_us(void) {
     struct timespec now;
     syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
@@ -260,7 +263,8 @@ static bool holds_trap(int memory, const uint8_t *at) {
     return at && syscall(SYS_pread64, memory, &byte, 1, at) == 1 && byte == TRAP;
 }
 
-/* After libraries were unloaded: what is loaded where one was is not what was patched, also when it is the same library. */
+/* Forget modules whose traps are gone, after libraries were unloaded. A module loaded in such a place is not patched
+ * yet, even if it is the same library. */
 static void forget_unloaded(void) {
     const int memory = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/mem", O_RDONLY | O_CLOEXEC);
     for (int k = looked_at_count - 1; k >= 0; k--)
@@ -282,7 +286,7 @@ static void patch_new_ones(void) {
     noted->count = 0;
     dl_iterate_phdr(note_module, noted);
     hold();
-    if (noted->adds > modules_seen) { /* or another thread has noted them later than this one, and is done */
+    if (noted->adds > modules_seen) { /* otherwise another thread noted later than this one, and has patched them */
         if (noted->subs != unloads_seen) forget_unloaded();
         unloads_seen = noted->subs;
         for (int k = 0; k < noted->count; k++) look_at(&noted->items[k]);

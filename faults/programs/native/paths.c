@@ -1,4 +1,5 @@
-/* Programs name a pool by its path: what they open, and what they are told of it, is the run's. */
+/* Programs name a pool by its path; this file opens the run's file instead, and answers their questions about the
+ * pool. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +19,7 @@ enum { DAX_MAJOR = 252 };
 
 /* --- paths ----------------------------------------------------------------------------------------------------------- */
 
-/* A path without ".", ".." and what it is relative to; links stay. */
+/* Make a path absolute and free of "." and "..", without following links. */
 static bool plain_path(const char *path, char *plain, size_t size) {
     char whole[2 * PROGRAM_PATH];
     size_t length = 0;
@@ -40,7 +41,7 @@ static bool plain_path(const char *path, char *plain, size_t size) {
     return true;
 }
 
-/* The pool that a path names, -1 for none: CXLEMU_PROGRAM_POOLS lists them, separated by ':'. */
+/* Return the pool that a path names, or -1. CXLEMU_PROGRAM_POOLS lists the pools' paths, separated by ':'. */
 static int pool_named(const char *path) {
     const char *pools = getenv("CXLEMU_PROGRAM_POOLS");
     char plain[PROGRAM_PATH];
@@ -54,7 +55,8 @@ static int pool_named(const char *path) {
     return -1;
 }
 
-/* Where the run keeps what a path names; the path itself where that is nobody's business. */
+/* Return the run's own path for a pool or a device's directory in sysfs, in `room`; any other path is returned
+ * unchanged. */
 static const char *redirected(const char *path, char *room, size_t size) {
     static const char *const systems[] = {"/sys/bus/dax/devices/", "/sys/class/dax/", "/sys/dev/char/"};
     const char *folder = getenv("CXLEMU_PROGRAM_RUN");
@@ -171,7 +173,7 @@ PROGRAM_EXPORT int truncate(const char *path, off_t nbytes) {
     return device_refuses(pool_named(path), "truncate()") ? -1 : real_truncate()(REDIRECTED(path), nbytes);
 }
 
-/* --- what a program is told of a device --------------------------------------------------------------------------------- */
+/* --- what a program learns of a device ---------------------------------------------------------------------------- */
 
 static int as_device(int result, int pool, struct stat *found) {
     if (result != 0 || pool < 0 || !process_joined() || !here.area->options.dax[pool]) return result;

@@ -1,4 +1,5 @@
-/* A process that was not recompiled joins a run: its code is patched, also what it loads later. */
+/* A program that was not recompiled joins a run: this file has its code patched, and the libraries that it loads
+ * later. */
 #define _GNU_SOURCE
 #include "pages.h"
 #include "self.h"
@@ -40,8 +41,9 @@ void preload_begin(void) {
     tell();
 }
 
-/* A library that is loaded late is looked at when a function of it is looked up, which is before it is called. dlopen itself
- * stays as it is, because it searches on behalf of its caller; and so does dlsym, which goes on in the C library. */
+/* Patch a library that is loaded late when one of its functions is looked up, which is before it is called. dlopen
+ * itself is not replaced, because it searches on behalf of its caller; neither is dlsym, which goes on in the C
+ * library. */
 __attribute__((used)) static void *real_dlsym_after_a_look(void) {
     static void *real;
     if (!real) real = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");

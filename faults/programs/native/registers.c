@@ -44,7 +44,8 @@ uintptr_t registers_target(const ucontext_t *context, const x86_instruction *ins
 enum { XMM_AT = 160, MMX_AT = 32, SOFTWARE_AT = 464, STATES_AT = 512, MAGIC = 0x46505853 };
 enum { YMM_HIGH = 2, ZMM_HIGH = 6, ZMM_16_TO_31 = 7 };
 
-/* nbytes of an element of a component; zeros if it is in its initial state. False if the frame is too short for it. */
+/* Copy nbytes of an element of a component; zeros if it is in its initial state. Return false if the frame is too
+ * short. */
 static bool component(const uint8_t *frame, int which, int element, size_t nbytes, uint8_t *into) {
     uint32_t magic, frame_bytes, size, offset, unused_1, unused_2;
     uint64_t states;

@@ -5,13 +5,13 @@
 #include "functions.h"
 #include "x86.h"
 
-/* `code` is the instruction's first byte. Stop by returning false. */
+/* Called for each site, with the instruction's first byte in `code`; returns false to stop. */
 typedef bool (*site_visitor)(const uint8_t *code, const x86_instruction *instruction, void *context);
 
 typedef struct {
     function_count table;
     int64_t decoded; /* functions that were decoded */
-    int64_t undecoded; /* those of them with bytes that are no known instruction: what follows these was not seen */
+    int64_t undecoded; /* those of them with bytes that are no known instruction, behind which nothing was found */
     int64_t sites[X86_KINDS];
 } scan_count;
 

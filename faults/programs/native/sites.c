@@ -1,4 +1,4 @@
-/* Places in programs, as numbers that mean the same in all processes of a run. */
+/* Numbers for places in programs, the same in all processes of a run. */
 #define _GNU_SOURCE
 #include <link.h>
 #include <string.h>
@@ -53,7 +53,8 @@ static const loaded *module_of(uintptr_t at) {
     return NULL;
 }
 
-/* Of the first object, the program itself, the symbols that others define: they come first. */
+/* Look for TSan's functions among the undefined symbols of the first object, the program itself; they come first in its
+ * table. Return 2 if there are any, else 1; both end the walk. */
 static int calls_tsan(struct dl_phdr_info *info, size_t size, void *unused) {
     const ElfW(Sym) *symbols = NULL;
     const char *names = NULL;
@@ -75,7 +76,7 @@ static int calls_tsan(struct dl_phdr_info *info, size_t size, void *unused) {
 }
 
 bool process_recompiled(void) {
-    static int found; /* 0: not looked yet */
+    static int found; /* 0: not searched yet */
     if (!found) found = dl_iterate_phdr(calls_tsan, NULL);
     return found == 2;
 }

@@ -15,17 +15,18 @@
 
 enum { ZERO_FLAG = 0x40 };
 
-/* A locked instruction between its two traps: what it changes. */
+/* The place that a locked instruction changes, between its two traps. */
 static _Thread_local struct {
     void *at;
 } locked;
 
-/* What events take for a place: the address that a call at the place would return to. */
+/* A site as events name it: by the address to which a call at the site would return. */
 #define PC(site) ((site)->at + 1)
 
 static void go_on(ucontext_t *context, const void *at) { context->uc_mcontext.gregs[REG_RIP] = (greg_t)(uintptr_t)at; }
 
-/* Outside of every pool it is executed as it stands: an address that leads nowhere faults as it does without us. */
+/* Outside of every pool a flush is executed as it stands: at an invalid address it faults, as it would without a
+ * patch. */
 static const uint8_t *flush(const patch_site *site, const void *at, const uint8_t *next) {
     const enum x86_kind kind = site->instruction.kind;
     prog_flush(at, kind == X86_CLWB ? FLUSH_KEEP : kind == X86_CLFLUSH ? FLUSH_DROP_ORDERED : FLUSH_DROP, PC(site));
@@ -46,7 +47,8 @@ static const uint8_t *store(const patch_site *site, ucontext_t *context, const u
     return next;
 }
 
-/* In a pool it is executed between two traps, the run's turn kept. A signal in between would lead into the program. */
+/* In a pool a locked instruction is executed between two traps, while its thread keeps the turn. Signals are kept out
+ * meanwhile: their handlers belong to the program. */
 static const uint8_t *lock(const patch_site *site, ucontext_t *context, const uint8_t *next) {
     locked.at = (void *)registers_address(context, &site->instruction, (uintptr_t)next);
     if (!prog_in_pool(locked.at, site->instruction.nbytes)) {
@@ -83,8 +85,8 @@ static const uint8_t *follow(const patch_site *site, ucontext_t *context) {
     }
 }
 
-/* The trap behind one instruction is TRAP_TRACE by rights, but TRAP_BRKPT where a hypervisor has lost DR6's bit of it: seen
- * on Linux 6.18 under Firecracker, once in 10,000 to 40,000. That of int3 is SI_KERNEL. */
+/* An int3 has the code SI_KERNEL. The trap behind one instruction should have TRAP_TRACE, but has TRAP_BRKPT where a
+ * hypervisor has lost its bit of DR6: seen on Linux 6.18 under Firecracker, once in 10,000 to 40,000 traps. */
 static void on_trap(int number, siginfo_t *info, void *raw) {
     const int saved = errno;
     ucontext_t *context = raw;
@@ -94,7 +96,7 @@ static void on_trap(int number, siginfo_t *info, void *raw) {
         const uint8_t *next = site->at + site->instruction.length;
         go_on(context, aside ? unlock(site, context, next) : follow(site, context));
         __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    } else if (info->si_code <= 0 || !access_trap(context)) { /* <= 0: sent by somebody */
+    } else if (info->si_code <= 0 || !access_trap(context)) { /* <= 0: sent by a process */
         signals_pass_on(number, info, raw);
     }
     errno = saved;
@@ -113,15 +115,14 @@ static void on_fault(int number, siginfo_t *info, void *raw) {
 
 void traps_begin(void) {
     struct sigaction action = {.sa_flags = SA_SIGINFO | SA_RESTART};
-    /* A handler of the program's, in the middle of ours, could come back here. */
+    /* Keep the program's handlers out of this one: they could trap, too. */
     sigfillset(&action.sa_mask);
     sigdelset(&action.sa_mask, SIGTRAP);
     sigdelset(&action.sa_mask, SIGSEGV);
     action.sa_sigaction = on_trap;
     signals_take(SIGTRAP, &action);
     action.sa_sigaction = on_fault;
-    action.sa_flags |= SA_ONSTACK |
-                       SA_NODEFER; /* where the stack has overflown, the program's handler has its chance */
+    action.sa_flags |= SA_ONSTACK | SA_NODEFER; /* lets the program's handler run where the stack has overflowed */
     signals_take(SIGSEGV, &action);
 }
 

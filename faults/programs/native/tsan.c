@@ -1,11 +1,12 @@
-/* What code compiled with -fsanitize=thread calls before it loads and stores, by gcc's names and by clang's. */
+/* The functions that code compiled with -fsanitize=thread calls before it loads and stores, by gcc's names and by
+ * clang's. */
 #include "self.h"
 
 #define HERE __builtin_return_address(0)
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 enum { SPINS_BEFORE_YIELD = 1024 };
 
-/* The compiler knows the names, and other types for them. */
+/* The compiler knows these names with other types. */
 #pragma GCC diagnostic ignored "-Wpragmas"
 #pragma GCC diagnostic ignored "-Wbuiltin-declaration-mismatch"
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
@@ -78,9 +79,9 @@ PROGRAM_EXPORT void __tsan_vptr_update(void **at, void *value) {
 PROGRAM_EXPORT void __tsan_read_range(void *at, size_t nbytes) { prog_load(at, nbytes, HERE); }
 PROGRAM_EXPORT void __tsan_write_range(void *at, size_t nbytes) { prog_store(at, nbytes, HERE); }
 
-/* --- atomics: these calls stand instead of the operations -------------------------------------------------------------- */
+/* --- atomics: these calls replace the operations ------------------------------------------------------------------ */
 
-/* A thread that only looks at private memory for long waits for another one. */
+/* Pass the turn on now and then: a thread that looks only at private memory for long is waiting for another one. */
 static void spin(void) {
     if (self && ++self->spins % SPINS_BEFORE_YIELD == 0) prog_yield();
 }

@@ -1,4 +1,4 @@
-/* Who watches a run. */
+/* The choice of the watcher of a run. */
 #include "self.h"
 
 #include <stdio.h>
@@ -6,7 +6,7 @@
 
 extern const program_watcher checker; /* check.c */
 
-/* The preloaded mode, where it is built in. */
+/* Begin the preloaded mode; NULL where it is not built in. */
 __attribute__((weak)) void preload_begin(void);
 
 void watcher_choose(void) { program_watcher_now = here.area->options.check ? &checker : NULL; }

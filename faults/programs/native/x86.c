@@ -53,7 +53,7 @@ typedef struct {
     enum encoding encoding;
     enum map map;
     uint8_t opcode, vector_bytes;
-    int32_t scaled; /* what a displacement of 8 bits counts in */
+    int32_t scaled; /* the unit of a displacement of 8 bits, in bytes */
     uint8_t modrm;
 } decoder;
 
@@ -70,7 +70,7 @@ static bool skip(decoder *d, size_t nbytes) {
 
 /* --- prefixes and the opcode ----------------------------------------------------------------------------------------- */
 
-/* All before the opcode; leaves its first byte in d->opcode. */
+/* Read the prefixes, and the opcode's first byte into d->opcode. Return false where the bytes end before. */
 static bool legacy_prefixes(decoder *d) {
     for (;;) {
         if (!take(d, &d->opcode)) return false;
@@ -97,7 +97,7 @@ static bool legacy_prefixes(decoder *d) {
 
 static void mandatory_prefix(decoder *d, unsigned pp) { d->operand_size = pp == 1, d->f3 = pp == 2, d->f2 = pp == 3; }
 
-/* VEX, EVEX and XOP keep REX and the map in bytes of their own, most of it inverted. */
+/* Read the rest of a VEX, EVEX or XOP prefix, whose bytes contain REX and the map, most of it inverted. */
 static bool vector_prefix(decoder *d, uint8_t escape) {
     uint8_t p[3] = {0};
     const int count = escape == 0xC5 ? 1 : escape == 0x62 ? 3 : 2;
@@ -119,7 +119,7 @@ static bool vector_prefix(decoder *d, uint8_t escape) {
         if (map < 8 || map > 10) return false;
         d->map = OTHER_MAP;
         if (!take(d, &d->opcode)) return false;
-        d->vector_bytes = map == 8 ? 1 : map == 9 ? 0 : 4; /* bytes of an immediate, which is all that is asked of it */
+        d->vector_bytes = map == 8 ? 1 : map == 9 ? 0 : 4; /* for XOP: how many bytes its immediate has */
         return true;
     }
     if (map < 1 || map > 6 || map == 4 || (map > 3 && d->encoding == VEX)) return false;
@@ -139,7 +139,7 @@ static bool opcode(decoder *d) {
     return d->map == TWO || take(d, &d->opcode);
 }
 
-/* Which letter of the legend above describes the opcode. */
+/* Return the letter of the legend above that describes the opcode. */
 static char operands(const decoder *d) {
     if (d->encoding == LEGACY) {
         const bool two_immediates = d->map == TWO && d->opcode == 0x78 &&
@@ -209,7 +209,7 @@ static enum x86_kind group_15(const decoder *d, bool memory) {
     return reg == 5 ? X86_LFENCE : reg == 6 ? X86_MFENCE : reg == 7 ? X86_SFENCE : X86_OTHER;
 }
 
-/* What an instruction with a lock prefix, or xchg, stores. */
+/* Return how many bytes an xchg, or an instruction with a lock prefix, stores. */
 static uint8_t locked_bytes(const decoder *d) {
     if (d->map == TWO && d->opcode == 0xC7) return d->rex & REX_W ? 16 : 8; /* cmpxchg8b, cmpxchg16b */
     const bool bytes = d->map == ONE ? !(d->opcode & 1) : d->opcode == 0xB0 || d->opcode == 0xC0;
@@ -319,7 +319,7 @@ bool x86_decode(const uint8_t *code, size_t room, x86_instruction *into) {
 
 /* --- a quick look -------------------------------------------------------------------------------------------------------- */
 
-/* Whether what a lock prefix can stand before may begin here. */
+/* Return whether an instruction that may have a lock prefix can begin here. */
 static bool may_be_locked(const uint8_t *code, size_t nbytes) {
     size_t k = 0;
     while (k < nbytes && (code[k] >> 4 == 4 || code[k] == 0x66)) k++;
@@ -329,8 +329,8 @@ static bool may_be_locked(const uint8_t *code, size_t nbytes) {
            (first < 0x38 && (first & 7) < 2);
 }
 
-/* Whether `at` bytes into code may stand an opcode of map 0f: after 0f, or after the bytes of VEX or EVEX, whose prefix
- * is 66 or none. */
+/* Return whether an opcode of map 0f can stand `at` bytes into code: behind 0f, or behind a VEX or EVEX that stands for
+ * prefix 66 or for none. */
 static bool may_be_vector(const uint8_t *code, size_t at) {
     return code[at - 1] == 0x0F || (at >= 2 && code[at - 2] == 0xC5 && (code[at - 1] & 3) < 2) ||
            (at >= 3 && code[at - 3] == 0xC4 && (code[at - 1] & 3) < 2) ||

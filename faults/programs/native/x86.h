@@ -1,5 +1,5 @@
-/* How long an instruction of x86-64 is, and whether it moves cache lines: enough to walk a function and to find what a
- * program says to the machine's caches. The tables say nothing about what other instructions do. */
+/* The lengths of x86-64 instructions, and which of them move cache lines: enough to walk a function and to find the
+ * places where a program controls the machine's caches. The tables do not tell what other instructions do. */
 #ifndef CXLEMU_X86_H
 #define CXLEMU_X86_H
 
@@ -17,7 +17,7 @@ enum x86_kind {
     X86_SFENCE,
     X86_MFENCE,
     X86_LFENCE,
-    X86_LOCKED, /* a read-modify-write of memory that nothing divides, which is also a fence: xchg needs no prefix */
+    X86_LOCKED, /* an atomic read-modify-write of memory, which is also a fence; xchg needs no prefix */
     X86_NT_STORE,
     X86_KINDS
 };
@@ -31,7 +31,7 @@ enum x86_source {
     X86_MASKED, /* maskmovdqu, maskmovq: bytes of `reg` where those of `rm` have their highest bit set */
 };
 
-enum x86_branch { X86_NEXT, X86_REL8, X86_REL32 }; /* where its last bytes say how far it goes */
+enum x86_branch { X86_NEXT, X86_REL8, X86_REL32 }; /* REL: its last bytes say how far it jumps */
 
 /* Registers are numbered as machine code does (0 rax, 1 rcx, ..., 15 r15). */
 enum { X86_NO_REGISTER = -1, X86_RDI = 7, X86_RIP = 16 };
@@ -52,16 +52,16 @@ typedef struct {
     bool has_memory;
     bool compares; /* LOCKED: stores only if the zero flag is set afterwards (cmpxchg) */
     x86_address memory; /* if has_memory */
-    uint8_t nbytes; /* that LOCKED and NT_STORE store */
+    uint8_t nbytes; /* how many LOCKED and NT_STORE store */
     enum x86_source source; /* of NT_STORE */
     uint8_t reg, rm; /* of NT_STORE: numbers of registers */
 } x86_instruction;
 
-/* False where the bytes are no instruction of 64-bit mode, or go on after `room`. */
+/* Decode an instruction. Return false where the bytes are no instruction of 64-bit mode, or it goes on after `room`. */
 bool x86_decode(const uint8_t *code, size_t room, x86_instruction *into);
 
-/* Whether a flush, a fence or a non-temporal store may begin in these bytes, or if `locked` one of kind LOCKED: a quick
- * look, with false alarms. */
+/* Return whether these bytes may contain a flush, a fence or a non-temporal store, or with `locked` an instruction of
+ * kind LOCKED. This is a quick look with false alarms. */
 bool x86_candidate(const uint8_t *code, size_t nbytes, bool locked);
 
 #endif

@@ -9,7 +9,7 @@ typedef struct {
     enum map map;
 } parts;
 
-/* --- the parts of an instruction that was decoded, so its bytes are there ------------------------------------------------- */
+/* --- the parts of an instruction, whose bytes x86_decode has checked ---------------------------------------------- */
 
 static void mandatory(parts *p, unsigned pp) { p->operand_size = pp == 1, p->f3 = pp == 2, p->f2 = pp == 3; }
 
@@ -87,18 +87,18 @@ static uint8_t bytes_two(const parts *p) {
     if (op == 0x5A && !p->f2 && !p->f3) return p->operand_size ? p->vector_bytes : p->vector_bytes / 2;
     if (op == 0xE6 && p->f3) return p->vector_bytes / 2;
     const bool whole = op == 0x5B || op == 0xE6 || op == 0xD0 || op == 0x7C || op == 0x7D || op == 0xF0;
-    if (whole || op == 0x16) return p->vector_bytes; /* although a prefix chooses what is done */
+    if (whole || op == 0x16) return p->vector_bytes; /* here a prefix selects the operation, not the size */
     if (op == 0x70 || op == 0x6F || op == 0x7F) return p->f2 || p->f3 || p->operand_size ? p->vector_bytes : 8;
     const bool integers = (op >= 0x60 && op < 0x80) || op >= 0xD0;
     if (integers && !p->vector && !p->operand_size && !p->f2 && !p->f3) return 8; /* MMX */
     return scalar(p);
 }
 
-/* Or a scatter: it has an address for each element. */
+/* Return whether it is a gather or a scatter, with an address per element. */
 static bool is_gather(const parts *p) { return (p->opcode & 0xFC) == 0x90 || (p->opcode & 0xFC) == 0xA0; }
 
 static uint8_t bytes_38(const parts *p) {
-    static const uint8_t widened[6] = {2, 4, 8, 2, 4, 2}; /* pmovsx, pmovzx: what of a vector they load */
+    static const uint8_t widened[6] = {2, 4, 8, 2, 4, 2}; /* pmovsx, pmovzx: which fraction of a vector they load */
     const uint8_t op = p->opcode;
     if ((op >> 4 == 2 || op >> 4 == 3) && (op & 15) < 6) return p->vector_bytes / widened[op & 15];
     if (is_gather(p)) return p->rex & REX_W ? 8 : 4;
@@ -142,11 +142,12 @@ static uint8_t bytes_3a(const parts *p) {
     }
 }
 
-/* --- what the base register is to it --------------------------------------------------------------------------------------- */
+/* --- how it uses its base register -------------------------------------------------------------------------------- */
 
 enum register_use { NO_GENERAL, REPLACES, READS }; /* of the field reg: none, only stored to, anything */
 
-/* False where it may use registers that it does not name. */
+/* Find how an instruction uses the register of its field reg. Return false where it may use registers that it does not
+ * name. */
 static bool use_of(const parts *p, enum register_use *use) {
     const uint8_t op = p->opcode;
     *use = READS;
@@ -176,7 +177,7 @@ static bool use_of(const parts *p, enum register_use *use) {
     return (op == 0xFE || op == 0xFF) && field(p) < 2;
 }
 
-/* Of those that store: does it load what is there first? */
+/* Return whether an instruction that stores first loads the old bytes. */
 static bool changes(const parts *p) {
     const uint8_t op = p->opcode;
     if (p->map == TWO) return op == 0xAB || op == 0xB3 || op == 0xBB || op == 0xBA || op == 0xA4 || op == 0xA5;
