@@ -87,6 +87,7 @@ def test_readers_that_are_more_than_cards_take_a_copy_for_each_group() -> None:
 
 
 SHAPES = [
+    (5, 7, 2, 1 << 10, 2),
     (2, 1, 3, 1 << 13, 8),
     (3, 3, 4, 1 << 14, 1),
     (5, 7, 2, 1 << 11, 2),
@@ -96,7 +97,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("collective", VARIANTS)
-@pytest.mark.parametrize("nbytes", [4, 64, 200, pytest.param(4996, marks=pytest.mark.deep), 40_000])
+@pytest.mark.parametrize("nbytes", [4, 64, 200, 1000, pytest.param(4996, marks=pytest.mark.deep), 40_000])
 def test_they_are_right_with_broken_lines_short_slices_and_in_several_rounds(collective: str, nbytes: int) -> None:
     rounds = set()
     for ranks, cards, slots, slot_card_bytes, batches in SHAPES:
@@ -106,7 +107,7 @@ def test_they_are_right_with_broken_lines_short_slices_and_in_several_rounds(col
             rules.check(plan)
             assert prove(plan).verdict is Verdict.OK, (ranks, cards, batches, root)
             rounds.add(plan.rounds)
-    assert (max(rounds) > 2) == (nbytes > 4000)
+    assert max(rounds) > 2 or nbytes < 4000
 
 
 def test_a_slot_without_a_line_for_each_pair_of_ranks_is_refused_with_a_sentence() -> None:
@@ -177,3 +178,13 @@ def test_a_block_that_all_read_is_on_all_cards_chunk_by_chunk(nbytes: int, befor
     run = simulate(model_of(THOUSAND, 32), [VirtualCall(plan)])
     cards = sum(use.resource.kind == "card" and use.resource.name.endswith("both ways") for use in run.uses)
     assert cards == min(64, nbytes // 4096) and run.time_ns < 0.6e3 * before_us
+
+
+def test_blocks_are_there_sooner_where_they_are_read_in_the_order_in_which_they_are_published() -> None:
+    six = Topology.load("six-cards")
+
+    def time_ns(variant: str) -> int:
+        call = Call("all_to_all", variant, 3, 344_064, "f32")
+        return simulate(model_of(six, 3), [VirtualCall(planned(six, Case(call, in_place=False))[0])]).time_ns
+
+    assert time_ns("staggered-1") < 0.85 * min(time_ns("all-1"), time_ns("pairwise-1"))
