@@ -173,7 +173,7 @@ class NativeEngine:
     def settle(
         self, running: Running, program: _native.Program, status: int, found: Obstacles, buffers: Sequence[Bytes]
     ) -> None:
-        """Do what a program stopped for, a kernel, so that it can go on; or raise why it cannot.
+        """Run the kernel for which a program stopped, so that it can go on; or raise the error that stopped it.
 
         Args:
             running: The call, and the rank's part in it.
@@ -185,7 +185,7 @@ class NativeEngine:
         Raises:
             MismatchError: A doorbell was rung by another call.
             FaultError: The pool's hardware fails.
-            DeadlineError: A lock is not let go.
+            DeadlineError: Another rank does not release a lock.
             MemoryError: There is no memory for the non-temporal stores of an emulated host.
         """
         if status == MISMATCH:
@@ -243,7 +243,7 @@ def _blocked(running: Running, stream: int, at: int, doorbell: int, wanted: int,
     named = running.part.streams[stream]
     owner = running.binding.layout.owner(doorbell) if doorbell >= 0 else -1
     at = min(at, len(named.records) - 1)  # at its end, a stream waits for its last instruction's time
-    (instruction,) = decode(named.records[at : at + 1])  # not all of them, each time that somebody looks
+    (instruction,) = decode(named.records[at : at + 1])  # this one only: every look comes here
     return Blocked(named.name, at, instruction, doorbell, owner, wanted, shows)
 
 
