@@ -1,4 +1,4 @@
-"""Nature as an adversary: which lines it evicts, prefetches and lands, and when. What is right stays right.
+"""Nature as an adversary: which lines it evicts, prefetches and lands, and when. Correct programs stay correct.
 
 The adversary only chooses moves; the shadow memory carries them out. Its choices depend on the seed and on the
 operations of its own rank and on nothing else (not on cache contents, time or other ranks), so a run can be repeated.

@@ -79,8 +79,8 @@ class Backend(ABC):
         instead: What orders memory in place of the steps elided.
         emulates_caches: Every host is emulated, and has a cache of its own in front of the pool. Faults that break
             caches and adversaries that disturb them are for such backends.
-        on_devices: The pool is hardware: ``MemorySpec.devices`` name its cards, it is there before a run and stays
-            after it, ranks on other machines can join it, and it takes the time that it takes.
+        on_devices: The pool is hardware: ``MemorySpec.devices`` name its cards, it exists before a run and after it,
+            ranks on other machines can join it, and a world on it has no pace.
         maps_cards: What a rank stores to ``pool.cards`` with NumPy is a store of its host.
         passes: How often this machine moves a byte that a rank writes and another one reads.
     """

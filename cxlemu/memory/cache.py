@@ -25,8 +25,9 @@ from cxlemu.memory.protocol import LINE_BYTES, Bytes
 from cxlemu.memory.ranges import WORD, check_cards
 from cxlemu.rounding import round_up
 
-# Bits of a line's state. FLUSHED: gone at the latest at that rank's fence. FLUSHED without PRESENT (C makes it from a
-# store and its flush in one): all that is left of the line is its pending write-back; a fetch makes it FLUSHED again.
+# Bits of a line's state. FLUSHED: dropped at the latest at the fence of the rank that flushed it. FLUSHED without
+# PRESENT (C makes it from a store and its flush in one): all that is left of the line is its pending write-back; a
+# fetch makes it FLUSHED again.
 PRESENT, DIRTY, FLUSHED = 1, 2, 4
 
 Mask = NDArray[np.bool_]
@@ -150,7 +151,7 @@ class CardCache:
             state |= (state & PRESENT) * FLUSHED
 
     def complete(self, first: int, last: int) -> None:
-        """Do what a fence does to a window that was flushed: its write-backs land, its flushed lines are gone.
+        """Do what a fence does to a window that was flushed: land its write-backs and drop its flushed lines.
 
         A line that left since and came back (prefetch) is not the line that was flushed, and stays.
 

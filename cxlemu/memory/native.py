@@ -35,8 +35,8 @@ class NativeShadowMemory:
 
         Args:
             cache: The cache of the rank's host.
-            adversary: What disturbs it around this rank's operations; without one nothing moves that need not move.
-                Its moves go on from its present state; the object itself is not used further.
+            adversary: What disturbs it around this rank's operations, from the adversary's present state on; the
+                object itself is not used further. None: only programs move lines.
         """
         self._cards = cache.memory
         nature = None if adversary is None else (adversary.state, *astuple(adversary.rates))

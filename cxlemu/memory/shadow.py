@@ -44,7 +44,7 @@ class ShadowMemory:
 
         Args:
             cache: The cache of the rank's host.
-            adversary: What disturbs it around this rank's operations; without one nothing moves that need not move.
+            adversary: What disturbs it around this rank's operations; None: only programs move lines.
         """
         self.cache = cache
         self._adversary = adversary
