@@ -9,9 +9,9 @@
     alike        rounds that follow from those before, made as columns
     folds        folding all peers' blocks, or one peer's
     words        the words of a Builder: publish, retrieve, signal, wait, copy
-    crosswise    where blocks of every rank for every other lie, for copies of many
+    crosswise    where blocks of every rank for every other lie, so that one copy moves many
     batch_carrier  carries the blocks of many ranks so that they travel in one copy
-    batches      words for them
+    batches      words for blocks that travel in one copy
     misuse       sentences about mistakes of users' own algorithms
     recipes      turns a function into an algorithm
 

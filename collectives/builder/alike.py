@@ -33,8 +33,9 @@ class Mark(NamedTuple):
         lengths: The entries of each stream.
         events: The number of events that are waited for.
         free: Up to which round each stream knows that slots are free.
-        behind: For streams that wait for others, how much of these came since what they waited for.
-        tables: The sizes of what rounds that are alike add nothing to.
+        behind: For each stream that waited for another, (the one that waits, the other): how many entries the other
+            has after the one that was waited for.
+        tables: The sizes of the tables to which rounds that are alike add nothing.
     """
 
     lengths: dict[str, int]
@@ -59,10 +60,10 @@ class AlikeRounds:
         self._tries = TRIES
 
     def repeat(self, rounds: int) -> int:
-        """Write as many rounds as are like those before, when one has ended.
+        """Write the rounds that follow from the last ones, if these are equally far apart. Call it after a round.
 
         Args:
-            rounds: How many are alike from now on.
+            rounds: How many rounds that are alike are still to come.
 
         Returns:
             How many were written: all or none.

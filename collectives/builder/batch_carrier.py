@@ -1,7 +1,7 @@
 """Carries the blocks of many ranks so that they lie side by side, and travel in one copy.
 
-Side by side are the blocks of all writers, for who reads many of them, or those of one writer for all readers.
-Crosswise, where every rank has a block for every other, both are: those of one writer, and those for one reader.
+Side by side lie the blocks of all writers, for a rank that reads many of them, or those of one writer for all readers.
+Crosswise, where every rank has a block for every other, both do: those of one writer, and those for one reader.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class BatchCarrier(StagingCarrier):
         return Operand(Kind.REGION, region_of[writer], chunk.seq, at)
 
     def run_from(self, chunk: Chunk, writer: int, reader: int) -> Operand:
-        """Return where a run of writers' blocks begins that a reader reads: the writer's only one, or that for it.
+        """Return where a run of writers' blocks begins: crosswise their blocks for one reader, else their only ones.
 
         Args:
             chunk: The chunk.
             writer: The first writer.
-            reader: Who reads.
+            reader: The rank that reads the run.
         """
         if self.crossing is None:
             return self.area(chunk, writer, 0)
@@ -85,7 +85,8 @@ class BatchCarrier(StagingCarrier):
     def push(
         self, stream: str, chunk: Chunk, sources: Operands, block: int, written: bool = False, bell: int | None = None
     ) -> None:
-        """Publish as in any slot, side by side whole lines: who reads a run of blocks reads all between its ends."""
+        """Publish as in any slot, but whole lines where blocks lie side by side: a reader loads all between a run's
+        ends."""
         whole = round_up(chunk.nbytes, LINE_BYTES)
         if self._place_of and whole > chunk.nbytes:
             padded = self.b.scratch(whole)

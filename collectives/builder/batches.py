@@ -47,8 +47,8 @@ class BlockRun(NamedTuple):
     """What the first blocks of a run of ranks have of a chunk: all of it, but for the last one, which may be short.
 
     Attributes:
-        blocks: How many have something.
-        last_bytes: What the last of them has.
+        blocks: How many blocks have bytes of the chunk.
+        last_bytes: How many bytes of it the last of them has.
     """
 
     blocks: int
@@ -63,7 +63,7 @@ class BlockRun(NamedTuple):
 class Batches(Builder):
     """Builds one rank's part of a plan with a Builder's words, and with words for batches."""
 
-    carries_checksums: ClassVar[bool] = False  # one is of a single block
+    carries_checksums: ClassVar[bool] = False  # a checksum covers a single block
 
     carrier: BatchCarrier = field(init=False)
     _room: dict[str, Operand] = field(init=False, default_factory=dict)  # of each stream, for a run of blocks
@@ -93,7 +93,8 @@ class Batches(Builder):
         """Cut the ranks into batches that exchange blocks with each other. Every rank asks for them, before the rounds.
 
         Returns:
-            The batches in the order in which this rank's own exchanges with them: in each step both have the other one.
+            The batches in the order in which this rank's own batch exchanges with them: in each step the batches form
+            pairs, of which one batch may be its own partner.
         """
         size = -(-self.ranks // min(self.spec.chunks, self.layout.doorbells_per_rank))
         cut = [range(self.ranks)[at : at + size] for at in range(0, self.ranks, size)]
@@ -181,7 +182,7 @@ class Batches(Builder):
             if not held.blocks:
                 continue
             place = self.carrier.place_bytes(chunk)
-            nbytes = held.blocks * place  # who reads a run of writers' blocks reads all between its ends
+            nbytes = held.blocks * place  # a reader of a run of writers' blocks loads all between its ends
             areas.append((self.carrier.area(chunk, self.rank, run.start), nbytes))
             source = self._place("publish", self.input(), chunk, run, held.last_bytes)
             if source.id == SCRATCH:

@@ -16,7 +16,7 @@ from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Layout, Region
 from cxlemu.rounding import round_down, round_up
 
-GROUPS_MORE = 4  # as many times more groups may there be, for cards that are used alike
+GROUPS_MORE = 4  # at most this many times the fewest groups, so that all cards are used alike
 
 
 class Crosswise(NamedTuple):
@@ -75,7 +75,7 @@ def crosswise(layout: Layout, nbytes: int) -> Crosswise:
 
 
 def _cards_of_each(readers: int, cards: int, most: int) -> int:
-    """Choose how many cards each reader has: those for which the busiest card has least, in few groups of readers."""
+    """Choose how many cards each reader has: the number that loads the busiest card least, in few groups of readers."""
 
     def groups(each: int) -> int:
         return -(-readers // (cards // each))

@@ -96,7 +96,7 @@ def check_peer(b: Rounds, word: str, peer: object) -> None:
     """Check that ``peer`` is the number of a rank other than the builder's."""
     check_rank(b, word, peer)
     if peer == b.rank:
-        raise ArgumentError(f"{b.call}: {word} from rank {peer} itself: what is its own it has, or copies")
+        raise ArgumentError(f"{b.call}: {word} from rank {peer} itself: a rank has its own blocks, or copies them")
 
 
 def check_local(b: Rounds, word: str, *operands: object) -> None:

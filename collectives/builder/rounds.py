@@ -227,8 +227,8 @@ class Rounds(PartBuilder):
     def _leave(self, seq: int) -> None:
         """Say "done" after a round's last access: all is read, and all writes have landed (every SIGNAL is fenced).
 
-        This rank need not wait for what it publishes beside that where a peer retrieves it before that peer's own
-        "done": a slot is used again only when all are done.
+        For what this rank publishes in another stream, it need not wait where a peer retrieves it before the peer's own
+        "done", because a slot is used again only when all ranks are done.
         """
         if self.foreign and (self._entered == "publish" or self._rang):
             self._order(self._record())
