@@ -1,7 +1,7 @@
-"""Ranks agree on the blocks of an uneven call, of which a rank of MPI often knows its own alone.
+"""Ranks agree on the blocks of an uneven call, of which each rank often knows only its own, as in MPI.
 
-A plan is of all ranks' blocks. So ranks tell each other before the call, in one small all_gather of bytes, and all see
-whether what one sends is what the other takes.
+A plan needs the sizes of all ranks' blocks. So ranks tell each other theirs before the call, in one small all_gather of
+bytes, and every rank checks that each block is as large on the rank that sends it as on the rank that takes it.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ from cxlemu.rounding import round_up
 from cxlemu.units import counted, format_bytes
 
 NAMED_LEAKS = 5
-TRIMS = -1  # what a rank says that asks for no array
+TRIMS = -1  # in place of a size: the rank asks for no array, but trims
 
 
 class SymmetricHeap:

@@ -1,4 +1,4 @@
-"""What the heap knows of an array in the pool: its place, its size, and who made it."""
+"""What the heap knows of an array in the pool: its place, its size, and the line that made it."""
 
 from __future__ import annotations
 

@@ -122,8 +122,8 @@ class StripMemory:
         backing: Where memory comes from; None where all of the strip has memory from the beginning on.
 
     Attributes:
-        extent: What has memory for arrays.
-        ever: What ever had it.
+        extent: The parts of the strip that have memory for arrays.
+        ever: The parts that ever had memory.
     """
 
     def __init__(self, nbytes: int, backing: Backing | None) -> None:

@@ -1,8 +1,9 @@
 """Places of arrays in the pool that a rank makes alone: a caching allocator on the far end of its strip of the heap.
 
-Places are given from the strip's end downwards, on demand; arrays of all ranks (heap.py) begin at its other end. What
-was freed waits in a list for its size, and goes back to the rest where that is used up. No place depends on anything
-but the sizes that were asked for and the order of making and freeing: ranks that do the same have the same places.
+Places are given from the strip's end downwards, on demand; arrays of all ranks (heap.py) begin at its other end. Freed
+blocks wait in a list for each size; when the rest of the strip is used up, they all go back to it. No place depends on
+anything but the sizes that were asked for and the order of making and freeing: ranks that do the same have the same
+places.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class LocalBlocks:
         return at
 
     def trim(self) -> None:
-        """Give all that is kept for the next of its size back to the rest, with the lock held."""
+        """Give all freed blocks that are kept back to the rest of the strip, with the lock held."""
         self._collect()
         for nbytes, places in self._cached.items():
             for at in places:

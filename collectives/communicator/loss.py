@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from cxlemu.pool.session_area import RankState
 from cxlemu.world import RankContext
 
-LEFT = "left"  # as a rank does that has ended its program
+LEFT = "left"  # of a rank whose program has ended
 
 
 def lost_among(context: RankContext, ranks: Iterable[int]) -> dict[int, str]:

@@ -60,7 +60,7 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint):
         premises = Premises.move_in(terms)
         self._base, self._board = premises.base, premises.board
         self._stay = stay = premises.stay
-        # Whoever drops a communicator gives its room back, later and in order: a finalizer runs at any moment.
+        # The room of a dropped communicator is given back later and in order, because a finalizer runs at any moment.
         self._dropped = weakref.finalize(self, context.rooms.later, stay.drop)
         self._dropped.atexit = False
         self.heap = premises.heap(self.all_gather)
@@ -126,13 +126,13 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint):
         self._runner.wait_for(seconds)
 
     def within(self, timeout_s: float) -> AbstractContextManager[None]:
-        """Let calls of a block wait so long for peers, as ``timeout_s`` of each call does.
+        """Give all calls in a ``with`` block the same ``timeout_s``.
 
         Args:
-            timeout_s: How long without progress, in seconds.
+            timeout_s: How long a call waits for its peers without progress, in seconds.
 
         Raises:
-            ArgumentError: That is no time above 0.
+            ArgumentError: ``timeout_s`` is not above 0.
         """
         return self._runner.within(timeout_s)
 

@@ -112,13 +112,13 @@ class ObjectVerbs(Verbs, UnevenVerbs):
         return pickle.loads(got.tobytes())
 
     def _unpickled(self, found: Array) -> list[Any]:
-        """One object after another: each says where it ends."""
+        """Unpickle one object of each rank; they lie one after another, and each says where it ends."""
         stream = BytesIO(found.tobytes())
         return [pickle.load(stream) for _ in range(self.size)]
 
 
 def _pickled(obj: Any) -> Array:
-    """Raises ArgumentError for what cannot be pickled."""
+    """Pickle an object into 1-D uint8. Raises ArgumentError for an object that cannot be pickled."""
     try:
         return np.frombuffer(bytearray(pickle.dumps(obj)), np.uint8)
     except Exception as error:  # pickle raises what the object's own methods raise

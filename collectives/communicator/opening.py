@@ -171,7 +171,7 @@ def await_ready(context: RankContext, board: Board, members: Sequence[int], room
     made = f"a communicator of {name_ranks(members)}"
     for _ in context.session.looks(deadline_s):
         lost = lost_among(context, [members[rank] for rank in waiting])  # before the votes: a rank may vote and leave
-        waiting = [rank for rank in waiting if board.vote_of(rank) is None]  # who votes again was ready before
+        waiting = [rank for rank in waiting if board.vote_of(rank) is None]  # a rank that votes again was ready before
         if not waiting:
             return
         for rank in waiting:

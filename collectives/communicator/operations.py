@@ -77,10 +77,10 @@ class Stepped:
 
 
 class Turns(Protocol):
-    """What gives calls their time to wait."""
+    """Runs operations, and says how long they wait for peers: the `CallRunner`."""
 
     def within(self, timeout_s: float) -> AbstractContextManager[None]:
-        """Wait so long for peers in a block, in seconds."""
+        """Let calls in a ``with`` block wait ``timeout_s`` seconds for peers."""
 
     def run_in_turn(self, operation: Operation) -> Array | None:
         """Run an operation after this rank's calls that are under way."""

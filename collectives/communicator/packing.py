@@ -128,7 +128,7 @@ class _Place(Protocol):
 
 
 class _Host:
-    """The host's arrays are what they seem."""
+    """Arrays of the host: each is its own view."""
 
     def seen(self, argument: Any, role: str) -> Array:
         return as_array(argument, role)
@@ -141,7 +141,8 @@ class _Host:
 
 
 class _OnDevice:
-    """Arrays of one device. What stands for each is never read: its base tells which array it is, or is a part of."""
+    """Arrays of one device. The NumPy array that stands for each is never read: its base says which array it stands
+    for, whole or in part."""
 
     def __init__(self, views: list[DeviceView | None], what: str) -> None:
         self._device = same_device(views, what)

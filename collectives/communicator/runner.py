@@ -146,7 +146,7 @@ class CallRunner(CallHooks):
 
     @contextmanager
     def within(self, timeout_s: float) -> Iterator[None]:
-        """Wait so long for peers in the block, in seconds. A rank's calls run one after another."""
+        """Let calls in a ``with`` block wait ``timeout_s`` seconds for peers. A rank's calls run one after another."""
         before = self.deadline_s
         self.wait_for(timeout_s)
         try:
@@ -155,7 +155,7 @@ class CallRunner(CallHooks):
             self.wait_for(before)
 
     def wait_for(self, seconds: float) -> None:
-        """Wait so long for peers from now on. Raises ArgumentError where that is no time above 0."""
+        """Wait ``seconds`` for peers from now on. Raises ArgumentError where that is not above 0."""
         if not seconds > 0:
             raise ArgumentError(f"a deadline is a number of seconds above 0, not {seconds!r}")
         self.deadline_s = self._watch.deadline_s = seconds

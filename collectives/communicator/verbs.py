@@ -1,4 +1,4 @@
-"""The collectives as a user calls them: what each does to which array. How a call runs is Communicator's matter."""
+"""The collectives as a user calls them: what each does to which array. `CallRunner` decides how a call runs."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def check_destination(dest: int, tag: int, ranks: int) -> None:
         ranks: The communicator's size.
 
     Raises:
-        ArgumentError: There is no such rank, or tags are others.
+        ArgumentError: There is no such rank, or the tag is no whole number from 0 to TAG_MAX.
     """
     if not (isinstance(dest, int) and 0 <= dest < ranks and isinstance(tag, int) and 0 <= tag <= TAG_MAX):
         raise _misaddressed("send", "dest", dest, tag, ranks)
@@ -26,13 +26,13 @@ def check_pattern(verb: str, source: int, tag: int, ranks: int) -> None:
     """Check where a message may come from, and with which tag; either may be `ANY`.
 
     Args:
-        verb: Who asks.
+        verb: The verb that was called, for the message.
         source: The rank that sends it, or `ANY`.
         tag: Its tag, or `ANY`.
         ranks: The communicator's size.
 
     Raises:
-        ArgumentError: There is no such rank, or tags are others.
+        ArgumentError: There is no such rank, or the tag is neither `ANY` nor a whole number from 0 to TAG_MAX.
     """
     sources, tags = range(ANY, ranks), range(ANY, TAG_MAX + 1)
     if not (isinstance(source, int) and source in sources and isinstance(tag, int) and tag in tags):

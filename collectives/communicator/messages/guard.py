@@ -1,4 +1,4 @@
-"""Keeps Python and the couriers in C apart: who holds the guard finds no courier at work, and none begins meanwhile."""
+"""Keeps Python and the couriers in C apart: while a thread holds the guard, no courier is at work, and none begins."""
 
 from __future__ import annotations
 

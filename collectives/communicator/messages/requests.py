@@ -101,13 +101,13 @@ class Request:
             function(self)
 
     def end(self, status: Status | None, error: BaseException | None = None) -> bool:
-        """Note how it ended. Returns whether someone asked to be called back."""
+        """Note how the request ended. Returns whether there are callbacks to call."""
         self.status, self.error = status, error
         self.done = True
         return self._callbacks is not None
 
     def call_back(self) -> None:
-        """Call those who asked for it, each once."""
+        """Call the functions that `add_done_callback` was given, each once."""
         callbacks, self._callbacks = self._callbacks, None
         for each in callbacks or ():
             each(self)

@@ -131,7 +131,7 @@ class Traffic:
         return ended is not None
 
     def _note_progress(self, channels: list[Channel]) -> None:
-        """Nobody gives up a message of which a part went over, although its call has not ended."""
+        """Note the time for each message of which a part went over, so that it is not given up before its call ends."""
         for channel in channels:
             its, request = channel.current, channel.request
             if its is not None and its.has_moved() and request is not None:
@@ -165,7 +165,7 @@ class Traffic:
         return found
 
     def _ended(self, channel: Channel) -> None:
-        """A call of a channel ended: a message or a part of it left, or came."""
+        """Go on after a call of a channel ended: a message or a part of it left, or came."""
         try:
             if isinstance(channel, Outbox):
                 request, source, tag, _ = channel.queue[0]
@@ -188,13 +188,13 @@ class Traffic:
             self._give_up(error)
 
     def _arrived(self, message: Message) -> None:
-        """A message came, or its envelope: to the receive that takes it, if there is one."""
+        """Give a message that came, or of which the envelope came, to the receive that takes it, if there is one."""
         receive = self._matching.arrive(message)
         if receive is not None:
             self._take(message, receive)
 
     def _take(self, message: Message, receive: Receive) -> None:
-        """A receive takes a message: now, or when its bytes have come."""
+        """Let a receive take a message, now or when its bytes have come."""
         message.receive = receive
         if message.complete:
             self._deliver(message, receive)
@@ -247,7 +247,7 @@ class Traffic:
             self._to_call_back.append(request)
 
     def _call_back(self) -> None:
-        """Call those who asked to be told. Without the lock."""
+        """Call the callbacks of requests that ended, without the lock."""
         while self._to_call_back:
             self._to_call_back.pop().call_back()
 
