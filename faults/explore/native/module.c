@@ -1,12 +1,12 @@
-/* The search as Python sees it: one function, programs in and findings out as plain tuples (core.py gives them names). */
+/* The search as a function of Python. Programs and findings are plain tuples, to which core.py gives names. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #include "search.h"
 
 typedef struct {
-    PyObject *step, *next; /* of the thread, as Python knows it */
-    PyObject *numbers; /* the node's name -> its number */
+    PyObject *step, *next; /* the thread's functions in Python */
+    PyObject *numbers; /* from a node's name to its number */
 } outside_thread;
 
 typedef struct {
@@ -32,7 +32,8 @@ static bool release_lock(search *s, bool result) {
 
 /* -- nodes */
 
-/* The number of a node by its name; NO_NODE and an exception if there is no room. */
+/* Return the number of a node by its name, and give it one if it is new; NO_NODE where there is an exception, or
+ * s->trouble says what there is too much of. */
 static uint16_t node_number(search *s, int t, PyObject *name) {
     thread *self = &s->threads[t];
     PyObject *numbers = ((outside *)s->outside)->threads[t].numbers, *known = PyDict_GetItemWithError(numbers, name);
@@ -74,7 +75,8 @@ static bool action_number(search *s, const thread *t, const node *n, uint8_t wha
     return *number >= 0;
 }
 
-/* From a Step. Raises, or says in `trouble` what there is too much of. */
+/* Fill in a node from a Step. Return false where there is an exception, or s->trouble says what there is too much
+ * of. */
 static bool read_step(search *s, const thread *t, node *n, PyObject *step) {
     const outside *o = s->outside;
     int what;
@@ -208,12 +210,13 @@ static bool read_thread(search *s, outside *o, int t, PyObject *item) {
     return node_number(s, t, first) != NO_NODE;
 }
 
-/* A straight thread's nodes are known from the beginning. */
+/* Read all nodes of a straight thread; of any other thread, the first one. Return false where there is an exception, or
+ * s->trouble is set. */
 static bool read_nodes(search *s, int t) {
     thread *self = &s->threads[t];
     for (uint16_t k = 0; self->straight; k++) {
         if (!fill(s, self, k)) return false;
-        const node n = self->nodes[k]; /* a copy: the next one may move it */
+        const node n = self->nodes[k]; /* a copy, as the next node may move the array */
         if (n.what == 0) return true;
         if (n.what == CRASH) s->straight = false;
         if (n.what != FENCE && n.what < RECORD) self->last[n.line] = (uint16_t)(k + 1);
@@ -225,7 +228,7 @@ static bool read_nodes(search *s, int t) {
     return fill(s, self, 0);
 }
 
-/* Moves of threads that meet in a register cannot change places. */
+/* Return whether every register is used by one thread only: moves of threads that share one do not commute. */
 static bool registers_are_private(const search *s) {
     int owner[REGISTERS_MAX];
     memset(owner, -1, sizeof owner);
@@ -262,7 +265,7 @@ static bool begin_rows(search *s, const outside *o) {
 /* -- findings */
 
 static PyObject *schedule_to(search *s, uint32_t state) {
-    if (s->current == NULL) return PyList_New(0); /* in trouble before there was a state */
+    if (s->current == NULL) return PyList_New(0); /* the search was in trouble before it had a state */
     if (!search_retrace(s, state)) return PyErr_NoMemory();
     const trail *t = &s->trail;
     PyObject *moves = PyList_New(t->count);
@@ -303,7 +306,7 @@ static PyObject *found(search *s, enum stopped stopped) {
         Py_XDECREF(outcome);
     }
     PyObject *finding = Py_NewRef(Py_None), *schedule = schedule_to(s, s->finding_state);
-    if (s->finding != NO_FINDING) { /* with the load that would see what it must not, if it is that */
+    if (s->finding != NO_FINDING) { /* with the load that may see a wrong value, if it is UNEXPECTED */
         Py_DECREF(finding);
         int what = s->finding == UNEXPECTED ? STORE : 0;
         finding = Py_BuildValue("iiiii", what, s->finding_thread, s->finding_line, s->finding_age, 0);
@@ -354,7 +357,7 @@ static bool prepare(search *s, outside *o, PyObject *threads, PyObject *words) {
     if (!read_words(s, o, words, filled)) return false;
     int count = (int)PyTuple_GET_SIZE(threads);
     for (int t = 0; t < count; t++) {
-        s->thread_count++; /* also one that is read in part has to be ended */
+        s->thread_count++; /* counted first, as a thread that is read in part has to be freed as well */
         if (!read_thread(s, o, t, PyTuple_GET_ITEM(threads, t))) return false;
     }
     if (!begin_lines(s, filled)) return false;

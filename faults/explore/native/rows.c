@@ -86,7 +86,7 @@ static bool more_slots(item_set *set) {
     return true;
 }
 
-/* The item's number, NO_ROW without memory. */
+/* Return an item's number, and give it one if it is new; NO_ROW without memory. */
 static uint32_t add(item_set *set, uint64_t item) {
     uint32_t mask = set->slot_count - 1, at = hash(item) & mask;
     for (; set->slots[at] != 0; at = (at + 1) & mask)

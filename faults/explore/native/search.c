@@ -43,7 +43,7 @@ static node *at_node(search *s, thread *t, uint16_t number) {
     return &t->nodes[number];
 }
 
-/* The node after one where `seen` was seen; NO_NODE in trouble. */
+/* Return the node after one at which value number `seen` was seen; NO_NODE in trouble. */
 static uint16_t after(search *s, thread *t, uint16_t number, uint8_t seen) {
     if (t->straight) return (uint16_t)(number + 1);
     const node *n = &t->nodes[number];
@@ -66,7 +66,7 @@ const node *search_node(search *s, const uint16_t *row, int t) {
     return row[t] == CRASHED ? &NOWHERE : at_node(s, &s->threads[t], row[t] >> 1);
 }
 
-/* The number of what a step does to its line. A stored value may come from a register. */
+/* Return the number of a step's action on its line, -1 in trouble. A stored value may come from a register. */
 static int action_of(search *s, const thread *t, const node *n) {
     if (n->source < 0) return n->action;
     uint8_t value = (uint8_t)s->current[s->at_registers + n->source];
@@ -74,7 +74,7 @@ static int action_of(search *s, const thread *t, const node *n) {
     return table_action(&s->lines[n->line], a);
 }
 
-/* -- from the state that is looked at to the next ones */
+/* -- from the current state to the next ones */
 
 bool search_note(search *s, move m) {
     trail *t = &s->trail;
@@ -88,7 +88,7 @@ bool search_note(search *s, move m) {
     return true;
 }
 
-/* For one number more in *array, at `count`. */
+/* Make room for one more number in *array, at `count`. Return false without memory. */
 static bool room_for(uint32_t **array, uint32_t count, uint32_t *capacity) {
     if (count < *capacity) return true;
     uint64_t more = (uint64_t)*capacity + *capacity / 2 + 1024;
@@ -104,7 +104,8 @@ static bool note_first(search *s, int what, int who, int line, int age) {
     return search_note(s, (move){(uint8_t)what, (uint8_t)who, made, (int8_t)age, (uint16_t)line});
 }
 
-/* A move led to s->next. `obliged`: it will happen at some time, if nothing else does. */
+/* Keep s->next, to which a move led. `obliged`: the move happens at some time if no other move does. Return false in
+ * trouble, and when a retrace has found its state. */
 static bool arrive(search *s, int what, int who, int line, int age, bool obliged) {
     bool fresh, arrival = what == LAND || what == LAND_NT || what == EVICT;
     if (s->trail.follows && !note_first(s, what, who, line, age)) return false;
@@ -128,7 +129,7 @@ static bool arrive(search *s, int what, int who, int line, int age, bool obliged
     return true;
 }
 
-/* What a line becomes by an action that has one result. */
+/* Change a line in s->next by an action that has one result. Return false in trouble. */
 bool search_change(search *s, int line, line_action a) {
     uint16_t *state = &s->next[s->at_lines + line];
     int number = table_action(&s->lines[line], a), count = 0;
@@ -139,7 +140,8 @@ bool search_change(search *s, int line, line_action a) {
     return true;
 }
 
-/* The thread goes on in s->next. A line that no thread of its host touches any more needs no copy there. */
+/* Let a thread go on in s->next. Retire its line where no thread of its host touches it any more: its copies no longer
+ * matter. Return false in trouble. */
 bool search_proceed(search *s, int t, uint16_t from, uint8_t seen, int line) {
     thread *self = &s->threads[t];
     uint16_t next = after(s, self, from, seen);
@@ -172,7 +174,7 @@ static bool crash(search *s, int t) {
     return arrive(s, STORE, t, 0, NO_CHOICE, true);
 }
 
-/* The first half of an INVALIDATE or a WAIT is a flush. */
+/* Make the first half of an INVALIDATE or a WAIT, which is a flush. */
 static bool begin(search *s, int t, const node *n) {
     int count;
     uint16_t *state = &s->next[s->at_lines + n->line];
@@ -193,24 +195,24 @@ static bool wait_again(search *s, int t, const node *n) {
     return arrive(s, AGAIN, t, n->line, NO_CHOICE, true);
 }
 
-/* A step on a line. */
+/* Make a step on a line, once for each of its results. Return as `arrive` does. */
 static bool access(search *s, int t, uint16_t at, const node *n) {
     if (two_moves(n->what) && !(s->current[t] & 1)) return begin(s, t, n);
     uint16_t line = n->line;
-    bool loads = n->what == LOAD, waits = n->what == WAIT; /* n is not to be used when the thread has proceeded */
+    bool loads = n->what == LOAD, waits = n->what == WAIT; /* kept, as n is not valid after the thread has proceeded */
     uint16_t *into = loads && n->reg >= 0 ? &s->next[s->at_registers + n->reg] : NULL;
-    if (loads && n->expect >= 0 && s->w.lazy && s->checked_reads) { /* whatever it sees is right */
+    if (loads && n->expect >= 0 && s->w.lazy && s->checked_reads) { /* `complains` has checked all its values */
         if (into != NULL) *into = (uint16_t)n->expect;
         return search_proceed(s, t, at, (uint8_t)n->expect, line) && arrive(s, STORE, t, line, NO_CHOICE, true);
     }
     int number = action_of(s, &s->threads[t], n), count = 0;
     if (number < 0) return search_fail(s, NO_MEMORY);
-    successor found[CHOICES_MAX]; /* a copy: the table's may move */
+    successor found[CHOICES_MAX]; /* a copy, as the table's successors may move */
     const successor *known = table_next(&s->lines[line], s->current[s->at_lines + line], (uint32_t)number, &count);
     if (s->lines[line].trouble != NO_TROUBLE) return search_fail(s, s->lines[line].trouble);
     if (count == 0) return !waits || wait_again(s, t, n);
     memcpy(found, known, (size_t)count * sizeof *found);
-    int obliging = found[0].age == COPY ? 0 : count - 1; /* the oldest copy: another one takes a prefetch */
+    int obliging = found[0].age == COPY ? 0 : count - 1; /* the oldest copy: seeing another one takes a prefetch */
     for (int k = 0; k < count; k++) {
         memcpy(s->next, s->current, s->states.width * sizeof *s->next);
         s->next[s->at_lines + line] = found[k].state;
@@ -249,9 +251,9 @@ static bool by_nature(search *s, int line, int number) {
     return arrive(s, a.what, a.what == LAND_NT ? a.rank : a.host, line, NO_CHOICE, obliged);
 }
 
-/* -- what is found in a state */
+/* -- findings in a state */
 
-/* A thread that fails here, or would see what it must not. */
+/* Return whether a thread fails here, or may see a value other than the expected one; s->finding describes it. */
 static bool complains(search *s, int t) {
     const node *n;
     if (has_ended(s, s->current, t, &n)) return false;
@@ -273,7 +275,7 @@ static bool complains(search *s, int t) {
     return true;
 }
 
-/* All threads have ended, and nothing is under way. */
+/* Return whether all threads have ended and no store is under way. */
 static bool is_end(search *s) {
     const node *n;
     for (int t = 0; t < s->thread_count; t++)
@@ -314,7 +316,7 @@ static void stuck(search *s, enum finding finding, uint32_t state) {
         s->finding_thread++;
 }
 
-/* All moves of s->current, or those that suffice. */
+/* Make all moves from s->current, or those that suffice. Return as `arrive` does. */
 static bool expand(search *s) {
     chosen_move only = s->reduction != NULL ? reduction_choose(s) : ALL_MOVES;
     if (only.thread >= 0) return step(s, only.thread);
@@ -330,7 +332,7 @@ static bool expand(search *s) {
     return true;
 }
 
-/* False if the search is over: something is found, or in trouble. */
+/* Visit a state. Return false when the search is over: with a finding, or in trouble. */
 static bool look_at(search *s, uint32_t state) {
     s->at = state;
     s->is_obliged = s->is_whole = false;
@@ -349,7 +351,8 @@ static bool look_at(search *s, uint32_t state) {
 
 /* -- a state from which no end is reached without nature's help */
 
-/* Backwards from the last state to the first, until no more are found that reach an end: most edges lead to later ones. */
+/* Mark the states that reach an end, from the last to the first, until a pass marks no more: few passes, as most edges
+ * lead to later states. Report the first state that is left as a LIVELOCK. Return false without memory. */
 static bool find_endless(search *s) {
     uint32_t states = s->states.count;
     bool *reaches = calloc(states, sizeof *reaches);
@@ -381,7 +384,7 @@ static uint64_t bytes(const search *s) {
     return sum;
 }
 
-/* No host needs copies of lines that none of its threads touches. */
+/* Retire each host's lines that none of its threads touches, as it needs no copies of them. Return false in trouble. */
 static bool retire_untouched(search *s) {
     for (int line = 0; line < s->line_count; line++) {
         unsigned touching = 0;
@@ -395,7 +398,7 @@ static bool retire_untouched(search *s) {
     return true;
 }
 
-/* From the first state to the one that is kept first. */
+/* Go from the first state to the one that is kept first, in s->next. Return false in trouble. */
 static bool set_out(search *s) {
     memcpy(s->current, s->first, s->states.width * sizeof *s->next);
     memcpy(s->next, s->first, s->states.width * sizeof *s->next);
@@ -442,7 +445,7 @@ bool search_retrace(search *s, uint32_t state) {
     for (uint32_t at = state; at != 0; at = s->parents[at]) length++;
     if (!table_grow(&way, (size_t)length + 1, sizeof *way)) return false;
     for (uint32_t k = length, at = state; k > 0; at = s->parents[at]) way[--k] = at;
-    for (int line = 0; line < s->line_count; line++) s->lines[line].trouble = NO_TROUBLE; /* it came later */
+    for (int line = 0; line < s->line_count; line++) s->lines[line].trouble = NO_TROUBLE; /* it came after this state */
     enum trouble trouble = s->trouble;
     s->trouble = NO_TROUBLE;
     s->settling.wrong = false;

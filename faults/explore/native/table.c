@@ -16,14 +16,14 @@ bool table_grow(void *pointer, size_t count, size_t size) {
     return array != NULL;
 }
 
-static uint64_t hash(const void *data, size_t size) { /* FNV-1a: line states are few */
+static uint64_t hash(const void *data, size_t size) { /* FNV-1a, which is good enough for few line states */
     const uint8_t *bytes = data;
     uint64_t h = 0xcbf29ce484222325u;
     for (size_t k = 0; k < size; k++) h = (h ^ bytes[k]) * 0x100000001b3u;
     return h ^ h >> 29;
 }
 
-/* The table of what is known, for more states or more actions. */
+/* Enlarge t->known for more states or more actions. Return false without memory. */
 static bool resize(line_table *t, uint32_t states, uint32_t actions) {
     uint32_t *known = calloc((size_t)states * actions, sizeof *known);
     if (known == NULL) return false;
@@ -51,7 +51,7 @@ static bool rehash(line_table *t, uint32_t slots) {
 }
 
 static uint16_t pool_number(line_table *t, const content data) {
-    for (uint32_t p = 0; p < t->pool_count; p++) /* few, as few as there are stores */
+    for (uint32_t p = 0; p < t->pool_count; p++) /* a search over all: there are at most as many as stores */
         if (memcmp(t->pools[p], data, sizeof(content)) == 0) return (uint16_t)p;
     memcpy(t->pools[t->pool_count], data, sizeof(content));
     return (uint16_t)t->pool_count++;
@@ -80,7 +80,7 @@ static line_info describe(line_table *t, const line_state *s) {
     return info;
 }
 
-/* -1 in trouble. */
+/* Return a state's number, and give it one if it is new; -1 in trouble. */
 static int state_number(line_table *t, const line_state *s) {
     uint32_t at = (uint32_t)hash(s, sizeof *s) & (t->slot_count - 1);
     for (; t->slots[at] != 0; at = (at + 1) & (t->slot_count - 1))
