@@ -59,9 +59,9 @@ from studies.peers import find
 def command(ctx: click.Context, /, **flags: Any) -> None:
     """Compare our collectives with Open MPI, MPICH and Gloo, and with what this machine can do at best.
 
-    Everybody is measured alternately in one run: the same sizes, ranks, cores and buffers (float32), every result
-    checked. Peers are optional: which were found, and which not and why, is printed. Sizes are those of `cxlemu run`:
-    8 bytes and all powers of four.
+    All implementations take turns in one run, with the same sizes, ranks, cores and buffers (float32), and every result
+    is checked. Peers are optional: the header lists those that were found, and why others are absent. Sizes are those
+    of `cxlemu run`: 8 bytes and all powers of four.
 
     \b
     Examples:

@@ -235,7 +235,7 @@ def _means_table(ratios: Sequence[Mean]) -> Table:
 
 
 def _instructions_table(instructions: Sequence[Counted]) -> Table:
-    title = "instructions of rank 0 of 2, for a call that waits for nobody (callgrind)"
+    title = "instructions of rank 0 of 2, for a call that waits for no peer (callgrind)"
     table = Table(title=title, box=box.SIMPLE, title_justify="left")
     for name in ("collective", "bytes", "ours", "handle"):
         table.add_column(name, justify="left" if name == "collective" else "right")

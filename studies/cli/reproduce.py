@@ -59,7 +59,7 @@ def cccl(**flags: Any) -> None:
     type=click.IntRange(8, 1 << 16),
     multiple=True,
     metavar="N",
-    help="Only shapes of so many rows; no ranges, no blocks.",
+    help="Only shapes of N rows; no ranges, no blocks.",
 )
 @option("json")
 @_plot_option

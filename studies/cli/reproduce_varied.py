@@ -20,7 +20,7 @@ def print_varied(
     """Print each row with every assumed figure that moves it, and how many rows would be near.
 
     Args:
-        report: Where to.
+        report: Prints them.
         rows: The table.
         steps: Assumed figures, each with the rows' values with less and with more of it; AS_ASSUMED first.
 

@@ -51,7 +51,7 @@ def _policies() -> tuple[str, ...]:
     help="Of a sample, that the nearest memory holds.",
 )
 @click.option("--seed", type=click.IntRange(0), metavar="N", default=SEED, show_default=True)
-@click.option("-v", "--verbose", is_flag=True, help="What each tier had to do with it.")
+@click.option("-v", "--verbose", is_flag=True, help="Also each tier's share of accesses, and their time.")
 @option("json")
 @option("plot", help="Draw time over working set: .png, .svg or .pdf.")
 @for_each_ranks("plot_file")

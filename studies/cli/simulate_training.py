@@ -45,7 +45,7 @@ DEFAULT_TOPOLOGY = "titan2-6xcz120"
     "fails",
     multiple=True,
     metavar="WHAT:NAME@US",
-    help="link:NAME@US or switch:NAME@US of -c fails so many us after the step began.",
+    help="link:NAME@US or switch:NAME@US of -c fails US microseconds after the step began.",
 )
 @option("json")
 @click.option("--trace", "trace_file", type=click.Path(path_type=Path), help="Write what happened when, for Perfetto.")
