@@ -31,8 +31,8 @@ class Took(NamedTuple):
     """How long a step or call took rank 0, in seconds.
 
     Attributes:
-        clock: By the clock.
-        processor: On the processor, all threads of the rank.
+        clock: Wall-clock time.
+        processor: CPU time of all threads of the rank.
     """
 
     clock: float
@@ -46,7 +46,7 @@ def layers(count: int) -> nn.Sequential:
 
 
 def training(model: nn.Module) -> Step:
-    """Return what takes one step of AdamW on 64 rows."""
+    """Return a function that takes one step of AdamW on 64 rows."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     x, y = torch.randn(64, WIDTH), torch.randn(64, WIDTH)
 

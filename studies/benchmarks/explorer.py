@@ -5,7 +5,7 @@
     python -m studies.benchmarks.explorer --before ../old          with an older checkout, built, as what was before
 
 Each search runs in a process of its own; memory is what that process grew by. "Before" is, without --before, today's
-search with ``ample`` off: it takes the states that the search took which had no reduction for threads with branches.
+search with ``ample`` off: it visits the states that the search visited before it reduced threads with branches.
 SPIN searches the definition itself (faults/explore/spin.py), of the lines that the protocol touches, with its own
 partial order reduction, gcc -O2 -DSAFETY -DMEMLIM. A search that does not end in its time, or in 4 GiB, says how far
 it came.

@@ -39,7 +39,7 @@ def planned(context: RankContext, sizes: tuple[int, ...], rounds: int) -> dict[t
 
 
 def measured(ranks: int, sizes: tuple[int, ...] = SIZES, rounds: int = ROUNDS) -> dict[tuple[str, int], float]:
-    """Return how long first calls of so many ranks are planned: collective, bytes of input -> seconds."""
+    """Return how long first calls of ``ranks`` ranks are planned: (collective, bytes of input) -> seconds."""
     of_rank_0 = launch(
         partial(planned, sizes=sizes, rounds=rounds),
         ranks=ranks,

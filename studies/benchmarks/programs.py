@@ -37,8 +37,8 @@ class Best(NamedTuple):
     """The best of a way's runs.
 
     Attributes:
-        processor_s: Time of all processes on processors.
-        clock_s: Time of the clock.
+        processor_s: CPU time of all processes, in seconds.
+        clock_s: Wall-clock time, in seconds.
     """
 
     processor_s: float
@@ -50,10 +50,10 @@ def ways(folder: Path, messages: int) -> dict[str, Callable[[], None]]:
 
     Args:
         folder: Where programs and pools lie.
-        messages: How many go over.
+        messages: How many messages pass through the queue.
 
     Returns:
-        By what each way is called.
+        For each way, by its name, a function that runs the queue in it.
 
     Raises:
         ArgumentError: The queue's source is not here.
@@ -104,7 +104,7 @@ def measure(messages: int, alternations: int) -> dict[str, Best]:
     """Run all ways in turn.
 
     Args:
-        messages: How many go over in a run.
+        messages: How many messages pass through the queue in a run.
         alternations: How often each way runs.
 
     Returns:

@@ -1,7 +1,7 @@
 """How many instructions one rank executes for a small call: a second figure, free of the noise of times.
 
 Two ranks run as threads under valgrind's callgrind. Rank 1 calls first; rank 0 sleeps long enough for it to have come,
-then calls, and so finds all that it needs and waits for no one. Only what its thread executes within its calls is
+then calls, and so finds all that it needs and does not wait. Only what its thread executes within its calls is
 counted, in Python and in C, and what the counting itself adds is subtracted. Numbers differ by less than 1 % from run
 to run, because Python's dictionaries do; those of handles do not.
 """

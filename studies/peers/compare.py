@@ -166,7 +166,7 @@ def started(
         largest: Calls whose buffers must have room in the pool and in the limit's memory.
         config: The topology of our pool: a file or a shipped name.
         single_copy: Whether MPI may copy straight from one process's memory into another's.
-        deadline_s: For every answer of a rank.
+        deadline_s: How long to wait for each answer of a rank, in seconds.
         on_start: Called with an implementation's name before it starts.
 
     Yields:

@@ -48,7 +48,7 @@ class Peer:
         Args:
             group: The group that they connect to.
             single_copy: Whether MPI may copy from one process's memory into another's through the kernel.
-            deadline_s: How long Gloo waits for its ranks.
+            deadline_s: How long Gloo waits for its ranks, in seconds.
         """
         environment = {} if single_copy or self.name not in MPIS else MPIS[self.name].two_copies
         programs = _STARTS[self.name](self, group, deadline_s)

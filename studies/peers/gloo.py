@@ -19,7 +19,7 @@ class Gloo:
         rank: Its number.
         ranks: How many there are.
         store: The file through which ranks find each other.
-        deadline_s: How long a rank waits for the others.
+        deadline_s: How long a rank waits for the others, in seconds.
     """
 
     def __init__(self, rank: int, ranks: int, store: str, deadline_s: float) -> None:

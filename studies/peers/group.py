@@ -57,7 +57,7 @@ class Group:
     Args:
         name: The implementation, in errors.
         ranks: How many ranks connect.
-        deadline_s: For all ranks to connect, and for every answer.
+        deadline_s: How long to wait until all ranks have connected, and for each answer, in seconds.
 
     Raises:
         DeadlineError: An answer does not come.

@@ -75,7 +75,7 @@ class Limit:
         rank: Its number.
         ranks: How many there are.
         stride: The bytes of each rank's source.
-        deadline_s: For the others to come to a barrier.
+        deadline_s: How long a rank waits at a barrier for the others, in seconds.
     """
 
     def __init__(self, fd: int, rank: int, ranks: int, stride: int, deadline_s: float) -> None:
@@ -128,7 +128,7 @@ def main(socket_path: str, fd: str, rank: str, ranks: str, stride: str, deadline
         rank: Its number.
         ranks: How many there are.
         stride: The bytes of each rank's source.
-        deadline_s: For the others to come to a barrier, in seconds.
+        deadline_s: How long a rank waits at a barrier for the others, in seconds.
     """
     die_with_parent()
     serve(Limit(int(fd), int(rank), int(ranks), int(stride), float(deadline_s)), socket_path, "this machine")

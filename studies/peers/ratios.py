@@ -37,7 +37,7 @@ class RatioRow:
     moves_us: float
     round_trip_us: float
     iterations: dict[str, int]
-    spread_us: dict[str, tuple[float, float]]  # the least and the most of what the median is of
+    spread_us: dict[str, tuple[float, float]]  # the least and the greatest of each median's times
     wrong: dict[str, int]  # elements, for each implementation
     absent: dict[str, str]  # peers that have no such collective
     impossible: tuple[str, ...] = ()  # ways to call whose time lies far below the limit: the row says nothing
