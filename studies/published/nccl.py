@@ -19,8 +19,9 @@ class Nccl:
     """NCCL on a topology whose pool has protocols. The first one, Simple, has the free parameter.
 
     The parameter is what a slice costs its receiver in a ring, a chain or a tree, beside its bytes. LL128 and LL carry
-    their shares, 0.7 and 0.25 in NCCL's tuning, of what a ring's slices carry then: of the wire alone LL128 would have
-    been the fastest for any size, which NCCL does not find. Sends in groups have a measured cost, and no parameter.
+    their shares, 0.7 and 0.25 in NCCL's tuning, of what a ring's slices carry at that cost: if they carried shares of
+    the wire's rate, LL128 would be the fastest for every size, which it is not in NCCL. Sends in groups have a measured
+    cost, and no parameter.
 
     Args:
         topology: The baseline.
@@ -102,11 +103,11 @@ class Nccl:
 
 
 def ring_gbytes_per_s(copied_gbytes_per_s: float | None, slice_ns: int) -> float:
-    """Return what slices of a ring carry in Simple.
+    """Return the rate at which slices of a ring carry bytes in Simple, in GB/s.
 
     Args:
-        copied_gbytes_per_s: How fast their receiver copies them.
-        slice_ns: What each costs it besides.
+        copied_gbytes_per_s: How fast their receiver copies them, in GB/s; None: in no time.
+        slice_ns: What each slice costs its receiver beside that, in ns.
     """
     nbytes = SLICE_BYTES["ring"]
     return nbytes / (nbytes / (copied_gbytes_per_s or float("inf")) + slice_ns)

@@ -25,7 +25,7 @@ class Time:
 
     Attributes:
         busiest: What was busy longest.
-        utilization: For which share of the time.
+        utilization: The share of the time for which it was busy.
         chunks: Into how many chunks a block is cut at most.
     """
 

@@ -17,7 +17,7 @@ class Axis(NamedTuple):
 
     Attributes:
         base: The value that the configs have.
-        of: Returns the pairs where the assumption has a value.
+        of: Takes a value of the assumption, and returns the pairs simulated with it.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 The home keeps, in a snoop filter, which lines others may have in their caches (CXL 3.1, 3.3: HDM-DB, back-invalidate).
 A filter with room for fewer lines makes room for the next one by back-invalidating the line that was used longest ago,
-and waits for the answer. That its holder dropped the line long before, it cannot know.
+and waits for the answer, because it cannot know whether the line's holder dropped it long before.
 """
 
 from __future__ import annotations

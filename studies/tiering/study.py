@@ -1,4 +1,4 @@
-"""What an access takes on average, over working sets and policies, and what each tier had to do with it."""
+"""What an access takes on average, over working sets and policies, and how much each tier contributes to that."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ ACCESSES, WARM_UP_ACCESSES = 8192, 3 * 8192  # with policies that move pages: me
 
 @dataclass(frozen=True, slots=True)
 class TierUse:
-    """What the ranks had of one tier.
+    """How the ranks used one tier.
 
     Attributes:
-        ns: All accesses to it, waiting for moves included.
+        ns: The time of all accesses to it together, waiting for moves included.
     """
 
     name: str
@@ -54,10 +54,10 @@ class TierUse:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A working set of each of ``ranks`` ranks.
+    """Measured accesses of ``ranks`` ranks, each to a working set of its own.
 
     Attributes:
-        access_ns: The mean over all accesses of all ranks.
+        access_ns: The mean time of an access, over all accesses of all ranks.
     """
 
     topology: str

@@ -6,8 +6,9 @@ so ranks that come late make the others wait. Collectives of several groups that
 fabric, in one run of the virtual engine. A message takes what the plan `send` takes between its two ranks. It is sent
 when its sender is ready, and received when it has come and its receiver, if ready later, has read it from the pool; a
 rank sends one message at a time and receives one at a time. A memory node is a load from the pool or a store to it, one
-at a time for each rank. What may begin does so in the order in which it may, and at the same moment
-in the order of ranks and nodes. Not modelled: collectives that slow others which began earlier, or are slowed by these.
+at a time for each rank. Nodes begin in the order in which they may begin, and those that may begin at the same moment
+in the order of ranks and nodes. Not modelled: that collectives slow down others which began earlier, and are slowed
+down by them.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ _ALIGN_BYTES = 4096
 
 
 def access_ns(topology: Topology, model: CostModel, rank: int, what: PoolAccess) -> int:
-    """Simulate one access that nothing else is in the way of.
+    """Simulate one access on a fabric that is otherwise idle.
 
     Args:
         topology: The fabric. The bytes lie on all cards of its pool, interleaved.

@@ -1,4 +1,4 @@
-"""What begins when: what may, in the order in which it may, as soon as what it needs is free."""
+"""When each step begins: as soon as what it needs is free, in the order in which steps may begin."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class Schedule:
             heapq.heappush(self._waiting, (self._begin_ns(rank, at), rank, at))
 
     def _receive(self, message: TracedMessage, begin_ns: int) -> None:
-        """Receive it: when it has come, and no sooner than its receiver has read it."""
+        """Receive a message: this ends when all of it has come and the receiver has had the time to read it."""
         what, first_ns, ready_ns = message.what, message.begin_ns, message.ready_ns
         assert first_ns is not None and ready_ns is not None
         read_ns = self._access_ns(what.target, PoolAccess(True, what.nbytes))

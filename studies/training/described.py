@@ -1,4 +1,4 @@
-"""Things that a YAML file describes, each figure with its standing: shipped by name, or a file of one's own."""
+"""Things that a YAML file describes, each figure with its provenance: shipped by name, or a file of one's own."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Described(Model):
         return self._provenance
 
     def document(self) -> dict[str, Any]:
-        """Return every value with its standing, as a file states it."""
+        """Return every value with its provenance, as a file states it."""
         return with_provenance(self.model_dump(mode="json", exclude_none=True), self._provenance)
 
     def varied(self, **values: Any) -> Self:
-        """Return a copy with other values, which have no standing.
+        """Return a copy with other values, which have no provenance.
 
         Args:
             values: By the name of a field, its new value.

@@ -107,9 +107,9 @@ class Timeline:
     def billed(self, lane: int) -> Counter[str]:
         """Bill the step's time on one lane to kinds of parts, in ns; the sum is the step's time.
 
-        Work of the lane's compute stream counts as what it is. While that is idle, the time belongs to what it waits
-        for, to that which this one waited for, and so on; work of another lane's compute stream is the pipeline's
-        bubble.
+        Work of the lane's compute stream is billed to its own kind. While that stream is idle, time is billed to the
+        operation that it waits for; before that one began, to the operation that it waited for in turn, and so on. Work
+        of another lane's compute stream is the pipeline's bubble.
         """
         bill: Counter[str] = Counter()
         done: dict[int, tuple[tuple[Part, ...], int]] = {}
@@ -140,7 +140,7 @@ class Timeline:
 
 
 def run(program: TimelineProgram, later: Sequence[tuple[int, TimelineProgram]] = ()) -> Timeline:
-    """Run a program, in time that grows with its operations and what they come after, and not faster.
+    """Run a program. The work grows linearly with the number of operations and of their predecessors.
 
     Asserts that no operations wait in a circle.
 

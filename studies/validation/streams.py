@@ -31,8 +31,8 @@ class Requests(NamedTuple):
     """Requests of one processor, one at a time.
 
     Attributes:
-        host: Where it is.
-        card: What it reads or writes.
+        host: The processor's host.
+        card: The card that it reads or writes.
         nbytes: The size of a request.
         times: How many there are.
         op: Op.READ or Op.WRITE.
@@ -56,7 +56,7 @@ def by_processors(topology: Topology, costs: Costs | None = None) -> Topology:
 
     Args:
         topology: The machine; its hosts, switches, links and cards stay as they are.
-        costs: What a processor's own costs are; None for nothing.
+        costs: The processors' own costs; None: they cost nothing.
     """
     hosts = topology.hosts.model_copy(update={"ranks_per_host": 1})
     return topology.model_copy(update={"hosts": hosts, "costs": costs or Costs()})

@@ -1,5 +1,5 @@
-"""The model's figure beside each measured one. Topologies are as shipped, but for who asks: processors instead of
-accelerators where processors were measured (`by_processors`), and as many requests at once as a benchmark keeps."""
+"""The model's figure beside each measured one. Topologies are as shipped, except that processors instead of
+accelerators issue requests where processors were measured (`by_processors`), as many at once as a benchmark keeps."""
 
 from __future__ import annotations
 
