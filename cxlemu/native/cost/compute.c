@@ -1,4 +1,4 @@
-/* What is computed, on the multiprocessors of one rank: compute.py says how. */
+/* Kernels on the multiprocessors of one rank, as compute.py defines them. */
 #include "cost.h"
 
 int64_t cost_compute_tiles(const kernel_cost *cost, int64_t *free_ns, int32_t multiprocessors, int64_t now,

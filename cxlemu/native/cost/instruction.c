@@ -1,11 +1,11 @@
-/* What each instruction costs the stream that executes it, but for those on doorbells and events. */
+/* The cost of each instruction to its stream, except instructions on doorbells and events. */
 #include "cost.h"
 
 enum { SOURCES = 3, COMPUTED };
 
 static int64_t lines_of(const record *i) { return (i->nbytes + LINE_BYTES - 1) / LINE_BYTES; }
 
-/* The memory that a region begins in, -1 for none. */
+/* Return the memory in which an operand's region begins, -1 for none. */
 static int32_t card_at(region_table r, const operand *o) {
     return o->kind != REGION || o->id >= r.count ? -1 : r.card_of[r.all[o->id].first_card];
 }
@@ -17,7 +17,7 @@ static const costs *costs_of(const model *m, region_table r, const operand *o) {
 
 static int64_t combined_bytes(const record *i) { return i->nbytes * (2 + (i->c.kind != NOTHING)); }
 
-/* One copy from or to the pool, after what it takes to start it. */
+/* Charge a stream for one copy from or to the pool, including its start. */
 static enum part copy(model *m, int32_t rank, region_table r, const operand *o, int64_t nbytes,
                       enum direction direction, int64_t *landed_ns, progress *p) {
     const bool to_pool = direction == TO_POOL;
@@ -41,7 +41,8 @@ static enum part write(model *m, int32_t rank, region_table r, const record *i, 
     return copy(m, rank, r, &i->dst, i->nbytes, TO_POOL, landed_ns, p);
 }
 
-/* READ and REDUCE, operand after operand, each a request of its own; then what is computed, and a copy to dst2. */
+/* Charge a stream for the next part of a READ or REDUCE: one request per operand, then the reduction, then a copy to
+ * dst2. */
 static enum part gather(model *m, int32_t rank, region_table r, const record *i, int64_t *landed_ns, progress *p) {
     const operand *sources[SOURCES] = {&i->a, &i->b, &i->c};
     while (p->phase < SOURCES && sources[p->phase]->kind != REGION) p->phase++;
@@ -59,7 +60,7 @@ static enum part gather(model *m, int32_t rank, region_table r, const record *i,
     return MORE;
 }
 
-/* One for nothing but stores to coherent memory takes no time. */
+/* Charge a stream for a fence, which takes no time if it has stored to coherent memory only. */
 static void fence(const model *m, int64_t landed_ns, progress *p) {
     if (p->stored || !p->stored_coherent) p->now = later(p->now, landed_ns) + m->costs->fence_ns;
     p->stored = p->stored_coherent = false;

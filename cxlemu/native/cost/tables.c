@@ -17,7 +17,7 @@ const void *cost_keep_table(PyObject *kept, PyObject *object, size_t size, int64
 
 static bool fits(int64_t first, int64_t count, int64_t all) { return first >= 0 && count >= 0 && first + count <= all; }
 
-/* Whether all that a way takes is there, for any rank of the host. */
+/* Return whether all resources of a route exist, for any rank of the host. */
 static bool leads_somewhere(const model *m, const route *way, int64_t host, int64_t card) {
     for (int64_t k = 0; k < 2 * way->hops; k++) {
         const hop *h = k < way->hops ? &way->to_pool[k] : &way->from_pool[k - way->hops];

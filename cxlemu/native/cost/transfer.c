@@ -1,10 +1,11 @@
-/* A transfer takes every resource on its way, each as soon as that is free and the one before it has begun; it is over
- * when the slowest of them is. Only the copy engine is held until then: queues at links and cards take in what comes. */
+/* A transfer occupies every resource on its route, each as soon as that is free and the resource before it has begun.
+ * It ends when the slowest of them does. Only the copy engine is held until then: links and cards have queues. */
 #include "cost.h"
 
 #include <stddef.h>
 
-/* How much of a logical range lies on each card that it touches, from the first on; returns how many. */
+/* Find how many bytes of a logical range lie on each card that it touches, from the first card on. Return how many
+ * cards. */
 static int32_t pieces_of(const int32_t *card_of, const region *r, const operand *o, int64_t nbytes, int32_t *card,
                          int64_t *piece) {
     const int64_t size = r->granularity_bytes, begin = r->start + o->offset, end = begin + nbytes;
@@ -28,14 +29,17 @@ static void note(const model *m, const resource *r, int32_t rank, int64_t begin_
     if (m->seen && begin_ns != end_ns) m->seen(m->watcher, r, rank, begin_ns, end_ns, nbytes);
 }
 
-/* When a transfer that comes at `asked_ns` finds room before a resource: as much as is there must have left. */
+/* Return when a transfer that comes at `asked_ns` finds room in a resource's buffer, after enough of the bytes in it
+ * have left. */
 static int64_t entered_ns(const resource *r, int64_t asked_ns, int64_t nbytes) {
     const int64_t room = r->service.buffer_bytes - nbytes;
     if (!r->service.buffer_bytes) return asked_ns;
     return later(asked_ns, r->free_ns - flits_ns(room > 0 ? room : 0, &r->service));
 }
 
-/* From when it is asked for; until it finds room it stands in `before`, if that is not NULL. Returns when the transfer begins there; *end_ns moves to its end there, if that is later. */
+/* Reserve a resource for a transfer that asks for it at `asked_ns`. Until the transfer finds room there, it occupies
+ * `before`, if that is not NULL. Return when it begins; raise *end_ns to its end, and *alone_ns to how long it keeps
+ * the resource. */
 static int64_t take(model *m, resource *r, resource *before, int32_t rank, int64_t asked_ns, int64_t nbytes,
                     int64_t *end_ns, int64_t *alone_ns) {
     if (!r->service.rate) return asked_ns;
@@ -49,7 +53,7 @@ static int64_t take(model *m, resource *r, resource *before, int32_t rank, int64
     return start;
 }
 
-/* The resources of a piece's way in the direction of the data, engines apart; returns how many. */
+/* List the resources of a piece's route in the direction of the data, without engines. Return how many. */
 static int32_t way_of(model *m, int32_t rank, int32_t card, bool to_pool, resource **way) {
     const route *between = route_to(m, rank, card);
     const int64_t host = m->host_of[rank], owner = m->card[card].owner_host;
@@ -88,7 +92,7 @@ int64_t cost_transfer(model *m, int32_t rank, region_table r, const operand *o, 
     int64_t start = began, end = began, last_start = began;
     *alone_ns = 0, *way_ns = 0;
     start = take(m, both, NULL, rank, start, nbytes, &end, alone_ns);
-    if (count > 1) { /* what pieces share carries their sum, from when the first of them comes */
+    if (count > 1) { /* a resource that pieces share carries their sum, from the first one on */
         const int64_t number = ++m->transfers;
         for (int32_t k = 0; k < count; k++) {
             const int32_t length = way_of(m, rank, cards[k], to_pool, way);

@@ -1,8 +1,5 @@
-/* What this machine can do at best: copies and sums of float32 in local memory, loads one after another, and a cache line
- * going to and fro.
- *
- * Independent of the native engine on purpose: these are the bounds that the engine is measured against.
- */
+/* This machine's best: copies and sums of float32 in local memory, dependent loads, and a cache line that two ranks
+ * exchange. The native engine is measured against these bounds, so they share no code with it. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <sched.h>
@@ -47,7 +44,7 @@ WIDEST static void fill(float *out, float value, size_t n) {
     for (size_t i = 0; i < n; i++) out[i] = value;
 }
 
-/* A block at a time, so that a partial sum stays in the nearest cache. */
+/* Copy, or add up, a move's sources: block by block, so that a partial sum stays in the nearest cache. */
 static void execute(const struct move *m) {
     if (m->sources == 1) {
         memcpy(m->out, m->in[0], m->bytes);
@@ -61,7 +58,8 @@ static void execute(const struct move *m) {
     }
 }
 
-/* A move's buffers: views[0] is written, the others are read. All are released by the caller. */
+/* Take a move's buffers: the first of them is written, the others are read. Return 0, or -1 with an exception; the
+ * caller releases the *taken buffers in `views` in either case. */
 static int parse_move(PyObject *item, struct move *m, Py_buffer *views, size_t *taken) {
     PyObject *out, *sources;
     if (!PyArg_ParseTuple(item, "OO!", &out, &PyTuple_Type, &sources)) return -1;
@@ -89,7 +87,7 @@ static void repeat(const struct move *moves, size_t n, Py_buffer *rewritten, uns
     for (unsigned long i = 0; i < iterations; i++) {
         if (rewritten->buf != NULL) fill(rewritten->buf, (float)(i % 2), (size_t)rewritten->len / sizeof(float));
         for (size_t k = 0; k < n; k++) execute(&moves[k]);
-        atomic_signal_fence(memory_order_seq_cst); /* every repetition happens */
+        atomic_signal_fence(memory_order_seq_cst); /* the compiler leaves no repetition out */
     }
 }
 
@@ -126,7 +124,8 @@ static double now_s(void) {
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* Until `line` shows at least `wanted`. Who shares a core gives it away; the clock is looked at only now and then. */
+/* Wait until `line` shows at least `wanted`; yields: the other rank shares this core. Return 0, or -1 after the time
+ * `ends`, which is compared with the clock only now and then. */
 static int await(const _Atomic uint64_t *line, uint64_t wanted, int yields, double ends) {
     for (unsigned long looks = 1; atomic_load_explicit(line, memory_order_acquire) < wanted; looks++) {
         if (looks % 65536 == 0 && now_s() > ends) return -1;
@@ -138,7 +137,7 @@ static int await(const _Atomic uint64_t *line, uint64_t wanted, int yields, doub
     return 0;
 }
 
-/* Rank 0 rings, rank 1 answers; each has a line of its own, as with doorbells. Rounds are numbered from `first`. */
+/* Exchange rounds, numbered from `first`: rank 0 rings, rank 1 answers, each in a line of its own as with doorbells. */
 static PyObject *py_ping_pong(PyObject *self, PyObject *args) {
     (void)self;
     Py_buffer lines;
@@ -169,7 +168,7 @@ static PyObject *py_ping_pong(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* Loads of which each needs the one before: the first eight bytes of a line say which line comes next. */
+/* Make dependent loads: the first eight bytes of a line hold the number of the next one. */
 static PyObject *py_chase(PyObject *self, PyObject *args) {
     (void)self;
     Py_buffer lines;
@@ -196,14 +195,14 @@ static PyObject *py_chase(PyObject *self, PyObject *args) {
     return Py_BuildValue("(dK)", seconds, (unsigned long long)at);
 }
 
-/* Under callgrind only: whether this thread's instructions count, from here on. */
+/* Under callgrind only: start or stop counting this thread's instructions. */
 static PyObject *py_toggle_collect(PyObject *self, PyObject *none) {
     (void)self, (void)none;
     CALLGRIND_TOGGLE_COLLECT;
     Py_RETURN_NONE;
 }
 
-/* Under callgrind only: write what was counted since the last dump, under a name. */
+/* Under callgrind only: write the counts since the last dump, under a name. */
 static PyObject *py_dump(PyObject *self, PyObject *name) {
     (void)self;
     const char *text = PyUnicode_AsUTF8(name);

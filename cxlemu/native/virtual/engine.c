@@ -1,5 +1,6 @@
-/* Every stream whose next instruction is due lies in a heap; the earliest one is executed, ties by rank and stream. So
- * requests for a resource come in the order of time. A stream that waits lies in the list of what it waits for. */
+/* A heap holds every stream whose next instruction is due. The engine executes the earliest one, ties by rank and
+ * stream, so requests for a resource come in the order of time. A stream that waits stands in the list of its doorbell,
+ * gate or event. */
 #include "virtual.h"
 
 #include <stdlib.h>
@@ -38,9 +39,10 @@ static void pop(simulation *v) {
     if (v->heap_length) sift_down(v, last);
 }
 
-/* --- what is seen --------------------------------------------------------------------------------------------------- */
+/* --- logs and statistics ------------------------------------------------------------------------------------------ */
 
-/* Room for one more row of a log that holds `length`; NULL where there is no memory, which ends the run. */
+/* Make room for one more row of a log that has `length` rows. Return the log; NULL without memory, which ends the
+ * run. */
 static void *one_more(simulation *v, void *rows, size_t size, int64_t length, int64_t *room) {
     if (length < *room) return rows;
     const int64_t more = *room ? 2 * *room : 4096;
@@ -59,7 +61,7 @@ void simulation_log_reservation(void *watcher, const resource *r, int32_t rank, 
     rows[v->reserved_length++] = (reserved){begin_ns, end_ns, nbytes, (int32_t)(r - v->model.resources), rank};
 }
 
-/* From when a rank did something; it is called in the order of begin_ns. */
+/* Add to a rank's busy time what no earlier interval covers. Intervals come in the order of begin_ns. */
 static void busy(rank_state *r, int64_t begin_ns, int64_t end_ns) {
     const int64_t from = later(begin_ns, r->covered_ns);
     if (end_ns > from) r->busy_ns += end_ns - from, r->covered_ns = end_ns;
@@ -80,7 +82,7 @@ static void finish(simulation *v, int64_t id, int64_t end_ns) {
         }
     }
     s->at++, s->next = next_packed(s->next), s->began = end_ns, next_instruction(&s->progress, end_ns);
-    /* Thousands of streams take turns: by the time this one is due, what it does next has come from memory. */
+    /* Thousands of streams take turns: by the time this one is due, its next record has come from memory. */
     __builtin_prefetch(s->next), __builtin_prefetch((const char *)s->next + LINE_BYTES);
 }
 
@@ -94,7 +96,7 @@ static bell *bell_of(const communicator *m, int32_t doorbell, int64_t epoch) {
     return &m->published[epoch % m->layout.slots * published_of(m) + doorbell];
 }
 
-/* When a doorbell came to show an epoch or a later one; NEVER if that is not known yet. */
+/* Return when a doorbell came to show an epoch or a later one; NEVER if that is not known yet. */
 static int64_t shown_ns(const communicator *m, int32_t doorbell, int64_t epoch) {
     const int32_t rank = doorbell - published_of(m);
     if (epoch <= 0) return 0;
@@ -112,7 +114,8 @@ static int32_t doorbell_card(const communicator *m, int32_t doorbell) {
     return m->card_of[layout_doorbell(&m->layout, doorbell, 0).card]; /* on the same card in every slot */
 }
 
-/* A stream that waits for `count` doorbells, of which s->doorbell is the first, sees that they were shown by then. */
+/* End a stream's wait for `count` doorbells, of which s->doorbell is the first: at time `shown` the last of them
+ * showed. */
 static void see(simulation *v, int64_t id, const communicator *m, int64_t shown, int32_t count) {
     const stream *s = &v->streams[id];
     finish(v, id, later(s->began, shown) + look_ns(&v->model, s->rank, doorbell_card(m, s->doorbell), count));
@@ -121,7 +124,7 @@ static void see(simulation *v, int64_t id, const communicator *m, int64_t shown,
 static void resume(simulation *v, int32_t id, int64_t shown, int32_t count) {
     const stream *s = &v->streams[id];
     const communicator *m = comm_of(v, &v->calls[v->ranks[s->rank].call]);
-    if (v->model.no_way_to >= 0) return; /* one before it has no way, with which the run ends */
+    if (v->model.no_way_to >= 0) return; /* the run ends with an earlier stream that has no route */
     if (!reaches(&v->model, s->rank, doorbell_card(m, s->doorbell))) {
         v->stranded = id;
         return;
@@ -130,7 +133,7 @@ static void resume(simulation *v, int32_t id, int64_t shown, int32_t count) {
     v->woken[v->woken_length++] = id;
 }
 
-/* Look at the gate's doorbells as far as they are rung; when all are, its waiters go on. */
+/* Go through a gate's doorbells as far as they are rung. When all are, let its waiters go on. */
 static void look_on(simulation *v, int32_t number) {
     gate *g = &v->gates[number];
     const virtual_call *c = &v->calls[g->call];
@@ -154,7 +157,7 @@ static void look_on(simulation *v, int32_t number) {
     g->waiters = NOBODY;
 }
 
-/* A doorbell shows an epoch from `shown` on: wake who waits for that, keep the others. */
+/* Wake the waiters for an epoch, which their doorbell shows from `shown` on; keep waiters for later ones. */
 static void wake(simulation *v, int32_t *list, int64_t epoch, int64_t shown) {
     int32_t waiting = *list, next;
     for (*list = NOBODY; waiting != NOBODY; waiting = next) {
@@ -268,7 +271,7 @@ static enum state await(simulation *v, int64_t id, const virtual_call *c, const 
 
 /* --- bytes ---------------------------------------------------------------------------------------------------------- */
 
-/* The next part of what moves, orders or combines bytes. */
+/* Execute the next part of an instruction that moves, orders or combines bytes. */
 static enum state go_on(simulation *v, int64_t id, const virtual_call *c, const record *i) {
     stream *s = &v->streams[id];
     rank_state *r = &v->ranks[s->rank];
@@ -280,7 +283,7 @@ static enum state go_on(simulation *v, int64_t id, const virtual_call *c, const 
     return ON;
 }
 
-/* The stream goes on when the last tile has begun. */
+/* Execute a COMPUTE. Its stream goes on when the last tile has begun. */
 static enum state compute(simulation *v, int64_t id, const virtual_call *c, const record *i) {
     stream *s = &v->streams[id];
     rank_state *r = &v->ranks[s->rank];

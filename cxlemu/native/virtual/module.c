@@ -1,4 +1,5 @@
-/* The binding: tables come as buffers that stay as they are, records are packed, statistics leave as bytes. See engines/virtual.py. */
+/* Python's type Simulation, for engines/virtual.py: it keeps tables as the buffers that they come in, packs records,
+ * and returns statistics as bytes. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -97,7 +98,7 @@ static PyObject *Simulation_communicator(Simulation *self, PyObject *args) {
     made.done_shows = zeros(l->ranks, sizeof(int64_t)), made.done_waiters = zeros(l->ranks, sizeof(int32_t));
     all[v->comm_count++] = made;
     if (!made.published || !made.done || !made.done_shows || !made.done_waiters) return NULL;
-    for (int32_t k = 0; k < l->ranks; k++) made.done_shows[k] = used; /* from the beginning on */
+    for (int32_t k = 0; k < l->ranks; k++) made.done_shows[k] = used; /* these epochs are shown from the beginning */
     return PyLong_FromLongLong(v->comm_count - 1);
 }
 
@@ -123,7 +124,7 @@ static bool tables_fit(const simulation *v, const virtual_call *c, const communi
     return true;
 }
 
-/* Pack one stream's records; the table is not kept. */
+/* Pack one stream's records, without keeping the table. Return false with an exception on failure. */
 static bool take_stream(program_stream *its, PyObject *table) {
     Py_buffer rows;
     if (PyObject_GetBuffer(table, &rows, PyBUF_C_CONTIGUOUS) < 0) return false;
@@ -170,7 +171,8 @@ static bool take_members(virtual_call *c, PyObject *members) {
     return !PyErr_Occurred();
 }
 
-/* call(comm, epoch, rounds, regions, groups, kernels, members: (streams, events) of each, or an earlier call's number) */
+/* call(comm, epoch, rounds, regions, groups, kernels, members) -> its number. members: (streams, number of events) of
+ * each, or the number of an earlier call that has the same members. */
 static PyObject *Simulation_call(Simulation *self, PyObject *args) {
     simulation *v = &self->v;
     virtual_call made = {0};
@@ -221,7 +223,7 @@ static PyObject *Simulation_call(Simulation *self, PyObject *args) {
     return PyLong_FromLongLong(v->call_count - 1);
 }
 
-/* run(turns, first_turn, logs) -> (outcome, rank, stream, record, card that no way leads to) */
+/* run(turns, first_turn, logs) -> (outcome, rank, stream, record, card without a route to it) */
 static PyObject *Simulation_run(Simulation *self, PyObject *args) {
     simulation *v = &self->v;
     PyObject *turns, *firsts;
@@ -262,7 +264,7 @@ static PyObject *bytes_of(const void *rows, int64_t count, size_t size) {
     return PyBytes_FromStringAndSize(rows, (Py_ssize_t)(count * (int64_t)size));
 }
 
-/* blocked() -> [(rank, stream, record, doorbell or -1)]: who had to wait when nothing went on any more */
+/* blocked() -> [(rank, stream, record, doorbell or -1)]: the streams that had not ended when the run did */
 static PyObject *Simulation_blocked(Simulation *self, PyObject *unused) {
     const simulation *v = &self->v;
     PyObject *found = PyList_New(0);
@@ -277,7 +279,7 @@ static PyObject *Simulation_blocked(Simulation *self, PyObject *unused) {
     return found;
 }
 
-/* seen() -> what happened, each a table as bytes: see engines/virtual.py */
+/* seen() -> statistics and logs, each a table as bytes: see engines/virtual.py */
 static PyObject *Simulation_seen(Simulation *self, PyObject *unused) {
     const simulation *v = &self->v;
     (void)unused;

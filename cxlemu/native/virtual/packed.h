@@ -1,4 +1,5 @@
-/* Records without what they leave at zero, 16 to 112 bytes each: large worlds have millions, of which most name one operand. */
+/* Records without their words that are zero, in 16 to 112 bytes each: large worlds have millions of them, and most name
+ * one operand. */
 #ifndef CXLEMU_VIRTUAL_PACKED_H
 #define CXLEMU_VIRTUAL_PACKED_H
 
@@ -7,21 +8,21 @@
 typedef struct {
     uint8_t op, dtype, redop, flags;
     int32_t arg;
-    uint16_t there; /* bits: which of the 8-byte words that follow these fields in a record come behind this head */
-    uint16_t heads; /* how many times as large as a head it is with them */
+    uint16_t there; /* a bit for each 8-byte word of a record behind these fields: whether it follows this head */
+    uint16_t heads; /* the size of head and words, in heads */
     int32_t pad;
 } packed;
 
-/* How many bytes records take packed. */
+/* Return how many bytes records take when packed. */
 int64_t packed_bytes(const record *records, int64_t count);
 
-/* Pack records, one behind the other, into as many bytes. */
+/* Pack records, one behind the other, into packed_bytes bytes. */
 void packed_fill(const record *records, int64_t count, packed *into);
 
-/* The record that a packed one stands for. */
+/* Return the record that a packed one stands for. */
 record packed_record(const packed *its);
 
-/* The one behind it. */
+/* Return the packed record behind this one. */
 static inline const packed *next_packed(const packed *its) { return its + its->heads; }
 
 #endif

@@ -1,5 +1,5 @@
-/* The virtual engine: plans as discrete events in integer nanoseconds. What a resource is and what each instruction
- * costs, cxlemu/cost says; this file says how the events lie in memory. Records lie packed. */
+/* The virtual engine executes plans as discrete events in integer nanoseconds. cxlemu/cost defines resources and the
+ * cost of each instruction; this file defines how events lie in memory. Records are packed. */
 #ifndef CXLEMU_VIRTUAL_H
 #define CXLEMU_VIRTUAL_H
 
@@ -9,14 +9,14 @@
 #define NEVER INT64_MAX
 enum { NOBODY = 0 };
 
-/* Waiters are lists linked through `link`. */
+/* Waiters are lists, linked through `link`, of streams (positive) and gates (negative). */
 static inline int32_t stream_waits(int64_t id) { return (int32_t)id + 1; }
 static inline int32_t gate_waits(int32_t number) { return -number - 1; }
 
 typedef struct {
     int64_t ns, epoch;
     int32_t waiters, pad;
-} bell; /* a published doorbell in one slot: when which epoch came to be seen there */
+} bell; /* a published doorbell in one slot: the epoch that it shows, and since when */
 
 typedef struct {
     int64_t ns; /* the latest of the doorbells looked at so far */
@@ -24,12 +24,12 @@ typedef struct {
     int64_t epoch;
     bool open;
     int32_t call;
-} gate; /* what WAIT_ALL waits for: one for each group and epoch, shared by all who wait */
+} gate; /* the doorbells that WAIT_ALL waits for: one per group and epoch, shared by all its waiters */
 
 typedef struct {
     layout layout;
-    const int32_t *card_of; /* of its layout's cards, which of the model's */
-    int64_t epochs; /* all that its calls take */
+    const int32_t *card_of; /* by card of its layout: the model's card */
+    int64_t epochs; /* how many all its calls take */
     bell *published; /* [slot][doorbell] */
     int64_t *done; /* [rank][epoch]: when the done doorbell came to show it */
     int64_t *done_shows;
@@ -57,7 +57,7 @@ typedef struct {
 typedef struct {
     const packed *next; /* the record `at` */
     int64_t length, at, began, wanted;
-    progress progress; /* its time, and what it did of its next instruction */
+    progress progress; /* its time, and how much of its next instruction it has executed */
     int32_t link, rank, doorbell;
 } stream;
 
@@ -67,7 +67,7 @@ typedef struct {
 } event;
 
 typedef struct {
-    int32_t call, member, turn, live; /* turn: of its calls, which; live: streams that have not ended */
+    int32_t call, member, turn, live; /* turn: which of its calls this is; live: streams that have not ended */
     int32_t event_room;
     event *events;
     int64_t landed_ns, covered_ns, busy_ns, exposed_ns;
@@ -106,24 +106,24 @@ typedef struct {
     stream *streams; /* [rank][MAX_STREAMS] */
     int64_t *free_ns; /* [rank][multiprocessor] */
     due *heap;
-    int32_t *woken; /* by the instruction that is being executed: they are put on the heap after it */
+    int32_t *woken; /* streams that the current instruction woke, to be put on the heap after it */
     int64_t heap_length, woken_length, steps;
-    /* what was seen */
+    /* logs and statistics */
     op_total ops[OP_END];
     executed *log;
     reserved *log_reserved;
     int64_t log_room, log_length, reserved_room, reserved_length;
     bool logs, out_of_memory;
-    int64_t stranded; /* who waited for a doorbell that it has no way to any more, or -1 */
+    int64_t stranded; /* the stream that waited for a doorbell that it has no route to any more, or -1 */
 } simulation;
 
 enum outcome { OVER, DEADLOCK, BAD_RECORD, TOO_LONG, NO_MEMORY, NO_WAY };
 
-/* To the end of all calls. BAD_RECORD: *where is the stream whose record names what is not there; NO_WAY: that of the rank
- * that has no way to the model's `no_way_to`. */
+/* Run to the end of all calls. BAD_RECORD: *where is the stream whose record names something that does not exist;
+ * NO_WAY: *where is the stream whose rank has no route to the model's card `no_way_to`. */
 enum outcome simulation_run(simulation *v, int64_t *where);
 
-/* A reservation_seen: into the log of the simulation that is its watcher. */
+/* A reservation_seen that adds to the log of the simulation `watcher`. */
 void simulation_log_reservation(void *watcher, const resource *r, int32_t rank, int64_t begin_ns, int64_t end_ns,
                                 int64_t nbytes);
 

@@ -45,7 +45,7 @@ void cxlemu_cxl_expect_stale(const void *at, size_t nbytes);
 
 #else
 
-/* An instruction on every line of a range; the compiler moves no access across it. */
+/* Execute an instruction on every line of a range. The compiler moves no access across it. */
 #define CXL_EACH_LINE_(at, nbytes, line, instruction)                                                            \
     do {                                                                                                         \
         const uintptr_t cxl_end_ = (uintptr_t)(at) + (nbytes);                                                   \
@@ -62,7 +62,7 @@ CXL_INLINE void cxl_expect_stale_(const void *at, size_t nbytes) { (void)at, (vo
 
 enum { CXL_HAS_CLFLUSHOPT_ = 1, CXL_HAS_CLWB_ = 2, CXL_ASKED_ = 4 };
 
-/* What this processor has beyond clflush; asked once in every file that includes this. */
+/* Return what this processor has beyond clflush, which is asked once in every file that includes this. */
 static __attribute__((unused)) int cxl_processor_(void) {
     static int known;
     int has = __atomic_load_n(&known, __ATOMIC_RELAXED);
@@ -102,7 +102,7 @@ CXL_INLINE void cxl_store_line_nt_(char *to, const char *from) {
 
 #elif defined(__aarch64__)
 
-/* The smallest line of any data cache, in bytes. */
+/* Return the smallest line size of any data cache, in bytes. */
 CXL_INLINE uintptr_t cxl_machine_line_(void) {
     uint64_t type;
     __asm__("mrs %0, ctr_el0" : "=r"(type));
@@ -136,7 +136,7 @@ CXL_INLINE void cxl_store_line_nt_(char *to, const char *from) {
 #error "cxl.h knows the cache instructions of x86-64 and arm64"
 #endif
 
-/* Whole lines past the cache; what is left over at either end is stored as usual and flushed. */
+/* Store whole lines past the cache. Bytes left over at either end are stored as usual and flushed. */
 CXL_INLINE void cxl_store_nt_(void *to, const void *from, size_t nbytes) {
     char *into = (char *)to;
     const char *source = (const char *)from;
@@ -156,22 +156,23 @@ CXL_INLINE void cxl_store_nt_(void *to, const void *from, size_t nbytes) {
 
 /* --- the interface ------------------------------------------------------------------------------------------------------- */
 
-/* Write lines back that this host has stored to, and drop them from its cache: clflushopt, DC CIVAC. What they hold now
- * is in the pool after this thread's next cxl_fence. */
+/* Write lines back that this host has stored to, and drop them from its cache: clflushopt, DC CIVAC. The bytes that
+ * they hold now are in the pool after this thread's next cxl_fence. */
 CXL_INLINE void cxl_flush(const volatile void *at, size_t nbytes) { cxl_flush_lines_((const void *)at, nbytes); }
 
-/* The same, but the lines stay in the cache where the processor can: clwb, DC CVAC. It does not invalidate. */
+/* Write lines back as cxl_flush does, but keep them in the cache where the processor can: clwb, DC CVAC. This
+ * does not invalidate. */
 CXL_INLINE void cxl_writeback(const volatile void *at, size_t nbytes) {
     cxl_writeback_lines_((const void *)at, nbytes);
 }
 
-/* The writer's fence: what this thread has flushed, written back or stored by cxl_store_nt is in the pool before
- * anything that it stores from now on: sfence, DSB SY. */
+/* Fence the writer's stores: bytes that this thread has flushed, written back or stored by cxl_store_nt are in the pool
+ * before anything that it stores from now on: sfence, DSB SY. */
 CXL_INLINE void cxl_fence(void) { cxl_fence_(); }
 
-/* The reader's: later loads of these lines see what is in the pool now. Call it after the load that says that the data is
- * there: lfence, clflushopt, mfence. A line that this host has stored to is written back, so never store to a line
- * that you read and another host writes. */
+/* Drop the reader's copies of lines, so that later loads see the bytes that are in the pool now. Call it after the load
+ * by which you know that the data is there: lfence, clflushopt, mfence. A line that this host has stored to is written
+ * back, so never store to a line that you read and another host writes. */
 CXL_INLINE void cxl_invalidate(const volatile void *at, size_t nbytes) {
     cxl_invalidate_lines_((const void *)at, nbytes);
 }
@@ -181,8 +182,8 @@ CXL_INLINE void cxl_store_nt(volatile void *to, const void *from, size_t nbytes)
     cxl_store_nt_((void *)(uintptr_t)to, from, nbytes);
 }
 
-/* From here on this host's loads of these bytes may be stale: the program itself finds out, by a checksum or a sequence
- * number, as optimistic readers do. The emulator's checker is silent about them; on hardware this does nothing. */
+/* Declare that this host's loads of these bytes may be stale from here on, as the program detects that by a checksum or
+ * a sequence number. The emulator's checker then reports no such load; on hardware this does nothing. */
 CXL_INLINE void cxl_expect_stale(const volatile void *at, size_t nbytes) {
     cxl_expect_stale_((const void *)at, nbytes);
 }

@@ -280,7 +280,8 @@ static void note_seen(program_self *me, const pool_range *r, uint64_t bytes) {
     turn_progress(me->thread, !same);
 }
 
-/* Who invalidates a line that is as it was when it did that before waits for it; a message of many lines is progress. */
+/* Note an invalidate of a line. A thread that finds a line as it was at its last invalidate is waiting for it; a
+ * message of many lines is progress. */
 static void note_dropped(program_self *me, int pool, int64_t line) {
     const pool_range dropped = {pool, line * LINE_BYTES, -LINE_BYTES}; /* no load has this size */
     note_seen(me, &dropped, digest(image_of(here.host, pool)->cache.data + line * LINE_BYTES, LINE_BYTES));
@@ -463,7 +464,7 @@ void prog_sleep(uint64_t ns) {
     if (!step_begin(me)) return;
     step_other(me, STEP_YIELD, UINT16_MAX, NULL);
     turn_give_up(me->thread, ns ? area()->clock_ns + ns : 0);
-    const bool idle = area()->idle > IDLE_BEFORE_NAPS; /* perhaps somebody outside is waited for */
+    const bool idle = area()->idle > IDLE_BEFORE_NAPS; /* perhaps the threads wait for a process outside of the run */
     step_end(me);
     if (idle) syscall(SYS_nanosleep, &(struct timespec){.tv_nsec = 50000}, NULL);
     if (ns && step_begin(me)) step_end(me); /* until its turn comes, when it has slept */
