@@ -120,8 +120,8 @@ class AlikeRounds:
             if stream == name and begin.events <= number < end.events
         ]
         for where, number in sorted(events, reverse=True):
-            # An event of an earlier round, and one between two rounds of which the first ends in "done", which a round
-            # without any access would take back.
+            # Two events cannot be repeated: one of an earlier round, and one right behind a "done" that ends the round,
+            # because a following round without any access takes that "done" back.
             if where < 0 or (where == len(items) and self._ends_in_done(items)):
                 return None
             items.insert(where, Instruction(Op.RECORD, arg=number))

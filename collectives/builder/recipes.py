@@ -24,7 +24,7 @@ class Publishes(NamedTuple):
     Attributes:
         blocks: How many blocks of the call's size.
         bells: How many bells they are published under; 0: a doorbell for each block.
-        slices: Of how many slices, each whole lines, a chunk of a block is; those beyond a short chunk's end are empty.
+        slices: How many slices a chunk of a block has, each of whole lines; those beyond a short chunk's end are empty.
     """
 
     blocks: int
@@ -51,7 +51,8 @@ class Recipe:
         source: FILE.py:function or FILE.plan for an algorithm that we do not ship, else "".
         plan: The saved plan, or None.
         builder: The class of builder whose words the algorithm is written in.
-        publishes: From the number of ranks, what a rank publishes in a round; None: as its collective's buffers say.
+        publishes: Takes the number of ranks, and returns what a rank publishes in a round; None: as many blocks as its
+            collective's input has.
     """
 
     collective: str
@@ -89,18 +90,17 @@ def algorithm(
 ) -> Callable[[Callable[[AnyBuilder], None]], Callable[[AnyBuilder], None]]:
     """Decorate a function that builds one rank's part of a plan with a Builder's words.
 
-    By default the function comes in CCCL's variants naive, aggregate and all, in line and zero_copy, and where it folds
-    in staged. With ``name``
-    it is a variant of that name, interleaved, chunked and overlapped, and also comes in the ``variants`` that are asked
-    for. ``builder`` is the class whose words the function uses, by default Builder: a function whose builder has words
-    of its own has a ``name``, or ``variants`` with names.
+    By default the function comes in CCCL's variants naive, aggregate and all, in line and zero_copy and, if it folds,
+    in staged. With ``name`` it is a variant of that name, interleaved, chunked and overlapped, and also comes in the
+    ``variants`` that are asked for. ``builder`` is the class whose words the function uses, by default Builder: a
+    function whose builder has words of its own has a ``name``, or ``variants`` with names.
 
     ``fold_order`` declares how a reduction combines contributions: "rank", from the left in rank order, so that the
     result has the same bits as with every other algorithm; or "uniform", in an order or tree of its own that is the
     same on every rank that holds the result. Provers and checkers hold the algorithm to it.
 
-    ``publishes`` declares what a rank publishes, given the number of ranks, where that is more than its input or under
-    bells: modelled rings make room for it.
+    ``publishes`` declares what a rank publishes, given the number of ranks, if that is more than its input or is
+    announced by bells: modelled rings make room for it.
 
     Args:
         collective: The collective that the function computes.
@@ -108,7 +108,7 @@ def algorithm(
         name: The name of a variant of its own.
         builder: The class of builder that the function takes.
         fold_order: "rank" or "uniform".
-        publishes: From the number of ranks, what a rank publishes in a round.
+        publishes: Takes the number of ranks, and returns what a rank publishes in a round.
 
     Returns:
         A decorator that returns the function itself, which is then an algorithm.

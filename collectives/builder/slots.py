@@ -27,7 +27,7 @@ from cxlemu.rounding import round_down, round_up
 Operands = Sequence[Operand]
 
 GRANULE_LEAST_BYTES = 4096  # of what is dealt over more cards than the pool's interleaving would
-SHARED_CHUNKS = 4  # of a block that all read, in each of which all cards have a part
+SHARED_CHUNKS = 4  # chunks of a block that all ranks read; each chunk has a part on every card
 
 
 class Chunk(NamedTuple):

@@ -118,7 +118,7 @@ class Messenger(Traffic):
         Args:
             source: The rank that sends it, or `ANY`.
             tag: Its tag, or `ANY`.
-            timeout_s: As `Request.wait` has it; 0: look once.
+            timeout_s: As in `Request.wait`, in seconds; 0: look once.
 
         Returns:
             Its source, tag and size; None where ``timeout_s`` is 0 and there is none.
@@ -162,8 +162,9 @@ class Messenger(Traffic):
 
         Args:
             request: The request.
-            timeout_s: After which a TimeoutError is raised, while the request goes on; None: no such time.
-            patience_s: After which the communicator is revoked (default: its deadline, or never with ``timeout_s``).
+            timeout_s: After this many seconds a TimeoutError is raised, while the request goes on; None: never.
+            patience_s: After this many seconds the communicator is revoked (default: its deadline, or never with
+                ``timeout_s``).
 
         Raises:
             TimeoutError: The request is still under way after ``timeout_s``.

@@ -29,7 +29,7 @@ class PointToPoint:
         Args:
             array: Array of any shape and dtype, or what shares its memory; one that is not contiguous is copied.
             dest: The rank that receives it, which may be this rank itself.
-            tag: By which the receiver may ask for it, from 0 to 2^31 - 1.
+            tag: A number by which the receiver may ask for the message, from 0 to 2^31 - 1.
             timeout_s: How long to wait for the receiver, in seconds (default: the communicator's deadline).
 
         Raises:
@@ -89,7 +89,7 @@ class PointToPoint:
         Args:
             array: Array of any shape and dtype, or what shares its memory; one that is not contiguous is copied.
             dest: The rank that receives it.
-            tag: By which the receiver may ask for it, from 0 to 2^31 - 1.
+            tag: A number by which the receiver may ask for the message, from 0 to 2^31 - 1.
 
         Returns:
             The request to wait for. Without a wait it is over when the communicator is closed.
@@ -164,7 +164,7 @@ class PointToPoint:
         Args:
             source: The rank that sends; ANY: whichever does.
             tag: The message's tag; ANY: whichever it has.
-            timeout_s: After which a TimeoutError is raised; None: the communicator's deadline.
+            timeout_s: How long to wait, in seconds, before a TimeoutError is raised; None: the communicator's deadline.
 
         Returns:
             The message's source, tag and size in bytes.
@@ -207,7 +207,7 @@ class PointToPoint:
 
         Args:
             requests: Requests of this communicator, one or more.
-            timeout_s: After which a TimeoutError is raised; None: the communicator's deadline.
+            timeout_s: How long to wait, in seconds, before a TimeoutError is raised; None: the communicator's deadline.
 
         Returns:
             The index of the first that is done.
