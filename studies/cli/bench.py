@@ -32,7 +32,7 @@ from studies.peers import find
     "names",
     default=",".join(find.NAMES),
     show_default=True,
-    help="Whom to compare with; a comma list, or none.",
+    help="Peers to compare with; a comma list, or none.",
 )
 @click.option(
     "--peer-python",
