@@ -28,7 +28,7 @@ from faults.verdict import Verdict
 
 Case = CollectiveCase | ProductCase
 
-COLUMNS = "{:<19} {:<16} {:>5} {:>9} {:<9} {:>9} {:>7}"
+COLUMNS = "{:<19} {:<18} {:>5} {:>8} {:<9} {:>8} {:>7}"
 STYLES = {Verdict.OK: "green", Verdict.VIOLATION: "bold red", Verdict.UNKNOWN: "bold yellow"}
 WITNESS_RANKS, WITNESS_BUDGET_S = 8, 5.0  # larger worlds are proved, not executed a step at a time
 
