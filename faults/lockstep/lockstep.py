@@ -34,6 +34,7 @@ from faults.lockstep.orders import Order, round_robin
 from faults.lockstep.schedule import LockstepMove, Nature, StreamStep
 
 POISON = 0xA5
+ONE_LINE = np.ones(1, np.bool_)  # of a window of one line, that one
 
 Ended: TypeAlias = Callable[[int, int, Bytes], None]
 
@@ -111,6 +112,9 @@ class Lockstep:
             for rank, host in enumerate(self.hosts)
         ]
         self._reached = [m.native if quick and isinstance(m, ShadowMemory) else m for m in self.memories]
+        self._of_host: dict[int, list[HostMemory]] = {host: [] for host in self.hosts}
+        for host, its in zip(self.hosts, self.memories, strict=True):
+            self._of_host[host].append(its)
         self.steps: list[list[list[int]]] = []
         self.moves: list[LockstepMove] = []
 
@@ -229,9 +233,8 @@ class Lockstep:
         Raises:
             ArgumentError: There is no such host or line, or the memory is coherent.
         """
-        line, here = move.line + self.base // LINE_BYTES, np.ones(1, np.bool_)
-        memories = [memory for host, memory in zip(self.hosts, self.memories, strict=True) if host == move.host]
-        if not memories or move.card >= len(self.cards) or (line + 1) * LINE_BYTES > self.cards[0].nbytes:
+        line, memories = move.line + self.base // LINE_BYTES, self._of_host.get(move.host)
+        if memories is None or move.card >= len(self.cards) or (line + 1) * LINE_BYTES > self.cards[0].nbytes:
             raise ArgumentError(
                 f"[{move}]: there is no such line in {len(self.caches)} caches of {len(self.cards)} cards"
             )
@@ -239,7 +242,7 @@ class Lockstep:
         for memory in memories:
             if not isinstance(memory, ShadowMemory):
                 raise ArgumentError(f"[{move}]: this memory has no cache that nature could disturb")
-            moved += memory.disturb(CacheMove(move.action, move.card, line, here))
+            moved += memory.disturb(CacheMove(move.action, move.card, line, ONE_LINE))
         if moved and move.line * LINE_BYTES >= self.layout.data_offset:
             self.moves.append(move)
 
