@@ -28,7 +28,7 @@ static PyObject *borrowed(PyObject *Py_UNUSED(module), PyObject *const *args, Py
 
 static PyMethodDef functions[] = {
     {"borrowed", (PyCFunction)(void (*)(void))borrowed, METH_FASTCALL,
-     "borrowed(address, count, dtype, owner) -> an array of so many elements at an address, which keeps the owner."},
+     "borrowed(address, count, dtype, owner) -> an array of count elements at an address, which keeps the owner."},
     {NULL, NULL, 0, NULL},
 };
 

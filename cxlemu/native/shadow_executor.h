@@ -1,7 +1,7 @@
 /* Records executed through an emulated host's cache: the same operations in the same order as in
  * engines/reference.py. */
-#ifndef CXLEMU_THROUGH_H
-#define CXLEMU_THROUGH_H
+#ifndef CXLEMU_SHADOW_EXECUTOR_H
+#define CXLEMU_SHADOW_EXECUTOR_H
 
 #include "core.h"
 #include "shadow.h"

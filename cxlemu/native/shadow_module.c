@@ -131,7 +131,7 @@ static PyObject *outcome(enum status status) {
     if (status == DONE) Py_RETURN_NONE;
     if (status == OUT_OF_MEMORY) return PyErr_NoMemory();
     PyObject *code = PyLong_FromLong(status);
-    if (status == LOCK_TIMEOUT) PyErr_SetString(PyExc_TimeoutError, "the host's cache is held by somebody else");
+    if (status == LOCK_TIMEOUT) PyErr_SetString(PyExc_TimeoutError, "another process or thread holds the host's cache");
     else PyErr_SetObject(PyExc_OSError, code);
     Py_XDECREF(code);
     return NULL;

@@ -192,7 +192,7 @@ static bool go(search *s, int t, bool *went) {
             }
             free = n->what == INVALIDATE && act(s, n->line, n->action, &seen, &age);
             break;
-        case LOAD: /* of what nobody else can change */
+        case LOAD: /* of what no other thread can change */
             free = n->reg < 0 && n->expect < 0 && is_only_writer(&s->settling, n->line, self->host) &&
                    act(s, n->line, n->action, &seen, &age);
             break;

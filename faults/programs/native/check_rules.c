@@ -169,7 +169,7 @@ static void load_word(const check_touch *t, int word, check_copy *copy, const ui
     check_write *got = line_write(t->line, held(copy->cached, word)), *newest = newest_known(t, word);
     program_finding f = {0};
     if (newest && newest->host == t->step->host && newest->state & WRITE_NT && !newest->landed)
-        return; /* its own store, which nobody else has seen yet */
+        return; /* its own store, which no other thread has seen yet */
     if (got && got->host != t->step->host && !known(t->step->host, got)) {
         sees(t, word, got);
         return;

@@ -19,7 +19,7 @@ typedef struct {
     uint32_t stream, at;
 } event;
 
-/* A vector clock: the last step of every stream that is known. Points with equal knowledge share one, which nobody changes
+/* A vector clock: the last step of every stream that is known. Points with equal knowledge share one, which stays as it is
  * while it is shared. */
 typedef struct {
     uint32_t refs;
