@@ -32,7 +32,7 @@ class Thresholds:
     Attributes:
         past_caches_bytes: From this size on, the array that a call fills is stored past the caches.
         source: Where the figure comes from, for people.
-        measured: Whether somebody measured it, here or to say so in the environment.
+        measured: Whether the figure was measured here, or given in the environment.
     """
 
     past_caches_bytes: int

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from collectives.algorithms.slices import slices
-from collectives.builder import SIDE_BY_SIDE, STAGED, Batches
+from collectives.algorithms.slices import gather_side_by_side, slices
+from collectives.builder import STAGED, Batches
 from collectives.builder.recipes import algorithm
 
 
@@ -20,7 +20,7 @@ from collectives.builder.recipes import algorithm
 def all_reduce_two_shot_batched(b: Batches) -> None:
     stride, in_slice = slices(b)
     peers, me, own = b.each_peer, np.array([b.rank]), b.rank * stride
-    folded, sliced = None, -(-b.nbytes // stride) if stride else 0  # the ranks that have a slice
+    folded = None
     for chunks in b.rounds(stride, blocks=b.ranks, spread="ranges"):
         for chunk in chunks:
             b.publish_each(chunk, peers * stride + chunk.offset, blocks=peers, nbytes=in_slice(peers, chunk))
@@ -29,12 +29,4 @@ def all_reduce_two_shot_batched(b: Batches) -> None:
             if nbytes:
                 at = own + chunk.offset
                 folded = b.fold(b.output(at), b.part(chunk, nbytes), b.input(at), block=b.rank)
-    batches = b.batches(end=sliced)
-    behind = sum(its.ranks.start <= b.rank for its in batches)  # the batch behind this rank's own comes first
-    for chunks in b.rounds(stride, spread=SIDE_BY_SIDE):
-        for chunk in chunks if b.rank < sliced else ():
-            part = b.part(chunk, int(in_slice(me, chunk)[0]))
-            b.publish(part, b.output(own + chunk.offset), after=folded)
-        for chunk in chunks:
-            for batch in batches[behind:] + batches[:behind]:
-                b.retrieve_batch(batch, chunk)
+    gather_side_by_side(b, folded)

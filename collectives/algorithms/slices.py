@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from collectives.builder import CROSSWISE, Batches, Builder, Chunk, Event, Ints
+from collectives.builder import CROSSWISE, SIDE_BY_SIDE, Batches, Builder, Chunk, Event, Ints
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Operand
 
@@ -52,3 +52,24 @@ def fold_crosswise(b: Batches, result: Operand) -> Event | None:
                 own = b.input(b.rank * stride + chunk.offset)
                 folded = b.fold_batches(result.at(chunk.offset), b.part(chunk, nbytes), own, batches)
     return folded
+
+
+def gather_side_by_side(b: Batches, folded: Event | None, chunk_bytes: int = 0) -> None:
+    """Publish this rank's folded slice of the output, and read those of all others, many in one copy.
+
+    Args:
+        b: The builder of one rank's part.
+        folded: The event after which this rank's slice is there; None where it has none.
+        chunk_bytes: The size of a chunk, as `Builder.rounds` has it.
+    """
+    stride, in_slice = slices(b)
+    me, own, sliced = np.array([b.rank]), b.rank * stride, -(-b.nbytes // stride) if stride else 0
+    batches = b.batches(end=sliced)  # of the ranks that have a slice
+    behind = sum(its.ranks.start <= b.rank for its in batches)  # the batch behind this rank's own comes first
+    for chunks in b.rounds(stride, spread=SIDE_BY_SIDE, chunk_bytes=chunk_bytes):
+        for chunk in chunks if b.rank < sliced else ():
+            part = b.part(chunk, int(in_slice(me, chunk)[0]))
+            b.publish(part, b.output(own + chunk.offset), after=folded)
+        for chunk in chunks:
+            for batch in batches[behind:] + batches[:behind]:
+                b.retrieve_batch(batch, chunk)

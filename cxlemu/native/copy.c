@@ -4,15 +4,7 @@
  * by vectors, up to the size of the second-level cache: beyond it, vectors are no faster than memcpy. */
 #include "copy.h"
 
-#include <stdatomic.h>
 #include <string.h>
-
-static _Atomic int64_t past_caches_bytes = PAST_CACHES_BYTES;
-
-int64_t copy_past_caches_from(int64_t nbytes) {
-    if (nbytes > 0) atomic_store_explicit(&past_caches_bytes, nbytes, memory_order_relaxed);
-    return atomic_load_explicit(&past_caches_bytes, memory_order_relaxed);
-}
 
 enum { LINE = 64, PAGE = 4096, CRAWLS_FROM_BYTES = 2048, CRAWLS_BELOW_BYTES = 512 << 10, CRAWLS_WITHIN = 32 };
 

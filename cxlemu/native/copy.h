@@ -4,11 +4,6 @@
 
 #include <stdint.h>
 
-/* Return from which size on, in bytes, an array that a call fills is stored past the caches. An argument above 0 sets
- * that size for the whole process. */
-#define PAST_CACHES_BYTES (4 << 20)
-int64_t copy_past_caches_from(int64_t nbytes);
-
 /* Copy between regions that do not overlap. */
 void copy_bytes(void *to, const void *from, int64_t nbytes);
 

@@ -168,6 +168,11 @@ enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *fo
 /* Go on behind the record that a stream stands at: it was executed elsewhere, or is left out. */
 void program_skip(program *p, int32_t stream);
 
+/* Return from which size on, in bytes, an array that a call fills is stored past the caches. An argument above 0 sets
+ * that size for the whole process. */
+#define PAST_CACHES_BYTES (4 << 20)
+int64_t program_past_caches_from(int64_t nbytes);
+
 /* Compute dst = a op b [op c], from the left, and divide it by `divisor`. Pointers need no alignment; dst may be an operand;
  * c may be NULL. */
 void fold_arrays(int dtype, int redop, void *dst, const void *a, const void *b, const void *c, int64_t nbytes,

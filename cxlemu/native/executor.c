@@ -13,6 +13,14 @@
 #include <stdatomic.h>
 #include <string.h>
 
+/* From how many bytes on an array is stored past the caches: a number of the machine's, set once (cxlemu/machine.py). */
+static _Atomic int64_t past_caches_bytes = PAST_CACHES_BYTES;
+
+int64_t program_past_caches_from(int64_t nbytes) {
+    if (nbytes > 0) atomic_store_explicit(&past_caches_bytes, nbytes, memory_order_relaxed);
+    return atomic_load_explicit(&past_caches_bytes, memory_order_relaxed);
+}
+
 /* Return the address of byte `at` of an operand; *run: how many bytes lie there in a row. */
 static uint8_t *piece(const program *p, const operand *o, int64_t at, int64_t *run) {
     if (o->kind == BUFFER) return p->buffers[o->id] + o->offset + at;
@@ -26,7 +34,8 @@ static uint8_t *piece(const program *p, const operand *o, int64_t at, int64_t *r
 
 /* Copy into an array that no cache holds whole: ordinary stores would fetch its lines only to overwrite them. */
 static bool past_caches(const program *p, const record *r) {
-    return (r->op == READ || r->op == COPY) && !r->dst2.kind && p->buffer_bytes[r->dst.id] >= copy_past_caches_from(0);
+    return (r->op == READ || r->op == COPY) && !r->dst2.kind &&
+           p->buffer_bytes[r->dst.id] >= program_past_caches_from(0);
 }
 
 static bool apart(const uint8_t *a, const uint8_t *b, int64_t nbytes) { return a + nbytes <= b || b + nbytes <= a; }

@@ -1,7 +1,6 @@
 /* The module cxlemu._native, and its type Program: a rank's part of a plan, bound to a pool. It runs without the
  * GIL. */
 #include "constants.h"
-#include "copy.h"
 #include "layout_module.h"
 #include "modules.h"
 #include "pace.h"
@@ -407,7 +406,7 @@ PyTypeObject program_type = {
 static PyObject *module_past_caches_from(PyObject *module, PyObject *nbytes) {
     (void)module;
     const long long from = PyLong_AsLongLong(nbytes);
-    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(copy_past_caches_from(from));
+    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(program_past_caches_from(from));
 }
 
 static PyMethodDef module_methods[] = {

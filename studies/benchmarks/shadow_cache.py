@@ -13,7 +13,6 @@ from statistics import median
 import numpy as np
 
 from cxlemu import _native
-from cxlemu.machine import thresholds
 from cxlemu.memory.adversary import DEFAULT_RATES, Adversary
 from cxlemu.memory.cache import HostCache
 from cxlemu.memory.native import NativeShadowMemory
@@ -87,7 +86,6 @@ def _lines(nbytes: int, place: int) -> Bytes:
 
 def main() -> None:
     """Print a table of steps and sizes."""
-    _native.past_caches_from(thresholds().past_caches_bytes)
     found = {nbytes: fractions_of_memcpy(nbytes) for nbytes in SIZES}
     print(f"{'KiB':32}" + "".join(f"{nbytes >> 10:8}" for nbytes in SIZES))
     for name in found[SIZES[0]]:
