@@ -55,7 +55,7 @@ def choose(
     if nbytes == 0:
         return Choice("line", "nothing to move")
     size = format_bytes(nbytes)
-    if in_pool and nbytes >= ZERO_COPY_MIN_BYTES and collective != "scatter":
+    if in_pool and nbytes >= ZERO_COPY_MIN_BYTES and COLLECTIVES[collective].among_all and collective != "scatter":
         return Choice(
             "zero_copy", f"{size} that lie in the pool: peers read them there, nothing is copied to be published"
         )

@@ -201,6 +201,14 @@ def test_whole_arrays_of_the_pool_are_lent_by_themselves_and_others_are_not() ->
     assert together(program, 2) == [zero + rest] * 2
 
 
+def test_collectives_without_zero_copy_take_arrays_of_the_pool_as_any_others() -> None:
+    def program(comm: Communicator) -> list[float]:
+        x = comm.heap.full(40_000, comm.rank + 1.0, np.float32)
+        return [float(comm.scan(x)[-1]), float(comm.all_gatherv(x)[-1])]
+
+    assert together(program, 2) == [[1.0, 3.0], [3.0, 3.0]]
+
+
 def test_the_choice_says_why() -> None:
     def program(comm: Communicator) -> tuple[str, str]:
         return comm.choice("all_gather", 1 << 20, in_pool=True)
