@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -21,18 +22,22 @@ from cxlemu.accelerator.runner import DeviceEngine
 from cxlemu.engines import Engine
 from cxlemu.engines.native import NativeEngine
 from cxlemu.engines.streams import Running, Watch
-from cxlemu.errors import ArgumentError
+from cxlemu.errors import ArgumentError, RunError
 from cxlemu.memory.protocol import Bytes, HostMemory
 from cxlemu.plan import Plan, RankPart
 
 
 @dataclass
 class _OneDevice:
-    """A device, and what the calls on it share: queues, scratch memory, and the events with which the last one ends."""
+    """A device, and what the calls on it share: queues, scratch memory, and the events with which the last one ends.
+
+    ``reach`` keeps the pool's cards registered with the device.
+    """
 
     device: ComputeDevice
     engine: DeviceEngine
     scratch: DeviceBuffer
+    reach: object
     last: Sequence[Event] = ()
 
 
@@ -98,6 +103,14 @@ class DeviceCalls:
         buffers = [_buffer(array, mine, device) for array in planned.buffers[:SCRATCH]]
         return DeviceCall(planned, partial(self._run, self._on(device), mine, buffers))
 
+    def end(self) -> None:
+        """Let go of devices, once their queues are empty: this host may unmap the pool from now on."""
+        for its in self._devices.values():
+            with suppress(RunError):  # which calls have raised
+                its.engine.synchronize()
+            its.reach = None
+        self._devices.clear()
+
     def _run(
         self,
         its: _OneDevice,
@@ -120,8 +133,8 @@ class DeviceCalls:
 
     def _on(self, device: ComputeDevice) -> _OneDevice:
         if id(device) not in self._devices:
-            device.register(self.cards)
-            self._devices[id(device)] = _OneDevice(device, DeviceEngine(self.memory, device), device.allocate(0))
+            reach, engine = device.register(self.cards), DeviceEngine(self.memory, device)
+            self._devices[id(device)] = _OneDevice(device, engine, device.allocate(0), reach)
         return self._devices[id(device)]
 
     def _lowered(self, plan: Plan) -> RankPart:

@@ -250,6 +250,7 @@ class CallRunner(CallHooks):
         self._closed = True
         self.close()
         self.queue.close()
+        self._devices.end()
 
     # --- hooks of C: CallHooks has their contracts ------------------------------------------------------------
 

@@ -14,7 +14,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from threading import Lock
 from typing import Any
+from weakref import WeakValueDictionary
 
 import ml_dtypes
 import numpy as np
@@ -57,10 +59,16 @@ class _Owned:
 
     handle: Any
     free: Any
+    context: Any
 
     def __del__(self) -> None:
         if not sys.is_finalizing():
+            driver.cuCtxSetCurrent(self.context)
             self.free(self.handle)
+
+
+_registering = Lock()
+_registered: WeakValueDictionary[tuple[int, int], _Owned] = WeakValueDictionary()  # cards, which ranks may share
 
 
 class CudaDevice:
@@ -88,23 +96,16 @@ class CudaDevice:
 
     def allocate(self, nbytes: int) -> DeviceBuffer:
         address = int(self._do(driver.cuMemAlloc, max(nbytes, 1)))
-        return DeviceBuffer(address, nbytes, _Owned(address, driver.cuMemFree))
+        return DeviceBuffer(address, nbytes, self._owned(address, driver.cuMemFree))
 
     def pinned(self, nbytes: int) -> Bytes:
         address = int(self._do(driver.cuMemHostAlloc, max(nbytes, 1), driver.CU_MEMHOSTALLOC_PORTABLE))
         memory: Any = (ctypes.c_uint8 * max(nbytes, 1)).from_address(address)
-        memory.owner = _Owned(address, driver.cuMemFreeHost)
+        memory.owner = self._owned(address, driver.cuMemFreeHost)
         return np.frombuffer(memory, np.uint8)[:nbytes]
 
-    def register(self, cards: Sequence[Bytes]) -> None:
-        flags = driver.CU_MEMHOSTREGISTER_PORTABLE | driver.CU_MEMHOSTREGISTER_DEVICEMAP
-        for number, card in enumerate(cards):
-            (status,) = driver.cuMemHostRegister(card.ctypes.data, card.nbytes, flags)
-            if status not in (status.CUDA_SUCCESS, status.CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED):
-                why = f"cuMemHostRegister says {status.name}"
-                raise DeviceError(
-                    f"card {number}, {card.nbytes} bytes at {card.ctypes.data:#x}, is not registered: {why}"
-                )
+    def register(self, cards: Sequence[Bytes]) -> list[Any]:
+        return [self._registered(number, card) for number, card in enumerate(cards)]
 
     def queue(self) -> Any:
         return self._do(driver.cuStreamCreate, int(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
@@ -141,7 +142,7 @@ class CudaDevice:
     def record(self, queue: Any) -> Any:
         event = self._do(driver.cuEventCreate, int(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
         self._do(driver.cuEventRecord, event, queue)
-        return _Owned(event, driver.cuEventDestroy)
+        return self._owned(event, driver.cuEventDestroy)
 
     def wait(self, queue: Any, event: Any) -> None:
         self._do(driver.cuStreamWaitEvent, queue, event.handle, 0)
@@ -162,6 +163,26 @@ class CudaDevice:
 
     def write(self, part: BufferPart, data: Bytes) -> None:
         self._do(driver.cuMemcpy, _address(part), np.ascontiguousarray(data).ctypes.data, part.nbytes)
+
+    def _registered(self, number: int, card: Bytes) -> Any:
+        """Return what keeps a card registered; None where somebody else in this process has registered it."""
+        its = card.ctypes.data, card.nbytes
+        flags = driver.CU_MEMHOSTREGISTER_PORTABLE | driver.CU_MEMHOSTREGISTER_DEVICEMAP
+        with _registering:
+            if (kept := _registered.get(its)) is not None:
+                return kept
+            driver.cuCtxSetCurrent(self._context)
+            (status,) = driver.cuMemHostRegister(*its, flags)
+            if status == status.CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED:
+                return None
+            if status != status.CUDA_SUCCESS:
+                where = f"card {number}, {card.nbytes} bytes at {its[0]:#x}"
+                raise DeviceError(f"{where}, is not registered: cuMemHostRegister says {status.name}")
+            kept = _registered[its] = self._owned(its[0], driver.cuMemHostUnregister)
+            return kept
+
+    def _owned(self, handle: Any, free: Any) -> _Owned:
+        return _Owned(handle, free, self._context)
 
     def _do(self, function: Any, *arguments: Any) -> Any:
         """Call a function on this GPU, from whichever thread."""

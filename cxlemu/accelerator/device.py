@@ -63,8 +63,11 @@ class ComputeDevice(Protocol):
     def pinned(self, nbytes: int) -> Bytes:
         """Allocate memory of the host, 1-D uint8, which the device reaches."""
 
-    def register(self, cards: Sequence[Bytes]) -> None:
+    def register(self, cards: Sequence[Bytes]) -> object:
         """Make the pool's cards, as this host maps them, reachable for the device.
+
+        Returns:
+            What has to be kept for as long as the device is to reach them.
 
         Raises:
             DeviceError: They cannot be registered, and why.

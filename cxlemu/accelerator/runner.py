@@ -189,6 +189,11 @@ class DeviceEngine:
         run(runner, deadline_s=deadline_s, watch=watch, clock=self.clock)
         return [self.device.record(queue) for queue in runner.queues.values()]
 
+    def synchronize(self) -> None:
+        """Wait until the device has done all that was queued. Raises DeviceError where work failed."""
+        for queue in self._queues:
+            self.device.synchronize(queue)
+
     def _queues_for(self, part: RankPart) -> list[Queue]:
         needed = len(queue_streams(part))
         while len(self._queues) < needed:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cxlemu import _measure, _native
+from cxlemu.calibrate.device_copies import DeviceCopies
 from cxlemu.memory.protocol import LINE_BYTES, Bytes
 from cxlemu.pool import numa
 
@@ -63,6 +64,7 @@ class Calibration:
     fence_ns: float | None
     ring_ns: float | None  # until a line that was stored is in memory
     round_trip_ns: float | None  # a line from core to core and back; None on one core
+    device: DeviceCopies | None = None  # on which the ranks' arrays live; None: on the host
 
 
 Step = Callable[[], object]

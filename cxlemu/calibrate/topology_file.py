@@ -1,7 +1,8 @@
 """Write measurements of this machine as a topology file: its cores are hosts, and its shared memory is the pool's card.
 
 Every figure says where and when it was measured, or why it is assumed. A rank is one thread on one core, so its reads
-from the pool and its writes to it share that core, which is what `both_gbytes_per_s` is for.
+from the pool and its writes to it share that core, which is what `both_gbytes_per_s` is for. Where its arrays live on a
+device, the device copies and folds, and the core only orders memory.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def topology_file(measured: Calibration, *, capacity_bytes: int, load: float) ->
     when = f"measured on {host}, {datetime.date.today().isoformat()}"
     with_load = f"{when}, load {load:.1f}"
     m, far, one = measured, measured.all_cores_far, measured.one_core_far
-    most_read, most_written = (max(a, b, far.copy) for a, b in ((far.read, one.read), (far.write, one.write)))
+    device = m.device
+    out, back = (0.0, 0.0) if device is None else (device.to_pool, device.from_pool)
+    most_read, most_written = max(far.read, one.read, far.copy, back), max(far.write, one.write, far.copy, out)
     both = min(max(2 * far.copy, most_read, most_written), most_read + most_written)
 
     def seen(value: Any, how: str) -> dict[str, Any]:
@@ -70,15 +73,31 @@ def topology_file(measured: Calibration, *, capacity_bytes: int, load: float) ->
         observe = max(m.round_trip_ns / 2 - m.far_latency_ns, 0.0)
         how = f"what half of a line's round trip of {m.round_trip_ns:.0f} ns takes longer than a load"
         costs["doorbell_observe_ns"] = ns(observe, how)
+    if device is not None:
+        its, bell = device.device, device.event_ns + (m.ring_ns or 0)
+        costs |= {
+            "to_pool_gbytes_per_s": rate(device.to_pool, f"{its} copies to shared memory{where}"),
+            "from_pool_gbytes_per_s": rate(device.from_pool, f"{its} copies from shared memory{where}"),
+            "both_gbytes_per_s": rate(
+                min(max(device.both, out, back), out + back), f"{its} copies both ways at once, in two queues"
+            ),
+            "copy_ns": ns(device.copy_ns, f"{its} copies lines in a row"),
+            "doorbell_ring_ns": ns(bell, f"until the host sees that a copy of {its} has ended, and a line in memory"),
+            "local_copy_gbytes_per_s": rate(device.local_copy, its),
+            "reduce_gbytes_per_s": rate(device.reduce, f"{its} sums two arrays of f32"),
+        }
     emulation: dict[str, Any] = {"card_bytes": CARD_BYTES}
     if m.node is not None:
         emulation["numa_node"] = m.node
+    with_device = "" if device is None else f", each with {device.device},"
     data = {
         "name": f"measured-{host}"[:60],
-        "description": f"{m.cores} cores around shared memory{where}, {when}",
+        "description": f"{m.cores} cores{with_device} around shared memory{where}, {when}"[:200],
         "hosts": {
             "count": seen(m.cores, "cores that this process may use"),
-            "ranks_per_host": assumed(1, "every rank on a core of its own"),
+            "ranks_per_host": assumed(
+                1, f"every rank on a core of its own{'' if device is None else ', with its own device'}"
+            ),
             "memory": {
                 "latency_ns": ns(m.local_latency_ns, "loads that need each other, in memory near the core"),
                 "read_gbytes_per_s": rate(m.one_core.read, "one core"),
@@ -98,7 +117,7 @@ def topology_file(measured: Calibration, *, capacity_bytes: int, load: float) ->
             {
                 "name": "memory-bus",
                 "ends": ["hosts", "cards"],
-                "gbytes_per_s": rate(max(one.read, one.write), "one core's reads or writes"),
+                "gbytes_per_s": rate(max(one.read, one.write, out, back), "of one rank's reads or writes"),
                 "latency_ns": assumed(0, "in the card's"),
             }
         ],

@@ -19,6 +19,7 @@ from rich.text import Text
 from cxlemu.cli import overwritten
 from cxlemu.cli.console import console, plain_table
 from cxlemu.cli.doctor_cxl import cxl_rows
+from cxlemu.cli.doctor_devices import accelerator_rows
 from cxlemu.cli.doctor_rows import DoctorRow, entries, integer, numbers, row, text
 from cxlemu.cli.output import write_json
 from cxlemu.cli.vocabulary import option
@@ -30,22 +31,27 @@ PACKAGES = ("numpy", "posix-ipc", "click", "pyyaml", "pydantic", "rich", "ml_dty
 PEERS = {"mpi4py": "to compare with MPI", "torch": "for torch.distributed"}
 
 
-def examine(root: Path = Path("/"), path: str | None = None) -> list[DoctorRow]:
+def examine(root: Path = Path("/"), path: str | None = None, accelerator: str | None = None) -> list[DoctorRow]:
     """Look for everything that matters to a run.
 
     Args:
         root: Stands for ``/`` before sys, proc and dev.
         path: Stands for PATH; None: the environment's.
+        accelerator: The device to examine; None: all GPUs.
 
     Returns:
         Every row.
+
+    Raises:
+        ArgumentError: No device has that name, or NVIDIA's package is not here.
+        DeviceError: There is no such GPU.
     """
     return [
         *_cores(),
         *_numa_nodes(root),
         *_dax_devices(root),
         *cxl_rows(root),
-        *_accelerators(root),
+        *accelerator_rows(root, accelerator),
         *_instructions(root, platform.machine()),
         *_stores(),
         *_shared_memory(root),
@@ -60,17 +66,6 @@ def examine(root: Path = Path("/"), path: str | None = None) -> list[DoctorRow]:
 def _cores() -> Iterator[DoctorRow]:
     usable, present = len(os.sched_getaffinity(0)), os.cpu_count() or 0
     yield row("cores", True, f"{usable} usable of {present}", "more ranks than this take turns, which costs time")
-
-
-def _accelerators(root: Path) -> Iterator[DoctorRow]:
-    """GPUs that NVIDIA's driver shows. Nothing is asked of them: what is done with one has never run."""
-    found = entries(root / "proc/driver/nvidia/gpus", "[0-9a-fA-F]*")
-    for gpu in found:
-        model = re.search(r"(?m)^Model:\s*(\S.{0,99})$", text(gpu / "information"))
-        meaning = "its arrays are taken with cxlemu[cuda], which no GPU has run yet: see docs/accelerator.md"
-        yield row(f"accelerator {gpu.name}", True, model[1] if model else "model unknown", meaning)
-    if not found:
-        yield row("accelerators", False, "none", "arrays on a device run on a fake one: see docs/accelerator.md")
 
 
 def _stores() -> Iterator[DoctorRow]:
@@ -209,24 +204,31 @@ def _version(package: str) -> str | None:
     type=click.Path(path_type=Path),
     help="Measure memory and cores, and write them there as a topology.",
 )
-def command(json_file: Path | None, topology_file: Path | None) -> None:
+@click.option(
+    "--accelerator",
+    metavar="cuda:N|fake",
+    help="The device to examine, in place of all GPUs; with --calibrate the one on which the ranks' arrays live.",
+)
+def command(json_file: Path | None, topology_file: Path | None, accelerator: str | None) -> None:
     """Say what this machine offers, and what that means for a run.
 
-    Changes nothing: one shared-memory segment of a page is made and removed. With --calibrate it measures latencies,
-    bandwidths and cache-line instructions for some seconds instead, and writes a topology that all commands take.
+    Changes nothing: one shared-memory segment of a page is made and removed, and GPUs copy to and from memory of this
+    process. With --calibrate it measures latencies, bandwidths and cache-line instructions for some seconds instead,
+    and writes a topology that all commands take.
 
     \b
     Examples:
       cxlemu doctor
       cxlemu doctor --json -
       cxlemu doctor --calibrate here.yaml
+      cxlemu doctor --calibrate here.yaml --accelerator cuda:0
     """
     if topology_file is not None:
         from cxlemu.cli.doctor_calibrate import calibrate  # collectives are loaded only here
 
-        calibrate(topology_file, json_file=json_file)
+        calibrate(topology_file, json_file=json_file, accelerator=accelerator)
         return
-    rows = examine()
+    rows = examine(accelerator=accelerator)
     if write_json(json_file, [row._asdict() for row in rows]):
         return
     table = plain_table("", "what", "value", "what it means")

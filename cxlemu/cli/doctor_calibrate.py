@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich import box
@@ -13,9 +13,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cxlemu.calibrate.measure import LEAST_BYTES, Bandwidth, Calibration, measure
+from cxlemu.accelerator.named import FAKE, device_named, standing
+from cxlemu.calibrate.device_copies import device_copies
+from cxlemu.calibrate.measure import LEAST_BYTES, Bandwidth, Calibration, measure, memory
 from cxlemu.calibrate.past_caches import past_caches_bytes
 from cxlemu.calibrate.topology_file import topology_file
+from cxlemu.cli.doctor_devices import FAKE_POOL_BYTES, POOL_BYTES
 from cxlemu.cli.output import check_output, write_json, write_output
 from cxlemu.cli.progress import spinning
 from cxlemu.errors import ArgumentError
@@ -39,21 +42,28 @@ WORDS = {
 }
 
 
-def calibrate(file: Path, *, json_file: Path | None) -> None:
+def calibrate(file: Path, *, json_file: Path | None, accelerator: str | None) -> None:
     """Measure this machine, and write it as a topology.
 
     Args:
         file: The topology's file.
         json_file: Where the same goes as JSON; None: nowhere.
+        accelerator: The name of the device on which the ranks' arrays live; None: on the host.
 
     Raises:
-        ArgumentError: The file cannot be written, or there is too little memory.
+        ArgumentError: The file cannot be written, there is too little memory, or no device has this name.
+        DeviceError: The device is not there, or cannot reach shared memory.
     """
     check_output("--calibrate", file)
+    device = None if accelerator is None else device_named(accelerator)
     nbytes, free = _array_bytes(), shutil.disk_usage(SHM_DIR).free
     load = os.getloadavg()[0]
     with spinning("measuring") as now:
         measured = measure(nbytes, lambda name: now(WORDS[name]))
+        if device is not None:
+            now(f"copies of {device.name}")
+            pool = memory(FAKE_POOL_BYTES if accelerator == FAKE else POOL_BYTES, measured.node)
+            measured = replace(measured, device=device_copies(device, pool))
         now("stores past the caches")
         from_bytes = past_caches_bytes()
     capacity_bytes = 1 << max(free // 4, 1 << 26).bit_length() - 1
@@ -66,6 +76,8 @@ def calibrate(file: Path, *, json_file: Path | None) -> None:
     out = Console()
     out.print(table)
     out.print(Text(_conclusion(measured, file, load)))
+    if accelerator is not None:
+        out.print(Text(f"The file is of ranks whose arrays live on {accelerator}; {standing(accelerator)}"))
     out.print(Text(_kept(from_bytes)))
 
 
@@ -102,6 +114,13 @@ def _rows(measured: Calibration) -> Iterator[tuple[str, str]]:
         else:
             shown = f"{value:.1f} GB/s" if name.endswith("gbytes_per_s") else f"{value:.1f} ns"
         yield words, shown
+    if (its := measured.device) is not None:
+        both = f"to the pool {its.to_pool:.1f}, from it {its.from_pool:.1f}, both at once {its.both:.1f} GB/s"
+        yield f"copies of {its.device}", both
+        yield "its copy of a line, in a row", f"{its.copy_ns:.0f} ns"
+        yield "until the host knows that a copy has ended", f"{its.event_ns:.0f} ns"
+        yield "its copies within its memory", f"{its.local_copy:.1f} GB/s"
+        yield "its sums", f"{its.reduce:.1f} GB/s"
 
 
 def _conclusion(measured: Calibration, file: Path, load: float) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from cxlemu import _measure, _native
+from cxlemu.accelerator.fake import FakeDevice
 from cxlemu.calibrate import measure as calibrate
+from cxlemu.calibrate.device_copies import DeviceCopies, device_copies
 from cxlemu.calibrate.measure import Bandwidth, Calibration
 from cxlemu.calibrate.topology_file import topology_file
 from cxlemu.cli import doctor_calibrate, main
@@ -74,6 +77,61 @@ def test_the_pool_is_bound_to_the_far_node() -> None:
     assert parsed(MEASURED).pool_numa_node is None
 
 
+DEVICE = DeviceCopies(
+    device="NVIDIA Some",
+    to_pool=55.0,
+    from_pool=50.0,
+    both=90.0,
+    copy_ns=1200.4,
+    event_ns=2000.0,
+    local_copy=1500.0,
+    reduce=2000.0,
+)
+
+
+def test_ranks_whose_arrays_live_on_a_device_have_its_copies_and_their_cores_lines() -> None:
+    topology, costs = parsed(replace(MEASURED, device=DEVICE)), parsed(replace(MEASURED, device=DEVICE)).costs
+    assert (costs.to_pool_gbytes_per_s, costs.from_pool_gbytes_per_s, costs.both_gbytes_per_s) == (55, 50, 90)
+    assert (costs.copy_ns, costs.doorbell_ring_ns, costs.flush_line_ns, costs.fence_ns) == (1200, 2117, 6, 2)
+    assert (costs.local_copy_gbytes_per_s, costs.reduce_gbytes_per_s) == (1500, 2000)
+    (cards,), (link,) = topology.cards, topology.links  # neither is in the device's way
+    assert cards.write_gbytes_per_s >= 55 and cards.read_gbytes_per_s >= 50 and link.gbytes_per_s >= 55
+    assert topology.bare_figures() == [] and "NVIDIA Some" in topology.description
+    assert CostModel.of(topology, 4).hosts == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(("both", "said"), [(30.0, 55.0), (300.0, 105.0)])
+def test_both_directions_are_no_slower_than_one_and_no_faster_than_two(both: float, said: float) -> None:
+    assert parsed(replace(MEASURED, device=replace(DEVICE, both=both))).costs.both_gbytes_per_s == said
+
+
+class Watched(FakeDevice):
+    """Notes which queue copies which way, and to or from where on the card."""
+
+    def __init__(self) -> None:
+        super().__init__(3)
+        self.ways: dict[str, set[tuple[int, int]]] = {"publish": set(), "retrieve": set()}
+
+    def publish(self, queue: Any, memory: Any, run: Any, *a: Any, **k: Any) -> None:
+        self.ways["publish"].add((id(queue), run.card_offset))
+        super().publish(queue, memory, run, *a, **k)
+
+    def retrieve(self, queue: Any, memory: Any, run: Any, *a: Any) -> None:
+        self.ways["retrieve"].add((id(queue), run.card_offset))
+        super().retrieve(queue, memory, run, *a)
+
+
+def test_a_devices_copies_are_measured_through_its_interface() -> None:
+    pool, device = calibrate.memory(1 << 16, None), Watched()
+    its = device_copies(device, pool)
+    assert its.device == device.name and device.moves > 0
+    figures = (its.to_pool, its.from_pool, its.both, its.copy_ns, its.event_ns, its.local_copy, its.reduce)
+    assert min(figures) > 0
+    assert (pool[: 1 << 15] != 1).all() and (pool[1 << 15 :] == 1).all()
+    ((out, to),), ((back, source),) = device.ways["publish"], device.ways["retrieve"]
+    assert out != back and (to, source) == (0, 1 << 15)  # two queues, which share no bytes
+
+
 def test_what_cannot_be_measured_is_assumed_or_absent() -> None:
     topology = parsed(replace(MEASURED, cores=1, round_trip_ns=None, flush_line_ns=None, ring_ns=None))
     assert topology.costs.doorbell_observe_ns is None
@@ -116,12 +174,17 @@ def test_pushes_store_to_every_line() -> None:
 
 
 @pytest.mark.deep
-def test_the_command_writes_what_other_commands_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("device", [[], ["--accelerator", "fake"]])
+def test_the_command_writes_what_other_commands_take(
+    device: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(doctor_calibrate, "_array_bytes", lambda: calibrate.LEAST_BYTES)
     file = tmp_path / "here.yaml"
-    result = CliRunner().invoke(main, ["doctor", "--calibrate", str(file)])
+    result = CliRunner().invoke(main, ["doctor", "--calibrate", str(file), *device])
     assert result.exit_code == 0, result.output
     assert "GB/s" in result.output and "NUMA node" in result.output
+    assert bool(device) == ("nothing of a GPU" in " ".join(result.output.split()))
+    assert bool(device) == ("fake device" in file.read_text())
     checked = CliRunner().invoke(main, ["topology", "check", str(file)])
     assert checked.exit_code == 0 and "none" not in checked.output
     simulated = CliRunner().invoke(main, ["simulate", "broadcast", "-c", str(file), "-b", "64K", "-n", "2"])
@@ -131,3 +194,9 @@ def test_the_command_writes_what_other_commands_take(tmp_path: Path, monkeypatch
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["doctor", "--calibrate", str(tmp_path / "absent" / "here.yaml")])
     assert result.exit_code == 2 and "--calibrate" in result.stderr
+
+
+def test_a_device_that_is_not_there_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["doctor", "--calibrate", str(tmp_path / "here.yaml"), "--accelerator", "gpu0"])
+    assert result.exit_code == 2 and "'gpu0' names no device" in str(result.stderr) + str(result.exception)
+    assert not (tmp_path / "here.yaml").exists()

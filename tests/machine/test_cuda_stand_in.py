@@ -24,6 +24,7 @@ from collectives import Communicator
 from cxlemu import RankContext, launch
 from cxlemu.accelerator.arrays import device_view
 from cxlemu.accelerator.fold_kernel import KERNEL, kernel_options
+from cxlemu.cli.doctor import examine
 from cxlemu.engines.mover import BufferPart
 from cxlemu.errors import ArgumentError, DeviceError
 from cxlemu.memory import HostCache, MemorySpec
@@ -111,6 +112,7 @@ class Driver(ModuleType):
         super().__init__("cuda.bindings.driver")
         self.said: list[str] = []
         self.registers = OK
+        self.pages: set[int] = set()
         self.held: dict[int, Bytes] = {}
         self.CUdevice_attribute = SimpleNamespace(
             CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=9, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=0
@@ -135,7 +137,15 @@ class Driver(ModuleType):
 
     def cuMemHostRegister(self, address: int, nbytes: int, flags: int) -> tuple[Status]:
         assert flags == 3 and nbytes
+        if address in self.pages:
+            return (Status.CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,)
+        if self.registers == OK:
+            self.pages.add(address)
         return (self.registers,)
+
+    def cuMemHostUnregister(self, address: int) -> tuple[Status]:
+        self.pages.remove(address)
+        return (OK,)
 
     def cuMemcpyAsync(self, to: int, source: int, nbytes: int, stream: object = None) -> tuple[Status]:
         ctypes.memmove(to, source, nbytes)
@@ -261,7 +271,7 @@ def test_copies_and_folds_arrive(cuda: Any) -> None:
     device = cuda.cuda_device(0)
     cards = [np.zeros(1024, np.uint8)]
     memory = MemorySpec("shm").open(cards, host_cache=None, host=0, rank=0)
-    device.register(cards)
+    kept = device.register(cards)
     buffer, queue, nbytes = device.allocate(512), device.queue(), 512
     given = (np.arange(nbytes) % 251).astype(np.uint8)
     device.write(BufferPart(buffer, 0, nbytes), given)
@@ -276,6 +286,7 @@ def test_copies_and_folds_arrive(cuda: Any) -> None:
     pinned = device.pinned(16)
     device.copy(queue, BufferPart(pinned, 0, 16), BufferPart(buffer, 0, 16))
     assert device.happened(device.record(queue)) and pinned.nbytes == 16
+    assert len(kept) == 1
 
 
 def _fold(target: Any, other: Any, dtype: str, op: RedOp) -> tuple[Any, ...]:
@@ -293,6 +304,35 @@ def test_memory_that_cannot_be_registered_and_caches_that_a_gpu_cannot_reach_say
     run = StridedRun(0, 0, 0, 64, 1, 64)
     with pytest.raises(DeviceError, match="backend shm or dax"):
         device.publish(device.queue(), emulated, run, BufferPart(device.allocate(64), 0, 64), non_temporal=False)
+
+
+def test_a_pool_is_registered_once_and_for_as_long_as_somebody_needs_it(cuda: Any) -> None:
+    """Memory that stays registered when it is unmapped would be taken for what is mapped there next."""
+    device, cards = cuda.cuda_device(0), [np.zeros(1024, np.uint8), np.zeros(1024, np.uint8)]
+    driver = sys.modules["cuda.bindings"].driver
+    mine = device.register(cards)
+    others = device.register(cards)  # another rank of this process
+    assert len(driver.pages) == 2
+    del mine
+    assert len(driver.pages) == 2
+    del others
+    assert driver.pages == set()
+    driver.pages.add(cards[0].ctypes.data)  # somebody else's: left alone
+    del device, cards
+
+
+def test_doctor_shows_a_gpus_copies_and_why_it_reaches_no_pool(cuda: Any, tmp_path: Path) -> None:
+    (tmp_path / "proc/driver/nvidia/gpus/0000:65:00.0").mkdir(parents=True)
+    found = {row.what: row for row in examine(tmp_path)}
+    assert found["cuda:0"].value == "stand-in" and "no GPU has run" in found["cuda:0"].meaning
+    assert found["cuda:0, shared memory"].value == "registered" and "both at once" in found["cuda:0, copies"].value
+    driver = sys.modules["cuda.bindings"].driver
+    assert driver.pages == set()
+    driver.registers = Status.CUDA_ERROR_INVALID_VALUE
+    found = {row.what: row for row in examine(tmp_path, accelerator="cuda:0")}
+    why = found["cuda:0, shared memory"]
+    assert (why.status, why.value) == ("look", "not registered") and "CUDA_ERROR_INVALID_VALUE" in why.meaning
+    assert "cuda:0, copies" not in found
 
 
 def sums(context: RankContext) -> bool:
@@ -315,5 +355,7 @@ def sums(context: RankContext) -> bool:
 def test_a_communicator_runs_on_the_stand_in(cuda: Any) -> None:
     spec = MemorySpec("shm")
     assert launch(sums, ranks=2, topology="six-cards", how="threads", memory=spec) == [True, True]
-    said = sys.modules["cuda.bindings"].driver.said
+    driver = sys.modules["cuda.bindings"].driver
+    assert driver.pages == set()  # a communicator that has ended needs the pool no more
+    said = driver.said
     assert {"cuEventRecord", "cuStreamWaitEvent", "cuEventQuery", "cuCtxSetCurrent"} <= set(said)

@@ -66,6 +66,28 @@ def test_accelerators_are_those_that_the_driver_shows(machine: Path) -> None:
     assert "no GPU has run" in found["accelerator 0000:65:00.0"].meaning and "accelerators" not in found
 
 
+def test_a_device_that_is_asked_for_says_what_it_reaches_and_how_fast(machine: Path) -> None:
+    found = {row.what: row for row in examine(machine, accelerator="fake")}
+    assert found["fake"].status == "ok" and "fake device" in found["fake"].value
+    assert found["fake, shared memory"][1:3] == ("ok", "registered")
+    assert found["fake, dax2.0"].status == "look" and "alignment" in found["fake, dax2.0"].meaning  # an empty file here
+    assert "both at once" in found["fake, copies"].value and "nothing of a GPU" in found["fake, copies"].meaning
+
+
+def test_gpus_without_nvidias_package_say_what_to_install(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "cxlemu.accelerator.cuda", raising=False)
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    (machine / "proc/driver/nvidia/gpus/0000:65:00.0").mkdir(parents=True)
+    found = rows(machine)["CUDA"]
+    assert found.status == "look" and "pip install 'cxlemu[cuda]'" in found.meaning
+
+
+@pytest.mark.parametrize("name", ["cuda:x", "fake1", "cuda:"])
+def test_a_name_of_no_device_is_refused(name: str) -> None:
+    result = CliRunner().invoke(main, ["doctor", "--accelerator", name])
+    assert result.exit_code == 2 and f"{name!r} names no device" in str(result.stderr) + str(result.exception)
+
+
 def test_a_node_without_cpus_may_be_cxl_memory(machine: Path) -> None:
     found = rows(machine)
     assert found["NUMA node0"][1:3] == ("ok", "64 GiB, CPUs 0-15")

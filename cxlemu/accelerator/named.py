@@ -1,0 +1,38 @@
+"""Devices by name, as commands take them: ``cuda:0``, a GPU, or ``fake``, which is none."""
+
+from __future__ import annotations
+
+import re
+
+from cxlemu.accelerator.device import ComputeDevice
+from cxlemu.accelerator.fake import FakeDevice
+from cxlemu.errors import ArgumentError
+
+FAKE = "fake"
+NOT_TESTED = "no GPU has run this code yet: see docs/accelerator.md"
+NO_GPU = "a fake device: its figures say nothing of a GPU"
+
+
+def device_named(name: str, seed: int = 0) -> ComputeDevice:
+    """Return the device of this name.
+
+    Args:
+        name: "cuda:N" for the GPU of number N, or "fake".
+        seed: Chooses when a fake device does its work.
+
+    Raises:
+        ArgumentError: No device has such a name, or NVIDIA's package is not here.
+        DeviceError: There is no such GPU.
+    """
+    if name == FAKE:
+        return FakeDevice(seed, eagerness=1.0)
+    if not (number := re.fullmatch(r"cuda:([0-9]{1,3})", name, re.ASCII)):
+        raise ArgumentError(f"{name[:40]!r} names no device: write cuda:0, or fake for one that is no GPU")
+    from cxlemu.accelerator.cuda import cuda_device  # NVIDIA's package, for its devices alone
+
+    return cuda_device(int(number[1]))
+
+
+def standing(name: str) -> str:
+    """Say, for people, how far figures of a device of this name are to be trusted."""
+    return NO_GPU if name == FAKE else NOT_TESTED
