@@ -1,4 +1,4 @@
-"""Arrays that live on a device: how a call knows them, and the fake device's own.
+"""Arrays that live on a device: how a call knows them, and plain ones of our own.
 
 An array of any library takes part in calls if it has an attribute ``__cxl_device_array__``, a `DeviceView`. Arrays of
 CUDA say where they are by ``__cuda_array_interface__`` or by DLPack; `cxlemu.accelerator.cuda` makes views of them.
@@ -7,13 +7,14 @@ CUDA say where they are by ``__cuda_array_interface__`` or by DLPack; `cxlemu.ac
 from __future__ import annotations
 
 import ctypes
+from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from cxlemu.accelerator.device import ComputeDevice, DeviceView
+from cxlemu.accelerator.device import ComputeDevice, DeviceView, Queue
 from cxlemu.accelerator.fake import FakeDevice
 from cxlemu.engines.mover import BufferPart
 from cxlemu.errors import ArgumentError
@@ -51,40 +52,35 @@ def _dlpack_device(argument: Any) -> int:
     return int(argument.__dlpack_device__()[0]) if hasattr(argument, "__dlpack_device__") else 0
 
 
-class FakeArray:
-    """An array on a `FakeDevice`, C-contiguous. No host code can reach its elements but through the device.
+class DeviceArray:
+    """An array on any device, C-contiguous. No host code can reach its elements but through the device.
 
-    What its methods do is queued in the device's ``default`` queue, and done late, as a real device does it.
+    What its methods do is queued, and done late, as a device does it.
 
     Attributes:
         shape: Its shape.
         dtype: The type of its elements.
     """
 
-    def __init__(self, device: FakeDevice, shape: tuple[int, ...], dtype: DTypeLike) -> None:
+    def __init__(self, device: ComputeDevice, queue: Queue, shape: tuple[int, ...], dtype: DTypeLike) -> None:
         """Make an array whose elements have any value.
 
         Args:
             device: The device.
+            queue: The device's queue in which the array's user works on it.
             shape: The array's shape.
             dtype: The type of its elements, one that NumPy has.
         """
         self.shape, self.dtype = tuple(shape), np.dtype(dtype)
-        self._device = device
+        self._device, self._queue = device, queue
         self._buffer = device.allocate(int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize)
 
-    @classmethod
-    def of(cls, device: FakeDevice, values: ArrayLike) -> FakeArray:
-        """Make an array with the values of a NumPy array."""
-        given = np.asarray(values)
-        made = cls(device, given.shape, given.dtype)
-        made.set(given)
+    def like(self, shape: tuple[int, ...]) -> Self:
+        made = copy(self)
+        DeviceArray.__init__(made, self._device, self._queue, shape, self.dtype)
         return made
 
-    def like(self, shape: tuple[int, ...]) -> FakeArray:
-        return FakeArray(self._device, shape, self.dtype)
-
-    def __getitem__(self, block: int) -> FakeArray:
+    def __getitem__(self, block: int) -> Self:
         """Return block ``block`` along the first axis, which shares this array's memory.
 
         Raises:
@@ -92,8 +88,8 @@ class FakeArray:
         """
         if not self.shape or not -self.shape[0] <= block < self.shape[0]:
             raise IndexError(f"an array of shape {self.shape} has no block {block}")
-        part = object.__new__(FakeArray)
-        part.shape, part.dtype, part._device = self.shape[1:], self.dtype, self._device
+        part = copy(self)
+        part.shape = self.shape[1:]
         nbytes = self._buffer.nbytes // self.shape[0]
         part._buffer = self._buffer.part(block % self.shape[0] * nbytes, nbytes)
         return part
@@ -106,7 +102,7 @@ class FakeArray:
         """
         pinned = self._device.pinned(self._buffer.nbytes)
         pinned.view(self.dtype).reshape(self.shape)[...] = values
-        self._device.copy(self._device.default, self._whole(self._buffer), self._whole(pinned))
+        self._device.copy(self._queue, self._whole(self._buffer), self._whole(pinned))
 
     def get(self) -> NDArray[Any]:
         """Return the elements, once all that was queued before has been done."""
@@ -114,16 +110,32 @@ class FakeArray:
 
     @property
     def __cxl_device_array__(self) -> DeviceView:
-        return DeviceView(self._device, self._buffer, self.shape, self.dtype, self._device.default, self)
+        return DeviceView(self._device, self._buffer, self.shape, self.dtype, self._queue, self)
 
     def __array__(self, *_: object, **__: object) -> NDArray[Any]:
         raise TypeError("an array on a device does not become NumPy's by itself: call get()")
 
     def __repr__(self) -> str:
-        return f"FakeArray(shape={self.shape}, dtype={self.dtype}, on {self._device.name})"
+        return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype}, on {self._device.name})"
 
     def _whole(self, buffer: Any) -> BufferPart:
         return BufferPart(buffer, 0, self._buffer.nbytes)
+
+
+class FakeArray(DeviceArray):
+    """An array on a `FakeDevice`, whose user works in the device's ``default`` queue."""
+
+    def __init__(self, device: FakeDevice, shape: tuple[int, ...], dtype: DTypeLike) -> None:
+        """Make an array whose elements have any value; arguments as of `DeviceArray`."""
+        super().__init__(device, device.default, shape, dtype)
+
+    @classmethod
+    def of(cls, device: FakeDevice, values: ArrayLike) -> FakeArray:
+        """Make an array with the values of a NumPy array."""
+        given = np.asarray(values)
+        made = cls(device, given.shape, given.dtype)
+        made.set(given)
+        return made
 
 
 def fetched(view: DeviceView) -> NDArray[Any]:

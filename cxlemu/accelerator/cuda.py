@@ -42,7 +42,9 @@ LEGACY_STREAM = 1  # of which blocking streams are a part
 def devices() -> list[str]:
     """List the names of the GPUs that the driver shows. Raises DeviceError where it shows none."""
     call(driver.cuInit, 0)
-    return [cuda_device(ordinal).name for ordinal in range(call(driver.cuDeviceGetCount))]
+    if not (count := call(driver.cuDeviceGetCount)):
+        raise DeviceError("the driver of CUDA shows no GPU")
+    return [cuda_device(ordinal).name for ordinal in range(count)]
 
 
 def call(function: Any, *arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Devices by name, as commands take them: ``cuda:0``, a GPU, or ``fake``, which is none."""
+"""Devices by name, as commands take them: ``cuda:0``, a GPU; ``cuda``, each rank's own; or ``fake``, which is none."""
 
 from __future__ import annotations
 
@@ -31,6 +31,20 @@ def device_named(name: str, seed: int = 0) -> ComputeDevice:
     from cxlemu.accelerator.cuda import cuda_device  # NVIDIA's package, for its devices alone
 
     return cuda_device(int(number[1]))
+
+
+def name_for_rank(name: str, rank: int) -> str:
+    """Return the name of a rank's device: with "cuda" GPUs are dealt to the ranks in turn, else all share the one.
+
+    Raises:
+        ArgumentError: NVIDIA's package is not here.
+        DeviceError: The driver shows no GPU.
+    """
+    if name != "cuda":
+        return name
+    from cxlemu.accelerator.cuda import devices
+
+    return f"cuda:{rank % len(devices())}"
 
 
 def standing(name: str) -> str:

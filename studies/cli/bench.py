@@ -47,6 +47,11 @@ from studies.peers import find
     show_default=True,
     help="Whether MPI may copy straight from one process's memory into another's, as no pool can.",
 )
+@click.option(
+    "--accelerator",
+    metavar="cuda|cuda:N|fake",
+    help="Measure arrays of a device, too: of a GPU for each rank in turn, of this one, or of a fake.",
+)
 @option("config", default="six-cards", show_default=True, help="Our pool's topology: a file or a name.")
 @click.option("--deadline-s", type=click.FloatRange(0, min_open=True), default=120.0, show_default=True)
 @option("json")
@@ -70,6 +75,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
       cxlemu bench -n 4 --source rewritten --peers openmpi
       cxlemu bench -b 1M --no-single-copy
       cxlemu bench --peer-python mpich=peers/mpich/bin/python
+      cxlemu bench --accelerator cuda:0 -b 1M
     """
     from studies.cli.bench_run import run
 

@@ -20,6 +20,9 @@ STYLES = {
     "openmpi": (BLUE, "s"),
     "mpich": (GREEN, "^"),
     "gloo": (PINK, "D"),
+    "device": ("black", "o"),
+    "hand": ("black", "v"),
+    "nccl": ("black", "s"),
 }
 LABELS = {
     "handle": "cxlemu, persistent",
@@ -27,6 +30,9 @@ LABELS = {
     "openmpi": "Open MPI",
     "mpich": "MPICH",
     "gloo": "Gloo",
+    "device": "arrays on a device",
+    "hand": "staged by hand",
+    "nccl": "NCCL",
 }
 
 
@@ -77,6 +83,9 @@ def _panel(panel: Any, name: str, rows: Sequence[RatioRow]) -> None:
         _line(panel, peer, points)
     _line(panel, "handle", [(row.bytes, row.handle_us) for row in rows if row.handle_us is not None])
     _line(panel, "pool", [(row.bytes, row.pool_us) for row in rows if row.pool_us is not None])
+    for lane in ("device", "hand", "nccl"):
+        times = [(row.bytes, getattr(row, f"{lane}_us")) for row in rows]
+        _line(panel, lane, [point for point in times if point[1] is not None])
     _line(panel, "cxlemu", [(row.bytes, row.ours_us) for row in rows])
     panel.set_title(name, fontsize=10)
     panel.set_yscale("log")

@@ -13,6 +13,7 @@ from typing import Any, Self
 from rich import box
 from rich.table import Table
 
+from cxlemu.accelerator.named import standing
 from cxlemu.cli.columns import Column, Columns
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import write_json
@@ -21,6 +22,7 @@ from cxlemu.machine import thresholds
 from cxlemu.plan import Call
 from cxlemu.units import counted, format_bytes
 from cxlemu.version import __version__
+from studies.peers import find
 from studies.peers.callgrind import Counted
 from studies.peers.compare import Comparison, MachineSpeed
 from studies.peers.find import MPIS
@@ -33,6 +35,9 @@ COLUMNS = (
 )
 
 
+ON_DEVICE = tuple(Column(name, "", 8) for name in ("device", "hand"))
+
+
 class BenchReport:
     """Prints rows as they come; the means, and the JSON file, when all are there or something failed.
 
@@ -42,6 +47,7 @@ class BenchReport:
         alternations: How many times every implementation is timed, in turn.
         modes: Whether sources are rewritten before each call; both may be measured.
         single_copy: Whether MPI may copy straight from one process's memory into another's.
+        accelerator: The name of the device whose arrays are measured as well; None: none.
         json_file: Where everything is written; None: nowhere.
     """
 
@@ -53,8 +59,10 @@ class BenchReport:
         modes: Sequence[bool],
         *,
         single_copy: bool,
+        accelerator: str | None,
         json_file: Path | None,
     ) -> None:
+        self._accelerator = accelerator
         self._single_copy = single_copy
         self._ranks = ranks
         self._alternations = alternations
@@ -100,13 +108,17 @@ class BenchReport:
         self._versions = {name: group.version for name, group in comparison.groups.items()}
         self._absent = {peer.name: peer.reason for peer in comparison.absent}
         self._print(f"# {'pool':<8} {self._versions[OURS].partition(', ')[2]}")
+        if self._accelerator is not None:
+            self._print(f"# {'device':<8} arrays on {self._accelerator}, a handle; hand: by hand through pinned memory")
+            self._print(f"# {'':<8} {standing(self._accelerator)}", "yellow")
         for name in self._peers:
             two_copies = ", through shared memory only" if name in MPIS and not self._single_copy else ""
             self._print(f"# {name:<8} {self._versions[name]}{two_copies}")
         for name, reason in self._absent.items():
             self._print(f"# {name:<8} absent: {reason}", "yellow")
-        peers = [Column(name, "", max(8, len(name)), order=1) for name in self._peers]
-        columns = (*COLUMNS[:5], *peers, *COLUMNS[5:])
+        peers = [Column(name, "", max(8, len(name)), order=int(name != find.NCCL)) for name in self._peers]
+        on_device = ON_DEVICE if self._accelerator is not None else ()
+        columns = (*COLUMNS[:5], *on_device, *peers, *COLUMNS[5:])
         self._columns = Columns(columns, "", 0, self._out.width)
         if left_out := [column.name for column in columns if column.name not in self._columns]:
             self._print(f"# {'narrow':<8} no room for {', '.join(left_out)}: in a wider terminal and in --json")
@@ -132,7 +144,10 @@ class BenchReport:
                 "ours": _us(row.ours_us),
                 "handle": _us(row.handle_us),
                 "pool": _us(row.pool_us),
-                **{name: _us(row.peers_us.get(name)) for name in self._peers},
+                **{name: _us(row.peers_us.get(name)) for name in self._peers if name != find.NCCL},
+                "device": _us(row.device_us),
+                "hand": _us(row.hand_us),
+                find.NCCL: _us(row.nccl_us),
                 "limit": _us(row.limit_us),
                 "/peer": _ratio(row.ratio_to_best_peer),
                 "/limit": _ratio(row.ratio_to_limit),
@@ -192,6 +207,7 @@ class BenchReport:
             "dtype": "f32",
             "alternations": self._alternations,
             "single_copy": self._single_copy,
+            "accelerator": self._accelerator,
             "implementations": self._versions,
             "absent": self._absent,
             "machine": self._machine._asdict() if self._machine else None,
@@ -210,6 +226,8 @@ class BenchReport:
 
 
 def _means_table(ratios: Sequence[Mean]) -> Table:
+    columns = {"device / hand": "device_to_hand", "device / nccl": "device_to_nccl"}
+    names = [name for name, its in columns.items() if any(getattr(mean, its) is not None for mean in ratios)]
     table = Table(title="geometric means of time ratios: below 1 we are faster", box=box.SIMPLE, title_justify="left")
     for name in (
         "sizes",
@@ -219,6 +237,7 @@ def _means_table(ratios: Sequence[Mean]) -> Table:
         "handle / best peer",
         "pool / best peer",
         "ours / limit",
+        *names,
     ):
         table.add_column(name, justify="left" if name in ("sizes", "source") else "right")
     for mean in ratios:
@@ -230,6 +249,7 @@ def _means_table(ratios: Sequence[Mean]) -> Table:
             _ratio(mean.handle_to_best_peer),
             _ratio(mean.pool_to_best_peer),
             _ratio(mean.to_limit),
+            *(_ratio(getattr(mean, columns[name])) for name in names),
         )
     return table
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from collectives.contracts import COLLECTIVES
+from cxlemu.accelerator.named import device_named, name_for_rank
 from cxlemu.cli.first_time import measure_machine
 from cxlemu.errors import ArgumentError
 from cxlemu.units import counted
@@ -29,6 +30,7 @@ def run(
     names: str,
     pythons: tuple[str, ...],
     single_copy: bool,
+    accelerator: str | None,
     config: str,
     deadline_s: float,
     json_file: Path | None,
@@ -41,6 +43,7 @@ def run(
 
     Raises:
         ArgumentError: A flag does not fit, or a file cannot be written.
+        DeviceError: There is no such GPU.
         ConfigError: The topology is wrong.
     """
     if plot_file is not None:
@@ -52,13 +55,19 @@ def run(
     calls = compare.cells(chosen, compare.default_sizes(minbytes, maxbytes), ranks)
     if not calls:
         raise ArgumentError(f"there is no size between {minbytes} and {maxbytes}: sizes are 8 and powers of four")
+    if accelerator is not None:
+        device_named(name_for_rank(accelerator, 0))
     if callgrind:
         instructions.check_available()
     measure_machine()
     modes = SOURCES[source]
-    report = BenchReport(ranks, calls, alternations, modes, single_copy=single_copy, json_file=json_file)
+    report = BenchReport(
+        ranks, calls, alternations, modes, single_copy=single_copy, accelerator=accelerator, json_file=json_file
+    )
     with report:
         found = [find.find(name, _pythons(pythons)) for name in _peers(names)]
+        if accelerator is not None:
+            found.append(find.find_nccl(accelerator, ranks, _pythons(pythons)))
         with compare.started(
             ranks,
             found,
@@ -66,6 +75,7 @@ def run(
             config=config,
             single_copy=single_copy,
             deadline_s=deadline_s,
+            accelerator=accelerator,
             on_start=report.starting,
         ) as comparison:
             report.opened(comparison)
@@ -91,7 +101,8 @@ def _pythons(pairs: tuple[str, ...]) -> dict[str, str]:
     chosen = {}
     for pair in pairs:
         name, equals, path = pair.partition("=")
-        if name not in find.NAMES or not equals or not path:
-            raise ArgumentError(f"--peer-python takes NAME=PATH with one of {', '.join(find.NAMES)}, not {pair!r}")
+        if name not in (*find.NAMES, find.NCCL) or not equals or not path:
+            names = ", ".join((*find.NAMES, find.NCCL))
+            raise ArgumentError(f"--peer-python takes NAME=PATH with one of {names}, not {pair!r}")
         chosen[name] = path
     return chosen

@@ -31,6 +31,7 @@ from cxlemu.plan import Call
 from cxlemu.world import RankContext, launch
 from studies.peers.group import ROOT
 from studies.peers.ours import OurPeer
+from studies.peers.worker import Repeated
 
 RANKS, SIZES = 2, (8, 1024)
 CALLS, WARMUP = 20, 5
@@ -137,6 +138,7 @@ def _rank_main(context: RankContext, named: list[str]) -> None:
             collective, _, nbytes = name.partition(":")
             prepared = ours.prepare(_command(collective, int(nbytes), comm.rank))
             for path, each in prepared.items():
+                assert isinstance(each, Repeated)
                 _count(comm.rank, each.call, f"{name}:{path}")
         if comm.rank == 0:
             _count(0, int, NOTHING)

@@ -154,6 +154,7 @@ def started(
     config: str,
     single_copy: bool,
     deadline_s: float,
+    accelerator: str | None = None,
     on_start: Callable[[str], None] = lambda name: None,
 ) -> Iterator[Comparison]:
     """Start all implementations, pinned alike; as a context, it ends them.
@@ -167,6 +168,7 @@ def started(
         config: The topology of our pool: a file or a shipped name.
         single_copy: Whether MPI may copy straight from one process's memory into another's.
         deadline_s: How long to wait for each answer of a rank, in seconds.
+        accelerator: The name of a device on whose arrays ours is measured as well; None: none.
         on_start: Called with an implementation's name before it starts.
 
     Yields:
@@ -185,7 +187,7 @@ def started(
                 stack.push(attempt.pop_all())
             groups[name] = group
 
-        begin(OURS, lambda group: _start_ours(group, largest, config, deadline_s))
+        begin(OURS, lambda group: _start_ours(group, largest, config, deadline_s, accelerator))
         for peer in found:
             if isinstance(peer, Peer):
                 try:
@@ -199,9 +201,9 @@ def started(
         yield Comparison(ranks, groups, absent)
 
 
-def _start_ours(group: Group, calls: Sequence[Call], config: str, deadline_s: float) -> None:
+def _start_ours(group: Group, calls: Sequence[Call], config: str, deadline_s: float, accelerator: str | None) -> None:
     heap_bytes = HEAP_SLACK_BYTES + max(sum(buffer.nbytes for buffer in buffers(call, call.root)) for call in calls)
-    arguments = (group.socket_path, str(group.ranks), config, str(deadline_s), str(heap_bytes))
+    arguments = (group.socket_path, str(group.ranks), config, str(deadline_s), str(heap_bytes), accelerator or "")
     group.start([PeerProcess(worker_arguments(sys.executable, "ours", *arguments))])
 
 

@@ -18,6 +18,9 @@ from studies.peers.group import Group, PeerProcess, worker_arguments
 TRY_S = 60.0
 
 _MPI_PROBE = "from mpi4py import MPI; print(MPI.get_vendor()[0])"
+_NCCL_PROBE = (
+    "import torch; print(torch.cuda.device_count() if torch.distributed.is_nccl_available() else 'torch without NCCL')"
+)
 _TORCH_PROBE = "from torch import distributed as d; print('gloo' if d.is_gloo_available() else 'no gloo')"
 
 
@@ -84,6 +87,7 @@ MPIS = {
     ),
 }
 NAMES = (*MPIS, "gloo")
+NCCL = "nccl"  # beside ours on arrays of devices alone
 
 
 def find(name: str, pythons: Mapping[str, str]) -> Peer | Absent:
@@ -110,6 +114,25 @@ def find(name: str, pythons: Mapping[str, str]) -> Peer | Absent:
         return peer
     is_one = said in {other.vendor for other in MPIS.values()}
     return Absent(name, f"mpi4py of {python} is for {said}" if is_one else f"{python} under {launcher}: {said}")
+
+
+def find_nccl(accelerator: str, ranks: int, pythons: Mapping[str, str]) -> Peer | Absent:
+    """Look for NCCL, which needs a GPU of its own for each rank.
+
+    Args:
+        accelerator: The name of the device on which our arrays live.
+        ranks: How many ranks call.
+        pythons: By a peer's name, the interpreter to use for it (default: the current one).
+    """
+    if not accelerator.startswith("cuda"):
+        return Absent(NCCL, f"{accelerator} is no GPU")
+    python = pythons.get(NCCL, sys.executable)
+    said = _try([python, "-c", _NCCL_PROBE])
+    if not said.isdecimal():
+        return Absent(NCCL, f"{python}: {said}")
+    if int(said) < ranks:
+        return Absent(NCCL, f"it needs a GPU for each of {ranks} ranks, and there are {said}")
+    return Peer(NCCL, python, None)
 
 
 def _launcher(mpi: MpiLibrary, beside: Path) -> str | None:
@@ -173,7 +196,7 @@ def _start_gloo(peer: Peer, group: Group, deadline_s: float) -> list[PeerProcess
     return [
         PeerProcess(
             worker_arguments(
-                peer.python, "gloo", group.socket_path, str(rank), str(group.ranks), store, str(deadline_s)
+                peer.python, peer.name, group.socket_path, str(rank), str(group.ranks), store, str(deadline_s)
             )
         )
         for rank in range(group.ranks)
@@ -184,4 +207,5 @@ _STARTS: dict[str, Callable[[Peer, Group, float], list[PeerProcess]]] = {
     "openmpi": _start_mpi,
     "mpich": _start_mpi,
     "gloo": _start_gloo,
+    NCCL: _start_gloo,
 }

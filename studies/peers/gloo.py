@@ -22,6 +22,8 @@ class Gloo:
         deadline_s: How long a rank waits for the others, in seconds.
     """
 
+    backend = "gloo"
+
     def __init__(self, rank: int, ranks: int, store: str, deadline_s: float) -> None:
         import torch
         from torch import distributed
@@ -31,7 +33,11 @@ class Gloo:
         self._distributed = distributed
         torch.set_num_threads(1)  # a rank has one core, as with every other peer
         distributed.init_process_group(
-            "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=timedelta(seconds=deadline_s)
+            self.backend,
+            init_method=f"file://{store}",
+            rank=rank,
+            world_size=ranks,
+            timeout=timedelta(seconds=deadline_s),
         )
         self.version = f"torch {torch.__version__}"
 

@@ -34,6 +34,10 @@ class Moves:
         self._moves = moves
         self._x = buffers.x
 
+    def once(self) -> None:
+        """Move the bytes once."""
+        self.repeat(1)
+
     def repeat(self, iterations: int) -> None:
         """Move the bytes ``iterations`` times."""
         _measure.move(self._moves, None, iterations)
@@ -53,6 +57,10 @@ class RoundTrips:
     def __init__(self, limit: Limit) -> None:
         self.buffers = Buffers(None, None)
         self._limit = limit
+
+    def once(self) -> None:
+        """Send the line there and back once."""
+        self.repeat(1)
 
     def repeat(self, iterations: int) -> None:
         """Send the line there and back ``iterations`` times."""

@@ -13,6 +13,8 @@ from collectives.algorithms.choose import ZERO_COPY_MIN_BYTES
 from collectives.communicator.communicator import Communicator
 from collectives.communicator.operations import Operation
 from collectives.sweep.defaults import REGION_BYTES
+from cxlemu.accelerator.device import ComputeDevice
+from cxlemu.accelerator.named import device_named, name_for_rank
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import MemorySpec
 from cxlemu.rounding import round_up
@@ -20,7 +22,8 @@ from cxlemu.topology import Topology
 from cxlemu.units import format_bytes
 from cxlemu.version import __version__
 from cxlemu.world import RankContext, launch
-from studies.peers.worker import Buffers, Call, Repeated, allocate, die_with_parent, serve
+from studies.peers.on_device import device_paths
+from studies.peers.worker import Buffers, Call, Prepared, Repeated, allocate, die_with_parent, serve
 
 PAGE_BYTES = 4096
 ROOTED = ("reduce", "gather", "scatter")
@@ -28,16 +31,21 @@ BOTH_IN_POOL = ("all_reduce",)  # a result that is published again need not be c
 
 
 class OurPeer:
-    """One rank of ours, on a communicator of the whole world."""
+    """One rank of ours, on a communicator of the whole world.
 
-    def __init__(self, comm: Communicator) -> None:
+    Args:
+        comm: The communicator.
+        device: The rank's device, whose arrays are measured as well; None: no device's.
+    """
+
+    def __init__(self, comm: Communicator, device: ComputeDevice | None = None) -> None:
         self.rank = comm.rank
-        self._comm = comm
+        self._comm, self._device = comm, device
 
-    def prepare(self, command: dict[str, Any]) -> dict[str, Repeated]:
-        """Prepare a call's paths: "call", "handle" and, where the heap has room, "pool"."""
+    def prepare(self, command: dict[str, Any]) -> dict[str, Prepared]:
+        """Prepare a call's paths: "call", "handle", where the heap has room "pool", and those of a device."""
         private = allocate(command)
-        paths = {
+        paths: dict[str, Prepared] = {
             "call": Repeated(self._call(command, private), private),
             "handle": Repeated(self._handle(command, private, "auto"), private),
         }
@@ -45,6 +53,8 @@ class OurPeer:
             own = Buffers(pooled.x if private.x is not None else None, pooled.out)
             asked = command["collective"] == "scatter" and command["output_bytes"] >= ZERO_COPY_MIN_BYTES
             paths["pool"] = Repeated(self._handle(command, pooled, "zero_copy" if asked else "auto"), own)
+        if self._device is not None:
+            paths |= device_paths(private, self._device, lambda buffers: self._handle(command, buffers, "auto"))
         return paths
 
     def _call(self, command: dict[str, Any], buffers: Buffers) -> Call:
@@ -94,13 +104,14 @@ class OurPeer:
         self._comm.barrier()
 
 
-def _rank_main(context: RankContext, socket_path: str, heap_bytes: int | None) -> None:
+def _rank_main(context: RankContext, socket_path: str, heap_bytes: int | None, accelerator: str) -> None:
+    device = device_named(name_for_rank(accelerator, context.rank), context.rank) if accelerator else None
     with Communicator.world(context, heap_bytes=heap_bytes, engine="native") as comm:
         heap = format_bytes(comm.heap.nbytes)
-        serve(OurPeer(comm), socket_path, f"cxlemu {__version__}, {heap} of the pool for each rank's arrays")
+        serve(OurPeer(comm, device), socket_path, f"cxlemu {__version__}, {heap} of the pool for each rank's arrays")
 
 
-def main(socket_path: str, ranks: str, config: str, deadline_s: str, heap_bytes: str) -> None:
+def main(socket_path: str, ranks: str, config: str, deadline_s: str, heap_bytes: str, accelerator: str) -> None:
     """Run the parent of all ranks: it owns the pool, and is told to stop by SIGTERM.
 
     All arguments are words of a command line.
@@ -111,11 +122,12 @@ def main(socket_path: str, ranks: str, config: str, deadline_s: str, heap_bytes:
         config: The pool's topology: a file or a shipped name.
         deadline_s: The world's deadline, in seconds.
         heap_bytes: The room that each rank's arrays need.
+        accelerator: The name of a device whose arrays are measured as well; empty: none.
     """
     die_with_parent(signal.SIGTERM)
     topology, heap = _with_room(Topology.load(config), int(ranks), int(heap_bytes))
     launch(
-        partial(_rank_main, socket_path=socket_path, heap_bytes=heap),
+        partial(_rank_main, socket_path=socket_path, heap_bytes=heap, accelerator=accelerator),
         ranks=int(ranks),
         topology=topology,
         memory=MemorySpec("shm"),

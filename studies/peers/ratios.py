@@ -12,7 +12,17 @@ from collectives import sizes
 from cxlemu.plan import Call
 from studies.peers import bounds as limits
 
+
+class Lane(NamedTuple):
+    """One way to make a call, of one implementation."""
+
+    name: str
+    path: str
+
+
 OURS, LIMIT = "cxlemu", "limit"
+NO_PEERS = (OURS, LIMIT, "nccl")  # of our call on arrays of the host
+ON_DEVICE = {Lane(OURS, "device"), Lane(OURS, "hand"), Lane("nccl", "call")}  # no limit of cores is theirs
 LEAST_US = 1e-3  # nothing that is measured here can be told from less
 IMPOSSIBLE = 0.5  # of the machine's limit, measured in the same minute: less is no time of a call
 SIZE_CLASSES = (("<= 1 KiB", 0, 1 << 10), ("<  1 MiB", (1 << 10) + 1, (1 << 20) - 1), (">= 1 MiB", 1 << 20, 1 << 62))
@@ -42,13 +52,9 @@ class RatioRow:
     absent: dict[str, str]  # peers that have no such collective
     impossible: tuple[str, ...] = ()  # ways to call whose time lies far below the limit: the row says nothing
     measured: int = 1  # how many times the cell was measured, because times were impossible
-
-
-class Lane(NamedTuple):
-    """One way to make a call, of one implementation."""
-
-    name: str
-    path: str
+    device_us: float | None = None  # a handle, on arrays of a device
+    hand_us: float | None = None  # the same by hand: copied to pinned memory, called, copied back
+    nccl_us: float | None = None
 
 
 class Timing(NamedTuple):
@@ -103,7 +109,7 @@ def row(
     moves_us, round_trip_us = us[Lane(LIMIT, "moves")], us[Lane(LIMIT, "line")]
     bound_us = limits.limit_us(moves_us, round_trip_us)
     ours_us = us[Lane(OURS, "call")]
-    peers_us = {lane.name: time_us for lane, time_us in us.items() if lane.name not in (OURS, LIMIT)}
+    peers_us = {lane.name: time_us for lane, time_us in us.items() if lane.name not in NO_PEERS}
     best = min(peers_us, key=peers_us.__getitem__, default=None)
     return RatioRow(
         collective=call.collective,
@@ -126,10 +132,15 @@ def row(
         absent=dict(absent),
         impossible=tuple("/".join(lane) for lane, time_us in us.items() if _is_impossible(lane, time_us, bound_us)),
         measured=measured,
+        device_us=us.get(Lane(OURS, "device")),
+        hand_us=us.get(Lane(OURS, "hand")),
+        nccl_us=us.get(Lane("nccl", "call")),
     )
 
 
 def _is_impossible(lane: Lane, time_us: float, bound_us: float) -> bool:
+    if lane in ON_DEVICE:
+        return time_us <= LEAST_US
     return lane.name != LIMIT and (time_us <= LEAST_US or time_us < IMPOSSIBLE * bound_us)
 
 
@@ -143,6 +154,8 @@ class Mean(NamedTuple):
     handle_to_best_peer: float | None
     pool_to_best_peer: float | None
     to_limit: float | None
+    device_to_hand: float | None = None
+    device_to_nccl: float | None = None
 
 
 def means(rows: Sequence[RatioRow]) -> list[Mean]:
@@ -165,9 +178,15 @@ def means(rows: Sequence[RatioRow]) -> list[Mean]:
                         _mean(handles),
                         _mean(pools),
                         _mean([row.ratio_to_limit for row in chosen]),
+                        _mean([_ratio(row.device_us, row.hand_us) for row in chosen]),
+                        _mean([_ratio(row.device_us, row.nccl_us) for row in chosen]),
                     )
                 )
     return found
+
+
+def _ratio(us: float | None, other_us: float | None) -> float | None:
+    return us / other_us if us is not None and other_us is not None else None
 
 
 def _mean(ratios: Sequence[float | None]) -> float | None:

@@ -23,7 +23,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -49,6 +48,10 @@ class Prepared(Protocol):
     """A call that is ready to be repeated, on these arrays."""
 
     buffers: Buffers
+
+    def once(self) -> None:
+        """Make the call once, from ``buffers`` to ``buffers``, for checks."""
+        ...
 
     def repeat(self, iterations: int) -> None:
         """Make the call ``iterations`` times."""
@@ -96,6 +99,10 @@ class Repeated:
         self.call = call
         self.buffers = buffers
         self._x = buffers.x
+
+    def once(self) -> None:
+        """Make the call once."""
+        self.call()
 
     def repeat(self, iterations: int) -> None:
         """Make the call ``iterations`` times."""
@@ -231,7 +238,7 @@ class _Obedience:
         rank = self._implementation.rank
         return {
             "wrong": {
-                path: wrong_elements(partial(prepared.repeat, 1), prepared.buffers, rank, pieces)
+                path: wrong_elements(prepared.once, prepared.buffers, rank, pieces)
                 for path, prepared in self._prepared.items()
             }
         }

@@ -18,14 +18,18 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from collectives import Communicator
 from collectives.contracts import COLLECTIVES, buffers
-from cxlemu import _measure
+from cxlemu import RankContext, _measure, launch
+from cxlemu.accelerator.fake import FakeDevice
 from cxlemu.cli import main
 from cxlemu.errors import DeadlineError, RankDiedError, RunError
 from cxlemu.plan import Call
 from studies.peers import bounds as limits
 from studies.peers import compare, find, ratios, worker
 from studies.peers.group import Group, PeerProcess, worker_arguments
+from studies.peers.on_device import device_paths
+from studies.peers.ours import OurPeer
 from studies.peers.ratios import LIMIT, OURS, Lane, RatioRow, Samples, Timing
 from studies.peers.worker import Repeated
 from tests.helpers.tiers import PATIENT_S
@@ -113,6 +117,25 @@ def test_a_time_far_below_the_limit_is_impossible_and_counts_for_no_mean() -> No
     assert cell([ratios.LEAST_US], limit_us=ratios.LEAST_US).impossible == ("cxlemu/call",)
     found = ratios.means([cell([2.4]), cell([0.01])])
     assert {mean.rows for mean in found} == {1} and found[0].to_best_peer == pytest.approx(2.0)
+
+
+def test_calls_on_a_device_are_beside_staging_and_nccl_and_no_peers_of_the_hosts() -> None:
+    taken = samples(
+        cxlemu_call=[2.0],
+        cxlemu_device=[0.1],
+        cxlemu_hand=[0.4],
+        nccl_call=[0.2],
+        mpich_call=[4.0],
+        limit_moves=[2.0],
+        limit_line=[0.4],
+    )
+    row = ratios.row(all_reduce(), taken, False, {}, {})
+    assert (row.device_us, row.hand_us, row.nccl_us) == (0.1, 0.4, 0.2)
+    assert row.peers_us == {"mpich": 4.0} and row.impossible == ()  # the limit is that of cores
+    mean = ratios.means([row])[-1]
+    assert (mean.device_to_hand, mean.device_to_nccl) == (pytest.approx(0.25), pytest.approx(0.5))
+    absent = ratios.means([cell([2.0])])[-1]
+    assert (absent.device_to_hand, absent.device_to_nccl) == (None, None)
 
 
 @pytest.mark.parametrize(("impossible", "measured"), [(0, 1), (1, 2), (9, compare.MEASURED_MOST)])
@@ -296,6 +319,99 @@ def test_a_worker_that_fails_is_quoted() -> None:
             group.ask({"do": "time", "path": "no such path", "iterations": 1, "rewritten": False})
 
 
+# --- arrays of a device
+
+
+def lazily(context: RankContext, names: list[str]) -> list[Any]:
+    """Every collective on a device that does nothing before somebody waits: wrong elements, and whether it was idle."""
+    device, found = FakeDevice(context.rank, eagerness=0), []
+    with Communicator.world(context, engine="native") as comm:
+        for name in names:
+            op = "sum" if COLLECTIVES[name].reduces else "none"
+            call = Call(name, "auto", comm.size, 4096, "f32", op, 0, in_place=COLLECTIVES[name].one_buffer)
+            command = compare._preparation(call, comm.rank, limit=False)
+            prepared = OurPeer(comm, device).prepare(command)
+            for path in ("device", "hand"):
+                each = prepared[path]
+                wrong = worker.wrong_elements(each.once, each.buffers, comm.rank, command["pieces"])
+                for run in (each.repeat, each.rewrite_and_repeat, each.rewrite):
+                    run(2)
+                    idle = all(not queue.todo for queue in device._queues)
+                    found.append((name, path, wrong, idle))
+    return found
+
+
+def test_calls_on_a_device_are_right_and_a_time_ends_when_the_device_has_done_them() -> None:
+    for found in launch(partial(lazily, names=DATA), ranks=3, topology="six-cards", how="threads"):
+        assert len(found) == len(DATA) * 6
+        assert [(wrong, idle) for _, _, wrong, idle in found] == [(0, True)] * len(found), found
+
+
+def test_a_source_is_rewritten_on_the_device() -> None:
+    device, host = FakeDevice(eagerness=0), worker.Buffers(np.zeros(4, np.float32), np.zeros(4, np.float32))
+    seen: list[Any] = []
+    bound: list[Any] = []
+
+    def handle(buffers: Any) -> Any:
+        bound.append(buffers)
+        return lambda: seen.append(buffers.x.get() if buffers.x is bound[1].x else buffers.x.copy())
+
+    paths = device_paths(host, device, handle)
+    for path in ("hand", "device"):
+        host.x[:] = 5  # type: ignore[index]
+        paths[path].once()
+        paths[path].rewrite_and_repeat(1)
+        assert [each.tolist() for each in seen] == [[5] * 4, [1] * 4], path
+        seen.clear()
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "says", "reason"),
+    [
+        ("fake", "2", "fake is no GPU"),
+        ("cuda", "torch without NCCL", "torch without NCCL"),
+        ("cuda:0", "1", "it needs a GPU for each of 2 ranks, and there are 1"),
+        ("cuda", "2", ""),
+    ],
+)
+def test_nccl_is_there_where_each_rank_has_a_gpu_and_else_says_why_not(
+    accelerator: str, says: str, reason: str, tmp_path: Path
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho '{says}'\n")
+    python.chmod(0o755)
+    found = find.find_nccl(accelerator, 2, {"nccl": str(python)})
+    if reason:
+        assert isinstance(found, find.Absent) and found.reason.endswith(reason)
+    else:
+        assert found == find.Peer("nccl", str(python), None)
+
+
+@pytest.mark.deep  # the deep tier has torch where it can be installed
+def test_the_worker_of_nccl_is_right_with_gloo_in_its_place(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    code = """
+from studies.peers import nccl
+class Stand(nccl.NcclPeer):
+    backend = "gloo"
+nccl.NcclPeer = Stand
+nccl.main(*sys.argv[1:])
+"""
+    with Group("nccl", 2, deadline_s=60.0) as group:
+        path = f"import sys; sys.path.append({str(Path(__file__).parents[2])!r})\n"
+        arguments = str(group.folder / "store"), "60"
+        group.start(
+            PeerProcess((sys.executable, "-c", path + code, group.socket_path, str(rank), "2", *arguments))
+            for rank in range(2)
+        )
+        for call in compare.cells(["all_reduce", "broadcast", "all_gather"], [64], 2):
+            commands = [compare._preparation(call, rank, limit=False) for rank in range(2)]
+            for answer in group.ask({"do": "prepare"}, commands):
+                assert answer == {"wrong": {"call": 0}}
+            timed = {"do": "time", "path": "call", "iterations": 2, "rewritten": True}
+            assert all(answer["ns"] > 0 for answer in group.ask(timed))
+
+
 # --- peers
 
 
@@ -373,6 +489,21 @@ def test_a_tiny_run_without_peers_has_all_rows_in_json(
 
 
 @pytest.mark.deep
+def test_a_run_with_a_fake_device_says_what_its_column_is_worth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare, "BANDWIDTH_BYTES", 1 << 20)
+    asked = ("--source", "same", "--accelerator", "fake", "--json", str(tmp_path / "b.json"))
+    done = bench("all_gather", *TINY, *asked, "--plot", str(tmp_path / "b.png"))
+    assert done.exit_code == 0, done.output
+    assert "say nothing of a GPU" in done.output and "nccl     absent: fake is no GPU" in done.output
+    document = json.loads((tmp_path / "b.json").read_text())
+    assert document["accelerator"] == "fake" and document["absent"] == {"nccl": "fake is no GPU"}
+    (row,) = document["rows"]
+    assert row["device_us"] > 0 and row["hand_us"] > 0 and row["nccl_us"] is None
+
+
+@pytest.mark.deep
 def test_all_eight_collectives_on_three_ranks() -> None:
     done = bench(*TINY, "-n", "3", "--source", "same")
     assert done.exit_code == 0, done.output
@@ -385,6 +516,7 @@ def test_all_eight_collectives_on_three_ranks() -> None:
         (["barrier"], "'barrier' is no collective that moves data"),
         (["--peers", "nccl"], "'nccl' is not one of openmpi, mpich, gloo"),
         (["--peer-python", "openmpi"], "takes NAME=PATH"),
+        (["--accelerator", "gpu"], "'gpu' names no device"),
         (["-b", "9", "-e", "15"], "no size between 9 and 15"),
         (["--json", "/nonexistent/b.json"], "--json /nonexistent/b.json cannot be written"),
         (["--plot", "/nonexistent/b.png"], "--plot /nonexistent/b.png cannot be written"),
