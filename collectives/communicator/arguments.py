@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from collectives.communicator.arrays import Array
-from collectives.communicator.dlpack import from_dlpack
 from collectives.communicator.operations import Operation
 from cxlemu.accelerator.arrays import ATTRIBUTE, device_view
+from cxlemu.dlpack import from_dlpack
 from cxlemu.errors import ArgumentError
 
 

@@ -1,7 +1,7 @@
 """Calls on arrays that live on a device: planned by their addresses alone, and run by the device's queues.
 
 A call comes after what its user queued for its arrays, and before what is queued for them later, as the array API
-standard has it. The host does not wait for the result.
+standard has it. The host does not wait for the result, unless an array is lent by DLPack alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collectives.builder import SCRATCH
 from collectives.communicator.operations import Planned
 from collectives.communicator.planner import PLANS_KEPT, CallArguments, CallPlanner
 from cxlemu.accelerator.arrays import address_array, device_view, same_device
-from cxlemu.accelerator.device import ComputeDevice, DeviceBuffer, DeviceView, Event
+from cxlemu.accelerator.device import ComputeDevice, DeviceBuffer, DeviceView, Event, come_after, hand_back
 from cxlemu.accelerator.plan import device_part
 from cxlemu.accelerator.runner import DeviceEngine
 from cxlemu.engines import Engine
@@ -123,6 +123,7 @@ class DeviceCalls:
         device, need = its.device, running.part.buffers[SCRATCH].nbytes
         if its.scratch.nbytes < need:
             its.scratch = device.allocate(need)
+        come_after(views)
         queues = {id(view.queue): view.queue for view in views}.values()
         # the call before uses the same queues and scratch memory, but not each queue for the same things
         after = [*its.last, *(device.record(queue) for queue in queues)]
@@ -130,6 +131,7 @@ class DeviceCalls:
         for queue in queues:
             for event in its.last:
                 device.wait(queue, event)
+        hand_back(views)
 
     def _on(self, device: ComputeDevice) -> _OneDevice:
         if id(device) not in self._devices:

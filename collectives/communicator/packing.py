@@ -14,7 +14,7 @@ from collectives.builder.recipes import Recipe
 from collectives.communicator.arguments import CopiesAround, Staging, as_array
 from collectives.communicator.arrays import Array
 from cxlemu.accelerator.arrays import ViewedArray, address_array, device_view, same_device
-from cxlemu.accelerator.device import DeviceView
+from cxlemu.accelerator.device import DeviceView, hand_back
 from cxlemu.engines.mover import BufferPart
 from cxlemu.errors import ArgumentError
 
@@ -147,7 +147,7 @@ class _OnDevice:
     def __init__(self, views: list[DeviceView | None], what: str) -> None:
         self._device = same_device(views, what)
         given = [view for view in views if view is not None]
-        self._kin = given[0]
+        self._given, self._kin = given, given[0]
         self._queues = list({id(view.queue): view.queue for view in given}.values())
         self._known: dict[int, tuple[Any, DeviceView]] = {}
 
@@ -165,7 +165,7 @@ class _OnDevice:
         asked = planned.staging
         assert isinstance(asked, Staging)
         before, after = ([pair for copy in some for pair in self._rows(*copy)] for some in (asked.before, asked.after))
-        staging = DeviceStaging(self._kin, self._queues, before, after)
+        staging = DeviceStaging(self._given, self._queues, before, after)
         return Packed(x, x if planned.out is planned.x else out, staging)
 
     def _stand_in(self, view: DeviceView) -> Array:
@@ -189,7 +189,7 @@ class DeviceStaging:
 
     def __init__(
         self,
-        view: DeviceView,
+        views: Sequence[DeviceView],
         queues: Sequence[Any],
         before: Sequence[tuple[BufferPart, BufferPart]],
         after: Sequence[tuple[BufferPart, BufferPart]],
@@ -197,12 +197,12 @@ class DeviceStaging:
         """Remember the copies.
 
         Args:
-            view: An array on the device.
+            views: The arrays on the device.
             queues: Those of the arrays' users; the first one copies.
             before: What is copied before each call: (to, from).
             after: What is copied after it.
         """
-        self._device, self._queue, self._others = view.device, queues[0], queues[1:]
+        self._views, self._device, self._queue, self._others = views, views[0].device, queues[0], queues[1:]
         self._before, self._after = before, after
 
     def fill(self) -> None:
@@ -217,6 +217,7 @@ class DeviceStaging:
         event = self._device.record(self._queue)
         for other in self._others:
             self._device.wait(other, event)
+        hand_back(self._views)
 
     def _copy(self, copies: Sequence[tuple[BufferPart, BufferPart]]) -> None:
         for to, source in copies:

@@ -1,7 +1,7 @@
 """Arrays that live on a device: how a call knows them, and plain ones of our own.
 
-An array of any library takes part in calls if it has an attribute ``__cxl_device_array__``, a `DeviceView`. Arrays of
-CUDA say where they are by ``__cuda_array_interface__`` or by DLPack; `cxlemu.accelerator.cuda` makes views of them.
+An array of any library takes part in calls if it has an attribute ``__cxl_device_array__``, a `DeviceView`. Others say
+where they are by ``__cuda_array_interface__`` or by DLPack; `cxlemu.accelerator.cuda` and ``lent`` make views of them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from cxlemu.accelerator.device import ComputeDevice, DeviceView, Queue
 from cxlemu.accelerator.fake import FakeDevice
+from cxlemu.accelerator.lent import lent_view
 from cxlemu.engines.mover import BufferPart
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import Bytes
 
 ATTRIBUTE = "__cxl_device_array__"
-_CUDA_DEVICES = {2, 13}  # DLPack: CUDA's memory, and memory that it manages
 
 
 def device_view(argument: Any, role: str) -> DeviceView | None:
@@ -40,16 +40,11 @@ def device_view(argument: Any, role: str) -> DeviceView | None:
     view = getattr(argument, ATTRIBUTE, None)
     if isinstance(view, DeviceView):
         return view
-    if hasattr(argument, "__cuda_array_interface__") or _dlpack_device(argument) in _CUDA_DEVICES:
+    if hasattr(argument, "__cuda_array_interface__"):
         from cxlemu.accelerator.cuda import cuda_view  # NVIDIA's packages are imported only for their arrays
 
         return cuda_view(argument, role)
-    return None
-
-
-def _dlpack_device(argument: Any) -> int:
-    """Return the kind of device on which an array of DLPack lies; 0 for what is no such array."""
-    return int(argument.__dlpack_device__()[0]) if hasattr(argument, "__dlpack_device__") else 0
+    return lent_view(argument, role)
 
 
 class DeviceArray:

@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import NDArray
 
 from cxlemu.accelerator.device import DeviceBuffer, DeviceView
 from cxlemu.accelerator.fold_kernel import KERNEL, kernel_options
@@ -91,6 +92,7 @@ class CudaDevice:
         )
         self._arch = f"sm_{major}{minor}"
         self._folds: dict[tuple[str, RedOp], Any] = {}
+        self.lent = self.queue()
 
     @property
     def name(self) -> str:
@@ -99,6 +101,9 @@ class CudaDevice:
     def allocate(self, nbytes: int) -> DeviceBuffer:
         address = int(self._do(driver.cuMemAlloc, max(nbytes, 1)))
         return DeviceBuffer(address, nbytes, self._owned(address, driver.cuMemFree))
+
+    def adopt(self, array: NDArray[Any]) -> DeviceBuffer:
+        return DeviceBuffer(array.ctypes.data, array.nbytes, array)
 
     def pinned(self, nbytes: int) -> Bytes:
         address = int(self._do(driver.cuMemHostAlloc, max(nbytes, 1), driver.CU_MEMHOSTALLOC_PORTABLE))
@@ -111,6 +116,9 @@ class CudaDevice:
 
     def queue(self) -> Any:
         return self._do(driver.cuStreamCreate, int(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+
+    def stream_of(self, queue: Any) -> int:
+        return int(queue)
 
     def publish(
         self, queue: Any, memory: HostMemory, run: StridedRun, source: BufferPart, *, non_temporal: bool
@@ -251,11 +259,9 @@ def cuda_view(argument: Any, role: str) -> DeviceView:
         role: The argument's name, for messages.
 
     Raises:
-        ArgumentError: It has DLPack alone, elements that NumPy has not, or is not C-contiguous.
+        ArgumentError: It has elements that NumPy has not, or is not C-contiguous.
         DeviceError: CUDA does not know its memory.
     """
-    if not hasattr(argument, "__cuda_array_interface__"):
-        raise ArgumentError(f"{role} is CUDA's by DLPack alone: pass an array with __cuda_array_interface__")
     plain, dtype = argument, None
     if (torch := sys.modules.get("torch")) is not None and isinstance(argument, torch.Tensor):
         plain = argument.detach()

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cxlemu.engines.mover import BufferPart
 from cxlemu.errors import ArgumentError
@@ -60,6 +61,16 @@ class ComputeDevice(Protocol):
     def allocate(self, nbytes: int) -> DeviceBuffer:
         """Allocate memory of the device, of any value."""
 
+    def adopt(self, array: NDArray[Any]) -> DeviceBuffer:
+        """Return memory of the device that another library allocated.
+
+        Args:
+            array: It, C-contiguous, shown by its address alone; it keeps the memory.
+
+        Raises:
+            DeviceError: The device does not know it.
+        """
+
     def pinned(self, nbytes: int) -> Bytes:
         """Allocate memory of the host, 1-D uint8, which the device reaches."""
 
@@ -75,6 +86,13 @@ class ComputeDevice(Protocol):
 
     def queue(self) -> Queue:
         """Make a queue."""
+
+    def stream_of(self, queue: Queue) -> int:
+        """Return the number by which other libraries know a queue: DLPack's stream."""
+
+    @property
+    def lent(self) -> Queue:
+        """The queue in which arrays are used that other libraries lend."""
 
     def publish(
         self, queue: Queue, memory: HostMemory, run: StridedRun, source: BufferPart, *, non_temporal: bool
@@ -149,6 +167,7 @@ class DeviceView:
             before what is queued there later.
         kin: Makes arrays like it.
         writeable: Whether results may be stored to it.
+        lend: Lets the queue come after what the array's user has queued by now; None: its user works in the queue.
     """
 
     device: ComputeDevice
@@ -158,3 +177,22 @@ class DeviceView:
     queue: Queue
     kin: Kin
     writeable: bool = True
+    lend: Callable[[], object] | None = None
+
+
+def come_after(views: Iterable[DeviceView]) -> None:
+    """Let each array's queue come after what its user has queued, before anything of a call is queued there."""
+    for view in views:
+        if view.lend is not None:
+            view.lend()
+
+
+def hand_back(views: Iterable[DeviceView]) -> None:
+    """Wait for a call on arrays whose users work in queues that nobody here knows; those of others need not wait.
+
+    Raises:
+        DeviceError: Work that was queued failed.
+    """
+    for view in views:
+        if view.lend is not None:
+            view.device.synchronize(view.queue)

@@ -18,14 +18,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cxlemu.accelerator.device import DeviceBuffer
 from cxlemu.engines.mover import BufferPart
-from cxlemu.errors import ArgumentError
+from cxlemu.errors import ArgumentError, DeviceError
 from cxlemu.memory.protocol import LINE_BYTES, Bytes, HostMemory
 from cxlemu.plan import RedOp
 from cxlemu.plan.address import StridedRun
@@ -35,13 +37,23 @@ DmaWrites = Literal["cache", "memory"]
 PIECES_MAX = 3  # into which a copy falls
 EAGERNESS = (0.0, 0.05, 0.3, 0.7, 1.0)  # how likely work is done before anybody waits for it; a seed chooses one
 POISON = 0xD7  # fills fresh memory
+DLPACK_DEVICE = 12  # DLPack's number of devices that it does not know
+_numbers = count()
+_devices: WeakValueDictionary[int, FakeDevice] = WeakValueDictionary()
+
+
+def fake_device(number: int) -> FakeDevice:
+    """Return the fake device of this number. Raises DeviceError where there is none, or none any more."""
+    if (found := _devices.get(number)) is None:
+        raise DeviceError(f"there is no fake device of number {number}")
+    return found
 
 
 class FakeMemory:
     """One allocation: two mappings of the same pages, of which the host may use neither."""
 
     def __init__(self, nbytes: int) -> None:
-        size = max(nbytes, 1)
+        self.nbytes, size = nbytes, max(nbytes, 1)
         fd = os.memfd_create("cxlemu-device")
         try:
             os.ftruncate(fd, size)
@@ -108,6 +120,8 @@ class FakeDevice:
 
     Attributes:
         default: The queue of what is not queued elsewhere: its user's.
+        lent: The queue in which arrays are used that others lend.
+        number: Its number among all fake devices of this process, for DLPack.
         moves: How many pieces of work were done so far.
         forced: How many of them were done because somebody waited.
     """
@@ -131,7 +145,10 @@ class FakeDevice:
         self._eagerness = self._rng.choice(EAGERNESS) if eagerness is None else eagerness
         self._lock = threading.RLock()  # a user's thread and that of asynchronous calls both queue work
         self._queues: list[FakeQueue] = []
-        self.default = self.queue()
+        self._memories: WeakValueDictionary[int, FakeMemory] = WeakValueDictionary()
+        self.default, self.lent = self.queue(), self.queue()
+        self.number = next(_numbers)
+        _devices[self.number] = self
         self.seed, self.moves, self.forced = seed, 0, 0
 
     @property
@@ -142,7 +159,17 @@ class FakeDevice:
 
     def allocate(self, nbytes: int) -> DeviceBuffer:
         memory = FakeMemory(nbytes)
+        self._memories[id(memory)] = memory
         return DeviceBuffer(memory.address, nbytes, memory)
+
+    def adopt(self, array: NDArray[Any]) -> DeviceBuffer:
+        if not array.nbytes:
+            return self.allocate(0)
+        for memory in list(self._memories.values()):
+            whole = DeviceBuffer(memory.address, memory.nbytes, memory)
+            if 0 <= (at := array.ctypes.data - memory.address) <= memory.nbytes - array.nbytes:
+                return whole.part(at, array.nbytes)
+        raise DeviceError(f"{self.name} has no memory at {array.ctypes.data:#x}")
 
     def pinned(self, nbytes: int) -> Bytes:
         return np.full(nbytes, POISON, np.uint8)
@@ -161,6 +188,13 @@ class FakeDevice:
     def queue(self) -> FakeQueue:
         self._queues.append(FakeQueue())
         return self._queues[-1]
+
+    def stream_of(self, queue: FakeQueue) -> int:
+        return 1 + self._queues.index(queue)
+
+    def queue_of(self, stream: int) -> FakeQueue:
+        """Return the queue that other libraries know by this number."""
+        return self._queues[stream - 1]
 
     def publish(
         self, queue: FakeQueue, memory: HostMemory, run: StridedRun, source: BufferPart, *, non_temporal: bool

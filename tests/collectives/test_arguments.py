@@ -13,8 +13,8 @@ import pytest
 
 from collectives import Communicator
 from collectives.communicator.arguments import as_array
-from collectives.communicator.dlpack import _Versioned
 from cxlemu import RankContext, launch
+from cxlemu.dlpack import _Versioned
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import AdversaryRates, MemorySpec
 from cxlemu.plan import DTYPES

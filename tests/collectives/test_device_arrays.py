@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -13,12 +14,13 @@ import pytest
 
 from collectives import Communicator
 from cxlemu import RankContext, launch
-from cxlemu.accelerator.arrays import FakeArray, fetched
+from cxlemu.accelerator.arrays import FakeArray, device_view, fetched
 from cxlemu.accelerator.device import DeviceView
 from cxlemu.accelerator.fake import FakeDevice
 from cxlemu.engines.mover import BufferPart
-from cxlemu.errors import ArgumentError, RankFailures, TruncationError
+from cxlemu.errors import ArgumentError, DeviceError, RankFailures, TruncationError
 from cxlemu.memory import MemorySpec
+from tests.helpers.lent_array import READ_ONLY, LentArray
 
 RANKS = 3
 
@@ -167,6 +169,82 @@ def of_many_users(context: RankContext) -> list[list[float]]:
 def test_a_list_comes_after_what_each_of_its_users_queued() -> None:
     got = launch(of_many_users, ranks=RANKS, topology="six-cards", how="threads")
     assert got == [[[6.0, 33.0], [18.0, 99.0]]] * RANKS
+
+
+def lent(context: RankContext) -> bool:
+    """Arrays that have DLPack alone, each in a queue of its user's; nothing is done before somebody waits."""
+    device = device_of(context, eagerness=0)
+
+    def put(given: Any) -> LentArray:
+        return LentArray.of(device, given)
+
+    with Communicator.world(context, region_bytes=1 << 16) as comm:
+        x, y = put(np.full(1000, 1 + comm.rank, np.float32)), put(np.zeros(1000, np.float32))
+        comm.all_reduce(x, out=y)  # comes after both of their queues
+        assert not device.lent.todo  # the host has waited
+        assert y.get().tolist() == [6.0] * 1000  # in y's queue, which nobody let come after the call
+        again = comm.persistent.all_reduce(x, out=y)
+        for value in (10, 100):
+            x.set(np.full(1000, value + comm.rank, np.float32))
+            again()  # each run comes after what was queued before it
+            assert y.get().tolist() == [3.0 * value + 3] * 1000
+        gathered = comm.all_gather(x)
+        assert type(gathered) is LentArray and gathered.get()[2].tolist() == [102.0] * 1000
+        x.set(np.full(1000, comm.rank, np.float32))
+        comm.all_reduce_many([x, y])
+        assert (x.get()[5], y.get()[5]) == (3.0, 909.0)
+        pending = comm.all_reduce(x, async_op=True)
+        pending.wait()
+        assert x.get()[7] == 9.0
+        x.set(np.full(1000, comm.rank, np.float32))
+        comm.sendrecv(x, (comm.rank + 1) % comm.size, y, (comm.rank - 1) % comm.size)
+        assert y.get()[-1] == (comm.rank - 1) % comm.size
+        one, some = put(values(0)[:4]), put(np.zeros((4, 2), np.float32))
+        some.strides = (1, 4)
+        with pytest.raises(ArgumentError, match="not contiguous"):
+            comm.all_reduce(some)
+        one.flags = READ_ONLY
+        with pytest.raises(ArgumentError, match="read-only"):
+            comm.all_reduce(one)
+        assert set(x.asked) == {device.stream_of(device.lent)}
+        elsewhere = put(values(1)[:4])
+        elsewhere._array = FakeArray.of(FakeDevice(9), np.zeros(4, np.float32))
+        with pytest.raises(DeviceError, match="has no memory at"):
+            comm.all_reduce(elsewhere)
+    return True
+
+
+def test_arrays_that_have_dlpack_alone_come_after_their_producer_and_are_done_for_their_consumer() -> None:
+    assert launch(lent, ranks=RANKS, topology="six-cards", how="threads") == [True] * RANKS
+
+
+def lent_everywhere(context: RankContext) -> bool:
+    device = device_of(context)
+    with Communicator.world(context, region_bytes=1 << 16) as comm:
+        on_host = verbs(comm, np.copy, np.asarray)
+        with_blocks = verbs(comm, partial(lent_or_ours, device), lambda array: array.get())
+    return all(
+        (wanted is None) == (got is None) and (wanted is None or wanted.tobytes() == got.tobytes())
+        for wanted, got in zip(on_host, with_blocks, strict=True)
+    )
+
+
+def lent_or_ours(device: FakeDevice, given: Any) -> Any:
+    """Ours where a test takes a block of it, or where DLPack's arrays in this test have no such elements."""
+    mine = given.shape == (RANKS, 700) or given.dtype == ml_dtypes.bfloat16
+    return FakeArray.of(device, given) if mine else LentArray.of(device, given)
+
+
+@pytest.mark.deep
+def test_every_verb_takes_arrays_that_have_dlpack_alone() -> None:
+    assert launch(lent_everywhere, ranks=RANKS, topology="six-cards", how="threads") == [True] * RANKS
+
+
+def test_a_fake_device_that_is_gone_lends_nothing() -> None:
+    array = LentArray.of(FakeDevice(), np.zeros(3))
+    array.device = SimpleNamespace(number=1 << 40)  # type: ignore[assignment]
+    with pytest.raises(DeviceError, match="no fake device"):
+        device_view(array, "x")
 
 
 def messages(context: RankContext, mixed: bool) -> list[Any]:

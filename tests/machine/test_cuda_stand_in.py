@@ -23,6 +23,7 @@ import pytest
 from collectives import Communicator
 from cxlemu import RankContext, launch
 from cxlemu.accelerator.arrays import device_view
+from cxlemu.accelerator.device import come_after
 from cxlemu.accelerator.fold_kernel import KERNEL, kernel_options
 from cxlemu.cli.doctor import examine
 from cxlemu.engines.mover import BufferPart
@@ -111,7 +112,7 @@ class Driver(ModuleType):
     def __init__(self) -> None:
         super().__init__("cuda.bindings.driver")
         self.said: list[str] = []
-        self.registers = OK
+        self.registers, self.streams = OK, 1000
         self.pages: set[int] = set()
         self.held: dict[int, Bytes] = {}
         self.CUdevice_attribute = SimpleNamespace(
@@ -171,8 +172,9 @@ class Driver(ModuleType):
         function(*values)
         return (OK,)
 
-    def cuStreamCreate(self, flags: int) -> tuple[Status, object]:
-        return OK, object()
+    def cuStreamCreate(self, flags: int) -> tuple[Status, int]:
+        self.streams += 1
+        return OK, self.streams
 
     cuEventCreate = cuStreamCreate
 
@@ -267,6 +269,37 @@ def test_an_array_of_cuda_is_viewed_with_its_stream(cuda: Any) -> None:
         device_view(CudaArray(values, strides=(2, 6)), "x")
 
 
+class Lent:
+    """An array of CUDA that has DLPack alone; ``asked`` are the streams that consumers named."""
+
+    def __init__(self, values: Any, kind: int = 2) -> None:
+        self.values, self.kind, self.asked, self.dtype, self.device = values, kind, [], values.dtype, "cuda"
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.kind, 0
+
+    def __dlpack__(self, *, stream: int, max_version: tuple[int, int]) -> Any:
+        self.asked.append(stream)
+        return self.values.__dlpack__(max_version=max_version)
+
+    def __array_namespace__(self) -> Any:
+        return SimpleNamespace(empty=lambda shape, *, dtype, device: Lent(np.zeros(shape, dtype)))
+
+
+@pytest.mark.parametrize("kind", [2, 13])
+def test_an_array_of_cuda_that_has_dlpack_alone_is_lent_for_our_stream(cuda: Any, kind: int) -> None:
+    values = np.arange(12, dtype=np.int16).reshape(3, 4)
+    array, device = Lent(values, kind), cuda.cuda_device(0)
+    view = device_view(array, "x")
+    assert view is not None and view.device is device and view.buffer.address == values.ctypes.data
+    assert (view.shape, view.dtype, view.queue, view.writeable) == ((3, 4), values.dtype, device.lent, True)
+    assert array.asked == [device.stream_of(device.lent)] and array.asked[0] > 2  # neither default stream
+    come_after([view])
+    assert len(array.asked) == 2
+    assert view.kin.like((2, 2)).values.shape == (2, 2)
+    assert device_view(Lent(values, 10), "x") is None  # ROCm's
+
+
 def test_copies_and_folds_arrive(cuda: Any) -> None:
     device = cuda.cuda_device(0)
     cards = [np.zeros(1024, np.uint8)]
@@ -345,6 +378,8 @@ def sums(context: RankContext) -> bool:
         assert np.array_equal(gathered, every)
         with pytest.raises(ArgumentError, match="pass out"):
             comm.all_gather(CudaArray(mine))
+        others = comm.all_gather(Lent(mine))
+        assert isinstance(others, Lent) and np.array_equal(others.values, every)
         comm.all_reduce(CudaArray(mine))
         total = every[0]
         for other in every[1:]:

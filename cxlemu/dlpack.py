@@ -1,6 +1,7 @@
-"""Arrays of other libraries as NumPy's, without a copy: DLPack (dmlc.github.io/dlpack) for memory of the CPU.
+"""Arrays of other libraries as NumPy's, without a copy: DLPack (dmlc.github.io/dlpack).
 
-NumPy's own `from_dlpack` knows no bf16 and no f8, and makes some arrays read-only that are not.
+Memory of a device is shown by its address alone: only the device reads or writes it. NumPy's own `from_dlpack` knows no
+bf16 and no f8, and makes some arrays read-only that are not.
 """
 
 from __future__ import annotations
@@ -74,15 +75,46 @@ def from_dlpack(other: Any, role: str) -> NDArray[Any]:
     Raises:
         ArgumentError: It is not in the CPU's memory, its library does not lend it, or NumPy has no such elements.
     """
-    what = f"{role}, a {type(other).__module__}.{type(other).__name__},"
-    device = int(other.__dlpack_device__()[0])
-    if device not in _CPU_DEVICES:
+    what = _what(other, role)
+    if (device := device_of(other)[0]) not in _CPU_DEVICES:
         raise ArgumentError(f"{what} is not in the CPU's memory (DLPack device {device}): copy it to the host first")
+    return _lent(other, what)
+
+
+def from_device(other: Any, role: str, stream: int) -> NDArray[Any]:
+    """View an array of another library that lives on a device by its address, and keep its memory.
+
+    Args:
+        other: An object with ``__dlpack__``, whose memory the host does not read.
+        role: The argument's name, for messages.
+        stream: The stream in which the array is used, as DLPack numbers those of its device: its library lets it come
+            after what was queued for the array before.
+
+    Returns:
+        An array of the same address, shape, strides and dtype, which must be neither read nor written.
+
+    Raises:
+        ArgumentError: Its library does not lend it, or NumPy has no such elements.
+    """
+    return _lent(other, _what(other, role), stream=stream)
+
+
+def device_of(other: Any) -> tuple[int, int]:
+    """Return the kind and the number of the device on which an array of DLPack lies; (0, 0) for what is none."""
+    kind, number = other.__dlpack_device__() if hasattr(other, "__dlpack_device__") else (0, 0)
+    return int(kind), int(number)
+
+
+def _what(other: Any, role: str) -> str:
+    return f"{role}, a {type(other).__module__}.{type(other).__name__},"
+
+
+def _lent(other: Any, what: str, **asked: int) -> NDArray[Any]:
     try:
         try:
-            capsule = other.__dlpack__(max_version=(1, 0))
+            capsule = other.__dlpack__(max_version=(1, 0), **asked)
         except TypeError:  # a library of before DLPack 1.0
-            capsule = other.__dlpack__()
+            capsule = other.__dlpack__(**asked)
     except Exception as error:  # a library refuses as it likes, such as for a tensor that needs gradients
         raise ArgumentError(f"{what} is not lent by its library: {error}") from error
     name, read_only = _name(capsule), False

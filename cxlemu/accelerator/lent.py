@@ -1,0 +1,69 @@
+"""Arrays that other libraries lend by DLPack alone: CUDA's, and those of fake devices.
+
+DLPack orders one way. Before a call, the library is told our queue and lets it come after what it has queued for the
+array, as the array API standard says; this is asked again in each run of a handle. But nobody tells us in which queue
+the array is used next, so the host waits for the end of a call on such an array. CUDA's part is not tested on a GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from cxlemu.accelerator.device import ComputeDevice, DeviceView
+from cxlemu.accelerator.fake import DLPACK_DEVICE as FAKE_DEVICE
+from cxlemu.accelerator.fake import fake_device
+from cxlemu.dlpack import device_of, from_device
+from cxlemu.errors import ArgumentError
+
+_CUDA_DEVICES = (2, 13)  # DLPack's numbers of CUDA's memory, and of memory that it manages
+
+
+@dataclass(frozen=True)
+class ArrayKin:
+    """Makes arrays like one of a library that follows the array API standard."""
+
+    array: Any
+
+    def like(self, shape: tuple[int, ...]) -> Any:
+        if not hasattr(self.array, "__array_namespace__"):
+            raise ArgumentError(f"no array like a {type(self.array).__name__} can be made here: pass out")
+        library = self.array.__array_namespace__()
+        return library.empty(shape, dtype=self.array.dtype, device=self.array.device)
+
+
+def lent_view(argument: Any, role: str) -> DeviceView | None:
+    """View an array that its library lends by DLPack, if it lives on a device.
+
+    Args:
+        argument: Whatever a user passes.
+        role: The argument's name, for messages.
+
+    Returns:
+        What a call has to know of it; None for what does not live on a device.
+
+    Raises:
+        ArgumentError: Its library does not lend it, it is not C-contiguous, or NVIDIA's package is not here.
+        DeviceError: There is no such device.
+    """
+    device = _device(*device_of(argument))
+    if device is None:
+        return None
+    queue = device.lent
+    lend = partial(from_device, argument, role, device.stream_of(queue))
+    array = lend()
+    if not array.flags.c_contiguous:
+        raise ArgumentError(f"{role} of shape {array.shape} is not contiguous: pass a contiguous copy")
+    kin, writeable = ArrayKin(argument), array.flags.writeable
+    return DeviceView(device, device.adopt(array), array.shape, array.dtype, queue, kin, writeable, lend)
+
+
+def _device(kind: int, number: int) -> ComputeDevice | None:
+    if kind == FAKE_DEVICE:
+        return fake_device(number)
+    if kind not in _CUDA_DEVICES:
+        return None
+    from cxlemu.accelerator.cuda import cuda_device  # NVIDIA's packages are imported only for their arrays
+
+    return cuda_device(number)
