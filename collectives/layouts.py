@@ -99,6 +99,7 @@ def layout_in(
     *,
     region_bytes: int = REGION_BYTES,
     heap_bytes: int | None = None,
+    ring_room_bytes: int | None = None,
     owned: bool = False,
 ) -> Layout:
     """Lay out a communicator's ring and heap, beside its board.
@@ -110,13 +111,15 @@ def layout_in(
         interleave_bytes: The pool's interleaving granularity in bytes.
         region_bytes: The data of all slots together, in bytes.
         heap_bytes: Each rank's part of the heap in bytes (default: all ranks' take a quarter of the room).
+        ring_room_bytes: What the ring may take of every card, in bytes (default: half of the room).
         owned: Each rank has a memory behind the pool's cards, which also has a part in every slot.
 
     Raises:
         ArgumentError: They do not fit.
     """
     room_bytes -= round_up(board_bytes(ranks), ARENA_ALIGN_BYTES)
-    ring = layout_for(ranks, cards, ring_room(room_bytes), interleave_bytes, region_bytes=region_bytes, owned=owned)
+    most = ring_room(room_bytes) if ring_room_bytes is None else ring_room_bytes
+    ring = layout_for(ranks, cards, most, interleave_bytes, region_bytes=region_bytes, owned=owned)
     sharers = -(-ranks // cards)
     if heap_bytes is None:
         heap_bytes = round_down(room_bytes // 4 // sharers, DATA_ALIGN_BYTES)

@@ -153,6 +153,7 @@ def _launched(setup: FusedSetup, deadline_s: float, main: Callable[[RankContext]
         how="processes",
         deadline_s=deadline_s,
         pace=pace,
+        heap_bytes="cards",
     )
 
 

@@ -78,7 +78,8 @@ class Communicator(Revocable):
         Args:
             context: What `cxlemu.launch` gives each rank.
             region_bytes: The size of the ring in bytes; larger messages take several rounds.
-            heap_bytes: Each rank's part of `heap` in bytes (default: as much as leaves room for others).
+            heap_bytes: Each rank's part of `heap` in bytes (default: what the world was launched with, or less where
+                other communicators have taken that room).
             deadline_s: How long a rank waits for its peers, in seconds (default: the context's).
             engine: One of `cxlemu.engines.ENGINES`, of which "native" runs in C, or an engine of your own.
             integrity: "crc32c" detects writes that links drop silently: a checksum travels with every doorbell, and a

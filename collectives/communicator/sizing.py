@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from collectives.communicator.messages.mailboxes import SHARE, Mailboxes, mailboxes_in
-from collectives.layouts import check_fits, group_layout, group_room, layout_in, room_of, world_share
+from collectives.layouts import check_fits, group_layout, group_room, layout_in, ring_room, room_of, world_share
 from cxlemu.plan import Layout
 from cxlemu.pool.arena import ARENA_ALIGN_BYTES, Arena
 from cxlemu.rounding import round_down, round_up
@@ -46,7 +46,7 @@ class WorldSizing:
     Attributes:
         context: The rank's context.
         region_bytes: The data of all slots together, in bytes.
-        heap_bytes: Each rank's part of the heap in bytes, or None.
+        heap_bytes: Each rank's part of the heap in bytes; None: the world's, where the room has its usual size.
         layout: The ring and heap to use whatever the sizes, or None.
 
     Raises:
@@ -60,31 +60,45 @@ class WorldSizing:
 
     def __post_init__(self) -> None:
         """Lay out the usual room, so that all ranks say why it is not possible, before any claims it."""
-        self._furnished(self._share)
+        self._usual()
 
     def wanted(self, largest_bytes: int) -> int:
         """Return what a world of half the pool takes, or half of what is left where that is less."""
-        usual = self._furnished(self._share).nbytes
+        usual = self._usual().nbytes
         return usual if self.layout is not None or largest_bytes >= usual else largest_bytes // 2
 
     def furnish(self, room_bytes: int) -> Furnished:
         """Lay out the room: as usual where it has the usual size."""
-        usual = self._furnished(self._share)
-        return usual if self.layout is not None or room_bytes == usual.nbytes else self._furnished(room_bytes)
+        usual = self._usual()
+        if self.layout is not None or room_bytes == usual.nbytes:
+            return usual
+        return self._furnished(room_bytes, self.heap_bytes)
 
-    @property
-    def _share(self) -> int:
-        arena = self.context.arena
-        return world_share(Arena(arena.at, arena.end)).nbytes
+    def _usual(self) -> Furnished:
+        """Lay out half of the pool; heaps of the world's own size leave the ring as it is without them."""
+        arena, its = self.context.arena, self.context.world.heap_bytes
+        share = world_share(Arena(arena.at, arena.end)).nbytes
+        if self.heap_bytes is not None or its is None:
+            return self._furnished(share, self.heap_bytes)
+        heaps = -(-self.context.ranks // self.context.outline.pool_card_count) * its
+        return self._furnished(share, its, ring_room(share - heaps))
 
-    def _furnished(self, room_bytes: int) -> Furnished:
+    def _furnished(self, room_bytes: int, heap_bytes: int | None, ring_bytes: int | None = None) -> Furnished:
         outline, ranks = self.context.outline, self.context.ranks
         cards, interleave = outline.pool_card_count, self.context.pool.interleave_bytes
         owned = 0 < outline.memories == len(self.context.pool.cards) - cards
         layout = self.layout
         if layout is None:
-            sizes = {"region_bytes": self.region_bytes, "heap_bytes": self.heap_bytes}
-            layout = layout_in(room_bytes, ranks, cards, interleave, owned=owned, **sizes)  # type: ignore[arg-type]
+            layout = layout_in(
+                room_bytes,
+                ranks,
+                cards,
+                interleave,
+                region_bytes=self.region_bytes,
+                heap_bytes=heap_bytes,
+                ring_room_bytes=ring_bytes,
+                owned=owned,
+            )
         else:
             check_fits(layout, room_bytes, ranks, cards, interleave, owned=owned)
         return Furnished(layout, mailboxes_in(room_bytes - room_of(layout), ranks, cards, interleave))

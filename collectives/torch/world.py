@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING
 from collectives.communicator.communicator import Communicator
 from collectives.torch.harness import Installed
 from collectives.torch.options import Options
-from collectives.torch.sizes import Sizes, sizes_for, with_card_bytes
 from cxlemu.engines import Engine
 from cxlemu.engines.pace import Pace
 from cxlemu.errors import ArgumentError, CxlemuError, PoolError
 from cxlemu.pool.ledger import FIRST_HOLD
 from cxlemu.pool.pool import Pool
 from cxlemu.world.context import RankContext, World, entered, ignore_message
-from cxlemu.world.topology_of import machine
+from cxlemu.world.topology_of import machine, with_card_bytes
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -195,13 +194,13 @@ def _with_pool(
         topology = with_card_bytes(topology, options.card_bytes)
     world = World(len(ranks), topology, memory, timeout.total_seconds(), "torch", pace)
     with ExitStack() as stack:
-        pool, world, heap_bytes = _meet(store, world, rank, options, timeout)
+        pool, world = _meet(store, world, rank, options, timeout)
         stack.enter_context(pool)
         cache = stack.enter_context(world.shared_host_cache(pool, rank))
         context = stack.enter_context(entered(world, rank, pool, cache, emit=ignore_message, check=_go_on))
         harness = Installed.harness
         engine = "native" if harness is None else harness.engine(context, name)
-        comm = Communicator.world(context, integrity=options.integrity, engine=engine, heap_bytes=heap_bytes)
+        comm = Communicator.world(context, integrity=options.integrity, engine=engine)
         if rank == 0:
             pool.unlink()
         shared = SharedPool(tuple(ranks), options, context, stack.pop_all(), groups=1)
@@ -211,43 +210,31 @@ def _with_pool(
     raise AssertionError
 
 
-def _meet(
-    store: Store, world: World, rank: int, options: Options, timeout: timedelta
-) -> tuple[Pool, World, int | None]:
-    """Rank 0 makes the pool and tells its name and sizes, or why there is none; the others attach it.
+def _meet(store: Store, world: World, rank: int, options: Options, timeout: timedelta) -> tuple[Pool, World]:
+    """Rank 0 makes the pool and tells its name, or why there is none; the others attach it.
 
     Returns:
-        The pool, the world that it is in, and the size of each rank's heap, or None for the usual one.
+        The pool, and the world with the heaps that are there.
     """
     if world.memory.backend.on_devices:
-        return world.create_pool(None), world, options.heap_bytes
+        return world.create_pool(None), replace(world, heap_bytes=options.heap_bytes)
+    as_said = options.card_bytes is not None  # all taken at once
     key = _key("pool")
     if rank == 0:
         try:
-            sizes = None
-            if options.card_bytes is None and world.pace is None:  # a pace keeps the time of each line
-                hosts = max(world.hosts) + 1 if world.memory.backend.emulates_caches else 0
-                sizes = sizes_for(world.topology, world.ranks, hosts, options.heap_bytes)
-            world, heap_bytes = _sized(world, sizes, options)
+            world = replace(world, heap_bytes=options.heap_bytes) if as_said else world.with_heaps(options.heap_bytes)
             pool = world.create_pool(None)
         except CxlemuError as error:
             store.set(key, f"!{error}")
             raise
-        store.set(key, " ".join(map(str, [pool.name, *(sizes or ())])))
-        return pool, world, heap_bytes
+        store.set(key, pool.name)
+        return pool, world
     store.wait([key], timeout)
     told = store.get(key).decode()
     if told.startswith("!"):
         raise PoolError(f"rank 0 made no pool: {told[1:]}")
-    its_name, *its = told.split()
-    world, heap_bytes = _sized(world, Sizes(*map(int, its)) if its else None, options)
-    return world.attach_pool(its_name), world, heap_bytes
-
-
-def _sized(world: World, sizes: Sizes | None, options: Options) -> tuple[World, int | None]:
-    if sizes is None:
-        return world, options.heap_bytes
-    return replace(world, topology=with_card_bytes(world.topology, sizes.card_bytes), sparse=True), sizes.heap_bytes
+    world = replace(world, heap_bytes=options.heap_bytes)
+    return (world.attach_pool(told), world) if as_said else world.join_pool(told)
 
 
 def _key(what: str) -> str:

@@ -11,19 +11,22 @@ processes of its host can go on using.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cxlemu.errors import ArgumentError
+from cxlemu.errors import ArgumentError, PoolError
 from cxlemu.memory.damage import DAMAGE_BYTES, Damage
 from cxlemu.memory.lock import LOCK_BYTES, HostLock
 from cxlemu.memory.protocol import LINE_BYTES, Bytes
 from cxlemu.memory.ranges import WORD, check_cards
 from cxlemu.rounding import round_up
+from cxlemu.units import format_bytes
 
 # Bits of a line's state. FLUSHED: dropped at the latest at the fence of the rank that flushed it. FLUSHED without
 # PRESENT (C makes it from a store and its flush in one): all that is left of the line is its pending write-back; a
@@ -34,6 +37,7 @@ Mask = NDArray[np.bool_]
 _LINE = np.dtype(f"V{LINE_BYTES}")
 _WORDS_PER_LINE = LINE_BYTES // WORD.itemsize
 _PAGE_BYTES = 4096
+_MAP_NORESERVE = 0x4000  # linux/mman.h; Python's mmap has no name for it
 
 
 class LineView(NamedTuple):
@@ -393,11 +397,19 @@ class HostCache:
 
         Raises:
             ArgumentError: The cards are not as above.
+            PoolError: There is no address space for the cache.
         """
         needed = host_segment_bytes(len(cards), check_cards(cards))
-        zeros = np.zeros(needed + LINE_BYTES, np.uint8)
-        begin = -zeros.ctypes.data % LINE_BYTES
-        return cls(cards, zeros[begin : begin + needed], None, host=host, damage=damage)
+        try:
+            pages = mmap.mmap(-1, needed, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+        except OSError as error:  # a kernel that lends no memory twice (vm.overcommit_memory=2)
+            raise PoolError(
+                f"there is no address space for a cache of {format_bytes(needed)}, though little of it is used "
+                f"({error.strerror}): take smaller heaps (heap_bytes) or cards"
+            ) from error
+        with suppress(OSError):  # a kernel without huge pages
+            pages.madvise(mmap.MADV_HUGEPAGE)
+        return cls(cards, np.frombuffer(pages, np.uint8), None, host=host, damage=damage)
 
     @classmethod
     def shared(

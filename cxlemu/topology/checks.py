@@ -127,7 +127,7 @@ def _unreachable(topology: Parts) -> Iterator[Misplaced]:
 
 def _emulation(topology: Parts) -> Iterator[Misplaced]:
     nbytes, where = topology.card_bytes, ("emulation", "card_bytes")
-    smallest = min(group.capacity_bytes for group in topology.cards)
+    smallest = topology.smallest_card_bytes
     if nbytes > smallest:
         yield Misplaced(where, f"is {format_bytes(nbytes)} but should fit the smallest card, {format_bytes(smallest)}")
     if nbytes < 2 * topology.interleave_bytes:

@@ -189,6 +189,11 @@ class Parts(Model):
         return self.emulation.card_bytes
 
     @property
+    def smallest_card_bytes(self) -> int:
+        """The capacity of the smallest card."""
+        return min(group.capacity_bytes for group in self.cards)
+
+    @property
     def pool_numa_node(self) -> int | None:
         """The NUMA node that the cards' memory is bound to, if any."""
         return self.emulation.numa_node

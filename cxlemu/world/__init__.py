@@ -38,6 +38,7 @@ def launch(
     pace: Pace | None = None,
     tenant: str | None = None,
     hosts: tuple[int, ...] | None = None,
+    heap_bytes: int | Literal["cards"] | None = None,
 ) -> list[T]:
     """Run ``main`` on every rank of a fresh pool, or of the pool on ``memory.devices``.
 
@@ -63,6 +64,9 @@ def launch(
             ``memory.devices``. The ranks' pool is then the tenant's oldest grant, or with "red:3" grant 3, and nothing
             else. The launch waits for a grant up to one deadline.
         hosts: The host of each rank, whatever hosts the topology has; by default as the topology places the ranks.
+        heap_bytes: Each rank's room for arrays in the pool (``comm.heap``); by default a share of the memory that is
+            left. It takes memory as arrays need it, and the emulated cards are larger by it. "cards": the cards have
+            the topology's ``card_bytes``, all taken at once, and the heap is a part of that.
 
     Returns:
         The values that ``main`` returned, in rank order.
@@ -72,7 +76,19 @@ def launch(
         RankFailures: Anything else that made ranks fail, with the root cause first.
     """
     return _run(
-        main, ranks, topology, memory, how, deadline_s, on_message, pool_name, pace, tenant, hosts, survivors=False
+        main,
+        ranks,
+        topology,
+        memory,
+        how,
+        deadline_s,
+        on_message,
+        pool_name,
+        pace,
+        tenant,
+        hosts,
+        heap_bytes,
+        survivors=False,
     ).in_rank_order()
 
 
@@ -88,6 +104,7 @@ def launch_survivors(
     pool_name: str | None = None,
     pace: Pace | None = None,
     tenant: str | None = None,
+    heap_bytes: int | Literal["cards"] | None = None,
 ) -> Outcome[T]:
     """Run ``main`` on every rank as `launch` does, for ranks that go on when another one dies.
 
@@ -101,7 +118,19 @@ def launch_survivors(
         InputError: An argument does not fit. What a rank raises is among the ``failures``.
     """
     return _run(
-        main, ranks, topology, memory, how, deadline_s, on_message, pool_name, pace, tenant, None, survivors=True
+        main,
+        ranks,
+        topology,
+        memory,
+        how,
+        deadline_s,
+        on_message,
+        pool_name,
+        pace,
+        tenant,
+        None,
+        heap_bytes,
+        survivors=True,
     )
 
 
@@ -117,6 +146,7 @@ def _run(
     pace: Pace | None,
     tenant: str | None,
     hosts: tuple[int, ...] | None,
+    heap_bytes: int | Literal["cards"] | None,
     *,
     survivors: bool,
 ) -> Outcome[T]:
@@ -129,6 +159,8 @@ def _run(
         warn_of_dead()
     topology = machine(topology, memory, lease, may_be_smaller=True)
     world = World(ranks, topology, memory, deadline_s, how, pace, lease, hosts)
+    if heap_bytes != "cards":
+        world = world.with_heaps(heap_bytes)
     if how == "threads":
         run = run_threads
     elif how == "processes":

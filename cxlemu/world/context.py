@@ -18,7 +18,7 @@ from cxlemu.capacity.table import header_of
 from cxlemu.capacity.tenancy import Tenancy, tenancy_in
 from cxlemu.capacity.tenant_pool import TenantPool
 from cxlemu.clock import SYSTEM_CLOCK, Clock
-from cxlemu.errors import AccessError, ArgumentError
+from cxlemu.errors import AccessError, ArgumentError, MismatchError
 from cxlemu.memory import HostCache, MemorySpec, host_segment_bytes
 from cxlemu.memory.backend import Backend, CoherenceStep
 from cxlemu.memory.protocol import HostMemory
@@ -31,7 +31,16 @@ from cxlemu.pool.room import RANK_BYTES
 from cxlemu.pool.rooms import Rooms
 from cxlemu.pool.session import Session
 from cxlemu.pool.session_area import FINGERPRINT_BYTES, Wait, backoff
+from cxlemu.rounding import round_up
+from cxlemu.units import format_bytes
 from cxlemu.version import __version__
+from cxlemu.world.heaps import (
+    ALIGN_BYTES,
+    card_bytes_with_heaps,
+    check_heap_bytes,
+    heap_bytes_in,
+    usual_heap_bytes,
+)
 from cxlemu.world.outline import Outline
 from cxlemu.world.topology_of import machine
 
@@ -147,7 +156,9 @@ class World:
         pace: Makes ranks take modelled time; None: they take this machine's.
         lease: The grant of a tenant's world; its pool is a part of one that is there already.
         placement: The host of each rank; None: as the topology places them.
-        sparse: The pool's cards get memory as communicators take room there, where the backend can do that.
+        sparse: The pool's cards get memory as communicators take room there, where the backend can do that. They are
+            then as large as the heaps want them, whatever the topology says.
+        heap_bytes: Each rank's part of the heap of the world's communicator; None: what its room leaves.
         caches: Files that the processes of each emulated host share for its cache; where there are none, the pool has
             them.
 
@@ -163,6 +174,7 @@ class World:
     lease: Lease | None = None
     placement: tuple[int, ...] | None = None
     sparse: bool = False
+    heap_bytes: int | None = None
     caches: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -211,6 +223,69 @@ class World:
 
         return Clocks.of(self.topology, self.ranks)
 
+    @property
+    def card_bytes(self) -> int:
+        """The size of each card of an emulated pool."""
+        its = self.topology.card_bytes
+        if not self.sparse or self.heap_bytes is None:
+            return its
+        return card_bytes_with_heaps(its, self.outline.pool_card_count, self.ranks, self.heap_bytes)
+
+    def with_heaps(self, heap_bytes: int | None = None) -> World:
+        """Return this world with heaps of model size, which take memory as arrays need it.
+
+        Args:
+            heap_bytes: Of each rank; None: a share of the memory that this machine has left.
+
+        Returns:
+            The world. Real cards and a tenant's grant have the size that they have, and a pace keeps the time of each
+            line: there the heap is in the memory that the pool has.
+
+        Raises:
+            ArgumentError: There is no memory for heaps of this size.
+        """
+        grows = self.lease is None and self.pace is None and not self.memory.backend.on_devices
+        if not grows or heap_bytes == 0:
+            return replace(self, heap_bytes=heap_bytes)
+        hosts = max(self.hosts) + 1 if self.memory.backend.emulates_caches else 0
+        if heap_bytes is None:
+            cards, most = self.outline.pool_card_count, self.topology.smallest_card_bytes
+            heap_bytes = usual_heap_bytes(self.topology.card_bytes, cards, self.ranks, hosts, most)
+        else:
+            check_heap_bytes(heap_bytes, self.ranks, hosts)
+            heap_bytes = round_up(heap_bytes, ALIGN_BYTES)
+        return self if heap_bytes is None else replace(self, sparse=True, heap_bytes=heap_bytes)
+
+    def join_pool(self, name: str) -> tuple[Pool, World]:
+        """Attach the pool that another process made, and take the size of the heaps from it.
+
+        Args:
+            name: As for `attach_pool`.
+
+        Returns:
+            The pool, and this world with its heaps.
+
+        Raises:
+            MismatchError: This world has ``heap_bytes``, and the pool was made for others.
+            PoolError: The pool is not there within the deadline.
+        """
+        pool = self.attach_pool(name)
+        try:
+            found = heap_bytes_in(pool.card_bytes, self.topology.card_bytes, self.outline.pool_card_count, self.ranks)
+            if self.heap_bytes is not None and round_up(self.heap_bytes, ALIGN_BYTES) != (found or 0):
+                its = "none" if found is None else format_bytes(found)
+                raise MismatchError(
+                    f"this rank asks for heaps of {format_bytes(self.heap_bytes)}, rank 0 made {its}: all ranks ask "
+                    f"for the same heap_bytes"
+                )
+        except BaseException:
+            pool.close()
+            raise
+        if found is None:
+            return pool, self
+        pool.sparse = True
+        return pool, replace(self, sparse=True, heap_bytes=found)
+
     def create_pool(self, name: str | None) -> Pool:
         """Create a fresh pool that this process owns; on devices or for a tenant, attach the pool that is there.
 
@@ -230,7 +305,7 @@ class World:
         new = NewPool(
             name,
             cards=cards,
-            card_bytes=self.topology.card_bytes,
+            card_bytes=self.card_bytes,
             interleave_bytes=self.topology.interleave_bytes,
             hosts=0 if launched else max(self.hosts) + 1,
             beside_bytes=self._beside_bytes(cards, its_caches=launched),

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from cxlemu import _native
 from cxlemu.capacity.lease import lease_for
@@ -113,6 +113,7 @@ def from_environment(
     tenant: str | None = None,
     pool_name: str | None = None,
     hosts: tuple[int, ...] | None = None,
+    heap_bytes: int | Literal["cards"] | None = None,
 ) -> Iterator[RankContext]:
     """Enter the world that a launcher started, at this process's place.
 
@@ -130,6 +131,7 @@ def from_environment(
         pool_name: The pool that the tenant has its grant of. Without a tenant it is ignored: the launcher's variables
             name the pool.
         hosts: The host of each rank; by default as the topology places the ranks.
+        heap_bytes: Each rank's room for arrays in the pool, as for `launch`; the same on every rank.
 
     Yields:
         This rank's context.
@@ -145,12 +147,12 @@ def from_environment(
         raise ArgumentError("a tenant's emulated caches are those of one launch: under a launcher take shm or dax")
     lease = None if tenant is None else lease_for(tenant, memory, pool_name, wait_s=deadline_s)
     topology = machine(topology, memory, lease)
-    world = World(place.ranks, topology, memory, deadline_s, place.launcher, pace, lease, hosts)
+    asked = World(place.ranks, topology, memory, deadline_s, place.launcher, pace, lease, hosts)
     first = place.rank == 0
     _native.say_on_bus_error(f"cxlemu: rank {place.rank} is killed by SIGBUS: {bus_error_later()}\n")
     with (
         stops_exit(),
-        _pool(world, place) as pool,
+        _pool(asked, place, heap_bytes) as (pool, world),
         _removed_for_a_dead_owner(pool),
         world.shared_host_cache(pool, place.rank) as cache,
     ):
@@ -166,13 +168,23 @@ def from_environment(
             context.session.await_departure([0], deadline_s)
 
 
-def _pool(world: World, place: Place) -> Pool:
-    if place.pool_name is None:
-        return world.create_pool(None)
-    if place.rank == 0:
-        refuse_second_run(place.pool_name)
-        return world.create_pool(f"{place.pool_name}-{secrets.token_hex(4)}")  # which nobody can take before
-    return world.attach_pool(pool_of_job(place.pool_name, world.deadline_s))
+@contextmanager
+def _pool(world: World, place: Place, heap_bytes: int | Literal["cards"] | None) -> Iterator[tuple[Pool, World]]:
+    """Make the pool, or attach what rank 0 made; the world has the heaps that are there."""
+    if place.rank == 0 or place.pool_name is None:
+        if heap_bytes != "cards":
+            world = world.with_heaps(heap_bytes)
+        if place.pool_name is not None:
+            refuse_second_run(place.pool_name)
+        name = place.pool_name and f"{place.pool_name}-{secrets.token_hex(4)}"  # which nobody can take before
+        with world.create_pool(name) as pool:
+            yield pool, world
+    else:
+        if isinstance(heap_bytes, int):
+            world = replace(world, heap_bytes=heap_bytes)
+        pool, world = world.join_pool(pool_of_job(place.pool_name, world.deadline_s))
+        with pool:
+            yield pool, world
 
 
 @contextmanager

@@ -62,6 +62,12 @@ def _that_fits(default: Topology, memory: MemorySpec) -> Topology:
     return Topology.load(SMALLER_TOPOLOGY)
 
 
+def with_card_bytes(topology: Topology, card_bytes: int) -> Topology:
+    """Return a topology whose emulated cards have ``card_bytes`` each. Raises ValueError where they cannot."""
+    emulation = topology.emulation.model_copy(update={"card_bytes": card_bytes})
+    return type(topology).model_validate(topology.model_copy(update={"emulation": emulation}))
+
+
 def _with_cards(
     topology: Topology, count: int, card_bytes: int, interleave_bytes: int, *, name: str, chosen: bool
 ) -> Topology:

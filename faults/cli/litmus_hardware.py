@@ -81,6 +81,7 @@ def run_on_hardware(
         "topology": topology_for(None, memory, None, may_be_smaller=True),
         "memory": memory,
         "deadline_s": deadline_s,
+        "heap_bytes": "cards",
     }
     setting = HardwareSetting(rounds, seed, budget_s)
     report = _Report(len(tests), verbose or len(tests) == 1, silent=not prints, quiet=json_file == STDOUT)

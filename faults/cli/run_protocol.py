@@ -76,6 +76,7 @@ def run_protocol(ctx: click.Context, spec: str) -> NoReturn:
         "tenant": tenant,
         "pool_name": pool_name,
         "hosts": hosts,
+        "heap_bytes": "cards",
     }
     again = partial(run, protocol=spec, seeds=seeds, exitfirst=given["exitfirst"])
     with report:

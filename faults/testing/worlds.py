@@ -85,7 +85,7 @@ class TestWorld:
         """
         rank = _Rank(main, self.engine, self.script)
         where: dict[str, Any] = {"ranks": self.ranks, "topology": self.config, "memory": self.memory}
-        where |= {"how": self.how, "deadline_s": self.deadline_s}
+        where |= {"how": self.how, "deadline_s": self.deadline_s, "heap_bytes": "cards"}
         if not self.script.faults:
             return launch(rank, **where)
         happened: list[Happened] = []

@@ -177,7 +177,7 @@ def replay(its: SavedCall, inputs: Sequence[Array]) -> list[str]:
             f"rank {context.rank}, element {at}: {got[at]} instead of {right[at]} ({differ.size} of {got.size} wrong)"
         )
 
-    found = launch(main, ranks=its.ranks, topology=its.topology, memory=memory, how="threads")
+    found = launch(main, ranks=its.ranks, topology=its.topology, memory=memory, how="threads", heap_bytes="cards")
     return [sentence for sentence in found if sentence]
 
 

@@ -46,6 +46,7 @@ def measured(ranks: int, sizes: tuple[int, ...] = SIZES, rounds: int = ROUNDS) -
         topology="twelve-hosts",
         how="threads",
         deadline_s=600,
+        heap_bytes="cards",
     )[0]
     assert of_rank_0 is not None
     return of_rank_0

@@ -128,6 +128,7 @@ def main(named: list[str]) -> None:
         memory=MemorySpec("shm"),
         how="threads",
         deadline_s=DEADLINE_S,
+        heap_bytes="cards",
     )
 
 

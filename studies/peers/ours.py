@@ -133,6 +133,7 @@ def main(socket_path: str, ranks: str, config: str, deadline_s: str, heap_bytes:
         memory=MemorySpec("shm"),
         how="processes",
         deadline_s=float(deadline_s),
+        heap_bytes="cards",
     )
 
 

@@ -35,8 +35,10 @@ def together(
     topology: Any = LAPTOP,
     how: Literal["threads", "processes"] = "threads",
     deadline_s: float = PATIENT_S,
+    heap_bytes: Literal["cards"] | None = None,
 ) -> list[Any]:
-    return launch(main, ranks=ranks, topology=topology, memory=memory, how=how, deadline_s=deadline_s)
+    where: dict[str, Any] = {"topology": topology, "memory": memory, "how": how, "deadline_s": deadline_s}
+    return launch(main, ranks=ranks, heap_bytes=heap_bytes, **where)
 
 
 def total(comm: Communicator) -> int:
@@ -184,7 +186,8 @@ def drop_many_groups(context: RankContext) -> int:
 
 def test_dropped_groups_give_their_room_back_where_nothing_collects() -> None:
     """As in training scripts, which turn collection off; a dropped communicator is in reference cycles."""
-    held = together(drop_many_groups, 2, how="processes", memory=SHM, topology=with_cards_of(512 << 10))
+    cards: dict[str, Any] = {"topology": with_cards_of(512 << 10), "heap_bytes": "cards"}
+    held = together(drop_many_groups, 2, how="processes", memory=SHM, **cards)
     assert max(held) < 20
 
 

@@ -411,9 +411,12 @@ def test_help_has_examples(verb: list[str]) -> None:
 
 @pytest.mark.parametrize(("config", "ranks"), [("laptop", 2), ("six-cards", 4)])
 def test_plans_are_shown_for_the_ring_that_a_communicator_gets(config: str, ranks: int) -> None:
-    layouts = launch(_layout_of_the_world, ranks=ranks, topology=Topology.load(config), memory=MemorySpec())
-    shown_as = json.loads(cxlemu("show", "barrier", "-n", ranks, "-c", config, "--json", "-").output)["layout"]
-    assert layouts == [Layout(**shown_as)] * ranks
+    where: dict[str, Any] = {"ranks": ranks, "topology": Topology.load(config), "memory": MemorySpec()}
+    shown = Layout(**json.loads(cxlemu("show", "barrier", "-n", ranks, "-c", config, "--json", "-").output)["layout"])
+    assert launch(_layout_of_the_world, heap_bytes="cards", **where) == [shown] * ranks
+    for roomy in launch(_layout_of_the_world, **where):  # with a heap of model size the ring is the same
+        assert roomy.heap_card_bytes > shown.heap_card_bytes
+        assert replace(roomy, heap_card_bytes=shown.heap_card_bytes) == shown
 
 
 def _layout_of_the_world(context: RankContext) -> Layout:

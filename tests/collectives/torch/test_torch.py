@@ -13,9 +13,7 @@ from typing import Any
 
 import pytest
 
-from cxlemu.errors import ArgumentError
 from cxlemu.pool import segments
-from cxlemu.topology import Topology
 from tests.helpers.tiers import PATIENT_S
 from tests.helpers.torch_ranks import torch_ranks
 
@@ -98,25 +96,6 @@ def test_a_group_makes_tensors_in_the_pool_also_for_fsdp(memory: dict[str, str])
         (said,) = of_rank["said"]  # twice too large, and once said
         assert "a tensor is not in the pool: the heap has no room for" in said
         assert of_rank["fsdp"] and of_rank["taken"] > 8
-
-
-def test_a_heap_is_a_share_of_what_the_machine_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    from collectives.torch import sizes
-
-    topology = Topology.load("six-cards")
-    left = 8 << 30
-    monkeypatch.setattr(sizes, "available_bytes", lambda: left)
-    assert sizes.sizes_for(topology, 2, 0, None) == ((32 << 20) + (4 << 30), 2 << 30)
-    assert sizes.sizes_for(topology, 8, 0, None) == ((32 << 20) + (2 << 30), 512 << 20)  # two ranks to a card
-    emulated = sizes.sizes_for(topology, 2, 2, None)
-    assert emulated is not None and 5.0 < (2 << 30) / emulated.heap_bytes < 5.1  # 1 + 2 caches of 2 and flags
-    assert sizes.sizes_for(topology, 2, 0, 4 << 30) == ((32 << 20) + (8 << 30), 4 << 30)
-    with pytest.raises(
-        ArgumentError, match=r"heaps of 4 GiB for 2 ranks and 2 emulated caches can take 40\..* but 8 GiB are left: ask"
-    ):
-        sizes.sizes_for(topology, 2, 2, 4 << 30)
-    left = 64 << 20
-    assert sizes.sizes_for(topology, 2, 0, None) is None  # the topology's own cards are as good
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR")
