@@ -11,10 +11,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
+
+import numpy as np
 
 from collectives.builder import SCRATCH
 from collectives.communicator.operations import Planned
 from collectives.communicator.planner import PLANS_KEPT, CallArguments, CallPlanner
+from collectives.communicator.products import result_shape
 from cxlemu.accelerator.arrays import address_array, device_view, same_device
 from cxlemu.accelerator.device import ComputeDevice, DeviceBuffer, DeviceView, Event, come_after, hand_back
 from cxlemu.accelerator.plan import device_part
@@ -82,8 +86,8 @@ class DeviceCalls:
             The call; None where all arrays are the host's.
 
         Raises:
-            ArgumentError: An array does not fit, the call's arrays live in two places, its plan has kernels of the
-                host, or the world has a pace.
+            ArgumentError: An array does not fit, the call's arrays live in two places, its plan has checksums, or the
+                world has a pace.
             DeviceError: The device cannot reach the pool.
             AccessError: This tenant may not make the call.
         """
@@ -92,16 +96,52 @@ class DeviceCalls:
         if x is None and out is None:
             return None
         views = [view for array, view in ((asked.x, x), (asked.out, out)) if array is not None]
-        device = same_device(views, asked.collective)
-        if isinstance(self.engine, NativeEngine) and self.engine.pacer is not None:
-            raise ArgumentError(f"{asked.collective}: calls on a device take no modelled time: pass paced=False")
+        device = self._device_of(views, asked.collective)
         at = None if x is None else address_array(x)
         to = at if out is x else None if out is None else address_array(out)
         planned = self.planner.collective(asked._replace(x=at, out=to))
-        planned = planned._replace(part=self._lowered(planned.plan))
+        return self._call(planned, [view for view in views if view is not None], device)
+
+    def prepare_product(
+        self, kind: str, a: Any, b: Any, out: Any, style: str, **cut: Any
+    ) -> tuple[DeviceCall, Any] | None:
+        """Check and plan a fused product of matrices on a device; arguments as of `CallPlanner.product`.
+
+        Returns:
+            The call and the matrix that it fills; None where all matrices are the host's.
+
+        Raises:
+            ArgumentError: As for `prepare`, or the matrices do not fit.
+            DeviceError: The device cannot reach the pool.
+            AccessError: This tenant may not make the call.
+        """
+        given = [(a, "a"), (b, "b")] + ([] if out is None else [(out, "out")])
+        views = [None if isinstance(each, np.ndarray) else device_view(each, role) for each, role in given]
+        if all(view is None for view in views):
+            return None
+        device = self._device_of(views, kind)
         mine = [view for view in views if view is not None]
-        buffers = [_buffer(array, mine, device) for array in planned.buffers[:SCRATCH]]
-        return DeviceCall(planned, partial(self._run, self._on(device), mine, buffers))
+        left, right = map(address_array, mine[:2])
+        if out is None:
+            out = mine[0].kin.like(result_shape(kind, self.planner.size, left, right, style, **cut))
+            made = device_view(out, "out")
+            assert made is not None, "it is of the kind of a"
+            mine.append(made)
+        planned, _ = self.planner.product(kind, left, right, address_array(mine[2]), style, **cut)
+        return self._call(planned, mine, device), out
+
+    def _device_of(self, views: list[DeviceView | None], what: str) -> ComputeDevice:
+        device = same_device(views, what)
+        if isinstance(self.engine, NativeEngine) and self.engine.pacer is not None:
+            raise ArgumentError(f"{what}: calls on a device take no modelled time: pass paced=False")
+        return device
+
+    def _call(self, planned: Planned, views: Sequence[DeviceView], device: ComputeDevice) -> DeviceCall:
+        planned = planned._replace(part=self._lowered(planned.plan))
+        buffers = [
+            None if number == SCRATCH else _buffer(array, views, device) for number, array in enumerate(planned.buffers)
+        ]
+        return DeviceCall(planned, partial(self._run, self._on(device), views, buffers))
 
     def end(self) -> None:
         """Let go of devices, once their queues are empty: this host may unmap the pool from now on."""
@@ -115,7 +155,7 @@ class DeviceCalls:
         self,
         its: _OneDevice,
         views: Sequence[DeviceView],
-        buffers: Sequence[DeviceBuffer],
+        buffers: Sequence[DeviceBuffer | None],
         running: Running,
         deadline_s: float,
         watch: Watch,
@@ -127,7 +167,8 @@ class DeviceCalls:
         queues = {id(view.queue): view.queue for view in views}.values()
         # the call before uses the same queues and scratch memory, but not each queue for the same things
         after = [*its.last, *(device.record(queue) for queue in queues)]
-        its.last = its.engine.run(running, [*buffers, its.scratch], deadline_s=deadline_s, watch=watch, after=after)
+        mine = [its.scratch if buffer is None else buffer for buffer in buffers]
+        its.last = its.engine.run(running, mine, deadline_s=deadline_s, watch=watch, after=after)
         for queue in queues:
             for event in its.last:
                 device.wait(queue, event)

@@ -205,9 +205,7 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint):
     def _prepare_product(
         self, kind: str, a: Matrix, b: Matrix, out: Matrix | None, style: str, **cut: Any
     ) -> Operation:
-        self._runner.check_usable()
-        planned, result = self._planner.product(kind, a, b, out, style, **cut)
-        return self._runner.operation(planned, result)
+        return self._runner.product(kind, a, b, out, style, **cut)
 
     @property
     def cluster(self) -> int:

@@ -1,4 +1,4 @@
-"""Fused products as a user calls them, on NumPy matrices: PyTorch's names where it has them.
+"""Fused products as a user calls them, on matrices of NumPy or of a device: PyTorch's names where it has them.
 
 c = comm.all_gather_matmul(a, b)        # a: this rank's rows, b: its columns; c: all rows, its columns
 c = comm.matmul_reduce_scatter(a, b)    # a: its columns, b: its rows; c: its rows of the sum
@@ -8,6 +8,7 @@ c = comm.matmul_all_reduce(a, b)        # the same, all rows
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,7 +50,24 @@ def bind(kind: str, ranks: int, a: Matrix, b: Matrix, out: Matrix | None, style:
     Raises:
         ArgumentError: A matrix does not fit, or the product cannot be cut so: names what is wrong.
     """
-    given = [("a", a), ("b", b)] + ([] if out is None else [("out", out)])
+    call = _call(kind, ranks, [("a", a), ("b", b)] + ([] if out is None else [("out", out)]), style, **cut)
+    shape = shapes(call).c
+    if out is None:
+        out = np.empty(shape, DTYPES[call.dtype])
+    elif out.shape != shape:
+        raise ArgumentError(f"{kind}: out must have shape {shape}, not {out.shape}")
+    elif np.may_share_memory(out, a) or np.may_share_memory(out, b):
+        raise ArgumentError(f"{kind}: out overlaps a or b, which are needed until the end")
+    return BoundProduct(call, as_bytes(a, "a"), as_bytes(b, "b"), as_bytes(out, "out", writeable=True), out)
+
+
+def result_shape(kind: str, ranks: int, a: Matrix, b: Matrix, style: str, **cut: Any) -> tuple[int, int]:
+    """Return the shape of this rank's result; arguments and errors as of `bind`."""
+    return shapes(_call(kind, ranks, [("a", a), ("b", b)], style, **cut)).c
+
+
+def _call(kind: str, ranks: int, given: Sequence[tuple[str, Matrix]], style: str, **cut: Any) -> Call:
+    (_, a), (_, b) = given[:2]
     for name, matrix in given:
         if not isinstance(matrix, np.ndarray) or matrix.ndim != 2:
             what = f"shape {matrix.shape}" if isinstance(matrix, np.ndarray) else f"a {type(matrix).__name__}"
@@ -61,15 +79,7 @@ def bind(kind: str, ranks: int, a: Matrix, b: Matrix, out: Matrix | None, style:
     gathers = kind == "all_gather_gemm"
     m, n, k = a.shape[0], b.shape[1], a.shape[1]
     whole = (m * ranks, n * ranks, k) if gathers else (m, n, k * ranks)
-    call = fused_call(kind, style, ranks, *whole, dtype_name(a, reduces=True), **cut)
-    shape = shapes(call).c
-    if out is None:
-        out = np.empty(shape, DTYPES[call.dtype])
-    elif out.shape != shape:
-        raise ArgumentError(f"{kind}: out must have shape {shape}, not {out.shape}")
-    elif np.may_share_memory(out, a) or np.may_share_memory(out, b):
-        raise ArgumentError(f"{kind}: out overlaps a or b, which are needed until the end")
-    return BoundProduct(call, as_bytes(a, "a"), as_bytes(b, "b"), as_bytes(out, "out", writeable=True), out)
+    return fused_call(kind, style, ranks, *whole, dtype_name(a, reduces=True), **cut)
 
 
 class Products(ABC):
@@ -79,7 +89,7 @@ class Products(ABC):
     those of `collectives.fused.fused_plan`. All ranks take the same. Results are the same bits in every run. Raises
     ArgumentError for matrices that do not fit (nothing is sent), and otherwise what collectives raise. Tiles are
     multiplied by NumPy's BLAS, which has threads of its own: with a rank a core, set OPENBLAS_NUM_THREADS=1 before
-    NumPy is imported.
+    NumPy is imported. A rank's matrices may all live on a device, which multiplies them and rounds in its own way.
     """
 
     @abstractmethod

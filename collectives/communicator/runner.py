@@ -122,6 +122,15 @@ class CallRunner(CallHooks):
         operation = self.operation(self._planner.collective(asked._replace(x=x, out=out)), asked.out)
         return Staged(operation, staging, asked.out, self.run_in_turn) if staging else operation
 
+    def product(self, kind: str, a: Any, b: Any, out: Any, style: str, **cut: Any) -> Operation:
+        """Check and plan a fused product. Raises as `check_usable` and `CallPlanner.product` do."""
+        self.check_usable()
+        if (found := self._devices.prepare_product(kind, a, b, out, style, **cut)) is not None:
+            call, result = found
+            return Stepped(call.planned, result, self.run_in_turn, partial(self._step_on_device, call))
+        planned, result = self._planner.product(kind, a, b, out, style, **cut)
+        return self.operation(planned, result)
+
     def operation(self, planned: Planned, result: Array | None) -> Operation:
         """Make an operation from a planned call: in C where the engine is, unless the call is a fused product.
 

@@ -22,8 +22,10 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from cxlemu.accelerator.device import DeviceBuffer, DeviceView
+from cxlemu.accelerator.cuda_products import GpuProducts
+from cxlemu.accelerator.device import DeviceBuffer, DeviceView, TileProduct
 from cxlemu.accelerator.fold_kernel import KERNEL, kernel_options
+from cxlemu.accelerator.kin import ArrayKin
 from cxlemu.engines.mover import BufferPart
 from cxlemu.errors import ArgumentError, DeviceError
 from cxlemu.memory.direct import DirectMemory
@@ -91,7 +93,8 @@ class CudaDevice:
             )
         )
         self._arch = f"sm_{major}{minor}"
-        self._folds: dict[tuple[str, RedOp], Any] = {}
+        self._kernels: dict[tuple[str, ...], Any] = {}
+        self._products = GpuProducts(self._launch, lambda: call(driver.cuCtxSetCurrent, self._context))
         self.lent = self.queue()
 
     @property
@@ -140,14 +143,11 @@ class CudaDevice:
         options = kernel_options(name, redop)
         pairs = name in ("c64", "c128") and "-DKIND=3" not in options  # folded part by part
         count = target.nbytes // DTYPES[name].itemsize * (2 if pairs else 1)
-        values = [_address(part) for part in (target, *sources)] + [0] * (3 - len(sources)) + [count, divisor]
-        kinds = [ctypes.c_void_p] * 4 + [ctypes.c_longlong] * 2
-        blocks = min(-(-count // THREADS), BLOCKS_MAX)
-        if count:
-            function = self._fold(name, redop, options)
-            self._do(
-                driver.cuLaunchKernel, function, blocks, 1, 1, THREADS, 1, 1, 0, queue, (tuple(values), tuple(kinds)), 0
-            )
+        addresses = [_address(part) for part in (target, *sources)] + [0] * (3 - len(sources))
+        self._launch(queue, KERNEL, "fold", options, addresses, (count, divisor), count)
+
+    def multiply(self, queue: Any, target: BufferPart, product: TileProduct, a: BufferPart, b: BufferPart) -> None:
+        self._products.multiply(queue, product, _address(target), _address(a), _address(b))
 
     def record(self, queue: Any) -> Any:
         event = self._do(driver.cuEventCreate, int(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
@@ -214,16 +214,34 @@ class CudaDevice:
         copy.WidthInBytes, copy.Height = run.block_bytes, run.blocks
         self._do(driver.cuMemcpy2DAsync, copy, queue)
 
-    def _fold(self, dtype: str, redop: RedOp, options: list[str]) -> Any:
-        if (dtype, redop) not in self._folds:
-            program = call(nvrtc.nvrtcCreateProgram, KERNEL.encode(), b"fold.cu", 0, [], [])
+    def _launch(
+        self,
+        queue: Any,
+        source: str,
+        name: str,
+        options: Sequence[str],
+        addresses: Sequence[int],
+        numbers: Sequence[int],
+        threads: int,
+    ) -> None:
+        """Queue a kernel that as many threads share as there are, if there is anything to do."""
+        if threads:
+            kinds = [ctypes.c_void_p] * len(addresses) + [ctypes.c_longlong] * len(numbers)
+            arguments = (*addresses, *numbers), tuple(kinds)
+            function, blocks = self._compiled(source, name, options), min(-(-threads // THREADS), BLOCKS_MAX)
+            self._do(driver.cuLaunchKernel, function, blocks, 1, 1, THREADS, 1, 1, 0, queue, arguments, 0)
+
+    def _compiled(self, source: str, name: str, options: Sequence[str]) -> Any:
+        key = name, *options
+        if key not in self._kernels:
+            program = call(nvrtc.nvrtcCreateProgram, source.encode(), f"{name}.cu".encode(), 0, [], [])
             flags = [option.encode() for option in (*options, "--fmad=false", f"--gpu-architecture={self._arch}")]
             call(nvrtc.nvrtcCompileProgram, program, len(flags), flags)
             cubin = b" " * call(nvrtc.nvrtcGetCUBINSize, program)
             call(nvrtc.nvrtcGetCUBIN, program, cubin)
             module = self._do(driver.cuModuleLoadData, cubin)
-            self._folds[dtype, redop] = self._do(driver.cuModuleGetFunction, module, b"fold")
-        return self._folds[dtype, redop]
+            self._kernels[key] = self._do(driver.cuModuleGetFunction, module, name.encode())
+        return self._kernels[key]
 
 
 def _address(part: BufferPart) -> int:
@@ -235,20 +253,6 @@ def _address(part: BufferPart) -> int:
 def cuda_device(ordinal: int) -> CudaDevice:
     """Return the GPU of this number, the same object each time. Raises DeviceError where there is none."""
     return CudaDevice(ordinal)
-
-
-@dataclass(frozen=True)
-class _CudaKin:
-    array: Any
-
-    def like(self, shape: tuple[int, ...]) -> Any:
-        if hasattr(self.array, "new_empty"):  # torch
-            return self.array.new_empty(shape)
-        library = sys.modules.get(type(self.array).__module__.partition(".")[0])
-        if library is None or not hasattr(library, "empty"):
-            raise ArgumentError(f"no array like a {type(self.array).__name__} can be made here: pass out")
-        with self.array.device:
-            return library.empty(shape, self.array.dtype)
 
 
 def cuda_view(argument: Any, role: str) -> DeviceView:
@@ -282,4 +286,4 @@ def cuda_view(argument: Any, role: str) -> DeviceView:
         attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         ordinal = int(call(driver.cuPointerGetAttribute, attribute, address))
     buffer = DeviceBuffer(address, nbytes, argument)
-    return DeviceView(cuda_device(ordinal), buffer, shape, dtype, stream, _CudaKin(argument), not read_only)
+    return DeviceView(cuda_device(ordinal), buffer, shape, dtype, stream, ArrayKin(argument), not read_only)

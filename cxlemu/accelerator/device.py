@@ -1,4 +1,4 @@
-"""The interface of a device: memory, queues that work in order and late, events, copies to and from the pool, folds.
+"""The interface of a device: memory, queues that work in order and late, events, copies from and to the pool, sums.
 
 `cxlemu.accelerator.runner` runs plans through it; all that a kind of device adds is one class with these methods.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,21 @@ class DeviceBuffer:
         if at < 0 or nbytes < 0 or at + nbytes > self.nbytes:
             raise ArgumentError(f"a buffer of {self.nbytes} bytes on a device has no {nbytes} bytes at {at}")
         return replace(self, address=self.address + at, nbytes=nbytes)
+
+
+class TileProduct(NamedTuple):
+    """One tile C = A @ B, row-major, as the kernels gemm_* have it: A is m x k, B is k x n.
+
+    ``lda``, ``ldb`` and ``ldc`` are how many elements rows are apart.
+    """
+
+    dtype: str
+    m: int
+    n: int
+    k: int
+    lda: int
+    ldb: int
+    ldc: int
 
 
 class ComputeDevice(Protocol):
@@ -123,6 +138,9 @@ class ComputeDevice(Protocol):
         divisor: int,
     ) -> None:
         """Queue a fold, as `cxlemu.plan.reduction.fold` defines it, bit by bit."""
+
+    def multiply(self, queue: Queue, target: BufferPart, product: TileProduct, a: BufferPart, b: BufferPart) -> None:
+        """Queue a product of matrices, in the precision of `cxlemu.plan.kernels`; each device rounds in its own way."""
 
     def record(self, queue: Queue) -> Event:
         """Return an event that happens when all that was queued before has been done."""

@@ -25,12 +25,13 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from cxlemu.accelerator.device import DeviceBuffer
+from cxlemu.accelerator.device import DeviceBuffer, TileProduct
 from cxlemu.engines.mover import BufferPart
 from cxlemu.errors import ArgumentError, DeviceError
 from cxlemu.memory.protocol import LINE_BYTES, Bytes, HostMemory
-from cxlemu.plan import RedOp
+from cxlemu.plan import DTYPES, RedOp
 from cxlemu.plan.address import StridedRun
+from cxlemu.plan.kernels import KERNELS
 from cxlemu.plan.reduction import fold
 
 DmaWrites = Literal["cache", "memory"]
@@ -233,6 +234,24 @@ class FakeDevice:
 
         self._put(queue, _Work(deque([piece])))
 
+    def multiply(
+        self, queue: FakeQueue, target: BufferPart, product: TileProduct, a: BufferPart, b: BufferPart
+    ) -> None:
+        """Queue NumPy's product: it reads A and B in one piece, and its rows come in others, in any order."""
+        c = np.empty(target.nbytes, np.uint8)
+
+        def compute() -> None:
+            KERNELS[f"gemm_{product.dtype}"].run(tuple(product[1:]), c, [_bytes(a), _bytes(b)])
+
+        def rows(some: range) -> None:
+            its, got = (_tile(product, data)[some.start : some.stop] for data in (_bytes(target), c))
+            its[:] = got
+
+        cuts = sorted(self._rng.sample(range(1, product.m), min(product.m - 1, self._rng.randrange(PIECES_MAX))))
+        pieces = [partial(rows, range(first, end)) for first, end in pairwise([0, *cuts, product.m])]
+        self._rng.shuffle(pieces)
+        self._put(queue, _Work(deque([compute, *pieces])))
+
     def record(self, queue: FakeQueue) -> FakeEvent:
         event = FakeEvent(queue)
         self._put(queue, _Work(event=event))
@@ -291,6 +310,13 @@ class FakeDevice:
         pieces = [partial(piece, begin, end) for begin, end in pairwise(ends)]
         self._rng.shuffle(pieces)
         return deque(pieces)
+
+
+def _tile(product: TileProduct, data: Bytes) -> NDArray[Any]:
+    """View C's elements, as they lie in rows that are ``ldc`` elements apart."""
+    dtype = DTYPES[product.dtype]
+    strides = (product.ldc * dtype.itemsize, dtype.itemsize)
+    return np.ndarray((product.m, product.n), dtype, data, strides=strides)
 
 
 def _bytes(part: BufferPart) -> Bytes:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from cxlemu.plan import RedOp
 
-# A fold of two or three operands, then a division: cxlemu/plan/reduction.py is the definition. -D chooses the element
-# T, its wide type W, KIND (0 integer, 1 float, 2 truth, 3 complex product), FORMAT (16: f16, 17: bf16) and OP.
-KERNEL = r"""
+# -D chooses the element T, its wide type W, KIND (0 integer, 1 float, 2 truth, 3 complex product), FORMAT (16: f16,
+# 17: bf16) and OP.
+ELEMENTS = r"""
 union word { float f; unsigned int u; };
 __device__ static float as_float(unsigned int u) { union word w; w.u = u; return w.f; }
 __device__ static unsigned int as_bits(float f) { union word w; w.f = f; return w.u; }
@@ -42,6 +42,11 @@ __device__ static T store(T x) { return x; }
 __device__ static T load(T x) { return x; }
 __device__ static T store(W x) { return (T)x; }
 #endif
+"""
+# A fold of two or three operands, then a division: cxlemu/plan/reduction.py is the definition.
+KERNEL = (
+    ELEMENTS
+    + r"""
 #define NAN_OR(less, x, y) ((less) || (x) != (x) ? (x) : (y))
 #if OP == 1
 #define COMBINE(x, y) ((W)(x) + (W)(y))
@@ -83,6 +88,7 @@ extern "C" __global__ void fold(T *dst, const T *a, const T *b, const T *c, long
     }
 }
 """
+)
 _INTEGERS = {8: "char", 16: "short", 32: "int", 64: "long long"}
 _TYPES = {  # element, wide type, kind, format
     **{

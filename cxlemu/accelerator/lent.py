@@ -7,30 +7,17 @@ the array is used next, so the host waits for the end of a call on such an array
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from cxlemu.accelerator.device import ComputeDevice, DeviceView
 from cxlemu.accelerator.fake import DLPACK_DEVICE as FAKE_DEVICE
 from cxlemu.accelerator.fake import fake_device
+from cxlemu.accelerator.kin import ArrayKin
 from cxlemu.dlpack import device_of, from_device
 from cxlemu.errors import ArgumentError
 
 _CUDA_DEVICES = (2, 13)  # DLPack's numbers of CUDA's memory, and of memory that it manages
-
-
-@dataclass(frozen=True)
-class ArrayKin:
-    """Makes arrays like one of a library that follows the array API standard."""
-
-    array: Any
-
-    def like(self, shape: tuple[int, ...]) -> Any:
-        if not hasattr(self.array, "__array_namespace__"):
-            raise ArgumentError(f"no array like a {type(self.array).__name__} can be made here: pass out")
-        library = self.array.__array_namespace__()
-        return library.empty(shape, dtype=self.array.dtype, device=self.array.device)
 
 
 def lent_view(argument: Any, role: str) -> DeviceView | None:

@@ -1,8 +1,8 @@
 """The plan of a rank whose arrays live on a device: its copies and folds move to queues, the rest stays on the host.
 
-Each stream of a plan becomes two. What moves bytes (WRITE, READ, REDUCE, COPY) goes to the stream's queue on the
-device, which works in order, and late. What orders memory (FLUSH, FENCE, INVALIDATE, SIGNAL, WAIT) stays with the
-host. Between them stand events, where the plan's order would otherwise be lost, and nowhere else:
+Each stream of a plan becomes two. What moves bytes or multiplies (WRITE, READ, REDUCE, COPY, COMPUTE) goes to the
+stream's queue on the device, which works in order, and late. What orders memory (FLUSH, FENCE, INVALIDATE, SIGNAL,
+WAIT) stays with the host. Between them stand events, where the plan's order would otherwise be lost, and nowhere else:
 
     host:   ------------- AWAIT e -> FLUSH -> FENCE -> SIGNAL      WAIT -> INVALIDATE -> RECORD f -------------
     queue:  WRITE -> RECORD e                                                  AWAIT f -> READ
@@ -23,12 +23,13 @@ from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
 from cxlemu.plan import Frame, Instruction, Layout, Op, Operand, Plan, RankPart, Stream, accesses, encode
 from cxlemu.plan.instructions import Kind
+from cxlemu.plan.kernels import KERNELS
 from cxlemu.plan.plan import Buffer
 
 QUEUE = ".queue"  # ends the name of a stream that runs on the device
 BOUNCE = "bounce"  # pinned memory of the host, through which doorbells' payloads come and go
 
-_ON_DEVICE = (Op.WRITE, Op.WRITE_NT, Op.READ, Op.REDUCE, Op.REDUCE_LOCAL, Op.COPY)
+_ON_DEVICE = (Op.WRITE, Op.WRITE_NT, Op.READ, Op.REDUCE, Op.REDUCE_LOCAL, Op.COPY, Op.COMPUTE)
 _DROPS = (Op.FLUSH, Op.INVALIDATE)
 # what the host did in one stream before it does this in another: all else reaches it by way of a queue, or not at all
 _HOST_NEEDS = {
@@ -59,10 +60,11 @@ def device_plan(plan: Plan) -> Plan:
 
     Returns:
         A plan of the same call on the same layout: a rank may run its part of this one while its peers run theirs of
-        ``plan``. A part has twice as many streams, and a last buffer BOUNCE in the host's memory.
+        ``plan``. A part has twice as many streams and, where doorbells have payloads, a last buffer BOUNCE in the
+        host's memory.
 
     Raises:
-        ArgumentError: When a part with a COMPUTE is built: kernels run on the host's arrays.
+        ArgumentError: When a part with checksums is built: the host computes them, of its own arrays.
     """
 
     def build(rank: int) -> tuple[Frame, RankPart]:
@@ -92,16 +94,25 @@ class _Step:
             if operand.kind == Kind.REGION:
                 found += self._lines(operand)
             else:
-                found.append(self._bytes(operand))
+                found.append(self._bytes(operand, self.instruction.nbytes))
         return found
 
-    def _bytes(self, operand: Operand) -> Range:
+    @cached_property
+    def _of_kernel(self) -> list[Range]:
+        """Of a COMPUTE: what it stores, and then what it loads, from the first byte that it touches to the last."""
+        i = self.instruction
+        kernel = self.frame.kernels[i.arg]
+        sizes = KERNELS[kernel.name].sizes(kernel.parameters)
+        operands = [operand for operand in (i.dst, i.a, i.b, i.c) if operand.kind]
+        return [self._bytes(operand, nbytes) for operand, nbytes in zip(operands, sizes, strict=True)]
+
+    def _bytes(self, operand: Operand, nbytes: int) -> Range:
         buffers = self.part.buffers
         space, at = operand.id, operand.offset
         if space < len(buffers) and buffers[space].inside:
             at += buffers[space].at
             space = next(k for k, other in enumerate(buffers) if other.name == buffers[space].inside)
-        return -1 - space, at, at + self.instruction.nbytes
+        return -1 - space, at, at + nbytes
 
     def _lines(self, operand: Operand) -> Iterator[Range]:
         for card, offset, nbytes in accesses.pool_extents(self.frame, self.layout, 0, operand, self.instruction.nbytes):
@@ -109,10 +120,14 @@ class _Step:
 
     @cached_property
     def loads(self) -> list[Range]:
+        if self.instruction.op == Op.COMPUTE:
+            return self._of_kernel[1:]
         return self._ranges(accesses.loaded(self.instruction))
 
     @cached_property
     def stores(self) -> list[Range]:
+        if self.instruction.op == Op.COMPUTE:
+            return self._of_kernel[:1]
         return self._ranges(accesses.stored(self.instruction))
 
     @cached_property
@@ -192,8 +207,10 @@ class _Lowering:
         return self._part()
 
     def _place(self, s: int, i: Instruction) -> None:
-        if i.op == Op.COMPUTE:
-            raise ArgumentError("kernels run on arrays of the host: a plan with a COMPUTE takes none of a device")
+        if i.op == Op.COMPUTE and not KERNELS[(kernel := self.frame.kernels[i.arg]).name].product:
+            raise ArgumentError(
+                f"{kernel.name} runs on arrays of the host: a plan with checksums takes none of a device"
+            )
         queue, bounce = self.n + s, Operand(Kind.BUFFER, len(self.part.buffers), 0, self.bounced)
         if i.op in _ON_DEVICE:
             self._append(queue, s, i)
@@ -268,7 +285,8 @@ class _Lowering:
                 if (k, at) in events:
                     instructions.append(Instruction(Op.RECORD, arg=events[k, at]))
             streams.append(Stream(name, encode(instructions)))
-        buffers = (*self.part.buffers, Buffer(BOUNCE, self.bounced))
+        bounce = (Buffer(BOUNCE, self.bounced),) if self.bounced else ()
+        buffers = (*self.part.buffers, *bounce)
         return RankPart(self.part.rank, buffers, tuple(streams), len(events))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cxlemu.accelerator.device import ComputeDevice, DeviceBuffer, Event, Queue
+from cxlemu.accelerator.device import ComputeDevice, DeviceBuffer, Event, Queue, TileProduct
 from cxlemu.accelerator.plan import BOUNCE, is_queue
 from cxlemu.clock import SYSTEM_CLOCK, Clock
 from cxlemu.engines.mover import Buffer, BufferPart
@@ -18,6 +18,7 @@ from cxlemu.engines.streams import NO_BREAKPOINTS, Blocked, Breakpoints, Running
 from cxlemu.memory.protocol import Bytes, HostMemory
 from cxlemu.plan import Instruction, Op, RankPart, RedOp
 from cxlemu.plan.address import StridedRun
+from cxlemu.plan.kernels import KERNELS
 
 
 @dataclass
@@ -102,7 +103,18 @@ class DeviceRunner(Runner):
             elif not device.happened(self._recorded[event]):
                 return Blocked("", 0, instruction)
             return None
+        if instruction.op == Op.COMPUTE:
+            self._multiply(instruction)
+            return None
         return super().execute(instruction)
+
+    def _multiply(self, i: Instruction) -> None:
+        kernel = self.frame.kernels[i.arg]
+        kind, (m, n, k, *leading) = KERNELS[kernel.name], kernel.parameters
+        parts = map(self.local, (i.dst, i.a, i.b), kind.sizes(kernel.parameters))
+        target, a, b = parts
+        product = TileProduct(kind.product, m, n, k, *(leading or (k, n, n)))
+        self.mover.device.multiply(self.mover.queue, target, product, a, b)
 
     def synchronize(self) -> None:
         """Wait until the device has done all that the part queued."""

@@ -247,6 +247,89 @@ def test_a_fake_device_that_is_gone_lends_nothing() -> None:
         device_view(array, "x")
 
 
+def multiplied(comm: Communicator, put: Callable[[Any], Any], get: Callable[[Any], Any], dtype: Any) -> list[bytes]:
+    """Results of every fused product of matrices that ``put`` makes."""
+
+    def matrix(seed: int, *shape: int) -> Any:
+        return put(np.random.default_rng(seed).standard_normal(shape).astype(dtype))
+
+    m, n, k, rank = 6 * RANKS, 4 * RANKS, 3 * RANKS, comm.rank
+    rows, columns = matrix(rank, m // RANKS, k), matrix(10 + rank, k, n // RANKS)
+    left, right = matrix(20 + rank, m, k // RANKS), matrix(30 + rank, k // RANKS, n)
+    cut = {"comm_tile_rows": 2, "compute_tile": (3, 2)}
+    out = matrix(40, m // RANKS, n)
+    again = comm.persistent.matmul_reduce_scatter(left, right, out, style="medium")
+    again()
+    found = [
+        comm.all_gather_matmul(rows, columns),
+        comm.all_gather_matmul(rows, columns, **cut),
+        comm.matmul_reduce_scatter(left, right, **cut),
+        comm.matmul_all_reduce(left, right, style="unfused"),
+        again(),
+        out,
+    ]
+    comm.all_reduce(found[3])  # what is queued for a result comes after it
+    return [get(each).tobytes() for each in found]
+
+
+def products(context: RankContext, dtype: Any) -> bool:
+    """Whether a device, which multiplies late and by NumPy, has the bits of the host; ranks differ in where they do."""
+    device = device_of(context)
+    with Communicator.world(context, region_bytes=1 << 16) as comm:
+        on_host = multiplied(comm, np.copy, np.asarray, dtype)
+        on_device = multiplied(comm, lambda given: FakeArray.of(device, given), lambda array: array.get(), dtype)
+        mixed = comm.rank == 1
+        some = multiplied(
+            comm,
+            np.copy if mixed else lambda given: FakeArray.of(device, given),
+            np.asarray if mixed else lambda array: array.get(),
+            dtype,
+        )
+    assert device.moves > 0
+    return on_host == on_device == some
+
+
+@pytest.mark.parametrize(
+    ("dtype", "memory"),
+    [
+        (np.float32, MemorySpec(seed=3)),
+        *(
+            pytest.param(dtype, memory, marks=pytest.mark.deep)
+            for dtype in (np.float16, ml_dtypes.bfloat16, np.float64)
+            for memory in (MemorySpec("shm"), MemorySpec(seed=4))
+        ),
+    ],
+)
+def test_products_of_matrices_on_a_device_have_the_bits_of_its_multiplication(dtype: Any, memory: MemorySpec) -> None:
+    asked = partial(products, dtype=dtype)
+    assert launch(asked, ranks=RANKS, topology="six-cards", how="threads", memory=memory) == [True] * RANKS
+
+
+def refused_products(context: RankContext) -> list[str]:
+    device = device_of(context)
+    a, b = (FakeArray.of(device, np.ones((RANKS, RANKS), np.float32)) for _ in range(2))
+    said = []
+    with Communicator.world(context) as comm:
+        for call in (
+            lambda: comm.matmul_all_reduce(a, np.ones((RANKS, RANKS), np.float32)),
+            lambda: comm.matmul_all_reduce(a, FakeArray(FakeDevice(1), (RANKS, RANKS), np.float32)),
+            lambda: comm.matmul_all_reduce(a, b, a),
+            lambda: comm.matmul_all_reduce(a, FakeArray(device, (RANKS + 1, RANKS), np.float32)),
+            lambda: comm.matmul_all_reduce(a, FakeArray(device, (RANKS, RANKS), np.float64)),
+            lambda: comm.matmul_all_reduce(a, b, FakeArray(device, (RANKS, 1), np.float32)),
+        ):
+            with pytest.raises(ArgumentError) as refused:
+                call()
+            said.append(str(refused.value))
+    return said
+
+
+def test_matrices_that_do_not_fit_are_refused_and_nothing_is_sent() -> None:
+    words = ["on the host", "two devices", "overlaps", "other columns", "is float64", "must have shape"]
+    for said in launch(refused_products, ranks=RANKS, topology="six-cards", how="threads"):
+        assert all(word in text for text, word in zip(said, words, strict=True)), said
+
+
 def messages(context: RankContext, mixed: bool) -> list[Any]:
     """Round the ring, to oneself, from anyone; larger than a mailbox, into an array that is too small, and small."""
     device, size = device_of(context, eagerness=0), context.ranks

@@ -110,8 +110,10 @@ class DeviceWorld:
     def _call(self, plan: Plan, rank: int, epoch: int, given: Bytes) -> DeviceCall:
         device, part = self.devices[rank], plan.part(rank)
         buffers = device_buffers(device, part)
-        if buffers[0].nbytes:
-            device.write(BufferPart(buffers[0], 0, buffers[0].nbytes), given)
+        for buffer in (buffers[0], *buffers[3:]):  # those of a product after scratch memory are inputs, too
+            if buffer.nbytes and given.size:
+                device.write(BufferPart(buffer, 0, buffer.nbytes), given[: buffer.nbytes])
+                given = given[buffer.nbytes :]
         binding = Binding(self.layout, BASE, epoch, plan.call.tag())
         runner = self.engines[rank].runner(Running(plan.call, plan.frame, part, binding), buffers)
         return DeviceCall(runner, device, buffers)

@@ -23,7 +23,7 @@ import pytest
 from collectives import Communicator
 from cxlemu import RankContext, launch
 from cxlemu.accelerator.arrays import device_view
-from cxlemu.accelerator.device import come_after
+from cxlemu.accelerator.device import DeviceBuffer, TileProduct, come_after
 from cxlemu.accelerator.fold_kernel import KERNEL, kernel_options
 from cxlemu.cli.doctor import examine
 from cxlemu.engines.mover import BufferPart
@@ -43,10 +43,10 @@ OPS = [op.name.lower() for op in RedOp if op != RedOp.NONE]
 FEW = [("f16", "sum"), ("bf16", "avg"), ("i8", "avg"), ("c64", "prod"), ("bool", "sum"), ("f32", "min")]
 
 
-def compiled(folder: Path, options: list[str]) -> Path:
+def compiled(folder: Path, options: list[str], kernel: str = KERNEL) -> Path:
     """The kernel as a library of the CPU: what NVRTC is to the GPU."""
-    source, library = folder / "fold.c", folder / "fold.so"
-    source.write_text(ON_CPU + KERNEL.replace('extern "C" ', ""))
+    source, library = folder / "kernel.c", folder / "kernel.so"
+    source.write_text(ON_CPU + kernel.replace('extern "C" ', ""))
     flags = ["-std=c11", "-O2", "-fPIC", "-shared", "-ffp-contract=off", "-Wall", "-Werror", "-Wno-unused-function"]
     flags += ["-Wno-type-limits", "-Wno-bool-operation"]
     subprocess.run(["cc", *flags, *options, str(source), "-o", str(library)], check=True, timeout=120)
@@ -207,19 +207,21 @@ class Nvrtc(ModuleType):
         self.folder = folder
 
     def nvrtcCreateProgram(self, source: bytes, name: bytes, *headers: Any) -> tuple[Status, Path]:
-        assert source.decode() == KERNEL
-        return OK, Path(mkdtemp(dir=self.folder))
+        program = Path(mkdtemp(dir=self.folder))
+        (program / "source").write_bytes(source)
+        return OK, program
 
     def nvrtcCompileProgram(self, program: Path, count: int, flags: list[bytes]) -> tuple[Status]:
         assert count == len(flags) and b"--fmad=false" in flags and b"--gpu-architecture=sm_99" in flags
-        compiled(program, [flag.decode() for flag in flags if flag.startswith(b"-D")])
+        options = [flag.decode() for flag in flags if flag.startswith(b"-D")]
+        compiled(program, options, (program / "source").read_text())
         return (OK,)
 
     def nvrtcGetCUBINSize(self, program: Path) -> tuple[Status, int]:
-        return OK, len(bytes(program / "fold.so"))
+        return OK, len(bytes(program / "kernel.so"))
 
     def nvrtcGetCUBIN(self, program: Path, image: bytes) -> tuple[Status]:
-        path = bytes(program / "fold.so")
+        path = bytes(program / "kernel.so")
         ctypes.memmove(image, path, len(path))
         return (OK,)
 
@@ -231,9 +233,12 @@ def cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     bindings.driver, bindings.nvrtc = driver, nvrtc  # type: ignore[attr-defined]
     for name, module in (("cuda", ModuleType("cuda")), ("cuda.bindings", bindings)):
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.delitem(sys.modules, "cxlemu.accelerator.cuda", raising=False)
-    yield importlib.import_module("cxlemu.accelerator.cuda")
-    monkeypatch.delitem(sys.modules, "cxlemu.accelerator.cuda", raising=False)
+    ours = "cxlemu.accelerator.cuda", "cxlemu.accelerator.cuda_products"
+    for name in ours:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield importlib.import_module(ours[0])
+    for name in ours:
+        monkeypatch.delitem(sys.modules, name, raising=False)
 
 
 class CudaArray:
@@ -322,6 +327,84 @@ def test_copies_and_folds_arrive(cuda: Any) -> None:
     assert len(kept) == 1
 
 
+class Cublas(ModuleType):
+    """As much of nvmath.bindings.cublas as our file uses. Matrices are columns first, as cuBLAS has them."""
+
+    Operation = SimpleNamespace(N=0)
+    ComputeType = SimpleNamespace(COMPUTE_32F=68, COMPUTE_64F=70)
+    GemmAlgo = SimpleNamespace(DEFAULT=-1)
+
+    class cuBLASError(Exception):
+        pass
+
+    def __init__(self) -> None:
+        super().__init__("nvmath.bindings.cublas")
+        self.streams: list[int] = []
+
+    def create(self) -> int:
+        return 5
+
+    def set_stream(self, handle: int, stream: int) -> None:
+        assert handle == 5
+        self.streams.append(stream)
+
+    def gemm_ex(self, *given: int) -> None:
+        handle, opa, opb, m, n, k, alpha, a, atype, lda, b, btype, ldb, beta, c, ctype, ldc, compute, algo = given
+        assert (handle, opa, opb, algo) == (5, 0, 0, -1) and atype == btype == ctype
+        if m > 1000:
+            raise self.cuBLASError("CUBLAS_STATUS_NOT_SUPPORTED")
+        dtype = {0: "f32", 1: "f64", 2: "f16", 14: "bf16"}[atype]
+        wide = {68: np.float32, 70: np.float64}[compute]
+        assert (wide is np.float64) == (dtype == "f64")
+        scalars = [
+            np.frombuffer((ctypes.c_uint8 * np.dtype(wide).itemsize).from_address(its), wide)[0]
+            for its in (alpha, beta)
+        ]
+        assert scalars == [1, 0]
+        left, right, out = (
+            self._at(p, dtype, *its) for p, its in ((a, (m, k, lda)), (b, (k, n, ldb)), (c, (m, n, ldc)))
+        )
+        out[:] = (left.astype(wide) @ right.astype(wide)).astype(out.dtype)
+
+    @staticmethod
+    def _at(address: int, dtype: str, rows: int, columns: int, leading: int) -> Any:
+        size = DTYPES[dtype].itemsize
+        memory = (ctypes.c_uint8 * (((columns - 1) * leading + rows) * size)).from_address(address)
+        return np.ndarray((rows, columns), DTYPES[dtype], memory, strides=(size, leading * size))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16"])
+@pytest.mark.parametrize("library", ["cuBLAS", "a kernel of cxlemu"])
+def test_products_are_those_of_cublas_where_it_is_and_else_of_our_kernel(
+    cuda: Any, dtype: str, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    products = sys.modules["cxlemu.accelerator.cuda_products"]
+    cublas = Cublas() if library == "cuBLAS" else None
+    monkeypatch.setattr(products, "cublas", cublas)
+    device = cuda.CudaDevice(0)
+    assert device._products.name == library
+    size, rng, queue = DTYPES[dtype].itemsize, np.random.default_rng(3), device.queue()
+    for m, n, k, lda, ldb, ldc in ((5, 3, 4, 4, 7, 6), (9, 8, 1, 1, 8, 8), (1, 1, 6, 9, 1, 2)):
+        product = TileProduct(dtype, m, n, k, lda, ldb, ldc)
+        a, b = (rng.integers(-4, 5, shape).astype(DTYPES[dtype]) for shape in ((m, lda), (k, ldb)))
+        c = np.full((m, ldc), 99).astype(DTYPES[dtype])
+        at = [DeviceBuffer(each.ctypes.data, each.nbytes, each) for each in (c, a, b)]
+        bytes_of = [
+            ((rows - 1) * leading + columns) * size
+            for rows, columns, leading in ((m, n, ldc), (m, k, lda), (k, n, ldb))
+        ]
+        out, left, right = (BufferPart(buffer, 0, nbytes) for buffer, nbytes in zip(at, bytes_of, strict=True))
+        device.multiply(queue, out, product, left, right)
+        wanted = (a[:, :k].astype(np.float64) @ b[:, :n].astype(np.float64)).astype(DTYPES[dtype])
+        assert np.array_equal(c[:, :n], wanted)  # whole numbers, so that no order rounds
+        assert (c[:, n:].astype(np.float64) == 99).all()
+    if cublas is not None:
+        assert cublas.streams == [queue] * 3
+        too_large = TileProduct(dtype, 1, 1001, 1, 1, 1001, 1001)
+        with pytest.raises(DeviceError, match="cuBLAS says CUBLAS_STATUS_NOT_SUPPORTED"):
+            device.multiply(queue, out, too_large, left, right)
+
+
 def _fold(target: Any, other: Any, dtype: str, op: RedOp) -> tuple[Any, ...]:
     parts = BufferPart(target, 0, 512), BufferPart(other, 0, 512)
     return parts[0], DTYPE_NAMES.index(dtype), op, list(parts), 1
@@ -378,6 +461,10 @@ def sums(context: RankContext) -> bool:
         assert np.array_equal(gathered, every)
         with pytest.raises(ArgumentError, match="pass out"):
             comm.all_gather(CudaArray(mine))
+        left, right = np.eye(4, 2, dtype=np.float32), np.arange(6, dtype=np.float32).reshape(2, 3)
+        product = np.zeros((4, 3), np.float32)
+        comm.matmul_all_reduce(CudaArray(left), CudaArray(right), CudaArray(product))
+        assert np.array_equal(product, comm.size * left @ right)
         others = comm.all_gather(Lent(mine))
         assert isinstance(others, Lent) and np.array_equal(others.values, every)
         comm.all_reduce(CudaArray(mine))

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from cxlemu.accelerator.device import DeviceBuffer
+from cxlemu.accelerator.device import DeviceBuffer, TileProduct
 from cxlemu.accelerator.fake import POISON, FakeDevice
 from cxlemu.engines.mover import BufferPart
 from cxlemu.errors import ArgumentError
@@ -85,6 +85,27 @@ def test_a_fold_is_that_of_the_host() -> None:
     device.fold(queue, whole(a), DTYPE_NAMES.index("u8"), RedOp.SUM, [whole(a), whole(b)], 2)
     device.synchronize(queue)
     assert shows(device, a) == [22, 4]
+
+
+def test_a_product_reads_late_and_its_rows_come_in_pieces_and_nothing_else_is_touched() -> None:
+    product = TileProduct("f32", m=5, n=3, k=4, lda=4, ldb=7, ldc=6)
+    rng = np.random.default_rng(1)
+    a, b = rng.standard_normal((5, 4)).astype(np.float32), rng.standard_normal((4, 7)).astype(np.float32)
+    parts = set()
+    for seed in range(12):
+        device = FakeDevice(seed, eagerness=0)
+        c, left, right = device.allocate(5 * 6 * 4), device.allocate(a.nbytes), device.allocate(b.nbytes)
+        queue = device.queue()
+        device.write(whole(right), b.view(np.uint8).reshape(-1))
+        device.multiply(queue, BufferPart(c, 0, (4 * 6 + 3) * 4), product, whole(left), BufferPart(right, 0, 96 + 12))
+        device.write(whole(left), a.view(np.uint8).reshape(-1))  # read when it is done
+        moves = device.moves
+        device.synchronize(queue)
+        parts.add(device.moves - moves)
+        got = device.read(whole(c)).view(np.float32).reshape(5, 6)
+        assert np.array_equal(got[:, :3], np.matmul(a, b[:, :3]))
+        assert (device.read(whole(c)).reshape(5, 24)[:, 12:] == POISON).all()
+    assert len(parts) > 1
 
 
 def published(seed: int, dma_writes: str = "cache", *, flush: bool, fence: bool) -> tuple[Bytes, FakeDevice]:
