@@ -9,6 +9,7 @@ from collectives.communicator.messages.mailboxes import SHARE, Mailboxes, mailbo
 from collectives.layouts import check_fits, group_layout, group_room, layout_in, ring_room, room_of, world_share
 from cxlemu.plan import Layout
 from cxlemu.pool.arena import ARENA_ALIGN_BYTES, Arena
+from cxlemu.pool.superblock import CARD_BYTES_MAX
 from cxlemu.rounding import round_down, round_up
 from cxlemu.world import RankContext
 
@@ -125,18 +126,24 @@ class GroupSizing:
     head_bytes: int = 0
 
     def wanted(self, largest_bytes: int) -> int:
-        """Return the group's room: what `group_room` says, and a quarter of that for mailboxes."""
+        """Return the group's room: what `group_room` says, and up to a quarter of that for mailboxes."""
         most = round_down(max(largest_bytes - self.head_bytes, 0) // 5 * 4, ARENA_ALIGN_BYTES)
         its = group_room(most, self.ranks, self.cards, self.interleave_bytes, **self._sizes)
-        return self.head_bytes + its + round_up(its // 4, ARENA_ALIGN_BYTES)
+        return self.head_bytes + its + min(round_up(its // 4, ARENA_ALIGN_BYTES), self._most_mail)
 
     def furnish(self, room_bytes: int) -> Furnished:
         """Lay out the room; what is behind ring and heap is for mailboxes."""
         left = room_bytes - self.head_bytes
-        its = round_down(left // 5 * 4, ARENA_ALIGN_BYTES)
+        its = round_down(max(left // 5 * 4, left - self._most_mail), ARENA_ALIGN_BYTES)
         layout = group_layout(its, self.ranks, self.cards, self.interleave_bytes, **self._sizes)
         mail = SHARE * (left - room_of(layout))
         return Furnished(layout, mailboxes_in(mail, self.ranks, self.cards, self.interleave_bytes))
+
+    @property
+    def _most_mail(self) -> int:
+        """What mailboxes can use of every card."""
+        mailboxes = mailboxes_in(CARD_BYTES_MAX, self.ranks, self.cards, self.interleave_bytes)
+        return 0 if mailboxes is None else round_up(mailboxes.nbytes, ARENA_ALIGN_BYTES)
 
     @property
     def _sizes(self) -> dict[str, int]:

@@ -80,6 +80,30 @@ static PyObject *back_pages(PyObject *module, PyObject *args) {
     return PyErr_SetFromErrno(PyExc_OSError);
 }
 
+enum { LOOKED_AT = 1024 }; /* pages at a time */
+
+/* Count the bytes of whole pages that have no memory yet. */
+static PyObject *missing_bytes(PyObject *module, PyObject *args) {
+    (void)module;
+    Py_buffer view;
+    if (!PyArg_ParseTuple(args, "y*", &view)) return NULL;
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), nbytes = (size_t)view.len;
+    size_t missing = 0;
+    int failed = 0;
+    Py_BEGIN_ALLOW_THREADS;
+    for (size_t at = 0; at < nbytes && !failed; at += LOOKED_AT * page) {
+        unsigned char there[LOOKED_AT];
+        const size_t length = nbytes - at < LOOKED_AT * page ? nbytes - at : LOOKED_AT * page;
+        if (mincore((char *)view.buf + at, length, there)) failed = errno;
+        for (size_t k = 0; k * page < length && !failed; k++) missing += there[k] & 1 ? 0 : page;
+    }
+    Py_END_ALLOW_THREADS;
+    PyBuffer_Release(&view);
+    if (!failed) return PyLong_FromSize_t(missing);
+    errno = failed;
+    return PyErr_SetFromErrno(PyExc_OSError);
+}
+
 static PyMethodDef methods[] = {
     {"map_pages", map_pages, METH_VARARGS,
      "map_pages(fd, flags, offset, nbytes, writable, by_lines) -> memoryview; by_lines: of a card whose lines this "
@@ -88,6 +112,9 @@ static PyMethodDef methods[] = {
     {"back_pages", back_pages, METH_VARARGS,
      "back_pages(pages, backed, shared): takes memory for whole pages now, or gives it back: then they are zeros, for "
      "all that map them where they are shared. Raises OSError as madvise does."},
+    {"missing_bytes", missing_bytes, METH_VARARGS,
+     "missing_bytes(pages) -> how many bytes of whole pages have no memory yet, or not at this moment. Raises OSError "
+     "as mincore does."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -186,11 +186,14 @@ class ShmPool(Pool):
         """Take memory of /dev/shm for bytes of a sparse card, as `Pool.back`."""
         if not self.sparse:
             return
-        if nbytes > (left := room.available_bytes()):
-            raise PoolError(f"{nbytes} bytes more are needed, of memory and {SHM_DIR} {left} are left")
-        begin, end = round_down(at, PAGE_BYTES), round_up(at + nbytes, PAGE_BYTES)
+        pages = self.cards[card][round_down(at, PAGE_BYTES) : round_up(at + nbytes, PAGE_BYTES)]
+        missing = _native.missing_bytes(pages)
+        if not missing:  # as where a room is taken again
+            return
+        if missing > (left := room.available_bytes()):
+            raise PoolError(f"{missing} bytes more are needed, of memory and {SHM_DIR} {left} are left")
         try:
-            _native.back_pages(self.cards[card][begin:end], True, True)
+            _native.back_pages(pages, True, True)
         except OSError as error:
             if error.errno != errno.EINVAL:  # a kernel before 5.14 takes memory as it is touched
                 raise PoolError(f"{SHM_DIR} gives no {nbytes} bytes more: {error.strerror}") from error

@@ -132,6 +132,29 @@ def test_a_communicator_that_closes_gives_back_the_memory_of_its_heap() -> None:
     assert together(main) == [[0, 0]] * 2
 
 
+def test_a_group_takes_little_memory_in_a_large_pool_and_none_where_a_group_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left = 1 << 50
+    monkeypatch.setattr(room, "available_bytes", lambda: left)
+
+    def main(comm: Communicator, taken: Callable[[], int]) -> int:
+        nonlocal left
+        begun = taken()
+        with comm.dup():
+            pass
+        found = taken() - begun
+        left = 0
+        taken()
+        with comm.dup() as group:  # in the same room
+            x = np.ones(100_000)
+            group.all_reduce(x)
+            return found + int((x != 2).sum())
+
+    found = together(main)
+    assert max(found) < 16 * MIB  # a ring of 8 MiB, and mailboxes
+
+
 def test_a_rank_without_memory_says_so_and_no_rank_has_the_array(monkeypatch: pytest.MonkeyPatch) -> None:
     left = threading.local()
     monkeypatch.setattr(room, "available_bytes", lambda: getattr(left, "nbytes", 1 << 50))
