@@ -18,5 +18,4 @@ def all_gather_batched(b: Batches) -> None:
         for chunk in chunks:
             b.publish(chunk, b.input(chunk.offset))
         for chunk in chunks:
-            for batch in batches[own + 1 :] + batches[: own + 1]:
-                b.retrieve_batch(batch, chunk)
+            b.retrieve_batches(batches[own + 1 :] + batches[: own + 1], chunk)

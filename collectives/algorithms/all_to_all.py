@@ -4,7 +4,7 @@ Rounds: ceil(m / P), where m is one block. Written per rank: (N - 1) m. Read per
 Source: CCCL (arXiv 2602.22457), N-to-N placement: every rank writes to cards of its own, starts staggered.
 """
 
-from collectives.builder import Builder
+from collectives.builder import Builder, Chunk, Ints
 from collectives.builder.recipes import algorithm
 
 
@@ -13,12 +13,30 @@ def all_to_all(b: Builder) -> None:
     own = b.rank * b.nbytes
     b.copy(b.output(own), b.input(own), b.nbytes)
     for chunks in b.rounds(b.nbytes, blocks=b.ranks, spread="ranges", alike=b.nbytes):
-        sent = {}
+        exchange(b, chunks, b.each_peer, b.each_peer)
+
+
+def exchange(b: Builder, chunks: list[Chunk], written: Ints, read: Ints) -> None:
+    """Publish a round's chunks of the blocks for all peers, and read those for this rank.
+
+    Args:
+        b: The builder of one rank's part.
+        chunks: The round's chunks.
+        written: The peers in the order in which blocks for them are published, shape (n,).
+        read: The peers in the order in which their blocks are read, shape (n,).
+    """
+    if not b.call.in_place:  # no block has to be sent before another comes to its place
         for chunk in chunks:
-            for peer in b.peers:
-                at = peer * b.nbytes + chunk.offset
-                sent[chunk.number, peer] = b.publish(chunk, b.input(at), block=peer, overwritten=True)
+            b.publish_each(chunk, written * b.nbytes + chunk.offset, blocks=written)
         for chunk in chunks:
-            for peer in b.peers:
-                at = peer * b.nbytes + chunk.offset
-                b.retrieve(b.output(at), chunk, peer, block=b.rank, after=sent[chunk.number, peer])
+            b.retrieve_each(read * b.nbytes + chunk.offset, chunk, read, block=b.rank)
+        return
+    sent = {}
+    for chunk in chunks:
+        for peer in written.tolist():
+            at = peer * b.nbytes + chunk.offset
+            sent[chunk.number, peer] = b.publish(chunk, b.input(at), block=peer, overwritten=True)
+    for chunk in chunks:
+        for peer in read.tolist():
+            at = peer * b.nbytes + chunk.offset
+            b.retrieve(b.output(at), chunk, peer, block=b.rank, after=sent[chunk.number, peer])

@@ -8,6 +8,9 @@ Source: CCCL (arXiv 2602.22457), N-to-N placement, with reads staggered as in it
 
 from dataclasses import replace
 
+import numpy as np
+
+from collectives.algorithms.all_to_all import exchange
 from collectives.builder import ALL, Builder
 from collectives.builder.recipes import algorithm
 
@@ -16,16 +19,9 @@ from collectives.builder.recipes import algorithm
 def all_to_all_staggered(b: Builder) -> None:
     own = b.rank * b.nbytes
     b.copy(b.output(own), b.input(own), b.nbytes)
-    written, read = b.peers, b.peers[::-1]
+    written, read = b.each_peer, b.each_peer[::-1]
     if b.call.in_place:
-        written = read = [peer for step in range(b.ranks) if (peer := (step - b.rank) % b.ranks) != b.rank]
+        partners = (np.arange(b.ranks) - b.rank) % b.ranks
+        written = read = partners[partners != b.rank]
     for chunks in b.rounds(b.nbytes, blocks=b.ranks, spread="ranges", alike=b.nbytes):
-        sent = {}
-        for chunk in chunks:
-            for peer in written:
-                at = peer * b.nbytes + chunk.offset
-                sent[chunk.number, peer] = b.publish(chunk, b.input(at), block=peer, overwritten=True)
-        for chunk in chunks:
-            for peer in read:
-                at = peer * b.nbytes + chunk.offset
-                b.retrieve(b.output(at), chunk, peer, block=b.rank, after=sent[chunk.number, peer])
+        exchange(b, chunks, written, read)

@@ -18,5 +18,4 @@ def gather_batched(b: Batches) -> None:
             if not b.is_root:
                 b.publish(chunk, b.input(chunk.offset))
                 continue
-            for batch in batches:
-                b.retrieve_batch(batch, chunk)
+            b.retrieve_batches(batches, chunk)

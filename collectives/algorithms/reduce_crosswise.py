@@ -26,5 +26,4 @@ def reduce_crosswise(b: Batches) -> None:
         for chunk in chunks:
             if not b.is_root and b.rank < sliced:
                 b.publish(b.part(chunk, int(in_slice(me, chunk)[0])), result.at(chunk.offset), after=folded)
-            for batch in batches if b.is_root else ():
-                b.retrieve_batch(batch, chunk)
+            b.retrieve_batches(batches if b.is_root else (), chunk)

@@ -71,5 +71,4 @@ def gather_side_by_side(b: Batches, folded: Event | None, chunk_bytes: int = 0) 
             part = b.part(chunk, int(in_slice(me, chunk)[0]))
             b.publish(part, b.output(own + chunk.offset), after=folded)
         for chunk in chunks:
-            for batch in batches[behind:] + batches[:behind]:
-                b.retrieve_batch(batch, chunk)
+            b.retrieve_batches(batches[behind:] + batches[:behind], chunk)

@@ -6,9 +6,14 @@ Crosswise, where every rank has a block for every other, both do: those of one w
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+import numpy as np
+
 from collectives.builder.carriers import StagingCarrier
 from collectives.builder.crosswise import Crosswise, crosswise
-from collectives.builder.slots import Areas, Chunk, Loop, Operands, RegionIds, adjacent
+from collectives.builder.part import Ints
+from collectives.builder.slots import Areas, Chunk, Loop, Operands, RegionIds, adjacent, region_ids
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Kind, Op, Operand
 from cxlemu.rounding import round_up
@@ -25,7 +30,7 @@ class BatchCarrier(StagingCarrier):
 
     def _placed(self, loop: Loop, placement: str, doorbells: int) -> tuple[int, int, Areas]:
         side_by_side = placement == SIDE_BY_SIDE
-        self._place_of = {writer: place for place, writer in enumerate(loop.writers if side_by_side else ())}
+        self._place_of = places_of(tuple(loop.writers) if side_by_side else ())
         self.crossing = None
         self.in_columns = placement not in (SIDE_BY_SIDE, CROSSWISE)
         if placement == CROSSWISE:
@@ -33,11 +38,10 @@ class BatchCarrier(StagingCarrier):
         if not side_by_side:
             return super()._placed(loop, placement, doorbells)
         region, piece = adjacent(self.b.layout, len(loop.writers), loop.blocks, loop.nbytes)
-        [number] = self._table([0], [region]).values()
-        region_of = RegionIds.fromkeys(loop.writers, number)
+        region_of = region_ids(self.b.written.add_regions([region]), tuple(loop.writers), shared=True)
         step = min(loop.chunk_bytes, piece)
         chunks = 1 if step else min(self.b.spec.chunks, doorbells)
-        return step or piece, step, Areas(RegionIds(region_of), piece, chunks, loop.nbytes)
+        return step or piece, step, Areas(region_of, piece, chunks, loop.nbytes)
 
     def _crosswise(self, loop: Loop) -> tuple[int, int, Areas]:
         its = self.crossing = crosswise(self.b.layout, loop.nbytes)
@@ -74,6 +78,11 @@ class BatchCarrier(StagingCarrier):
             return self.area(chunk, writer, 0)
         return Operand(Kind.REGION, self._first_column + reader, chunk.seq, writer * self.crossing.place_bytes)
 
+    def behind_first(self, chunk: Chunk, writers: list[int]) -> Ints:
+        """Return how many bytes behind the first of these writers' only blocks each lies, side by side."""
+        places = [self._place_of[writer] for writer in writers]
+        return np.array([place - places[0] for place in places]) * self.place_bytes(chunk)
+
     def rows(self, run: range) -> list[range]:
         """Cut a run of readers where one writer's blocks for them are no longer side by side."""
         if self.crossing is None:
@@ -93,3 +102,9 @@ class BatchCarrier(StagingCarrier):
             self.b._emit(stream, Op.COPY, dst=padded, a=sources[0], nbytes=chunk.nbytes)
             chunk, sources = chunk._replace(nbytes=whole), [padded]
         super().push(stream, chunk, sources, block, written, bell)
+
+
+@lru_cache(64)  # the same for all ranks
+def places_of(writers: tuple[int, ...]) -> dict[int, int]:
+    """Number the writers in their order; not to be changed."""
+    return {writer: place for place, writer in enumerate(writers)}

@@ -7,8 +7,10 @@ memory. The last block of an array may be short, as of a vector that is cut into
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import groupby
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -18,7 +20,7 @@ from collectives.builder.part import SCRATCH
 from collectives.builder.slots import Chunk
 from collectives.builder.words import Builder
 from collectives.builder.written import Event
-from cxlemu.plan import DoorbellGroup, Op, Operand
+from cxlemu.plan import DoorbellGroup, Layout, Op, Operand
 
 BATCH_RANKS = 16
 
@@ -72,7 +74,7 @@ class Batches(Builder):
     def _new_carrier(self) -> BatchCarrier:
         return BatchCarrier(self)
 
-    def batches(self, *, left_out: int | None = None, end: int | None = None) -> list[RankBatch]:
+    def batches(self, *, left_out: int | None = None, end: int | None = None) -> tuple[RankBatch, ...]:
         """Cut the ranks into batches. Every rank asks for the same ones, once, before the rounds.
 
         Args:
@@ -83,11 +85,11 @@ class Batches(Builder):
             The batches, in rank order.
         """
         end = self.ranks if end is None else end
-        parts = [range(end)] if left_out is None else [range(min(left_out, end)), range(left_out + 1, end)]
-        cut = [part[at : at + BATCH_RANKS] for part in parts for at in range(0, len(part), BATCH_RANKS)]
-        self._longest = max(self._longest, *map(len, cut), 0)
-        chunks = range(min(self.spec.chunks, self.layout.doorbells_per_rank))
-        return [RankBatch(number, ranks, self._groups_of(ranks, chunks)) for number, ranks in enumerate(cut)]
+        chunks = min(self.spec.chunks, self.layout.doorbells_per_rank)
+        batches, groups = _cut(self.layout, left_out, end, chunks, len(self.written.groups))
+        self._longest = max(self._longest, *(len(its.ranks) for its in batches), 0)
+        self.written.groups += groups
+        return batches
 
     def batches_in_pairs(self) -> list[RankBatch]:
         """Cut the ranks into batches that exchange blocks with each other. Every rank asks for them, before the rounds.
@@ -105,9 +107,8 @@ class Batches(Builder):
         return [found[(step - own) % len(cut)] for step in range(1, len(cut) + 1)]
 
     def _groups_of(self, ranks: range, bells: range) -> tuple[int, ...]:
-        doorbells = [self.layout.published(ranks.start, bell) for bell in bells]
         first = len(self.written.groups)
-        self.written.groups += [DoorbellGroup(its, len(ranks), self.layout.doorbells_per_rank) for its in doorbells]
+        self.written.groups += _doorbells(self.layout, ranks, bells)
         return tuple(range(first, len(self.written.groups)))
 
     def retrieve_batch(self, batch: RankBatch, chunk: Chunk, after: Event | None = None) -> None:
@@ -131,6 +132,39 @@ class Batches(Builder):
             self._emit("retrieve", Op.READ, dst=target, a=area, nbytes=nbytes)
             if target.id == SCRATCH:
                 self._copies("retrieve", chunk, run, held, self.output(), target)
+
+    def retrieve_batches(self, batches: Sequence[RankBatch], chunk: Chunk) -> None:
+        """Retrieve what several batches publish, one batch after another, as `retrieve_batch` does.
+
+        Args:
+            batches: The batches, in the order in which they are read.
+            chunk: The chunk, of the round that is under way, of a loop of blocks side by side.
+        """
+        in_array = self._lies_alike({self.areas.nbytes, chunk.nbytes}, chunk)
+        whole = (self._buffers[1].nbytes - chunk.offset - chunk.nbytes) // self.areas.nbytes + 1  # ranks from 0 on
+
+        def alike(batch: RankBatch) -> int:
+            is_run = self.rank not in batch.ranks and batch.ranks.stop <= whole
+            return len(batch.ranks) if in_array and is_run else 0
+
+        for size, its in groupby(batches, alike):
+            run = list(its)
+            if size and len(run) > 1:
+                self._retrieve_alike(run, chunk)
+                continue
+            for batch in run:
+                self.retrieve_batch(batch, chunk)
+
+    def _retrieve_alike(self, batches: list[RankBatch], chunk: Chunk) -> None:
+        """Retrieve batches that all are one run of as many whole blocks, to their places in the array: as columns."""
+        rows = self._rows("retrieve", len(batches), lambda: self.retrieve_batch(batches[0], chunk))
+        waited, invalidated, read = rows.T
+        first = [its.ranks.start for its in batches]
+        behind = self.carrier.behind_first(chunk, first)
+        waited["arg"] = [its.groups[chunk.number] for its in batches]
+        invalidated["a"]["offset"] += behind
+        read["a"]["offset"] += behind
+        read["dst"]["offset"] += (np.array(first) - first[0]) * self.areas.nbytes
 
     def _arrived(self, batch: RankBatch, chunk: Chunk) -> Iterator[tuple[range, Operand]]:
         """Wait for a batch, and yield the runs of its peers, each with the place of its first block."""
@@ -205,12 +239,15 @@ class Batches(Builder):
 
     def _place(self, stream: str, array: Operand, chunk: Chunk, run: range, last_bytes: int | None = None) -> Operand:
         """Return where a run of blocks lies one after another as in a slot: in the array, or in scratch memory."""
-        sizes = {self.areas.nbytes, chunk.nbytes, self.carrier.place_bytes(chunk), last_bytes or chunk.nbytes}
-        if len(sizes) == 1:
+        if self._lies_alike({self.areas.nbytes, chunk.nbytes, last_bytes or chunk.nbytes}, chunk):
             return array.at(run.start * self.areas.nbytes)
         if stream not in self._room:
             self._room[stream] = self.scratch(self._longest * self.carrier.place_bytes(chunk))
         return self._room[stream]
+
+    def _lies_alike(self, sizes: set[int], chunk: Chunk) -> bool:
+        """Whether blocks of these sizes lie in an array as a chunk's blocks do in a slot."""
+        return sizes == {self.carrier.place_bytes(chunk)}
 
     def _copies(self, stream: str, chunk: Chunk, run: range, held: BlockRun, dst: Operand, src: Operand) -> None:
         """Copy each block's chunk of a run between an array and scratch memory, as columns."""
@@ -221,3 +258,20 @@ class Batches(Builder):
         rows["a"]["offset"] += in_scratch if src.id == SCRATCH else in_array
         rows["nbytes"] = chunk.nbytes
         rows["nbytes"][-1] = held.last_bytes
+
+
+@lru_cache(64)  # every rank has the same ones, which in large worlds are many
+def _cut(
+    layout: Layout, left_out: int | None, end: int, chunks: int, first: int
+) -> tuple[tuple[RankBatch, ...], tuple[DoorbellGroup, ...]]:
+    """Cut ranks into batches as `Batches.batches` does; return them, and the groups of their bells from ``first``."""
+    parts = [range(end)] if left_out is None else [range(min(left_out, end)), range(left_out + 1, end)]
+    cut = [part[at : at + BATCH_RANKS] for part in parts for at in range(0, len(part), BATCH_RANKS)]
+    numbers = (tuple(range(at, at + chunks)) for at in range(first, first + len(cut) * chunks, chunks))
+    batches = (RankBatch(number, *its) for number, its in enumerate(zip(cut, numbers, strict=True)))
+    return tuple(batches), tuple(its for ranks in cut for its in _doorbells(layout, ranks, range(chunks)))
+
+
+def _doorbells(layout: Layout, ranks: range, bells: range) -> list[DoorbellGroup]:
+    """Return the group of these ranks' doorbells for each of their bells."""
+    return [DoorbellGroup(layout.published(ranks.start, bell), len(ranks), layout.doorbells_per_rank) for bell in bells]

@@ -67,14 +67,16 @@ class RegionIds(dict[int, int]):
 
 
 @lru_cache(256)  # every rank's part has the same tables, which in large worlds are long
-def region_ids(first: int, writers: tuple[int, ...]) -> RegionIds:
+def region_ids(first: int, writers: tuple[int, ...], shared: bool = False) -> RegionIds:
     """Number the regions of writers, in their order.
 
     Args:
         first: The first region's id.
         writers: Ranks.
+        shared: It is the region of all of them.
     """
-    return RegionIds(zip(writers, range(first, first + len(writers)), strict=True))
+    ids = [first] * len(writers) if shared else range(first, first + len(writers))
+    return RegionIds(zip(writers, ids, strict=True))
 
 
 @dataclass(frozen=True)

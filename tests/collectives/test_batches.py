@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import product
+
 import pytest
 
 from collectives.algorithms.catalog import build, recipe
 from collectives.algorithms.choose import choose
 from collectives.algorithms.modelled import Copies
-from collectives.builder.batches import BATCH_RANKS, RankBatch
+from collectives.builder.batches import BATCH_RANKS, Batches, RankBatch
+from collectives.builder.slots import Chunk
 from collectives.sweep.sweep import Case
 from collectives.sweep.virtual.plans import planned
 from collectives.sweep.virtual.simulated import model_of
@@ -47,6 +51,30 @@ def test_a_copy_moves_the_blocks_of_a_batch() -> None:
     assert [copies(gathered, rank, Op.READ) for rank in (0, 1, RANKS - 1)] == [3, 4, 3]
     assert copies(made("gather", 192), 0, Op.READ) == 3
     assert copies(made("scatter", 192), 0, Op.WRITE) == 3
+
+
+@pytest.mark.parametrize("collective", [*BATCHED[:2], *TWO_SHOTS])
+@pytest.mark.parametrize("nbytes", [192, 200, 832])
+def test_columns_of_batches_say_what_each_of_them_would(
+    monkeypatch: pytest.MonkeyPatch, collective: str, nbytes: int
+) -> None:
+    """All blocks whole, a short one, in places of their own size or not, in one round or in several, cut or not."""
+
+    def one_by_one(self: Batches, batches: Sequence[RankBatch], chunk: Chunk) -> None:
+        for batch in batches:
+            self.retrieve_batch(batch, chunk)
+
+    ranks = 3 * BATCH_RANKS + 1
+    op, nbytes = ("sum", nbytes * ranks - 64) if collective in TWO_SHOTS else ("none", nbytes)
+    slots = (1 << (16 if collective in TWO_SHOTS else 13), 1 << 20)
+    for slot_card_bytes, chunks in product(slots, (1, 2)):
+        name = f"{'two_shot_' * (collective in TWO_SHOTS)}batched-{chunks}"
+        layout = Layout(ranks, 3, 2, slot_card_bytes, 2 * ranks, 256)
+        call = Call(collective, name, ranks, nbytes, "f32", op, root=BATCH_RANKS)
+        columns = build(recipe(collective, name), layout, call).digest
+        with monkeypatch.context() as patch:
+            patch.setattr(Batches, "retrieve_batches", one_by_one)
+            assert build(recipe(collective, name), layout, call).digest == columns
 
 
 @pytest.mark.parametrize("collective", BATCHED)
