@@ -267,6 +267,14 @@ def test_two_levels_are_three_calls_of_communicators_split_off() -> None:
     assert row.time_us * 1000 == max(its.max() for its in run.end_ns[-2:])
 
 
+def test_groups_whose_ranks_are_in_as_many_clusters_go_through_the_pool() -> None:
+    """Across groups of four the calls are of ranks 0, 4, 8, ..., which have no clusters as ranks 0, 1, 2, ... have."""
+    both = Topology.load("two-clusters")
+    many = both.model_copy(update={"hosts": both.hosts.model_copy(update={"count": 8})})
+    row, run = simulate_case(many, case_of("all_reduce", ranks=32, nbytes=1 << 20), split=4)
+    assert {call.plan.call.cluster for call in run.calls} == {1} and row.time_us > 0
+
+
 @pytest.mark.parametrize(
     ("collective", "ranks", "group", "message"),
     [

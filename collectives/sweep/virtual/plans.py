@@ -28,6 +28,7 @@ def planned(
     algorithm: str | None = None,
     space: Space | None = None,
     layout: Layout | None = None,
+    levels: bool = True,
 ) -> tuple[Plan, Choice]:
     """Plan a case on a modelled fabric.
 
@@ -37,6 +38,7 @@ def planned(
         algorithm: A user's own algorithm or saved plan, which runs instead.
         space: The space on which the ring lies (default: the pool).
         layout: A ring that is already there (default: one of its own).
+        levels: Whether "auto" may take two levels: its ranks are the topology's first ones, and in their clusters.
 
     Returns:
         The plan, and the variant with the reason why it was chosen.
@@ -50,8 +52,8 @@ def planned(
         recipe = load_algorithm(algorithm)
     else:
         if call.algorithm == AUTO:
-            ways = TwoLevelEstimate.of(topology, call.ranks) if space in (None, topology.pool_space) else None
             where = space or topology.pool_space
+            ways = TwoLevelEstimate.of(topology, call.ranks) if levels and where == topology.pool_space else None
             copies = Copies.of(topology, call.ranks, where) if layout is None else None
             choice = choose(call.collective, call.nbytes, call.ranks, ways=ways, dtype=call.dtype, copies=copies)
         recipe = catalog.recipe(call.collective, choice.variant)

@@ -19,8 +19,8 @@ def split_calls(topology: Topology, case: Case, group: int) -> list[VirtualCall]
     """Split an all-reduce into two levels, as ``comm.split`` and three calls do.
 
     The calls are a reduce-scatter in groups of consecutive ranks, an all-reduce of each slice across the groups, and an
-    all-gather in the groups. Plans are the same for all groups and made once, so that memory grows with ranks, not with
-    their square.
+    all-gather in the groups, all of them through the pool. Plans are the same for all groups and made once, so that
+    memory grows with ranks, not with their square.
 
     Args:
         topology: The fabric.
@@ -48,7 +48,7 @@ def split_calls(topology: Topology, case: Case, group: int) -> list[VirtualCall]
     across = [tuple(range(member, ranks, group)) for member in range(group)]
     found = []
     for name, step in steps.items():
-        plan, _ = planned(topology, Case(step, in_place=False))
+        plan, _ = planned(topology, Case(step, in_place=False), levels=False)  # a group's ranks may be far apart
         found += [VirtualCall(plan, members) for members in (across if name == "all_reduce" else inside)]
     return found
 
