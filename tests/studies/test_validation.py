@@ -12,9 +12,11 @@ from click.testing import CliRunner, Result
 
 from cxlemu.cli import main
 from cxlemu.plan import Op
-from studies.validation.measured import KEPT, MESSAGE, SLOWER, TWO_STREAMS
+from cxlemu.topology import Topology
+from studies.validation.measured import KEPT, MESSAGE, SLOWER, SMALL, TWO_STREAMS
+from studies.validation.sparks import of_sparks
 from studies.validation.streams import Requests, by_processors, gbytes_per_s, requests_ns
-from studies.validation.study import DEPTHS, Study, Validated
+from studies.validation.study import DEPTHS, NETWORK, Study, Validated, nccl_us
 from tests.helpers.fabric_helpers import LOAD_NS, fabric, ns
 
 FABRIC = by_processors(fabric(hosts=2, cards=2, copy_ns=5000, to_pool_gbytes_per_s=1))
@@ -87,6 +89,24 @@ def test_the_page_has_the_models_figures() -> None:
         f"| 8 bytes and a flag to another host, us | 0.79 | {ours[MESSAGE]:.2f} |",
     ):
         assert line in text
+
+
+def listed(figures: list[float], form: str) -> str:
+    *most, last = (format(figure, form) for figure in figures)
+    return f"{', '.join(most)} and {last}"
+
+
+def test_the_page_has_small_calls_as_sparks_would_have_them() -> None:
+    """With half of the adapter's rate, and without LL128; by how much the lower end of what is measured is longer."""
+    shipped = Topology.load(NETWORK)
+    sparks = of_sparks(shipped)
+    assert [link.gbytes_per_s for link in sparks.links] == [link.gbytes_per_s / 2 for link in shipped.links]
+    page = " ".join((Path(__file__).parents[2] / "docs" / "published.md").read_text().split())
+    low = {nbytes: its.low for nbytes, its in SMALL.items() if nbytes > 64}
+    for topology in (shipped, sparks):
+        ours = [nccl_us("all_reduce", nbytes, topology) for nbytes in low]
+        assert listed([max(1.0, its / us) for its, us in zip(low.values(), ours, strict=True)], ".2f") in page
+        assert topology is shipped or listed(ours, ".1f") in page
 
 
 def test_the_command_prints_all_figures_and_keeps_them(tmp_path: Path) -> None:
