@@ -3,7 +3,7 @@
 Where torch loads backends by entry points, nothing has to be imported for that; elsewhere ``import collectives.torch``
 registers the backend.
 
-    options = Options(memory="emulated", seed=7)                     # or the variables CXLEMU_*
+    options = Options(backend="emulated", seed=7)                    # or the variables CXLEMU_*
     dist.init_process_group("cxl", pg_options=options)
     dist.all_reduce(tensor)
 """
@@ -34,7 +34,7 @@ def register() -> None:
     except ImportError as error:
         raise ImportError("the backend needs PyTorch: pip install cxlemu[torch]") from error
     if dist.is_available() and "CXL" not in dist.Backend._plugins:
-        dist.Backend.register_backend("cxl", _create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend("cxl", _create, extended_api=True, devices=["cpu", "cuda"])
 
 
 def _create(options: Any, backend_options: Any) -> Any:

@@ -19,6 +19,7 @@ from collectives.torch.harness import Installed
 from collectives.torch.messages import MessageWork, Progress, received
 from collectives.torch.monitored import monitored_barrier
 from collectives.torch.options import Options
+from collectives.torch.streams import GroupStreams
 from collectives.torch.verbs import GroupVerbs, Run
 from collectives.torch.work import CallOrder, Ended, Result, Together, Work
 from collectives.torch.world import GroupPool, open_pool
@@ -51,6 +52,7 @@ class CxlGroup(PoolTensors, GroupVerbs):
         self._order = CallOrder(self._name)
         self._done = Ended(self._order)
         self._progress = Progress()
+        self._streams = GroupStreams()
         _groups.append(self)
 
     # --- calls ------------------------------------------------------------------------------------------------
@@ -68,7 +70,7 @@ class CxlGroup(PoolTensors, GroupVerbs):
         return self._done
 
     def _post(self, run: Run, result: Result, about: Sequence[torch.Tensor], named: Callable[[], str]) -> Work:
-        work = Work(run, result, self._order, named, self._failed)
+        work = Work(self._streams.later(run, about), result, self._order, named, self._failed)
         self._order.post(work, sum(tensor.nbytes for tensor in about))
         if self._coalesced is not None:
             self._coalesced.append(work)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from collectives.communicator.messages.requests import Request
 from collectives.torch import tensors as of
+from collectives.torch.streams import settle
 from cxlemu.errors import CxlemuError
 
 PAUSE_S = 0.001
@@ -141,6 +142,12 @@ def received(comm: Any, tensor: Tensor, source: int, tag: int) -> Request:
     """
     place = of.dense(tensor)
     request: Request = comm.irecv(of.as_array(place), source, tag)
+
+    def copy(its: Request) -> None:
+        if its.status is not None:
+            of.store(place, tensor)
+            settle(tensor)
+
     if place is not tensor:
-        request.add_done_callback(lambda its: None if its.status is None else of.store(place, tensor))
+        request.add_done_callback(copy)
     return request

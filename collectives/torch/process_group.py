@@ -63,8 +63,8 @@ class GroupAsProcessGroup(CxlGroup, dist.ProcessGroup):  # type: ignore[misc]
         return self._store
 
     def _get_backend(self, device: Any) -> Any:
-        """Return the group itself, for the CPU: nothing is behind it. Raises RuntimeError for other devices."""
-        return self if torch.device(device).type == "cpu" else super()._get_backend(device)
+        """Return the group itself, for the CPU and GPUs: nothing is behind it. Raises RuntimeError for others."""
+        return self if torch.device(device).type in ("cpu", "cuda") else super()._get_backend(device)
 
 
 _Backend = getattr(dist, "BackendBase", dist._Backend)

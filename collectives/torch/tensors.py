@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from collectives.communicator.arrays import Array
+from collectives.torch.harness import Installed
 from cxlemu import _native
 
 # What NumPy has no dtype for only moves, as elements of the same size; bf16 is what the communicator calls it.
@@ -25,13 +26,18 @@ _SEEN_AS = {
 
 
 def check(*tensors: torch.Tensor) -> None:
-    """Check that tensors can be sent. Raises ValueError for one that is not on the CPU, or is sparse or quantized."""
+    """Check that tensors can be sent together.
+
+    Raises:
+        ValueError: One is neither on the CPU nor on a GPU of CUDA, is sparse or quantized, or they are in two places.
+    """
     for tensor in tensors:
-        if not tensor.is_cpu:
+        if not (tensor.is_cpu or tensor.is_cuda):
             raise ValueError(
-                f"cxl sends tensors of the CPU; {describe(tensor)} is on {tensor.device}: send tensor.cpu(), or begin "
-                "with init_process_group('cpu:cxl,cuda:nccl')"
+                f"cxl sends tensors of the CPU and of CUDA; {describe(tensor)} is on {tensor.device}: send tensor.cpu()"
             )
+        if tensor.is_cuda != tensors[0].is_cuda:
+            raise ValueError(f"cxl: {describe(tensors[0])} and {describe(tensor)} are on the CPU and on a GPU")
         if tensor.layout is not torch.strided:
             raise ValueError(f"cxl sends dense tensors, {describe(tensor)} is {tensor.layout}")
         if tensor.dtype not in _SEEN_AS:
@@ -52,8 +58,35 @@ def shared(tensor: torch.Tensor) -> Array | None:
     return _native.borrowed(tensor.data_ptr(), count, seen_as, tensor) if count and seen_as is not None else None
 
 
-def as_array(tensor: torch.Tensor) -> Array:
+class GpuTensor:
+    """A dense tensor of a GPU as a 1-D array that a communicator takes; see `cxlemu.accelerator.arrays`."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        plain = tensor.detach().reshape(-1)
+        if tensor.dtype in _MOVED:
+            plain = plain.view(_ALIKE[np.dtype(_MOVED[tensor.dtype]).name])
+        self._tensor, self.size, self.nbytes = plain, tensor.numel(), tensor.nbytes
+
+    @property
+    def __cxl_device_array__(self) -> Any:
+        return gpu_view(self._tensor, "tensor")  # each time, as its stream is the one that is current
+
+
+def gpu_view(tensor: torch.Tensor, role: str) -> Any:
+    """View a tensor of a GPU as a `DeviceView`. Raises as `cuda_view`, and ArgumentError without NVIDIA's package."""
+    from cxlemu.accelerator.cuda import cuda_view  # NVIDIA's package, for tensors of its GPUs alone
+
+    return cuda_view(tensor, role)
+
+
+def as_array(tensor: torch.Tensor) -> Any:
     """View a dense tensor as a 1-D array, which shares the tensor's memory and keeps the tensor."""
+    if tensor.is_cuda:
+        if Installed.harness is not None:
+            raise ValueError(
+                f"cxl: under cxlemu torchrun calls take tensors of the CPU, not {describe(tensor)} of a GPU"
+            )
+        return GpuTensor(tensor)
     return _native.borrowed(tensor.data_ptr(), tensor.numel(), _SEEN_AS[tensor.dtype], tensor)
 
 
@@ -77,7 +110,7 @@ def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def room(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return a 1-D tensor with room for the elements of all."""
-    return torch.empty(sum(tensor.numel() for tensor in tensors), dtype=tensors[0].dtype)
+    return tensors[0].new_empty(sum(tensor.numel() for tensor in tensors))
 
 
 def spread(whole: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:

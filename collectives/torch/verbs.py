@@ -45,7 +45,7 @@ class GroupVerbs:
         tensor = _one(tensors, "all_reduce")
         x = of.shared(tensor)
         if x is None:
-            if tensor.is_sparse:
+            if tensor.is_sparse and tensor.is_cpu:
                 return self.allreduce_sparse(tensors, opts)
             of.check(tensor)
         fold = fold_of(opts, tensor)

@@ -62,7 +62,7 @@ def call(group: Any, collective: str, x: torch.Tensor, op: Any) -> list[torch.Te
         dist.all_gather(outs, x, group=group)
         return outs
     if collective == "all_gather_into_tensor":
-        out = torch.empty(n * x.numel(), dtype=x.dtype)
+        out = x.new_empty(n * x.numel())
         dist.all_gather_into_tensor(out, x.reshape(-1), group=group)
         return [out]
     if collective == "gather":

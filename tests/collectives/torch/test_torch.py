@@ -98,6 +98,21 @@ def test_a_group_makes_tensors_in_the_pool_also_for_fsdp(memory: dict[str, str])
         assert of_rank["fsdp"] and of_rank["taken"] > 8
 
 
+def test_tensors_of_a_gpu_have_the_bits_of_those_of_the_cpu() -> None:
+    """A fake device is in the place of a GPU, which nobody here has."""
+    found = torch_ranks(f"{HERE}.gpu:bits", ranks=2, **SHM)
+    assert not died(found)
+    for of_rank in found:
+        assert of_rank["differ"] == [] and of_rank["same"] > 250 and of_rank["message"]
+        assert "on the CPU and on a GPU" in of_rank["said"] and "under cxlemu torchrun" in of_rank["said"]
+
+
+def test_calls_on_a_gpu_come_after_what_its_stream_has_and_before_what_comes_later() -> None:
+    found = torch_ranks(f"{HERE}.gpu:order", ranks=2, **SHM)
+    assert not died(found)
+    assert found == [[[[3.0], 0], [[21.0], True, True], [[201.0], 3], [402.0]]] * 2
+
+
 @pytest.mark.filterwarnings("ignore:Sparse CSR")
 def test_a_usual_tensor_is_an_array_as_it_is_and_what_cannot_be_sent_is_said() -> None:
     import torch
