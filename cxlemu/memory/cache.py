@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -390,6 +389,8 @@ class HostCache:
     def private(cls, cards: Sequence[Bytes], *, host: int = 0, damage: Damage | None = None) -> HostCache:
         """Make a cache in this process only; the kernel backs it with memory as lines are touched.
 
+        Its pages are small: of a large one the first line that is touched would take 2 MiB of zeros, in each array.
+
         Args:
             cards: The pool's cards, one writable, contiguous uint8 array per card, of one size and whole lines.
             host: The host's number.
@@ -407,8 +408,6 @@ class HostCache:
                 f"there is no address space for a cache of {format_bytes(needed)}, though little of it is used "
                 f"({error.strerror}): take smaller heaps (heap_bytes) or cards"
             ) from error
-        with suppress(OSError):  # a kernel without huge pages
-            pages.madvise(mmap.MADV_HUGEPAGE)
         return cls(cards, np.frombuffer(pages, np.uint8), None, host=host, damage=damage)
 
     @classmethod
