@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from cxlemu.engines.call_hooks import CallHooks, Obstacles
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan.instructions import Records
+from cxlemu.plan.plan import Ints
 
 CONSTANTS: dict[str, int]  # as C was compiled with them
 
@@ -28,6 +29,7 @@ class Program:
         memory: Shadow | None,
         pacer: Pacer | None = None,
         kernels: Records | None = None,
+        peers: tuple[int, NDArray[np.int32], Ints] | None = None,  # this rank, all processes, berths
     ) -> None: ...
     def start(self, epoch: int, tag: int, *buffers: Bytes) -> None: ...
     def advance(self, idle_ns: int, spins: int) -> tuple[int, Obstacles]: ...
@@ -186,6 +188,9 @@ def clocks_bytes(resources: int, cards: int, card_bytes: int, /) -> int: ...
 def clocks_make(clocks: Bytes, resources: int, time_scale: float, /) -> None: ...
 def past_caches_from(nbytes: int, /) -> int: ...  # 0 asks
 def borrowed(address: int, count: int, dtype: np.dtype[Any], owner: object, /) -> NDArray[Any]: ...
+def read_process(pid: int, address: int, out: NDArray[Any], /) -> None:
+    """Read memory of a process of this machine. Raises OSError."""
+
 def fold(dtype: int, redop: int, dst: Bytes, a: Bytes, b: Bytes, c: Bytes | None, divisor: int) -> None: ...
 
 # The machine's own cache-line instructions: see native/lines.h. ValueError for a range that leaves its card.

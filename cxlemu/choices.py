@@ -21,6 +21,7 @@ OPS_OF_KIND = {
 }
 GEMM_DTYPES = ("f16", "bf16", "f32", "f64")
 INTEGRITIES = ("crc32c",)
+TRANSPORTS = ("pool", "process")
 ENGINES = ("reference", "native")
 TIME_SCALE_MIN, TIME_SCALE_MAX = 1e-3, 1e6
 DEFAULT_TOPOLOGY = "six-cards"

@@ -15,6 +15,9 @@ from cxlemu.units import counted, format_bytes
 LINE_MAX_BYTES = 8 * PAYLOAD_BYTES
 INTEGERS = frozenset(name for name, dtype in DTYPES.items() if dtype.kind in "iub")
 ZERO_COPY_MIN_BYTES = 64 << 10
+PROCESS_MIN_BYTES = (
+    8 << 20
+)  # of an array: NumPy has smaller ones in pages of 4 KiB, which the kernel looks up one by one
 TWO_SHOT_OF_PAIRS_MIN_BYTES = 1 << 20  # above what caches hold, where passes over memory are what a call costs
 TREE_MIN_RANKS = 4  # from which on a root that folds everything by itself is what all wait for
 DOUBLING_BYTES = range(CHUNKED_MIN_BYTES, 512 << 10)  # smaller vectors take one shot, larger ones are worth two
@@ -33,6 +36,7 @@ def choose(
     ranks: int,
     *,
     in_pool: bool = False,
+    in_process: bool = False,
     ways: TwoLevelEstimate | None = None,
     dtype: str = "",
     copies: modelled.Copies | None = None,
@@ -45,6 +49,7 @@ def choose(
         ranks: The number of ranks.
         in_pool: Whether x is a whole array that comm.heap made. It does not count for scatter, as its root alone has x:
             there zero copy has to be asked for.
+        in_process: Whether peers may read x in the rank's process.
         ways: The estimate for ranks in clusters, which take two levels where those are faster by the cost model.
         dtype: The dtype's name. Integers may take a tree, as their results have the same bits in whatever order they
             are folded; floats are folded in rank order.
@@ -59,6 +64,10 @@ def choose(
         return Choice(
             "zero_copy", f"{size} that lie in the pool: peers read them there, nothing is copied to be published"
         )
+    its = COLLECTIVES[collective]
+    x_bytes = nbytes * (ranks if its.input_blocks == "ranks" else 1)
+    if in_process and its.among_all and not its.reduces and x_bytes >= PROCESS_MIN_BYTES:  # a fold would copy twice
+        return Choice("zero_copy", f"{size} in the ranks' processes: peers read them there, with one copy")
     lines = -(-nbytes // PAYLOAD_BYTES)
     asked = None if copies is None else modelled.Asked(nbytes, ranks, dtype in INTEGERS, copies)
     if nbytes <= (LINE_MAX_BYTES if asked is None else modelled.lines_max(collective, asked) * PAYLOAD_BYTES):

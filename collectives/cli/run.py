@@ -21,6 +21,7 @@ from cxlemu.choices import (
     REDOPS,
     TIME_SCALE_MAX,
     TIME_SCALE_MIN,
+    TRANSPORTS,
 )
 from cxlemu.cli.backends import backends
 from cxlemu.cli.params import BytesParam, Names
@@ -109,6 +110,13 @@ RANKS = 4
     type=click.Choice(INTEGRITIES),
     help="Compare what is read with a checksum that travels with its doorbell.  [default: none]",
 )
+@click.option(
+    "--transport",
+    type=click.Choice(TRANSPORTS),
+    default="pool",
+    show_default=True,
+    help="process: large arrays go from process to process, as MPI's do; needs --backend shm and one host.",
+)
 @option(
     "launch",
     type=click.Choice(["processes", "threads", "env"]),
@@ -173,6 +181,7 @@ def command(
     script_file: Path | None,
     engine: str,
     integrity: str | None,
+    transport: str,
     how: Literal["processes", "threads", "env"],
     pace: bool,
     time_scale: float | None,
@@ -202,6 +211,7 @@ def command(
       cxlemu run all_reduce -n 3 -e 4K --faults examples/disturbed.yaml
       cxlemu run all_gather -n 2 -b 64K -e 4M -f 8 -c laptop --pace
       mpirun -np 3 cxlemu run --launch env
+      cxlemu run -e 16M -c one-host-four-ranks --backend shm --transport process
       cxlemu run --backend dax --device /dev/dax0.0 --device /dev/dax1.0
       cxlemu run --tenant red --pool shared --backend shm
     """
@@ -217,6 +227,7 @@ def command(
     from collectives.cli.run_pace import check_flags, time_scale_of
     from collectives.cli.run_report import RunReport, RunSetup
     from collectives.cli.targets import check_options, target
+    from collectives.communicator.transport import check_transport
     from collectives.contracts import COLLECTIVES
     from collectives.layouts import check_fits_world, world_layout
     from collectives.sweep.sweep import Sweep, size_steps
@@ -252,6 +263,7 @@ def command(
         region_bytes=region_bytes,
         engine=engine,
         integrity=integrity,
+        transport=transport,
     )
     check_integrity(integrity)
     memory, pool_name = memory_of(backend, nature, devices, pool, tenant)
@@ -275,6 +287,14 @@ def command(
         cards=real_cards(memory) if lease is None else lease.describe(),
         tenant=tenant,
         pool_name=pool_name,
+    )
+    check_transport(
+        transport,
+        memory.backend,
+        setup.topology.place(setup.ranks),
+        integrity=integrity,
+        tenant=tenant is not None,
+        paced=pace,
     )
     sweep = replace(sweep, cluster=ranks_per_cluster(setup.topology, setup.ranks))
     if pace:

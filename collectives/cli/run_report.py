@@ -10,9 +10,11 @@ from typing import Any, Self
 
 from rich.text import Text
 
+from collectives.algorithms.choose import PROCESS_MIN_BYTES
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.cli.cells import cells_of, said_of
 from collectives.cli.run_pace import lateness, paced
+from collectives.communicator.transport import PROCESS
 from collectives.sweep.measure import Finished, Opened
 from collectives.sweep.sweep import Case, MeasuredRank, Paced, Sweep, SweepRow, row
 from cxlemu.cli.columns import Column, Columns
@@ -113,7 +115,13 @@ class RunReport:
                 case, checked = self._cases[message.case], self._sweep.check
                 self._add(
                     row(
-                        case, seen, checked=checked, one_clock=self._one_clock, paced=self._paced(case), ways=self._ways
+                        case,
+                        seen,
+                        checked=checked,
+                        one_clock=self._one_clock,
+                        paced=self._paced(case),
+                        ways=self._ways,
+                        in_process=self._in_process,
                     )
                 )
 
@@ -153,18 +161,25 @@ class RunReport:
     def _header(self) -> list[tuple[str, str]]:
         setup, sweep = self._setup, self._sweep
         checked = "every result checked bit by bit" if sweep.check else "not checked"
+        least = format_bytes(PROCESS_MIN_BYTES)
         checked += f", {sweep.integrity} with every doorbell" if sweep.integrity else ""
         return [
             ("cxlemu", f"{__version__}, engine {setup.engine}"),
             ("config", f"{setup.topology.name}: {setup.topology.description}"),
             ("ranks", f"{self._placement()}, launch: {setup.launch}"),
             ("memory", setup.memory.describe() + self._numa_node()),
+            *([("copies", f"from process to process, arrays of {least} and more")] if self._in_process else []),
             *([("stores", str(thresholds()))] if self._verbose and setup.memory.backend.maps_cards else []),
             *([("backend", f"{setup.memory.kind}: {setup.memory.backend.elisions()}")] if self._verbose else []),
             *([("cards", setup.cards)] if setup.cards else []),
             *([("pace", _pace(setup.pace))] if setup.pace is not None else []),
             ("calls", f"{sweep.iterations} timed after {sweep.warmup} warm-up, {checked}, seed {sweep.seed}"),
         ]
+
+    @property
+    def _in_process(self) -> bool:
+        """Whether arrays travel from process to process."""
+        return self._sweep.transport == PROCESS
 
     @property
     def _one_clock(self) -> bool:
@@ -231,6 +246,7 @@ class RunReport:
             "launch": self._setup.launch,
             "engine": self._setup.engine,
             "integrity": self._sweep.integrity,
+            "transport": self._sweep.transport,
             "time_scale": None if self._setup.pace is None else self._setup.pace.value,
             "rows": [asdict(row) for row in self._rows],
             "wrong": self.wrong if self._sweep.check else None,

@@ -26,10 +26,14 @@ from collectives.communicator.operations import Operation, Outcome
 from collectives.communicator.progress import Handle
 from collectives.communicator.revocable import Revocable
 from collectives.communicator.sizing import GroupSizing, Sizing, WorldSizing
+from collectives.communicator.transport import PROCESS, check_transport, reach
 from collectives.sweep.defaults import REGION_BYTES
 from cxlemu.engines import Engine
 from cxlemu.engines.cores import cores_here, have_a_core_each
-from cxlemu.engines.native import SPINS
+from cxlemu.engines.native import SPINS, NativeEngine
+from cxlemu.engines.peer_memory import PeerMemory
+from cxlemu.engines.reference import ReferenceEngine
+from cxlemu.errors import ArgumentError
 from cxlemu.plan import Layout
 from cxlemu.plan.checksums import check_integrity
 from cxlemu.world import RankContext
@@ -70,6 +74,7 @@ class Communicator(Revocable):
         integrity: str | None = None,
         paced: bool = True,
         layout: Layout | None = None,
+        transport: str = "pool",
     ) -> Self:
         """Make a communicator of all ranks. Collective: every rank makes the same communicators in the same order.
 
@@ -88,12 +93,15 @@ class Communicator(Revocable):
             paced: False for calls that take no modelled time in a world that has a pace.
             layout: The ring and heap to use, such as a saved plan's; ``region_bytes`` and ``heap_bytes`` are then
                 ignored.
+            transport: "process": peers read large arrays in this rank's process, with one copy; all ranks are then on
+                one host, in coherent shared memory. "pool": ranks exchange as hosts have to.
 
         Returns:
             The communicator, whose doorbells all ranks have cleared.
 
         Raises:
-            ArgumentError: There is no such engine or integrity, the pool has no room, or ``layout`` does not fit.
+            ArgumentError: There is no such engine, integrity or transport, the pool has no room, or ``layout`` does not
+                fit.
             AccessError: The communicator's room lies outside this tenant's grant.
             PeerLostError: A rank left, failed or did not come.
             MismatchError: Two processes run as one rank.
@@ -101,7 +109,9 @@ class Communicator(Revocable):
         check_integrity(integrity)
         sizing = WorldSizing(context, region_bytes, heap_bytes, layout)
         lane, members = CallLane.of(context, engine, paced=paced), tuple(range(context.ranks))
-        return cls._opened(context, members, "world", sizing, lane, deadline_s, integrity)._poll_often()
+        _check_transport(transport, context, members, lane.engine, integrity)
+        comm = cls._opened(context, members, "world", sizing, lane, deadline_s, integrity)
+        return comm._reach_peers(transport)._poll_often()
 
     @classmethod
     def of(
@@ -116,6 +126,7 @@ class Communicator(Revocable):
         engine: str | Engine = "native",
         integrity: str | None = None,
         paced: bool = True,
+        transport: str = "pool",
     ) -> Self:
         """Make a communicator of some ranks. Collective over these ranks alone: no other rank calls it.
 
@@ -133,12 +144,13 @@ class Communicator(Revocable):
             engine: As for `world`.
             integrity: As for `world`.
             paced: As for `world`.
+            transport: As for `world`.
 
         Returns:
             The communicator, whose doorbells all members have cleared.
 
         Raises:
-            ArgumentError: The members are no such ranks, there is no such engine or integrity, or no room.
+            ArgumentError: The members are no such ranks, there is no such engine, integrity or transport, or no room.
             AccessError: The room lies outside this tenant's grant.
             PeerLostError: A member left, died or did not come.
             MismatchError: Members asked for rings of other sizes.
@@ -148,7 +160,9 @@ class Communicator(Revocable):
         cards, interleave = context.outline.pool_card_count, context.pool.interleave_bytes
         sizing = GroupSizing(len(its), cards, interleave, region_bytes, heap_bytes)
         lane = CallLane.of(context, engine, paced=paced)
-        return cls._opened(context, its, f"group {key}", sizing, lane, deadline_s, integrity)._poll_often()
+        _check_transport(transport, context, its, lane.engine, integrity)
+        comm = cls._opened(context, its, f"group {key}", sizing, lane, deadline_s, integrity)
+        return comm._reach_peers(transport)._poll_often()
 
     def group(self, ranks: Sequence[int], *, key: str = "") -> Self:
         """Make a communicator of some ranks of this one. Collective over these ranks alone: see `of`.
@@ -171,7 +185,8 @@ class Communicator(Revocable):
 
     def _group(self, members: tuple[int, ...], key: str) -> Self:
         sizing, lane, deadline_s = self._sizing(len(members)), self._lane.beside(), self._runner.deadline_s
-        return self._opened(self._context, members, key, sizing, lane, deadline_s, self._planner.integrity)
+        peers = self._peers_among([self.members.index(member) for member in members])
+        return self._opened(self._context, members, key, sizing, lane, deadline_s, self._planner.integrity, peers)
 
     def split(self, color: int | None, key: int | None = None) -> Self | None:
         """Make a communicator for the ranks of each color, as MPI_Comm_split does. Collective over this communicator.
@@ -206,6 +221,16 @@ class Communicator(Revocable):
 
     # --- opening ----------------------------------------------------------------------------------------------
 
+    def _reach_peers(self, transport: str) -> Self:
+        """With the transport "process", find the peers' processes. Collective."""
+        if transport == PROCESS:
+            try:
+                self._planner.peers = reach(self.rank, self.all_gather)
+            except BaseException:
+                self._leave()
+                raise
+        return self
+
     def _poll_often(self) -> Self:
         """Poll without giving the core away, where all ranks on this machine have a core each. Collective."""
         if have_a_core_each(self.all_gather(cores_here()), self.rank):
@@ -224,10 +249,11 @@ class Communicator(Revocable):
         lane: CallLane,
         deadline_s: float | None,
         integrity: str | None,
+        peers: PeerMemory | None = None,
     ) -> Self:
         """Make a communicator with the other members, in room that their first one claims."""
         deadline_s = context.deadline_s if deadline_s is None else deadline_s
-        terms = agree(context, members, key, sizing, lane, deadline_s=deadline_s, integrity=integrity)
+        terms = agree(context, members, key, sizing, lane, deadline_s=deadline_s, integrity=integrity, peers=peers)
         comm = cls(terms)
         try:
             # None rings before all doorbells are cleared.
@@ -236,6 +262,21 @@ class Communicator(Revocable):
             comm._leave()
             raise
         return comm
+
+
+def _check_transport(
+    transport: str, context: RankContext, members: Sequence[int], engine: Engine, integrity: str | None
+) -> None:
+    check_transport(
+        transport,
+        context.backend,
+        [context.hosts[member] for member in members],
+        integrity=integrity,
+        tenant=context.tenancy is not None,
+        paced=isinstance(engine, NativeEngine) and engine.pacer is not None,
+    )
+    if transport == PROCESS and not isinstance(engine, NativeEngine | ReferenceEngine):
+        raise ArgumentError(f"an engine of your own, {type(engine).__name__}, knows no transport {transport!r}")
 
 
 __all__ = ["Communicator", "Handle", "Operation", "Outcome"]

@@ -99,7 +99,7 @@ class DeviceCalls:
         device = self._device_of(views, asked.collective)
         at = None if x is None else address_array(x)
         to = at if out is x else None if out is None else address_array(out)
-        planned = self.planner.collective(asked._replace(x=at, out=to))
+        planned = self.planner.collective(asked._replace(x=at, out=to), on_host=False)
         return self._call(planned, [view for view in views if view is not None], device)
 
     def prepare_product(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -33,6 +34,7 @@ from collectives.communicator.products import Matrix, Products
 from collectives.communicator.runner import CallRunner
 from collectives.communicator.sizing import GroupSizing
 from collectives.communicator.watch import PeerMonitor
+from cxlemu.engines.peer_memory import PeerMemory
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import Plan
 
@@ -76,6 +78,7 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint):
             ways=TwoLevelEstimate.of(context.topology, self.size) if two_levels else None,
             integrity=integrity,
             tenancy=context.tenancy,
+            peers=terms.peers,
         )
         self._runner = CallRunner(
             context,
@@ -227,6 +230,11 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint):
                 warnings.warn(f"comm.{name} is called comm.persistent.{verb} now", DeprecationWarning, stacklevel=2)
                 return getattr(self.persistent, verb)
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def _peers_among(self, ranks: Sequence[int]) -> PeerMemory | None:
+        """The processes of some ranks of this communicator; None where arrays travel through the pool."""
+        peers = self._planner.peers
+        return None if peers is None else peers.among(list(ranks).index(self.rank), ranks)
 
     def _sizing(self, ranks: int, head_bytes: int = 0) -> GroupSizing:
         """How large a communicator of some ranks of this one is: as this one, where there is room."""

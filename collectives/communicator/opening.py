@@ -18,6 +18,7 @@ from collectives.communicator.lane import CallLane
 from collectives.communicator.loss import lost_among
 from collectives.communicator.premises import Terms
 from collectives.communicator.sizing import Sizing
+from cxlemu.engines.peer_memory import PeerMemory
 from cxlemu.errors import ArgumentError, MismatchError, PeerLostError, name_ranks
 from cxlemu.pool.board import Board, Stage, Vote
 from cxlemu.pool.ledger import Hold, HoldState
@@ -34,6 +35,7 @@ def agree(
     *,
     deadline_s: float,
     integrity: str | None,
+    peers: PeerMemory | None = None,
 ) -> Terms:
     """Come to one room with the other members, in which all lay out the same things.
 
@@ -45,6 +47,7 @@ def agree(
         lane: What the communicator's calls run on.
         deadline_s: How long to wait for the first member, and later for peers in a call, in seconds.
         integrity: The checksum that travels with doorbells, or None.
+        peers: The members' processes, if arrays travel between these.
 
     Raises:
         ArgumentError: There is no room.
@@ -63,7 +66,7 @@ def agree(
     except BaseException:
         context.rooms.release(room.name)
         raise
-    return Terms(context, members, furnished, room, lane, deadline_s, integrity)
+    return Terms(context, members, furnished, room, lane, deadline_s, integrity, peers=peers)
 
 
 def find_room(

@@ -14,6 +14,7 @@ from collectives.algorithms.choose import Choice, choose
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.builder import SCRATCH
 from collectives.builder.recipes import Recipe, with_checksums
+from collectives.communicator import transport
 from collectives.communicator.arrays import Array, Bound, as_bytes, bind, block_bytes, dtype_name
 from collectives.communicator.heap import SymmetricHeap
 from collectives.communicator.operations import Planned
@@ -22,6 +23,7 @@ from collectives.communicator.products import bind as bind_product
 from collectives.contracts import COLLECTIVES, NO_ZERO_COPY_IN_PLACE, buffers
 from collectives.fused.plans import build as build_product
 from cxlemu.capacity.tenancy import Tenancy
+from cxlemu.engines.peer_memory import PeerMemory
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import DTYPES, Call, Layout, Plan, RankPart, rules
@@ -65,6 +67,7 @@ class CallPlanner:
         ways: The costs of two levels where those may pay, else None.
         integrity: The checksum that travels with doorbells, or None.
         tenancy: The grant that plans must stay in, or None where the whole pool is this world's.
+        peers: The ranks' processes, from which peers read arrays where they lie; None: they travel through the pool.
     """
 
     rank: int
@@ -76,6 +79,7 @@ class CallPlanner:
     ways: TwoLevelEstimate | None
     integrity: str | None
     tenancy: Tenancy | None
+    peers: PeerMemory | None = None
     _permitted: dict[int, Plan] = field(default_factory=dict)
     _scratch: Bytes = field(default_factory=lambda: np.empty(0, np.uint8))
 
@@ -91,13 +95,17 @@ class CallPlanner:
         Returns:
             The variant's name and the reason, in a sentence.
         """
-        return choose(collective, nbytes, self.size, in_pool=in_pool, ways=self.ways, dtype=dtype)
+        in_process = self.peers is not None and not in_pool
+        return choose(
+            collective, nbytes, self.size, in_pool=in_pool, in_process=in_process, ways=self.ways, dtype=dtype
+        )
 
-    def collective(self, asked: CallArguments) -> Planned:
+    def collective(self, asked: CallArguments, *, on_host: bool = True) -> Planned:
         """Plan a collective, so that it is ready to run.
 
         Args:
             asked: The verb's arguments.
+            on_host: The arrays are in this process's memory, where peers may read them.
 
         Returns:
             The call, this rank's part of its plan, and the buffers that the part works on.
@@ -107,8 +115,11 @@ class CallPlanner:
             PlanError: The plan breaks a rule.
             AccessError: This tenant may not make the call.
         """
-        chosen, bound = self._chosen(asked)
-        plan, digest = plan_of(chosen, self.layout, bound.call, self.rank)
+        chosen, bound = self._chosen(asked, self.peers is not None and on_host)
+        heap, layout = bound.call.heap, self.layout
+        if heap is not None and heap.in_process:
+            layout = transport.layout_in_processes(bound.call, layout)
+        plan, digest = plan_of(chosen, layout, bound.call, self.rank)
         self._permit(plan)
         part = plan.part(self.rank)
         buffers = (bound.input, bound.output, self._scratch_for(part))
@@ -164,7 +175,7 @@ class CallPlanner:
 
     # --- choosing ---------------------------------------------------------------------------------------------
 
-    def _chosen(self, asked: CallArguments) -> tuple[Recipe, Bound]:
+    def _chosen(self, asked: CallArguments, reachable: bool) -> tuple[Recipe, Bound]:
         collective, x, out, op, root, variant, counts = asked
         given, its = x, COLLECTIVES[collective]
         if its.rooted_input and not its.one_buffer and self.rank != root:
@@ -179,7 +190,7 @@ class CallPlanner:
         dtype = "u8" if array is None else dtype_name(array, reduces=its.reduces)
         auto = variant == "auto"
         if auto:
-            variant = self.choice(collective, nbytes, dtype=dtype).variant
+            variant = choose(collective, nbytes, self.size, ways=self.ways, dtype=dtype).variant
         chosen = self._recipe(collective, variant) if isinstance(variant, str) else self._checked(variant)
         if chosen.collective != collective:
             raise ArgumentError(f"{chosen.name} is an algorithm for {chosen.collective}, not for {collective}")
@@ -187,18 +198,32 @@ class CallPlanner:
         call = Call(collective, chosen.name, self.size, nbytes, dtype, op, root, cluster=cluster, counts=counts)
         check(call)
         bound = bind(call, self.rank, x, out)
-        if chosen.spec.zero_copy or (auto and self.heap.in_use):
-            return self._with_zero_copy(chosen, bound, given, auto)
+        if chosen.spec.zero_copy or (auto and (self.heap.in_use or reachable)):
+            return self._with_zero_copy(chosen, bound, given, auto, reachable)
         return chosen, bound
 
-    def _with_zero_copy(self, chosen: Recipe, bound: Bound, x: Array | None, auto: bool) -> tuple[Recipe, Bound]:
+    def _with_zero_copy(
+        self, chosen: Recipe, bound: Bound, x: Array | None, auto: bool, reachable: bool
+    ) -> tuple[Recipe, Bound]:
         """The call with zero copy: as it is asked for or, with ``auto``, where it pays."""
         call, heap = bound.call, None
         refusal = NO_ZERO_COPY_IN_PLACE.get(call.collective) if call.in_place else None
         if x is not None and refusal is None:
             heap = self.heap.placed_in_heap(call, self.rank, as_bytes(x, "x"), bound.output, any_part=not auto)
+        in_process = heap is None and reachable and not transport.refusal(call.collective, in_place=call.in_place)
+        if in_process:
+            heap = transport.in_processes(call)
         if auto:
-            variant = self.choice(call.collective, call.nbytes, in_pool=heap is not None, dtype=call.dtype).variant
+            in_pool = heap is not None and not in_process
+            variant = choose(
+                call.collective,
+                call.nbytes,
+                self.size,
+                in_pool=in_pool,
+                in_process=in_process,
+                ways=self.ways,
+                dtype=call.dtype,
+            ).variant
             better = self._recipe(call.collective, variant)
             if not better.spec.zero_copy:
                 return chosen, bound

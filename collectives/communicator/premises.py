@@ -15,6 +15,7 @@ from collectives.communicator.lane import CallLane
 from collectives.communicator.messages.mailboxes import MailRoom
 from collectives.communicator.sizing import Furnished
 from collectives.communicator.stay import Stay
+from cxlemu.engines.peer_memory import PeerMemory
 from cxlemu.memory.backend import CoherenceStep
 from cxlemu.pool.arena import Arena
 from cxlemu.pool.board import Board, board_bytes
@@ -35,6 +36,7 @@ class Terms(NamedTuple):
         deadline_s: How long a call waits for its peers, in seconds.
         integrity: The checksum that travels with doorbells, or None.
         head_bytes: How many bytes of the room, at its beginning, are not the communicator's.
+        peers: The members' processes, where arrays travel from process to process; None: through the pool.
     """
 
     context: RankContext
@@ -45,6 +47,7 @@ class Terms(NamedTuple):
     deadline_s: float
     integrity: str | None
     head_bytes: int = 0
+    peers: PeerMemory | None = None
 
     @property
     def rank(self) -> int:

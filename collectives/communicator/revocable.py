@@ -87,5 +87,15 @@ class Revocable(Member):
         furnished = self._sizing(len(ranks), head_bytes).furnish(room.end - room.at)
         lane, deadline_s = self._lane.beside(), self._runner.deadline_s
         return type(self)(
-            Terms(self._context, members, furnished, room, lane, deadline_s, self._planner.integrity, head_bytes)
+            Terms(
+                self._context,
+                members,
+                furnished,
+                room,
+                lane,
+                deadline_s,
+                self._planner.integrity,
+                head_bytes,
+                self._peers_among(ranks),
+            )
         )

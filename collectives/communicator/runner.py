@@ -373,4 +373,6 @@ class CallRunner(CallHooks):
             raise
 
     def _running(self, planned: Planned, epoch: int, tag: int) -> Running:
-        return Running(planned.call, planned.frame, planned.part, Binding(self._layout, self._base, epoch, tag))
+        # The plan's layout is the communicator's, but for the heap where arrays lie in the ranks' processes.
+        binding = Binding(planned.plan.layout, self._base, epoch, tag, self._planner.peers)
+        return Running(planned.call, planned.frame, planned.part, binding)

@@ -21,6 +21,7 @@ from collectives.builder.recipes import Recipe
 from collectives.checking import oracle
 from collectives.checking.oracle import Array
 from collectives.communicator.communicator import Communicator
+from collectives.communicator.transport import PROCESS
 from collectives.contracts import COLLECTIVES
 from collectives.sweep.defaults import AUTO
 from collectives.sweep.sweep import Case, MeasuredRank, Sweep, WrongElement, load_algorithm
@@ -64,7 +65,12 @@ def run_sweep(context: RankContext, sweep: Sweep, engine: EngineMaker | None = N
     layout = None if sweep.plan is None else catalog.ring_of(sweep.plan)
     with (
         Communicator.world(
-            context, region_bytes=sweep.region_bytes, engine=made, integrity=sweep.integrity, layout=layout
+            context,
+            region_bytes=sweep.region_bytes,
+            engine=made,
+            integrity=sweep.integrity,
+            layout=layout,
+            transport=sweep.transport,
         ) as comm,
         Communicator.world(context, region_bytes=context.ranks * CONTROL_BYTES_PER_RANK, paced=False) as control,
     ):
@@ -86,7 +92,8 @@ def _measure(comm: Communicator, control: Communicator, sweep: Sweep, index: int
     wrong = 0
     first_wrong: WrongElement | None = None
     calls = sweep.warmup + sweep.iterations
-    in_heap, call = heap_room(comm, case, sweep.algorithm), _declared(comm, case, sweep.algorithm)
+    in_heap = None if sweep.transport == PROCESS else heap_room(comm, case, sweep.algorithm)
+    call = _declared(comm, case, sweep.algorithm)
     for number in range(calls):
         serial = index * calls + number
         x = oracle.inputs(call, comm.rank, sweep.seed, serial)

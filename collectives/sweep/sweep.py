@@ -17,6 +17,8 @@ from collectives.algorithms.choose import Choice, choose
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.builder.recipes import Recipe, with_checksums
 from collectives.checking import oracle
+from collectives.communicator import transport
+from collectives.communicator.transport import PROCESS
 from collectives.contracts import COLLECTIVES, NO_ZERO_COPY_IN_PLACE, Collective, contract_of
 from collectives.sweep.defaults import AUTO, DEFAULT_SEED, EVERY, MAX_BYTES, MIN_BYTES, REGION_BYTES, STEP_FACTOR
 from cxlemu.choices import REDOPS
@@ -85,6 +87,7 @@ class Sweep:
     region_bytes: int = REGION_BYTES
     engine: str = "native"
     integrity: str | None = None
+    transport: str = "pool"
     cluster: int = 1  # ranks in a cluster, where the topology has clusters
 
     def cases(self, ranks: int) -> list[Case]:
@@ -159,15 +162,17 @@ class Sweep:
             if own.collective != collective:
                 raise ArgumentError(f"{self.algorithm} is an algorithm for {own.collective}, not {collective}")
             return [own.name]
-        may = not self.in_place or collective not in NO_ZERO_COPY_IN_PLACE
+        refusal = NO_ZERO_COPY_IN_PLACE.get(collective) if self.in_place else None
+        if self.transport == PROCESS:
+            refusal = transport.refusal(collective, in_place=self.in_place)
         if self.variant == EVERY:
             checked = self.integrity is not None
             there = catalog.variants(collective, clusters=self.cluster > 1, checksums=checked)
-            return [v for v in there if may or not catalog.recipe(collective, v).spec.zero_copy]
+            return [v for v in there if refusal is None or not catalog.recipe(collective, v).spec.zero_copy]
         if self.variant != AUTO:
             its = catalog.recipe(collective, self.variant)
-            if its.spec.zero_copy and not may:
-                raise ArgumentError(f"{collective} in place cannot be zero copy: {NO_ZERO_COPY_IN_PLACE[collective]}")
+            if its.spec.zero_copy and refusal is not None:
+                raise ArgumentError(f"{collective} in place cannot be zero copy: {refusal}")
             if its.builder.takes_clusters and self.cluster == 1:
                 raise ArgumentError(
                     f"{self.variant} takes clusters, two or more hosts with equally many ranks, two or more each: "
@@ -282,6 +287,7 @@ def row(
     one_clock: bool = True,
     paced: Paced | None = None,
     ways: TwoLevelEstimate | None = None,
+    in_process: bool = False,
 ) -> SweepRow:
     """Make a row of what every rank measured.
 
@@ -292,6 +298,7 @@ def row(
         one_clock: Whether all ranks share a clock; otherwise a barrier cannot be judged.
         paced: The pace, where there was one: times are then the model's.
         ways: The estimate by which the ranks chose a variant, if any.
+        in_process: Whether arrays travel from process to process, where they can.
     """
     call, measured = case.call, [seen[rank] for rank in sorted(seen)]
     entered, left = (np.array([getattr(m, name) for m in measured]) for name in ("entered_ns", "left_ns"))
@@ -303,7 +310,8 @@ def row(
     auto = call.algorithm == AUTO
     choice = Choice(call.algorithm, "")
     if auto:
-        choice = choose(call.collective, call.nbytes, call.ranks, ways=ways, dtype=call.dtype)
+        may = in_process and transport.refusal(call.collective, in_place=case.in_place) is None
+        choice = choose(call.collective, call.nbytes, call.ranks, in_process=may, ways=ways, dtype=call.dtype)
     wrong = sum(m.wrong for m in measured)
     if not COLLECTIVES[call.collective].moves_data:  # a barrier is wrong on ranks that left before all had come
         checked &= one_clock

@@ -19,6 +19,7 @@ class Shm(Backend):
     where = "POSIX shared memory"
     guarantees = "coherence: a store is in the pool at once, a load is never stale"
     elides = EVERYTHING
+    shares_processes = True
     instead = "the release of SIGNAL and the acquire of WAIT"
 
     def describe(self, spec: MemorySpec) -> str:

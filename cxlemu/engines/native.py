@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from cxlemu import _native
 from cxlemu.compiled import check_compiled
 from cxlemu.engines.call_hooks import Obstacles
+from cxlemu.engines.peer_memory import unreadable
 from cxlemu.engines.streams import NO_BREAKPOINTS, Blocked, Breakpoints, Running, Watch
 from cxlemu.errors import ArgumentError, DeadlineError, PlanError
 from cxlemu.memory.backend import EVERYTHING, CoherenceStep
@@ -46,11 +47,23 @@ check_compiled(
 )
 # How a run ends: enum status in native/core.h. An obstacle has MODELLED_TIME instead of a doorbell where a stream's
 # modelled time has not come.
-DONE, IDLE, MISMATCH, KERNEL, LOCK_TIMEOUT, OUT_OF_MEMORY, STOPPED, DAMAGED, CLOCKS_TIMEOUT, MODELLED_TIME = (
+(
+    DONE,
+    IDLE,
+    MISMATCH,
+    KERNEL,
+    LOCK_TIMEOUT,
+    OUT_OF_MEMORY,
+    STOPPED,
+    DAMAGED,
+    CLOCKS_TIMEOUT,
+    UNREADABLE,
+    MODELLED_TIME,
+) = (
     _native.CONSTANTS[name]
     for name in (
         *("DONE", "IDLE", "MISMATCH", "KERNEL", "LOCK_TIMEOUT", "OUT_OF_MEMORY"),
-        *("STOPPED", "DAMAGED", "CLOCKS_TIMEOUT", "MODELLED_TIME"),
+        *("STOPPED", "DAMAGED", "CLOCKS_TIMEOUT", "UNREADABLE", "MODELLED_TIME"),
     )
 )
 LOOK_NS = 50_000_000  # how long C waits before Python checks on the peers
@@ -187,6 +200,7 @@ class NativeEngine:
             FaultError: The pool's hardware fails.
             DeadlineError: Another rank does not release a lock.
             MemoryError: There is no memory for the non-temporal stores of an emulated host.
+            RunError: The process of a peer cannot be read.
         """
         if status == MISMATCH:
             raise running.mismatch(found[0][2])
@@ -199,6 +213,8 @@ class NativeEngine:
         if status in (LINK_DOWN, CARD_LOST, POISONED):
             assert self.through is not None  # only an emulated pool says so
             raise self.through.failure(status)
+        if status == UNREADABLE:
+            raise unreadable(rank=found[0][3], number=found[0][4])
         if status == OUT_OF_MEMORY:
             raise MemoryError("no memory for the non-temporal stores of an emulated host")
         assert status == KERNEL, status
@@ -215,7 +231,10 @@ class NativeEngine:
         if key in self._programs:
             self._programs.move_to_end(key)
             return self._programs[key][1]
-        part, frame, layout = running.part, running.frame, running.binding.layout
+        part, frame, layout, peers = running.part, running.frame, running.binding.layout, None
+        if running.call.heap is not None and (berths := running.berths) is not None:  # no heap of the pool then
+            assert running.binding.peers is not None
+            layout, peers = replace(layout, heap_card_bytes=0), running.binding.peers.bound(berths)
         try:
             program = _native.Program(
                 cards=self.cards,
@@ -230,6 +249,7 @@ class NativeEngine:
                 memory=None if self.through is None else self.through.shadow,
                 pacer=None if self.pacer is None else self.pacer.native,
                 kernels=None if self.pacer is None else self.pacer.kernels(frame, part),
+                peers=peers,
             )
         except ValueError as error:
             raise PlanError(f"rank {part.rank} of [{running.call}]: {error}") from error

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from struct import Struct
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +22,17 @@ from cxlemu.plan import Flag, Instruction, Kind, Op, Operand, accesses
 from cxlemu.plan.address import AddressMap, StridedRun
 from cxlemu.plan.kernels import KERNELS
 from cxlemu.plan.layout import TAG_BITS, doorbell_word, is_damaged
+from cxlemu.plan.plan import Ints
+
+ADDRESSES = Struct("=QQ")  # with a doorbell: where a rank's input and output lie in its process
+
+
+class Berth(NamedTuple):
+    """From which byte on of which buffer of which rank an operand's bytes lie in that rank's process."""
+
+    owner: int
+    buffer: int
+    offset: int
 
 
 @dataclass
@@ -39,6 +52,8 @@ class Runner(Streams):
     buffers: list[Buffer] = field(kw_only=True)
     mover: Mover = field(default=HOST_MOVER, kw_only=True)
     _maps: list[AddressMap] = field(init=False)
+    _berths: Ints | None = field(init=False)
+    _told: dict[int, tuple[int, int]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,6 +61,7 @@ class Runner(Streams):
             if (its := self.mover.nbytes(array)) < buffer.nbytes:
                 raise ArgumentError(f"buffer {buffer.name} has {its} bytes, the plan needs {buffer.nbytes}")
         self._maps = [region.map for region in self.frame.regions]
+        self._berths = self.berths
 
     def execute(self, instruction: Instruction) -> Blocked | None:
         """Do what the instruction says on the rank's buffers and the pool, or say why it cannot be done yet.
@@ -78,6 +94,16 @@ class Runner(Streams):
         for run in self._maps[operand.id].runs(operand.offset, nbytes):
             yield run._replace(card_offset=base + run.card_offset)
 
+    def _berth(self, operand: Operand) -> Berth | None:
+        """Say where a region operand's bytes lie that are in a rank's process; None where they lie in the pool."""
+        if self._berths is None or self._berths[operand.id, 0] < 0:
+            return None
+        owner, buffer, offset = self._berths[operand.id].tolist()
+        return Berth(owner, buffer, offset + operand.offset)
+
+    def _own(self, lies: Berth, nbytes: int) -> BufferPart:
+        return BufferPart(self.buffers[lies.buffer], lies.offset, nbytes)
+
     def store(self, operand: Operand, source: BufferPart, *, non_temporal: bool = False) -> None:
         """Store a part of a buffer to the pool.
 
@@ -86,6 +112,9 @@ class Runner(Streams):
             source: The bytes.
             non_temporal: Store past this host's cache.
         """
+        if (lies := self._berth(operand)) is not None:
+            self.mover.copy(self._own(lies, source.nbytes), source)
+            return
         for run in self._runs(operand, source.nbytes):
             self.mover.store(self.memory, run, source, non_temporal=non_temporal)
 
@@ -96,6 +125,14 @@ class Runner(Streams):
             operand: Where the bytes lie, of kind REGION.
             target: Gets them.
         """
+        if (lies := self._berth(operand)) is not None:
+            peers = self.binding.peers
+            assert peers is not None
+            if lies.owner == peers.own:
+                self.mover.copy(target, self._own(lies, target.nbytes))
+            else:
+                peers.read(lies.owner, self._told[lies.owner][lies.buffer] + lies.offset, self.mover.get(target))
+            return
         for run in self._runs(operand, target.nbytes):
             self.mover.load(self.memory, run, target)
 
@@ -135,6 +172,8 @@ class Runner(Streams):
         self.store(i.dst, self.local(i.a, i.nbytes), non_temporal=i.op == Op.WRITE_NT)
 
     def _flush(self, i: Instruction) -> None:
+        if self._berth(i.a) is not None:
+            return  # the kernel's copies are coherent
         base = self._card_base(i.a)
         for extent in self._maps[i.a.id].extents(i.a.offset, i.nbytes):
             self.mover.flush(self.memory, extent.card, base + extent.offset, extent.nbytes, drop=i.op != Op.FLUSH)
@@ -145,6 +184,8 @@ class Runner(Streams):
     def _signal(self, i: Instruction) -> None:
         epoch = self.binding.epoch + i.value
         payload = self.mover.get(self.local(i.a, i.nbytes)).tobytes() if i.op == Op.SIGNAL_DATA else b""
+        if self._berths is not None:
+            payload = ADDRESSES.pack(*(array.ctypes.data for array in self.buffers[:2]))
         self.memory.signal(*self.doorbell_at(i.arg, epoch), doorbell_word(epoch, self.binding.tag), payload)
 
     def _look(self, i: Instruction, doorbell: int) -> tuple[Blocked | None, bytes]:
@@ -160,6 +201,8 @@ class Runner(Streams):
         rung = doorbell_word(wanted, self.binding.tag)
         if shows == wanted and doorbell < layout.published_count and line.word != rung:
             raise self.mismatch(doorbell)
+        if self._berths is not None and doorbell < layout.published_count:
+            self._told[owner] = ADDRESSES.unpack_from(line.payload)
         return None, line.payload
 
     def _wait(self, i: Instruction) -> Blocked | None:

@@ -12,9 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from cxlemu.engines.peer_memory import PeerMemory
 from cxlemu.errors import DeadlineError, DeadlockError, IntegrityError, MismatchError
 from cxlemu.plan import Call, Frame, Instruction, Layout, Op, RankPart
 from cxlemu.plan.kernels import ChecksumError
+from cxlemu.plan.plan import Ints, berths
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +28,14 @@ class Binding:
         base: Offset of the communicator's extent on every card, in bytes.
         epoch: The epoch of the call's first round.
         tag: A mark of this call and those before it: see Call.tag.
+        peers: The ranks' processes, for a call whose arrays lie there.
     """
 
     layout: Layout
     base: int
     epoch: int
     tag: int
+    peers: PeerMemory | None = None
 
 
 class Blocked(NamedTuple):
@@ -71,6 +75,12 @@ class Running:
     frame: Frame
     part: RankPart
     binding: Binding
+
+    @property
+    def berths(self) -> Ints | None:
+        """Which arrays of which ranks the regions are parts of, as `cxlemu.plan.plan.berths` says; None in the pool."""
+        heap = self.call.heap
+        return berths(self.frame, self.binding.layout, heap) if heap is not None and heap.in_process else None
 
     def describe(self, blocked: Blocked) -> str:
         """Say what the rank waits for, as the end of a sentence."""

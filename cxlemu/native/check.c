@@ -1,6 +1,6 @@
 /* Checks that memory safety needs: a plan may come from a file, so every offset is compared with what there is before
  * anything runs. The rules in Python check more, and report it in sentences. */
-#include "core.h"
+#include "peer_memory.h"
 
 const int64_t program_item_bytes[DTYPES] = {1, 1, 4, 8, 2, 2, 4, 8, 2, 2, 4, 8, 1, 8, 16};
 
@@ -45,6 +45,13 @@ static bool region_ok(const program *p, const region *r) {
         if (whole > end) end = whole;
     }
     return end <= (r->heap ? p->heap_bytes : p->layout.slot_card_bytes);
+}
+
+/* Return whether a region in a process lies within this rank's array; a peer's is only read, and the kernel checks that. */
+static bool berth_ok(const program *p, const berth *lies, int64_t nbytes) {
+    if (lies->owner < 0 || lies->owner >= p->peers->ranks || lies->buffer < 0 || lies->buffer >= TOLD_BUFFERS)
+        return false;
+    return lies->owner != p->peers->own || fits(lies->offset, nbytes, p->buffer_bytes[lies->buffer]);
 }
 
 static bool has(const operand *o, enum kind kind) { return o->kind == (uint16_t)kind; }
@@ -130,7 +137,8 @@ bool program_check(program *p, int32_t *stream, int64_t *at) {
     for (int32_t k = 0; k < p->buffer_count; k++)
         if (p->buffer_bytes[k] < 0) return false;
     for (int32_t k = 0; k < p->region_count; k++)
-        if (!region_ok(p, &p->regions[k])) return false;
+        if (berth_of(p, k) ? !berth_ok(p, berth_of(p, k), p->regions[k].nbytes) : !region_ok(p, &p->regions[k]))
+            return false;
     for (int32_t k = 0; k < p->group_count; k++) {
         const group *g = &p->groups[k];
         if (g->first < 0 || g->count < 1 || g->stride < 1) return false;

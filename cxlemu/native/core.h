@@ -78,6 +78,7 @@ _Static_assert(sizeof(region) == 48, "region differs from REGION_DTYPE");
 _Static_assert(sizeof(group) == 12, "group differs from GROUP_DTYPE");
 
 typedef struct shadow shadow;
+struct peer_memory;
 
 enum { NO_DOORBELL = -1, MODELLED_TIME = -2 };
 
@@ -122,6 +123,7 @@ typedef struct {
     bool stepped; /* whether any stream has made a step in this round */
     uint8_t *events;
     struct pacing *pacing; /* NULL: as fast as this machine can */
+    struct peer_memory *peers; /* whose processes hold arrays; NULL: all regions lie in the pool */
 } program;
 
 enum status {
@@ -136,7 +138,8 @@ enum status {
     POISONED,
     STOPPED,
     DAMAGED,
-    CLOCKS_TIMEOUT
+    CLOCKS_TIMEOUT,
+    UNREADABLE
 };
 
 /* Check that no record can touch memory outside buffers, slots and doorbells, and fill in p->written. Where it is false,
@@ -161,6 +164,7 @@ void program_begin(program *p, int64_t epoch, uint16_t tag);
  *   CLOCKS_TIMEOUT  that of the pool's clocks could not be had
  *   OUT_OF_MEMORY   there is no memory for what the rank has posted
  *   LINK_DOWN, CARD_LOST, POISONED  a load from an emulated pool failed
+ *   UNREADABLE      the process of rank `wanted` could not be read: errno `shows`
  *
  * spins: how often doorbells are looked at before the core is given away. */
 enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *found, int *count);

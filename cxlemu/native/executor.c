@@ -4,6 +4,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "core.h"
 #include "copy.h"
+#include "peer_memory.h"
 #include "lines.h"
 #include "pace.h"
 #include "address.h"
@@ -24,6 +25,7 @@ int64_t program_past_caches_from(int64_t nbytes) {
 /* Return the address of byte `at` of an operand; *run: how many bytes lie there in a row. */
 static uint8_t *piece(const program *p, const operand *o, int64_t at, int64_t *run) {
     if (o->kind == BUFFER) return p->buffers[o->id] + o->offset + at;
+    if (berth_of(p, o->id)) return peer_piece(p, o, at, run);
     const region *r = &p->regions[o->id];
     int64_t from = r->start + o->offset + at, granule = from / r->granularity_bytes;
     int64_t within = from % r->granularity_bytes;
@@ -41,6 +43,10 @@ static bool past_caches(const program *p, const record *r) {
 static bool apart(const uint8_t *a, const uint8_t *b, int64_t nbytes) { return a + nbytes <= b || b + nbytes <= a; }
 
 static void move(const program *p, const record *r) {
+    if (is_peers(p, &r->a) && !r->dst2.kind) {
+        peer_read(p, &r->a, 0, p->buffers[r->dst.id] + r->dst.offset, r->nbytes);
+        return;
+    }
     const bool nt = past_caches(p, r);
     for (int64_t at = 0, run; at < r->nbytes; at += run) {
         run = r->nbytes - at;
@@ -90,7 +96,7 @@ static void ring(const program *p, const record *r) {
     if (r->op == SIGNAL_DATA) {
         int64_t run = r->nbytes;
         memcpy(line + 8, piece(p, &r->a, 0, &run), (size_t)r->nbytes);
-    }
+    } else if (p->peers) peer_tell(p, line + 8);
     atomic_store_explicit((_Atomic uint64_t *)line, doorbell_word(p, epoch), memory_order_release);
     if (!(p->elides & ELIDE_PUSH)) lines_flush(line, LINE_BYTES, 0);
 }
@@ -117,6 +123,7 @@ static enum status look(const program *p, int32_t doorbell, int64_t wanted, uint
     if (p->done_seen && rank >= 0) p->done_seen[rank] = shows;
     if (shows > wanted || (shows == wanted && (rank >= 0 || (word | 1) == (doorbell_bits(p, wanted) | 1)))) {
         if (nbytes) memcpy(payload, line + 8, (size_t)nbytes);
+        else if (p->peers && rank < 0) peer_learn(p, doorbell / p->layout.doorbells_per_rank, line + 8);
         return DONE;
     }
     found->shows = shows;
@@ -157,6 +164,14 @@ static enum status direct_step(const program *p, const record *r) {
     return DONE;
 }
 
+static enum status peer_step(const program *p, const record *r, obstacle *found) {
+    const enum status status = direct_step(p, r);
+    if (!p->peers->error) return status;
+    *found = (obstacle){.doorbell = NO_DOORBELL, .wanted = p->peers->unreadable, .shows = p->peers->error};
+    p->peers->error = 0;
+    return UNREADABLE;
+}
+
 /* Return whether the next records, of which there are `left`, flush just what this one writes, and fence it. */
 static enum follows follows(const record *r, int64_t left) {
     if (r->op != WRITE || left < 1 || r[1].op != FLUSH || r[1].nbytes != r->nbytes) return OTHER_NEXT;
@@ -178,6 +193,7 @@ static enum status step(program *p, const record *r, int64_t left, obstacle *fou
     case AWAIT: found->doorbell = NO_DOORBELL, found->wanted = found->shows = 0; return p->events[r->arg] ? DONE : IDLE;
     case COMPUTE: found->doorbell = NO_DOORBELL, found->wanted = found->shows = 0; return KERNEL;
     default:
+        if (p->peers) return peer_step(p, r, found);
         if (!p->through) return direct_step(p, r);
         found->doorbell = NO_DOORBELL, found->wanted = found->shows = 0;
         return shadow_step(p, r, follows(r, left));

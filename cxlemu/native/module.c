@@ -2,11 +2,13 @@
  * GIL. */
 #include "constants.h"
 #include "layout_module.h"
+#include "peer_memory.h"
 #include "modules.h"
 #include "pace.h"
 #include "python.h"
 #include "shadow.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <structmember.h>
 
@@ -42,6 +44,7 @@ static void Program_dealloc(Program *self) {
     PyMem_Free((void *)self->p.groups);
     PyMem_Free(self->p.events);
     free(self->p.scratch);
+    peer_memory_free(self->p.peers);
     if (self->p.pacing) PyMem_Free((void *)self->p.pacing->kernels);
     PyMem_Free(self->p.pacing);
     Py_XDECREF(self->memory);
@@ -172,19 +175,40 @@ static int go_at(Program *self, PyObject *object, PyObject *kernels) {
     return right ? 0 : -1;
 }
 
+/* Let regions lie in the ranks' processes. peers: this rank, each rank's process as an int32, and each region's berth. Return
+ * 0, or -1 with an exception. */
+static int berth_in(Program *self, PyObject *peers) {
+    int own;
+    Py_buffer pids, berths;
+    if (!PyArg_ParseTuple(peers, "iy*y*", &own, &pids, &berths)) return -1;
+    const int32_t ranks = (int32_t)(pids.len / (Py_ssize_t)sizeof(int32_t));
+    const bool right = ranks == self->p.layout.ranks && own >= 0 && own < ranks &&
+                       self->p.buffer_count >= TOLD_BUFFERS &&
+                       berths.len == self->p.region_count * (Py_ssize_t)sizeof(berth) && !self->p.through &&
+                       (self->p.elides & STEPS) == STEPS;
+    if (!right)
+        PyErr_SetString(PyExc_ValueError,
+                        "regions lie in the processes of all ranks, or all in the pool, on coherent memory");
+    else if (!(self->p.peers = peer_memory_new(ranks, own, pids.buf, berths.buf, self->p.region_count)))
+        PyErr_NoMemory();
+    PyBuffer_Release(&pids), PyBuffer_Release(&berths);
+    return self->p.peers ? 0 : -1;
+}
+
 static int Program_init(Program *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"cards",  "base",   "layout", "regions", "groups",  "streams", "buffer_bytes",
-                            "events", "elides", "memory", "pacer",   "kernels", NULL};
-    PyObject *cards, *shape, *regions, *groups, *streams, *sizes, *memory, *its_pacer = Py_None, *kernels = Py_None;
+                            "events", "elides", "memory", "pacer",   "kernels", "peers",   NULL};
+    PyObject *cards, *shape, *regions, *groups, *streams, *sizes, *memory, *its_pacer = Py_None, *kernels = Py_None,
+                                                                           *peers = Py_None;
     long long base;
     int64_t region_count = 0, group_count = 0;
     if (self->card_view_count) {
         PyErr_SetString(PyExc_RuntimeError, "a Program is made once");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLOOOOOiIO|OO", names, &cards, &base, &shape, &regions, &groups,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLOOOOOiIO|OOO", names, &cards, &base, &shape, &regions, &groups,
                                      &streams, &sizes, &self->p.event_count, &self->p.elides, &memory, &its_pacer,
-                                     &kernels))
+                                     &kernels, &peers))
         return -1;
     self->p.base = base;
     if (layout_take(shape, &self->p.layout) < 0 || hold_cards(self, cards) < 0 || copy_streams(self, streams) < 0 ||
@@ -194,6 +218,7 @@ static int Program_init(Program *self, PyObject *args, PyObject *kwargs) {
     if (!(self->p.regions = copy(regions, sizeof(region), &region_count))) return -1;
     if (!(self->p.groups = copy(groups, sizeof(group), &group_count))) return -1;
     self->p.region_count = (int32_t)region_count, self->p.group_count = (int32_t)group_count;
+    if (peers != Py_None && berth_in(self, peers) < 0) return -1;
     if (self->p.event_count < 0 || self->p.event_count > MAX_EVENTS ||
         !(self->p.events = PyMem_Calloc((size_t)self->p.event_count + 1, 1))) {
         PyErr_SetString(PyExc_ValueError, "no room for that many events");
@@ -409,7 +434,22 @@ static PyObject *module_past_caches_from(PyObject *module, PyObject *nbytes) {
     return PyErr_Occurred() ? NULL : PyLong_FromLongLong(program_past_caches_from(from));
 }
 
+/* read_process(pid, address, out): read out's bytes there. Raises OSError. */
+static PyObject *module_read_process(PyObject *module, PyObject *args) {
+    int pid;
+    unsigned long long from;
+    Py_buffer out;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "iKw*", &pid, &from, &out)) return NULL;
+    const int error = process_read(pid, from, out.buf, out.len);
+    PyBuffer_Release(&out);
+    if (!error) Py_RETURN_NONE;
+    errno = error;
+    return PyErr_SetFromErrno(PyExc_OSError);
+}
+
 static PyMethodDef module_methods[] = {
+    {"read_process", module_read_process, METH_VARARGS, "read_process(pid, address, out): read a process's memory."},
     {"past_caches_from", module_past_caches_from, METH_O,
      "past_caches_from(nbytes) -> nbytes: from this size on, arrays are stored past the caches; 0 asks."},
     {"fold", module_fold, METH_VARARGS, "fold(dtype, redop, dst, a, b, c or None, divisor): combine arrays of bytes."},
@@ -449,6 +489,7 @@ static const constant constants[] = {
     CONSTANT(LINE_BYTES),   CONSTANT(PAYLOAD_BYTES),
     CONSTANT(TAG_BITS),     CONSTANT(DTYPES),
     CONSTANT(EPOCHS_END),   CONSTANT(PAST_CACHES_BYTES),
+    CONSTANT(UNREADABLE),
 };
 
 PyMODINIT_FUNC PyInit__native(void) {

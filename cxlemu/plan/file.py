@@ -44,6 +44,7 @@ class _InHeap(_Model):
     input: _Number
     step: _Number
     output: _Number | None
+    in_process: Literal[False] = False  # addresses in processes mean nothing to another run
 
 
 class _Gemm(_Model):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cxlemu.errors import PlanRuleError
 from cxlemu.plan.address import AddressMap
@@ -25,6 +26,8 @@ from cxlemu.plan.instructions import (
 )
 from cxlemu.plan.layout import Layout
 
+Ints = NDArray[np.int64]
+
 KEPT_RANKS = 128  # parts of larger worlds, hundreds of MB, are not kept for those who need them one after another
 
 
@@ -33,15 +36,21 @@ class InHeap:
     """Where a call's arrays lie in every rank's strip of the heap: the input of rank k from ``input + k * step`` on.
 
     ``output``: the result also lies in the heap, and may be published from there; in place it is the input.
+    ``in_process``: each rank's strip is no part of the pool, but its own process's memory (`berths`).
     """
 
     input: int
     step: int = 0  # in place the input is block k of a larger output
     output: int | None = None
+    in_process: bool = False
 
     def __str__(self) -> str:
-        words = [f"heap+{self.input}"] + [f"+{self.step} a rank"] * (self.step != 0)
-        return " ".join(words + [f"to heap+{self.output}"] * (self.output is not None))
+        words = [f"{'process' if self.in_process else 'heap'}+{self.input}"] + [f"+{self.step} a rank"] * (
+            self.step != 0
+        )
+        return " ".join(
+            words + [f"to +{self.output}" if self.in_process else f"to heap+{self.output}"] * (self.output is not None)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +318,30 @@ class Plan:
     def with_part(self, part: RankPart) -> Plan:
         """Return a copy in which the rank of ``part`` does something else: how faults and tests mutate plans."""
         return Plan(self.call, self.layout, lambda rank: (self.frame, part if rank == part.rank else self.part(rank)))
+
+
+def berths(frame: Frame, layout: Layout, heap: InHeap) -> Ints:
+    """Find where the regions lie of a call whose arrays are in the ranks' processes.
+
+    Args:
+        frame: The call's tables.
+        layout: The layout that the plan was built for, with strips as large as the arrays.
+        heap: Where the arrays lie in these strips: the input before the output.
+
+    Returns:
+        For each region its owner, which of its buffers it is part of (0: the input, 1: the output), and from which of
+        that buffer's bytes on; owner -1 where the region lies in the pool. Shape (regions, 3).
+    """
+    strips = {(its.card, its.offset): rank for rank in range(layout.ranks) for its in (layout.heap_strip(rank),)}
+    found = np.full((len(frame.regions), 3), (-1, 0, 0), np.int64)
+    for number, region in enumerate(frame.regions):
+        if region.heap:
+            owner = strips[region.first_card, region.base]
+            if heap.output is not None and region.start >= heap.output:
+                found[number] = owner, 1, region.start - heap.output
+            else:
+                found[number] = owner, 0, region.start - heap.input
+    return found
 
 
 def region_table(regions: tuple[Region, ...]) -> Records:

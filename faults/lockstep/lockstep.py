@@ -14,13 +14,15 @@ seed replays it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TypeAlias
 
 import numpy as np
 
+from cxlemu.engines.peer_memory import PeerMemory
 from cxlemu.engines.reference import Runner
 from cxlemu.engines.streams import RELEASES, Binding, Blocked, deadlock
 from cxlemu.errors import ArgumentError
@@ -96,7 +98,8 @@ class Lockstep:
             memory: How ranks reach the cards; default: emulated caches without an adversary.
             order: Chooses each move; default: round robin.
             base: Offset of the communicator's part on every card, in bytes.
-            mapped: Arrays in the heap lie on the cards themselves, as NumPy's arrays on a coherent pool do.
+            mapped: Arrays in the heap lie on the cards themselves, as NumPy's arrays on a coherent pool do; those
+                in processes keep their place from call to call.
             quick: Ranks reach their caches through the definition's twin in C. Nature then cannot land non-temporal
                 stores, which are on their way in that twin.
         """
@@ -112,6 +115,7 @@ class Lockstep:
             for rank, host in enumerate(self.hosts)
         ]
         self._reached = [m.native if quick and isinstance(m, ShadowMemory) else m for m in self.memories]
+        self._own: dict[int, Bytes] = {}  # of each rank, what stands for its process's memory
         self._of_host: dict[int, list[HostMemory]] = {host: [] for host in self.hosts}
         for host, its in zip(self.hosts, self.memories, strict=True):
             self._of_host[host].append(its)
@@ -162,6 +166,9 @@ class Lockstep:
     def _queued(self, plan: Plan, rank: int, binding: Binding, given: Bytes) -> Queued:
         arrays = self._arrays(plan, rank, given)
         memory, later = self._reached[rank], given if self.mapped else None
+        if plan.call.heap is not None and plan.call.heap.in_process:
+            peers = PeerMemory(rank, (os.getpid(),) * plan.ranks)
+            binding = replace(binding, layout=plan.layout, peers=peers)
         return Queued(plan.call, plan.frame, plan.part(rank), binding, memory=memory, buffers=arrays, given=later)
 
     def _arrays(self, plan: Plan, rank: int, given: Bytes) -> list[Bytes]:
@@ -170,9 +177,8 @@ class Lockstep:
         if not self.mapped or heap is None:
             return buffers
         source, target, scratch = buffers
-        strip = self.layout.heap_strip(rank)
-        mine = self.cards[strip.card][self.base + self.layout.heap_offset + strip.offset :][: strip.nbytes]
-        at = heap.input + rank * heap.step
+        mine = self._strip(plan, rank)
+        at = inner.at if heap.in_process else heap.input + rank * heap.step
         source = mine[at : at + source.nbytes]
         if inner.inside:
             target = mine[at - inner.at :][: target.nbytes]
@@ -181,6 +187,12 @@ class Lockstep:
         if plan.part(rank).buffers[1].inside:
             target = source[plan.part(rank).buffers[1].at :][: target.nbytes]
         return [source, target, scratch]
+
+    def _strip(self, plan: Plan, rank: int) -> Bytes:
+        strip = plan.layout.heap_strip(rank)
+        if plan.call.heap is not None and plan.call.heap.in_process:
+            return self._own.setdefault(rank, np.zeros(strip.nbytes, np.uint8))[: strip.nbytes]
+        return self.cards[strip.card][self.base + self.layout.heap_offset + strip.offset :][: strip.nbytes]
 
     def _run(self, calls: list[list[Queued]], ended: Ended) -> None:
         turn = [-1] * self.layout.ranks  # number of each rank's call

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from cxlemu.choices import TRANSPORTS
 from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import RanksParam, option
 from studies.choices import SOURCES
@@ -52,6 +53,13 @@ from studies.peers import find
     metavar="cuda|cuda:N|fake",
     help="Measure arrays of a device, too: of a GPU for each rank in turn, of this one, or of a fake.",
 )
+@click.option(
+    "--transport",
+    type=click.Choice(TRANSPORTS),
+    default="pool",
+    show_default=True,
+    help="process: also measure a handle whose arrays travel from process to process, as MPI's single copies do.",
+)
 @option("config", default="six-cards", show_default=True, help="Our pool's topology: a file or a name.")
 @click.option("--deadline-s", type=click.FloatRange(0, min_open=True), default=120.0, show_default=True)
 @option("json")
@@ -74,6 +82,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
       cxlemu bench all_reduce broadcast -e 1M --json bench.json --plot bench.png
       cxlemu bench -n 4 --source rewritten --peers openmpi
       cxlemu bench -b 1M --no-single-copy
+      cxlemu bench -b 1M --transport process
       cxlemu bench --peer-python mpich=peers/mpich/bin/python
       cxlemu bench --accelerator cuda:0 -b 1M
     """

@@ -17,6 +17,7 @@ STYLES = {
     "cxlemu": (VERMILION, "o"),
     "handle": (ORANGE, "o"),
     "pool": (SKY, "o"),
+    "process": ("black", "o"),
     "openmpi": (BLUE, "s"),
     "mpich": (GREEN, "^"),
     "gloo": (PINK, "D"),
@@ -27,6 +28,7 @@ STYLES = {
 LABELS = {
     "handle": "cxlemu, persistent",
     "pool": "the same, arrays in the pool",
+    "process": "the same, from process to process",
     "openmpi": "Open MPI",
     "mpich": "MPICH",
     "gloo": "Gloo",
@@ -86,6 +88,7 @@ def _panel(panel: Any, name: str, rows: Sequence[RatioRow]) -> None:
     for lane in ("device", "hand", "nccl"):
         times = [(row.bytes, getattr(row, f"{lane}_us")) for row in rows]
         _line(panel, lane, [point for point in times if point[1] is not None])
+    _line(panel, "process", [(row.bytes, row.process_us) for row in rows if row.process_us is not None])
     _line(panel, "cxlemu", [(row.bytes, row.ours_us) for row in rows])
     panel.set_title(name, fontsize=10)
     panel.set_yscale("log")

@@ -13,6 +13,7 @@ from typing import Any, Self
 from rich import box
 from rich.table import Table
 
+from collectives.communicator.transport import PROCESS
 from cxlemu.accelerator.named import standing
 from cxlemu.cli.columns import Column, Columns
 from cxlemu.cli.console import console, print_wrapped
@@ -48,6 +49,7 @@ class BenchReport:
         modes: Whether sources are rewritten before each call; both may be measured.
         single_copy: Whether MPI may copy straight from one process's memory into another's.
         accelerator: The name of the device whose arrays are measured as well; None: none.
+        transport: "process": our arrays also travel from process to process; "pool".
         json_file: Where everything is written; None: nowhere.
     """
 
@@ -60,9 +62,10 @@ class BenchReport:
         *,
         single_copy: bool,
         accelerator: str | None,
+        transport: str,
         json_file: Path | None,
     ) -> None:
-        self._accelerator = accelerator
+        self._accelerator, self._transport = accelerator, transport
         self._single_copy = single_copy
         self._ranks = ranks
         self._alternations = alternations
@@ -118,7 +121,8 @@ class BenchReport:
             self._print(f"# {name:<8} absent: {reason}", "yellow")
         peers = [Column(name, "", max(8, len(name)), order=int(name != find.NCCL)) for name in self._peers]
         on_device = ON_DEVICE if self._accelerator is not None else ()
-        columns = (*COLUMNS[:5], *on_device, *peers, *COLUMNS[5:])
+        direct = [Column(PROCESS, "", 8)] if self._transport == PROCESS else []
+        columns = (*COLUMNS[:5], *direct, *on_device, *peers, *COLUMNS[5:])
         self._columns = Columns(columns, "", 0, self._out.width)
         if left_out := [column.name for column in columns if column.name not in self._columns]:
             self._print(f"# {'narrow':<8} no room for {', '.join(left_out)}: in a wider terminal and in --json")
@@ -144,6 +148,7 @@ class BenchReport:
                 "ours": _us(row.ours_us),
                 "handle": _us(row.handle_us),
                 "pool": _us(row.pool_us),
+                PROCESS: _us(row.process_us),
                 **{name: _us(row.peers_us.get(name)) for name in self._peers if name != find.NCCL},
                 "device": _us(row.device_us),
                 "hand": _us(row.hand_us),
@@ -208,6 +213,7 @@ class BenchReport:
             "alternations": self._alternations,
             "single_copy": self._single_copy,
             "accelerator": self._accelerator,
+            "transport": self._transport,
             "implementations": self._versions,
             "absent": self._absent,
             "machine": self._machine._asdict() if self._machine else None,
@@ -228,6 +234,7 @@ class BenchReport:
 def _means_table(ratios: Sequence[Mean]) -> Table:
     columns = {"device / hand": "device_to_hand", "device / nccl": "device_to_nccl"}
     names = [name for name, its in columns.items() if any(getattr(mean, its) is not None for mean in ratios)]
+    direct = any(mean.process_to_best_peer is not None for mean in ratios)
     table = Table(title="geometric means of time ratios: below 1 we are faster", box=box.SIMPLE, title_justify="left")
     for name in (
         "sizes",
@@ -236,6 +243,7 @@ def _means_table(ratios: Sequence[Mean]) -> Table:
         "ours / best peer",
         "handle / best peer",
         "pool / best peer",
+        *(["process / best peer"] if direct else []),
         "ours / limit",
         *names,
     ):
@@ -248,6 +256,7 @@ def _means_table(ratios: Sequence[Mean]) -> Table:
             _ratio(mean.to_best_peer),
             _ratio(mean.handle_to_best_peer),
             _ratio(mean.pool_to_best_peer),
+            *([_ratio(mean.process_to_best_peer)] if direct else []),
             _ratio(mean.to_limit),
             *(_ratio(getattr(mean, columns[name])) for name in names),
         )

@@ -31,6 +31,7 @@ def run(
     pythons: tuple[str, ...],
     single_copy: bool,
     accelerator: str | None,
+    transport: str,
     config: str,
     deadline_s: float,
     json_file: Path | None,
@@ -62,7 +63,14 @@ def run(
     measure_machine()
     modes = SOURCES[source]
     report = BenchReport(
-        ranks, calls, alternations, modes, single_copy=single_copy, accelerator=accelerator, json_file=json_file
+        ranks,
+        calls,
+        alternations,
+        modes,
+        single_copy=single_copy,
+        accelerator=accelerator,
+        transport=transport,
+        json_file=json_file,
     )
     with report:
         found = [find.find(name, _pythons(pythons)) for name in _peers(names)]
@@ -74,6 +82,7 @@ def run(
             largest=calls,
             config=config,
             single_copy=single_copy,
+            transport=transport,
             deadline_s=deadline_s,
             accelerator=accelerator,
             on_start=report.starting,

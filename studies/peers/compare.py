@@ -153,6 +153,7 @@ def started(
     largest: Sequence[Call],
     config: str,
     single_copy: bool,
+    transport: str,
     deadline_s: float,
     accelerator: str | None = None,
     on_start: Callable[[str], None] = lambda name: None,
@@ -167,6 +168,7 @@ def started(
         largest: Calls whose buffers must have room in the pool and in the limit's memory.
         config: The topology of our pool: a file or a shipped name.
         single_copy: Whether MPI may copy straight from one process's memory into another's.
+        transport: "process": also measure our arrays from process to process; "pool".
         deadline_s: How long to wait for each answer of a rank, in seconds.
         accelerator: The name of a device on whose arrays ours is measured as well; None: none.
         on_start: Called with an implementation's name before it starts.
@@ -187,7 +189,7 @@ def started(
                 stack.push(attempt.pop_all())
             groups[name] = group
 
-        begin(OURS, lambda group: _start_ours(group, largest, config, deadline_s, accelerator))
+        begin(OURS, lambda group: _start_ours(group, largest, config, deadline_s, accelerator, transport))
         for peer in found:
             if isinstance(peer, Peer):
                 try:
@@ -201,9 +203,12 @@ def started(
         yield Comparison(ranks, groups, absent)
 
 
-def _start_ours(group: Group, calls: Sequence[Call], config: str, deadline_s: float, accelerator: str | None) -> None:
+def _start_ours(
+    group: Group, calls: Sequence[Call], config: str, deadline_s: float, accelerator: str | None, transport: str
+) -> None:
     heap_bytes = HEAP_SLACK_BYTES + max(sum(buffer.nbytes for buffer in buffers(call, call.root)) for call in calls)
-    arguments = (group.socket_path, str(group.ranks), config, str(deadline_s), str(heap_bytes), accelerator or "")
+    sizes = (str(deadline_s), str(heap_bytes))
+    arguments = (group.socket_path, str(group.ranks), config, *sizes, accelerator or "", transport)
     group.start([PeerProcess(worker_arguments(sys.executable, "ours", *arguments))])
 
 

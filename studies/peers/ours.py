@@ -1,9 +1,10 @@
-"""Our own collectives: the ordinary call, a persistent handle, and a handle on arrays that live in the pool."""
+"""Our own collectives: the ordinary call, a persistent handle, and the same in the pool or from process to process."""
 
 from __future__ import annotations
 
 import shutil
 import signal
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from collectives.algorithms.choose import ZERO_COPY_MIN_BYTES
 from collectives.communicator.communicator import Communicator
 from collectives.communicator.operations import Operation
+from collectives.communicator.transport import PROCESS
 from collectives.sweep.defaults import REGION_BYTES
 from cxlemu.accelerator.device import ComputeDevice
 from cxlemu.accelerator.named import device_named, name_for_rank
@@ -36,19 +38,27 @@ class OurPeer:
     Args:
         comm: The communicator.
         device: The rank's device, whose arrays are measured as well; None: no device's.
+        direct: Another communicator, whose arrays travel from process to process; None where this is not asked for.
     """
 
-    def __init__(self, comm: Communicator, device: ComputeDevice | None = None) -> None:
+    def __init__(
+        self, comm: Communicator, device: ComputeDevice | None = None, direct: Communicator | None = None
+    ) -> None:
         self.rank = comm.rank
-        self._comm, self._device = comm, device
+        self._comm, self._device, self._direct = comm, device, direct
 
     def prepare(self, command: dict[str, Any]) -> dict[str, Prepared]:
-        """Prepare a call's paths: "call", "handle", where the heap has room "pool", and those of a device."""
+        """Prepare a call's paths: "call", "handle", "process", where the heap has room "pool", and those of a device.
+
+        "process" and those of a device are there if they are asked for.
+        """
         private = allocate(command)
         paths: dict[str, Prepared] = {
             "call": Repeated(self._call(command, private), private),
             "handle": Repeated(self._handle(command, private, "auto"), private),
         }
+        if self._direct is not None:
+            paths["process"] = Repeated(self._handle(command, private, "auto", self._direct), private)
         if (pooled := self._in_pool(command, private)) is not None:
             own = Buffers(pooled.x if private.x is not None else None, pooled.out)
             asked = command["collective"] == "scatter" and command["output_bytes"] >= ZERO_COPY_MIN_BYTES
@@ -70,10 +80,12 @@ class OurPeer:
             return lambda: call(x, out=out, root=root)
         return lambda: call(x, out=out)
 
-    def _handle(self, command: dict[str, Any], buffers: Buffers, variant: str) -> Operation:
+    def _handle(
+        self, command: dict[str, Any], buffers: Buffers, variant: str, comm: Communicator | None = None
+    ) -> Operation:
         name, (x, out) = command["collective"], buffers
         root = {"root": command["root"]} if name in ROOTED else {}
-        init = getattr(self._comm.persistent, name)
+        init = getattr((comm or self._comm).persistent, name)
         operation: Operation
         if name == "broadcast":
             operation = init(out, root=command["root"], variant=variant)
@@ -104,14 +116,22 @@ class OurPeer:
         self._comm.barrier()
 
 
-def _rank_main(context: RankContext, socket_path: str, heap_bytes: int | None, accelerator: str) -> None:
+def _rank_main(
+    context: RankContext, socket_path: str, heap_bytes: int | None, accelerator: str, transport: str
+) -> None:
     device = device_named(name_for_rank(accelerator, context.rank), context.rank) if accelerator else None
-    with Communicator.world(context, heap_bytes=heap_bytes, engine="native") as comm:
-        heap = format_bytes(comm.heap.nbytes)
-        serve(OurPeer(comm, device), socket_path, f"cxlemu {__version__}, {heap} of the pool for each rank's arrays")
+    with ExitStack() as stack:
+        comm = stack.enter_context(Communicator.world(context, heap_bytes=heap_bytes, engine="native"))
+        direct = None
+        if transport == PROCESS:
+            direct = stack.enter_context(Communicator.world(context, heap_bytes=0, transport=transport))
+        heap, peer = format_bytes(comm.heap.nbytes), OurPeer(comm, device, direct)
+        serve(peer, socket_path, f"cxlemu {__version__}, {heap} of the pool for each rank's arrays")
 
 
-def main(socket_path: str, ranks: str, config: str, deadline_s: str, heap_bytes: str, accelerator: str) -> None:
+def main(
+    socket_path: str, ranks: str, config: str, deadline_s: str, heap_bytes: str, accelerator: str, transport: str
+) -> None:
     """Run the parent of all ranks: it owns the pool, and is told to stop by SIGTERM.
 
     All arguments are words of a command line.
@@ -123,11 +143,15 @@ def main(socket_path: str, ranks: str, config: str, deadline_s: str, heap_bytes:
         deadline_s: The world's deadline, in seconds.
         heap_bytes: The room that each rank's arrays need.
         accelerator: The name of a device whose arrays are measured as well; empty: none.
+        transport: "pool"; or "process", and all ranks are on one host.
     """
     die_with_parent(signal.SIGTERM)
     topology, heap = _with_room(Topology.load(config), int(ranks), int(heap_bytes))
+    if transport == PROCESS:
+        hosts = topology.hosts.model_copy(update={"ranks_per_host": int(ranks)})
+        topology = topology.model_copy(update={"hosts": hosts})
     launch(
-        partial(_rank_main, socket_path=socket_path, heap_bytes=heap, accelerator=accelerator),
+        partial(_rank_main, socket_path=socket_path, heap_bytes=heap, accelerator=accelerator, transport=transport),
         ranks=int(ranks),
         topology=topology,
         memory=MemorySpec("shm"),

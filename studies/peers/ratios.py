@@ -39,6 +39,7 @@ class RatioRow:
     ours_us: float
     handle_us: float | None
     pool_us: float | None  # a handle, on arrays that live in the pool; None where they have no room
+    process_us: float | None  # a handle, from process to process; None where that is not asked for
     peers_us: dict[str, float]
     limit_us: float
     best_peer: str | None
@@ -119,6 +120,7 @@ def row(
         ours_us=ours_us,
         handle_us=us.get(Lane(OURS, "handle")),
         pool_us=us.get(Lane(OURS, "pool")),
+        process_us=us.get(Lane(OURS, "process")),
         peers_us=peers_us,
         limit_us=bound_us,
         best_peer=best,
@@ -153,6 +155,7 @@ class Mean(NamedTuple):
     to_best_peer: float | None
     handle_to_best_peer: float | None
     pool_to_best_peer: float | None
+    process_to_best_peer: float | None
     to_limit: float | None
     device_to_hand: float | None = None
     device_to_nccl: float | None = None
@@ -165,9 +168,9 @@ def means(rows: Sequence[RatioRow]) -> list[Mean]:
         for name, least, most in (*SIZE_CLASSES, ("all sizes", 0, 1 << 62)):
             chosen = [row for row in rows if row.rewritten == rewritten and least <= row.bytes <= most]
             if chosen:
-                handles, pools = (
+                handles, pools, direct = (
                     [us / row.peers_us[row.best_peer] for row in chosen if (us := of(row)) and row.best_peer]
-                    for of in (attrgetter("handle_us"), attrgetter("pool_us"))
+                    for of in (attrgetter("handle_us"), attrgetter("pool_us"), attrgetter("process_us"))
                 )
                 found.append(
                     Mean(
@@ -177,6 +180,7 @@ def means(rows: Sequence[RatioRow]) -> list[Mean]:
                         _mean([row.ratio_to_best_peer for row in chosen]),
                         _mean(handles),
                         _mean(pools),
+                        _mean(direct),
                         _mean([row.ratio_to_limit for row in chosen]),
                         _mean([_ratio(row.device_us, row.hand_us) for row in chosen]),
                         _mean([_ratio(row.device_us, row.nccl_us) for row in chosen]),

@@ -184,6 +184,7 @@ def test_json_says_everything_the_table_says(tmp_path: Path, in_place: bool) -> 
         "memory": "non-coherent, adversary seed 1 (evict 0.05, prefetch 0.1, land 0.05)",
         "seed": 1,
         "integrity": None,
+        "transport": "pool",
         "time_scale": None,
         "launch": "threads",
         "engine": "native",

@@ -488,6 +488,17 @@ def test_a_tiny_run_without_peers_has_all_rows_in_json(
         assert row["wrong"] == {OURS: 0, LIMIT: 0}
 
 
+def test_a_run_from_process_to_process_has_its_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "BANDWIDTH_BYTES", 1 << 20)
+    asked = ("--source", "same", "--transport", "process", "--json", str(tmp_path / "b.json"))
+    done = bench("all_gather", *TINY, *asked, "-n", "3")
+    assert done.exit_code == 0, done.output
+    assert " process " in done.output
+    document = json.loads((tmp_path / "b.json").read_text())
+    (row,) = document["rows"]
+    assert document["transport"] == "process" and row["process_us"] > 0 and row["wrong"] == {OURS: 0, LIMIT: 0}
+
+
 @pytest.mark.deep
 def test_a_run_with_a_fake_device_says_what_its_column_is_worth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
