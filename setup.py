@@ -10,6 +10,9 @@ FLAGS = ["-std=c11", "-O3", "-fvisibility=hidden", "-ffp-contract=off"]  # contr
 NUMPY = ("-isystem", numpy.get_include())
 PACKAGES = ("cxlemu", "collectives", "faults", "studies")
 COST, MACHINE = "cxlemu/native/cost", "cxlemu/native"
+# What executes records, through an emulated cache or on the cards.
+CACHE = ("adversary", "cache", "copy", "damage", "hostlock", "lines")
+EXECUTOR = (*CACHE, "address", "check", "executor", "fold", "pace", "peer_memory", "shadow", "shadow_executor")
 
 
 def found(folder: str, pattern: str) -> list[str]:
@@ -46,13 +49,19 @@ setup(
             flags=("-DMAX_STREAMS=8",),  # a device's plan has a queue beside each stream
             include=(MACHINE,),
         ),
+        extension(
+            "faults.lockstep._world",
+            "faults/lockstep/native",
+            COST,
+            sources=tuple(f"{MACHINE}/{part}.c" for part in EXECUTOR),
+            flags=("-DMAX_STREAMS=8",),  # as for the prover
+            include=(MACHINE,),
+        ),
         # No Python in it: programs load it, and it is named as an extension to be built and installed as one.
         extension(
             "faults.programs._runtime",
             "faults/programs/native",
-            sources=tuple(
-                f"{MACHINE}/{part}.c" for part in ("adversary", "cache", "copy", "damage", "hostlock", "lines")
-            ),
+            sources=tuple(f"{MACHINE}/{part}.c" for part in CACHE),
             flags=("-ftls-model=initial-exec",),
             include=(MACHINE,),
         ),

@@ -173,7 +173,7 @@ class NativeEngine:
                 if [o[:2] for o in found] != [o[:2] for o in before]:
                     since, overdue = time.monotonic() - LOOK_NS / 1e9, False
                 before = found
-                blocked = [_blocked(running, *obstacle) for obstacle in found if _length(running, obstacle[0])]
+                blocked = [blocked_at(running, *obstacle) for obstacle in found if _length(running, obstacle[0])]
                 paced = any(doorbell == MODELLED_TIME for _, _, doorbell, _, _ in found)  # then it waits for no peer
                 waited_s = 0.0 if paced else time.monotonic() - since
                 if watch is not None:
@@ -259,10 +259,20 @@ class NativeEngine:
         return program
 
 
-def _blocked(running: Running, stream: int, at: int, doorbell: int, wanted: int, shows: int) -> Blocked:
+def blocked_at(running: Running, stream: int, at: int, doorbell: int, wanted: int, shows: int) -> Blocked:
+    """Say in Python's words what a stream waits for.
+
+    Args:
+        running: The call, and the rank's part in it.
+        stream: The stream's index.
+        at: The index of the record that it stands at; at its end it waits for its last one's time.
+        doorbell: As in an obstacle of native/core.h, like the other two.
+        wanted: What the doorbell must show.
+        shows: What it shows.
+    """
     named = running.part.streams[stream]
     owner = running.binding.layout.owner(doorbell) if doorbell >= 0 else -1
-    at = min(at, len(named.records) - 1)  # at its end, a stream waits for its last instruction's time
+    at = min(at, len(named.records) - 1)
     (instruction,) = decode(named.records[at : at + 1])  # this one only: every look comes here
     return Blocked(named.name, at, instruction, doorbell, owner, wanted, shows)
 

@@ -295,7 +295,7 @@ def run_in_turn(ranks: Sequence[Streams]) -> None:
 
 
 def deadlock(
-    ranks: Sequence[Streams] | Mapping[int, Streams], stuck: Mapping[tuple[int, int], Blocked]
+    ranks: Sequence[Running] | Mapping[int, Running], stuck: Mapping[tuple[int, int], Blocked]
 ) -> DeadlockError:
     """Make the error of a world in which no rank can go on.
 

@@ -169,6 +169,11 @@ void program_begin(program *p, int64_t epoch, uint16_t tag);
  * spins: how often doorbells are looked at before the core is given away. */
 enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *found, int *count);
 
+/* Execute the record that a stream stands at, which is not at its end, and nothing of what follows along with it. Return DONE,
+ * IDLE where it has to wait, or as program_run does; unless it is DONE, *found says where, and on what it waits. There is no
+ * pace. */
+enum status program_execute(program *p, int32_t stream, obstacle *found);
+
 /* Go on behind the record that a stream stands at: it was executed elsewhere, or is left out. */
 void program_skip(program *p, int32_t stream);
 

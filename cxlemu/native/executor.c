@@ -219,6 +219,14 @@ static enum status paced_step(program *p, int32_t s, const record *r, int64_t le
     return DONE;
 }
 
+enum status program_execute(program *p, int32_t stream, obstacle *found) {
+    const int64_t at = p->position[stream];
+    const enum status status = step(p, &p->records[stream][at], 0, found);
+    found->stream = stream, found->at = at;
+    if (status == DONE) p->position[stream]++;
+    return status;
+}
+
 void program_begin(program *p, int64_t epoch, uint16_t tag) {
     p->epoch = epoch, p->slot = epoch % p->layout.slots, p->tag = tag;
     memset(p->position, 0, sizeof p->position);

@@ -109,6 +109,11 @@ void shadow_discard(shadow *s) {
 
 /* --- around every operation -------------------------------------------------------------------------------------------- */
 
+bool shadow_suffer(shadow *s, const adversary_move *move) {
+    s->moved[move->action] += cache_move(&s->cards[move->lines.card], move);
+    return move->action != LAND || land_stores(s, move->lines, &s->moved[LAND]);
+}
+
 static bool disturb(shadow *s) {
     enum action actions[ACTIONS];
     adversary_move move;
@@ -116,8 +121,7 @@ static bool disturb(shadow *s) {
     const int count = s->disturbed ? adversary_actions(&s->nature, actions) : 0;
     for (int k = 0; k < count; k++) {
         adversary_aim(&s->nature, actions[k], &move);
-        s->moved[move.action] += cache_move(&s->cards[move.lines.card], &move);
-        if (move.action == LAND) ok = land_stores(s, move.lines, &s->moved[LAND]) && ok;
+        ok = shadow_suffer(s, &move) && ok;
     }
     return ok;
 }

@@ -60,6 +60,10 @@ enum status shadow_invalidate(shadow *s, place at, int64_t nbytes);
 enum status shadow_signal(shadow *s, place line, uint64_t word, const uint8_t *payload, int64_t nbytes);
 enum status shadow_poll(shadow *s, place line, uint8_t into[LINE_BYTES]);
 
+/* Make one move of nature, and count its lines in `moved`; the caller holds the host's lock, or there is no other thread. Return
+ * false when there is no memory. */
+bool shadow_suffer(shadow *s, const adversary_move *move);
+
 /* Free posted stores without landing them. */
 void shadow_discard(shadow *s);
 

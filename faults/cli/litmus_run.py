@@ -66,8 +66,9 @@ def run(
     told = f"{count[Verdict.OK]} as expected, {count[Verdict.VIOLATION]} not, {count[Verdict.UNKNOWN]} unknown"
     out.print(f"{counted(len(results), 'test')}: {told}; {time.monotonic() - began:.1f} s")
     verdict = next((v for v in (Verdict.VIOLATION, Verdict.UNKNOWN) if count[v]), Verdict.OK)
-    rows = [_row(result) for result in results]
-    write_json(json_file, {"verdict": verdict.value, "rows": rows, "interrupted": interruption.happened})
+    if json_file is not None:  # a row works out witnesses
+        rows = [_row(result) for result in results]
+        write_json(json_file, {"verdict": verdict.value, "rows": rows, "interrupted": interruption.happened})
     interruption.exit(ctx, verdict.exit_code, f"{counted(len(tests) - len(results), 'test')} not finished")
 
 
@@ -114,7 +115,7 @@ def _line(result: LitmusResult) -> Text:
 
 
 def _seen(result: LitmusResult, condition: Condition) -> str:
-    if result.witness(condition) is not None:
+    if result.sees(condition):
         return "seen"
     return "not seen" if result.complete else "not seen so far"
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from faults.explore.check import exhaustive
-from faults.explore.result import Budget, Exploration
+from faults.explore.result import Budget, Exploration, FinalState
 from faults.litmus.condition import Condition
 from faults.litmus.language import Expectation, Litmus
 from faults.machine.schedule import Schedule
@@ -37,10 +38,16 @@ class LitmusResult:
 
     def witness(self, condition: Condition) -> Schedule | None:
         """Return an execution at whose end the condition holds; None if the search found none."""
-        for outcome, schedule in self.exploration.outcomes.items():
-            if condition.holds(self.litmus.values(outcome)):
-                return schedule
-        return None
+        outcome = self._seen(condition)
+        return None if outcome is None else self.exploration.outcomes[outcome]
+
+    def sees(self, condition: Condition) -> bool:
+        """Say whether the search found an execution at whose end the condition holds."""
+        return self._seen(condition) is not None
+
+    def _seen(self, condition: Condition) -> FinalState | None:
+        """Return the first outcome for which the condition holds; its schedule is not worked out."""
+        return next((end for end in self.exploration.outcomes if condition.holds(self.litmus.values(end))), None)
 
     def verdict_of(self, expectation: Expectation) -> Verdict:
         """Judge an expectation: that an outcome was seen is certain; that it is never seen takes a complete search.
@@ -48,7 +55,7 @@ class LitmusResult:
         Returns:
             OK or VIOLATION; UNKNOWN if the outcome was not seen and the search is not complete.
         """
-        seen = self.witness(expectation.condition) is not None
+        seen = self.sees(expectation.condition)
         if not seen and not self.complete:
             return Verdict.UNKNOWN
         return Verdict.OK if seen == expectation.allowed else Verdict.VIOLATION
@@ -60,7 +67,7 @@ class LitmusResult:
             return Verdict.UNKNOWN
         return Verdict.OK if self.hangs == self.litmus.hangs else Verdict.VIOLATION
 
-    @property
+    @cached_property
     def verdict(self) -> Verdict:
         """The worst of all verdicts: a violation, then unknown, then ok."""
         verdicts = {self.verdict_of_hangs, *map(self.verdict_of, self.litmus.expectations)}

@@ -11,6 +11,7 @@ the lines under suspicion as early as it can, or evicts them; then orders and na
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -42,6 +43,7 @@ from faults.lockstep.orders import (
 )
 from faults.lockstep.places import Line, data_lines
 from faults.lockstep.schedule import LockstepMove, StreamStep
+from faults.lockstep.twin import UNCHECKED, UNKNOWN, OrderTable, StepsSpentError, Twin, table_of
 from faults.prove.proof import Violation
 
 SEED = 1  # seed of the inputs
@@ -106,6 +108,7 @@ class CallSequence:
     inputs: list[list[Bytes]] = field(repr=False)
     outputs: list[list[_Right | None]] = field(repr=False)
     hosts: Sequence[int] | None = None
+    _twins: list[Twin] = field(default_factory=list, repr=False, compare=False)  # of all sequences made from this one
 
     @classmethod
     def of(cls, plans: Sequence[Plan], hosts: Sequence[int] | None = None) -> CallSequence:
@@ -136,29 +139,75 @@ class CallSequence:
         """
         return replace(self, plans=[instead if p is plan else p for p in self.plans])
 
-    def run(self, order: Order, *, quick: bool = False) -> Counterexample:
+    def run(self, order: Order, *, quick: bool = False, end_s: float = math.inf) -> Counterexample:
         """Execute the calls in one order, to the first thing that is wrong.
 
         Args:
-            order: Chooses each move.
-            quick: Reach the caches through C, as for `Lockstep`.
+            order: Chooses each move; it has chosen none yet.
+            quick: Run in the definition's twin in C, if it takes the order; else reach the caches through C, as for
+                `Lockstep`, if nature can then still land everything.
+            end_s: When to stop, in processor time of this thread.
+
+        Raises:
+            StepsSpentError: The time is over.
         """
+        table = table_of(order, self.plans[0].ranks) if quick else None
+        if table is not None:
+            return self._run_twin(table, end_s)
+        quick = quick and not any(_posts_nt(plan) for plan in self.plans)
+        order = _until(end_s, order) if end_s < math.inf else order
         world = Lockstep(self.plans[0].layout, hosts=self.hosts, order=order, quick=quick)
+        program = list(zip(self.plans, self.inputs, strict=True))
+        kind, detail = self._shown(lambda: world.calls(program, ended=partial(self._check, {})))
+        if kind is CounterexampleKind.NOTHING:
+            kind, detail = self._left_early([[(rank[0], rank[-1]) for rank in call] for call in world.steps])
+        return Counterexample(kind, detail, tuple(world.moves))
+
+    def _run_twin(self, order: OrderTable, end_s: float) -> Counterexample:
+        if not self._twins or not self._twins[0].takes(self.plans):
+            self._twins[:] = [Twin(self.plans, self.inputs, self._known_outputs(), self.hosts)]
+        [twin] = self._twins
+        kind, detail = self._shown(lambda: twin.run(self.plans, order, partial(self._check, {}), end_s))
+        if kind is CounterexampleKind.NOTHING:
+            kind, detail = self._left_early([twin.spans(number) for number in range(len(self.plans))])
+        return Counterexample(kind, detail, twin.moves)
+
+    def _known_outputs(self) -> list[list[Bytes | int]]:
+        """List the bytes of every output, as `Twin` takes them: UNKNOWN where other bytes are as good."""
+
+        def known(right: _Right | None, nbytes: int) -> Bytes | int:
+            if right is None:
+                return UNCHECKED
+            return UNKNOWN if right.slack is not None or right.values.nbytes != nbytes else _flat(right.values)
+
+        return [
+            [known(right, plan.part(rank).buffers[1].nbytes) for rank, right in enumerate(call)]
+            for plan, call in zip(self.plans, self.outputs, strict=True)
+        ]
+
+    @staticmethod
+    def _shown(execute: Callable[[], object]) -> tuple[CounterexampleKind, str]:
+        """Say what is wrong in an execution, and in words; NOTHING if it comes to its end."""
         try:
-            world.calls(list(zip(self.plans, self.inputs, strict=True)), ended=partial(self._check, {}))
+            execute()
         except _Wrong as wrong:
-            return Counterexample(CounterexampleKind.WRONG, str(wrong), tuple(world.moves))
+            return CounterexampleKind.WRONG, str(wrong)
         except DeadlineError as deadlock:
-            return Counterexample(CounterexampleKind.DEADLOCK, str(deadlock), tuple(world.moves))
+            return CounterexampleKind.DEADLOCK, str(deadlock)
         except MismatchError as mismatch:
-            return Counterexample(CounterexampleKind.MISMATCH, str(mismatch), tuple(world.moves))
+            return CounterexampleKind.MISMATCH, str(mismatch)
         except IntegrityError as damaged:
-            return Counterexample(CounterexampleKind.DAMAGED, str(damaged), tuple(world.moves))
-        for number, (plan, steps) in enumerate(zip(self.plans, world.steps, strict=True)):
-            if plan.call.collective == "barrier" and min(rank[-1] for rank in steps) < max(rank[0] for rank in steps):
+            return CounterexampleKind.DAMAGED, str(damaged)
+        return CounterexampleKind.NOTHING, ""
+
+    def _left_early(self, spans: Sequence[Sequence[tuple[int, int]]]) -> tuple[CounterexampleKind, str]:
+        """Say which barrier was left too early; ``spans``: by call and rank, when its first and last instruction was
+        done."""
+        for number, (plan, ranks) in enumerate(zip(self.plans, spans, strict=True)):
+            if plan.call.collective == "barrier" and min(last for _, last in ranks) < max(first for first, _ in ranks):
                 detail = f"call {number} ({plan.call}): a rank has left it before another one came"
-                return Counterexample(CounterexampleKind.TOO_EARLY, detail, tuple(world.moves))
-        return Counterexample(CounterexampleKind.NOTHING, "", tuple(world.moves))
+                return CounterexampleKind.TOO_EARLY, detail
+        return CounterexampleKind.NOTHING, ""
 
     def _check(self, held: dict[int, Bytes], number: int, rank: int, got: Bytes) -> None:
         """``held``: what the first rank got, of each call of which all must get the same."""
@@ -253,19 +302,14 @@ def search(program: CallSequence, near: Sequence[Suspect], *, budget_s: float = 
         The execution; None if the search found none.
     """
     end = thread_time() + budget_s
-    quick = not any(_posts_nt(plan) for plan in program.plans)
     try:
         for order in orders(program.plans, near):
-            shown = program.run(_until(end, order), quick=quick)
+            shown = program.run(order, quick=True, end_s=end)
             if shown.kind is not CounterexampleKind.NOTHING:
                 return shown
-    except _StepsSpentError:
+    except StepsSpentError:
         pass
     return None
-
-
-class _StepsSpentError(Exception):
-    pass
 
 
 def _until(end: float, order: Order) -> Order:
@@ -274,7 +318,7 @@ def _until(end: float, order: Order) -> Order:
 
     def choose(choices: Sequence[StreamStep]) -> LockstepMove:
         if next(steps) % BETWEEN_LOOKS == 0 and thread_time() > end:
-            raise _StepsSpentError
+            raise StepsSpentError
         return order(choices)
 
     return choose

@@ -247,9 +247,7 @@ class Lockstep:
         """
         line, memories = move.line + self.base // LINE_BYTES, self._of_host.get(move.host)
         if memories is None or move.card >= len(self.cards) or (line + 1) * LINE_BYTES > self.cards[0].nbytes:
-            raise ArgumentError(
-                f"[{move}]: there is no such line in {len(self.caches)} caches of {len(self.cards)} cards"
-            )
+            raise no_such_line(move, len(self.caches), len(self.cards))
         moved = 0
         for memory in memories:
             if not isinstance(memory, ShadowMemory):
@@ -257,6 +255,17 @@ class Lockstep:
             moved += memory.disturb(CacheMove(move.action, move.card, line, ONE_LINE))
         if moved and move.line * LINE_BYTES >= self.layout.data_offset:
             self.moves.append(move)
+
+
+def no_such_line(move: Nature, caches: int, cards: int) -> ArgumentError:
+    """Make the error of a move of nature on a host or a line that is not there.
+
+    Args:
+        move: The move.
+        caches: How many caches there are.
+        cards: How many cards each of them has lines of.
+    """
+    return ArgumentError(f"[{move}]: there is no such line in {caches} caches of {cards} cards")
 
 
 def fresh_buffers(part: RankPart, given: Bytes) -> list[Bytes]:

@@ -44,6 +44,54 @@ def in_random_nature(seed: int, hosts: Sequence[int], lines: Sequence[Line], rat
     return choose
 
 
+class Disturbed:
+    """An order in which nature does one action to every given line between two steps of another order."""
+
+    def __init__(self, order: Order, action: Action, lines: Sequence[tuple[int, int, int]]) -> None:
+        """Take the other order.
+
+        Args:
+            order: Chooses the steps.
+            action: What nature does.
+            lines: Host, card and number of each line; the last one comes first.
+        """
+        self.order = order
+        self.moves = [Nature(action, *line) for line in lines]
+        self._left: list[Nature] = []
+
+    def __call__(self, steps: Sequence[StreamStep]) -> LockstepMove:
+        if self._left:
+            return self._left.pop()
+        self._left.extend(self.moves)
+        return self.order(steps)
+
+
+class Ranked:
+    """An order that takes the step of least priority; among equals, the one that was chosen longest ago."""
+
+    def __init__(self, priority: Callable[[StreamStep], Any]) -> None:
+        """Take priorities.
+
+        Args:
+            priority: Of each step, always the same.
+        """
+        self.priority = priority
+        self._chosen_at: dict[StreamStep, int] = {}
+        self._priority_of = cache(priority)
+        self._clock = count()
+
+    @property
+    def begun(self) -> bool:
+        """Whether it has chosen a step."""
+        return bool(self._chosen_at)
+
+    def __call__(self, steps: Sequence[StreamStep]) -> StreamStep:
+        chosen_at, priority_of = self._chosen_at, self._priority_of
+        step = min(steps, key=lambda step: (priority_of(step), chosen_at.get(step, -1)))
+        chosen_at[step] = next(self._clock)
+        return step
+
+
 def after_each_step(order: Order, action: Action, lines: Sequence[tuple[int, int, int]]) -> Order:
     """Follow ``order``, but between two steps let nature do one action to every given line.
 
@@ -52,29 +100,12 @@ def after_each_step(order: Order, action: Action, lines: Sequence[tuple[int, int
         action: What nature does.
         lines: Host, card and number of each line.
     """
-    todo: list[Nature] = []
-
-    def choose(steps: Sequence[StreamStep]) -> LockstepMove:
-        if todo:
-            return todo.pop()
-        todo.extend(Nature(action, *line) for line in lines)
-        return order(steps)
-
-    return choose
+    return Disturbed(order, action, lines)
 
 
 def by(priority: Callable[[StreamStep], Any]) -> Order:
     """Take the step of least priority; among equals, the one that was chosen longest ago."""
-    chosen_at: dict[StreamStep, int] = {}
-    priority_of = cache(priority)
-    clock = count()
-
-    def choose(steps: Sequence[StreamStep]) -> StreamStep:
-        step = min(steps, key=lambda step: (priority_of(step), chosen_at.get(step, -1)))
-        chosen_at[step] = next(clock)
-        return step
-
-    return choose
+    return Ranked(priority)
 
 
 def round_robin() -> Order:

@@ -59,6 +59,8 @@ PREFIXES = {
     "faults/explore/native/search.c": ("search_",),
     "faults/explore/native/settle.c": ("settle_",),
     "faults/explore/native/table.c": ("table_",),
+    "faults/lockstep/native/module.c": ("PyInit__world",),
+    "faults/lockstep/native/world.c": ("world_",),
     "faults/prove/native/bells.c": ("bell_",),
     "faults/prove/native/clock.c": ("clock_", "drain_", "pass_"),
     "faults/prove/native/kernels.c": ("kernel_",),
