@@ -30,6 +30,8 @@ class DeviceCopies:
         to_pool: Copies to the pool alone.
         from_pool: Copies from the pool alone.
         both: Both at once, in two queues, together.
+        to_pinned: Plain copies to pinned memory of the host, which no copy to the pool is faster than.
+        from_pinned: Plain copies from there.
         copy_ns: A copy of one line, in a row of them.
         event_ns: From a copy's end until the host knows of it.
         local_copy: Copies within the device.
@@ -40,6 +42,8 @@ class DeviceCopies:
     to_pool: float
     from_pool: float
     both: float
+    to_pinned: float
+    from_pinned: float
     copy_ns: float
     event_ns: float
     local_copy: float
@@ -60,6 +64,7 @@ def device_copies(device: ComputeDevice, pool: Bytes) -> DeviceCopies:
     memory, nbytes = DirectMemory([pool]), pool.nbytes // 2 // LINE_BYTES * LINE_BYTES
     there, here, other = (device.allocate(nbytes) for _ in range(3))
     whole, local = BufferPart(there, 0, nbytes), BufferPart(here, 0, nbytes)
+    pinned = BufferPart(device.pinned(nbytes), 0, nbytes)
     out, back = device.queue(), device.queue()
 
     def publish(count: int = COPIES, size: int = nbytes) -> None:
@@ -75,9 +80,9 @@ def device_copies(device: ComputeDevice, pool: Bytes) -> DeviceCopies:
             device.publish(out, memory, _run(0, nbytes), whole, non_temporal=False)
             device.retrieve(back, memory, _run(nbytes, nbytes), local)
 
-    def within() -> None:
+    def copy(to: BufferPart, source: BufferPart) -> None:
         for _ in range(COPIES):
-            device.copy(out, local, whole)
+            device.copy(out, to, source)
 
     def sum_two() -> None:
         for _ in range(COPIES):
@@ -98,9 +103,11 @@ def device_copies(device: ComputeDevice, pool: Bytes) -> DeviceCopies:
             to_pool=moved / best_ns(publish),
             from_pool=moved / best_ns(retrieve),
             both=2 * moved / best_ns(crosswise),
+            to_pinned=moved / best_ns(lambda: copy(pinned, whole)),
+            from_pinned=moved / best_ns(lambda: copy(local, pinned)),
             copy_ns=best_ns(lambda: publish(SMALL_COPIES, LINE_BYTES)) / SMALL_COPIES,
             event_ns=best_ns(event),
-            local_copy=moved / best_ns(within),
+            local_copy=moved / best_ns(lambda: copy(local, whole)),
             reduce=2 * moved / best_ns(sum_two),
         )
     finally:

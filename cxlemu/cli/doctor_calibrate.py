@@ -117,6 +117,7 @@ def _rows(measured: Calibration) -> Iterator[tuple[str, str]]:
     if (its := measured.device) is not None:
         both = f"to the pool {its.to_pool:.1f}, from it {its.from_pool:.1f}, both at once {its.both:.1f} GB/s"
         yield f"copies of {its.device}", both
+        yield "the same with pinned memory", f"to it {its.to_pinned:.1f}, from it {its.from_pinned:.1f} GB/s"
         yield "its copy of a line, in a row", f"{its.copy_ns:.0f} ns"
         yield "until the host knows that a copy has ended", f"{its.event_ns:.0f} ns"
         yield "its copies within its memory", f"{its.local_copy:.1f} GB/s"

@@ -72,6 +72,8 @@ def _device_rows(name: str, dax: Sequence[str]) -> Iterator[DoctorRow]:
     its = device_copies(device, pool)
     value = f"{its.to_pool:.1f} to, {its.from_pool:.1f} from, {its.both:.1f} GB/s both at once"
     yield row(f"{name}, copies", True, value, f"to and from shared memory; {standing(name)}")
+    plain = f"{its.to_pinned:.1f} to, {its.from_pinned:.1f} from, GB/s"
+    yield row(f"{name}, plain copies", True, plain, "to and from pinned memory: the most that copies to a pool can be")
 
 
 def _registered(what: str, cannot: str) -> DoctorRow:

@@ -71,6 +71,7 @@ def test_a_device_that_is_asked_for_says_what_it_reaches_and_how_fast(machine: P
     assert found["fake"].status == "ok" and "fake device" in found["fake"].value
     assert found["fake, shared memory"][1:3] == ("ok", "registered")
     assert found["fake, dax2.0"].status == "look" and "alignment" in found["fake, dax2.0"].meaning  # an empty file here
+    assert "pinned memory" in found["fake, plain copies"].meaning
     assert "both at once" in found["fake, copies"].value and "nothing of a GPU" in found["fake, copies"].meaning
 
 
