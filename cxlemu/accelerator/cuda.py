@@ -52,7 +52,10 @@ def devices() -> list[str]:
 
 def call(function: Any, *arguments: Any) -> Any:
     """Call a function of NVIDIA's. Returns its result or None, and raises DeviceError with the error's name."""
-    status, *results = function(*arguments)
+    try:
+        status, *results = function(*arguments)
+    except RuntimeError as error:  # the package is here, and the library that it is for is not
+        raise DeviceError(f"{function.__name__} of CUDA cannot be called: {error}") from error
     if int(status) != 0:
         raise DeviceError(f"{function.__name__} of CUDA says {getattr(status, 'name', status)}")
     return results[0] if len(results) == 1 else tuple(results) or None
@@ -141,7 +144,7 @@ class CudaDevice:
     ) -> None:
         name = DTYPE_NAMES[dtype]
         options = kernel_options(name, redop)
-        pairs = name in ("c64", "c128") and "-DKIND=3" not in options  # folded part by part
+        pairs = name in ("c64", "c128") and "-DCXL_KIND=3" not in options  # folded part by part
         count = target.nbytes // DTYPES[name].itemsize * (2 if pairs else 1)
         addresses = [_address(part) for part in (target, *sources)] + [0] * (3 - len(sources))
         self._launch(queue, KERNEL, "fold", options, addresses, (count, divisor), count)

@@ -29,12 +29,13 @@ KERNEL = (
     + r"""
 extern "C" __global__ void multiply(T *c, const T *a, const T *b, long long m, long long n, long long k,
                                     long long lda, long long ldb, long long ldc) {
-    const long long across = (n + SIDE - 1) / SIDE, tiles = (m + SIDE - 1) / SIDE * across;
+    const long long across = (n + CXL_SIDE - 1) / CXL_SIDE, tiles = (m + CXL_SIDE - 1) / CXL_SIDE * across;
     const long long step = (long long)gridDim.x * blockDim.x;
     for (long long tile = (long long)blockIdx.x * blockDim.x + threadIdx.x; tile < tiles; tile += step) {
-        const long long row = tile / across * SIDE, column = tile % across * SIDE;
-        const int rows = m - row < SIDE ? (int)(m - row) : SIDE, columns = n - column < SIDE ? (int)(n - column) : SIDE;
-        W sums[SIDE][SIDE] = {{0}};
+        const long long row = tile / across * CXL_SIDE, column = tile % across * CXL_SIDE;
+        const int rows = m - row < CXL_SIDE ? (int)(m - row) : CXL_SIDE;
+        const int columns = n - column < CXL_SIDE ? (int)(n - column) : CXL_SIDE;
+        W sums[CXL_SIDE][CXL_SIDE] = {{0}};
         for (long long p = 0; p < k; p++) {
             for (int i = 0; i < rows; i++) {
                 const W left = load(a[(row + i) * lda + p]);
@@ -67,7 +68,7 @@ class GpuProducts:
         if cublas is not None:
             self._by_cublas(queue, product, c, a, b)
             return
-        options = [*kernel_options(product.dtype, RedOp.SUM), f"-DSIDE={SIDE}"]
+        options = [*kernel_options(product.dtype, RedOp.SUM), f"-DCXL_SIDE={SIDE}"]
         tiles = -(-product.m // SIDE) * -(-product.n // SIDE)
         self._launch(queue, KERNEL, "multiply", options, (c, a, b), product[1:], tiles)
 

@@ -7,14 +7,9 @@ should. It shows nothing about a GPU.
 from __future__ import annotations
 
 import ctypes
-import importlib
-import subprocess
 import sys
-from collections.abc import Iterator
-from enum import IntEnum
 from pathlib import Path
-from tempfile import mkdtemp
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,53 +19,18 @@ from collectives import Communicator
 from cxlemu import RankContext, launch
 from cxlemu.accelerator.arrays import device_view
 from cxlemu.accelerator.device import DeviceBuffer, TileProduct, come_after
-from cxlemu.accelerator.fold_kernel import KERNEL, kernel_options
+from cxlemu.accelerator.fold_kernel import kernel_options
 from cxlemu.cli.doctor import examine
 from cxlemu.engines.mover import BufferPart
 from cxlemu.errors import ArgumentError, DeviceError
 from cxlemu.memory import HostCache, MemorySpec
-from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import DTYPE_NAMES, DTYPES, RedOp
 from cxlemu.plan.address import StridedRun
 from cxlemu.plan.reduction import fold, reductions
+from tests.helpers.cuda_stand_in import Cublas, Status, compiled, operands, stand_in, without_nans
 
-ON_CPU = """
-#define __device__
-#define __global__
-static struct { int x; } gridDim = {1}, blockDim = {1}, blockIdx = {0}, threadIdx = {0};
-"""
 OPS = [op.name.lower() for op in RedOp if op != RedOp.NONE]
 FEW = [("f16", "sum"), ("bf16", "avg"), ("i8", "avg"), ("c64", "prod"), ("bool", "sum"), ("f32", "min")]
-
-
-def compiled(folder: Path, options: list[str], kernel: str = KERNEL) -> Path:
-    """The kernel as a library of the CPU: what NVRTC is to the GPU."""
-    source, library = folder / "kernel.c", folder / "kernel.so"
-    source.write_text(ON_CPU + kernel.replace('extern "C" ', ""))
-    flags = ["-std=c11", "-O2", "-fPIC", "-shared", "-ffp-contract=off", "-Wall", "-Werror", "-Wno-unused-function"]
-    flags += ["-Wno-type-limits", "-Wno-bool-operation"]
-    subprocess.run(["cc", *flags, *options, str(source), "-o", str(library)], check=True, timeout=120)
-    return library
-
-
-def operands(dtype: str, count: int) -> list[Bytes]:
-    """Any bits, among them every special one, and some ordinary numbers."""
-    rng = np.random.default_rng(count)
-    found = [rng.integers(0, 256, count * DTYPES[dtype].itemsize).astype(np.uint8) for _ in range(3)]
-    small = (rng.integers(-8, 8, (3, count // 2))).astype(np.float32)
-    for operand, numbers in zip(found, small, strict=True):
-        half = numbers.astype(DTYPES[dtype]).view(np.uint8)
-        operand[: half.nbytes] = half
-    return found
-
-
-def without_nans(dtype: str, data: Bytes) -> Bytes:
-    """Which NaN it is, IEEE 754 leaves open."""
-    if dtype not in ("f16", "bf16", "f32", "f64", "c64", "c128"):
-        return data
-    parts = data.view({"c64": np.dtype("f4"), "c128": np.dtype("f8")}.get(dtype, DTYPES[dtype])).copy()
-    parts[parts != parts] = 0
-    return parts.view(np.uint8)
 
 
 @pytest.mark.deep(rows=lambda dtype, redop: (dtype, redop) not in FEW)
@@ -91,154 +51,9 @@ def test_the_kernel_folds_to_the_bits_of_the_reference(dtype: str, redop: str, t
             assert without_nans(dtype, out).tobytes() == without_nans(dtype, wanted).tobytes()
 
 
-# --- a stand-in for cuda.bindings, whose device is the CPU and does everything at once -----------------------------
-
-
-class Status(IntEnum):
-    CUDA_SUCCESS = 0
-    CUDA_ERROR_NOT_READY = 600
-    CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712
-    CUDA_ERROR_INVALID_VALUE = 1
-
-
-OK = Status.CUDA_SUCCESS
-
-
-class Driver(ModuleType):
-    """As much of the driver's interface as our file uses."""
-
-    CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTREGISTER_DEVICEMAP = 1, 1, 2
-
-    def __init__(self) -> None:
-        super().__init__("cuda.bindings.driver")
-        self.said: list[str] = []
-        self.registers, self.streams = OK, 1000
-        self.pages: set[int] = set()
-        self.held: dict[int, Bytes] = {}
-        self.CUdevice_attribute = SimpleNamespace(
-            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=9, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=0
-        )
-        self.CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
-        self.CUevent_flags = SimpleNamespace(CU_EVENT_DISABLE_TIMING=2)
-        self.CUmemorytype = SimpleNamespace(CU_MEMORYTYPE_UNIFIED=4)
-        self.CUpointer_attribute = SimpleNamespace(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL=9)
-        self.CUDA_MEMCPY2D = SimpleNamespace
-
-    def _allocate(self, nbytes: int, *_: int) -> tuple[Status, int]:
-        array = np.zeros(nbytes, np.uint8)
-        self.held[array.ctypes.data] = array
-        return OK, array.ctypes.data
-
-    def _free(self, address: int) -> tuple[Status]:
-        del self.held[address]
-        return (OK,)
-
-    cuMemAlloc = cuMemHostAlloc = _allocate
-    cuMemFree = cuMemFreeHost = _free
-
-    def cuMemHostRegister(self, address: int, nbytes: int, flags: int) -> tuple[Status]:
-        assert flags == 3 and nbytes
-        if address in self.pages:
-            return (Status.CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,)
-        if self.registers == OK:
-            self.pages.add(address)
-        return (self.registers,)
-
-    def cuMemHostUnregister(self, address: int) -> tuple[Status]:
-        self.pages.remove(address)
-        return (OK,)
-
-    def cuMemcpyAsync(self, to: int, source: int, nbytes: int, stream: object = None) -> tuple[Status]:
-        ctypes.memmove(to, source, nbytes)
-        return (OK,)
-
-    cuMemcpy = cuMemcpyAsync
-
-    def cuMemcpy2DAsync(self, copy: Any, stream: object) -> tuple[Status]:
-        for row in range(copy.Height):
-            at = copy.dstDevice + row * copy.dstPitch, copy.srcDevice + row * copy.srcPitch
-            ctypes.memmove(*at, copy.WidthInBytes)
-        return (OK,)
-
-    def cuModuleLoadData(self, image: bytes) -> tuple[Status, Any]:
-        return OK, ctypes.CDLL(image.rstrip(b"\0").decode())
-
-    def cuModuleGetFunction(self, module: Any, name: bytes) -> tuple[Status, Any]:
-        return OK, getattr(module, name.decode())
-
-    def cuLaunchKernel(self, function: Any, *how: Any) -> tuple[Status]:
-        values, kinds = how[8]
-        function.argtypes = list(kinds)
-        function(*values)
-        return (OK,)
-
-    def cuStreamCreate(self, flags: int) -> tuple[Status, int]:
-        self.streams += 1
-        return OK, self.streams
-
-    cuEventCreate = cuStreamCreate
-
-    def cuPointerGetAttribute(self, attribute: int, address: int) -> tuple[Status, int]:
-        return OK, 0
-
-    def __getattr__(self, name: str) -> Any:
-        """All else succeeds; what asks for a number gets 0."""
-        if not name.startswith("cu"):
-            raise AttributeError(name)
-        gives = {"cuDeviceGetName": b"stand-in\0\0", "cuDeviceGetCount": 1, "cuDeviceGetAttribute": 9}
-        numbers = ("cuDeviceGet", "cuDevicePrimaryCtxRetain")
-
-        def function(*arguments: Any) -> tuple[Any, ...]:
-            self.said.append(name)
-            return (OK, gives.get(name, 0)) if name in gives or name in numbers else (OK,)
-
-        function.__name__ = name
-        return function
-
-
-class Nvrtc(ModuleType):
-    """NVRTC, in whose place this machine's compiler makes a library of the CPU.
-
-    A program is a folder of its own: the threads of two ranks compile at once.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__("cuda.bindings.nvrtc")
-        self.folder = folder
-
-    def nvrtcCreateProgram(self, source: bytes, name: bytes, *headers: Any) -> tuple[Status, Path]:
-        program = Path(mkdtemp(dir=self.folder))
-        (program / "source").write_bytes(source)
-        return OK, program
-
-    def nvrtcCompileProgram(self, program: Path, count: int, flags: list[bytes]) -> tuple[Status]:
-        assert count == len(flags) and b"--fmad=false" in flags and b"--gpu-architecture=sm_99" in flags
-        options = [flag.decode() for flag in flags if flag.startswith(b"-D")]
-        compiled(program, options, (program / "source").read_text())
-        return (OK,)
-
-    def nvrtcGetCUBINSize(self, program: Path) -> tuple[Status, int]:
-        return OK, len(bytes(program / "kernel.so"))
-
-    def nvrtcGetCUBIN(self, program: Path, image: bytes) -> tuple[Status]:
-        path = bytes(program / "kernel.so")
-        ctypes.memmove(image, path, len(path))
-        return (OK,)
-
-
 @pytest.fixture
-def cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    driver, nvrtc = Driver(), Nvrtc(tmp_path)
-    bindings = ModuleType("cuda.bindings")
-    bindings.driver, bindings.nvrtc = driver, nvrtc  # type: ignore[attr-defined]
-    for name, module in (("cuda", ModuleType("cuda")), ("cuda.bindings", bindings)):
-        monkeypatch.setitem(sys.modules, name, module)
-    ours = "cxlemu.accelerator.cuda", "cxlemu.accelerator.cuda_products"
-    for name in ours:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    yield importlib.import_module(ours[0])
-    for name in ours:
-        monkeypatch.delitem(sys.modules, name, raising=False)
+def cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    return stand_in(tmp_path, monkeypatch)
 
 
 class CudaArray:
@@ -260,6 +75,15 @@ def test_without_nvidias_package_the_sentence_says_what_to_install(monkeypatch: 
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     with pytest.raises(ArgumentError, match=r"pip install 'cxlemu\[cuda\]'"):
         device_view(CudaArray(np.zeros(3)), "x")
+
+
+def test_without_nvidias_driver_the_sentence_is_that_of_its_package(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cuInit(flags: int) -> None:
+        raise RuntimeError("cuda is found by no search")
+
+    monkeypatch.setattr(sys.modules["cuda.bindings"].driver, "cuInit", cuInit, raising=False)
+    with pytest.raises(DeviceError, match="cuInit of CUDA cannot be called: cuda is found by no search"):
+        cuda.devices()
 
 
 def test_an_array_of_cuda_is_viewed_with_its_stream(cuda: Any) -> None:
@@ -325,52 +149,6 @@ def test_copies_and_folds_arrive(cuda: Any) -> None:
     device.copy(queue, BufferPart(pinned, 0, 16), BufferPart(buffer, 0, 16))
     assert device.happened(device.record(queue)) and pinned.nbytes == 16
     assert len(kept) == 1
-
-
-class Cublas(ModuleType):
-    """As much of nvmath.bindings.cublas as our file uses. Matrices are columns first, as cuBLAS has them."""
-
-    Operation = SimpleNamespace(N=0)
-    ComputeType = SimpleNamespace(COMPUTE_32F=68, COMPUTE_64F=70)
-    GemmAlgo = SimpleNamespace(DEFAULT=-1)
-
-    class cuBLASError(Exception):
-        pass
-
-    def __init__(self) -> None:
-        super().__init__("nvmath.bindings.cublas")
-        self.streams: list[int] = []
-
-    def create(self) -> int:
-        return 5
-
-    def set_stream(self, handle: int, stream: int) -> None:
-        assert handle == 5
-        self.streams.append(stream)
-
-    def gemm_ex(self, *given: int) -> None:
-        handle, opa, opb, m, n, k, alpha, a, atype, lda, b, btype, ldb, beta, c, ctype, ldc, compute, algo = given
-        assert (handle, opa, opb, algo) == (5, 0, 0, -1) and atype == btype == ctype
-        if m > 1000:
-            raise self.cuBLASError("CUBLAS_STATUS_NOT_SUPPORTED")
-        dtype = {0: "f32", 1: "f64", 2: "f16", 14: "bf16"}[atype]
-        wide = {68: np.float32, 70: np.float64}[compute]
-        assert (wide is np.float64) == (dtype == "f64")
-        scalars = [
-            np.frombuffer((ctypes.c_uint8 * np.dtype(wide).itemsize).from_address(its), wide)[0]
-            for its in (alpha, beta)
-        ]
-        assert scalars == [1, 0]
-        left, right, out = (
-            self._at(p, dtype, *its) for p, its in ((a, (m, k, lda)), (b, (k, n, ldb)), (c, (m, n, ldc)))
-        )
-        out[:] = (left.astype(wide) @ right.astype(wide)).astype(out.dtype)
-
-    @staticmethod
-    def _at(address: int, dtype: str, rows: int, columns: int, leading: int) -> Any:
-        size = DTYPES[dtype].itemsize
-        memory = (ctypes.c_uint8 * (((columns - 1) * leading + rows) * size)).from_address(address)
-        return np.ndarray((rows, columns), DTYPES[dtype], memory, strides=(size, leading * size))
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16"])
