@@ -30,6 +30,11 @@ GATE_S = 60.0
 Span = tuple[float, float]
 
 
+def needed_bytes() -> int:
+    """Return how much memory the measurement takes: a source, and an array for each thread."""
+    return (1 + _threads()) * SIZES[-1]
+
+
 def past_caches_bytes(ratio_of: Callable[[int], float] | None = None) -> int:
     """Return the size from which on stores past the caches save most: one size that other work slowed down is outvoted.
 
@@ -41,7 +46,7 @@ def past_caches_bytes(ratio_of: Callable[[int], float] | None = None) -> int:
         A number of bytes; `cxlemu.machine.NEVER_BYTES` where they save nothing from any size on.
     """
     if ratio_of is None:
-        threads = min(len(os.sched_getaffinity(0)), THREADS_MAX)
+        threads = _threads()
         source, arrays = memory(SIZES[-1], None), [memory(SIZES[-1], None) for _ in range(threads)]
         with ThreadPoolExecutor(threads) as pool:
             return past_caches_bytes(lambda nbytes: _ratio(pool, source, arrays, nbytes))
@@ -51,6 +56,10 @@ def past_caches_bytes(ratio_of: Callable[[int], float] | None = None) -> int:
         if cost < least_cost:
             found, least_cost = nbytes, cost
     return found
+
+
+def _threads() -> int:
+    return min(len(os.sched_getaffinity(0)), THREADS_MAX)
 
 
 def _ratio(pool: ThreadPoolExecutor, source: Bytes, arrays: list[Bytes], nbytes: int) -> float:

@@ -5,18 +5,24 @@ from __future__ import annotations
 import click
 
 from cxlemu.machine import keep, kept_file, thresholds
+from cxlemu.pool.room import memory_left_bytes
+from cxlemu.units import format_bytes
 
 
 def measure_machine() -> None:
     """Measure from which size on arrays are stored past the caches, and keep it, unless that is known.
 
     Says so on standard error. What cannot be kept is not taken either: ranks, which are processes of their own, would
-    not find it.
+    not find it. Where memory is short, it is not measured.
     """
     if thresholds().measured:
         return
-    from cxlemu.calibrate.past_caches import past_caches_bytes
+    from cxlemu.calibrate.past_caches import needed_bytes, past_caches_bytes
 
+    if (left := memory_left_bytes()) < 2 * needed_bytes():
+        what = f"a measurement takes {format_bytes(needed_bytes())} of memory, of which {format_bytes(left)} are left"
+        click.echo(f"# {thresholds()}; {what}", err=True)
+        return
     try:
         keep(past_caches_bytes())
     except OSError as error:

@@ -106,7 +106,16 @@ def available_bytes(root: Path = Path("/")) -> int:
     Args:
         root: Where ``proc`` and ``sys`` are.
     """
-    found, limit = [segments.free_bytes()], tightest_limit(root)
+    return min(segments.free_bytes(), memory_left_bytes(root))
+
+
+def memory_left_bytes(root: Path = Path("/")) -> int:
+    """Return how much memory this process's control groups and this machine have left; `UNLIMITED` if they do not say.
+
+    Args:
+        root: Where ``proc`` and ``sys`` are.
+    """
+    found, limit = [UNLIMITED], tightest_limit(root)
     if limit is not None:
         found.append(limit.left_bytes)
     with suppress(OSError, StopIteration):

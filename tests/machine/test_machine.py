@@ -193,6 +193,15 @@ def test_what_no_run_takes_is_not_measured(where: list[str]) -> None:
     assert (done.exit_code, done.stderr, kept_file().exists()) == (0, "", False)
 
 
+def test_a_machine_that_is_short_of_memory_is_not_measured(monkeypatch: pytest.MonkeyPatch, default: int) -> None:
+    monkeypatch.setattr("cxlemu.cli.first_time.memory_left_bytes", lambda: 100 << 20)
+    done = CliRunner().invoke(main, [*SMALLEST, "--backend", "shm"])
+    assert (done.exit_code, kept_file().exists()) == (0, False)
+    assert done.stderr.startswith("# arrays are stored past the caches from 16 MiB on (a quarter of")
+    assert done.stderr.endswith("MiB of memory, of which 100 MiB are left\n")
+    assert thresholds().past_caches_bytes == default
+
+
 def test_a_figure_that_cannot_be_kept_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, default: int
 ) -> None:
