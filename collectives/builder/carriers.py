@@ -26,6 +26,7 @@ from cxlemu.rounding import round_down, round_up
 CHECKSUM_AT = {"publish": 0, "retrieve": LINE_BYTES}
 CAME_AT = 2 * LINE_BYTES
 CHECKSUMS_BYTES = 3 * LINE_BYTES
+IN_PROCESS_CHUNK_BYTES = 1 << 20  # at least: each chunk is another call of the kernel, and nothing is stored meanwhile
 
 
 class LineCarrier(SlotCarrier):
@@ -99,8 +100,10 @@ class HeapCarrier(SlotCarrier):
 
     def _placed(self, loop: Loop, placement: str, doorbells: int) -> tuple[int, int, Areas]:
         b, heap, writers, nbytes = self.b, self.b.call.heap, loop.writers, loop.nbytes
-        chunks = min(b.spec.chunks, doorbells)
         assert heap is not None  # catalog.build sees to it
+        chunks = min(b.spec.chunks, doorbells)
+        if heap.in_process:
+            chunks = min(chunks, max(nbytes // IN_PROCESS_CHUNK_BYTES, 1))
         inputs = [(heap.input + w * heap.step, contracts.buffers(b.call, w)[0].nbytes) for w in writers]
         input_of = self._table(writers, [self._strip(w, *at) for w, at in zip(writers, inputs, strict=True)])
         placed = min(loop.blocks, max(-(-size // nbytes) for _, size in inputs))

@@ -92,7 +92,8 @@ def _measure(comm: Communicator, control: Communicator, sweep: Sweep, index: int
     wrong = 0
     first_wrong: WrongElement | None = None
     calls = sweep.warmup + sweep.iterations
-    in_heap = None if sweep.transport == PROCESS else heap_room(comm, case, sweep.algorithm)
+    ordinary = sweep.transport == PROCESS and sweep.plan is None  # a saved plan says where its arrays lie
+    in_heap = None if ordinary else heap_room(comm, case, sweep.algorithm)
     call = _declared(comm, case, sweep.algorithm)
     for number in range(calls):
         serial = index * calls + number

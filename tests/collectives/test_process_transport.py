@@ -205,7 +205,7 @@ def test_the_plan_is_that_of_zero_copy_which_is_proved(collective: str) -> None:
         return
     in_place = plan_in_processes(call, frozenset(range(3)))
     step = 1000 if collective == "all_gather" else 0
-    aliased = InHeap(0, step, 0 if collective == "all_reduce" else None)
+    aliased = InHeap(0, step, 0 if collective == "all_reduce" else None, in_process=True)
     proved = build(recipe(collective, "zero_copy"), in_place.layout, replace(in_place.call, heap=aliased))
     for ours, its in zip(in_place.parts, proved.parts, strict=True):
         assert (ours.streams, ours.buffers, ours.events) == (its.streams, its.buffers, its.events)
