@@ -75,21 +75,8 @@ def launch(
         InputError: The first one of any rank, as it is; or an argument does not fit.
         RankFailures: Anything else that made ranks fail, with the root cause first.
     """
-    return _run(
-        main,
-        ranks,
-        topology,
-        memory,
-        how,
-        deadline_s,
-        on_message,
-        pool_name,
-        pace,
-        tenant,
-        hosts,
-        heap_bytes,
-        survivors=False,
-    ).in_rank_order()
+    world = _world(ranks, topology, memory, how, deadline_s, pool_name, pace, tenant, hosts, heap_bytes)
+    return _run(main, world, on_message, pool_name, survivors=False).in_rank_order()
 
 
 def launch_survivors(
@@ -117,56 +104,49 @@ def launch_survivors(
     Raises:
         InputError: An argument does not fit. What a rank raises is among the ``failures``.
     """
-    return _run(
-        main,
-        ranks,
-        topology,
-        memory,
-        how,
-        deadline_s,
-        on_message,
-        pool_name,
-        pace,
-        tenant,
-        None,
-        heap_bytes,
-        survivors=True,
-    )
+    world = _world(ranks, topology, memory, how, deadline_s, pool_name, pace, tenant, None, heap_bytes)
+    return _run(main, world, on_message, pool_name, survivors=True)
 
 
-def _run(
-    main: Callable[[RankContext], T],
+def _world(
     ranks: int,
     topology: Topology | str | None,
     memory: MemorySpec,
     how: str,
     deadline_s: float,
-    on_message: OnMessage | None,
     pool_name: str | None,
     pace: Pace | None,
     tenant: str | None,
     hosts: tuple[int, ...] | None,
     heap_bytes: int | Literal["cards"] | None,
-    *,
-    survivors: bool,
-) -> Outcome[T]:
+) -> World:
     if how == "processes":
-        from cxlemu.world.processes import refuse_unguarded, run_processes  # only here: threads need no multiprocessing
+        from cxlemu.world.processes import refuse_unguarded  # only here: threads need no multiprocessing
 
         refuse_unguarded()  # before a pool is made
+    elif how != "threads":
+        raise ArgumentError(f"ranks run as 'threads' or 'processes', not as {how!r}")
     lease = None if tenant is None else lease_for(tenant, memory, pool_name, wait_s=deadline_s)
     if not memory.backend.on_devices:
         warn_of_dead()
     topology = machine(topology, memory, lease, may_be_smaller=True)
     world = World(ranks, topology, memory, deadline_s, how, pace, lease, hosts)
-    if heap_bytes != "cards":
-        world = world.with_heaps(heap_bytes)
-    if how == "threads":
-        run = run_threads
-    elif how == "processes":
+    return world if heap_bytes == "cards" else world.with_heaps(heap_bytes)
+
+
+def _run(
+    main: Callable[[RankContext], T],
+    world: World,
+    on_message: OnMessage | None,
+    pool_name: str | None,
+    *,
+    survivors: bool,
+) -> Outcome[T]:
+    run = run_threads
+    if world.launch == "processes":
+        from cxlemu.world.processes import run_processes
+
         run = run_processes
-    else:
-        raise ArgumentError(f"ranks run as 'threads' or 'processes', not as {how!r}")
     with stops_exit(), world.create_pool(pool_name) as pool:
         keep = pool_name is not None  # somebody else may want to attach it
         return run(main, world.sharing(pool), pool, on_message or ignore_message, survivors=survivors, keep_names=keep)
