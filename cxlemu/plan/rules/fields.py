@@ -18,7 +18,7 @@ from cxlemu.plan.instructions import (
     RedOp,
 )
 from cxlemu.plan.reduction import folds, why_not
-from cxlemu.plan.rules.program import Defect, Mask, PlanTable
+from cxlemu.plan.rules.program import Defect, Mask, PlanTable, one_of
 
 # Tables by opcode. For opcodes that do not exist all is allowed, so that only the rule "opcode" speaks up.
 _KNOWN = np.isin(np.arange(256), list(Op))
@@ -31,11 +31,19 @@ _TYPED, _SIZED, _NAMED, _TIMED = (
         lambda signature: signature.arg in ("doorbell", "group"),
     )
 )
-_KINDS = np.ones((256, len(OPERAND_FIELDS), len(Kind)), bool)
+_ALL_KINDS = (1 << len(Kind)) - 1
+_KINDS = np.full((len(OPERAND_FIELDS), 256), _ALL_KINDS, np.uint8)  # a bit for each kind that an operand may have
 for _op, _signature in SIGNATURES.items():
     for _at, _field in enumerate(OPERAND_FIELDS):
-        _allowed = _signature.operands.get(_field, frozenset({Kind.NONE}))
-        _KINDS[_op, _at] = [kind in _allowed for kind in Kind]
+        _KINDS[_at, _op] = sum(1 << kind for kind in _signature.operands.get(_field, frozenset({Kind.NONE})))
+_FREE: dict[str, Mask] = {  # by opcode: whether it leaves the field unused
+    **dict.fromkeys(("dtype", "redop", "flags"), _KNOWN & ~_TYPED),
+    "arg": _KNOWN & ~_NAMED,
+    "value": _KNOWN & ~_TIMED,
+    "nbytes": _KNOWN & ~_SIZED,
+}
+_FREE_FIELDS, _FREE_TABLE = list(_FREE), np.array(list(_FREE.values()))
+_CARRIES = one_of((Op.SIGNAL_DATA, Op.WAIT_DATA))
 
 _ITEM_BYTES = np.array([DTYPES[name].itemsize for name in DTYPE_NAMES])
 _FOLDS = np.array([[folds(name, redop.name.lower()) for redop in RedOp] for name in DTYPE_NAMES])
@@ -54,11 +62,9 @@ def opcode(p: PlanTable) -> Iterator[Defect]:
 
 def operands(p: PlanTable) -> Iterator[Defect]:
     """Yield operands that are missing, or of a kind that the instruction does not take."""
-    for at, name in enumerate(OPERAND_FIELDS):
-        kind = p.records[name]["kind"]
-        there = kind < len(Kind)
-        wrong = ~there | ~_KINDS[p.op, at, np.where(there, kind, 0)]
-        yield from p.defects(wrong, lambda row, name=name, kind=kind: _operand(name, int(kind[row])))  # type: ignore[misc]
+    kind = p.operands.kind
+    wrong = _KINDS[:, p.op] >> np.minimum(kind, len(Kind)) & 1 == 0
+    yield from p.defects_at(wrong, lambda at, row: _operand(OPERAND_FIELDS[at], int(kind[at, row])))
 
 
 def _operand(name: str, kind: int) -> str:
@@ -71,27 +77,23 @@ def _operand(name: str, kind: int) -> str:
 
 def unused(p: PlanTable) -> Iterator[Defect]:
     """Yield fields that are set though the instruction does not use them."""
-    known, is_typed = _KNOWN[p.op], typed(p)
-    divides = is_typed & (p.records["flags"] & Flag.DIVIDE != 0)
-    free = {
-        "dtype": ~is_typed,
-        "redop": ~is_typed,
-        "flags": ~is_typed,
-        "arg": ~_NAMED[p.op] & ~divides,
-        "value": ~_TIMED[p.op],
-        "nbytes": ~_SIZED[p.op],
-    }
-    for name, mask in free.items():
-        yield from p.defects(known & mask & (p.records[name] != 0), f"{name} is set, and not used")
-    for name in OPERAND_FIELDS:
-        operand = p.records[name]
-        absent = (operand["kind"] == Kind.NONE) & ((operand["id"] != 0) | (operand["offset"] != 0))
-        roundless = (operand["kind"] != Kind.REGION) & (operand["seq"] != 0)
-        yield from p.defects(known & (absent | roundless), f"operand {name} has fields that are set, and not used")
+    free = _FREE_TABLE[:, p.op]
+    free[_FREE_FIELDS.index("arg")] &= ~(typed(p) & (p.records["flags"] & Flag.DIVIDE != 0))
+    is_set = np.array([p.records[name] != 0 for name in _FREE_FIELDS])
+    yield from p.defects_at(free & is_set, lambda at, row: f"{_FREE_FIELDS[at]} is set, and not used")
+    o = p.operands
+    absent = (o.kind == Kind.NONE) & ((o.id != 0) | (o.offset != 0))
+    roundless = (o.kind != Kind.REGION) & (o.seq != 0)
+    yield from p.defects_at(
+        _KNOWN[p.op] & (absent | roundless),
+        lambda at, row: f"operand {OPERAND_FIELDS[at]} has fields that are set, and not used",
+    )
 
 
 def reduction(p: PlanTable) -> Iterator[Defect]:
     """Yield reductions without a dtype, an operation that it has, or a divisor above 0, and those with other flags."""
+    if not typed(p).any():
+        return
     dtype, redop, flags = (p.records[name] for name in ("dtype", "redop", "flags"))
     yield from p.defects(typed(p) & (dtype >= len(DTYPE_NAMES)), lambda row: f"there is no dtype {dtype[row]}")
     none = (redop == RedOp.NONE) | (redop >= len(RedOp))
@@ -119,5 +121,4 @@ def size(p: PlanTable) -> Iterator[Defect]:
 def payload(p: PlanTable) -> Iterator[Defect]:
     """Yield payloads that do not fit in a doorbell's line."""
     nbytes = p.records["nbytes"]
-    carries = (p.op == Op.SIGNAL_DATA) | (p.op == Op.WAIT_DATA)
-    yield from p.defects(carries & (nbytes > PAYLOAD_BYTES), lambda row: f"{nbytes[row]} bytes")
+    yield from p.defects(_CARRIES[p.op] & (nbytes > PAYLOAD_BYTES), lambda row: f"{nbytes[row]} bytes")

@@ -128,6 +128,8 @@ def one_writer(p: PlanTable) -> Iterator[Defect]:
 
     This is stricter than one writer between two synchronizations: a wait inside the round does not help.
     """
+    if len(p.parts) < 2:
+        return  # there is no other rank
     s = _stores(p)
     for other, entry in _pairs(s, np.stack([s.seq, s.card], axis=1), p.rank_of[s.row]):
         rival = f"{p.where(int(s.row[other]))} writes {_lines(p, s, other)}"
@@ -139,6 +141,8 @@ def own_strip(p: PlanTable) -> Iterator[Defect]:
 
     This rule makes the heap's lines safe across calls, which rules do not see: each line has one writer for good.
     """
+    if not any(region.heap for region in p.frame.regions):
+        return
     s = _stores(p)
     for entry in (s.card >= p.layout.cards).nonzero()[0].tolist():
         rank = int(p.rank_of[s.row[entry]])
@@ -153,6 +157,8 @@ def one_kind(p: PlanTable) -> Iterator[Defect]:
 
     The FENCEs of the store's own stream count; stores of different streams are left to the prover.
     """
+    if not (p.op == Op.WRITE_NT).any():
+        return  # all are of one kind
     s = _stores(p)
     fences = np.cumsum(p.op == Op.FENCE)
     group = np.stack([p.stream_of[s.row], fences[s.row], s.seq % p.layout.slots, s.card], axis=1)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cxlemu.plan.instructions import RECORD_DTYPE, SIGNATURES, WHOLE, decode
+from cxlemu.plan.instructions import OPERAND_DTYPE, OPERAND_FIELDS, RECORD_DTYPE, SIGNATURES, WHOLE, decode
 from cxlemu.plan.plan import Plan
 from cxlemu.plan.text import text
 
@@ -29,6 +29,27 @@ _NAMING = {
 }
 
 
+_AT = min(RECORD_DTYPE.fields[name][1] for name in OPERAND_FIELDS) if RECORD_DTYPE.fields else 0
+# The operands of a record, which follow each other, as an array.
+_OPERANDS = np.dtype(
+    {
+        "names": ["all"],
+        "formats": [(OPERAND_DTYPE, (len(OPERAND_FIELDS),))],
+        "offsets": [_AT],
+        "itemsize": RECORD_DTYPE.itemsize,
+    }
+)
+
+
+class OperandColumns(NamedTuple):
+    """The fields of all operands, each an array with a line for each of OPERAND_FIELDS and a column for each row."""
+
+    kind: NDArray[np.uint16]
+    id: NDArray[np.uint16]
+    seq: NDArray[np.int32]
+    offset: Numbers
+
+
 class Defect(NamedTuple):
     """What is wrong: with an instruction, else with a rank's tables, else with the shared tables."""
 
@@ -41,7 +62,7 @@ class PlanTable:
     """The instructions of some ranks: row after row, stream after stream, rank after rank.
 
     For each row: ``rank_of`` is its rank, ``part_of`` and ``stream_of`` are indices into ``parts`` and ``streams``,
-    ``index_of`` is its place in the stream.
+    ``index_of`` is its place in the stream. ``operands`` has the operands of all rows.
 
     Args:
         plan: The plan.
@@ -61,6 +82,8 @@ class PlanTable:
         self.part_of: Numbers = np.searchsorted(np.array(list(self.parts), np.int64), self.rank_of)
         self.op = self.records["op"]
         self.arg = self.records["arg"].astype(np.int64)
+        operands: NDArray[Any] = self.records.view(_OPERANDS)["all"]
+        self.operands = OperandColumns(*(np.ascontiguousarray(operands[name].T) for name in OperandColumns._fields))
 
     def defects(self, wrong: Mask, detail: str | Callable[[int], str]) -> Iterator[Defect]:
         """Yield a defect for each row where ``wrong`` is set.
@@ -71,6 +94,16 @@ class PlanTable:
         """
         for row in wrong.nonzero()[0].tolist():
             yield Defect(detail if isinstance(detail, str) else detail(row), row)
+
+    def defects_at(self, wrong: Mask, detail: Callable[..., str]) -> Iterator[Defect]:
+        """Yield a defect for each place where ``wrong`` is set, in the order of places.
+
+        Args:
+            wrong: A boolean for each place; its last axis are rows.
+            detail: Says what is wrong with a place, whose indices are its arguments.
+        """
+        for place in np.argwhere(wrong).tolist():
+            yield Defect(detail(*place), place[-1])
 
     def names(self, what: str) -> Mask:
         """Return which rows have as arg a "doorbell", a "group", an "event" or a "kernel"."""

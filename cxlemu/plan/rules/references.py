@@ -36,46 +36,49 @@ def region(p: PlanTable) -> Iterator[Defect]:
 
 def _outside(p: PlanTable, kind: Kind, tables: Sequence[Sequence[int]], table_of: Numbers) -> Iterator[Defect]:
     """Operands outside what they name. ``tables``: sizes by id; ``table_of``: which one counts for a row."""
+    of_kind, number, offset = p.operands.kind == kind, p.operands.id.astype(np.int64), p.operands.offset
+    if not of_kind.any():
+        return
     counts = np.array([len(sizes) for sizes in tables], np.int64)
     first = np.cumsum(counts) - counts
     flat = np.array([nbytes for sizes in tables for nbytes in sizes] or [0], np.int64)
-    what = kind.name.lower()
-    kernel_bytes = _kernel_bytes(p)
-    kernel_of = np.where(p.names("kernel") & (p.arg >= 0) & (p.arg < len(p.frame.kernels)), p.arg, -1)
-    for name in OPERAND_FIELDS:
-        operand = p.records[name]
-        of_kind = operand["kind"] == kind
-        if not of_kind.any():
-            continue
-        number = operand["id"].astype(np.int64)
-        exists = of_kind & (number < counts[table_of])
-        yield from p.defects(of_kind & ~exists, lambda row, n=number: f"there is no {what} {n[row]}")  # type: ignore[misc]
-        sizes = flat[np.where(exists, first[table_of] + number, 0)]
-        need = np.where(p.op == Op.COMPUTE, kernel_bytes[name][kernel_of], p.records["nbytes"])
-        offset = operand["offset"]
-        wrong = exists & ((offset < 0) | (need > sizes) | (offset > sizes - need))
-        yield from p.defects(
-            wrong,
-            lambda row, o=offset, n=need, s=sizes, i=number, name=name: (  # type: ignore[misc]
-                f"operand {name} is {n[row]} bytes at {o[row]} of {what} {i[row]}, which has {s[row]}"
-            ),
-        )
+    exists = of_kind & (number < counts[table_of])
+    sizes = flat[np.where(exists, first[table_of] + number, 0)]
+    need = np.broadcast_to(p.records["nbytes"], sizes.shape)
+    if (compute := p.op == Op.COMPUTE).any():
+        need = np.where(compute, _kernel_bytes(p)[:, _kernel_of(p)], need)
+    outside = exists & ((offset < 0) | (need > sizes) | (offset > sizes - need))
+
+    def detail(at: int, is_there: int, row: int) -> str:
+        what = f"{kind.name.lower()} {number[at, row]}"
+        if not is_there:
+            return f"there is no {what}"
+        its = f"{need[at, row]} bytes at {offset[at, row]} of {what}"
+        return f"operand {OPERAND_FIELDS[at]} is {its}, which has {sizes[at, row]}"
+
+    yield from p.defects_at(np.stack([of_kind & ~exists, outside], axis=1), detail)
 
 
-def _kernel_bytes(p: PlanTable) -> dict[str, Numbers]:
-    """Operand -> how many bytes of it each kernel touches; 0, the last one, for a kernel that does not exist."""
-    sizes = [KERNELS[kernel.name].sizes(kernel.parameters) for kernel in p.frame.kernels]
-    columns = {name: [0] * len(sizes) + [0] for name in OPERAND_FIELDS}
-    for index, touched in enumerate(sizes):
-        for name, nbytes in zip(("dst", "a", "b", "c"), touched, strict=False):
-            columns[name][index] = nbytes
-    return {name: np.array(column, np.int64) for name, column in columns.items()}
+def _kernel_of(p: PlanTable) -> Numbers:
+    """The number of the kernel that a row names; -1 for none."""
+    return np.where(p.names("kernel") & (p.arg >= 0) & (p.arg < len(p.frame.kernels)), p.arg, -1)
+
+
+def _kernel_bytes(p: PlanTable) -> Numbers:
+    """By operand and kernel: how many bytes of it the kernel touches; 0, the last one, if there is no such kernel."""
+    touched = np.zeros((len(OPERAND_FIELDS), len(p.frame.kernels) + 1), np.int64)
+    for index, kernel in enumerate(p.frame.kernels):
+        for name, nbytes in zip(("dst", "a", "b", "c"), KERNELS[kernel.name].sizes(kernel.parameters), strict=False):
+            touched[OPERAND_FIELDS.index(name), index] = nbytes
+    return touched
 
 
 def compute_size(p: PlanTable) -> Iterator[Defect]:
     """Yield each COMPUTE whose size is not that of its kernel's output."""
     compute = (p.op == Op.COMPUTE) & (p.arg >= 0) & (p.arg < len(p.frame.kernels))
-    output = _kernel_bytes(p)["dst"][np.where(compute, p.arg, -1)]
+    if not compute.any():
+        return
+    output = _kernel_bytes(p)[OPERAND_FIELDS.index("dst"), np.where(compute, p.arg, -1)]
     wrong = compute & (p.records["nbytes"] != output)
     yield from p.defects(wrong, lambda row: f"its kernel writes {output[row]} bytes")
 
@@ -86,16 +89,15 @@ def in_round(p: PlanTable) -> Iterator[Defect]:
     Waits for done lines may reach back, by as many epochs as there are slots.
     """
     rounds = p.frame.rounds
-    exists_in_heap = np.array([*(region.heap for region in p.frame.regions), False])
-    for name in OPERAND_FIELDS:
-        in_region, seq = p.records[name]["kind"] == Kind.REGION, p.records[name]["seq"]
-        if not in_region.any():
-            continue
-        wrong = in_region & ((seq < 0) | (seq >= rounds))
-        yield from p.defects(wrong, lambda row, seq=seq: f"round {seq[row]} of a call of {rounds}")  # type: ignore[misc]
-        in_heap = exists_in_heap[np.minimum(p.records[name]["id"], len(exists_in_heap) - 1)]
-        timed = in_region & in_heap & (seq != 0)
-        yield from p.defects(timed, lambda row, seq=seq: f"round {seq[row]} in the heap, which has none")  # type: ignore[misc]
+    lies_in_heap = np.array([*(region.heap for region in p.frame.regions), False])
+    in_region, seq = p.operands.kind == Kind.REGION, p.operands.seq
+    beyond = in_region & ((seq < 0) | (seq >= rounds))
+    timed = in_region & lies_in_heap[np.minimum(p.operands.id, len(lies_in_heap) - 1)] & (seq != 0)
+
+    def detail(at: int, has_none: int, row: int) -> str:
+        return f"round {seq[at, row]} " + ("in the heap, which has none" if has_none else f"of a call of {rounds}")
+
+    yield from p.defects_at(np.stack([beyond, timed], axis=1), detail)
     value, done = p.records["value"], p.layout.published_count
     done_groups = np.array([group.first >= done for group in p.frame.groups] or [False])
     of_group = p.names("group")
@@ -118,17 +120,12 @@ def ranges(p: PlanTable) -> Iterator[Defect]:
         np.array([getattr(region, name) for region in regions], np.int64)
         for name in ("start", "granularity_bytes", "cards")
     )
-    counts = np.zeros(len(p.records), np.int64)
     nbytes = p.records["nbytes"]
-    for name in OPERAND_FIELDS:
-        operand = p.records[name]
-        in_region = (operand["kind"] == Kind.REGION) & (nbytes > 0)
-        if not in_region.any():
-            continue
-        at = np.where(in_region, operand["id"], 0)
-        first = start[at] + operand["offset"]
-        granules = (first + nbytes - 1) // size[at] - first // size[at] + 1
-        counts += np.where(in_region, np.minimum(granules, cards[at]), 0)
+    in_region = (p.operands.kind == Kind.REGION) & (nbytes > 0)
+    at = np.where(in_region, p.operands.id, 0)
+    first = start[at] + p.operands.offset
+    granules = (first + nbytes - 1) // size[at] - first // size[at] + 1
+    counts = np.where(in_region, np.minimum(granules, cards[at]), 0).sum(axis=0)
     most = RANGES_MAX + RANGES_PER_INSTRUCTION * len(p.records)
     if (total := int(counts.sum())) > most:
         row = int(np.argmax(counts))
@@ -181,7 +178,10 @@ def epochs_rise(p: PlanTable) -> Iterator[Defect]:
 
 
 def _numbered(p: PlanTable, what: str, counts: Numbers | int) -> Iterator[Defect]:
-    wrong = p.names(what) & ((p.arg < 0) | (p.arg >= counts))
+    named = p.names(what)
+    if not named.any():
+        return
+    wrong = named & ((p.arg < 0) | (p.arg >= counts))
     yield from p.defects(wrong, lambda row: f"there is no {what} {p.arg[row]}")
 
 
