@@ -26,8 +26,8 @@ struct peer_memory {
 };
 
 /* Return where a region lies that is in a process; NULL where it lies in the pool. */
-static inline const berth *berth_of(const program *p, int32_t region) {
-    return p->peers && p->peers->berths[region].owner != IN_POOL ? &p->peers->berths[region] : NULL;
+static inline const berth *berth_of(const program *p, int32_t number) {
+    return p->peers && p->peers->berths[number].owner != IN_POOL ? &p->peers->berths[number] : NULL;
 }
 
 static inline bool is_peers(const program *p, const operand *o) {

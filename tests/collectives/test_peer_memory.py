@@ -173,7 +173,7 @@ def plan_in_processes(call: Call, in_place: frozenset[int] = frozenset()) -> Pla
 @pytest.mark.parametrize("collective", MOVES)
 @examples(30, derandomize=True)
 @given(st.data())
-def test_arrays_in_processes_are_right_in_any_order_of_steps(collective: str, data: st.DataObject) -> None:
+def test_arrays_of_peers_are_right_in_any_order_of_steps(collective: str, data: st.DataObject) -> None:
     """Every rank rewrites its arrays as soon as its call is over, in place or not, whatever its peers do."""
     nbytes = data.draw(st.sampled_from([1, 63, 64, 200, 1000]))
     redop = "sum" if collective in REDUCTIONS else "none"
@@ -379,7 +379,7 @@ def test_all_ranks_say_the_same_where_one_may_not_read(number: int, monkeypatch:
 
 
 @pytest.mark.parametrize("engine", ["native", "reference"])
-def test_a_process_that_ended_is_a_lost_peer(engine: str) -> None:
+def test_a_peer_that_ended_is_lost(engine: str) -> None:
     with subprocess.Popen(["true"]) as ended:
         pass
 
