@@ -6,6 +6,10 @@ Its bandwidths: cxlemu doctor --accelerator cuda:0. NVRTC compiles where there i
 
 from __future__ import annotations
 
+import importlib
+import os
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,16 +22,20 @@ from cxlemu import RankContext, launch
 from cxlemu.accelerator import cuda_products, fold_kernel
 from cxlemu.accelerator.arrays import DeviceArray
 from cxlemu.accelerator.device import DeviceBuffer, TileProduct
+from cxlemu.calibrate.measure import memory
 from cxlemu.choices import GEMM_DTYPES
 from cxlemu.engines.mover import BufferPart
 from cxlemu.errors import CxlemuError
 from cxlemu.memory import MemorySpec
+from cxlemu.memory.direct import DirectMemory
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import DTYPE_NAMES, DTYPES, RedOp
+from cxlemu.plan.address import StridedRun
 from cxlemu.plan.reduction import fold, reductions
-from tests.helpers.cuda_stand_in import anew, operands, stand_in, without_nans
+from tests.helpers.cuda_stand_in import Nvrtc, anew, operands, stand_in, without_nans
 from tests.helpers.device_verbs import RANKS, verbs
 
+ON_STUB = "CXLEMU_TEST_STUB_DRIVER"  # in the environment: the driver is tests/helpers/stub_driver.c
 OPS = [op.name.lower() for op in RedOp if op != RedOp.NONE]
 
 
@@ -35,6 +43,11 @@ OPS = [op.name.lower() for op in RedOp if op != RedOp.NONE]
 def gpu(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     if request.param == "a stand-in":
         return stand_in(tmp_path, monkeypatch).cuda_device(0)
+    if ON_STUB in os.environ:
+        bindings = importlib.import_module("cuda.bindings")
+        nvrtc = Nvrtc(tmp_path)
+        monkeypatch.setattr(bindings, "nvrtc", nvrtc, raising=False)
+        monkeypatch.setitem(sys.modules, "cuda.bindings.nvrtc", nvrtc)
     try:
         return anew(monkeypatch).cuda_device(0)
     except CxlemuError as error:
@@ -72,6 +85,22 @@ def both(context: RankContext, gpu: Any) -> bool:
 def test_every_verb_has_the_bits_of_the_host(gpu: Any) -> None:
     asked = partial(both, gpu=gpu)
     assert launch(asked, ranks=RANKS, topology="six-cards", how="threads", memory=MemorySpec("shm")) == [True] * RANKS
+
+
+def test_what_is_contiguous_on_a_card_and_strided_here_comes_and_goes(gpu: Any) -> None:
+    pool = memory(1 << 16, None)
+    kept, direct, queue = gpu.register([pool]), DirectMemory([pool]), gpu.queue()
+    given = (np.arange(4096) % 251).astype(np.uint8)
+    run = StridedRun(card=0, card_offset=128, local_offset=64, block_bytes=64, blocks=20, stride_bytes=192)
+    gpu.publish(queue, direct, run, whole(on_device(gpu, given)), non_temporal=False)
+    back = on_device(gpu, np.zeros(4096, np.uint8))
+    gpu.retrieve(queue, direct, run, whole(back))
+    gpu.synchronize(queue)
+    assert np.array_equal(pool[128 : 128 + run.nbytes].reshape(20, 64), run.local(given))
+    wanted = np.zeros(4096, np.uint8)
+    run.local(wanted)[:] = run.local(given)
+    assert np.array_equal(gpu.read(whole(back)), wanted)
+    del kept
 
 
 @pytest.mark.deep
@@ -140,3 +169,36 @@ def test_nvrtc_compiles_every_kernel() -> None:
         log = b" " * size
         nvrtc.nvrtcGetProgramLog(program, log)
         assert int(status) == 0, f"{name} {options}: {log.decode()[:2000]}"
+
+
+@pytest.mark.deep
+def test_nvidias_package_makes_the_calls_that_the_file_asks_for(tmp_path: Path) -> None:
+    """The real cuda-bindings, whose driver is a stub that does everything on the CPU: they convert every argument."""
+    pytest.importorskip("cuda.bindings.driver")
+    source = Path(__file__).parents[1] / "helpers" / "stub_driver.c"
+    flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-o", str(tmp_path / "libcuda.so.1"), "-ldl"]
+    subprocess.run(["cc", str(source), *flags], check=True, timeout=60)
+    names = [
+        "test_every_verb_has_the_bits_of_the_host[a GPU]",
+        "test_what_is_contiguous_on_a_card_and_strided_here_comes_and_goes[a GPU]",
+        "test_folds_have_the_bits_of_the_reference[a GPU]",
+        *(f"test_products_are_those_of_numpy_but_for_rounding[a GPU-{its}]" for its in ("f32-0.0001", "bf16-0.02")),
+    ]
+    paths = ":".join(filter(None, [str(tmp_path), os.environ.get("LD_LIBRARY_PATH")]))
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "--deep",
+            "-p",
+            "no:cacheprovider",
+            *(f"{__file__}::{n}" for n in names),
+        ],
+        env={**os.environ, ON_STUB: "1", "LD_LIBRARY_PATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert f"{len(names)} passed" in done.stdout, done.stdout[-4000:] + done.stderr[-2000:]
