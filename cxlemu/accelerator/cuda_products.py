@@ -52,7 +52,7 @@ _CUBLAS_TYPES = {"f32": 0, "f64": 1, "f16": 2, "bf16": 14}  # cudaDataType
 
 
 class GpuProducts:
-    """Multiplies on one GPU. ``name`` is what reports call the library.
+    """Multiplies on one GPU.
 
     Args:
         launch: Launches a kernel of ours, given a queue, its source, name and options, addresses, numbers and threads.
@@ -61,7 +61,6 @@ class GpuProducts:
 
     def __init__(self, launch: Callable[..., None], enter: Callable[[], object]) -> None:
         self._launch, self._enter, self._handle, self._turn = launch, enter, None, Lock()
-        self.name = "a kernel of cxlemu" if cublas is None else "cuBLAS"
 
     def multiply(self, queue: Any, product: TileProduct, c: int, a: int, b: int) -> None:
         """Queue a product of matrices at these addresses. Raises DeviceError where CUDA refuses it."""
@@ -88,5 +87,5 @@ class GpuProducts:
                 cublas.set_stream(self._handle, int(queue))
                 left, right = (b, kind, ldb), (a, kind, lda)
                 cublas.gemm_ex(self._handle, none, none, n, m, k, one, *left, *right, zero, c, kind, ldc, *how)
-        except cublas.cuBLASError as error:
+        except (cublas.cuBLASError, RuntimeError) as error:  # the latter: the library is not here
             raise DeviceError(f"cuBLAS says {error}") from error

@@ -160,7 +160,6 @@ def test_products_are_those_of_cublas_where_it_is_and_else_of_our_kernel(
     cublas = Cublas() if library == "cuBLAS" else None
     monkeypatch.setattr(products, "cublas", cublas)
     device = cuda.CudaDevice(0)
-    assert device._products.name == library
     size, rng, queue = DTYPES[dtype].itemsize, np.random.default_rng(3), device.queue()
     for m, n, k, lda, ldb, ldc in ((5, 3, 4, 4, 7, 6), (9, 8, 1, 1, 8, 8), (1, 1, 6, 9, 1, 2)):
         product = TileProduct(dtype, m, n, k, lda, ldb, ldc)
@@ -181,6 +180,13 @@ def test_products_are_those_of_cublas_where_it_is_and_else_of_our_kernel(
         too_large = TileProduct(dtype, 1, 1001, 1, 1, 1001, 1001)
         with pytest.raises(DeviceError, match="cuBLAS says CUBLAS_STATUS_NOT_SUPPORTED"):
             device.multiply(queue, out, too_large, left, right)
+
+        def absent(*_: int) -> None:
+            raise RuntimeError("libcublas is not found")
+
+        monkeypatch.setattr(cublas, "set_stream", absent)
+        with pytest.raises(DeviceError, match="cuBLAS says libcublas is not found"):
+            device.multiply(queue, out, product, left, right)
 
 
 def _fold(target: Any, other: Any, dtype: str, op: RedOp) -> tuple[Any, ...]:
