@@ -6,7 +6,7 @@ import re
 
 from cxlemu.accelerator.device import ComputeDevice
 from cxlemu.accelerator.fake import FakeDevice
-from cxlemu.errors import ArgumentError
+from cxlemu.errors import ArgumentError, DeviceError
 
 FAKE = "fake"
 NOT_TESTED = "no GPU has run this code yet: see docs/accelerator.md"
@@ -21,8 +21,7 @@ def device_named(name: str, seed: int = 0) -> ComputeDevice:
         seed: Chooses when a fake device does its work.
 
     Raises:
-        ArgumentError: No device has such a name, or NVIDIA's package is not here.
-        DeviceError: There is no such GPU.
+        ArgumentError: No device has such a name, or none is here.
     """
     if name == FAKE:
         return FakeDevice(seed, eagerness=1.0)
@@ -30,21 +29,26 @@ def device_named(name: str, seed: int = 0) -> ComputeDevice:
         raise ArgumentError(f"{name[:40]!r} names no device: write cuda:0, or fake for one that is no GPU")
     from cxlemu.accelerator.cuda import cuda_device  # NVIDIA's package, for its devices alone
 
-    return cuda_device(int(number[1]))
+    try:
+        return cuda_device(int(number[1]))
+    except DeviceError as error:
+        raise ArgumentError(f"{name} is not here: {error}") from error
 
 
 def name_for_rank(name: str, rank: int) -> str:
     """Return the name of a rank's device: with "cuda" GPUs are dealt to the ranks in turn, else all share the one.
 
     Raises:
-        ArgumentError: NVIDIA's package is not here.
-        DeviceError: The driver shows no GPU.
+        ArgumentError: No GPU is here, or not NVIDIA's package.
     """
     if name != "cuda":
         return name
     from cxlemu.accelerator.cuda import devices
 
-    return f"cuda:{rank % len(devices())}"
+    try:
+        return f"cuda:{rank % len(devices())}"
+    except DeviceError as error:
+        raise ArgumentError(f"no GPU is here: {error}") from error
 
 
 def standing(name: str) -> str:

@@ -43,8 +43,7 @@ def examine(root: Path = Path("/"), path: str | None = None, accelerator: str | 
         Every row.
 
     Raises:
-        ArgumentError: No device has that name, or NVIDIA's package is not here.
-        DeviceError: There is no such GPU.
+        ArgumentError: No device has that name, or none is here.
     """
     return [
         *_cores(),

@@ -52,7 +52,7 @@ def calibrate(file: Path, *, json_file: Path | None, accelerator: str | None) ->
 
     Raises:
         ArgumentError: The file cannot be written, there is too little memory, or no device has this name.
-        DeviceError: The device is not there, or cannot reach shared memory.
+        DeviceError: The device cannot reach shared memory.
     """
     check_output("--calibrate", file)
     device = None if accelerator is None else device_named(accelerator)

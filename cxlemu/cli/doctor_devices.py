@@ -26,8 +26,7 @@ def accelerator_rows(root: Path, asked: str | None) -> Iterator[DoctorRow]:
         asked: The one device that is asked for; None: all GPUs.
 
     Raises:
-        ArgumentError: No device has the name that is asked for, or NVIDIA's package is not here.
-        DeviceError: There is no such GPU.
+        ArgumentError: No device has the name that is asked for, or none is here.
     """
     found = entries(root / "proc/driver/nvidia/gpus", "[0-9a-fA-F]*")
     for gpu in found:

@@ -44,7 +44,6 @@ def run(
 
     Raises:
         ArgumentError: A flag does not fit, or a file cannot be written.
-        DeviceError: There is no such GPU.
         ConfigError: The topology is wrong.
     """
     if plot_file is not None:

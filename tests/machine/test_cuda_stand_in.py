@@ -20,6 +20,7 @@ from cxlemu import RankContext, launch
 from cxlemu.accelerator.arrays import device_view
 from cxlemu.accelerator.device import DeviceBuffer, TileProduct, come_after
 from cxlemu.accelerator.fold_kernel import kernel_options
+from cxlemu.accelerator.named import device_named, name_for_rank
 from cxlemu.cli.doctor import examine
 from cxlemu.engines.mover import BufferPart
 from cxlemu.errors import ArgumentError, DeviceError
@@ -84,6 +85,10 @@ def test_without_nvidias_driver_the_sentence_is_that_of_its_package(cuda: Any, m
     monkeypatch.setattr(sys.modules["cuda.bindings"].driver, "cuInit", cuInit, raising=False)
     with pytest.raises(DeviceError, match="cuInit of CUDA cannot be called: cuda is found by no search"):
         cuda.devices()
+    with pytest.raises(ArgumentError, match="no GPU is here: cuInit"):
+        name_for_rank("cuda", 1)
+    with pytest.raises(ArgumentError, match="cuda:0 is not here: cuInit"):
+        device_named("cuda:0")
 
 
 def test_an_array_of_cuda_is_viewed_with_its_stream(cuda: Any) -> None:
