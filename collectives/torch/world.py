@@ -23,8 +23,9 @@ from cxlemu.engines.pace import Pace
 from cxlemu.errors import ArgumentError, CxlemuError, PoolError
 from cxlemu.pool.ledger import FIRST_HOLD
 from cxlemu.pool.pool import Pool
-from cxlemu.world.context import RankContext, World, entered, ignore_message
+from cxlemu.world.context import RankContext, entered, ignore_message
 from cxlemu.world.topology_of import machine, with_card_bytes
+from cxlemu.world.world import World
 
 if TYPE_CHECKING:
     from torch.distributed import Store

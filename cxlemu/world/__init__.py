@@ -9,12 +9,13 @@ from cxlemu.capacity.lease import lease_for
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import WORST_CASE, MemorySpec
 from cxlemu.pool.catalog import warn_of_dead
-from cxlemu.world.context import OnMessage, RankContext, World, ignore_message
+from cxlemu.world.context import OnMessage, RankContext, ignore_message
 from cxlemu.world.environment import from_environment
 from cxlemu.world.outcome import Outcome
 from cxlemu.world.signals import stops_exit
 from cxlemu.world.threads import run_threads
 from cxlemu.world.topology_of import machine
+from cxlemu.world.world import World
 
 if TYPE_CHECKING:
     from cxlemu.engines.pace import Pace

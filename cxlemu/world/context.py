@@ -2,50 +2,35 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import os
-import pickle
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cxlemu.capacity.lease import Lease, lease_for
-from cxlemu.capacity.table import header_of
+from cxlemu.capacity.lease import lease_for
 from cxlemu.capacity.tenancy import Tenancy, tenancy_in
 from cxlemu.capacity.tenant_pool import TenantPool
 from cxlemu.clock import SYSTEM_CLOCK, Clock
-from cxlemu.errors import AccessError, ArgumentError, MismatchError
-from cxlemu.memory import HostCache, MemorySpec, host_segment_bytes
+from cxlemu.errors import ArgumentError
+from cxlemu.memory import HostCache
 from cxlemu.memory.backend import Backend, CoherenceStep
 from cxlemu.memory.protocol import HostMemory
 from cxlemu.pool.arena import Arena
 from cxlemu.pool.ledger import FIRST_HOLD, Identity, Ledger, ledger_bytes, ledger_lines
 from cxlemu.pool.liveness import LOST_S, Liveness
 from cxlemu.pool.owner import machine_digest
-from cxlemu.pool.pool import NewClocks, NewPool, Pool
-from cxlemu.pool.room import RANK_BYTES
+from cxlemu.pool.pool import Pool
 from cxlemu.pool.rooms import Rooms
 from cxlemu.pool.session import Session
-from cxlemu.pool.session_area import FINGERPRINT_BYTES, Wait, backoff
-from cxlemu.rounding import round_up
-from cxlemu.units import format_bytes
-from cxlemu.version import __version__
-from cxlemu.world.heaps import (
-    ALIGN_BYTES,
-    card_bytes_with_heaps,
-    check_heap_bytes,
-    heap_bytes_in,
-    usual_heap_bytes,
-)
+from cxlemu.pool.session_area import Wait, backoff
 from cxlemu.world.outline import Outline
 from cxlemu.world.topology_of import machine
+from cxlemu.world.world import World
 
 if TYPE_CHECKING:
-    from cxlemu.engines.pace import Clocks, Pace, Pacer
+    from cxlemu.engines.pace import Pacer
     from cxlemu.topology import Topology
 
 OnMessage = Callable[[object], None]
@@ -141,259 +126,6 @@ class RankContext:
             entered(larger, self.rank, pool, None, emit=self.emit, check=self.check) as context,
         ):
             yield context
-
-
-@dataclass(frozen=True)
-class World:
-    """What all ranks agree on, before there is a pool.
-
-    Attributes:
-        ranks: Number of ranks, at least 1.
-        topology: The machine that the world runs on.
-        memory: The backend and its options.
-        deadline_s: Bound on every single wait, in seconds.
-        launch: "threads", "processes" or the name of the launcher.
-        pace: Makes ranks take modelled time; None: they take this machine's.
-        lease: The grant of a tenant's world; its pool is a part of one that is there already.
-        placement: The host of each rank; None: as the topology places them.
-        sparse: The pool's cards get memory as communicators take room there, where the backend can do that. They are
-            then as large as the heaps want them, whatever the topology says.
-        heap_bytes: Each rank's part of the heap of the world's communicator; None: what its room leaves.
-        caches: Files that the processes of each emulated host share for its cache; where there are none, the pool has
-            them.
-
-    Raises ArgumentError for values that do not fit each other.
-    """
-
-    ranks: int
-    topology: Topology
-    memory: MemorySpec
-    deadline_s: float
-    launch: str
-    pace: Pace | None = None
-    lease: Lease | None = None
-    placement: tuple[int, ...] | None = None
-    sparse: bool = False
-    heap_bytes: int | None = None
-    caches: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.ranks < 1:
-            raise ArgumentError(f"a world has at least 1 rank, not {self.ranks}")
-        if not self.deadline_s > 0:
-            raise ArgumentError(f"a deadline is a positive number of seconds, not {self.deadline_s}")
-        if self.pace is not None and self.memory.backend.on_devices:
-            raise ArgumentError("a pace is for emulated pools: real cards take the time that they take")
-        if self.pace is not None and self.lease is not None:
-            raise ArgumentError("a pace is for a whole pool: tenants would take turns at clocks that they do not share")
-        if self.placement is not None and (len(self.placement) != self.ranks or min(self.placement) < 0):
-            raise ArgumentError(f"{self.ranks} ranks are not placed by the hosts {self.placement}")
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the world as another process gets it: with its outline, and its topology folded up."""
-        found = {"hosts": self.hosts, "outline": self.outline, "_folded_topology": self._folded_topology}
-        return {name: value for name, value in (self.__dict__ | found).items() if name != "topology"}
-
-    @cached_property
-    def _folded_topology(self) -> bytes:
-        return pickle.dumps(self.topology)
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """Unfold the topology, which few ranks do: its model takes long to import."""
-            if name != "topology" or "_folded_topology" not in self.__dict__:
-                raise AttributeError(f"a world has no attribute {name!r}")
-            return self.__dict__.setdefault(name, pickle.loads(self._folded_topology))
-
-    @cached_property
-    def outline(self) -> Outline:
-        """What every rank asks of the topology."""
-        return Outline.of(self.topology, self.ranks)
-
-    @cached_property
-    def hosts(self) -> tuple[int, ...]:
-        """The host of each rank."""
-        return self.placement or self.topology.place(self.ranks)
-
-    @cached_property
-    def clocks(self) -> Clocks:
-        """What the ranks of a world with a pace share: when engines, links and cards are free."""
-        from cxlemu.engines.pace import Clocks  # with the cost model, which other worlds need not import
-
-        return Clocks.of(self.topology, self.ranks)
-
-    @property
-    def card_bytes(self) -> int:
-        """The size of each card of an emulated pool."""
-        its = self.topology.card_bytes
-        if not self.sparse or self.heap_bytes is None:
-            return its
-        return card_bytes_with_heaps(its, self.outline.pool_card_count, self.ranks, self.heap_bytes)
-
-    def with_heaps(self, heap_bytes: int | None = None) -> World:
-        """Return this world with heaps of model size, which take memory as arrays need it.
-
-        Args:
-            heap_bytes: Of each rank; None: a share of the memory that this machine has left.
-
-        Returns:
-            The world. Real cards and a tenant's grant have the size that they have, and a pace keeps the time of each
-            line: there the heap is in the memory that the pool has.
-
-        Raises:
-            ArgumentError: There is no memory for heaps of this size.
-        """
-        grows = self.lease is None and self.pace is None and not self.memory.backend.on_devices
-        if not grows or heap_bytes == 0:
-            return replace(self, heap_bytes=heap_bytes)
-        hosts = max(self.hosts) + 1 if self.memory.backend.emulates_caches else 0
-        if heap_bytes is None:
-            cards, most = self.outline.pool_card_count, self.topology.smallest_card_bytes
-            heap_bytes = usual_heap_bytes(self.topology.card_bytes, cards, self.ranks, hosts, most)
-        else:
-            check_heap_bytes(heap_bytes, self.ranks, hosts)
-            heap_bytes = round_up(heap_bytes, ALIGN_BYTES)
-        return self if heap_bytes is None else replace(self, sparse=True, heap_bytes=heap_bytes)
-
-    def join_pool(self, name: str) -> tuple[Pool, World]:
-        """Attach the pool that another process made, and take the size of the heaps from it.
-
-        Args:
-            name: As for `attach_pool`.
-
-        Returns:
-            The pool, and this world with its heaps.
-
-        Raises:
-            MismatchError: This world has ``heap_bytes``, and the pool was made for others.
-            PoolError: The pool is not there within the deadline.
-        """
-        pool = self.attach_pool(name)
-        try:
-            found = heap_bytes_in(pool.card_bytes, self.topology.card_bytes, self.outline.pool_card_count, self.ranks)
-            if self.heap_bytes is not None and round_up(self.heap_bytes, ALIGN_BYTES) != (found or 0):
-                its = "none" if found is None else format_bytes(found)
-                raise MismatchError(
-                    f"this rank asks for heaps of {format_bytes(self.heap_bytes)}, rank 0 made {its}: all ranks ask "
-                    f"for the same heap_bytes"
-                )
-        except BaseException:
-            pool.close()
-            raise
-        if found is None:
-            return pool, self
-        pool.sparse = True
-        return pool, replace(self, sparse=True, heap_bytes=found)
-
-    def create_pool(self, name: str | None) -> Pool:
-        """Create a fresh pool that this process owns; on devices or for a tenant, attach the pool that is there.
-
-        Args:
-            name: The new pool's name in shared memory; None for one that no other pool has. A tenant's pool is its
-                lease's.
-
-        Raises:
-            AccessError: The pool's capacity is lent, and the world is no tenant's.
-            ArgumentError: A value is impossible, or a pool on devices was given a name.
-            PoolError: There is no room for the pool, its name is taken, or there is no pool.
-        """
-        if self.lease is not None:
-            return TenantPool.attach(self.lease, self.memory, self.deadline_s)
-        cards = self.outline.pool_card_count + self.outline.memories
-        launched = self.launch in ("threads", "processes")  # then caches are theirs, and not in the pool
-        new = NewPool(
-            name,
-            cards=cards,
-            card_bytes=self.card_bytes,
-            interleave_bytes=self.topology.interleave_bytes,
-            hosts=0 if launched else max(self.hosts) + 1,
-            beside_bytes=self._beside_bytes(cards, its_caches=launched),
-            numa_node=self.topology.pool_numa_node,
-            max_ranks=self.ranks,
-            clocks=None if self.pace is None else self._new_clocks(self.pace),
-            sparse=self.sparse,
-        )
-        pool = _not_lent(self.memory.backend.create_pool(self.memory, new))
-        ledgers = ledger_bytes(self.ranks, pool.card_bytes)
-        pool.back(0, pool.card_bytes - ledgers, ledgers)
-        return pool
-
-    def _beside_bytes(self, cards: int, *, its_caches: bool) -> int:
-        """What the ranks take beside the pool: processes, and the caches of emulated hosts once they are full."""
-        nbytes = self.ranks * RANK_BYTES if self.launch == "processes" else 0
-        if its_caches and self.memory.backend.emulates_caches:
-            nbytes += (max(self.hosts) + 1) * host_segment_bytes(cards, self.topology.card_bytes)
-        return nbytes
-
-    def _new_clocks(self, pace: Pace) -> NewClocks:
-        from cxlemu.engines.pace import suitable_time_scale
-
-        scale = pace.time_scale or suitable_time_scale(self.topology, self.ranks, self.memory.kind).value
-        return NewClocks(self.clocks.nbytes, partial(self.clocks.make, time_scale=scale))
-
-    def pacer(self, pool: Pool, rank: int) -> Pacer | None:
-        """Return what makes one rank's instructions take their time; None in a world without a pace.
-
-        Args:
-            pool: The world's pool.
-            rank: The rank.
-
-        Raises:
-            PoolError: The world has a pace, and its pool was made without clocks.
-        """
-        return None if self.pace is None else self.clocks.pacer(pool.clocks(), rank)
-
-    def attach_pool(self, name: str) -> Pool:
-        """Attach the pool that another process of this world made, or found.
-
-        Args:
-            name: Its name in shared memory, or its UUID on devices; a tenant's lease names its pool instead.
-
-        Raises:
-            PoolError: The pool is not there within the deadline.
-        """
-        if self.lease is not None:
-            pool: Pool = TenantPool.attach(self.lease, self.memory, self.deadline_s)
-        else:
-            pool = self.memory.backend.attach_pool(self.memory, name, deadline_s=self.deadline_s)
-        pool.cache_paths, pool.sparse = self.caches, self.sparse
-        return pool
-
-    def sharing(self, pool: Pool) -> World:
-        """Return this world as its other processes get it: they find the caches of its emulated hosts."""
-        if not self.memory.backend.emulates_caches or self.launch != "processes":
-            return self
-        return replace(self, caches=pool.with_caches(max(self.hosts) + 1))
-
-    def shared_host_cache(self, pool: Pool, rank: int) -> AbstractContextManager[HostCache | None]:
-        """Open the cache that the processes of the rank's host share; None where caches are not emulated.
-
-        Args:
-            pool: The world's pool.
-            rank: A rank of the host.
-        """
-        return self.memory.backend.shared_cache(pool, self.hosts[rank])
-
-    def fingerprint(self, pool: Pool) -> bytes:
-        """Digest what all ranks of a world must agree on, for `Session.open`.
-
-        That is the version, the topology and the placement of ranks, the memory, whether there is a pace, the pool and
-        the number of the grant.
-        """
-        agreed = json.dumps(
-            [
-                __version__,
-                self.ranks,
-                self.outline.digest,
-                self.hosts,
-                repr(self.memory),
-                self.pace is not None,
-                pool.uuid.hex,
-                None if self.lease is None else self.lease.grant.number,
-            ]
-        )
-        return hashlib.blake2b(agreed.encode(), digest_size=FINGERPRINT_BYTES).digest()
 
 
 @contextmanager
@@ -504,14 +236,3 @@ def entered(
         finally:
             life.close()
         session.leave()
-
-
-def _not_lent(pool: Pool) -> Pool:
-    """Return ``pool``, unless its capacity is lent to tenants: that is an AccessError.
-
-    A run without a tenant would overwrite what the tenants hold.
-    """
-    if header_of(pool, pool.line_memory()) is not None:
-        pool.close()
-        raise AccessError(f"the capacity of pool {pool.uuid} is lent to tenants: say which one this is")
-    return pool

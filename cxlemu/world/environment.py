@@ -25,9 +25,10 @@ from cxlemu.pool.jobs import pool_of_job, refuse_second_run
 from cxlemu.pool.pool import Pool
 from cxlemu.pool.room import bus_error_later
 from cxlemu.pool.superblock import RANKS_MAX
-from cxlemu.world.context import OnMessage, RankContext, World, entered, ignore_message
+from cxlemu.world.context import OnMessage, RankContext, entered, ignore_message
 from cxlemu.world.signals import stops_exit
 from cxlemu.world.topology_of import machine
+from cxlemu.world.world import World
 
 if TYPE_CHECKING:
     from cxlemu.engines.pace import Pace

@@ -26,9 +26,10 @@ from typing import Any, TypeVar
 from cxlemu.errors import ArgumentError, CancelledError, CxlemuError, RankDiedError, RunError
 from cxlemu.pool.pool import Pool
 from cxlemu.pool.room import bus_error
-from cxlemu.world.context import OnMessage, RankContext, World, entered
+from cxlemu.world.context import OnMessage, RankContext, entered
 from cxlemu.world.outcome import GRACE_S, Outcome
 from cxlemu.world.signals import STOPS
+from cxlemu.world.world import World
 
 T = TypeVar("T")
 

@@ -10,8 +10,9 @@ from typing import TypeVar
 
 from cxlemu.errors import CancelledError
 from cxlemu.pool.pool import Pool
-from cxlemu.world.context import OnMessage, RankContext, World, entered
+from cxlemu.world.context import OnMessage, RankContext, entered
 from cxlemu.world.outcome import GRACE_S, Outcome
+from cxlemu.world.world import World
 
 T = TypeVar("T")
 

@@ -32,11 +32,11 @@ from cxlemu.topology import Topology
 from cxlemu.topology.clusters import ranks_per_cluster
 from cxlemu.topology.fields import Model
 from cxlemu.world import RankContext
-from cxlemu.world.context import World
 from cxlemu.world.outcome import Outcome
 from cxlemu.world.processes import run_processes
 from cxlemu.world.signals import stops_exit
 from cxlemu.world.threads import run_threads
+from cxlemu.world.world import World
 from faults.inject.fault import FAULTS
 from faults.inject.fault_engine import injected
 from faults.inject.injection import Happened

@@ -20,8 +20,9 @@ from cxlemu.pool.owner import Owner
 from cxlemu.pool.pool import Pool
 from cxlemu.pool.superblock import Geometry, Superblock
 from cxlemu.topology.clusters import memories_behind_pool
-from cxlemu.world.context import OnMessage, RankContext, World, entered
+from cxlemu.world.context import OnMessage, RankContext, entered
 from cxlemu.world.outcome import Outcome
+from cxlemu.world.world import World
 
 T = TypeVar("T")
 

@@ -24,8 +24,9 @@ from cxlemu.pool.pool import Pool
 from cxlemu.pool.segments import Segment
 from cxlemu.pool.shm import ShmPool
 from cxlemu.topology import Topology
-from cxlemu.world.context import World, ignore_message
+from cxlemu.world.context import ignore_message
 from cxlemu.world.threads import run_threads
+from cxlemu.world.world import World
 from tests.helpers.tiers import PATIENT_S
 
 MIB = 1 << 20

@@ -21,9 +21,10 @@ from cxlemu.memory.protocol import HostMemory
 from cxlemu.pool.pool import Pool
 from cxlemu.pool.session import Session
 from cxlemu.topology import Topology
-from cxlemu.world.context import RankContext, World, ignore_message
+from cxlemu.world.context import RankContext, ignore_message
 from cxlemu.world.threads import run_threads
 from cxlemu.world.topology_of import machine
+from cxlemu.world.world import World
 from tests.helpers.card_files import blank_cards, pool_of
 from tests.helpers.tiers import PATIENT_S
 

@@ -36,7 +36,7 @@ from cxlemu.pool.session_area import (
 )
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext
-from cxlemu.world.context import World
+from cxlemu.world.world import World
 from faults.inject.scheduler import CooperativeScheduler, private_pool, run_in_turns
 
 RANKS, DEADLINE_S, AT = 3, 2.0, 4096

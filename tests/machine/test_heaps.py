@@ -14,7 +14,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.memory import MemorySpec
 from cxlemu.topology import Topology
 from cxlemu.world import heaps
-from cxlemu.world.context import World
+from cxlemu.world.world import World
 from tests.helpers.tiers import PATIENT_S
 from tests.machine.test_launchers import start, torchrun
 

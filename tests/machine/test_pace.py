@@ -53,7 +53,7 @@ from cxlemu.pool import segments
 from cxlemu.pool.shm import ShmPool
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch, launch_survivors
-from cxlemu.world.context import World
+from cxlemu.world.world import World
 from faults.lockstep.lockstep import fresh_buffers
 from tests.helpers.by_hand import FENCE, streams, wait
 from tests.helpers.by_hand import signal as ring

@@ -22,9 +22,9 @@ from cxlemu.pool.room import MemoryLimit, shortage, tightest_limit
 from cxlemu.pool.shm import ShmPool
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
-from cxlemu.world.context import World
 from cxlemu.world.processes import _death_notice
 from cxlemu.world.topology_of import machine
+from cxlemu.world.world import World
 from tests.helpers.pool_helpers import SMALL, files, own_name
 from tests.helpers.tiers import PATIENT_S
 
