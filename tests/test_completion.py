@@ -27,7 +27,7 @@ def completed(line: str) -> list[str]:
         ("cxlemu run all_reduce -c titan", ["titan2-6xcz120"]),
         (
             "cxlemu run all_reduce --variant two",
-            ["two_shot", "two_shot_batched", "two_shot_crosswise", "two_shot_staged"],
+            ["two_shot", "two_shot_apart", "two_shot_batched", "two_shot_crosswise", "two_shot_staged"],
         ),
         ("cxlemu run all_reduce -d f32,bf", ["f32,bf16"]),
         ("cxlemu run all_reduce -o pr", ["prod"]),

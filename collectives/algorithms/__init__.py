@@ -21,6 +21,7 @@ from collectives.algorithms.gather import gather
 from collectives.algorithms.gather_batched import gather_batched
 from collectives.algorithms.gatherv import gatherv
 from collectives.algorithms.reduce import reduce
+from collectives.algorithms.reduce_apart import reduce_apart
 from collectives.algorithms.reduce_binomial import reduce_binomial
 from collectives.algorithms.reduce_crosswise import reduce_crosswise
 from collectives.algorithms.reduce_scatter import reduce_scatter
@@ -58,6 +59,7 @@ SHIPPED = (
     gather_batched,
     gatherv,
     reduce,
+    reduce_apart,
     reduce_binomial,
     reduce_crosswise,
     reduce_scatter,

@@ -25,6 +25,7 @@ TREE_MIN_RANKS = 4
 BATCHED_MIN_RANKS = 4
 MANY_RANKS = 8  # from which on copies in batches save enough starts that other costs hardly matter
 LINES_MAX_BESIDE_BATCHES = {4: 2, **dict.fromkeys(range(5, 10), 1)}  # by ranks: of more than nine, batches are faster
+CROWDED_LITTLE = 0.03  # on a fabric that carries many times what ranks copy, as NVLink does
 HALVED_STARTS = 1 << 14  # of a vector on all ranks, above which direct reads, in more copies, are as fast
 
 
@@ -200,6 +201,16 @@ def _reduced_in_batches(its: Asked) -> bool:
     return least <= its.starts < (32 if its.ranks < MANY_RANKS else 16 * its.ranks)
 
 
+def _reduced_apart(its: Asked) -> bool:
+    """Large vectors, in chunks that are worth a start for each rank: the root reads one of them, not nearly two.
+
+    Of three ranks the root does not read much more than the others when it folds, too.
+    """
+    least = max(300 if its.copies.crowding < CROWDED_LITTLE else 120, 16 * its.ranks)
+    most = 1500 if its.ranks == 3 else math.inf
+    return its.ranks > 2 and its.copies.start_bytes > 0 and least <= its.starts < most
+
+
 # The first one whose time has come; what no line takes is cut as PLAIN says.
 TAKEN: dict[str, tuple[VariantRule, ...]] = {
     "all_gather": (
@@ -244,6 +255,13 @@ TAKEN: dict[str, tuple[VariantRule, ...]] = {
         ),
     ),
     "reduce": (
+        VariantRule(
+            "two_shot_apart",
+            _reduced_apart,
+            "every rank but the root folds a slice, and the root reads them meanwhile",
+            in_turn=lambda ranks: (ranks - 1) / 2,
+            most=STAGED.chunks,
+        ),
         _crosswise(
             _folded_crosswise,
             "every rank folds a slice, and slices of many ranks are written and read in one copy",

@@ -11,22 +11,24 @@ from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Operand
 
 
-def slices(b: Builder) -> tuple[int, Callable[[Ints, Chunk], Ints]]:
+def slices(b: Builder, count: int | None = None) -> tuple[int, Callable[[Ints, Chunk], Ints]]:
     """Cut a call's vector into slices of ceil(m / N) bytes, rounded up to whole lines.
 
-    Of fewer bytes the first ranks have a whole line each, the last ones none.
+    Of fewer bytes the first slices have a whole line each, the last ones none.
 
     Args:
         b: The builder of one rank's part.
+        count: How many slices (default: one for each rank).
 
     Returns:
-        The distance of two slices in bytes, and a function: how many bytes of a chunk lie in each of these ranks'
-        slices, shape as the ranks; the last slices may be short or empty.
+        The distance of two slices in bytes, and a function: how many bytes of a chunk lie in each of the slices of
+        these numbers, shape as the numbers; the last slices may be short or empty.
     """
-    stride = -(-b.nbytes // (b.ranks * LINE_BYTES)) * LINE_BYTES
+    stride = -(-b.nbytes // ((count or b.ranks) * LINE_BYTES)) * LINE_BYTES
 
-    def in_slice(ranks: Ints, chunk: Chunk) -> Ints:
-        return np.clip(np.minimum(stride * (ranks + 1), b.nbytes) - (stride * ranks + chunk.offset), 0, chunk.nbytes)
+    def in_slice(numbers: Ints, chunk: Chunk) -> Ints:
+        ends = np.minimum(stride * (numbers + 1), b.nbytes)
+        return np.clip(ends - (stride * numbers + chunk.offset), 0, chunk.nbytes)
 
     return stride, in_slice
 

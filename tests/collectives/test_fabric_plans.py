@@ -104,3 +104,28 @@ def test_direct_reads_in_two_shots_meet_their_bound() -> None:
     """All ranks once turned to the same card at once, and took six times as long."""
     time_ns, bound_ns = time_and_bound("thousand-hosts", "all_reduce", 128, 64 << 20)
     assert time_ns <= 1.1 * bound_ns
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nbytes", "variant"),
+    [
+        (2, 64 << 20, "all"),
+        (3, 64 << 20, "two_shot_apart"),
+        (3, 256 << 20, "two_shot_staged"),
+        (4, 16 << 20, "two_shot_apart"),
+        (4, 12 << 20, "two_shot_staged-3"),
+        (8, 15 << 20, "two_shot_batched-1"),
+        (8, 16 << 20, "two_shot_apart-6"),
+        (32, 32 << 20, "two_shot_batched-1"),
+    ],
+)
+def test_auto_leaves_the_root_out_where_a_vector_is_worth_many_starts(ranks: int, nbytes: int, variant: str) -> None:
+    thousand = topology("thousand-hosts")
+    call = Call("reduce", "auto", ranks, nbytes, "f32", "sum")
+    assert planned(thousand, Case(call, in_place=False))[1].variant == variant
+
+
+def test_a_root_that_folds_nothing_reads_while_others_fold() -> None:
+    """A root that folds a slice, too, takes twice its bound, as it reads nearly two vectors."""
+    time_ns, bound_ns = time_and_bound("thousand-hosts", "reduce", 8, 64 << 20)
+    assert time_ns <= 1.45 * bound_ns

@@ -130,6 +130,7 @@ def test_the_bytes_counted_are_those_the_docstrings_give(collective: str, ranks:
             "two_shot_staged",
             "two_shot_batched",
             "two_shot_crosswise",
+            "two_shot_apart",
             "doubling",
             "binomial",
             "rabenseifner",
@@ -160,6 +161,15 @@ def test_the_root_of_two_shots_reads_little_more_than_others(variant: str) -> No
         c, root = counts(part), part.rank == 0
         assert c.written_bytes == (ranks - 1) * slices + (0 if root else slices)
         assert c.read_bytes == (ranks - 1) * slices * (2 if root else 1)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize("root", [0, 1])
+def test_a_root_apart_reads_a_vector_once(ranks: int, root: int) -> None:
+    nbytes = 64 * 2520  # whole lines for any number of slices
+    for part in made("reduce", "two_shot_apart", ranks, nbytes, root=root).parts:
+        c = counts(part)
+        assert c.written_bytes == c.read_bytes == nbytes
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

@@ -165,7 +165,7 @@ def test_all_variants_dtypes_ops_and_roots_in_one_sweep(tmp_path: Path) -> None:
     arguments = ["-n", "2", "-b", "240", "-e", "240", "--variant", "every", "-d", "all", "-r", "all"]
     document = run_json(tmp_path / "all.json", "reduce", *arguments, "-o", "all", "--iters", "1")
     combinations = {(r["variant"], r["dtype"], r["redop"], r["root"]) for r in document["rows"]}
-    assert len(combinations) == len(document["rows"]) == 2 * 9 * PAIRS
+    assert len(combinations) == len(document["rows"]) == 2 * 10 * PAIRS
     assert document["wrong"] == 0
 
 

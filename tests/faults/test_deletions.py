@@ -137,6 +137,7 @@ FORWARDING = {
     ("all_reduce", "two_shot_batched"),
     ("all_reduce", "two_shot_crosswise"),
     ("reduce", "two_shot_crosswise"),
+    ("reduce", "two_shot_apart"),
     ("reduce", "two_shot_batched"),
     ("all_reduce", "doubling"),
     ("all_reduce", "rabenseifner"),

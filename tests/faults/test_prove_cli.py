@@ -47,10 +47,10 @@ def test_all_we_ship_in_every_variant(tmp_path: Path) -> None:
     document = json.loads((tmp_path / "proofs.json").read_text())
     assert (document["verdict"], document["complete"]) == ("ok", True)
     rows = document["rows"]
-    assert len(rows) == 2 * 101 and {row["verdict"] for row in rows} == {"ok"}
+    assert len(rows) == 2 * 102 and {row["verdict"] for row in rows} == {"ok"}
     assert all(row["instructions"] > 0 and row["reason"] == "" for row in rows)
-    assert [(r["ranks"], r["proofs"]) for r in document["by_ranks"]] == [(2, 101), (3, 101)]
-    assert "202 of 202 proofs: 202 ok, 0 violation, 0 unknown" in result.output
+    assert [(r["ranks"], r["proofs"]) for r in document["by_ranks"]] == [(2, 102), (3, 102)]
+    assert "204 of 204 proofs: 204 ok, 0 violation, 0 unknown" in result.output
 
 
 def test_sizes_variants_and_in_place(tmp_path: Path) -> None:
@@ -86,8 +86,9 @@ def test_plans_that_carry_checksums(tmp_path: Path) -> None:
         "staggered",
         "staged",
         "two_shot_staged",
+        "two_shot_apart",
     }
-    assert len(rows) == 3 * 65
+    assert len(rows) == 3 * 66
 
 
 def test_an_algorithm_of_the_users_own() -> None:
