@@ -192,6 +192,19 @@ def read_process(pid: int, address: int, out: NDArray[Any], /) -> None:
     """Read memory of a process of this machine. Raises OSError."""
 
 def fold(dtype: int, redop: int, dst: Bytes, a: Bytes, b: Bytes, c: Bytes | None, divisor: int) -> None: ...
+def rows_right(
+    records: Bytes,
+    ranks: NDArray[np.int64],  # of each rank: its number, records, first buffer, buffers and events
+    opcodes: Bytes,  # of plan.rules.rows.OPCODE_DTYPE
+    folds: NDArray[np.bool_],
+    item_bytes: NDArray[np.int64],
+    buffer_bytes: NDArray[np.int64],
+    regions: Bytes,
+    groups: Bytes,
+    kernel_bytes: NDArray[np.int64],
+    numbers: NDArray[np.int64],
+    /,
+) -> int: ...
 
 # The machine's own cache-line instructions: see native/lines.h. ValueError for a range that leaves its card.
 def flush(card: Bytes, offset: int, nbytes: int, keep: bool) -> None: ...

@@ -507,11 +507,12 @@ PyMODINIT_FUNC PyInit__native(void) {
         if (PyType_Ready(types[k].type) < 0 ||
             PyModule_AddObjectRef(module, types[k].name, (PyObject *)types[k].type) < 0)
             Py_CLEAR(module);
-    if (module && (add_constants(module, constants, sizeof constants / sizeof *constants) < 0 ||
-                   lines_add_to(module) < 0 || mapping_add_to(module) < 0 || bus_add_to(module) < 0 ||
-                   host_lock_add_to(module) < 0 || pace_add_to(module) < 0 || pulse_add_to(module) < 0 ||
-                   shadow_add_to(module) < 0 || program_add_to(module) < 0 || several_add_to(module) < 0 ||
-                   courier_add_to(module) < 0 || straight_add_to(module) < 0 || borrowed_add_to(module) < 0))
+    if (module &&
+        (add_constants(module, constants, sizeof constants / sizeof *constants) < 0 || lines_add_to(module) < 0 ||
+         mapping_add_to(module) < 0 || bus_add_to(module) < 0 || host_lock_add_to(module) < 0 ||
+         pace_add_to(module) < 0 || pulse_add_to(module) < 0 || shadow_add_to(module) < 0 ||
+         program_add_to(module) < 0 || several_add_to(module) < 0 || courier_add_to(module) < 0 ||
+         straight_add_to(module) < 0 || borrowed_add_to(module) < 0 || rows_add_to(module) < 0))
         Py_CLEAR(module);
     return module;
 }

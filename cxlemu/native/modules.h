@@ -22,6 +22,7 @@ int several_add_to(PyObject *module);
 int courier_add_to(PyObject *module);
 int straight_add_to(PyObject *module);
 int borrowed_add_to(PyObject *module);
+int rows_add_to(PyObject *module);
 
 /* Return the lock of a HostLock that was made, which the object owns; NULL with an exception for anything else. */
 host_lock *host_lock_of(PyObject *object);

@@ -43,6 +43,8 @@ PREFIXES = {
     f"{MACHINE}/operation.c": ("operation_",),
     f"{MACHINE}/pace.c": ("pace_",),
     f"{MACHINE}/pace_module.c": ("pace_",),
+    f"{MACHINE}/peer_memory.c": ("peer_", "process_"),
+    f"{MACHINE}/rows.c": ("rows_",),
     f"{MACHINE}/sequencer.c": ("sequencer_",),
     f"{MACHINE}/shadow.c": ("shadow_",),
     f"{MACHINE}/shadow_executor.c": ("shadow_",),

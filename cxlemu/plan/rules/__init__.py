@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from cxlemu.errors import PlanRuleError
 from cxlemu.plan.plan import Plan
-from cxlemu.plan.rules import fields, lines, references, tables
+from cxlemu.plan.rules import fields, lines, references, rows, tables
 from cxlemu.plan.rules.program import Defect, PlanTable
 
 __all__ = ["RULES", "Rule", "RuleFinding", "check", "findings"]
@@ -96,7 +96,12 @@ def findings(plan: Plan, ranks: Iterable[int] | None = None) -> Iterator[RuleFin
         PlanRuleError: The ranks' shared tables differ.
     """
     program = PlanTable(plan, range(plan.ranks) if ranks is None else ranks)
-    for _, rules in groupby(RULES, key=lambda rule: rule.stage):
+    right: bool | None = None
+    for stage, rules in groupby(RULES, key=lambda rule: rule.stage):
+        if stage in rows.STAGES:
+            right = rows.right(program) if right is None else right
+            if right:
+                continue
         broken = False
         for rule in rules:
             for defect in rule.defects(program):

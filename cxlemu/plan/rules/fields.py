@@ -32,10 +32,10 @@ _TYPED, _SIZED, _NAMED, _TIMED = (
     )
 )
 _ALL_KINDS = (1 << len(Kind)) - 1
-_KINDS = np.full((len(OPERAND_FIELDS), 256), _ALL_KINDS, np.uint8)  # a bit for each kind that an operand may have
+KINDS = np.full((len(OPERAND_FIELDS), 256), _ALL_KINDS, np.uint8)  # a bit for each kind that an operand may have
 for _op, _signature in SIGNATURES.items():
     for _at, _field in enumerate(OPERAND_FIELDS):
-        _KINDS[_at, _op] = sum(1 << kind for kind in _signature.operands.get(_field, frozenset({Kind.NONE})))
+        KINDS[_at, _op] = sum(1 << kind for kind in _signature.operands.get(_field, frozenset({Kind.NONE})))
 _FREE: dict[str, Mask] = {  # by opcode: whether it leaves the field unused
     **dict.fromkeys(("dtype", "redop", "flags"), _KNOWN & ~_TYPED),
     "arg": _KNOWN & ~_NAMED,
@@ -45,8 +45,8 @@ _FREE: dict[str, Mask] = {  # by opcode: whether it leaves the field unused
 _FREE_FIELDS, _FREE_TABLE = list(_FREE), np.array(list(_FREE.values()))
 _CARRIES = one_of((Op.SIGNAL_DATA, Op.WAIT_DATA))
 
-_ITEM_BYTES = np.array([DTYPES[name].itemsize for name in DTYPE_NAMES])
-_FOLDS = np.array([[folds(name, redop.name.lower()) for redop in RedOp] for name in DTYPE_NAMES])
+ITEM_BYTES = np.array([DTYPES[name].itemsize for name in DTYPE_NAMES], np.int64)
+FOLDS = np.array([[folds(name, redop.name.lower()) for redop in RedOp] for name in DTYPE_NAMES])
 
 
 def typed(p: PlanTable) -> Mask:
@@ -63,7 +63,7 @@ def opcode(p: PlanTable) -> Iterator[Defect]:
 def operands(p: PlanTable) -> Iterator[Defect]:
     """Yield operands that are missing, or of a kind that the instruction does not take."""
     kind = p.operands.kind
-    wrong = _KINDS[:, p.op] >> np.minimum(kind, len(Kind)) & 1 == 0
+    wrong = KINDS[:, p.op] >> np.minimum(kind, len(Kind)) & 1 == 0
     yield from p.defects_at(wrong, lambda at, row: _operand(OPERAND_FIELDS[at], int(kind[at, row])))
 
 
@@ -102,7 +102,7 @@ def reduction(p: PlanTable) -> Iterator[Defect]:
         typed(p) & (flags & ~np.uint8(Flag.DIVIDE) != 0), lambda row: f"there are no flags {flags[row]}"
     )
     both = typed(p) & (dtype < len(DTYPE_NAMES)) & ~none
-    nonsense = both & ~_FOLDS[np.where(both, dtype, 0), np.where(both, redop, 0)]
+    nonsense = both & ~FOLDS[np.where(both, dtype, 0), np.where(both, redop, 0)]
     yield from p.defects(nonsense, lambda row: why_not(DTYPE_NAMES[dtype[row]], RedOp(redop[row]).name.lower()))
     divides = typed(p) & (flags & Flag.DIVIDE != 0)
     yield from p.defects(divides & (p.arg < 1), lambda row: f"it divides by {p.arg[row]}")
@@ -113,7 +113,7 @@ def size(p: PlanTable) -> Iterator[Defect]:
     nbytes, dtype = p.records["nbytes"], p.records["dtype"]
     sized = _SIZED[p.op]
     yield from p.defects(sized & (nbytes < 0), lambda row: f"{nbytes[row]} bytes")
-    item_bytes = _ITEM_BYTES[np.minimum(dtype, len(DTYPE_NAMES) - 1)]
+    item_bytes = ITEM_BYTES[np.minimum(dtype, len(DTYPE_NAMES) - 1)]
     broken = typed(p) & (nbytes > 0) & (nbytes % item_bytes != 0)
     yield from p.defects(broken, lambda row: f"{nbytes[row]} bytes are no whole number of elements")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,7 +63,7 @@ class PlanTable:
     """The instructions of some ranks: row after row, stream after stream, rank after rank.
 
     For each row: ``rank_of`` is its rank, ``part_of`` and ``stream_of`` are indices into ``parts`` and ``streams``,
-    ``index_of`` is its place in the stream. ``operands`` has the operands of all rows.
+    ``index_of`` is its place in the stream.
 
     Args:
         plan: The plan.
@@ -82,8 +83,12 @@ class PlanTable:
         self.part_of: Numbers = np.searchsorted(np.array(list(self.parts), np.int64), self.rank_of)
         self.op = self.records["op"]
         self.arg = self.records["arg"].astype(np.int64)
+
+    @cached_property
+    def operands(self) -> OperandColumns:
+        """The operands of all rows."""
         operands: NDArray[Any] = self.records.view(_OPERANDS)["all"]
-        self.operands = OperandColumns(*(np.ascontiguousarray(operands[name].T) for name in OperandColumns._fields))
+        return OperandColumns(*(np.ascontiguousarray(operands[name].T) for name in OperandColumns._fields))
 
     def defects(self, wrong: Mask, detail: str | Callable[[int], str]) -> Iterator[Defect]:
         """Yield a defect for each row where ``wrong`` is set.

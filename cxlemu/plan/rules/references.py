@@ -46,7 +46,7 @@ def _outside(p: PlanTable, kind: Kind, tables: Sequence[Sequence[int]], table_of
     sizes = flat[np.where(exists, first[table_of] + number, 0)]
     need = np.broadcast_to(p.records["nbytes"], sizes.shape)
     if (compute := p.op == Op.COMPUTE).any():
-        need = np.where(compute, _kernel_bytes(p)[:, _kernel_of(p)], need)
+        need = np.where(compute, kernel_bytes(p)[:, _kernel_of(p)], need)
     outside = exists & ((offset < 0) | (need > sizes) | (offset > sizes - need))
 
     def detail(at: int, is_there: int, row: int) -> str:
@@ -64,8 +64,8 @@ def _kernel_of(p: PlanTable) -> Numbers:
     return np.where(p.names("kernel") & (p.arg >= 0) & (p.arg < len(p.frame.kernels)), p.arg, -1)
 
 
-def _kernel_bytes(p: PlanTable) -> Numbers:
-    """By operand and kernel: how many bytes of it the kernel touches; 0, the last one, if there is no such kernel."""
+def kernel_bytes(p: PlanTable) -> Numbers:
+    """Count the bytes of each operand that each kernel touches; the last one, which stands for none, touches 0."""
     touched = np.zeros((len(OPERAND_FIELDS), len(p.frame.kernels) + 1), np.int64)
     for index, kernel in enumerate(p.frame.kernels):
         for name, nbytes in zip(("dst", "a", "b", "c"), KERNELS[kernel.name].sizes(kernel.parameters), strict=False):
@@ -78,7 +78,7 @@ def compute_size(p: PlanTable) -> Iterator[Defect]:
     compute = (p.op == Op.COMPUTE) & (p.arg >= 0) & (p.arg < len(p.frame.kernels))
     if not compute.any():
         return
-    output = _kernel_bytes(p)[OPERAND_FIELDS.index("dst"), np.where(compute, p.arg, -1)]
+    output = kernel_bytes(p)[OPERAND_FIELDS.index("dst"), np.where(compute, p.arg, -1)]
     wrong = compute & (p.records["nbytes"] != output)
     yield from p.defects(wrong, lambda row: f"its kernel writes {output[row]} bytes")
 
@@ -126,10 +126,15 @@ def ranges(p: PlanTable) -> Iterator[Defect]:
     first = start[at] + p.operands.offset
     granules = (first + nbytes - 1) // size[at] - first // size[at] + 1
     counts = np.where(in_region, np.minimum(granules, cards[at]), 0).sum(axis=0)
-    most = RANGES_MAX + RANGES_PER_INSTRUCTION * len(p.records)
+    most = ranges_max(len(p.records))
     if (total := int(counts.sum())) > most:
         row = int(np.argmax(counts))
         yield Defect(f"it lies on {counts[row]} cards, all instructions on {total} ranges of cards, above {most}", row)
+
+
+def ranges_max(instructions: int) -> int:
+    """Return on how many ranges of cards so many instructions may lie together."""
+    return RANGES_MAX + RANGES_PER_INSTRUCTION * instructions
 
 
 # --- doorbells -----------------------------------------------------------------------------------------
