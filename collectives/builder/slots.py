@@ -5,7 +5,8 @@ CCCL's placements (arXiv 2602.22457, section on interleaving):
 - sequential: areas one after another, filling card 0 before card 1 (CCCL's naive allocation);
 - over all cards: every area dealt round-robin over all cards, each starting on the next card (1-to-N and N-to-1);
   a single block, which all read at the same time, in granules so small that each chunk of it is on all cards;
-- a range per writer: every writer's area on cards of its own (N-to-N).
+- a range per writer: every writer's area on cards of its own (N-to-N); but over all cards, where these are shared by
+  some more writers than others or, for large blocks, where some writers would have one card and others two.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from cxlemu.rounding import round_down, round_up
 Operands = Sequence[Operand]
 
 GRANULE_LEAST_BYTES = 4096  # of what is dealt over more cards than the pool's interleaving would
+EVEN_STRIPES = 16  # of a writer's blocks over all cards, from which on they load all cards alike
 SHARED_CHUNKS = 4  # chunks of a block that all ranks read; each chunk has a part on every card
 
 
@@ -377,9 +379,10 @@ def _dealt(layout: Layout, writers: int, blocks: int, granularities: list[int]) 
 
 
 def _range_per_writer(layout: Layout, writers: int, blocks: int, nbytes: int) -> tuple[tuple[Region, ...], int]:
-    if (
-        writers > layout.pool_cards and writers % layout.pool_cards
-    ):  # or some cards would have a writer more than others
+    cards, stripe = layout.pool_cards, layout.pool_cards * layout.interleave_bytes
+    shared = writers > cards and writers % cards  # or some cards would have a writer more than others
+    some_two = writers < cards < 2 * writers and nbytes * blocks >= EVEN_STRIPES * stripe  # or some writers one card
+    if shared or some_two:
         return _over_all_cards(layout, writers, blocks, nbytes)
     sharers = -(-writers // layout.pool_cards)
     per_card = layout.slot_card_bytes // sharers

@@ -10,13 +10,14 @@ from functools import cache
 
 import pytest
 
+from collectives.builder.slots import place
 from collectives.contracts import COLLECTIVES
 from collectives.sweep.sweep import Case
 from collectives.sweep.virtual.bounds import MOVES, lower_bound
 from collectives.sweep.virtual.plans import planned
 from collectives.sweep.virtual.simulated import model_of
 from cxlemu.engines.virtual import VirtualCall, simulate
-from cxlemu.plan import Call
+from cxlemu.plan import Call, Layout
 from cxlemu.topology import Topology
 
 POOLS = (
@@ -129,3 +130,20 @@ def test_a_root_that_folds_nothing_reads_while_others_fold() -> None:
     """A root that folds a slice, too, takes twice its bound, as it reads nearly two vectors."""
     time_ns, bound_ns = time_and_bound("thousand-hosts", "reduce", 8, 64 << 20)
     assert time_ns <= 1.45 * bound_ns
+
+
+def test_writers_of_large_blocks_have_all_cards_where_ranges_would_be_of_one_card_and_of_two() -> None:
+    layout = Layout(4, 6, 4, 32 << 20, 64, 64 << 10)
+
+    def cards(writers: int, blocks: int, nbytes: int) -> list[int]:
+        return [its.cards for its in place(layout, writers, blocks, nbytes, "ranges")[0]]
+
+    assert cards(4, 1, 6 << 20) == cards(4, 4, 3 << 19) == [6] * 4
+    assert cards(4, 1, (6 << 20) - 1) == cards(4, 4, (3 << 19) - 1) == [1, 2, 1, 2]
+    assert cards(3, 4, 1 << 30) == [2] * 3 and cards(6, 4, 1 << 30) == [1] * 6
+
+
+def test_four_ranks_on_six_cards_exchange_large_blocks_near_their_bound() -> None:
+    """In ranges of one card and of two they took 1.54 times the bound."""
+    time_ns, bound_ns = time_and_bound("six-cards", "all_to_all", 4, 16 << 20)
+    assert time_ns <= 1.35 * bound_ns
