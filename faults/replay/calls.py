@@ -49,6 +49,7 @@ class Heap(Model):
     input: Bytes
     step: Bytes = 0
     output: Bytes | None = None
+    in_process: Literal[False] = False  # no execution that a token shows has arrays in its ranks' processes
 
 
 class TokenGemm(Model):
