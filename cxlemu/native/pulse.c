@@ -86,6 +86,7 @@ static bool start(Pulse *self) {
     sigset_t all, before;
     sigfillset(&all);
     self->process = getpid();
+    if (ready) beat(self); /* a rank that is lost before its thread runs had a pulse, too */
     if (ready && !pthread_sigmask(SIG_SETMASK, &all, &before)) {
         self->running = !pthread_create(&self->thread, NULL, count, self);
         pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -16,6 +16,7 @@ import pytest
 
 from collectives.communicator.communicator import Communicator
 from collectives.communicator.loss import lost_among
+from cxlemu._native import Pulse
 from cxlemu.errors import PeerLostError
 from cxlemu.memory import MemorySpec
 from cxlemu.pool.liveness import PULSE_S
@@ -122,6 +123,14 @@ def test_the_pulse_beats_while_a_rank_holds_the_gil(kind: str) -> None:
 
     (beats,) = launch(main, ranks=1, topology=LAPTOP, memory=MemorySpec(kind), deadline_s=PATIENT_S)
     assert beats >= 2
+
+
+def test_a_pulse_that_is_stopped_at_once_has_beaten() -> None:
+    """Else a rank that is lost in its first moments would be one of which nothing is known."""
+    card = np.zeros(1 << 12, np.uint8)
+    for line in range(64):
+        Pulse(card, 64 * line, False, None, 10**9).stop()
+    assert (card.view(np.uint64)[::8] >= 1).all()
 
 
 def _forked(context: RankContext) -> tuple[int, dict[int, str]]:
