@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "lines.h"
 #include "modules.h"
+#include "peer_memory.h"
 
 #include <errno.h>
 #include <sys/mman.h>
@@ -104,6 +105,23 @@ static PyObject *missing_bytes(PyObject *module, PyObject *args) {
     return PyErr_SetFromErrno(PyExc_OSError);
 }
 
+/* Read bytes of another process on this machine. */
+static PyObject *read_process(PyObject *module, PyObject *args) {
+    (void)module;
+    int pid;
+    unsigned long long from;
+    Py_buffer out;
+    if (!PyArg_ParseTuple(args, "iKw*", &pid, &from, &out)) return NULL;
+    int error;
+    Py_BEGIN_ALLOW_THREADS;
+    error = process_read(pid, from, out.buf, out.len);
+    Py_END_ALLOW_THREADS;
+    PyBuffer_Release(&out);
+    if (!error) Py_RETURN_NONE;
+    errno = error;
+    return PyErr_SetFromErrno(PyExc_OSError);
+}
+
 static PyMethodDef methods[] = {
     {"map_pages", map_pages, METH_VARARGS,
      "map_pages(fd, flags, offset, nbytes, writable, by_lines) -> memoryview; by_lines: of a card whose lines this "
@@ -115,6 +133,8 @@ static PyMethodDef methods[] = {
     {"missing_bytes", missing_bytes, METH_VARARGS,
      "missing_bytes(pages) -> how many bytes of whole pages have no memory yet, or not at this moment. Raises OSError "
      "as mincore does."},
+    {"read_process", read_process, METH_VARARGS,
+     "read_process(pid, address, out): fills out with bytes of a process. Raises OSError as process_vm_readv does."},
     {NULL, NULL, 0, NULL},
 };
 

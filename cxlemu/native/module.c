@@ -2,13 +2,12 @@
  * GIL. */
 #include "constants.h"
 #include "layout_module.h"
-#include "peer_memory.h"
 #include "modules.h"
 #include "pace.h"
+#include "peer_memory.h"
 #include "python.h"
 #include "shadow.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <structmember.h>
 
@@ -434,22 +433,7 @@ static PyObject *module_past_caches_from(PyObject *module, PyObject *nbytes) {
     return PyErr_Occurred() ? NULL : PyLong_FromLongLong(program_past_caches_from(from));
 }
 
-/* read_process(pid, address, out): read out's bytes there. Raises OSError. */
-static PyObject *module_read_process(PyObject *module, PyObject *args) {
-    int pid;
-    unsigned long long from;
-    Py_buffer out;
-    (void)module;
-    if (!PyArg_ParseTuple(args, "iKw*", &pid, &from, &out)) return NULL;
-    const int error = process_read(pid, from, out.buf, out.len);
-    PyBuffer_Release(&out);
-    if (!error) Py_RETURN_NONE;
-    errno = error;
-    return PyErr_SetFromErrno(PyExc_OSError);
-}
-
 static PyMethodDef module_methods[] = {
-    {"read_process", module_read_process, METH_VARARGS, "read_process(pid, address, out): read a process's memory."},
     {"past_caches_from", module_past_caches_from, METH_O,
      "past_caches_from(nbytes) -> nbytes: from this size on, arrays are stored past the caches; 0 asks."},
     {"fold", module_fold, METH_VARARGS, "fold(dtype, redop, dst, a, b, c or None, divisor): combine arrays of bytes."},
