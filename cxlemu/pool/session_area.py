@@ -13,6 +13,7 @@ line, so a line that arrived in two halves fails its CRC and is read again.
 from __future__ import annotations
 
 import itertools
+import math
 import struct
 import time
 import zlib
@@ -286,6 +287,7 @@ class Presence:
         self._silent = False
         self.life: LifeSigns | None = None
         self._seen: dict[int, tuple[tuple[int | None, int], float]] = {}  # peer: heartbeat and pulse, since when
+        self._looked_at = self._looks_since = -math.inf  # at pulses: last, and from when on without a long gap
 
     def report(self, comm: int, call: int, tag: int, text: str) -> None:
         """Publish what this rank is doing. One line is pushed.
@@ -339,15 +341,22 @@ class Presence:
     def stopped_beating(self, ranks: Iterable[int], older_than_s: float) -> tuple[int, ...]:
         """Find ranks whose pulse did beat and stands still, and of whose processes nothing else is known.
 
+        A rank that did not look for half of that time was stopped itself, and maybe its peers with it, as on a virtual
+        machine that pauses: it looks for the whole time again before it takes any for lost.
+
         Args:
             ranks: The ranks to look at.
             older_than_s: For how long the pulse has not beaten, in seconds.
         """
-        life = self.life
+        life, now = self.life, self.clock.now()
         if life is None:
             return ()
+        if now - self._looked_at > older_than_s / 2:
+            self._looks_since = now
+        self._looked_at = now
         beating = (rank for rank in ranks if not life.watched(rank) and life.pulse(rank))
-        return self.silent(beating, older_than_s)
+        silent = self.silent(beating, older_than_s)
+        return silent if now - self._looks_since >= older_than_s else ()
 
     def silent(self, ranks: Iterable[int], older_than_s: float) -> tuple[int, ...]:
         """Find ranks that did not leave and whose heartbeat stands still.

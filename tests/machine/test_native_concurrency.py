@@ -47,7 +47,8 @@ def together(
 ) -> list[Any]:
     """What ``program`` returns on every rank."""
     main = partial(_main, program, deadline_s)
-    return launch(main, ranks=ranks, topology=LAPTOP, memory=memory, how=how, deadline_s=PATIENT_S)
+    # Without heaps of model size, which a sanitizer keeps long after they are given back.
+    return launch(main, ranks=ranks, topology=LAPTOP, memory=memory, how=how, deadline_s=PATIENT_S, heap_bytes="cards")
 
 
 def _main(program: Program, deadline_s: float, context: RankContext) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -365,6 +365,44 @@ def test_silence_is_judged_by_the_own_clock(monkeypatch: pytest.MonkeyPatch) -> 
     assert silent == (2,)
     quiet.beat()
     assert watcher.silent([1, 2, 3], 1.0) == ()
+
+
+class _Pulse:
+    """The signs of life of ranks whose pulse shows one number, and no more."""
+
+    def watched(self, rank: int) -> bool:
+        return False
+
+    def ended(self, ranks: Iterable[int]) -> dict[int, int]:
+        return {}
+
+    def pulse(self, rank: int) -> int:
+        return 7
+
+    def stop(self) -> None: ...
+
+
+def test_a_rank_that_was_stopped_itself_takes_none_for_lost_until_it_has_looked_for_long_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a virtual machine that pauses: all its ranks stop, and the one that goes on first sees no pulse beat."""
+    watcher, _ = meet(hosts_of(new_card(), [0, 1]))
+    watcher.life = _Pulse()
+    now_s = 0.0
+    monkeypatch.setattr(session_area_module.time, "monotonic", lambda: now_s)
+
+    def lost(every_s: float, looks: int) -> list[tuple[int, ...]]:
+        nonlocal now_s
+        found = []
+        for _ in range(looks):
+            now_s += every_s
+            found.append(watcher.stopped_beating([1], 2.0))
+        return found
+
+    assert lost(every_s=0.25, looks=8) == [()] * 8  # 1.75 s since the first
+    assert lost(every_s=5.0, looks=1) == [()]
+    assert lost(every_s=0.25, looks=8) == [()] * 7 + [(1,)]
+    assert lost(every_s=1.0, looks=1) == [(1,)]
 
 
 def test_a_heartbeat_looks_at_the_record_writes_one_line_and_fences_nothing() -> None:
