@@ -18,7 +18,7 @@ from collectives.builder.slots import Areas, Chunk, Loop, Operands, RegionIds, S
 from collectives.builder.variant import VariantSpec
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
-from cxlemu.plan import DTYPES, Kernel, Kind, Op, Operand, Region
+from cxlemu.plan import DTYPES, Flag, Kernel, Kind, Op, Operand, Region
 from cxlemu.plan.checksums import CHECKSUM_BYTES
 from cxlemu.rounding import round_down, round_up
 
@@ -129,7 +129,20 @@ class HeapCarrier(SlotCarrier):
         """Whether this block lies in the round's slot: neither a part of the input nor the result in the heap."""
         return block >= self.areas.placed_in_heap and not self.areas.output_of
 
-    takes_slot = folds_into = in_slot
+    folds_into = in_slot
+
+    def takes_slot(self, block: int) -> bool:
+        """Whether publishing this block stores to what a slot's last user may still read: to data, or to a payload."""
+        return self._is_told or self.in_slot(block)
+
+    def flags(self, chunk: Chunk) -> int:
+        """Return Flag.PLACES where doorbells tell where arrays lie: with each chunk, but not with an empty one."""
+        return Flag.PLACES if self._is_told and chunk.nbytes else 0
+
+    @property
+    def _is_told(self) -> bool:
+        heap = self.b.call.heap
+        return heap is not None and heap.is_told
 
     def area(self, chunk: Chunk, writer: int, block: int) -> Operand:
         """Return where a chunk of a writer's block lies: in its input, in its output, or in the slot."""
@@ -200,7 +213,8 @@ class CheckedCarrier(SlotCarrier):
             return
         checksum = Operand(Kind.BUFFER, SCRATCH, 0, CHECKSUM_AT[stream])
         self._compute(stream, "crc32c", checksum, chunk, [src])
-        self.b._emit(stream, Op.SIGNAL_DATA, arg=doorbell, value=chunk.seq, a=checksum, nbytes=CHECKSUM_BYTES)
+        flags, carried = self.flags(chunk), CHECKSUM_BYTES
+        self.b._emit(stream, Op.SIGNAL_DATA, arg=doorbell, value=chunk.seq, flags=flags, a=checksum, nbytes=carried)
 
     def take(self, targets: Operands, chunk: Chunk, peer: int, block: int, bell: int | None = None) -> None:
         """Wait for a chunk and its checksum, read the chunk, and compare. Raises as `bell_of`."""
@@ -209,7 +223,8 @@ class CheckedCarrier(SlotCarrier):
             return
         b, doorbell, area = self.b, self.bell_of(chunk, peer, block, bell, len(targets)), self.area(chunk, peer, block)
         computed, came = (Operand(Kind.BUFFER, SCRATCH, 0, at) for at in (CHECKSUM_AT["retrieve"], CAME_AT))
-        b._emit("retrieve", Op.WAIT_DATA, arg=doorbell, value=chunk.seq, dst=came, nbytes=CHECKSUM_BYTES)
+        flags = self.flags(chunk)
+        b._emit("retrieve", Op.WAIT_DATA, arg=doorbell, value=chunk.seq, flags=flags, dst=came, nbytes=CHECKSUM_BYTES)
         b._knows_free(chunk.seq)
         b._emit("retrieve", Op.INVALIDATE, a=area, nbytes=chunk.nbytes)
         b._emit("retrieve", Op.READ, dst=targets[0], a=area, nbytes=chunk.nbytes)

@@ -234,6 +234,10 @@ class SlotCarrier:
         """
         return self.doorbell(chunk, writer, block) if bell is None else self.flag(chunk, writer, bell)
 
+    def flags(self, chunk: Chunk) -> int:
+        """Return the flags of the instructions that ring a chunk's doorbell and wait for it: none for slots."""
+        return 0
+
     def prepare(self, nbytes: int) -> None:
         """Get ready for a chunk of this size, which will travel; nothing to do in slots."""
 
@@ -273,7 +277,7 @@ class SlotCarrier:
 
     def ring(self, stream: str, chunk: Chunk, doorbell: int, src: Operand | None) -> None:
         """Announce a chunk: ring ``doorbell``. ``src`` is its local memory, None where the chunk is empty."""
-        self.b._emit(stream, Op.SIGNAL, arg=doorbell, value=chunk.seq)
+        self.b._emit(stream, Op.SIGNAL, arg=doorbell, value=chunk.seq, flags=self.flags(chunk))
 
     # --- retrieving -------------------------------------------------------------------------------------------
 
@@ -295,7 +299,8 @@ class SlotCarrier:
 
     def await_bell(self, chunk: Chunk, peer: int, block: int, bell: int | None) -> None:
         """Wait for the doorbell that announces a chunk; arguments as in `take`."""
-        self.b._emit("retrieve", Op.WAIT, arg=self.bell_of(chunk, peer, block, bell), value=chunk.seq)
+        doorbell = self.bell_of(chunk, peer, block, bell)
+        self.b._emit("retrieve", Op.WAIT, arg=doorbell, value=chunk.seq, flags=self.flags(chunk))
         if self.in_slot(block) and chunk.nbytes:
             self.b._knows_free(chunk.seq)
 

@@ -21,10 +21,10 @@ from cxlemu.memory.protocol import HostMemory
 from cxlemu.plan import Flag, Instruction, Kind, Op, Operand, accesses
 from cxlemu.plan.address import AddressMap, StridedRun
 from cxlemu.plan.kernels import KERNELS
-from cxlemu.plan.layout import TAG_BITS, doorbell_word, is_damaged
+from cxlemu.plan.layout import PLACES_AT, TAG_BITS, doorbell_word, is_damaged
 from cxlemu.plan.plan import Ints
 
-ADDRESSES = Struct("=QQ")  # with a doorbell: where a rank's input and output lie in its process
+PLACES = Struct("=QQ")  # with a doorbell: where a rank's input and output lie in its process
 
 
 class Berth(NamedTuple):
@@ -184,8 +184,8 @@ class Runner(Streams):
     def _signal(self, i: Instruction) -> None:
         epoch = self.binding.epoch + i.value
         payload = self.mover.get(self.local(i.a, i.nbytes)).tobytes() if i.op == Op.SIGNAL_DATA else b""
-        if self._berths is not None:
-            payload = ADDRESSES.pack(*(array.ctypes.data for array in self.buffers[:2]))
+        if self._berths is not None and i.flags & Flag.PLACES:
+            payload = payload.ljust(PLACES_AT, b"\0") + PLACES.pack(*(array.ctypes.data for array in self.buffers[:2]))
         self.memory.signal(*self.doorbell_at(i.arg, epoch), doorbell_word(epoch, self.binding.tag), payload)
 
     def _look(self, i: Instruction, doorbell: int) -> tuple[Blocked | None, bytes]:
@@ -201,8 +201,8 @@ class Runner(Streams):
         rung = doorbell_word(wanted, self.binding.tag)
         if shows == wanted and doorbell < layout.published_count and line.word != rung:
             raise self.mismatch(doorbell)
-        if self._berths is not None and doorbell < layout.published_count:
-            self._told[owner] = ADDRESSES.unpack_from(line.payload)
+        if self._berths is not None and i.flags & Flag.PLACES:
+            self._told[owner] = PLACES.unpack_from(line.payload, PLACES_AT)
         return None, line.payload
 
     def _wait(self, i: Instruction) -> Blocked | None:

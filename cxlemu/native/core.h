@@ -10,6 +10,8 @@
 #include "layout.h"
 
 #define PAYLOAD_BYTES (LINE_BYTES - 8)
+/* Behind a payload of at most this many bytes a doorbell's line has two words for where its rank's arrays lie. */
+#define PLACES_AT (PAYLOAD_BYTES - 16)
 #define TAG_BITS 16
 /* The bits of a call's first epoch: with all that its records add, it fits a doorbell's word beside the tag. */
 #define EPOCH_BITS 47
@@ -44,7 +46,7 @@ enum op {
 };
 enum kind { NOTHING, BUFFER, REGION };
 enum redop { SUM = 1, PROD, MIN, MAX, AVG, BAND, BOR, BXOR, REDOP_END };
-enum { FLAG_DIVIDE = 1 };
+enum { FLAG_DIVIDE = 1, FLAG_PLACES = 2 };
 /* The steps that a memory does not need: the bits of CoherenceStep in memory/backend.py. */
 enum { ELIDE_FLUSH = 1, ELIDE_FENCE = 2, ELIDE_INVALIDATE = 4, ELIDE_PUSH = 8, ELIDE_FETCH = 16, STEPS = 31 };
 enum { DTYPES = 15 };

@@ -96,14 +96,16 @@ static void ring(const program *p, const record *r) {
     if (r->op == SIGNAL_DATA) {
         int64_t run = r->nbytes;
         memcpy(line + 8, piece(p, &r->a, 0, &run), (size_t)r->nbytes);
-    } else if (p->peers) peer_tell(p, line + 8);
+    }
+    if (p->peers && r->flags & FLAG_PLACES) peer_tell(p, line + 8 + PLACES_AT);
     atomic_store_explicit((_Atomic uint64_t *)line, doorbell_word(p, epoch), memory_order_release);
     if (!(p->elides & ELIDE_PUSH)) lines_flush(line, LINE_BYTES, 0);
 }
 
-/* Look at a doorbell once. Returns DONE where it shows enough, with its payload in `payload`; else why not, in *found. */
+/* Look at a doorbell once. Returns DONE where it shows enough, with its payload in `payload`, and where `tells` with the places of
+ * its rank's arrays learned; else why not, in *found. */
 static enum status look(const program *p, int32_t doorbell, int64_t wanted, uint8_t *payload, int64_t nbytes,
-                        obstacle *found) {
+                        bool tells, obstacle *found) {
     uint8_t copied[LINE_BYTES];
     const uint8_t *line = copied;
     uint64_t word;
@@ -123,7 +125,7 @@ static enum status look(const program *p, int32_t doorbell, int64_t wanted, uint
     if (p->done_seen && rank >= 0) p->done_seen[rank] = shows;
     if (shows > wanted || (shows == wanted && (rank >= 0 || (word | 1) == (doorbell_bits(p, wanted) | 1)))) {
         if (nbytes) memcpy(payload, line + 8, (size_t)nbytes);
-        else if (p->peers && rank < 0) peer_learn(p, doorbell / p->layout.doorbells_per_rank, line + 8);
+        if (tells && p->peers && rank < 0) peer_learn(p, doorbell / p->layout.doorbells_per_rank, line + 8 + PLACES_AT);
         return DONE;
     }
     found->shows = shows;
@@ -137,7 +139,7 @@ static enum status wait_group(const program *p, const record *r, obstacle *found
     for (int32_t k = 0; k < g->count; k++) {
         const int32_t doorbell = g->first + k * g->stride, rank = doorbell - published_count(p);
         if (p->done_seen && rank >= 0 && p->done_seen[rank] >= wanted) continue;
-        enum status s = look(p, doorbell, wanted, NULL, 0, found);
+        enum status s = look(p, doorbell, wanted, NULL, 0, false, found);
         if (s != DONE) return s;
     }
     return DONE;
@@ -185,9 +187,10 @@ static enum status step(program *p, const record *r, int64_t left, obstacle *fou
     switch (r->op) {
     case COPY: move(p, r); return DONE;
     case REDUCE_LOCAL: reduce(p, r); return DONE;
-    case WAIT: return look(p, r->arg, p->epoch + r->value, NULL, 0, found);
+    case WAIT: return look(p, r->arg, p->epoch + r->value, NULL, 0, r->flags & FLAG_PLACES, found);
     case WAIT_DATA:
-        return look(p, r->arg, p->epoch + r->value, p->buffers[r->dst.id] + r->dst.offset, r->nbytes, found);
+        return look(p, r->arg, p->epoch + r->value, p->buffers[r->dst.id] + r->dst.offset, r->nbytes,
+                    r->flags & FLAG_PLACES, found);
     case WAIT_ALL: return wait_group(p, r, found);
     case RECORD: p->events[r->arg] = 1; return DONE;
     case AWAIT: found->doorbell = NO_DOORBELL, found->wanted = found->shows = 0; return p->events[r->arg] ? DONE : IDLE;

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-enum { KNOWN = 1, TYPED = 2, SIZED = 4, RINGS = 8, LOOKS = 16, CARRIES = 32, COMPUTES = 64 };
+enum { KNOWN = 1, TYPED = 2, SIZED = 4, RINGS = 8, LOOKS = 16, CARRIES = 32, COMPUTES = 64, TELLS = 128 };
 enum names { NO_NAME, DOORBELL, GROUP, EVENT, KERNEL_NAME };
 enum { OPERANDS = 5, KINDS = 3 };
 
@@ -36,7 +36,7 @@ static bool fits(int64_t at, int64_t nbytes, int64_t size) { return at >= 0 && n
 
 static bool fields_right(const tables *t, const record *r, const opcode *o) {
     const bool typed = o->is & TYPED, divides = typed && r->flags & FLAG_DIVIDE;
-    if (!typed && (r->dtype || r->redop || r->flags)) return false;
+    if (!typed && (r->dtype || r->redop || r->flags & (o->is & TELLS ? ~FLAG_PLACES : ~0))) return false;
     if (typed && (r->dtype >= t->dtypes || !r->redop || r->redop >= t->redops || r->flags & ~FLAG_DIVIDE ||
                   !t->folds[r->dtype * t->redops + r->redop] || (divides && r->arg < 1)))
         return false;
@@ -44,7 +44,7 @@ static bool fields_right(const tables *t, const record *r, const opcode *o) {
     if (o->names != DOORBELL && o->names != GROUP && r->value) return false;
     if (o->is & SIZED ? r->nbytes < 0 : r->nbytes != 0) return false;
     if (typed && r->nbytes % t->item_bytes[r->dtype]) return false;
-    return !(o->is & CARRIES) || r->nbytes <= PAYLOAD_BYTES;
+    return !(o->is & CARRIES) || r->nbytes <= (r->flags & FLAG_PLACES ? PLACES_AT : PAYLOAD_BYTES);
 }
 
 static bool operand_right(const tables *t, const part *its, const operand *o, int64_t need) {

@@ -52,6 +52,7 @@ class Flag(IntEnum):
     """A bit of an instruction's flags."""
 
     DIVIDE = 1  # REDUCE, REDUCE_LOCAL: divide the result by arg (the last step of avg)
+    PLACES = 2  # SIGNAL, SIGNAL_DATA: the doorbell tells where its rank's arrays lie; WAIT, WAIT_DATA: it is told
 
 
 class RedOp(IntEnum):
@@ -173,6 +174,9 @@ def decode(records: Records) -> list[Instruction]:
         Instruction(Op(r[0]), r[1], RedOp(r[2]), *r[3:7], *(Operand(*operand) for operand in r[7:]))
         for r in records.tolist()
     ]
+
+
+TELLING = (Op.SIGNAL, Op.SIGNAL_DATA, Op.WAIT, Op.WAIT_DATA)  # which may have Flag.PLACES
 
 
 class Signature(NamedTuple):

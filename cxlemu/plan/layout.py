@@ -22,7 +22,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
 from cxlemu.plan.address import Extent, rank_cards
 from cxlemu.plan.instructions import Records
 from cxlemu.rounding import round_down, round_up
@@ -33,6 +33,9 @@ from cxlemu.rounding import round_down, round_up
 TAG_BITS = 16
 
 DATA_ALIGN_BYTES = 4096
+
+# Behind a payload of at most this many bytes a doorbell's line has two words for where its rank's arrays lie.
+PLACES_AT = PAYLOAD_BYTES - 16
 
 
 # The struct layout of native/layout.h.

@@ -44,6 +44,11 @@ class InHeap:
     output: int | None = None
     in_process: bool = False
 
+    @property
+    def is_told(self) -> bool:
+        """Whether doorbells tell where each rank's arrays lie (`Flag.PLACES`)."""
+        return self.in_process
+
     def __str__(self) -> str:
         words = [f"{'process' if self.in_process else 'heap'}+{self.input}"] + [f"+{self.step} a rank"] * (
             self.step != 0

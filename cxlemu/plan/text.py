@@ -10,7 +10,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from cxlemu.choices import DTYPE_NAMES
-from cxlemu.plan.instructions import SIGNATURES, Flag, Instruction, Kind, Op, Operand
+from cxlemu.plan.instructions import SIGNATURES, TELLING, Flag, Instruction, Kind, Op, Operand
 from cxlemu.plan.plan import Plan, RankPart
 
 _SHORT = {"input": "in", "output": "out"}
@@ -60,6 +60,8 @@ def text(i: Instruction, plan: Plan, rank: int = 0) -> str:
         words.append(operation.join(sources))
     if i.flags & Flag.DIVIDE:
         words.append(f"/ {i.arg}")
+    if i.op in TELLING and i.flags & Flag.PLACES:
+        words.append("places")
     if SIGNATURES[i.op].typed and DTYPE_NAMES[i.dtype : i.dtype + 1] != (plan.call.dtype,):
         words.append(f"as {', '.join(DTYPE_NAMES[i.dtype : i.dtype + 1]) or f'dtype {i.dtype}'}")
     if SIGNATURES[i.op].sized:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from collectives.contracts import COLLECTIVES
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
-from cxlemu.plan import Instruction, Layout, Op, Plan, rules
+from cxlemu.plan import Flag, Instruction, Layout, Op, Plan, rules
 from faults import dead
 from faults.explore import core
 from faults.explore.coherent import BEGINS, ENDS, PlanPoint, Trouble, in_order
@@ -263,14 +263,14 @@ class _Compiler:
             case Op.RECORD | Op.AWAIT:
                 do = Do.RECORD if i.op == Op.RECORD else Do.AWAIT
                 return [Step(do, self.event("of the plan", rank.call, rank.part.rank, i.arg))]
-            case Op.SIGNAL:
-                return [self.ring(rank, i)]
-            case Op.SIGNAL_DATA:
-                return [*self.data(rank, i), self.stored(Do.STORE, self.payload(rank, i)), self.ring(rank, i)]
-            case Op.WAIT | Op.WAIT_ALL:
+            case Op.SIGNAL | Op.SIGNAL_DATA:
+                stores = [self.stored(Do.STORE, self.payload(rank, i))] if _carries(i) else []
+                return [*(self.data(rank, i) if i.op == Op.SIGNAL_DATA else []), *stores, self.ring(rank, i)]
+            case Op.WAIT_ALL:
                 return list(self.waits(rank, i))
-            case Op.WAIT_DATA:
-                return [*self.waits(rank, i), Step(Do.LOAD, self.payload(rank, i)), *self.data(rank, i)]
+            case Op.WAIT | Op.WAIT_DATA:
+                loads = [Step(Do.LOAD, self.payload(rank, i))] if _carries(i) else []
+                return [*self.waits(rank, i), *loads, *(self.data(rank, i) if i.op == Op.WAIT_DATA else [])]
         return self.data(rank, i)
 
     def data(self, rank: RankInCall, i: Instruction) -> list[Step]:
@@ -360,6 +360,11 @@ class _Compiler:
                     shows[step.place] = step.value
                 elif step.do == Do.LOAD:
                     thread[at] = (place, step._replace(expect=shows[step.place]))
+
+
+def _carries(i: Instruction) -> bool:
+    """Whether a doorbell's line has a payload for an instruction: bytes, or the places of arrays."""
+    return i.op in (Op.SIGNAL_DATA, Op.WAIT_DATA) or bool(i.flags & Flag.PLACES)
 
 
 def _instructions(rank: RankInCall) -> Iterator[tuple[int, Instruction]]:

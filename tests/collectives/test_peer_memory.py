@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.algorithms.catalog import build, recipe
+from collectives.builder.carriers import HeapCarrier
 from collectives.communicator.communicator import Communicator
 from collectives.communicator.heap_blocks import lines
 from collectives.communicator.operations import Planned
@@ -210,6 +211,26 @@ def test_the_plan_is_that_of_zero_copy_which_is_proved(collective: str) -> None:
     for ours, its in zip(in_place.parts, proved.parts, strict=True):
         assert (ours.streams, ours.buffers, ours.events) == (its.streams, its.buffers, its.events)
     assert prove_calls(among_others(proved), mapped=True, obliges=True).verdict is Verdict.OK
+
+
+def test_addresses_are_not_stored_over_a_payload_that_a_late_rank_has_not_taken() -> None:
+    """The first call's doorbell, which carried a payload, is rung again in a call whose doorbells carry addresses."""
+    layout = layout_in_processes(Call("all_gather", "zero_copy", 3, 64), RING)
+    line = build(recipe("broadcast", "line"), layout, Call("broadcast", "line", 3, 48))
+    plans = [*[line] * RING.slots, plan_in_processes(Call("all_gather", "zero_copy", 3, 64))]
+    rng = np.random.default_rng(0)
+    inputs = [[rng.integers(0, 256, input_bytes(plan.call, rank), np.uint8) for rank in range(3)] for plan in plans]
+    world = Lockstep(layout, memory=COHERENT, order=slow(1), mapped=True)
+    program = list(zip(plans, inputs, strict=True))
+    for (plan, brought), outputs in zip(program, world.calls(program), strict=True):
+        for got, wanted in zip(outputs, expected(plan.call, brought), strict=True):
+            assert got.tobytes() == wanted.tobytes()
+
+
+def test_a_plan_that_stores_addresses_without_waiting_for_the_slot_is_not_proved(monkeypatch: Any) -> None:
+    monkeypatch.setattr(HeapCarrier, "takes_slot", HeapCarrier.in_slot)
+    proof = prove_calls(among_others(plan_in_processes(Call("all_gather", "zero_copy", 3, 1000))), obliges=True)
+    assert proof.verdict is Verdict.VIOLATION and "without having waited until" in proof.reason
 
 
 # --- which calls travel so ----------------------------------------------------------------------------------------

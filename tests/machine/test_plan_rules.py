@@ -191,7 +191,11 @@ PROGRAMS: dict[str, list[tuple[Program, str]]] = {
         ([drop(0, -64)], "-64 bytes"),
         ([ADD._replace(nbytes=62)], "62 bytes are no whole number of elements"),
     ],
-    "payload": [([instruction(Op.SIGNAL_DATA, 57, a=local())], "57 bytes")],
+    "payload": [
+        ([instruction(Op.SIGNAL_DATA, 57, a=local())], "57 bytes"),
+        ([instruction(Op.SIGNAL_DATA, 41, a=local())._replace(flags=Flag.PLACES)], "41 bytes"),
+        ([instruction(Op.SIGNAL, 0)._replace(flags=5)], "there are no flags 5"),
+    ],
     "buffer": [
         ([GEMM._replace(a=local(0, 1009))], "operand a is 16 bytes at 1009"),
         ([write(0)._replace(a=local(0, 961))], "operand a is 64 bytes at 961 of buffer 0, which has 1024"),

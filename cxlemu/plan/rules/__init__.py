@@ -64,7 +64,7 @@ RULES: tuple[Rule, ...] = (
     Rule("fields", "unused", "a field that an instruction does not use is zero", fields.unused),
     Rule("fields", "reduction", "a reduction has a dtype, an operation, maybe a divisor", fields.reduction),
     Rule("fields", "size", "a size is 0 or more, and whole elements in a reduction", fields.size),
-    Rule("fields", "payload", "a doorbell's line carries up to 56 bytes", fields.payload),
+    Rule("fields", "payload", "a doorbell's line carries up to 56 bytes, 40 beside places", fields.payload),
     Rule("references", "buffer", "an operand lies in a buffer of its rank", references.buffer),
     Rule("references", "kernel size", "a COMPUTE is as large as its kernel's output", references.compute_size),
     Rule("references", "region", "an operand lies in a region", references.region),

@@ -12,11 +12,13 @@ from cxlemu.plan.instructions import (
     DTYPES,
     OPERAND_FIELDS,
     SIGNATURES,
+    TELLING,
     Flag,
     Kind,
     Op,
     RedOp,
 )
+from cxlemu.plan.layout import PLACES_AT
 from cxlemu.plan.reduction import folds, why_not
 from cxlemu.plan.rules.program import Defect, Mask, PlanTable, one_of
 
@@ -37,13 +39,14 @@ for _op, _signature in SIGNATURES.items():
     for _at, _field in enumerate(OPERAND_FIELDS):
         KINDS[_at, _op] = sum(1 << kind for kind in _signature.operands.get(_field, frozenset({Kind.NONE})))
 _FREE: dict[str, Mask] = {  # by opcode: whether it leaves the field unused
-    **dict.fromkeys(("dtype", "redop", "flags"), _KNOWN & ~_TYPED),
+    **dict.fromkeys(("dtype", "redop"), _KNOWN & ~_TYPED),
+    "flags": _KNOWN & ~_TYPED & ~one_of(TELLING),
     "arg": _KNOWN & ~_NAMED,
     "value": _KNOWN & ~_TIMED,
     "nbytes": _KNOWN & ~_SIZED,
 }
 _FREE_FIELDS, _FREE_TABLE = list(_FREE), np.array(list(_FREE.values()))
-_CARRIES = one_of((Op.SIGNAL_DATA, Op.WAIT_DATA))
+_CARRIES, _TELLS = one_of((Op.SIGNAL_DATA, Op.WAIT_DATA)), one_of(TELLING)
 
 ITEM_BYTES = np.array([DTYPES[name].itemsize for name in DTYPE_NAMES], np.int64)
 FOLDS = np.array([[folds(name, redop.name.lower()) for redop in RedOp] for name in DTYPE_NAMES])
@@ -119,6 +122,10 @@ def size(p: PlanTable) -> Iterator[Defect]:
 
 
 def payload(p: PlanTable) -> Iterator[Defect]:
-    """Yield payloads that do not fit in a doorbell's line."""
-    nbytes = p.records["nbytes"]
-    yield from p.defects(_CARRIES[p.op] & (nbytes > PAYLOAD_BYTES), lambda row: f"{nbytes[row]} bytes")
+    """Yield payloads that do not fit in a doorbell's line, and flags of doorbells that do not exist."""
+    nbytes, flags = p.records["nbytes"], p.records["flags"]
+    tells = _TELLS[p.op] & (flags & Flag.PLACES != 0)
+    most = np.where(tells, PLACES_AT, PAYLOAD_BYTES)
+    yield from p.defects(_CARRIES[p.op] & (nbytes > most), lambda row: f"{nbytes[row]} bytes")
+    unknown = _TELLS[p.op] & (flags & ~np.uint8(Flag.PLACES) != 0)
+    yield from p.defects(unknown, lambda row: f"there are no flags {flags[row]}")

@@ -20,13 +20,13 @@ STAGES = ("fields", "references", "ranges")  # whose rules C knows
 OPCODE_DTYPE = np.dtype([("is", "u1"), ("names", "u1"), ("kinds", "u1", len(OPERAND_FIELDS))])
 
 # As in native/rows.c.
-_KNOWN, _TYPED, _SIZED, _RINGS, _LOOKS, _CARRIES, _COMPUTES = (1 << bit for bit in range(7))
+_KNOWN, _TYPED, _SIZED, _RINGS, _LOOKS, _CARRIES, _COMPUTES, _TELLS = (1 << bit for bit in range(8))
 _NAMES = ("", "doorbell", "group", "event", "kernel")
 _ALSO = {
-    Op.SIGNAL: _RINGS,
-    Op.SIGNAL_DATA: _RINGS | _CARRIES,
-    Op.WAIT: _LOOKS,
-    Op.WAIT_DATA: _LOOKS | _CARRIES,
+    Op.SIGNAL: _RINGS | _TELLS,
+    Op.SIGNAL_DATA: _RINGS | _CARRIES | _TELLS,
+    Op.WAIT: _LOOKS | _TELLS,
+    Op.WAIT_DATA: _LOOKS | _CARRIES | _TELLS,
     Op.COMPUTE: _COMPUTES,
 }
 _OPCODES = np.zeros(256, OPCODE_DTYPE)

@@ -47,6 +47,11 @@ static void forget_rings(pass *p, bell *b) {
     for (int k = 0; k < b->rings; k++) b->ring[k] = b->ring[k + gone];
 }
 
+/* Whether a doorbell's line has a payload for this instruction: bytes, or the places of arrays. */
+static bool carries(const record *r) {
+    return r->op == SIGNAL_DATA || r->op == WAIT_DATA || (r->op != WAIT_ALL && r->flags & FLAG_PLACES);
+}
+
 void bell_ring(step *s, const record *r, const record *previous) {
     pass *p = s->p;
     const int64_t value = s->part->epoch + r->value;
@@ -56,15 +61,15 @@ void bell_ring(step *s, const record *r, const record *previous) {
     const ring *last = b->rings ? &b->ring[b->rings - 1] : NULL;
     if (last && !clock_before(last->at.self, &s->now)) pass_undecided(p, SIGNALS_UNORDERED, s->now.self);
     if ((last && value < last->value) || value < b->forgotten) pass_undecided(p, SIGNALS_FALL, s->now.self);
-    if (r->op == SIGNAL_DATA) {
-        pass_access_loads(s, r);
+    if (carries(r)) {
+        if (r->op == SIGNAL_DATA) pass_access_loads(s, r);
         rule_check_reuse(p, s->stream, value, s->part);
         if (!previous ||
             memcmp(r, previous, sizeof *r) != 0) { /* a signal that is repeated at once stores nothing new */
             rule_check_payload_store(p, &a, b, at.offset / LINE_BYTES);
             b->payload = s->now.self, b->readers = 0;
             contents_begin(p, &b->carried);
-            pass_fetch(s, &b->carried, 0, &r->a, r->nbytes);
+            if (r->op == SIGNAL_DATA) pass_fetch(s, &b->carried, 0, &r->a, r->nbytes);
         }
     }
     if (last && value == last->value) return; /* a waiting rank may go on at the first one */
@@ -91,7 +96,7 @@ bool bell_hears(step *s, const record *r) {
     for (int32_t k = 0; k < all.count; k++)
         if (!rung(bell_at(s->p, s->part, all.first + k * all.stride, value), value)) return false;
     for (int32_t k = 0; k < all.count; k++) hear(s, bell_at(s->p, s->part, all.first + k * all.stride, value), value);
-    if (r->op == WAIT_DATA) {
+    if (carries(r)) {
         bell *b = bell_at(s->p, s->part, r->arg, value);
         const place at = doorbell_place(s->part, r->arg, value);
         const touch a = {s->now, at.card};
