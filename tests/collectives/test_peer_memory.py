@@ -66,18 +66,28 @@ ONE_HOST, COHERENT = Topology.load("one-host-four-ranks"), MemorySpec("shm")
 MOVES = tuple(collective for collective in COLLECTIVES if collective not in ("barrier", "send"))
 ANYWHERE: dict[str, Any] = {"host_cache": None, "host": 0, "rank": 0}
 LARGE = 2_200_000  # elements of an f32 that auto takes from process to process
+FEW_ROUNDS = 1 << 20  # of region_bytes, where such arrays go through the pool
 
 Program = Callable[[Communicator], Any]
 
 
-def _main(context: RankContext, program: Program, engine: str) -> Any:
-    with Communicator.world(context, region_bytes=1 << 16, engine=engine, transport="process") as comm:
+def _main(context: RankContext, program: Program, engine: str, region_bytes: int) -> Any:
+    with Communicator.world(context, region_bytes=region_bytes, engine=engine, transport="process") as comm:
         return program(comm)
 
 
-def together(program: Program, ranks: int = 3, *, engine: str = "native", how: Any = "threads") -> list[Any]:
-    main = partial(_main, program=program, engine=engine)
-    return launch(main, ranks=ranks, topology=ONE_HOST, memory=COHERENT, how=how, deadline_s=PATIENT_S)
+def together(
+    program: Program,
+    ranks: int = 3,
+    *,
+    engine: str = "native",
+    how: Any = "threads",
+    region_bytes: int = 1 << 16,
+    heap_bytes: Any = None,
+) -> list[Any]:
+    main = partial(_main, program=program, engine=engine, region_bytes=region_bytes)
+    its: dict[str, Any] = {"topology": ONE_HOST, "memory": COHERENT, "heap_bytes": heap_bytes}
+    return launch(main, ranks=ranks, how=how, deadline_s=PATIENT_S, **its)
 
 
 # --- results ------------------------------------------------------------------------------------------------------
@@ -261,7 +271,8 @@ def test_large_arrays_travel_so_by_themselves_and_others_through_the_pool() -> N
         return taken
 
     so = "zero_copy in process"
-    assert together(program, 2) == [[so, "all", so, "all", "all", "zero_copy", "all"]] * 2
+    shown = together(program, 2, region_bytes=FEW_ROUNDS)
+    assert shown == [[so, "all", so, "all", "all", "zero_copy", "all"]] * 2
 
 
 def test_arrays_of_a_device_go_through_the_pool() -> None:
@@ -269,7 +280,7 @@ def test_arrays_of_a_device_go_through_the_pool() -> None:
         x = FakeArray.of(FakeDevice(comm.rank), np.full(LARGE, comm.rank + 1.0, np.float32))
         return comm.all_gather(x).get()[:, -1].tolist()
 
-    assert together(program, 2) == [[1.0, 2.0]] * 2
+    assert together(program, 2, region_bytes=FEW_ROUNDS) == [[1.0, 2.0]] * 2
 
 
 def pool_bytes_changed(comm: Communicator) -> tuple[int, list[bool]]:
@@ -284,7 +295,7 @@ def pool_bytes_changed(comm: Communicator) -> tuple[int, list[bool]]:
 
 
 def test_nothing_but_doorbells_is_in_the_pool_and_one_program_serves_any_arrays() -> None:
-    for changed, right in together(pool_bytes_changed, 2, how="processes"):
+    for changed, right in together(pool_bytes_changed, 2, heap_bytes="cards"):
         assert right == [True] * 3
         assert changed < 4096
 
@@ -300,7 +311,7 @@ def variants_of_groups(comm: Communicator) -> list[str]:
 
 
 def test_groups_inherit_the_transport() -> None:
-    assert together(variants_of_groups, 3, how="processes") == [["zero_copy"] * 3] * 3
+    assert together(variants_of_groups, 3) == [["zero_copy"] * 3] * 3
 
 
 def _survive(context: RankContext) -> Any:

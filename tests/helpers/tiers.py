@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from hypothesis import settings
 
+# Under a sanitizer all is slower, and a share of the examples is enough: see scripts/sanitize.
+PERCENT = int(os.environ.get("CXLEMU_EXAMPLES_PERCENT", "100"))
 PATIENT_S = 300.0  # for what takes a second or two, so that only a hang takes longer, however loaded the machine is
 
 

@@ -5,7 +5,6 @@ Compared bit for bit, so calls of which a NaN comes out are left to test_native_
 
 from __future__ import annotations
 
-import os
 import random
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -58,12 +57,9 @@ from tests.helpers.by_hand import local, streams
 from tests.helpers.expected import COLLECTIVES, OPS, input_bytes
 from tests.helpers.native_lockstep import InTurns, NativeLockstep, ReferenceInTurns, card, outcome
 
-# Under a sanitizer all is slower, and a share of the examples is enough: see scripts/sanitize.
-PERCENT = int(os.environ.get("CXLEMU_EXAMPLES_PERCENT", "100"))
-
 
 def examples(count: int) -> settings:
-    return tiers.examples(count * PERCENT // 100, derandomize=True)
+    return tiers.examples(count * tiers.PERCENT // 100, derandomize=True)
 
 
 # --- whole collectives --------------------------------------------------------------------------------------------
