@@ -79,6 +79,8 @@ def test_commands_run(page: str, block: str, tmp_path: Path) -> None:
         pytest.skip("torch is not installed: pip install cxlemu[torch]")
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     environment = os.environ | MPI_ENVIRONMENT | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")  # what is measured beside other tests is not for later runs
+    environment.setdefault("MPLCONFIGDIR", str(Path.home() / ".cache" / "matplotlib"))  # which finds all fonts once
     for command in block.splitlines():
         if command in TAKES_LONG and LAST_SHOWN[command] != (page, block):
             continue  # where it is shown last

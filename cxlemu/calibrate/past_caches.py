@@ -2,19 +2,22 @@
 
 An array that is larger than the caches is fetched line by line only to be overwritten; a store past the caches saves
 that. In a smaller one the stores hit, and whoever reads it next finds it there.
+
+The figure is kept, so only rounds count in which this process had its cores for itself: where other work takes them all
+the time, there is no figure.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import resource
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-
-import numpy as np
+from typing import NamedTuple
 
 from cxlemu import _native
 from cxlemu.calibrate.measure import memory
@@ -23,11 +26,20 @@ from cxlemu.memory.protocol import Bytes
 
 SIZES = [1 << exponent for exponent in range(20, 27)]
 PIECE_BYTES = 1 << 19  # what a call copies in one go
-ROUND_BYTES = 8 << 20  # a round fills a small array more than once
+ROUND_BYTES = 32 << 20  # a round fills a small array more than once
 ROUNDS = 5
+ROUNDS_MAX = 16  # with those that other work disturbed
+TOGETHER = 0.8  # of a round: each thread fills for so long at least
 THREADS_MAX = 4  # that fill an array each, as ranks do, which share caches and memory
 GATE_S = 60.0
-Span = tuple[float, float]
+
+
+class Fill(NamedTuple):
+    """When a thread began and ended to fill its array, in seconds, and how often another took its core meanwhile."""
+
+    began: float
+    ended: float
+    interruptions: int
 
 
 def needed_bytes() -> int:
@@ -35,15 +47,16 @@ def needed_bytes() -> int:
     return (1 + _threads()) * SIZES[-1]
 
 
-def past_caches_bytes(ratio_of: Callable[[int], float] | None = None) -> int:
+def past_caches_bytes(ratio_of: Callable[[int], float | None] | None = None) -> int | None:
     """Return the size from which on stores past the caches save most: one size that other work slowed down is outvoted.
 
     Args:
         ratio_of: How long it takes to fill an array of this many bytes by stores past the caches, as a share of the
-            time by ordinary ones (default: measured).
+            time by ordinary ones; None where other work did not let it be measured (default: measured).
 
     Returns:
-        A number of bytes; `cxlemu.machine.NEVER_BYTES` where they save nothing from any size on.
+        A number of bytes; `cxlemu.machine.NEVER_BYTES` where they save nothing from any size on; None where the machine
+        was too busy.
     """
     if ratio_of is None:
         threads = _threads()
@@ -52,7 +65,9 @@ def past_caches_bytes(ratio_of: Callable[[int], float] | None = None) -> int:
             return past_caches_bytes(lambda nbytes: _ratio(pool, source, arrays, nbytes))
     found, cost, least_cost = NEVER_BYTES, 0.0, 0.0
     for nbytes in reversed(SIZES):
-        cost += math.log(ratio_of(nbytes))
+        if (ratio := ratio_of(nbytes)) is None:
+            return None
+        cost += math.log(ratio)
         if cost < least_cost:
             found, least_cost = nbytes, cost
     return found
@@ -62,29 +77,44 @@ def _threads() -> int:
     return min(len(os.sched_getaffinity(0)), THREADS_MAX)
 
 
-def _ratio(pool: ThreadPoolExecutor, source: Bytes, arrays: list[Bytes], nbytes: int) -> float:
+def _ratio(pool: ThreadPoolExecutor, source: Bytes, arrays: list[Bytes], nbytes: int) -> float | None:
     """Fill the first bytes of arrays both ways in turn, so that other work on the machine slows both down."""
-    best = [np.inf, np.inf]
-    for _ in range(ROUNDS):
-        for way, fill in enumerate((_past, _ordinary)):
+    times: tuple[list[float], list[float]] = [], []
+    for _ in range(ROUNDS_MAX):
+        for fill, taken in zip((_past, _ordinary), times, strict=True):
             gate = threading.Barrier(len(arrays))
-            spans = list(pool.map(partial(_fill, fill, gate, source[:nbytes]), [array[:nbytes] for array in arrays]))
-            best[way] = min(best[way], max(end for _, end in spans) - min(begin for begin, _ in spans))
-    return best[0] / best[1]
+            fills = list(pool.map(partial(_fill, fill, gate, source[:nbytes]), [array[:nbytes] for array in arrays]))
+            taken.extend(undisturbed_s(fills))
+        if min(map(len, times)) >= ROUNDS:
+            return min(times[0]) / min(times[1])
+    return None
 
 
-def _fill(fill: Callable[[Bytes, Bytes], None], gate: threading.Barrier, source: Bytes, array: Bytes) -> Span:
-    """Fill an array while others do, and return from when to when, in seconds.
+def undisturbed_s(fills: list[Fill]) -> list[float]:
+    """Return how long a round took, in a list; an empty one where a thread had to wait for its core.
+
+    Args:
+        fills: One of each thread.
+    """
+    took_s = max(its.ended for its in fills) - min(its.began for its in fills)
+    together = all(its.ended - its.began >= TOGETHER * took_s for its in fills)
+    return [took_s] if together and not any(its.interruptions for its in fills) else []
+
+
+def _fill(fill: Callable[[Bytes, Bytes], None], gate: threading.Barrier, source: Bytes, array: Bytes) -> Fill:
+    """Fill an array while others do.
 
     The first fill is not timed: stores past the caches throw the array out of them, and the first ordinary fill after
     them would fetch what later ones find there.
     """
     fill(array, source)
     gate.wait(GATE_S)
+    interrupted = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
     began = time.perf_counter()
     for _ in range(max(1, ROUND_BYTES // array.nbytes)):
         fill(array, source)
-    return began, time.perf_counter()
+    ended = time.perf_counter()
+    return Fill(began, ended, resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw - interrupted)
 
 
 def _ordinary(array: Bytes, source: Bytes) -> None:

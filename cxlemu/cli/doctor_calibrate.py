@@ -19,6 +19,7 @@ from cxlemu.calibrate.measure import LEAST_BYTES, Bandwidth, Calibration, measur
 from cxlemu.calibrate.past_caches import past_caches_bytes
 from cxlemu.calibrate.topology_file import topology_file
 from cxlemu.cli.doctor_devices import FAKE_POOL_BYTES, POOL_BYTES
+from cxlemu.cli.first_time import BUSY
 from cxlemu.cli.output import check_output, write_json, write_output
 from cxlemu.cli.progress import spinning
 from cxlemu.errors import ArgumentError
@@ -81,8 +82,10 @@ def calibrate(file: Path, *, json_file: Path | None, accelerator: str | None) ->
     out.print(Text(_kept(from_bytes)))
 
 
-def _kept(from_bytes: int) -> str:
+def _kept(from_bytes: int | None) -> str:
     """Keep the threshold for this machine, and say so."""
+    if from_bytes is None:
+        return f"For all later runs here, as before: {thresholds()}; {BUSY}"
     try:
         keep(from_bytes)
     except OSError as error:

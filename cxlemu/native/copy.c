@@ -1,12 +1,16 @@
 /* glibc before 2.39 copies by `rep movsb` from 2,112 bytes on. On AMD's Zen 3 that takes 15 to 30 times as long as any
  * other copy where the target lies 1 to 31 bytes further into its page than the source (glibc's bug 30994). A large
  * NumPy array, which begins 16 bytes into a page, and a slot, which begins a page, lie like that. This file copies them
- * by vectors, up to the size of the second-level cache: beyond it, vectors are no faster than memcpy. */
+ * by vectors, up to the size of the second-level cache: beyond it, vectors are no faster than memcpy.
+ *
+ * From that size on memcpy goes by vectors itself, whose stores fetch each line only to overwrite it. Where source and
+ * target lie alike in their lines, `rep movsb` of a processor with fast short ones (FSRM) does not. */
 #include "copy.h"
 
 #include <string.h>
 
 enum { LINE = 64, PAGE = 4096, CRAWLS_FROM_BYTES = 2048, CRAWLS_BELOW_BYTES = 512 << 10, CRAWLS_WITHIN = 32 };
+enum { STRING_FROM_BYTES = 512 << 10 };
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -67,9 +71,18 @@ void copy_lines_twice(void *to, void *too, const void *from, int64_t nbytes, int
     else memcpy(to, from, (size_t)nbytes), memcpy(too, to, (size_t)nbytes);
 }
 
-static int may_crawl; /* whether memcpy may be the slow one here; found when this is loaded */
+static int has_fsrm(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && d >> 4 & 1;
+}
 
-__attribute__((constructor)) static void choose(void) { may_crawl = is_amd() && has_avx2(); }
+/* Found when this is loaded: whether memcpy may be the slow one here, and whether strings are fast. */
+static int may_crawl, fast_strings;
+
+__attribute__((constructor)) static void choose(void) {
+    may_crawl = is_amd() && has_avx2();
+    fast_strings = has_fsrm();
+}
 
 static int crawls(const void *to, const void *from, int64_t nbytes) {
     const uintptr_t further = ((uintptr_t)to - (uintptr_t)from) % PAGE;
@@ -82,8 +95,16 @@ void copy_by_vectors(void *to, const void *from, int64_t nbytes) {
     else memcpy(to, from, (size_t)nbytes);
 }
 
+static int alike_in_lines(const void *to, const void *from) { return ((uintptr_t)to - (uintptr_t)from) % LINE == 0; }
+
+static void by_string(void *to, const void *from, size_t nbytes) {
+    __asm__ volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(nbytes) : : "memory");
+}
+
 void copy_bytes(void *to, const void *from, int64_t nbytes) {
     if (crawls(to, from, nbytes)) by_avx2(to, from, (size_t)nbytes);
+    else if (fast_strings && nbytes >= STRING_FROM_BYTES && alike_in_lines(to, from))
+        by_string(to, from, (size_t)nbytes);
     else memcpy(to, from, (size_t)nbytes);
 }
 

@@ -180,6 +180,7 @@ def test_the_command_writes_what_other_commands_take(
     device: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor_calibrate, "_array_bytes", lambda: calibrate.LEAST_BYTES)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # a busy machine's figures are not for later runs
     file = tmp_path / "here.yaml"
     result = CliRunner().invoke(main, ["doctor", "--calibrate", str(file), *device])
     assert result.exit_code == 0, result.output

@@ -13,13 +13,14 @@ from click.testing import CliRunner
 
 from collectives import Communicator
 from cxlemu import RankContext, _native, launch, machine
-from cxlemu.calibrate.past_caches import SIZES, past_caches_bytes
+from cxlemu.calibrate.past_caches import SIZES, Fill, past_caches_bytes, undisturbed_s
 from cxlemu.cli import main
 from cxlemu.errors import ConfigError
 from cxlemu.machine import (
     LEAST_BYTES,
     NEVER_BYTES,
     VARIABLE,
+    VERSION,
     CpuCache,
     caches,
     default_bytes,
@@ -88,7 +89,7 @@ def test_an_environment_that_is_no_number_is_refused(given: str, monkeypatch: py
     [
         b"", b"{", b"[]", b"\xff", b"[" * 60_000, b" " * 70_000, b'{"machine": {}}',
         json.dumps({"machine": {}, "past_caches_bytes": 8}).encode(),
-        *(json.dumps({"version": 2, "machine": {}, "past_caches_bytes": its}).encode()
+        *(json.dumps({"version": VERSION, "machine": {}, "past_caches_bytes": its}).encode()
           for its in ["8", 0, -1, True, 1.5, 1 << 61]),
     ],
 )  # fmt: skip
@@ -141,8 +142,25 @@ def test_a_size_that_other_work_slowed_down_is_outvoted() -> None:
     assert past_caches_bytes(ratios.__getitem__) == 16 << 20
 
 
-def test_it_is_measured_here() -> None:
-    assert past_caches_bytes() in (*SIZES, NEVER_BYTES)
+def test_it_is_measured_here_unless_other_work_disturbs_it() -> None:
+    assert past_caches_bytes() in (*SIZES, NEVER_BYTES, None)
+
+
+def test_no_figure_is_made_of_sizes_of_which_one_could_not_be_measured() -> None:
+    ratios = dict.fromkeys(SIZES, 0.5) | {SIZES[2]: None}
+    assert past_caches_bytes(ratios.__getitem__) is None
+
+
+@pytest.mark.parametrize(
+    ("fills", "took_s"),
+    [
+        ([Fill(1.0, 2.0, 0), Fill(1.0, 1.9, 0)], [1.0]),
+        ([Fill(1.0, 2.0, 1), Fill(1.0, 2.0, 0)], []),
+        ([Fill(1.0, 2.0, 0), Fill(1.5, 2.5, 0)], []),  # it got its core late
+    ],
+)
+def test_a_round_counts_in_which_no_thread_waited_for_its_core(fills: list[Fill], took_s: list[float]) -> None:
+    assert undisturbed_s(fills) == took_s
 
 
 def gathered(context: RankContext) -> list[bool]:
@@ -202,10 +220,22 @@ def test_a_machine_that_is_short_of_memory_is_not_measured(monkeypatch: pytest.M
     assert thresholds().past_caches_bytes == default
 
 
+def test_a_busy_machine_keeps_no_figure(monkeypatch: pytest.MonkeyPatch, default: int) -> None:
+    monkeypatch.setattr("cxlemu.calibrate.past_caches.past_caches_bytes", lambda: None)
+    done = CliRunner().invoke(main, [*SMALLEST, "--backend", "shm"])
+    assert (done.exit_code, kept_file().exists()) == (0, False)
+    assert done.stderr == (
+        "# arrays are stored past the caches from 16 MiB on (a quarter of the largest cache: cxlemu doctor --calibrate"
+        " measures it); other work on this machine did not let it be measured\n"
+    )
+    assert thresholds().past_caches_bytes == default
+
+
 def test_a_figure_that_cannot_be_kept_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, default: int
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("cxlemu.calibrate.past_caches.past_caches_bytes", lambda: 32 << 20)
     (tmp_path / "file").write_text("")
     done = CliRunner().invoke(main, [*SMALLEST, "--backend", "shm"])
     assert done.exit_code == 0

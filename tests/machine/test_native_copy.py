@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from cxlemu import _native
+from cxlemu.memory.protocol import LINE_BYTES
 
 PAGE = 4096
 OFFSETS = (0, 1, 16, 31, 32, 63)
@@ -34,6 +35,17 @@ def test_a_copy_stores_its_bytes_and_no_others(offset: int, vectors: bool) -> No
 def test_a_large_copy_stores_its_bytes_and_no_others(nbytes: int) -> None:
     for vectors in (False, True):
         copied(16, 0, nbytes, vectors=vectors)
+
+
+@pytest.mark.parametrize("offset", [0, 3])
+@pytest.mark.parametrize("nbytes", LONG)
+def test_a_large_copy_between_places_that_are_alike_in_their_lines(nbytes: int, offset: int) -> None:
+    memory, given = np.full(nbytes + 2 * LINE_BYTES, 7, np.uint8), np.arange(nbytes + LINE_BYTES).astype(np.uint8)
+    begin = (memory.ctypes.data + offset - given.ctypes.data) % LINE_BYTES
+    source = given[begin : begin + nbytes]
+    _native.copy(memory, offset, source, False)
+    assert memory[offset : offset + nbytes].tobytes() == source.tobytes()
+    assert (memory[:offset] == 7).all() and (memory[offset + nbytes :] == 7).all()
 
 
 def test_a_copy_outside_its_card_is_refused() -> None:
