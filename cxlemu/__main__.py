@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+
+GARBAGE_SELDOM = 50_000  # new objects, not 700: plans are made of millions, and none of them is garbage in a circle
+
 
 def main() -> None:
     """Run the command line."""
+    gc.set_threshold(GARBAGE_SELDOM, 10, 10)
     from cxlemu.cli import main as command
 
     command(prog_name="cxlemu")

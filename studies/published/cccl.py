@@ -17,8 +17,8 @@ from functools import cached_property
 
 from cxlemu.topology import Topology
 from cxlemu.units import format_bytes
-from studies.published.nccl import Nccl
-from studies.published.ours import RANKS, Ours
+from studies.published.nccl import Nccl, NcclPlans
+from studies.published.ours import RANKS, OurPlans, Ours
 from studies.published.rows import Row, row_of
 from studies.published.training import Training
 
@@ -69,6 +69,8 @@ class Reproduction:
         self.grown = Ours(Topology.load(GROWN))
         self.training = Training(self.ours.topology, self.nccl.topology)
         self.grown_whole = Ours(Topology.load(GROWN), whole_chunks=True)
+        self._our_plans: OurPlans = {}  # of all that `on` returns: hardware whose times differ has the same plans
+        self._nccl_plans: NcclPlans = {}
 
     # --- the baseline and its one free parameter ------------------------------------------------------------------
 
@@ -119,10 +121,10 @@ class Reproduction:
         if ours is self.ours.topology:
             other.ours, other.grown, other.grown_whole = self.ours, self.grown, self.grown_whole
         else:
-            other.ours, other.grown = Ours(ours), Ours(grown)
-            other.grown_whole = Ours(grown, whole_chunks=True)
-        other.nccl = self.nccl if baseline is self.nccl.topology else Nccl(baseline)
-        other.training = Training(ours, baseline)
+            other.ours, other.grown = (Ours(its, plans=self._our_plans) for its in (ours, grown))
+            other.grown_whole = Ours(grown, whole_chunks=True, plans=self._our_plans)
+        other.nccl = self.nccl if baseline is self.nccl.topology else Nccl(baseline, self._nccl_plans)
+        other.training = Training(ours, baseline, self.training)
         return other
 
     def gain(self, collective: str, over: str, variant: str = "all") -> float:

@@ -10,6 +10,7 @@ from collectives.fused.choice import Operator
 from collectives.sweep.fused.metrics import Metrics
 from collectives.sweep.fused.tuner import Tuned, tune
 from collectives.sweep.fused.virtual import Simulator
+from cxlemu.plan import Call, Layout, Plan
 from cxlemu.topology import Accelerator, Topology
 from studies.published.flux_block import Block, block
 from studies.training.language_model import LanguageModel
@@ -39,12 +40,14 @@ class Clusters:
     """Operators on shipped clusters, each tuned and simulated once.
 
     Args:
-        as_tuned: Clusters whose choices are taken, instead of tuning anew; None: every shape is tuned.
+        as_tuned: Clusters whose choices are taken, instead of tuning anew; None: every shape is tuned. All that take
+            them share their plans, as only times and rates differ.
         described: Returns a cluster's topology and, if it is not the topology's, its accelerator.
     """
 
     def __init__(self, as_tuned: Clusters | None = None, described: Described = shipped) -> None:
         self._as_tuned, self._described = as_tuned, described
+        self._plans: dict[tuple[Layout, Call], Plan] = {}  # of those that take these choices
         self._simulators: dict[str, Simulator] = {}
         self._shapes: dict[tuple[str, Operator], Shape] = {}
 
@@ -78,7 +81,8 @@ class Clusters:
         """Return a cluster's simulator, made once."""
         if cluster not in self._simulators:
             topology, accelerator = self._described(cluster)
-            self._simulators[cluster] = Simulator(topology, RANKS, accelerator)
+            plans = None if self._as_tuned is None else self._as_tuned._plans
+            self._simulators[cluster] = Simulator(topology, RANKS, accelerator, plans)
         return self._simulators[cluster]
 
     def shape(self, cluster: str, operator: Operator) -> Shape:

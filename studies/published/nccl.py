@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeAlias
 
 from collectives.algorithms import catalog
 from collectives.algorithms.nccl import SLICE_BYTES
@@ -11,8 +12,10 @@ from collectives.sweep.sweep import Sweep
 from collectives.sweep.virtual.plans import plan_of
 from cxlemu.cost import CostModel
 from cxlemu.engines.virtual import VirtualCall, simulate
-from cxlemu.plan import Plan
+from cxlemu.plan import Call, Layout, Plan
 from cxlemu.topology import Topology
+
+NcclPlans: TypeAlias = dict[tuple[str, str, Layout, Call], Plan]
 
 
 class Nccl:
@@ -25,11 +28,12 @@ class Nccl:
 
     Args:
         topology: The baseline.
+        plans: Plans that are shared with those on other topologies; those made here are added.
     """
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, plans: NcclPlans | None = None) -> None:
         self.topology = topology
-        self._plans: dict[tuple[str, int, int, str, str], Plan] = {}
+        self._plans: NcclPlans = {} if plans is None else plans
         self._times: dict[tuple[str, int, int, int], float] = {}
         self._costing: dict[int, Topology] = {}
 
@@ -96,10 +100,8 @@ class Nccl:
         catalog.check(call)
         topology = self.topology if slice_ns is None else self.costing(slice_ns)
         taken = take(topology, topology.pool_space, call)
-        key = collective, size_bytes, ranks, taken.recipe.name, taken.protocol
-        if key not in self._plans:
-            self._plans[key] = plan_of(taken.topology, taken.recipe, call, taken.topology.pool_space)
-        return taken, self._plans[key]
+        plan = plan_of(taken.topology, taken.recipe, call, taken.topology.pool_space)
+        return taken, self._plans.setdefault((taken.recipe.name, taken.protocol, plan.layout, plan.call), plan)
 
 
 def ring_gbytes_per_s(copied_gbytes_per_s: float | None, slice_ns: int) -> float:

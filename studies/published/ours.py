@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from collectives.algorithms import catalog
 from collectives.builder.recipes import Recipe
+from collectives.builder.variant import VariantSpec
 from collectives.sweep.sweep import Sweep
 from collectives.sweep.virtual.rings import virtual_layout
 from cxlemu.cost import CostModel
 from cxlemu.engines.virtual import VirtualCall, VirtualRun, simulate
+from cxlemu.plan import Call, Layout, Plan
 from cxlemu.rounding import round_up
 from cxlemu.topology import Topology
 
@@ -17,6 +20,8 @@ RANKS = 3  # CCCL's test bed
 CHUNKS = (1, 2, 4, 8)  # numbers of chunks that "all" is cut into, the fastest for each size; CCCL finds 4 or 8 best
 # Where every rank folds, CCCL reads peers staggered; this variant does, and folds in rank order: the same bits on all.
 STAGGERED = {("all_reduce", "all"): "staged", ("reduce_scatter", "all"): "staged"}
+
+OurPlans: TypeAlias = dict[tuple[VariantSpec, Layout, Call], Plan]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +46,12 @@ class Ours:
     Args:
         topology: The test bed.
         whole_chunks: Interleave the pool so that a chunk lies on one card.
+        plans: Plans that are shared with those on other topologies; those made here are added. None: none is kept.
     """
 
-    def __init__(self, topology: Topology, *, whole_chunks: bool = False) -> None:
+    def __init__(self, topology: Topology, *, whole_chunks: bool = False, plans: OurPlans | None = None) -> None:
         self.topology = topology
+        self._plans = plans
         self.whole_chunks = whole_chunks
         self._models: dict[int, CostModel] = {}
         self._times: dict[tuple[str, str, int, int, int], Time] = {}
@@ -87,6 +94,8 @@ class Ours:
             room = round_up(layout.slot_bytes, granule) + layout.cards * granule
             layout = replace(layout, interleave_bytes=granule, slot_card_bytes=room)
         plan = catalog.build(recipe, layout, call)
+        if self._plans is not None:
+            plan = self._plans.setdefault((recipe.spec, layout, plan.call), plan)
         if ranks not in self._models:
             self._models[ranks] = CostModel.of(self.topology, ranks)
         return simulate(self._models[ranks], [VirtualCall(plan)])

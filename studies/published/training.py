@@ -29,10 +29,12 @@ class Training:
     Args:
         ours: The pool's topology.
         baseline: InfiniBand's topology.
+        simulated: The case on other topologies; where one is the same, what it has simulated is taken.
     """
 
-    def __init__(self, ours: Topology, baseline: Topology) -> None:
-        self.fabrics = Modelled(baseline), Modelled(ours)
+    def __init__(self, ours: Topology, baseline: Topology, simulated: Training | None = None) -> None:
+        known = {id(fabric.topology): fabric for fabric in (simulated.fabrics if simulated else ())}
+        self.fabrics: tuple[Modelled, ...] = tuple(known.get(id(its)) or Modelled(its) for its in (baseline, ours))
         self.model, self.accelerator = LanguageModel.load("llama3-8b"), Accelerator.load("h100-sxm")
 
     def speedup(self, sequences: int) -> float:

@@ -27,18 +27,27 @@ class Simulator:
         topology: A topology with an accelerator.
         ranks: The number of ranks.
         accelerator: What ranks compute with instead of the topology's, if not None.
+        plans: Plans by layout and call, which simulators share; those that this one makes are added. None: it keeps
+            none.
 
     Raises:
         ArgumentError: The topology has no accelerator.
     """
 
-    def __init__(self, topology: Topology, ranks: int, accelerator: Accelerator | None = None) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        ranks: int,
+        accelerator: Accelerator | None = None,
+        plans: dict[tuple[Layout, Call], Plan] | None = None,
+    ) -> None:
         if topology.accelerator is None:
             raise ArgumentError(
                 f"{topology.name} has no accelerator: give it one (accelerator: h100-sxm), or take a topology that has"
             )
         self.topology, self.ranks = topology, ranks
         self.model = replace(CostModel.of(topology, ranks), computes_with=accelerator)
+        self._plans = plans
         self._space = topology.pool_space
         self._cards = self.model.cards_of(self._space)
 
@@ -54,7 +63,9 @@ class Simulator:
             ArgumentError: The operator or the choice is not possible, or the cards have no room for it.
         """
         call = call_of(operator, style, self.ranks, choice or Tiling())
-        return build(self._layout(call), call)
+        layout = self._layout(call)
+        plan = build(layout, call)
+        return plan if self._plans is None else self._plans.setdefault((layout, call), plan)
 
     def resolved(self, operator: Operator, choice: Tiling) -> Tiling:
         """Fill in what the plan takes by default.
