@@ -2,6 +2,7 @@
 
 from collectives.algorithms.all_gather import all_gather
 from collectives.algorithms.all_gather_batched import all_gather_batched
+from collectives.algorithms.all_gather_push import all_gather_push
 from collectives.algorithms.all_gatherv import all_gatherv
 from collectives.algorithms.all_reduce import all_reduce
 from collectives.algorithms.all_reduce_crosswise import all_reduce_crosswise
@@ -12,6 +13,7 @@ from collectives.algorithms.all_reduce_two_shot_batched import all_reduce_two_sh
 from collectives.algorithms.all_to_all import all_to_all
 from collectives.algorithms.all_to_all_crosswise import all_to_all_crosswise
 from collectives.algorithms.all_to_all_pairwise import all_to_all_pairwise
+from collectives.algorithms.all_to_all_push import all_to_all_push
 from collectives.algorithms.all_to_all_staggered import all_to_all_staggered
 from collectives.algorithms.all_to_allv import all_to_allv
 from collectives.algorithms.barrier import barrier
@@ -35,7 +37,7 @@ from collectives.algorithms.scatter_batched import scatter_batched
 from collectives.algorithms.scatterv import scatterv
 from collectives.algorithms.send import send
 
-__all__ = ["SHIPPED"]
+__all__ = ["PUSHING", "SHIPPED"]
 
 SHIPPED = (
     all_gather,
@@ -73,3 +75,6 @@ SHIPPED = (
     scatterv,
     send,
 )
+
+# Whose blocks are whole lines, of results that lie in the heap.
+PUSHING = (all_gather_push, all_to_all_push)

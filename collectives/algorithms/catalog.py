@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from collectives.algorithms import SHIPPED
+from collectives.algorithms import PUSHING, SHIPPED
 from collectives.algorithms.hierarchical import PAGES
 from collectives.algorithms.hierarchical.levels import Levels
 from collectives.algorithms.nccl import RECIPES as NCCL
@@ -29,7 +29,10 @@ BLOCK_BYTES_MAX = 1 << 40
 _RECIPES = {
     (recipe.collective, recipe.name): recipe for function in (*SHIPPED, *PAGES) for recipe in recipes_of(function)
 }
-SHIPPED_NAMES = frozenset(name for _, name in (*_RECIPES, *NCCL)) | {"auto", "every"}
+# Those that write to peers' results take few calls: they are found by name, and by `auto`.
+_PUSHING = {(recipe.collective, recipe.name): recipe for function in PUSHING for recipe in recipes_of(function)}
+_BY_NAME = {**_PUSHING, **NCCL}
+SHIPPED_NAMES = frozenset(name for _, name in (*_RECIPES, *_BY_NAME)) | {"auto", "every"}
 
 
 def add(function: Callable[..., None]) -> None:
@@ -59,7 +62,7 @@ def variants(collective: str, *, clusters: bool = False, checksums: bool = False
         checksums: Whether to list only those that can carry checksums, or need none.
 
     Returns:
-        Names for ``--variant`` without NCCL's, shipped ones first.
+        Names for ``--variant`` of those that take all calls: without NCCL's and `pushing`. Shipped ones come first.
     """
     found = [its for (its_collective, _), its in _RECIPES.items() if its_collective == collective]
     return [
@@ -67,6 +70,11 @@ def variants(collective: str, *, clusters: bool = False, checksums: bool = False
         for its in found
         if (clusters or not its.builder.takes_clusters) and (not checksums or its.carries_checksums)
     ]
+
+
+def pushing(collective: str) -> list[str]:
+    """List a collective's variants that write to peers' results, which lie in the heap."""
+    return [name for its, name in _PUSHING if its == collective]
 
 
 def recipe(collective: str, variant: str) -> Recipe:
@@ -80,9 +88,10 @@ def recipe(collective: str, variant: str) -> Recipe:
         ArgumentError: There is no such variant; the message names those that there are.
     """
     contract_of(collective)
-    found = _RECIPES.get((collective, variant)) or NCCL.get((collective, variant)) or _in_chunks(collective, variant)
+    found = _RECIPES.get((collective, variant)) or _BY_NAME.get((collective, variant))
+    found = found or _in_chunks(collective, variant)
     if found is None:
-        names = [*variants(collective, clusters=True), *(name for its, name in NCCL if its == collective)]
+        names = [*variants(collective, clusters=True), *(name for its, name in _BY_NAME if its == collective)]
         raise ArgumentError(
             f"{collective} has no variant {variant!r}: it has {', '.join(names)}{meant(variant, names)}"
         )
@@ -91,7 +100,7 @@ def recipe(collective: str, variant: str) -> Recipe:
 
 def _in_chunks(collective: str, variant: str) -> Recipe | None:
     name, _, count = variant.rpartition("-")
-    found = _RECIPES.get((collective, name))
+    found = _RECIPES.get((collective, name)) or _PUSHING.get((collective, name))
     if found is None or not re.fullmatch(r"[1-9]\d?", count) or not 1 <= int(count) < found.spec.chunks:
         return None
     return replace(found, name=variant, spec=replace(found.spec, name=variant, chunks=int(count)))
@@ -145,7 +154,9 @@ def load_algorithm(spec: str) -> Recipe:
     if is_plan(spec):
         plan = load_plan(spec)
         call = plan.call
-        variant = replace(ALL, name=call.algorithm, zero_copy=call.heap is not None)
+        heap = call.heap
+        pushes = heap is not None and heap.is_written_by_peers
+        variant = replace(ALL, name=call.algorithm, zero_copy=heap is not None and not pushes, pushes=pushes)
         kind = Levels if call.cluster > 1 else Builder
         order = call.fold_order
         return Recipe(
@@ -212,9 +223,12 @@ def build(recipe: Recipe, layout: Layout, call: Call) -> Plan:
     call = replace(call, fold_order=recipe.fold_order)
     if layout.ranks != call.ranks:
         raise ArgumentError(f"a layout for {layout.ranks} ranks cannot carry a call of {call.ranks} ranks")
-    if recipe.spec.zero_copy and call.heap is None:
+    if recipe.spec.zero_copy and (call.heap is None or call.heap.is_written_by_peers):
         raise ArgumentError(f"{call.collective} {recipe.name} publishes x where it lies: make x with comm.heap.empty")
-
+    if recipe.spec.pushes and (call.heap is None or not call.heap.is_written_by_peers):
+        raise ArgumentError(
+            f"{call.collective} {recipe.name} writes to the results of peers: make out with comm.heap.empty"
+        )
     if recipe.builder.takes_clusters and not 1 < call.cluster < call.ranks:
         raise ArgumentError(
             f"{call.collective} {recipe.name} takes clusters: equally many of its {call.ranks} ranks, two or more, on "

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from collectives.algorithms import modelled
+from collectives.algorithms import catalog, modelled
 from collectives.algorithms.hierarchical.estimate import CHUNKED_MIN_BYTES, TWO_SHOT_MIN_BYTES, TwoLevelEstimate
 from collectives.algorithms.hierarchical.levels import HIERARCHICAL
+from collectives.builder import PUSH
 from collectives.contracts import COLLECTIVES
-from cxlemu.memory.protocol import PAYLOAD_BYTES
+from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
 from cxlemu.plan import DTYPES
 from cxlemu.units import counted, format_bytes
 
 LINE_MAX_BYTES = 8 * PAYLOAD_BYTES
 INTEGERS = frozenset(name for name, dtype in DTYPES.items() if dtype.kind in "iub")
 ZERO_COPY_MIN_BYTES = 64 << 10
+PUSH_MIN_BYTES = 1 << 20  # below, two waits for a peer cost more than the copy that is saved
 PROCESS_MIN_BYTES = (
     8 << 20
 )  # of an array: NumPy has smaller ones in pages of 4 KiB, which the kernel looks up one by one
@@ -37,6 +39,7 @@ def choose(
     *,
     in_pool: bool = False,
     in_process: bool = False,
+    out_in_pool: bool = False,
     ways: TwoLevelEstimate | None = None,
     dtype: str = "",
     copies: modelled.Copies | None = None,
@@ -50,6 +53,7 @@ def choose(
         in_pool: Whether x is a whole array that comm.heap made. It does not count for scatter, as its root alone has x:
             there zero copy has to be asked for.
         in_process: Whether peers may read x in the rank's process.
+        out_in_pool: Whether out is a whole array that comm.heap made, and x is none.
         ways: The estimate for ranks in clusters, which take two levels where those are faster by the cost model.
         dtype: The dtype's name. Integers may take a tree, as their results have the same bits in whatever order they
             are folded; floats are folded in rank order.
@@ -64,6 +68,9 @@ def choose(
         return Choice(
             "zero_copy", f"{size} that lie in the pool: peers read them there, nothing is copied to be published"
         )
+    is_large = nbytes >= PUSH_MIN_BYTES and nbytes % LINE_BYTES == 0
+    if out_in_pool and is_large and PUSH.name in catalog.pushing(collective):
+        return Choice(PUSH.name, f"{size} for results that lie in the pool: peers write them there, with one copy")
     its = COLLECTIVES[collective]
     x_bytes = nbytes * (ranks if its.input_blocks == "ranks" else 1)
     if in_process and its.among_all and not its.reduces and x_bytes >= PROCESS_MIN_BYTES:  # a fold would copy twice

@@ -4,6 +4,7 @@
     written      what is written of a part: streams and the events between them, scratch memory
     part         one rank's part: what an algorithm asks of its call, and how words become instructions
     slots        where in a slot the ranks' blocks lie, and how they travel through it
+    push         how a rank writes its blocks into its peers' results
     carriers     other ways: in doorbells' lines, from the heap, with checksums
     rounds       blocks are cut into what fits a slot, and slots are used again
     alike        rounds that follow from those before, made as columns
@@ -22,7 +23,7 @@ from collectives.builder.batch_carrier import CROSSWISE, SIDE_BY_SIDE
 from collectives.builder.batches import Batches, RankBatch
 from collectives.builder.part import DONE_GROUP, INPUT, OUTPUT, SCRATCH, Ints
 from collectives.builder.slots import Areas, Chunk, RegionIds
-from collectives.builder.variant import AGGREGATE, ALL, LINE, NAIVE, STAGED, VARIANTS, ZERO_COPY, VariantSpec
+from collectives.builder.variant import AGGREGATE, ALL, LINE, NAIVE, PUSH, STAGED, VARIANTS, ZERO_COPY, VariantSpec
 from collectives.builder.words import Builder
 from collectives.builder.written import Event
 
@@ -35,6 +36,7 @@ __all__ = [
     "LINE",
     "NAIVE",
     "OUTPUT",
+    "PUSH",
     "SCRATCH",
     "SIDE_BY_SIDE",
     "STAGED",

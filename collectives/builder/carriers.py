@@ -5,6 +5,7 @@ LineCarrier  in the doorbells' own lines, up to 56 bytes in each: SIGNAL_DATA, a
 StagingCarrier  in a slot as well; what is folded is read into scratch memory first, so that ranks read staggered
 HeapCarrier  nowhere: the array lies in the pool's heap, where peers read it. The plan still says WRITE, which
              brings a private array to its place, and which is nothing for an array that lives there
+PushCarrier  nowhere either: a rank writes to its peers' results, which lie in the heap (push.py)
 checked      either with a checksum in the doorbell's line: COMPUTE, SIGNAL_DATA; WAIT_DATA, COMPUTE
 """
 
@@ -14,11 +15,12 @@ from collections.abc import Iterable
 
 from collectives import contracts
 from collectives.builder.part import SCRATCH, PartBuilder
-from collectives.builder.slots import Areas, Chunk, Loop, Operands, RegionIds, SlotCarrier, place
+from collectives.builder.push import PushCarrier
+from collectives.builder.slots import Areas, Chunk, Loop, Operands, RegionIds, SlotCarrier, in_strip, place
 from collectives.builder.variant import VariantSpec
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
-from cxlemu.plan import DTYPES, Flag, Kernel, Kind, Op, Operand, Region
+from cxlemu.plan import DTYPES, Flag, Kernel, Kind, Op, Operand
 from cxlemu.plan.checksums import CHECKSUM_BYTES
 from cxlemu.rounding import round_down, round_up
 
@@ -100,30 +102,21 @@ class HeapCarrier(SlotCarrier):
 
     def _placed(self, loop: Loop, placement: str, doorbells: int) -> tuple[int, int, Areas]:
         b, heap, writers, nbytes = self.b, self.b.call.heap, loop.writers, loop.nbytes
-        assert heap is not None  # catalog.build sees to it
+        assert heap is not None and heap.input is not None  # catalog.build sees to it
         chunks = min(b.spec.chunks, doorbells)
         if heap.in_process:
             chunks = min(chunks, max(nbytes // IN_PROCESS_CHUNK_BYTES, 1))
         inputs = [(heap.input + w * heap.step, contracts.buffers(b.call, w)[0].nbytes) for w in writers]
-        input_of = self._table(writers, [self._strip(w, *at) for w, at in zip(writers, inputs, strict=True)])
+        input_of = self._table(writers, [in_strip(b, w, *at) for w, at in zip(writers, inputs, strict=True)])
         placed = min(loop.blocks, max(-(-size // nbytes) for _, size in inputs))
         piece = round_up(nbytes, LINE_BYTES)
         if placed == loop.blocks:
             return piece, 0, Areas(RegionIds(), 0, chunks, nbytes, placed, input_of)
         if heap.output is not None:
-            outputs = [self._strip(w, heap.output, contracts.buffers(b.call, w)[1].nbytes) for w in writers]
+            outputs = [in_strip(b, w, heap.output, contracts.buffers(b.call, w)[1].nbytes) for w in writers]
             return piece, 0, Areas(RegionIds(), 0, chunks, nbytes, placed, input_of, self._table(writers, outputs))
         regions, piece = place(b.layout, len(writers), loop.blocks - placed, nbytes, placement)
         return piece, 0, Areas(self._table(writers, regions), piece, chunks, nbytes, placed, input_of)
-
-    def _strip(self, writer: int, at: int, nbytes: int) -> Region:
-        strip = self.b.layout.heap_strip(writer)
-        if not 0 <= at <= strip.nbytes - nbytes:
-            raise ArgumentError(
-                f"{self.b.call}: {nbytes} bytes at {at} do not lie in the heap, which has {strip.nbytes} bytes a rank: "
-                f"make the communicator with a larger heap_bytes"
-            )
-        return Region(strip.card, 1, LINE_BYTES, strip.offset, at, nbytes, heap=True)
 
     def in_slot(self, block: int) -> bool:
         """Whether this block lies in the round's slot: neither a part of the input nor the result in the heap."""
@@ -245,6 +238,8 @@ def carrier_of(spec: VariantSpec) -> type[SlotCarrier]:
     """Return the class of carrier that a variant declares. A payload in a doorbell's line needs no checksum."""
     if spec.in_lines:
         return LineCarrier
+    if spec.pushes:
+        return PushCarrier
     if spec.zero_copy:
         return CheckedHeapCarrier if spec.checked else HeapCarrier
     if spec.checked:

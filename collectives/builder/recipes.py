@@ -68,9 +68,12 @@ class Recipe:
 
     @property
     def carries_checksums(self) -> bool:
-        """Whether every doorbell stands for one block that a checksum can cover; bells stand for several parts."""
+        """Whether every doorbell stands for one block that a checksum can cover.
+
+        Bells stand for several parts, and one doorbell of those who write to peers' results for none.
+        """
         bells = self.publishes is not None and self.publishes(2).bells > 0
-        return self.builder.carries_checksums and not bells
+        return self.builder.carries_checksums and not bells and not self.spec.pushes
 
     def makes(self, call: Call) -> bool:
         """Whether the call names this recipe; a saved plan serves only the call that it was made for."""

@@ -114,6 +114,7 @@ class Rounds(PartBuilder):
             ]
             for chunk in chunks:
                 self.part(chunk, chunk.nbytes)
+            self.carrier.begin(chunks)
             yield chunks
             self._end(seq)
             start += piece

@@ -241,6 +241,9 @@ class SlotCarrier:
     def prepare(self, nbytes: int) -> None:
         """Get ready for a chunk of this size, which will travel; nothing to do in slots."""
 
+    def begin(self, chunks: Sequence[Chunk]) -> None:
+        """Get ready for a round of these chunks; nothing to do in slots."""
+
     # --- publishing -------------------------------------------------------------------------------------------
 
     def push(
@@ -425,6 +428,28 @@ def adjacent(layout: Layout, writers: int, blocks: int, nbytes: int) -> tuple[Re
     piece = min(round_down(room // count, LINE_BYTES), round_up(nbytes, LINE_BYTES))
     _check_room(layout, writers, blocks, piece)
     return Region(0, cards, granularity, 0, 0, count * piece), piece
+
+
+def in_strip(b: PartBuilder, rank: int, at: int, nbytes: int, *, writer_bytes: int = 0) -> Region:
+    """Place an array in a rank's strip of the heap.
+
+    Args:
+        b: The builder of a part of the call.
+        rank: The rank whose strip it is.
+        at: Where in the strip the array begins, in bytes.
+        nbytes: Its size.
+        writer_bytes: The size of the blocks that peers write there, as in `Region`; 0: the rank itself writes it.
+
+    Raises:
+        ArgumentError: The strip ends before.
+    """
+    strip = b.layout.heap_strip(rank)
+    if not 0 <= at <= strip.nbytes - nbytes:
+        raise ArgumentError(
+            f"{b.call}: {nbytes} bytes at {at} do not lie in the heap, which has {strip.nbytes} bytes a rank: "
+            f"make the communicator with a larger heap_bytes"
+        )
+    return Region(strip.card, 1, LINE_BYTES, strip.offset, at, nbytes, True, writer_bytes)
 
 
 def _check_room(layout: Layout, writers: int, blocks: int, piece: int) -> None:

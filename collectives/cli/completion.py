@@ -14,7 +14,8 @@ def variants() -> list[str]:
     """Return the names of all variants of any collective, and the words that stand for several."""
     from collectives.algorithms import catalog
 
-    return ["auto", "every", *sorted({name for collective in collectives() for name in catalog.variants(collective)})]
+    names = {name for each in collectives() for name in (*catalog.variants(each), *catalog.pushing(each))}
+    return ["auto", "every", *sorted(names)]
 
 
 def datatypes() -> list[str]:

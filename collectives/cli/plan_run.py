@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from rich import box
 from rich.table import Table
 
-from collectives.algorithms.catalog import build, load_plan, recipe, variants
+from collectives.algorithms.catalog import build, load_plan, pushing, recipe, variants
 from collectives.algorithms.choose import choose
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.builder.recipes import Recipe
@@ -69,6 +69,7 @@ class Wanted:
         chosen = own or self._recipe(collective, nbytes)
         op = self.op or ("sum" if COLLECTIVES[collective].reduces else "none")
         heap = InHeap(0, output=0 if self.in_place else None) if chosen.spec.zero_copy else None  # at its begin
+        heap = InHeap(None, output=0) if chosen.spec.pushes else heap
         call = Call(collective, chosen.name, self.ranks, nbytes, self.dtype, op, self.root, self.in_place, heap)
         topology = Topology.load(self.config)
         if chosen.builder.takes_clusters:
@@ -224,14 +225,14 @@ def list_(json_file: Path | None) -> None:
     rows = [
         {"collective": collective, "variant": variant, "algorithm": _first_line(recipe(collective, variant))}
         for collective in COLLECTIVES
-        for variant in variants(collective, clusters=True)
+        for variant in (*variants(collective, clusters=True), *pushing(collective))
     ]
     if write_json(json_file, rows):
         return
     table = Table("collective", "variants", "algorithm", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for collective in COLLECTIVES:
         by_algorithm: dict[str, list[str]] = {}
-        for variant in variants(collective, clusters=True):
+        for variant in (*variants(collective, clusters=True), *pushing(collective)):
             by_algorithm.setdefault(_first_line(recipe(collective, variant)), []).append(variant)
         for line, names in by_algorithm.items():
             table.add_row(collective, " ".join(names), line)

@@ -357,6 +357,18 @@ class SymmetricHeap:
             output = at if call.in_place else self._find(target, any_part)
         return InHeap(at, call.nbytes if mine.inside and mine.nbytes < outer.nbytes else 0, output)
 
+    def placed(self, array: Bytes, *, any_part: bool) -> int | None:
+        """Find where an array lies in this rank's strip of the heap.
+
+        Args:
+            array: Its bytes, 1-D uint8.
+            any_part: Also accept part of an array, or one of this rank alone.
+
+        Returns:
+            Its first byte in the strip, or None where it lies elsewhere.
+        """
+        return self._find(array, any_part)
+
     def _find(self, array: Bytes, any_part: bool) -> int | None:
         if not array.nbytes:
             return None

@@ -141,19 +141,22 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint):
 
     # --- calls ------------------------------------------------------------------------------------------------
 
-    def choice(self, collective: str, nbytes: int, *, in_pool: bool = False, dtype: str = "") -> Choice:
+    def choice(
+        self, collective: str, nbytes: int, *, in_pool: bool = False, out_in_pool: bool = False, dtype: str = ""
+    ) -> Choice:
         """Say which variant "auto" takes, and why.
 
         Args:
             collective: The collective's name, such as "all_reduce".
             nbytes: The size of one block in bytes.
             in_pool: The block is a whole array that `heap` made.
+            out_in_pool: The result is one, and x is not.
             dtype: The elements' type, such as "i32": integers may be folded in any order.
 
         Returns:
             The variant's name and the reason, in a sentence.
         """
-        return self._planner.choice(collective, nbytes, in_pool=in_pool, dtype=dtype)
+        return self._planner.choice(collective, nbytes, in_pool=in_pool, out_in_pool=out_in_pool, dtype=dtype)
 
     def product_of(self, plan: Plan, digest: int, matrices: tuple[Bytes, Bytes, Bytes], result: Matrix) -> Operation:
         """Make an operation from a plan of a fused product, or from what is left of one.

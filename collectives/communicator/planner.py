@@ -12,7 +12,8 @@ import numpy as np
 from collectives.algorithms.catalog import build, check, recipe
 from collectives.algorithms.choose import Choice, choose
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
-from collectives.builder import SCRATCH
+from collectives.builder import PUSH, SCRATCH
+from collectives.builder.push import refusal
 from collectives.builder.recipes import Recipe, with_checksums
 from collectives.communicator import transport
 from collectives.communicator.arrays import Array, Bound, as_bytes, bind, block_bytes, dtype_name
@@ -26,7 +27,7 @@ from cxlemu.capacity.tenancy import Tenancy
 from cxlemu.engines.peer_memory import PeerMemory
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import Bytes
-from cxlemu.plan import DTYPES, Call, Layout, Plan, RankPart, rules
+from cxlemu.plan import DTYPES, Call, InHeap, Layout, Plan, RankPart, rules
 
 PLANS_KEPT = 256
 
@@ -83,13 +84,16 @@ class CallPlanner:
     _permitted: dict[int, Plan] = field(default_factory=dict)
     _scratch: Bytes = field(default_factory=lambda: np.empty(0, np.uint8))
 
-    def choice(self, collective: str, nbytes: int, *, in_pool: bool = False, dtype: str = "") -> Choice:
+    def choice(
+        self, collective: str, nbytes: int, *, in_pool: bool = False, out_in_pool: bool = False, dtype: str = ""
+    ) -> Choice:
         """Say which variant "auto" takes, and why.
 
         Args:
             collective: The collective's name, such as "all_reduce".
             nbytes: The size of one block in bytes.
             in_pool: The block is a whole array that `heap` made.
+            out_in_pool: The result is one, and x is not.
             dtype: The elements' type, such as "i32": integers may be folded in another order.
 
         Returns:
@@ -97,7 +101,14 @@ class CallPlanner:
         """
         in_process = self.peers is not None and not in_pool
         return choose(
-            collective, nbytes, self.size, in_pool=in_pool, in_process=in_process, ways=self.ways, dtype=dtype
+            collective,
+            nbytes,
+            self.size,
+            in_pool=in_pool,
+            in_process=in_process,
+            out_in_pool=out_in_pool and self.integrity is None,
+            ways=self.ways,
+            dtype=dtype,
         )
 
     def collective(self, asked: CallArguments, *, on_host: bool = True) -> Planned:
@@ -198,6 +209,10 @@ class CallPlanner:
         call = Call(collective, chosen.name, self.size, nbytes, dtype, op, root, cluster=cluster, counts=counts)
         check(call)
         bound = bind(call, self.rank, x, out)
+        if chosen.spec.pushes or (auto and self.heap.in_use):
+            pushed = self._pushed(chosen, bound, auto)
+            if pushed is not None:
+                return pushed
         if chosen.spec.zero_copy or (auto and (self.heap.in_use or reachable)):
             return self._with_zero_copy(chosen, bound, given, auto, reachable)
         return chosen, bound
@@ -228,10 +243,31 @@ class CallPlanner:
             if not better.spec.zero_copy:
                 return chosen, bound
             chosen = better
-        elif heap is None or heap.input % DTYPES[call.dtype].itemsize:
+        elif heap is None or heap.input is None or heap.input % DTYPES[call.dtype].itemsize:
             why = refusal or "x must be an array that comm.heap made, or whole elements of one"
             raise ArgumentError(f"{call.collective} {chosen.name} publishes x where it lies in the pool: {why}")
         return chosen, bound._replace(call=replace(call, algorithm=chosen.name, heap=heap))
+
+    def _pushed(self, chosen: Recipe, bound: Bound, auto: bool) -> tuple[Recipe, Bound] | None:
+        """The call whose result peers write in the heap: as it is asked for or, with ``auto``, where it pays."""
+        call = bound.call
+        if auto:
+            its = choose(call.collective, call.nbytes, self.size, out_in_pool=True, dtype=call.dtype)
+            if self.integrity is not None or its.variant != PUSH.name:
+                return None
+            chosen = self._recipe(call.collective, its.variant)
+        at = self.heap.placed(bound.output, any_part=not auto)
+        x_is_there = auto and self.heap.placed(bound.input, any_part=True) is not None
+        pushed = None if at is None else replace(call, algorithm=chosen.name, heap=InHeap(None, output=at))
+        if auto:
+            if pushed is None or x_is_there or refusal(pushed) is not None:
+                return None
+        elif pushed is None and call.nbytes:
+            raise ArgumentError(
+                f"{call.collective} {chosen.name} has peers write out where it lies in the pool: out must be an array "
+                f"that comm.heap made, or part of one"
+            )
+        return chosen, bound._replace(call=pushed or replace(call, heap=InHeap(None, output=0)))
 
     def _recipe(self, collective: str, variant: str) -> Recipe:
         return self._checked(recipe(collective, variant))

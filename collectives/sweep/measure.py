@@ -11,7 +11,7 @@ import time
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -137,10 +137,22 @@ def _held_by_first(control: Communicator, call: Call, out: Array) -> Array | Non
     return held
 
 
-def heap_room(comm: Communicator, case: Case, algorithm: str | None = None) -> Array | None:
+class HeapRoom(NamedTuple):
+    """Room in the pool for one of a case's arrays.
+
+    Attributes:
+        array: A flat array of bytes.
+        for_result: It is for the result, which peers write; else for the input.
+    """
+
+    array: Array
+    for_result: bool
+
+
+def heap_room(comm: Communicator, case: Case, algorithm: str | None = None) -> HeapRoom | None:
     """For zero copy, allocate room in the pool for the input or, in place, for what the input lies in.
 
-    The room has the same size on every rank.
+    For a variant that writes to peers' results, allocate it for the output. The room has the same size on every rank.
 
     Args:
         comm: The communicator, from whose heap it comes.
@@ -148,19 +160,20 @@ def heap_room(comm: Communicator, case: Case, algorithm: str | None = None) -> A
         algorithm: A user's own algorithm or saved plan, as in `Sweep`.
 
     Returns:
-        A flat array of bytes, or None where the variant is not zero copy.
+        The room, or None where the variant takes no array in the heap.
     """
     if algorithm is None and case.call.algorithm == AUTO:
         return None
     its = load_algorithm(algorithm) if algorithm else catalog.recipe(case.call.collective, case.call.algorithm)
-    if not its.spec.zero_copy:
+    if not its.spec.takes_heap:
         return None
     source, target = contracts.buffers(replace(case.call, in_place=case.in_place, root=comm.rank), comm.rank)
-    return comm.heap.empty(target.nbytes if source.inside else source.nbytes, np.uint8)
+    nbytes = target.nbytes if source.inside or its.spec.pushes else source.nbytes
+    return HeapRoom(comm.heap.empty(nbytes, np.uint8), its.spec.pushes)
 
 
 def arrays(
-    case: Case, rank: int, x: Array | None, right: Array | None, in_heap: Array | None
+    case: Case, rank: int, x: Array | None, right: Array | None, room: HeapRoom | None
 ) -> tuple[Array | None, Array | None]:
     """Lay out the flat arrays that a case is called with.
 
@@ -169,7 +182,7 @@ def arrays(
         rank: This rank.
         x: The rank's input with a row for each block, or None.
         right: What the output must be, or None where it is not checked.
-        in_heap: What `heap_room` gave.
+        room: What `heap_room` gave.
 
     Returns:
         (x, out) of the call's dtype, each None where the rank has none. ``out`` holds the complement of what is right,
@@ -178,6 +191,7 @@ def arrays(
     call, dtype = replace(case.call, in_place=case.in_place), DTYPES[case.call.dtype]
     source, target = contracts.buffers(call, rank)
     flat = None if x is None else x.reshape(-1).view(np.uint8)
+    in_heap = None if room is None or room.for_result else room.array
     if in_heap is not None and not source.inside and not COLLECTIVES[call.collective].one_buffer:
         if flat is not None:
             in_heap[:] = flat
@@ -186,6 +200,8 @@ def arrays(
         return None if flat is None else flat.view(dtype), None
     in_pool = in_heap is not None and (source.inside or COLLECTIVES[call.collective].one_buffer)
     out = in_heap if in_pool and in_heap is not None else np.empty(target.nbytes, np.uint8)
+    if room is not None and room.for_result:
+        out = room.array[: target.nbytes]
     if right is not None:
         np.invert(right.reshape(-1).view(np.uint8), out=out)
     if flat is None:

@@ -15,6 +15,7 @@ from collectives import sizes
 from collectives.algorithms import catalog
 from collectives.algorithms.choose import Choice, choose
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
+from collectives.builder.push import IN_PLACE
 from collectives.builder.recipes import Recipe, with_checksums
 from collectives.checking import oracle
 from collectives.communicator import transport
@@ -23,6 +24,7 @@ from collectives.contracts import COLLECTIVES, NO_ZERO_COPY_IN_PLACE, Collective
 from collectives.sweep.defaults import AUTO, DEFAULT_SEED, EVERY, MAX_BYTES, MIN_BYTES, REGION_BYTES, STEP_FACTOR
 from cxlemu.choices import REDOPS
 from cxlemu.errors import ArgumentError
+from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import DTYPES, Call, Plan
 from cxlemu.plan.reduction import reductions
 
@@ -135,7 +137,8 @@ class Sweep:
         ):
             if dtype not in DTYPES:
                 raise ArgumentError(f"there is no dtype {dtype!r}: it is one of {', '.join(DTYPES)}")
-            block_bytes = sizes.block_bytes(collective, nbytes, ranks, DTYPES[dtype].itemsize)
+            unit = LINE_BYTES if variant in catalog.pushing(collective) else DTYPES[dtype].itemsize
+            block_bytes = sizes.block_bytes(collective, nbytes, ranks, unit)
             call = Call(collective, variant, ranks, block_bytes, dtype, redop, root)
             if self._takes_levels(collective, variant):
                 call = replace(call, cluster=self.cluster)
@@ -173,6 +176,8 @@ class Sweep:
             its = catalog.recipe(collective, self.variant)
             if its.spec.zero_copy and refusal is not None:
                 raise ArgumentError(f"{collective} in place cannot be zero copy: {refusal}")
+            if its.spec.pushes and self.in_place:
+                raise ArgumentError(f"{collective} {its.name} {IN_PLACE}")
             if its.builder.takes_clusters and self.cluster == 1:
                 raise ArgumentError(
                     f"{self.variant} takes clusters, two or more hosts with equally many ranks, two or more each: "

@@ -67,8 +67,9 @@ typedef struct {
 typedef struct {
     int32_t first_card, cards;
     int64_t granularity_bytes, base, start, nbytes;
-    int64_t heap; /* at a fixed place in the heap, not in the round's slot */
+    int64_t heap; /* at a fixed place in the heap, not in the round's slot: IN_HEAP or BY_PEERS */
 } region;
+enum { IN_HEAP = 1, BY_PEERS }; /* written by the rank whose strip it is, or given up to its peers */
 
 typedef struct {
     int32_t first, count, stride;

@@ -41,7 +41,7 @@ class _Model(BaseModel):
 
 
 class _InHeap(_Model):
-    input: _Number
+    input: _Number | None
     step: _Number
     output: _Number | None
     in_process: Literal[False] = False  # addresses in processes mean nothing to another run
@@ -94,6 +94,7 @@ class _Region(_Model):
     start: _Number
     nbytes: _Number
     heap: bool
+    writer_bytes: _Number = 0
 
 
 class _Group(_Model):

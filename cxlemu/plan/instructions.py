@@ -91,7 +91,7 @@ REGION_DTYPE = np.dtype(
         ("base", "<i8"),
         ("start", "<i8"),
         ("bytes", "<i8"),
-        ("heap", "<i8"),  # 0: in the round's slot, 1: in the heap
+        ("heap", "<i8"),  # 0: in the round's slot, 1: in the heap, 2: there, and written by peers
     ]
 )
 GROUP_DTYPE = np.dtype([("first", "<i4"), ("count", "<i4"), ("stride", "<i4")])

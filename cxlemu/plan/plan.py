@@ -35,11 +35,12 @@ KEPT_RANKS = 128  # parts of larger worlds, hundreds of MB, are not kept for tho
 class InHeap:
     """Where a call's arrays lie in every rank's strip of the heap: the input of rank k from ``input + k * step`` on.
 
+    ``input``: None where inputs lie elsewhere, and peers write the result where it lies.
     ``output``: the result also lies in the heap, and may be published from there; in place it is the input.
     ``in_process``: each rank's strip is no part of the pool, but its own process's memory (`berths`).
     """
 
-    input: int
+    input: int | None
     step: int = 0  # in place the input is block k of a larger output
     output: int | None = None
     in_process: bool = False
@@ -49,7 +50,14 @@ class InHeap:
         """Whether doorbells tell where each rank's arrays lie (`Flag.PLACES`)."""
         return self.in_process
 
+    @property
+    def is_written_by_peers(self) -> bool:
+        """Whether peers write the result, and the input lies elsewhere."""
+        return self.input is None
+
     def __str__(self) -> str:
+        if self.input is None:
+            return f"result at heap+{self.output}"
         words = [f"{'process' if self.in_process else 'heap'}+{self.input}"] + [f"+{self.step} a rank"] * (
             self.step != 0
         )
@@ -145,6 +153,8 @@ class Region:
     """Where some bytes lie; the same row for every rank. Logical offset 0 is ``start`` in its map.
 
     They lie in the round's slot or, with ``heap``, at a fixed place in the heap, where a round (``seq``) means nothing.
+    In the heap the rank whose strip it is writes them. With ``writer_bytes``, it has given them up to its peers for the
+    call: block k of so many bytes is written by rank k.
     """
 
     first_card: int
@@ -154,6 +164,7 @@ class Region:
     start: int
     nbytes: int
     heap: bool = False
+    writer_bytes: int = 0
 
     @property
     def map(self) -> AddressMap:
@@ -345,13 +356,18 @@ def berths(frame: Frame, layout: Layout, heap: InHeap) -> Ints:
             if heap.output is not None and region.start >= heap.output:
                 found[number] = owner, 1, region.start - heap.output
             else:
+                assert heap.input is not None  # peers read arrays of processes, and write none
                 found[number] = owner, 0, region.start - heap.input
     return found
 
 
 def region_table(regions: tuple[Region, ...]) -> Records:
     """Return regions as C reads them: an array of REGION_DTYPE."""
-    return np.array([tuple(getattr(r, f.name) for f in fields(r)) for r in regions], dtype=REGION_DTYPE)
+    rows = [
+        (r.first_card, r.cards, r.granularity_bytes, r.base, r.start, r.nbytes, r.heap + (r.writer_bytes > 0))
+        for r in regions
+    ]
+    return np.array(rows, dtype=REGION_DTYPE)
 
 
 def group_table(groups: tuple[DoorbellGroup, ...]) -> Records:

@@ -22,7 +22,7 @@ from faults.explore.check import judge_ends
 from faults.explore.plans import compile_plans, located, tiny_layout
 from faults.explore.programs import RANKS_MAX, RankProtocol
 from faults.explore.result import Exploration
-from faults.lockstep.zero_copy_calls import in_heap
+from faults.lockstep.zero_copy_calls import placed
 from faults.machine.steps import Machine
 from faults.prove.sequences import among_others, filling
 from faults.verdict import Verdict
@@ -150,9 +150,7 @@ def _built(chosen: Recipe, ranks: int, calls: Calls) -> Plan:
         lines = inside + across
     check(call)
     for more in range(1, BLOCKS_MAX + 1) if chosen.source else (1,):
-        asked, layout = call, tiny_layout(ranks, lines=more * lines)
-        if chosen.spec.zero_copy:
-            asked, layout = in_heap(call, layout)
+        asked, layout = placed(chosen, call, tiny_layout(ranks, lines=more * lines))
         try:
             plan = build(chosen, layout, asked)
             _ = plan.parts

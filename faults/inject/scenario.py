@@ -212,7 +212,7 @@ def _live(scenario: Scenario, world: World, pool: Pool, happened: list[Happened]
 def _rank(context: RankContext, scenario: Scenario) -> int:
     """Make all calls on one rank; return how many elements were wrong."""
     engine = injected(context, scenario.engine, scenario.script)
-    heap_bytes = HEAP_BYTES if scenario.chosen.spec.zero_copy else 0
+    heap_bytes = HEAP_BYTES if scenario.chosen.spec.takes_heap else 0
     with Communicator.world(
         context,
         region_bytes=REGION_BYTES,

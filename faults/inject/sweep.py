@@ -66,7 +66,8 @@ def everywhere(base: Scenario, kinds: Sequence[str]) -> Iterator[Scenario]:
     else:
         check_fits_world(layout, topology, base.ranks)
     call = replace(base.call, in_place=base.in_place)
-    plan = build(chosen, layout, replace(call, heap=call.heap or InHeap(0)) if chosen.spec.zero_copy else call)
+    heap = call.heap or (InHeap(None, output=0) if chosen.spec.pushes else InHeap(0))
+    plan = build(chosen, layout, replace(call, heap=heap) if chosen.spec.takes_heap else call)
     if chosen.source:
         rules.check(plan)
     for kind in kinds:

@@ -178,6 +178,9 @@ class Lockstep:
             return buffers
         source, target, scratch = buffers
         mine = self._strip(plan, rank)
+        if heap.input is None:  # peers write the result there, and nothing else lies in the heap
+            assert heap.output is not None
+            return [source, mine[heap.output : heap.output + target.nbytes], scratch]
         at = inner.at if heap.in_process else heap.input + rank * heap.step
         source = mine[at : at + source.nbytes]
         if inner.inside:

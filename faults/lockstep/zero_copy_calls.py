@@ -27,13 +27,17 @@ def lent(call: Call, *, output: bool = False) -> Call:
 
 
 def lent_if_zero_copy(call: Call, its: Recipe | None = None) -> Call:
-    """Place a call's input in the heap if its algorithm is declared as zero copy; else return the call as it is.
+    """Place a call's input in the heap if its algorithm is declared as zero copy.
+
+    For one that writes to peers' results, place the output there, at HEAP_OUTPUT; else return the call as it is.
 
     Args:
         call: Any call.
         its: The algorithm's recipe; default: that of the algorithm that the call names.
     """
     its = its or catalog.recipe(call.collective, call.algorithm)
+    if its.spec.pushes:
+        return replace(call, heap=InHeap(None, output=HEAP_OUTPUT))
     return lent(call) if its.spec.zero_copy else call
 
 
@@ -65,6 +69,21 @@ def in_heap(call: Call, layout: Layout) -> tuple[Call, Layout]:
     Returns:
         The call, and the layout with this heap.
     """
+    return _at(call, layout, pushes=False)
+
+
+def placed(its: Recipe, call: Call, layout: Layout) -> tuple[Call, Layout]:
+    """Place a call's arrays in a heap, as `in_heap`, as far as its algorithm takes them there.
+
+    Args:
+        its: The algorithm's recipe. If it writes to peers' results, the output is placed instead of the input.
+        call: Any call.
+        layout: A layout, whose heap does not matter.
+    """
+    return _at(call, layout, its.spec.pushes) if its.spec.takes_heap else (call, layout)
+
+
+def _at(call: Call, layout: Layout, pushes: bool) -> tuple[Call, Layout]:
     sizes = [[buffer.nbytes for buffer in buffers(call, rank)] for rank in range(call.ranks)]
     needed = max(max(pair) if call.in_place else sum(pair) for pair in sizes)
     first, last = buffers(call, call.ranks - 1)
@@ -73,4 +92,5 @@ def in_heap(call: Call, layout: Layout) -> tuple[Call, Layout]:
     if COLLECTIVES[call.collective].reduces and call.in_place:
         output = 0
     card_bytes = round_up(needed, DATA_ALIGN_BYTES) * -(-call.ranks // layout.pool_cards)
-    return replace(call, heap=InHeap(0, step, output)), replace(layout, heap_card_bytes=card_bytes)
+    heap = InHeap(None, output=0) if pushes else InHeap(0, step, output)
+    return replace(call, heap=heap), replace(layout, heap_card_bytes=card_bytes)

@@ -75,7 +75,9 @@ class MutationCase(NamedTuple):
 
 def variants(collective: str) -> list[str]:
     """List the variants of a collective, or the styles of a fused product."""
-    return list(fused.STYLES) if collective in fused.KINDS else catalog.variants(collective, clusters=True)
+    if collective in fused.KINDS:
+        return list(fused.STYLES)
+    return [*catalog.variants(collective, clusters=True), *catalog.pushing(collective)]
 
 
 def cases(collective: str, variant: str, ranks: int) -> Iterator[MutationCase]:
@@ -127,6 +129,8 @@ def _replaces_what_peers_read(contract: Collective) -> bool:
 
 def _takes_slots(its: Recipe) -> bool:
     """Whether blocks travel through slots. With zero copy only those blocks do that are not part of the input."""
+    if its.spec.pushes:
+        return False
     if not its.spec.zero_copy:
         return True
     call = _sample(its)
@@ -142,6 +146,8 @@ def _least_rounds(its: Recipe) -> int:
 def _waits_in_place(its: Recipe) -> bool:
     """Whether streams wait for each other in place, lest a result replace what is still to be read."""
     contract, zero_copy = COLLECTIVES[its.collective], its.spec.zero_copy
+    if its.spec.pushes:
+        return False
     if zero_copy:
         may = not contract.rooted and its.collective not in NO_ZERO_COPY_IN_PLACE
     else:
@@ -218,8 +224,7 @@ def plan_of(case: MutationCase) -> Plan:
     name = case.variant + CHECKED * case.checked
     call = Call(case.collective, name, case.ranks, nbytes, *_folds(contract))
     call = replace(call, in_place=case.in_place, cluster=case.cluster)
-    if its.spec.zero_copy:
-        call = lent(call, output=case.output_in_heap)
+    call = lent(call, output=True) if case.output_in_heap else lent_if_zero_copy(call, its)
     return _smallest(case, call, line_bytes)
 
 

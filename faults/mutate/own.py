@@ -8,7 +8,7 @@ from collectives.contracts import COLLECTIVES
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Call, Layout, Plan, rules
-from faults.lockstep.zero_copy_calls import lent, with_heap
+from faults.lockstep.zero_copy_calls import lent_if_zero_copy, with_heap
 
 CARDS = 2
 LINES_MAX = 1024  # of a slot on a card
@@ -36,7 +36,7 @@ def smallest(own: Recipe, ranks: int, rounds: int) -> Plan:
     nbytes = 2 * LINE_BYTES * ranks if contract.moves_data else 0  # where blocks are sliced, two lines a slice
     folds = ("f32", "sum") if contract.reduces else ("u8", "none")  # whose bits show the order of folding
     call = Call(own.collective, own.name, ranks, nbytes, *folds)
-    call = lent(call) if own.spec.zero_copy else call
+    call = lent_if_zero_copy(call, own)
     slots = 2 if rounds == 1 else 1
 
     def built(lines: int, doorbells: int) -> Plan:

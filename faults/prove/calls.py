@@ -213,7 +213,11 @@ def _lodgings(plan: Plan, part: RankPart, mapped: bool) -> list[tuple[int, int, 
     names = [buffer.name for buffer in part.buffers]
     heap, layout = plan.call.heap, plan.layout
     in_heap: dict[int, int] = {}  # buffer -> offset in the rank's strip
-    if mapped and heap is not None and part.buffers:
+    if mapped and heap is not None and part.buffers and heap.input is None:
+        if heap.output is not None:
+            in_heap[1] = heap.output
+    elif mapped and heap is not None and part.buffers:
+        assert heap.input is not None
         at = heap.input + part.rank * heap.step
         in_heap[0] = at
         if part.buffers[0].inside:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from collectives.algorithms.catalog import build
 from collectives.builder.recipes import Recipe
 from cxlemu.plan import Call, Layout, Plan
-from faults.lockstep.zero_copy_calls import in_heap
+from faults.lockstep.zero_copy_calls import placed
 from faults.prove.proof import Proof
 from faults.prove.rounds import shortened
 from faults.prove.sequences import Progress, prove
@@ -25,7 +25,7 @@ def prove_case(
     """Prove that a call is right on a ring, whatever calls come before and after.
 
     Args:
-        recipe: The algorithm. If it is zero copy, the call's arrays are placed in a heap.
+        recipe: The algorithm. If it takes arrays in a heap, the call's are placed there.
         layout: The ring.
         call: The call; its root does not matter.
         roots: The roots to prove it for; default: as `prove` chooses them.
@@ -37,8 +37,8 @@ def prove_case(
     Raises:
         ArgumentError: The algorithm has no such call.
     """
-    if recipe.spec.zero_copy and call.heap is None:
-        call, layout = in_heap(call, layout)
+    if call.heap is None:
+        call, layout = placed(recipe, call, layout)
     call, alike = shortened(recipe, layout, call)
 
     def of_root(root: int) -> Plan:

@@ -29,7 +29,7 @@ from cxlemu.topology import Topology
 from cxlemu.topology.clusters import cluster_sizes
 from cxlemu.units import counted, format_bytes
 from faults.choices import MATRIX_DTYPES, MATRIX_RANKS, MATRIX_REDOPS
-from faults.lockstep.zero_copy_calls import in_heap
+from faults.lockstep.zero_copy_calls import placed
 from faults.prove.proof import Proof
 from faults.prove.sequences import Progress, prove, some_roots
 from faults.verdict import Verdict
@@ -257,7 +257,7 @@ class Matrix:
             its = (self.recipe.collective, self.recipe.name, ranks, nbytes, _PROBE_DTYPE, redop)
             call = Call(*its, (self.roots or (0,))[0], self._places[0], cluster=self._clusters(ranks)[0])
             try:
-                call, where = in_heap(call, layout) if self.recipe.spec.zero_copy else (call, layout)
+                call, where = placed(self.recipe, call, layout)
                 return build(self.recipe, where, call).rounds
             except CxlemuError:
                 return None
@@ -329,9 +329,7 @@ def judge(question: Question, *, progress: Progress | None = None) -> AnsweredQu
     if recipe.spec.zero_copy and question.call.in_place and collective in NO_ZERO_COPY_IN_PLACE:
         why = f"{collective} in place cannot be zero copy: {NO_ZERO_COPY_IN_PLACE[collective]}"
         return AnsweredQuestion(question, None, why)
-    call, layout = question.call, question.layout
-    if recipe.spec.zero_copy:
-        call, layout = in_heap(call, layout)
+    call, layout = placed(recipe, question.call, question.layout)
     plans: dict[int, Plan] = {}
     refused: dict[int, str] = {}
     for root in question.all_roots:

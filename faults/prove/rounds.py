@@ -67,7 +67,8 @@ def shortened(recipe: Recipe, layout: Layout, call: Call) -> tuple[Call, int]:
     """Shorten a call to fewer rounds that tell as much.
 
     Args:
-        recipe: The algorithm. Only a shipped one of the plain builder or in batches, without zero copy, is shortened.
+        recipe: The algorithm. Only a shipped one of the plain builder or in batches, without arrays in the heap, is
+            shortened.
         layout: The ring.
         call: The call.
 
@@ -77,7 +78,7 @@ def shortened(recipe: Recipe, layout: Layout, call: Call) -> tuple[Call, int]:
     Raises:
         ArgumentError: The algorithm has no such call.
     """
-    if recipe.source or recipe.builder not in _COUNTING or recipe.spec.zero_copy or call.ranks == 1:
+    if recipe.source or recipe.builder not in _COUNTING or recipe.spec.takes_heap or call.ranks == 1:
         return call, 0
     loops = _loops(recipe, layout, call)
     enough = 2 * layout.slots + 3

@@ -46,7 +46,7 @@ Word = Annotated[str, Field(max_length=63)]
 class Heap(Model):
     """An `InHeap`, as a token holds it."""
 
-    input: Bytes
+    input: Bytes | None
     step: Bytes = 0
     output: Bytes | None = None
     in_process: Literal[False] = False  # no execution that a token shows has arrays in its ranks' processes

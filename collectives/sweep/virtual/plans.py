@@ -77,7 +77,8 @@ def plan_of(topology: Topology, recipe: Recipe, call: Call, space: Space, layout
     if recipe.plan is not None:
         return _saved(topology, recipe.plan, space)
     cluster = ranks_per_cluster(topology, call.ranks) if recipe.builder.takes_clusters else 1
-    call = replace(call, algorithm=recipe.name, heap=InHeap(0) if recipe.spec.zero_copy else None, cluster=cluster)
+    heap = InHeap(0) if recipe.spec.zero_copy else InHeap(None, output=0) if recipe.spec.pushes else None
+    call = replace(call, algorithm=recipe.name, heap=heap, cluster=cluster)
     if layout is None and issubclass(recipe.builder, Sends):
         cards, card_bytes, granule_bytes = on_cards(topology, space, call.ranks)
         layout = room(recipe, call, cards=cards, card_bytes=card_bytes, granule_bytes=granule_bytes)

@@ -55,7 +55,8 @@ def virtual_layout(topology: Topology, recipe: Recipe, call: Call, space: Space 
     sharers, least_cards = -(-ranks // cards), max(1, cards // ranks)
     in_ranges = -(-area // least_cards) * sharers
     over_all = (area + (cards + 1) * granule) * ranks // cards
-    heap_rank_bytes = round_up(contracts.buffers(call, call.root)[0].nbytes, DATA_ALIGN_BYTES) if call.heap else 0
+    there = contracts.buffers(call, call.root)[1 if recipe.spec.pushes else 0]
+    heap_rank_bytes = round_up(there.nbytes, DATA_ALIGN_BYTES) if call.heap else 0
     most = (room_bytes - bare.data_offset - sharers * heap_rank_bytes - DATA_ALIGN_BYTES) // SLOTS_MIN
     wanted = round_up(max(in_ranges, over_all) + sharers * granule, granule)
     if not recipe.spec.interleaved:  # one area after another, from card 0 on: a real card has room for all

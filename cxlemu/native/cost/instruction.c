@@ -37,7 +37,7 @@ static enum part copy(model *m, int32_t rank, region_table r, const operand *o, 
 
 static enum part write(model *m, int32_t rank, region_table r, const record *i, int64_t *landed_ns, progress *p) {
     if (i->dst.id >= r.count) return INVALID_RECORD;
-    if (r.all[i->dst.id].heap) return LAST; /* an array in the heap is there already */
+    if (r.all[i->dst.id].heap == IN_HEAP) return LAST; /* an array in the heap is there already */
     return copy(m, rank, r, &i->dst, i->nbytes, TO_POOL, landed_ns, p);
 }
 
@@ -45,6 +45,8 @@ static enum part write(model *m, int32_t rank, region_table r, const record *i, 
  * dst2. */
 static enum part gather(model *m, int32_t rank, region_table r, const record *i, int64_t *landed_ns, progress *p) {
     const operand *sources[SOURCES] = {&i->a, &i->b, &i->c};
+    const bool result = i->op == READ && i->dst2.kind != REGION && i->a.id < r.count;
+    if (result && r.all[i->a.id].heap == BY_PEERS) return LAST; /* it is read where it lies */
     while (p->phase < SOURCES && sources[p->phase]->kind != REGION) p->phase++;
     if (p->phase == COMPUTED) return copy(m, rank, r, &i->dst2, i->nbytes, TO_POOL, landed_ns, p);
     if (p->phase < SOURCES) {

@@ -79,7 +79,7 @@ RULES: tuple[Rule, ...] = (
     Rule("order", "epochs rise", "a doorbell shows larger and larger epochs", references.epochs_rise),
     Rule("order", "recorded", "an AWAIT has one RECORD, earlier or in another stream", references.recorded),
     Rule("order", "one writer", "in a round a line is written by one rank, waits or not", lines.one_writer),
-    Rule("order", "own strip", "in the heap a rank writes its own strip only", lines.own_strip),
+    Rule("order", "own strip", "in the heap a rank writes its own strip, and blocks given to it", lines.own_strip),
     Rule("order", "one kind", "between two FENCEs a line is stored to in one way", lines.one_kind),
     Rule("order", "stale line", "to write part of another rank's line, invalidate it first", lines.stale_line),
 )  # fmt: skip

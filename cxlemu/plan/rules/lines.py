@@ -1,7 +1,7 @@
 """Rules of which rank writes which 64-byte lines: exact, by sorting ranges and sweeping over them.
 
 Regions may overlap, so ranges are compared where they really lie: in (slot, card, line) of the ring. The heap counts as
-further cards, with one slot and one round.
+further cards, with one slot and one round; regions there that peers write count as further ones again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Accesses:
     """An entry for each contiguous range of a card that an instruction touches, from the slot's or the heap's begin.
 
     All fields are arrays of equal length: ``row`` of the plan's table, ``seq`` (the round), ``card``, and ``begin`` and
-    ``end`` in bytes. ``card`` of a range in the heap is the layout's number of cards more.
+    ``end`` in bytes. ``card`` of a range in the heap is the layout's number of cards more, and as many more again where
+    peers write it.
     """
 
     row: Numbers
@@ -58,7 +59,8 @@ def _accesses(p: PlanTable, table: Mask, field: str) -> Accesses:
 
     @cache  # rounds repeat their ranges
     def extents(region: int, offset: int, nbytes: int) -> list[Extent]:
-        heap_cards = p.layout.cards if p.frame.regions[region].heap else 0
+        its = p.frame.regions[region]
+        heap_cards = p.layout.cards * (its.heap + (its.writer_bytes > 0))
         return [e._replace(card=e.card + heap_cards) for e in maps[region].extents(offset, nbytes)]
 
     operand = p.records[field]
@@ -113,7 +115,8 @@ def _clashes(group: NDArray[np.int64], colour: Numbers, first: Numbers, end: Num
 def _lines(p: PlanTable, stores: Accesses, entry: int) -> str:
     first, last = stores.first_line[entry], stores.end_line[entry] - 1
     of_heap, card = divmod(int(stores.card[entry]), p.layout.cards)
-    return f"{f'line {first}' if first == last else f'lines {first}..{last}'} of {'the heap on ' * of_heap}card {card}"
+    where = "the heap on " if of_heap else ""
+    return f"{f'line {first}' if first == last else f'lines {first}..{last}'} of {where}card {card}"
 
 
 def _pairs(s: Accesses, group: Numbers, colour: Numbers) -> Iterator[tuple[int, int]]:
@@ -126,7 +129,8 @@ def _pairs(s: Accesses, group: Numbers, colour: Numbers) -> Iterator[tuple[int, 
 def one_writer(p: PlanTable) -> Iterator[Defect]:
     """Yield stores to a line that another rank writes in the same round.
 
-    This is stricter than one writer between two synchronizations: a wait inside the round does not help.
+    This is stricter than one writer between two synchronizations: a wait inside the round does not help. Blocks that
+    peers write have their owner's stores as well, from before it gave them up: the prover says whether it did.
     """
     if len(p.parts) < 2:
         return  # there is no other rank
@@ -137,19 +141,36 @@ def one_writer(p: PlanTable) -> Iterator[Defect]:
 
 
 def own_strip(p: PlanTable) -> Iterator[Defect]:
-    """Yield stores to the heap outside the rank's own strip.
+    """Yield stores to the heap outside the rank's own strip, but for blocks that a region gives it to write.
 
-    This rule makes the heap's lines safe across calls, which rules do not see: each line has one writer for good.
+    This rule makes the heap's lines safe across calls, which rules do not see: each line has one writer for good, or
+    in blocks of a result one at a time.
     """
     if not any(region.heap for region in p.frame.regions):
         return
+    yield from _others_blocks(p)
     s = _stores(p)
-    for entry in (s.card >= p.layout.cards).nonzero()[0].tolist():
+    for entry in (s.card // p.layout.cards == 1).nonzero()[0].tolist():
         rank = int(p.rank_of[s.row[entry]])
         strip = p.layout.heap_strip(rank)
         within = strip.offset <= s.begin[entry] and s.end[entry] <= strip.offset + strip.nbytes
         if s.card[entry] != p.layout.cards + strip.card or not within:
             yield Defect(f"it writes {_lines(p, s, entry)}, which is not rank {rank}'s", int(s.row[entry]))
+
+
+def _others_blocks(p: PlanTable) -> Iterator[Defect]:
+    """Yield stores to regions that peers write, outside the rank's own blocks."""
+    each = np.array([region.writer_bytes for region in p.frame.regions], np.int64)
+    for field, table in _STORING.items():
+        operand, nbytes = p.records[field], p.records["nbytes"]
+        rows = (table[p.op] & (operand["kind"] == Kind.REGION) & (nbytes > 0)).nonzero()[0]
+        rows = rows[each[operand["id"][rows]] > 0]
+        size, begin = each[operand["id"][rows]], operand["offset"][rows]
+        first, last = begin // size, (begin + nbytes[rows] - 1) // size
+        for at in np.flatnonzero((first != p.rank_of[rows]) | (last != p.rank_of[rows])).tolist():
+            row, blocks = int(rows[at]), {int(first[at]), int(last[at])}
+            named = " and ".join(f"rank {block}'s" for block in sorted(blocks))
+            yield Defect(f"it writes to {named} block of region {operand['id'][row]}", row)
 
 
 def one_kind(p: PlanTable) -> Iterator[Defect]:

@@ -53,6 +53,23 @@ def _region(region: Region, layout: Layout) -> str:
         return f"is on cards {region.first_card}..{region.first_card + region.cards - 1}, there are {cards}"
     if region.granularity_bytes < LINE_BYTES or region.granularity_bytes % LINE_BYTES:
         return f"is interleaved by {region.granularity_bytes} bytes, no positive multiple of {LINE_BYTES}"
+    if region.writer_bytes:
+        return _given_up(region, layout)
+    return _room(region, layout)
+
+
+def _given_up(region: Region, layout: Layout) -> str:
+    """Blocks of writers are whole lines of one card's heap, one for each rank at most: a line has one writer."""
+    if not region.heap or region.cards > 1:
+        return "has a writer for each of its blocks, and does not lie in the heap, on one card"
+    if region.writer_bytes < 0 or region.writer_bytes % LINE_BYTES or (region.base + region.start) % LINE_BYTES:
+        return f"has blocks of {region.writer_bytes} bytes with a writer each, which are not whole lines"
+    if region.nbytes > region.writer_bytes * layout.ranks:
+        return f"has more blocks of {region.writer_bytes} bytes than there are ranks to write them"
+    return _room(region, layout)
+
+
+def _room(region: Region, layout: Layout) -> str:
     end = region.map.end_on_cards(region.nbytes)
     place, room = ("the heap", layout.heap_card_bytes) if region.heap else ("a slot", layout.slot_card_bytes)
     if end > room:

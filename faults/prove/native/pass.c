@@ -7,12 +7,12 @@ enum { LOOKS_AFTER = 1 << 10 }; /* instructions between two looks for Ctrl-C and
 
 /* --- one instruction ------------------------------------------------------------------------------------------- */
 
-/* Whether a WRITE stores an array of the heap to where it lies already: then it stores nothing. */
-static bool stays(const step *s, const record *r) {
+/* Whether an array of the heap is copied to or from where it lies already: then nothing is stored. */
+static bool stays(const step *s, const operand *array, const operand *there, int64_t nbytes) {
     card_extent found[MAX_CARDS];
-    const lodging *l = &s->lodging[r->a.id];
-    return l->card >= 0 && address_extents(s->part, &r->dst, r->nbytes, found) == 1 && found[0].at.card == l->card &&
-           found[0].at.offset == l->offset + r->a.offset;
+    const lodging *l = &s->lodging[array->id];
+    return l->card >= 0 && address_extents(s->part, there, nbytes, found) == 1 && found[0].at.card == l->card &&
+           found[0].at.offset == l->offset + array->offset;
 }
 
 static bool satisfied(step *s, const record *r) {
@@ -23,6 +23,12 @@ static bool satisfied(step *s, const record *r) {
     clock_learn(s->p, s->stream, recorded);
     s->now = clock_now(s->p, s->stream);
     return true;
+}
+
+static void move(step *s, const record *r) {
+    pass_access_loads(s, r);
+    pass_access_stores(s, r, STORE, NULL);
+    pass_compute(s, r);
 }
 
 static void execute(step *s, const record *r, const record *previous) {
@@ -51,17 +57,16 @@ static void execute(step *s, const record *r, const record *previous) {
         pass_compute(s, r);
         drain_drop(posted);
         break;
-    case WRITE:
-        if (stays(s, r)) break;
-        /* fall through */
     case READ:
+        if (!r->dst2.kind && stays(s, &r->dst, &r->a, r->nbytes)) pass_access_loads(s, r);
+        else move(s, r);
+        break;
+    case WRITE:
+        if (!stays(s, &r->a, &r->dst, r->nbytes)) move(s, r);
+        break;
     case REDUCE:
     case COPY:
-    case REDUCE_LOCAL:
-        pass_access_loads(s, r);
-        pass_access_stores(s, r, STORE, NULL);
-        pass_compute(s, r);
-        break;
+    case REDUCE_LOCAL: move(s, r); break;
     case COMPUTE: kernel_run(s, r); break;
     default: break; /* WAIT, WAIT_ALL, AWAIT: nothing to do once satisfied */
     }
