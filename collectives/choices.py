@@ -1,5 +1,7 @@
 """The choices and defaults of the collectives' commands' flags, as in cxlemu/choices.py: imports nothing."""
 
+PLAN_SUFFIX = ".plan"
+
 # `cxlemu fused`
 KINDS = ("all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce")
 STYLES = ("fused", "medium", "unfused")
@@ -10,3 +12,8 @@ FUSED_SHARE = 0.5  # communication's time where its scale is chosen: half as lon
 
 # `cxlemu simulate`
 SIMULATED_MIN_BYTES, SIMULATED_MAX_BYTES, SIMULATED_STEP_FACTOR = 1 << 20, 1 << 30, 4
+
+
+def is_plan(spec: str) -> bool:
+    """Whether a string names a plan file, and not a collective or ``FILE.py:function``."""
+    return spec.endswith(PLAN_SUFFIX)

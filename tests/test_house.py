@@ -195,6 +195,22 @@ show("fused --engine virtual", __import__("collectives.cli.fused_virtual").cli.f
 """
 
 
+def test_a_protocol_of_ones_own_is_explored_without_numpy_and_without_a_collective() -> None:
+    """They take as long to load as everything else that the command does for it."""
+    done = subprocess.run([sys.executable, "-c", EXPLORED], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.splitlines()[-1] == "0 []", done.stderr
+
+
+EXPLORED = """
+import sys
+from click.testing import CliRunner
+from cxlemu.cli import main
+
+done = CliRunner().invoke(main, ["explore", "examples/protocols/ring_queue.py:fixed"])
+print(done.exit_code, sorted({"numpy", "pydantic", "collectives.builder", "collectives.algorithms"} & set(sys.modules)))
+"""
+
+
 @pytest.mark.parametrize("memory", ["shm", "emulated"])
 def test_a_rank_imports_no_command_no_model_of_topologies_and_none_of_costs(tmp_path: Path, memory: str) -> None:
     """Each rank pays for what it imports; what its launcher has read and checked comes as plain data."""

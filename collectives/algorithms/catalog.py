@@ -13,6 +13,7 @@ from collectives.algorithms.hierarchical.levels import Levels
 from collectives.algorithms.nccl import RECIPES as NCCL
 from collectives.builder import ALL, Builder
 from collectives.builder.recipes import Recipe, recipes_of
+from collectives.choices import is_plan
 from collectives.contracts import buffers, check_counts, contract_of
 from cxlemu import userfile
 from cxlemu.choices import DTYPE_KINDS, OPS_OF_KIND
@@ -22,7 +23,6 @@ from cxlemu.plan.reduction import why_not
 from cxlemu.suggest import meant
 from cxlemu.units import counted
 
-PLAN_SUFFIX = ".plan"
 BLOCK_BYTES_MAX = 1 << 40
 
 # Ours, and NCCL's, which no choice of ours takes.
@@ -104,11 +104,6 @@ def _in_chunks(collective: str, variant: str) -> Recipe | None:
     if found is None or not re.fullmatch(r"[1-9]\d?", count) or not 1 <= int(count) < found.spec.chunks:
         return None
     return replace(found, name=variant, spec=replace(found.spec, name=variant, chunks=int(count)))
-
-
-def is_plan(spec: str) -> bool:
-    """Whether a string names a plan file, and not a collective or ``FILE.py:function``."""
-    return spec.endswith(PLAN_SUFFIX)
 
 
 def load_plan(file: str) -> Plan:

@@ -14,8 +14,8 @@ import click
 from click.core import ParameterSource
 
 from collectives import sizes
-from collectives.algorithms.catalog import is_plan
 from collectives.builder.recipes import Recipe
+from collectives.choices import is_plan
 from collectives.sweep.sweep import load_algorithm
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Plan

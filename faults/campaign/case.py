@@ -21,6 +21,7 @@ from pydantic import Field, ValidationError
 from collectives.algorithms import catalog
 from collectives.builder.recipes import Recipe
 from collectives.checking import oracle
+from collectives.choices import is_plan
 from cxlemu.errors import ArgumentError, TokenError
 from cxlemu.plan import Call
 from cxlemu.plan.checksums import check_integrity
@@ -220,7 +221,7 @@ def digest(algorithm: str) -> str:
     Raises:
         ArgumentError: The file cannot be read.
     """
-    path = Path(algorithm if catalog.is_plan(algorithm) else algorithm.rpartition(":")[0])
+    path = Path(algorithm if is_plan(algorithm) else algorithm.rpartition(":")[0])
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:

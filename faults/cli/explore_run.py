@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from collectives.algorithms.catalog import is_plan
-from collectives.cli.targets import NEVER, check_options, target
+from collectives.choices import is_plan
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import read_json, write_json
@@ -19,8 +18,9 @@ from cxlemu.cli.progress import spinning
 from cxlemu.errors import ArgumentError, PlanRuleError
 from cxlemu.units import counted, format_bytes
 from faults.budget import BudgetSpentError, within
-from faults.cli.explore_target import Calls, Searchable, searchable
+from faults.cli.explore_target import searchable
 from faults.cli.schedule_table import schedule_table
+from faults.cli.searchable import Calls, Searchable
 from faults.explore.check import follow, search
 from faults.explore.result import Budget, Exploration
 from faults.explore.strategies import parse
@@ -70,6 +70,8 @@ def run(
         raise click.UsageError("give a COLLECTIVE, a FILE.plan or a FILE.py:FUNCTION, with or without --algorithm.")
     spec = str(program or algorithm)
     if is_plan(spec):
+        from collectives.cli.targets import NEVER, check_options, target  # a protocol needs no collectives
+
         told = dict.fromkeys(("total_bytes", "datatype", "op", "root", "in_place", "variant"), NEVER)
         asked = target((spec,), None)
         check_options(ctx, asked, told | {"ranks": asked.plan and asked.plan.ranks})

@@ -16,6 +16,7 @@ from click.core import ParameterSource
 from collectives import fused
 from collectives.algorithms import catalog
 from collectives.builder.recipes import Recipe, with_checksums
+from collectives.choices import PLAN_SUFFIX, is_plan
 from collectives.contracts import COLLECTIVES
 from collectives.layouts import world_layout
 from collectives.sweep.defaults import EVERY, REGION_BYTES
@@ -74,7 +75,7 @@ def run(
     """
     budget = _Budget(budget_s)
     check_integrity(integrity)
-    if any(map(catalog.is_plan, collectives)):
+    if any(map(is_plan, collectives)):
         _prove_saved(ctx, collectives, budget, json_file)
     if algorithm is not None and variant != EVERY:
         raise ArgumentError("--variant does not go with --algorithm: your own algorithm has none")
@@ -188,8 +189,8 @@ def _prove_saved(ctx: click.Context, files: Sequence[str], budget: _Budget, json
             )
     plans = []
     for file in files:
-        if not catalog.is_plan(file):
-            raise ArgumentError(f"plan files are proved by themselves: {file!r} does not end in {catalog.PLAN_SUFFIX}")
+        if not is_plan(file):
+            raise ArgumentError(f"plan files are proved by themselves: {file!r} does not end in {PLAN_SUFFIX}")
         plan = catalog.load_plan(file)
         if plan.ranks > PROVED_RANKS_MAX or plan.layout.slots > PROVED_SLOTS_MAX:
             raise ArgumentError(

@@ -26,7 +26,8 @@ from faults.campaign.judge import Judgement
 from faults.campaign.run import CampaignRunner, TimedJudgement
 from faults.campaign.spec import Spec
 from faults.cli import explore_run, prove_run
-from faults.cli.explore_target import Searchable, searchable
+from faults.cli.explore_target import searchable
+from faults.cli.searchable import Searchable
 from faults.explore import check, core, search
 from faults.explore.operations import Steps, Store, Wait
 from faults.explore.plans import tiny_layout

@@ -731,7 +731,7 @@ def test_a_collective_without_its_fences_is_found_and_replayed(monkeypatch: pyte
         ]
         return replace(compiled, program=replace(compiled.program, threads=tuple(threads)))
 
-    monkeypatch.setattr("faults.cli.explore_target.compile_plans", weak)
+    monkeypatch.setattr("faults.cli.explore_calls.compile_plans", weak)
     command = ["explore", "all_gather", "-b", "64", "--variant", "naive"]
     broken = cxlemu(*command)
     assert broken.exit_code == 1, broken.output
