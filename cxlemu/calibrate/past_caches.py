@@ -30,6 +30,7 @@ ROUND_BYTES = 32 << 20  # a round fills a small array more than once
 ROUNDS = 5
 ROUNDS_MAX = 16  # with those that other work disturbed
 TOGETHER = 0.8  # of a round: each thread fills for so long at least
+ELSEWHERE = 16  # the source lies in its lines: as a large NumPy array and a place in the pool do to each other
 THREADS_MAX = 4  # that fill an array each, as ranks do, which share caches and memory
 GATE_S = 60.0
 
@@ -60,7 +61,8 @@ def past_caches_bytes(ratio_of: Callable[[int], float | None] | None = None) -> 
     """
     if ratio_of is None:
         threads = _threads()
-        source, arrays = memory(SIZES[-1], None), [memory(SIZES[-1], None) for _ in range(threads)]
+        source = memory(SIZES[-1] + ELSEWHERE, None)[ELSEWHERE:]
+        arrays = [memory(SIZES[-1], None) for _ in range(threads)]
         with ThreadPoolExecutor(threads) as pool:
             return past_caches_bytes(lambda nbytes: _ratio(pool, source, arrays, nbytes))
     found, cost, least_cost = NEVER_BYTES, 0.0, 0.0
@@ -118,11 +120,14 @@ def _fill(fill: Callable[[Bytes, Bytes], None], gate: threading.Barrier, source:
 
 
 def _ordinary(array: Bytes, source: Bytes) -> None:
-    for at in range(0, array.nbytes, PIECE_BYTES):
-        _native.copy(array[at : at + PIECE_BYTES], 0, source[at : at + PIECE_BYTES], False)
+    _copy(array, source, 0)
 
 
 def _past(array: Bytes, source: Bytes) -> None:
-    for at in range(0, array.nbytes, PIECE_BYTES):
-        _native.copy_nt(array[at : at + PIECE_BYTES], 0, source[at : at + PIECE_BYTES], 0)
+    _copy(array, source, 2)
     _native.fence()
+
+
+def _copy(array: Bytes, source: Bytes, way: int) -> None:
+    for at in range(0, array.nbytes, PIECE_BYTES):
+        _native.copy(array[at : at + PIECE_BYTES], 0, source[at : at + PIECE_BYTES], way)

@@ -6,6 +6,7 @@
  * From that size on memcpy goes by vectors itself, whose stores fetch each line only to overwrite it. Where source and
  * target lie alike in their lines, `rep movsb` of a processor with fast short ones (FSRM) does not. */
 #include "copy.h"
+#include "lines.h"
 
 #include <string.h>
 
@@ -101,11 +102,19 @@ static void by_string(void *to, const void *from, size_t nbytes) {
     __asm__ volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(nbytes) : : "memory");
 }
 
+static int suits_strings(const void *to, const void *from, int64_t nbytes) {
+    return fast_strings && nbytes >= STRING_FROM_BYTES && alike_in_lines(to, from);
+}
+
 void copy_bytes(void *to, const void *from, int64_t nbytes) {
     if (crawls(to, from, nbytes)) by_avx2(to, from, (size_t)nbytes);
-    else if (fast_strings && nbytes >= STRING_FROM_BYTES && alike_in_lines(to, from))
-        by_string(to, from, (size_t)nbytes);
+    else if (suits_strings(to, from, nbytes)) by_string(to, from, (size_t)nbytes);
     else memcpy(to, from, (size_t)nbytes);
+}
+
+void copy_bytes_past(void *to, const void *from, int64_t nbytes) {
+    if (suits_strings(to, from, nbytes)) by_string(to, from, (size_t)nbytes);
+    else lines_copy_past(to, from, nbytes);
 }
 
 #else
@@ -119,5 +128,7 @@ void copy_lines_twice(void *to, void *too, const void *from, int64_t nbytes, int
 void copy_by_vectors(void *to, const void *from, int64_t nbytes) { memcpy(to, from, (size_t)nbytes); }
 
 void copy_bytes(void *to, const void *from, int64_t nbytes) { memcpy(to, from, (size_t)nbytes); }
+
+void copy_bytes_past(void *to, const void *from, int64_t nbytes) { lines_copy_past(to, from, nbytes); }
 
 #endif

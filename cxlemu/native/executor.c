@@ -53,7 +53,7 @@ static void move(const program *p, const record *r) {
         const uint8_t *from = piece(p, &r->a, at, &run);
         uint8_t *to = piece(p, &r->dst, at, &run), *too = r->dst2.kind ? piece(p, &r->dst2, at, &run) : NULL;
         if (apart(to, from, run)) {
-            if (nt) lines_copy_nt(to, from, run, 0);
+            if (nt) copy_bytes_past(to, from, run);
             else copy_bytes(to, from, run);
         } else if (to != from) memmove(to, from, (size_t)run); /* an array in the heap is its own region */
         if (too) copy_bytes(too, to, run);

@@ -200,16 +200,32 @@ static void store_and_flush(uint8_t *to, const uint8_t *from, int64_t nbytes) {
     lines_flush(to, nbytes, 0);
 }
 
-void lines_copy_nt(void *to, const void *from, int64_t nbytes, int width) {
-    uint8_t *into = to;
-    const uint8_t *source = from;
+static void copy_past(uint8_t *into, const uint8_t *source, int64_t nbytes, copier *copy_lines) {
     int64_t head = (int64_t)(-(uintptr_t)into & (STORE_LINE - 1));
     if (head > nbytes) head = nbytes;
     const int64_t whole = (nbytes - head) / STORE_LINE * STORE_LINE, tail = nbytes - head - whole;
     if (head) store_and_flush(into, source, head);
-    if (whole) copier_of(width)(into + head, source + head, (size_t)whole / STORE_LINE);
+    if (whole) copy_lines(into + head, source + head, (size_t)whole / STORE_LINE);
     if (tail) store_and_flush(into + head + whole, source + head + whole, tail);
 }
+
+void lines_copy_nt(void *to, const void *from, int64_t nbytes, int width) {
+    copy_past(to, from, nbytes, copier_of(width));
+}
+
+enum { AHEAD_LINES = 16 };
+
+static void copy_and_keep_neither(uint8_t *to, const uint8_t *from, size_t lines) {
+    copier *const copy_lines = copier_of(0);
+    while (lines) {
+        const size_t now = lines < AHEAD_LINES ? lines : AHEAD_LINES, left = lines - now;
+        for (size_t k = 0; k < now && k < left; k++) __builtin_prefetch(from + (now + k) * STORE_LINE, 0, 0);
+        copy_lines(to, from, now);
+        to += now * STORE_LINE, from += now * STORE_LINE, lines = left;
+    }
+}
+
+void lines_copy_past(void *to, const void *from, int64_t nbytes) { copy_past(to, from, nbytes, copy_and_keep_neither); }
 
 uint8_t *lines_mapped(uint8_t *pages, int64_t nbytes) {
     (void)nbytes;

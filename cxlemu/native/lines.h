@@ -18,6 +18,10 @@ void lines_invalidate(const void *at, int64_t nbytes);
  * this. width: bytes of a store, 0 for the widest that the machine has. The ranges do not overlap. */
 void lines_copy_nt(void *to, const void *from, int64_t nbytes, int width);
 
+/* The same for a source that another core will write again: its lines, too, are to stay in none of this core's caches,
+ * from which that core would have to fetch them back. */
+void lines_copy_past(void *to, const void *from, int64_t nbytes);
+
 /* Store a word of 8 bytes non-temporally, where the machine can. The next lines_fence completes this. */
 void lines_store_nt(void *word, uint64_t value);
 

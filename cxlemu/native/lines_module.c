@@ -142,14 +142,19 @@ static PyObject *copy_nt(PyObject *module, PyObject *const *args, Py_ssize_t cou
 
 static PyObject *copy(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     (void)module;
-    if (!takes(count, 4, "copy takes a card, an offset, the bytes to store, and whether by vectors")) return NULL;
-    const int vectors = PyObject_IsTrue(args[3]);
+    if (!takes(count, 4, "copy takes a card, an offset, the bytes to store, and the way")) return NULL;
+    static void (*const WAYS[])(void *, const void *, int64_t) = {copy_bytes, copy_by_vectors, copy_bytes_past};
+    const long way = PyLong_AsLong(args[3]);
+    if (way < 0 || way >= (long)(sizeof WAYS / sizeof *WAYS)) {
+        if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "there is no way %ld to copy", way);
+        return NULL;
+    }
     Py_buffer data, view;
-    if (vectors < 0 || PyObject_GetBuffer(args[2], &data, PyBUF_SIMPLE) < 0) return NULL;
+    if (PyObject_GetBuffer(args[2], &data, PyBUF_SIMPLE) < 0) return NULL;
     uint8_t *at = range_of(args[0], args[1], data.len, PyBUF_WRITABLE, &view);
     if (at) {
-        Py_BEGIN_ALLOW_THREADS(vectors ? copy_by_vectors : copy_bytes)
-        (at, data.buf, data.len);
+        Py_BEGIN_ALLOW_THREADS;
+        WAYS[way](at, data.buf, data.len);
         Py_END_ALLOW_THREADS
         PyBuffer_Release(&view);
     }
@@ -201,7 +206,8 @@ static PyMethodDef methods[] = {
     {"copy_nt", (PyCFunction)(void (*)(void))copy_nt, METH_FASTCALL,
      "copy_nt(card, offset, data, width): store by non-temporal stores of width bytes, 0 for the widest."},
     {"copy", (PyCFunction)(void (*)(void))copy, METH_FASTCALL,
-     "copy(card, offset, data, vectors): store as plans do, or by vectors whatever the size and the machine."},
+     "copy(card, offset, data, way): store as plans do (0), by vectors whatever the size and the machine (1), or as "
+     "plans do past the caches (2)."},
     {"pushes_s", (PyCFunction)(void (*)(void))pushes_s, METH_FASTCALL,
      "pushes_s(card, stores) -> seconds: a fence for each line of it, or a word stored there, flushed and fenced."},
     {"lines_instructions", instructions, METH_NOARGS, "lines_instructions() -> the names of those in use here."},

@@ -212,6 +212,8 @@ void lines_copy_nt(void *to, const void *from, int64_t nbytes, int width) {
     leave();
 }
 
+void lines_copy_past(void *to, const void *from, int64_t nbytes) { lines_copy_nt(to, from, nbytes, 0); }
+
 /* Carries its own bytes only, and arrives at once. A line that is dirty is written back before. */
 void lines_store_nt(void *at, uint64_t value) {
     enter();
