@@ -15,7 +15,8 @@ PACKAGES = ("cxlemu", "collectives", "faults", "studies")
 COST, MACHINE = "cxlemu/native/cost", "cxlemu/native"
 # What executes records, through an emulated cache or on the cards.
 CACHE = ("adversary", "cache", "copy", "damage", "hostlock", "lines")
-EXECUTOR = (*CACHE, "address", "check", "executor", "fold", "pace", "peer_memory", "shadow", "shadow_executor")
+CHECKS = ("address", "check", "told")  # the rules of plans are those of the machine
+EXECUTOR = (*CACHE, *CHECKS, "executor", "fold", "pace", "peer_memory", "shadow", "shadow_executor")
 
 
 def found(folder: str, pattern: str) -> list[str]:
@@ -65,7 +66,7 @@ setup(
         extension(
             "faults.prove._pass",
             "faults/prove/native",
-            sources=(f"{MACHINE}/check.c", f"{MACHINE}/address.c"),  # the rules of plans are those of the machine
+            sources=tuple(f"{MACHINE}/{part}.c" for part in CHECKS),
             flags=("-DMAX_STREAMS=8",),  # a device's plan has a queue beside each stream
             include=(MACHINE,),
         ),

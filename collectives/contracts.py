@@ -149,7 +149,6 @@ COLLECTIVES: dict[str, Collective] = {
 # Collectives that have no zero copy in place, each with the reason.
 NO_ZERO_COPY_IN_PLACE = {
     "all_to_all": "peers still read what the result would replace, pass out",
-    "gather": "the root's block is no array of its own, so that the root cannot know where its peers' lie, pass out",
 }
 
 

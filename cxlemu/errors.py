@@ -21,6 +21,7 @@
         │   ├── CardLostError        ... a card that is gone
         │   ├── LinkDownError        ... a host that reaches the pool no more
         │   ├── IntegrityError       ... bytes that arrived are not those that were sent
+        │   │   └── PlaceError         ... and tell of an array that it lies where it cannot
         │   └── CutOffError          ... no way is left from a host to memory that it needs
         ├── DeviceError            an accelerator, its driver or its memory failed
         ├── RevokedError           the communicator was given up, by this rank or by another one
@@ -66,6 +67,10 @@ class TruncationError(ArgumentError):
 
 class PlanError(InputError):
     """A plan cannot be executed, proved or simulated."""
+
+
+class UntoldError(PlanError):
+    """A plan reads a peer's array before a doorbell has told where it lies."""
 
 
 class PlanRuleError(PlanError):
@@ -181,6 +186,15 @@ class IntegrityError(FaultError):
     def __init__(self, rank: int, card: int, *, reported_by: int | None = None) -> None:
         what = f"what rank {rank} published from card {card} on did not arrive as it was sent"
         super().__init__(what, rank, card, reported_by=reported_by)
+        self.rank, self.card = rank, card
+
+
+class PlaceError(IntegrityError):
+    """``rank`` tells by a doorbell that an array lies in its part of the heap, on ``card``, where it cannot lie."""
+
+    def __init__(self, rank: int, card: int, *, reported_by: int | None = None) -> None:
+        what = f"rank {rank} tells that its array begins where its part of the heap, on card {card}, has no room for it"
+        FaultError.__init__(self, what, rank, card, reported_by=reported_by)
         self.rank, self.card = rank, card
 
 

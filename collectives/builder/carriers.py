@@ -99,10 +99,12 @@ class HeapCarrier(SlotCarrier):
 
     in_columns = False
     reads_in_place = True
+    first_round = 0  # of the loop
 
     def _placed(self, loop: Loop, placement: str, doorbells: int) -> tuple[int, int, Areas]:
         b, heap, writers, nbytes = self.b, self.b.call.heap, loop.writers, loop.nbytes
         assert heap is not None and heap.input is not None  # catalog.build sees to it
+        self.first_round = b.written.rounds
         chunks = min(b.spec.chunks, doorbells)
         if heap.in_process:
             chunks = min(chunks, max(nbytes // IN_PROCESS_CHUNK_BYTES, 1))
@@ -126,16 +128,18 @@ class HeapCarrier(SlotCarrier):
 
     def takes_slot(self, block: int) -> bool:
         """Whether publishing this block stores to what a slot's last user may still read: to data, or to a payload."""
-        return self._is_told or self.in_slot(block)
+        return self.in_slot(block) or self._tells_in(self.b.written.rounds)
 
     def flags(self, chunk: Chunk) -> int:
-        """Return Flag.PLACES where doorbells tell where arrays lie: with each chunk, but not with an empty one."""
-        return Flag.PLACES if self._is_told and chunk.nbytes else 0
+        """Return Flag.PLACES where doorbells tell where arrays lie: in a loop's first round, with what is not empty."""
+        return Flag.PLACES if chunk.nbytes and self._tells_in(chunk.seq) else 0
 
-    @property
-    def _is_told(self) -> bool:
+    def _tells_in(self, seq: int) -> bool:
+        """Whether a round's doorbells tell: those of a loop's first one, in which every rank hears from all that it
+        hears from in the loop. An algorithm that is not one of ours may do otherwise.
+        """
         heap = self.b.call.heap
-        return heap is not None and heap.is_told
+        return heap is not None and heap.is_told and (self.b.foreign or seq == self.first_round)
 
     def area(self, chunk: Chunk, writer: int, block: int) -> Operand:
         """Return where a chunk of a writer's block lies: in its input, in its output, or in the slot."""

@@ -17,6 +17,7 @@ from collectives.algorithms.choose import choose
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.builder.recipes import Recipe
 from collectives.contracts import COLLECTIVES, contract_of
+from collectives.in_heap import told_in_heap
 from collectives.layouts import world_layout
 from collectives.sizes import block_bytes
 from collectives.sweep.sweep import load_algorithm
@@ -68,13 +69,16 @@ class Wanted:
         nbytes = block_bytes(collective, self.total_bytes, self.ranks, DTYPES[self.dtype].itemsize)
         chosen = own or self._recipe(collective, nbytes)
         op = self.op or ("sum" if COLLECTIVES[collective].reduces else "none")
-        heap = InHeap(0, output=0 if self.in_place else None) if chosen.spec.zero_copy else None  # at its begin
-        heap = InHeap(None, output=0) if chosen.spec.pushes else heap
-        call = Call(collective, chosen.name, self.ranks, nbytes, self.dtype, op, self.root, self.in_place, heap)
+        call = Call(collective, chosen.name, self.ranks, nbytes, self.dtype, op, self.root, self.in_place)
+        if chosen.spec.pushes:
+            call = replace(call, heap=InHeap(None, output=0))  # at its begin
         topology = Topology.load(self.config)
+        layout = world_layout(topology, self.ranks, region_bytes=self.region_bytes)
+        if chosen.spec.zero_copy:
+            call = replace(call, heap=told_in_heap(call, layout, output=self.in_place))
         if chosen.builder.takes_clusters:
             call = replace(call, cluster=ranks_per_cluster(topology, self.ranks))
-        return build(chosen, world_layout(topology, self.ranks, region_bytes=self.region_bytes), call)
+        return build(chosen, layout, call)
 
     def _recipe(self, collective: str, nbytes: int) -> Recipe:
         if self.variant != "auto":

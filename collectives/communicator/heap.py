@@ -9,11 +9,11 @@ An array is freed when it and all views of it were garbage collected. As that ha
 place is used again when all ranks have let it go, which they tell each other whenever they make an array.
 
 `comm.heap.local.empty` makes an array that only this rank knows of, without the others and in microseconds
-(local_heap.py). `auto` treats it as any other array; `variant="zero_copy"` publishes it where it lies, if it lies at
-the same place on every rank, as it does where ranks make and free the same arrays in the same order.
+(local_heap.py). `auto` treats it as any other array; `variant="zero_copy"` publishes it where it lies, which each rank
+tells its peers by its doorbells.
 
-In a call all ranks pass the same array of their communicator's heap, or none does: ranks that differ get a
-MismatchError, as for any other argument. Another communicator, even a split one, treats it as any other array.
+In a call that chooses by itself all ranks pass the same array of their communicator's heap, or none does: ranks that
+differ get a MismatchError, as for any other argument. Another communicator treats it as any other array.
 
 Where NumPy's stores are this host's stores to the pool (shm, dax) the arrays are views of a card. Behind the emulated
 cache NumPy's stores would go past the cache: there an array is private memory, and the call itself stores it to its
@@ -41,6 +41,7 @@ from collectives.communicator.heap_memory import Backing, StripMemory
 from collectives.communicator.local_heap import LocalBlocks, size_class
 from collectives.contracts import COLLECTIVES, buffers
 from cxlemu.capacity.first_fit import FirstFit
+from cxlemu.engines.streams import NO_PLACE
 from cxlemu.errors import ArgumentError, MismatchError, PoolError
 from cxlemu.memory.protocol import LINE_BYTES, Bytes
 from cxlemu.plan import Call, InHeap
@@ -330,31 +331,46 @@ class SymmetricHeap:
         """Whether this rank holds any array of the heap."""
         return bool(self._live)
 
-    def placed_in_heap(self, call: Call, rank: int, source: Bytes, target: Bytes, *, any_part: bool) -> InHeap | None:
-        """Find where a call's arrays lie in the heap.
+    def holds(self, call: Call, rank: int, source: Bytes, target: Bytes, *, any_part: bool) -> bool:
+        """Say whether a call's input lies in the heap.
 
-        Ranks must agree on it. A whole array lies at the same place on every rank, part of one need not (``x[rank]``).
+        Ranks must agree on it: a whole array that they made together is one on every rank.
 
         Args:
             call: The call that may publish its input from the heap.
             rank: This rank.
             source: The input's bytes, 1-D uint8.
             target: The output's bytes, 1-D uint8.
-            any_part: Also accept part of an array; without it only whole arrays count.
+            any_part: Also accept part of an array, and arrays of this rank alone; without it only whole arrays count.
+        """
+        return not call.nbytes or self._find(_outer(call, rank, source, target), any_part) is not None
+
+    def place_of(self, array: Bytes) -> int:
+        """Return where an array, or part of one, begins in this rank's strip; NO_PLACE for one that is elsewhere."""
+        at = self._find(array, True)
+        return NO_PLACE if at is None else at
+
+    def placed_in_heap(self, call: Call, rank: int, source: Bytes, target: Bytes) -> InHeap | None:
+        """Find where a call's arrays lie in the heap, for a saved plan that says so: in the same place on every rank.
+
+        Args:
+            call: The call that publishes its input from the heap.
+            rank: This rank.
+            source: The input's bytes, 1-D uint8.
+            target: The output's bytes, 1-D uint8.
 
         Returns:
             The places in each rank's strip, or None when the input may not be published from there.
         """
         if not call.nbytes:
             return InHeap(0)
-        mine = buffers(call, rank)[0]
-        outer = target if mine.inside or COLLECTIVES[call.collective].one_buffer else source
-        at = self._find(outer, any_part)
+        mine, outer = buffers(call, rank)[0], _outer(call, rank, source, target)
+        at = self._find(outer, True)
         if at is None:
             return None
         output = None
         if COLLECTIVES[call.collective].shared_result:
-            output = at if call.in_place else self._find(target, any_part)
+            output = at if call.in_place else self._find(target, True)
         return InHeap(at, call.nbytes if mine.inside and mine.nbytes < outer.nbytes else 0, output)
 
     def placed(self, array: Bytes, *, any_part: bool) -> int | None:
@@ -381,6 +397,11 @@ class SymmetricHeap:
                 if begin <= address and address + array.nbytes <= begin + block.nbytes:
                     return block.at + address - begin
         return None
+
+
+def _outer(call: Call, rank: int, source: Bytes, target: Bytes) -> Bytes:
+    """Return the whole array that a call's input lies in: in place, the output."""
+    return target if buffers(call, rank)[0].inside or COLLECTIVES[call.collective].one_buffer else source
 
 
 def _drop(live: dict[int, HeapBlock], dropped: deque[int], address: int) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from collectives.communicator.arrays import Array
+from cxlemu.engines.streams import NO_PLACE
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import Call, Frame, Plan, RankPart
 
@@ -40,6 +41,7 @@ class Planned(NamedTuple):
         digest: What all ranks must agree on, 16 bits.
         buffers: The part's memory, each 1-D uint8.
         plan: The whole plan.
+        places: Where this rank's input and output lie in its strip of the heap, as in `Binding`.
     """
 
     call: Call
@@ -49,6 +51,7 @@ class Planned(NamedTuple):
     digest: int
     buffers: tuple[Bytes, ...]  # input, output, scratch, and more inputs where the part has them
     plan: Plan  # that it is a part of
+    places: tuple[int, int] = (NO_PLACE, NO_PLACE)
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,12 @@ from collectives.communicator.heap import SymmetricHeap
 from collectives.communicator.operations import Planned
 from collectives.communicator.products import Matrix
 from collectives.communicator.products import bind as bind_product
-from collectives.contracts import COLLECTIVES, NO_ZERO_COPY_IN_PLACE, buffers
+from collectives.contracts import COLLECTIVES, buffers
 from collectives.fused.plans import build as build_product
+from collectives.in_heap import lends, told_in_heap
 from cxlemu.capacity.tenancy import Tenancy
 from cxlemu.engines.peer_memory import PeerMemory
+from cxlemu.engines.streams import NO_PLACE
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import DTYPES, Call, InHeap, Layout, Plan, RankPart, rules
@@ -134,7 +136,15 @@ class CallPlanner:
         self._permit(plan)
         part = plan.part(self.rank)
         buffers = (bound.input, bound.output, self._scratch_for(part))
-        return Planned(bound.call, plan.frame, part, plan.rounds, digest, buffers, plan)
+        return Planned(bound.call, plan.frame, part, plan.rounds, digest, buffers, plan, self._places(bound))
+
+    def _places(self, bound: Bound) -> tuple[int, int]:
+        """Return where this rank's arrays lie in its strip, for a call whose doorbells tell that."""
+        heap = bound.call.heap
+        if heap is None or not heap.told:
+            return NO_PLACE, NO_PLACE
+        output = NO_PLACE if heap.output is None else self.heap.place_of(bound.output)
+        return self.heap.place_of(bound.input), output
 
     def product(
         self, kind: str, a: Matrix, b: Matrix, out: Matrix | None, style: str, **cut: Any
@@ -221,20 +231,17 @@ class CallPlanner:
         self, chosen: Recipe, bound: Bound, x: Array | None, auto: bool, reachable: bool
     ) -> tuple[Recipe, Bound]:
         """The call with zero copy: as it is asked for or, with ``auto``, where it pays."""
-        call, heap = bound.call, None
-        refusal = NO_ZERO_COPY_IN_PLACE.get(call.collective) if call.in_place else None
-        if x is not None and refusal is None:
-            heap = self.heap.placed_in_heap(call, self.rank, as_bytes(x, "x"), bound.output, any_part=not auto)
-        in_process = heap is None and reachable and not transport.refusal(call.collective, in_place=call.in_place)
-        if in_process:
-            heap = transport.in_processes(call)
+        call = bound.call
+        refusal = transport.refusal(call.collective, in_place=call.in_place)
+        source = None if x is None or refusal is not None else as_bytes(x, "x")
+        lies = source is not None and self.heap.holds(call, self.rank, source, bound.output, any_part=not auto)
+        in_process = not lies and reachable and refusal is None
         if auto:
-            in_pool = heap is not None and not in_process
             variant = choose(
                 call.collective,
                 call.nbytes,
                 self.size,
-                in_pool=in_pool,
+                in_pool=lies,
                 in_process=in_process,
                 ways=self.ways,
                 dtype=call.dtype,
@@ -243,9 +250,9 @@ class CallPlanner:
             if not better.spec.zero_copy:
                 return chosen, bound
             chosen = better
-        elif heap is None or heap.input is None or heap.input % DTYPES[call.dtype].itemsize:
-            why = refusal or "x must be an array that comm.heap made, or whole elements of one"
+        elif not in_process and (why := refusal or self._unlent(call, bound, source, foreign=bool(chosen.source))):
             raise ArgumentError(f"{call.collective} {chosen.name} publishes x where it lies in the pool: {why}")
+        heap = transport.in_processes(call) if in_process else self._in_heap(chosen, bound, source)
         return chosen, bound._replace(call=replace(call, algorithm=chosen.name, heap=heap))
 
     def _pushed(self, chosen: Recipe, bound: Bound, auto: bool) -> tuple[Recipe, Bound] | None:
@@ -268,6 +275,26 @@ class CallPlanner:
                 f"that comm.heap made, or part of one"
             )
         return chosen, bound._replace(call=pushed or replace(call, heap=InHeap(None, output=0)))
+
+    def _unlent(self, call: Call, bound: Bound, source: Bytes | None, *, foreign: bool) -> str | None:
+        """Say why peers could not read this rank's input where it lies, if they do."""
+        if not call.nbytes or not (lends(call, self.rank) or (foreign and bound.input.nbytes)):
+            return None
+        place = self.heap.place_of(bound.input) if bound.input.nbytes else NO_PLACE
+        whole = place != NO_PLACE and place % DTYPES[call.dtype].itemsize == 0
+        return None if whole else "x must be an array that comm.heap made, or whole elements of one"
+
+    def _in_heap(self, chosen: Recipe, bound: Bound, source: Bytes | None) -> InHeap:
+        """Place the arrays in the heap: as ranks will tell, or for a saved plan of other arrays as that says."""
+        call, saved = bound.call, None if chosen.plan is None else chosen.plan.call.heap
+        if saved is not None and not saved.told:
+            at = None if source is None else self.heap.placed_in_heap(call, self.rank, source, bound.output)
+            if at is None:
+                raise ArgumentError(f"{chosen.source} is the plan of arrays in the heap: x must be one on every rank")
+            return at
+        shared = COLLECTIVES[call.collective].shared_result
+        output = shared and (call.in_place or self.heap.place_of(bound.output) != NO_PLACE)
+        return told_in_heap(call, self.layout, output=output)
 
     def _recipe(self, collective: str, variant: str) -> Recipe:
         return self._checked(recipe(collective, variant))

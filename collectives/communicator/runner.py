@@ -374,5 +374,5 @@ class CallRunner(CallHooks):
 
     def _running(self, planned: Planned, epoch: int, tag: int) -> Running:
         # The plan's layout is the communicator's, but for the heap where arrays lie in the ranks' processes.
-        binding = Binding(planned.plan.layout, self._base, epoch, tag, self._planner.peers)
+        binding = Binding(planned.plan.layout, self._base, epoch, tag, self._planner.peers, planned.places)
         return Running(planned.call, planned.frame, planned.part, binding)

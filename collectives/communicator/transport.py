@@ -102,11 +102,8 @@ def reach(rank: int, all_gather: Callable[[Array], Array]) -> PeerMemory:
 
 
 def refusal(collective: str, *, in_place: bool) -> str | None:
-    """Say why a collective's arrays cannot be read in the ranks' processes; None where they can.
-
-    The root of a gather in place is told where its peers' blocks lie, which it could not know in the heap.
-    """
-    return NO_ZERO_COPY_IN_PLACE.get(collective) if in_place and collective != "gather" else None
+    """Say why a collective's arrays cannot be read where they lie; None where they can."""
+    return NO_ZERO_COPY_IN_PLACE.get(collective) if in_place else None
 
 
 def in_processes(call: Call) -> InHeap:

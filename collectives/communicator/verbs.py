@@ -209,8 +209,7 @@ class Verbs:
         """Send block k of the root's ``x`` to ``out`` of rank k.
 
         Args:
-            x: At the root, array of ``size`` blocks. With ``variant="zero_copy"`` every rank passes it, an
-                array of `Communicator.heap`, and so knows where the root's lies.
+            x: At the root, array of ``size`` blocks; with ``variant="zero_copy"`` one of `Communicator.heap`.
             out: Array of one block (default, at the root: a new one, the first axis of ``x`` divided by ``size``).
             root: The rank whose ``x`` is sent.
             variant: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a

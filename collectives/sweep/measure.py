@@ -193,9 +193,10 @@ def arrays(
     flat = None if x is None else x.reshape(-1).view(np.uint8)
     in_heap = None if room is None or room.for_result else room.array
     if in_heap is not None and not source.inside and not COLLECTIVES[call.collective].one_buffer:
+        its = in_heap if flat is None else in_heap[: flat.nbytes]  # in place, a gather's root has room for all blocks
         if flat is not None:
-            in_heap[:] = flat
-        flat = in_heap  # of a scatter all ranks pass it
+            its[:] = flat
+        flat = its
     if not oracle.gives_output(call, rank):
         return None if flat is None else flat.view(dtype), None
     in_pool = in_heap is not None and (source.inside or COLLECTIVES[call.collective].one_buffer)

@@ -19,8 +19,7 @@ from collectives.builder.push import IN_PLACE
 from collectives.builder.recipes import Recipe, with_checksums
 from collectives.checking import oracle
 from collectives.communicator import transport
-from collectives.communicator.transport import PROCESS
-from collectives.contracts import COLLECTIVES, NO_ZERO_COPY_IN_PLACE, Collective, contract_of
+from collectives.contracts import COLLECTIVES, Collective, contract_of
 from collectives.sweep.defaults import AUTO, DEFAULT_SEED, EVERY, MAX_BYTES, MIN_BYTES, REGION_BYTES, STEP_FACTOR
 from cxlemu.choices import REDOPS
 from cxlemu.errors import ArgumentError
@@ -165,9 +164,7 @@ class Sweep:
             if own.collective != collective:
                 raise ArgumentError(f"{self.algorithm} is an algorithm for {own.collective}, not {collective}")
             return [own.name]
-        refusal = NO_ZERO_COPY_IN_PLACE.get(collective) if self.in_place else None
-        if self.transport == PROCESS:
-            refusal = transport.refusal(collective, in_place=self.in_place)
+        refusal = transport.refusal(collective, in_place=self.in_place)
         if self.variant == EVERY:
             checked = self.integrity is not None
             there = catalog.variants(collective, clusters=self.cluster > 1, checksums=checked)

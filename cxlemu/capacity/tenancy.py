@@ -129,7 +129,7 @@ class Tenancy:
         Raises:
             AccessError: The plan could touch a byte that was not lent; the message says which, and whose it is.
         """
-        self._require_all(f"run [{call}]", touches(layout, frame, base))
+        self._require_all(f"run [{call}]", touches(layout, frame, base, told=call.heap is not None and call.heap.told))
 
     def require_room(self, cards: int, begin: int, end: int) -> None:
         """Require that the room of a communicator, bytes [``begin``, ``end``) of every card, lies inside the grant.

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from cxlemu.plan import Frame, Layout
+from cxlemu.plan.address import Extent
 
 
 class Touch(NamedTuple):
@@ -17,7 +18,7 @@ class Touch(NamedTuple):
     end: int
 
 
-def touches(layout: Layout, frame: Frame, base: int) -> Iterator[Touch]:
+def touches(layout: Layout, frame: Frame, base: int, *, told: bool = False) -> Iterator[Touch]:
     """List everything that instructions can name: all doorbells, and every region in all slots or in the heap.
 
     The rules of plans and the native engine ensure that instructions stay inside of regions.
@@ -26,6 +27,7 @@ def touches(layout: Layout, frame: Frame, base: int) -> Iterator[Touch]:
         layout: The layout of the communicator.
         frame: The regions of the plan.
         base: Where the communicator's extent begins on every card, in bytes.
+        told: Regions in the heap lie anywhere in their ranks' strips, as doorbells tell.
     """
     doorbells = layout.doorbells_offset + layout.slots * layout.slot_doorbell_bytes
     for card in range(layout.cards):
@@ -33,6 +35,8 @@ def touches(layout: Layout, frame: Frame, base: int) -> Iterator[Touch]:
     slots = [layout.data_offset + slot * layout.slot_card_bytes for slot in range(layout.slots)]
     for number, region in enumerate(frame.regions):
         extents = region.map.extents(0, region.nbytes)
+        if region.heap and told:
+            extents = [Extent(region.first_card, region.base, layout.heap_rank_bytes)]
         for start in [layout.heap_offset] if region.heap else slots:
             for card, offset, nbytes in extents:
                 begin = base + start + offset

@@ -7,7 +7,9 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
 
 from cxlemu import _native
 from cxlemu.compiled import check_compiled
@@ -19,11 +21,11 @@ from cxlemu.memory.backend import EVERYTHING, CoherenceStep
 from cxlemu.memory.lock import held
 from cxlemu.memory.native import CARD_LOST, LINK_DOWN, POISONED, NativeShadowMemory
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES, Bytes
-from cxlemu.plan import DTYPES, Flag, Kind, Op, RankPart, RedOp
+from cxlemu.plan import DTYPES, Flag, Kind, Layout, Op, RankPart, RedOp
 from cxlemu.plan.instructions import decode
 from cxlemu.plan.kernels import KERNELS, ChecksumError
 from cxlemu.plan.layout import TAG_BITS, layout_record
-from cxlemu.plan.plan import group_table, region_table
+from cxlemu.plan.plan import Ints, group_table, region_table
 
 if TYPE_CHECKING:
     from cxlemu.engines.pace import Pacer
@@ -39,6 +41,7 @@ check_compiled(
         "BUFFER": Kind.BUFFER,
         "REGION": Kind.REGION,
         "FLAG_DIVIDE": Flag.DIVIDE,
+        "FLAG_PLACES": Flag.PLACES,
         "LINE_BYTES": LINE_BYTES,
         "PAYLOAD_BYTES": PAYLOAD_BYTES,
         "TAG_BITS": TAG_BITS,
@@ -58,14 +61,17 @@ check_compiled(
     DAMAGED,
     CLOCKS_TIMEOUT,
     UNREADABLE,
+    MISPLACED,
     MODELLED_TIME,
 ) = (
     _native.CONSTANTS[name]
     for name in (
         *("DONE", "IDLE", "MISMATCH", "KERNEL", "LOCK_TIMEOUT", "OUT_OF_MEMORY"),
-        *("STOPPED", "DAMAGED", "CLOCKS_TIMEOUT", "UNREADABLE", "MODELLED_TIME"),
+        *("STOPPED", "DAMAGED", "CLOCKS_TIMEOUT", "UNREADABLE", "MISPLACED", "MODELLED_TIME"),
     )
 )
+ProgramKey: TypeAlias = tuple[int, int, tuple[int, int] | None]  # a part's id, and of a Binding the base and the places
+ToldPlaces: TypeAlias = tuple[int, int, int, int, Ints, Ints]  # as told_take of native/told_module.h takes it
 LOOK_NS = 50_000_000  # how long C waits before Python checks on the peers
 SPINS = 2000  # polls before a rank gives its core away, where every rank has a core
 PROGRAMS_KEPT = 256
@@ -88,7 +94,7 @@ class NativeEngine:
     through: NativeShadowMemory | None = None
     spins: int = 0
     pacer: Pacer | None = None
-    _programs: OrderedDict[tuple[int, int], tuple[RankPart, _native.Program]] = field(default_factory=OrderedDict)
+    _programs: OrderedDict[ProgramKey, tuple[RankPart, _native.Program]] = field(default_factory=OrderedDict)
 
     def on(self, through: NativeShadowMemory | None) -> NativeEngine:
         """Make an engine of this kind on another memory of the rank, with programs of its own.
@@ -201,6 +207,7 @@ class NativeEngine:
             DeadlineError: Another rank does not release a lock.
             MemoryError: There is no memory for the non-temporal stores of an emulated host.
             RunError: The process of a peer cannot be read.
+            UntoldError: A peer's array is read before a doorbell has told where it lies.
         """
         if status == MISMATCH:
             raise running.mismatch(found[0][2])
@@ -213,6 +220,9 @@ class NativeEngine:
         if status in (LINK_DOWN, CARD_LOST, POISONED):
             assert self.through is not None  # only an emulated pool says so
             raise self.through.failure(status)
+        if status == MISPLACED:
+            doorbell, owner = found[0][2:4]
+            raise running.misplaced(doorbell) if doorbell >= 0 else running.untold(owner)
         if status == UNREADABLE:
             raise unreadable(rank=found[0][3], number=found[0][4])
         if status == OUT_OF_MEMORY:
@@ -227,14 +237,17 @@ class NativeEngine:
         Raises:
             PlanError: A record would touch memory outside of buffers and slots.
         """
-        key = (id(running.part), running.binding.base)
+        key = (id(running.part), running.binding.base, running.binding.places)
         if key in self._programs:
             self._programs.move_to_end(key)
             return self._programs[key][1]
-        part, frame, layout, peers = running.part, running.frame, running.binding.layout, None
-        if running.call.heap is not None and (berths := running.berths) is not None:  # no heap of the pool then
-            assert running.binding.peers is not None
-            layout, peers = replace(layout, heap_card_bytes=0), running.binding.peers.bound(berths)
+        part, frame, layout, peers, told = running.part, running.frame, running.binding.layout, None, None
+        if running.call.heap is not None and (berths := running.berths) is not None:
+            if running.call.heap.in_process:  # no heap of the pool then
+                assert running.binding.peers is not None
+                layout, peers = replace(layout, heap_card_bytes=0), running.binding.peers.bound(berths)
+            else:
+                told = told_places(layout, part.rank, running.places, berths)
         try:
             program = _native.Program(
                 cards=self.cards,
@@ -250,6 +263,7 @@ class NativeEngine:
                 pacer=None if self.pacer is None else self.pacer.native,
                 kernels=None if self.pacer is None else self.pacer.kernels(frame, part),
                 peers=peers,
+                told=told,
             )
         except ValueError as error:
             raise PlanError(f"rank {part.rank} of [{running.call}]: {error}") from error
@@ -257,6 +271,19 @@ class NativeEngine:
         if len(self._programs) > PROGRAMS_KEPT:
             self._programs.popitem(last=False)
         return program
+
+
+def told_places(layout: Layout, rank: int, places: tuple[int, int], berths: Ints) -> ToldPlaces:
+    """Describe for C where arrays in the heap lie whose ranks tell it.
+
+    Args:
+        layout: The communicator's ring and heap.
+        rank: This rank.
+        places: Where its input and output begin in its strip, as in `Binding`.
+        berths: Of each region, as `cxlemu.plan.plan.berths`.
+    """
+    strips = np.array([layout.heap_strip(each).offset for each in range(layout.ranks)], np.int64)
+    return rank, layout.heap_rank_bytes, *places, strips, berths
 
 
 def blocked_at(running: Running, stream: int, at: int, doorbell: int, wanted: int, shows: int) -> Blocked:

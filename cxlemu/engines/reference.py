@@ -15,8 +15,8 @@ import numpy as np
 
 from cxlemu.clock import SYSTEM_CLOCK, Clock
 from cxlemu.engines.mover import HOST_MOVER, Buffer, BufferPart, Mover
-from cxlemu.engines.streams import NO_BREAKPOINTS, Blocked, Breakpoints, Running, Streams, Watch
-from cxlemu.errors import ArgumentError
+from cxlemu.engines.streams import NO_BREAKPOINTS, NO_PLACE, Blocked, Breakpoints, Running, Streams, Watch
+from cxlemu.errors import ArgumentError, PlanError
 from cxlemu.memory.protocol import HostMemory
 from cxlemu.plan import Flag, Instruction, Kind, Op, Operand, accesses
 from cxlemu.plan.address import AddressMap, StridedRun
@@ -24,7 +24,8 @@ from cxlemu.plan.kernels import KERNELS
 from cxlemu.plan.layout import PLACES_AT, TAG_BITS, doorbell_word, is_damaged
 from cxlemu.plan.plan import Ints
 
-PLACES = Struct("=QQ")  # with a doorbell: where a rank's input and output lie in its process
+ADDRESSES = Struct("=QQ")  # with a doorbell: where a rank's input and output lie in its process
+PLACES = Struct("=qq")  # with a doorbell: where they lie in the rank's strip of the heap
 
 
 class Berth(NamedTuple):
@@ -46,6 +47,7 @@ class Runner(Streams):
 
     Raises:
         ArgumentError: A buffer is smaller than the plan needs.
+        PlanError: An array that peers read does not lie in the heap.
     """
 
     memory: HostMemory = field(kw_only=True)
@@ -53,6 +55,8 @@ class Runner(Streams):
     mover: Mover = field(default=HOST_MOVER, kw_only=True)
     _maps: list[AddressMap] = field(init=False)
     _berths: Ints | None = field(init=False)
+    _in_process: bool = field(init=False)
+    _needs: dict[tuple[int, int], int] = field(init=False)
     _told: dict[int, tuple[int, int]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -61,14 +65,18 @@ class Runner(Streams):
             if (its := self.mover.nbytes(array)) < buffer.nbytes:
                 raise ArgumentError(f"buffer {buffer.name} has {its} bytes, the plan needs {buffer.nbytes}")
         self._maps = [region.map for region in self.frame.regions]
-        self._berths = self.berths
+        self._berths, self._needs = self.berths, self.needs
+        self._in_process = self.call.heap is not None and self.call.heap.in_process
+        if self._berths is not None and not self._in_process and not self._learn(self.part.rank, self.places):
+            raise PlanError(f"an array of rank {self.part.rank} that peers read does not lie in its part of the heap")
 
     def execute(self, instruction: Instruction) -> Blocked | None:
         """Do what the instruction says on the rank's buffers and the pool, or say why it cannot be done yet.
 
         Raises:
             MismatchError: A peer rang the doorbell in another call.
-            IntegrityError: A doorbell shows a word that no rank rings.
+            IntegrityError: A doorbell shows a word that no rank rings, or tells of an array where it cannot lie.
+            UntoldError: A peer's array is read before a doorbell has told where it lies.
             FaultError: The pool's hardware fails.
         """
         return _EXECUTE[instruction.op](self, instruction)
@@ -86,7 +94,25 @@ class Runner(Streams):
 
     def _card_base(self, operand: Operand) -> int:
         binding = self.binding
-        return binding.base + accesses.region_base(self.frame, binding.layout, binding.epoch, operand)
+        base = binding.base + accesses.region_base(self.frame, binding.layout, binding.epoch, operand)
+        if self._berths is None or not self.frame.regions[operand.id].heap:
+            return base
+        owner, buffer, offset = self._berths[operand.id].tolist()
+        if owner not in self._told:
+            raise self.untold(owner)
+        place: int = self._told[owner][buffer] + offset
+        return base + place - self.frame.regions[operand.id].start
+
+    def _learn(self, owner: int, places: tuple[int, int]) -> bool:
+        """Learn a rank's places. Returns whether each array that this rank's instructions name lies in the strip."""
+        strip_bytes, found = self.binding.layout.heap_rank_bytes, [NO_PLACE, NO_PLACE]
+        for number, at in enumerate(places):
+            if (need := self._needs.get((owner, number), 0)) > 0:
+                if not 0 <= at <= strip_bytes - need:
+                    return False
+                found[number] = at
+        self._told[owner] = (found[0], found[1])
+        return True
 
     def _runs(self, operand: Operand, nbytes: int) -> Iterator[StridedRun]:
         """Give the runs of a region operand's bytes on the cards."""
@@ -96,7 +122,7 @@ class Runner(Streams):
 
     def _berth(self, operand: Operand) -> Berth | None:
         """Say where a region operand's bytes lie that are in a rank's process; None where they lie in the pool."""
-        if self._berths is None or self._berths[operand.id, 0] < 0:
+        if self._berths is None or not self._in_process or self._berths[operand.id, 0] < 0:
             return None
         owner, buffer, offset = self._berths[operand.id].tolist()
         return Berth(owner, buffer, offset + operand.offset)
@@ -181,11 +207,17 @@ class Runner(Streams):
     def _fence(self, i: Instruction) -> None:
         self.mover.fence(self.memory)
 
+    def _places(self) -> bytes:
+        """Return what this rank's doorbells tell of where its arrays lie."""
+        if self._in_process:
+            return ADDRESSES.pack(*(array.ctypes.data for array in self.buffers[:2]))
+        return PLACES.pack(*self.places)
+
     def _signal(self, i: Instruction) -> None:
         epoch = self.binding.epoch + i.value
         payload = self.mover.get(self.local(i.a, i.nbytes)).tobytes() if i.op == Op.SIGNAL_DATA else b""
         if self._berths is not None and i.flags & Flag.PLACES:
-            payload = payload.ljust(PLACES_AT, b"\0") + PLACES.pack(*(array.ctypes.data for array in self.buffers[:2]))
+            payload = payload.ljust(PLACES_AT, b"\0") + self._places()
         self.memory.signal(*self.doorbell_at(i.arg, epoch), doorbell_word(epoch, self.binding.tag), payload)
 
     def _look(self, i: Instruction, doorbell: int) -> tuple[Blocked | None, bytes]:
@@ -201,8 +233,12 @@ class Runner(Streams):
         rung = doorbell_word(wanted, self.binding.tag)
         if shows == wanted and doorbell < layout.published_count and line.word != rung:
             raise self.mismatch(doorbell)
-        if self._berths is not None and i.flags & Flag.PLACES:
-            self._told[owner] = PLACES.unpack_from(line.payload, PLACES_AT)
+        if self._berths is not None and i.flags & Flag.PLACES and owner != self.part.rank:
+            told = (ADDRESSES if self._in_process else PLACES).unpack_from(line.payload, PLACES_AT)
+            if self._in_process:
+                self._told[owner] = told
+            elif not self._learn(owner, told):
+                raise self.misplaced(doorbell)
         return None, line.payload
 
     def _wait(self, i: Instruction) -> Blocked | None:

@@ -12,11 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from cxlemu.engines.peer_memory import PeerMemory
-from cxlemu.errors import DeadlineError, DeadlockError, IntegrityError, MismatchError
-from cxlemu.plan import Call, Frame, Instruction, Layout, Op, RankPart
+from cxlemu.errors import DeadlineError, DeadlockError, IntegrityError, MismatchError, PlaceError, UntoldError
+from cxlemu.plan import Call, Frame, Instruction, Kind, Layout, Op, RankPart
+from cxlemu.plan.instructions import OPERAND_FIELDS
 from cxlemu.plan.kernels import ChecksumError
 from cxlemu.plan.plan import Ints, berths
+
+NO_PLACE = -1  # of an array that is not in the heap
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,8 @@ class Binding:
         epoch: The epoch of the call's first round.
         tag: A mark of this call and those before it: see Call.tag.
         peers: The ranks' processes, for a call whose arrays lie there.
+        places: Where this rank's input and output begin in its strip, for a call whose doorbells tell that; NO_PLACE
+            for one that lies elsewhere, which no peer reads. None: where the plan places them.
     """
 
     layout: Layout
@@ -36,6 +43,7 @@ class Binding:
     epoch: int
     tag: int
     peers: PeerMemory | None = None
+    places: tuple[int, int] | None = None
 
 
 class Blocked(NamedTuple):
@@ -78,9 +86,45 @@ class Running:
 
     @property
     def berths(self) -> Ints | None:
-        """Which arrays of which ranks the regions are parts of, as `cxlemu.plan.plan.berths` says; None in the pool."""
+        """Which arrays of which ranks the regions are parts of, as `cxlemu.plan.plan.berths` says, where these tell."""
         heap = self.call.heap
-        return berths(self.frame, self.binding.layout, heap) if heap is not None and heap.in_process else None
+        return berths(self.frame, self.binding.layout, heap) if heap is not None and heap.is_told else None
+
+    @property
+    def places(self) -> tuple[int, int]:
+        """Where this rank's input and output begin in its strip, for a call whose doorbells tell that."""
+        heap, bound = self.call.heap, self.binding.places
+        assert heap is not None
+        return heap.places(self.part.rank) if bound is None else bound
+
+    @property
+    def needs(self) -> dict[tuple[int, int], int]:
+        """How many bytes of each rank's input (0) and output (1) this rank's instructions name, where ranks tell."""
+        found: dict[tuple[int, int], int] = {}
+        if (lie := self.berths) is None:
+            return found
+        for stream in self.part.streams:
+            for name in OPERAND_FIELDS:
+                its = stream.records[name]
+                for number in np.unique(its["id"][its["kind"] == Kind.REGION]).tolist():
+                    owner, buffer, offset = lie[number].tolist()
+                    if owner >= 0:
+                        end = offset + self.frame.regions[number].nbytes
+                        found[owner, buffer] = max(end, found.get((owner, buffer), 0))
+        return found
+
+    def misplaced(self, doorbell: int) -> PlaceError:
+        """Make the error of a doorbell that tells of an array that it lies where it cannot."""
+        layout = self.binding.layout
+        owner = layout.owner(doorbell)
+        return PlaceError(owner, layout.heap_strip(owner).card)
+
+    def untold(self, owner: int) -> UntoldError:
+        """Make the error of a plan that reads a rank's array before that has told where it lies."""
+        return UntoldError(
+            f"rank {self.part.rank} of [{self.call}] reads an array of rank {owner} without having waited for a "
+            f"doorbell that tells where it lies"
+        )
 
     def describe(self, blocked: Blocked) -> str:
         """Say what the rank waits for, as the end of a sentence."""

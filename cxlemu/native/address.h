@@ -3,6 +3,7 @@
 #define CXLEMU_ADDRESS_H
 
 #include "core.h"
+#include "told.h"
 
 enum { MAX_RUNS = MAX_CARDS + 2 };
 
@@ -44,6 +45,7 @@ static inline uint64_t doorbell_word(const program *p, int64_t epoch) {
 /* Return where the granules of an operand in a region begin, on every card. */
 static inline int64_t granules_at(const program *p, const operand *o) {
     const region *r = &p->regions[o->id];
+    if (p->told && r->heap) return p->base + p->layout.heap_offset + told_granules(p->told, r, o->id);
     const int64_t slot = p->layout.data_offset + slot_of(p, p->epoch + o->seq) * p->layout.slot_card_bytes;
     return p->base + (r->heap ? p->layout.heap_offset : slot) + r->base;
 }

@@ -70,6 +70,8 @@ static bool doorbell_ok(const program *p, const record *r, bool waits) {
     return r->value >= 0 || (waits && r->arg >= published);
 }
 
+static int64_t payload_most(const record *r) { return r->flags & FLAG_PLACES ? PLACES_AT : PAYLOAD_BYTES; }
+
 static bool record_ok(const program *p, const record *r) {
     const operand *all[] = {&r->dst, &r->dst2, &r->a, &r->b, &r->c};
     const int64_t most = (int64_t)1 << 40;
@@ -95,8 +97,8 @@ static bool record_ok(const program *p, const record *r) {
         for (int k = 0; k < 5; k++)
             if (!aligned(p, all[k], program_item_bytes[r->dtype])) return false;
         return true;
-    case SIGNAL_DATA: return doorbell_ok(p, r, false) && has(&r->a, BUFFER) && r->nbytes <= PAYLOAD_BYTES;
-    case WAIT_DATA: return doorbell_ok(p, r, true) && has(&r->dst, BUFFER) && r->nbytes <= PAYLOAD_BYTES;
+    case SIGNAL_DATA: return doorbell_ok(p, r, false) && has(&r->a, BUFFER) && r->nbytes <= payload_most(r);
+    case WAIT_DATA: return doorbell_ok(p, r, true) && has(&r->dst, BUFFER) && r->nbytes <= payload_most(r);
     case SIGNAL: return doorbell_ok(p, r, false);
     case WAIT: return doorbell_ok(p, r, true);
     case WAIT_ALL: return r->arg >= 0 && r->arg < p->group_count;
@@ -153,5 +155,6 @@ bool program_check(program *p, int32_t *stream, int64_t *at) {
                 p->work_bytes = r->nbytes > SMALL_WORK_BYTES ? r->nbytes : p->work_bytes + r->nbytes;
             if (r->op != COMPUTE && has(&r->dst, BUFFER)) p->written[r->dst.id] = true;
         }
-    return true;
+    *stream = -1, *at = -1;
+    return !p->told || told_check(p);
 }

@@ -82,6 +82,7 @@ _Static_assert(sizeof(group) == 12, "group differs from GROUP_DTYPE");
 
 typedef struct shadow shadow;
 struct peer_memory;
+struct told_places;
 
 enum { NO_DOORBELL = -1, MODELLED_TIME = -2 };
 
@@ -127,6 +128,7 @@ typedef struct {
     uint8_t *events;
     struct pacing *pacing; /* NULL: as fast as this machine can */
     struct peer_memory *peers; /* whose processes hold arrays; NULL: all regions lie in the pool */
+    struct told_places *told; /* where arrays in the heap lie; NULL: each where its region says */
 } program;
 
 enum status {
@@ -142,7 +144,8 @@ enum status {
     STOPPED,
     DAMAGED,
     CLOCKS_TIMEOUT,
-    UNREADABLE
+    UNREADABLE,
+    MISPLACED
 };
 
 /* Check that no record can touch memory outside buffers, slots and doorbells, and fill in p->written. Where it is false,
@@ -168,6 +171,8 @@ void program_begin(program *p, int64_t epoch, uint16_t tag);
  *   OUT_OF_MEMORY   there is no memory for what the rank has posted
  *   LINK_DOWN, CARD_LOST, POISONED  a load from an emulated pool failed
  *   UNREADABLE      the process of rank `wanted` could not be read: errno `shows`
+ *   MISPLACED       a doorbell tells the place `shows` of an array, which does not lie there; or without a doorbell: rank
+ *                   `wanted` has not told where an array lies that the record names
  *
  * spins: how often doorbells are looked at before the core is given away. */
 enum status program_run(program *p, int64_t idle_ns, int64_t spins, obstacle *found, int *count);

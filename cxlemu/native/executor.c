@@ -90,6 +90,14 @@ static void flush(const program *p, const record *r) {
     }
 }
 
+/* Tell the places of the rank's arrays behind what else the payload has; between is nothing. */
+static void tell(const program *p, const record *r, uint8_t *payload) {
+    const int64_t carried = r->op == SIGNAL_DATA ? r->nbytes : 0;
+    memset(payload + carried, 0, (size_t)(PLACES_AT - carried));
+    if (p->peers) peer_tell(p, payload + PLACES_AT);
+    else told_tell(p->told, payload + PLACES_AT);
+}
+
 static void ring(const program *p, const record *r) {
     int64_t epoch = p->epoch + r->value;
     uint8_t *line = bytes_at(p, doorbell_place(p, r->arg, epoch));
@@ -97,7 +105,7 @@ static void ring(const program *p, const record *r) {
         int64_t run = r->nbytes;
         memcpy(line + 8, piece(p, &r->a, 0, &run), (size_t)r->nbytes);
     }
-    if (p->peers && r->flags & FLAG_PLACES) peer_tell(p, line + 8 + PLACES_AT);
+    if (r->flags & FLAG_PLACES && (p->peers || p->told)) tell(p, r, line + 8);
     atomic_store_explicit((_Atomic uint64_t *)line, doorbell_word(p, epoch), memory_order_release);
     if (!(p->elides & ELIDE_PUSH)) lines_flush(line, LINE_BYTES, 0);
 }
@@ -125,8 +133,10 @@ static enum status look(const program *p, int32_t doorbell, int64_t wanted, uint
     if (p->done_seen && rank >= 0) p->done_seen[rank] = shows;
     if (shows > wanted || (shows == wanted && (rank >= 0 || (word | 1) == (doorbell_bits(p, wanted) | 1)))) {
         if (nbytes) memcpy(payload, line + 8, (size_t)nbytes);
-        if (tells && p->peers && rank < 0) peer_learn(p, doorbell / p->layout.doorbells_per_rank, line + 8 + PLACES_AT);
-        return DONE;
+        if (!tells || rank >= 0) return DONE;
+        const int32_t owner = doorbell / p->layout.doorbells_per_rank;
+        if (p->peers) peer_learn(p, owner, line + 8 + PLACES_AT);
+        return !p->told || told_learn(p->told, owner, line + 8 + PLACES_AT, &found->shows) ? DONE : MISPLACED;
     }
     found->shows = shows;
     return shows == wanted ? MISMATCH : IDLE;
@@ -197,8 +207,9 @@ static enum status step(program *p, const record *r, int64_t left, obstacle *fou
     case COMPUTE: found->doorbell = NO_DOORBELL, found->wanted = found->shows = 0; return KERNEL;
     default:
         if (p->peers) return peer_step(p, r, found);
-        if (!p->through) return direct_step(p, r);
         found->doorbell = NO_DOORBELL, found->wanted = found->shows = 0;
+        if (p->told && (found->wanted = told_lacks(p, r)) != NO_PLACE) return MISPLACED;
+        if (!p->through) return direct_step(p, r);
         return shadow_step(p, r, follows(r, left));
     }
 }
@@ -236,6 +247,7 @@ void program_begin(program *p, int64_t epoch, uint16_t tag) {
     memcpy(p->stops, p->lengths, sizeof p->stops);
     memset(p->events, 0, (size_t)p->event_count);
     p->turn = p->waiting = 0, p->stepped = false;
+    if (p->told) told_forget(p->told);
     if (p->pacing) pace_begin(p);
 }
 

@@ -7,6 +7,7 @@
 #include "peer_memory.h"
 #include "python.h"
 #include "shadow.h"
+#include "told_module.h"
 
 #include <stdlib.h>
 #include <structmember.h>
@@ -44,6 +45,7 @@ static void Program_dealloc(Program *self) {
     PyMem_Free(self->p.events);
     free(self->p.scratch);
     peer_memory_free(self->p.peers);
+    told_free(self->p.told);
     if (self->p.pacing) PyMem_Free((void *)self->p.pacing->kernels);
     PyMem_Free(self->p.pacing);
     Py_XDECREF(self->memory);
@@ -195,19 +197,20 @@ static int berth_in(Program *self, PyObject *peers) {
 }
 
 static int Program_init(Program *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"cards",  "base",   "layout", "regions", "groups",  "streams", "buffer_bytes",
-                            "events", "elides", "memory", "pacer",   "kernels", "peers",   NULL};
+    static char *names[] = {"cards",   "base",         "layout", "regions", "groups",
+                            "streams", "buffer_bytes", "events", "elides",  "memory",
+                            "pacer",   "kernels",      "peers",  "told",    NULL};
     PyObject *cards, *shape, *regions, *groups, *streams, *sizes, *memory, *its_pacer = Py_None, *kernels = Py_None,
-                                                                           *peers = Py_None;
+                                                                           *peers = Py_None, *told = Py_None;
     long long base;
     int64_t region_count = 0, group_count = 0;
     if (self->card_view_count) {
         PyErr_SetString(PyExc_RuntimeError, "a Program is made once");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLOOOOOiIO|OOO", names, &cards, &base, &shape, &regions, &groups,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLOOOOOiIO|OOOO", names, &cards, &base, &shape, &regions, &groups,
                                      &streams, &sizes, &self->p.event_count, &self->p.elides, &memory, &its_pacer,
-                                     &kernels, &peers))
+                                     &kernels, &peers, &told))
         return -1;
     self->p.base = base;
     if (layout_take(shape, &self->p.layout) < 0 || hold_cards(self, cards) < 0 || copy_streams(self, streams) < 0 ||
@@ -218,6 +221,7 @@ static int Program_init(Program *self, PyObject *args, PyObject *kwargs) {
     if (!(self->p.groups = copy(groups, sizeof(group), &group_count))) return -1;
     self->p.region_count = (int32_t)region_count, self->p.group_count = (int32_t)group_count;
     if (peers != Py_None && berth_in(self, peers) < 0) return -1;
+    if (told != Py_None && told_take(told, &self->p) < 0) return -1;
     if (self->p.event_count < 0 || self->p.event_count > MAX_EVENTS ||
         !(self->p.events = PyMem_Calloc((size_t)self->p.event_count + 1, 1))) {
         PyErr_SetString(PyExc_ValueError, "no room for that many events");
@@ -473,7 +477,8 @@ static const constant constants[] = {
     CONSTANT(LINE_BYTES),   CONSTANT(PAYLOAD_BYTES),
     CONSTANT(TAG_BITS),     CONSTANT(DTYPES),
     CONSTANT(EPOCHS_END),   CONSTANT(PAST_CACHES_BYTES),
-    CONSTANT(UNREADABLE),
+    CONSTANT(UNREADABLE),   CONSTANT(MISPLACED),
+    CONSTANT(FLAG_PLACES),
 };
 
 PyMODINIT_FUNC PyInit__native(void) {

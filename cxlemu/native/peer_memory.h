@@ -5,15 +5,11 @@
 #define CXLEMU_PEER_MEMORY_H
 
 #include "core.h"
+#include "told.h"
 
 #include <string.h>
 
-enum { TOLD_BUFFERS = 2, STAGES = 3, IN_POOL = -1 };
-
-/* Where a region lies that is in a rank's process: from `offset` on in its input (0) or output (1). */
-typedef struct {
-    int64_t owner, buffer, offset;
-} berth;
+enum { STAGES = 3 };
 
 struct peer_memory {
     int32_t ranks, own;

@@ -84,8 +84,14 @@ static enum status reduce(program *p, const record *r) {
 static enum status ring(const program *p, const record *r) {
     const int64_t epoch = p->epoch + r->value;
     const uint8_t *payload = r->op == SIGNAL_DATA ? local(p, &r->a) : NULL;
-    return shadow_signal(p->through, doorbell_place(p, r->arg, epoch), doorbell_word(p, epoch), payload,
-                         payload ? r->nbytes : 0);
+    int64_t nbytes = payload ? r->nbytes : 0;
+    uint8_t whole[PAYLOAD_BYTES] = {0};
+    if (p->told && r->flags & FLAG_PLACES) {
+        if (payload) memcpy(whole, payload, (size_t)nbytes);
+        told_tell(p->told, whole + PLACES_AT);
+        payload = whole, nbytes = PAYLOAD_BYTES;
+    }
+    return shadow_signal(p->through, doorbell_place(p, r->arg, epoch), doorbell_word(p, epoch), payload, nbytes);
 }
 
 enum status shadow_step(program *p, const record *r, enum follows next) {

@@ -45,6 +45,7 @@ class _InHeap(_Model):
     step: _Number
     output: _Number | None
     in_process: Literal[False] = False  # addresses in processes mean nothing to another run
+    told: bool = False
 
 
 class _Gemm(_Model):

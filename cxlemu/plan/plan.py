@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from cxlemu.errors import PlanRuleError
+from cxlemu.errors import PlanError, PlanRuleError
 from cxlemu.plan.address import AddressMap
 from cxlemu.plan.instructions import (
     GROUP_DTYPE,
@@ -37,18 +37,25 @@ class InHeap:
 
     ``input``: None where inputs lie elsewhere, and peers write the result where it lies.
     ``output``: the result also lies in the heap, and may be published from there; in place it is the input.
-    ``in_process``: each rank's strip is no part of the pool, but its own process's memory (`berths`).
+    ``told``: they lie anywhere in their ranks' strips, and doorbells tell where; the places here stand for all others.
+    ``in_process``: likewise, and each rank's strip is no part of the pool, but its own process's memory (`berths`).
     """
 
     input: int | None
     step: int = 0  # in place the input is block k of a larger output
     output: int | None = None
     in_process: bool = False
+    told: bool = False
 
     @property
     def is_told(self) -> bool:
         """Whether doorbells tell where each rank's arrays lie (`Flag.PLACES`)."""
-        return self.in_process
+        return self.told or self.in_process
+
+    def places(self, rank: int) -> tuple[int, int]:
+        """Return where the plan places a rank's input and output in its strip, -1 for an output that is elsewhere."""
+        source = -1 if self.input is None else self.input + rank * self.step
+        return source, -1 if self.output is None else self.output
 
     @property
     def is_written_by_peers(self) -> bool:
@@ -58,6 +65,8 @@ class InHeap:
     def __str__(self) -> str:
         if self.input is None:
             return f"result at heap+{self.output}"
+        if self.told:
+            return "in the heap, with its result" if self.output is not None else "in the heap"
         words = [f"{'process' if self.in_process else 'heap'}+{self.input}"] + [f"+{self.step} a rank"] * (
             self.step != 0
         )
@@ -337,27 +346,32 @@ class Plan:
 
 
 def berths(frame: Frame, layout: Layout, heap: InHeap) -> Ints:
-    """Find where the regions lie of a call whose arrays are in the ranks' processes.
+    """Find which arrays the regions of a call are parts of whose ranks tell where these lie.
 
     Args:
         frame: The call's tables.
-        layout: The layout that the plan was built for, with strips as large as the arrays.
-        heap: Where the arrays lie in these strips: the input before the output.
+        layout: The layout that the plan was built for.
+        heap: Where the plan places the arrays in the ranks' strips: the input before the output, if not where it is.
 
     Returns:
         For each region its owner, which of its buffers it is part of (0: the input, 1: the output), and from which of
-        that buffer's bytes on; owner -1 where the region lies in the pool. Shape (regions, 3).
+        that buffer's bytes on; owner -1 where the region lies in a slot. Shape (regions, 3).
+
+    Raises:
+        PlanError: A region in the heap lies in no rank's strip.
     """
     strips = {(its.card, its.offset): rank for rank in range(layout.ranks) for its in (layout.heap_strip(rank),)}
     found = np.full((len(frame.regions), 3), (-1, 0, 0), np.int64)
     for number, region in enumerate(frame.regions):
         if region.heap:
-            owner = strips[region.first_card, region.base]
+            owner = strips.get((region.first_card, region.base), -1)
+            if owner < 0 or region.cards != 1:
+                raise PlanError(f"region {number} in the heap is no part of a rank's strip")
             if heap.output is not None and region.start >= heap.output:
                 found[number] = owner, 1, region.start - heap.output
             else:
-                assert heap.input is not None  # peers read arrays of processes, and write none
-                found[number] = owner, 0, region.start - heap.input
+                assert heap.input is not None  # what peers write is not told
+                found[number] = owner, 0, region.start - heap.input - owner * heap.step
     return found
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from collectives.algorithms.catalog import build, variants
 from collectives.contracts import COLLECTIVES, contract_of
+from collectives.in_heap import told_in_heap
 from collectives.layouts import check_fits_world, world_layout
 from collectives.sweep.sweep import load_algorithm
 from cxlemu.plan import InHeap, rules
@@ -66,8 +67,11 @@ def everywhere(base: Scenario, kinds: Sequence[str]) -> Iterator[Scenario]:
     else:
         check_fits_world(layout, topology, base.ranks)
     call = replace(base.call, in_place=base.in_place)
-    heap = call.heap or (InHeap(None, output=0) if chosen.spec.pushes else InHeap(0))
-    plan = build(chosen, layout, replace(call, heap=heap) if chosen.spec.takes_heap else call)
+    if chosen.spec.pushes:
+        call = replace(call, heap=call.heap or InHeap(None, output=0))
+    elif chosen.spec.zero_copy and call.heap is None:
+        call = replace(call, heap=told_in_heap(call, layout, output=base.in_place))
+    plan = build(chosen, layout, call)
     if chosen.source:
         rules.check(plan)
     for kind in kinds:

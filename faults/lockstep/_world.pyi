@@ -4,6 +4,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from cxlemu.engines.native import ToldPlaces
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan.instructions import Records
 
@@ -11,7 +12,8 @@ CONSTANTS: dict[str, int]  # as C was compiled with them
 Move = TypeVar("Move")
 
 class Script:
-    """A plan's records and tables, checked. ``parts``: by rank, its events, the bytes of its buffers, its records.
+    """A plan's records and tables, checked. ``parts``: by rank, its events, the bytes of its buffers, its records, and
+    where its arrays lie (engines.native.told_places) or None.
 
     ValueError where an instruction could not be executed.
     """
@@ -22,7 +24,7 @@ class Script:
         base: int,
         regions: Records,
         groups: Records,
-        parts: list[tuple[int, NDArray[np.int64], list[Records]]],
+        parts: list[tuple[int, NDArray[np.int64], list[Records], ToldPlaces | None]],
         /,
     ) -> None: ...
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from collectives.checking import fused_oracle as products
 from collectives.checking import oracle
-from cxlemu.errors import DeadlineError, IntegrityError, MismatchError
+from cxlemu.errors import DeadlineError, IntegrityError, MismatchError, UntoldError
 from cxlemu.memory.adversary import Action
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import Op, Plan
@@ -198,6 +198,8 @@ class CallSequence:
             return CounterexampleKind.MISMATCH, str(mismatch)
         except IntegrityError as damaged:
             return CounterexampleKind.DAMAGED, str(damaged)
+        except UntoldError as untold:
+            return CounterexampleKind.WRONG, str(untold)
         return CounterexampleKind.NOTHING, ""
 
     def _left_early(self, spans: Sequence[Sequence[tuple[int, int]]]) -> tuple[CounterexampleKind, str]:

@@ -22,6 +22,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from collectives.in_heap import lends
 from cxlemu.engines.peer_memory import PeerMemory
 from cxlemu.engines.reference import Runner
 from cxlemu.engines.streams import RELEASES, Binding, Blocked, deadlock
@@ -89,6 +90,7 @@ class Lockstep:
         base: int = 4096,
         mapped: bool = False,
         quick: bool = False,
+        apart: int = 0,
     ) -> None:
         """Make the world; nothing runs yet.
 
@@ -102,8 +104,9 @@ class Lockstep:
                 in processes keep their place from call to call.
             quick: Ranks reach their caches through the definition's twin in C. Nature then cannot land non-temporal
                 stores, which are on their way in that twin.
+            apart: Where arrays lie is told: rank k's are k times as many bytes further on in its strip than rank 0's.
         """
-        self.mapped = mapped
+        self.mapped, self.apart = mapped, apart
         memory = memory or MemorySpec()
         self.layout, self.base, self.epoch = layout, base, 1
         self.hosts = list(hosts or range(layout.ranks))
@@ -169,24 +172,35 @@ class Lockstep:
         if plan.call.heap is not None and plan.call.heap.in_process:
             peers = PeerMemory(rank, (os.getpid(),) * plan.ranks)
             binding = replace(binding, layout=plan.layout, peers=peers)
+        if self.apart and plan.call.heap is not None and plan.call.heap.told:
+            binding = replace(binding, places=self._places(plan, rank))
         return Queued(plan.call, plan.frame, plan.part(rank), binding, memory=memory, buffers=arrays, given=later)
+
+    def _places(self, plan: Plan, rank: int) -> tuple[int, int]:
+        """Return where a rank's input and output lie in its strip."""
+        heap = plan.call.heap
+        assert heap is not None
+        source, target = heap.places(rank)
+        further = rank * self.apart if heap.told else 0
+        return source + further, target + further if heap.output is not None else target
 
     def _arrays(self, plan: Plan, rank: int, given: Bytes) -> list[Bytes]:
         buffers = fresh_buffers(plan.part(rank), given)
         heap, inner = plan.call.heap, plan.part(rank).buffers[0]
-        if not self.mapped or heap is None:
+        if not self.mapped or heap is None or (heap.told and not lends(plan.call, rank)):
             return buffers
         source, target, scratch = buffers
         mine = self._strip(plan, rank)
         if heap.input is None:  # peers write the result there, and nothing else lies in the heap
             assert heap.output is not None
             return [source, mine[heap.output : heap.output + target.nbytes], scratch]
-        at = inner.at if heap.in_process else heap.input + rank * heap.step
+        at, to = self._places(plan, rank)
+        at = inner.at if heap.in_process else at
         source = mine[at : at + source.nbytes]
         if inner.inside:
             target = mine[at - inner.at :][: target.nbytes]
         elif heap.output is not None:
-            target = mine[heap.output : heap.output + target.nbytes]
+            target = mine[to : to + target.nbytes]
         if plan.part(rank).buffers[1].inside:
             target = source[plan.part(rank).buffers[1].at :][: target.nbytes]
         return [source, target, scratch]
@@ -223,7 +237,12 @@ class Lockstep:
                 raise deadlock(now, stuck)
             step = self._next_step(choices)
             runner, at = now[step.rank], now[step.rank].position[step.stream]
-            if (obstacle := runner.step(step.stream)) is not None:
+            try:
+                obstacle = runner.step(step.stream)
+            except Exception:
+                self.moves.append(step)  # so that who replays them comes to the same error
+                raise
+            if obstacle is not None:
                 stuck[step] = obstacle
                 continue
             runner.steps.append(next(clock))

@@ -22,7 +22,7 @@ from cxlemu.memory.adversary import Action
 from cxlemu.memory.protocol import LINE_BYTES, Bytes
 from cxlemu.plan import Buffer, Plan
 from cxlemu.plan.layout import layout_record
-from cxlemu.plan.plan import group_table, region_table
+from cxlemu.plan.plan import berths, group_table, region_table
 from cxlemu.rounding import round_up
 from faults.lockstep import _world
 from faults.lockstep.lockstep import POISON, Ended, fill_inputs, no_such_line
@@ -181,9 +181,11 @@ class Twin:
             now = {rank: rank_in(number, rank) for number, rank, *_ in places}
             raise deadlock(now, {(r, place[0]): native.blocked_at(now[r], *place) for _, r, *place in places})
         if status != native.DONE:
-            [(number, rank, _, _, doorbell, *_)] = places
-            assert status in (native.MISMATCH, DAMAGED), status
+            [(number, rank, _, _, doorbell, wanted, *_)] = places
             its = rank_in(number, rank)
+            if status == native.MISPLACED:
+                raise its.misplaced(doorbell) if doorbell >= 0 else its.untold(wanted)
+            assert status in (native.MISMATCH, DAMAGED), status
             raise its.mismatch(doorbell) if status == native.MISMATCH else its.damaged_doorbell(doorbell)
 
     @property
@@ -213,12 +215,15 @@ class Twin:
         if (known := self._scripts.get(id(plan))) is not None:
             self._scripts.move_to_end(id(plan))
             return known
-        frame = plan.frame
+        frame, heap = plan.frame, plan.call.heap
+        told = heap if heap is not None and heap.told else None
+        berthed = np.empty(0, np.int64) if told is None else berths(frame, plan.layout, told)
         parts = [
             (
                 part.events,
                 np.array([buffer.nbytes for buffer in part.buffers], np.int64),
                 [stream.records for stream in part.streams],
+                None if told is None else native.told_places(self._layout, part.rank, told.places(part.rank), berthed),
             )
             for part in plan.parts
         ]

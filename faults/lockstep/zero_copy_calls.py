@@ -23,7 +23,7 @@ def lent(call: Call, *, output: bool = False) -> Call:
         output: Place the output in the heap as well, at HEAP_OUTPUT. In place it always is, where the input is.
     """
     place = HEAP_INPUT if call.in_place else HEAP_OUTPUT if output else None
-    return replace(call, heap=InHeap(HEAP_INPUT, output=place))
+    return replace(call, heap=InHeap(HEAP_INPUT, output=place, told=True))
 
 
 def lent_if_zero_copy(call: Call, its: Recipe | None = None) -> Call:
@@ -92,5 +92,5 @@ def _at(call: Call, layout: Layout, pushes: bool) -> tuple[Call, Layout]:
     if COLLECTIVES[call.collective].reduces and call.in_place:
         output = 0
     card_bytes = round_up(needed, DATA_ALIGN_BYTES) * -(-call.ranks // layout.pool_cards)
-    heap = InHeap(None, output=0) if pushes else InHeap(0, step, output)
+    heap = InHeap(None, output=0) if pushes else InHeap(0, step, output, told=True)
     return replace(call, heap=heap), replace(layout, heap_card_bytes=card_bytes)

@@ -344,9 +344,11 @@ def mixtures(case: MutationCase, plan: Plan) -> Iterator[list[Plan]]:
 
 
 def _filling(case: MutationCase, layout: Layout, root: int) -> Plan:
-    """Build a broadcast that writes all of a slot: its data or, if the case's payloads travel in lines, its
-    doorbells."""
-    return filling(layout, LINE if _spec(case).in_lines else NAIVE, root)
+    """Build a broadcast that writes all of a slot: its data or, if all of the case's payloads travel in doorbells'
+    lines, as the places of arrays do, its doorbells."""
+    spec = _spec(case)
+    lent = spec.zero_copy and not case.algorithm and not _takes_slots(recipe(case.collective, case.variant))
+    return filling(layout, LINE if spec.in_lines or lent else NAIVE, root)
 
 
 def _rewriting(case: MutationCase, layout: Layout) -> list[Plan]:
@@ -358,7 +360,7 @@ def _rewriting(case: MutationCase, layout: Layout) -> list[Plan]:
     if not case.output_in_heap and not lies_there:
         return []
     place = HEAP_OUTPUT if case.output_in_heap else HEAP_INPUT
-    call = Call("all_gather", ZERO_COPY.name, case.ranks, 1024, heap=InHeap(place))
+    call = Call("all_gather", ZERO_COPY.name, case.ranks, 1024, heap=InHeap(place, told=True))
     return [_build(layout, call)]
 
 

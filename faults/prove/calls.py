@@ -12,6 +12,7 @@ from collectives.checking.symbolic import verify
 from collectives.contracts import COLLECTIVES, postcondition
 from collectives.fused import products
 from collectives.fused.shapes import WEIGHTS
+from collectives.in_heap import lends
 from cxlemu.compiled import check_compiled
 from cxlemu.errors import ArgumentError, ContractError, DeadlineError, PlanError
 from cxlemu.plan import DTYPE_NAMES, RANK_ORDER, Layout, Op, Plan, RankPart, RedOp, rules
@@ -213,12 +214,12 @@ def _lodgings(plan: Plan, part: RankPart, mapped: bool) -> list[tuple[int, int, 
     names = [buffer.name for buffer in part.buffers]
     heap, layout = plan.call.heap, plan.layout
     in_heap: dict[int, int] = {}  # buffer -> offset in the rank's strip
+    lies = heap is not None and not (heap.told and not lends(plan.call, part.rank))
     if mapped and heap is not None and part.buffers and heap.input is None:
         if heap.output is not None:
             in_heap[1] = heap.output
-    elif mapped and heap is not None and part.buffers:
-        assert heap.input is not None
-        at = heap.input + part.rank * heap.step
+    elif mapped and heap is not None and lies and part.buffers:
+        at, _ = heap.places(part.rank)
         in_heap[0] = at
         if part.buffers[0].inside:
             in_heap[1] = at - part.buffers[0].at

@@ -73,6 +73,7 @@ _SENTENCES: dict[tuple[str, int] | int, str] = {
         "false_sharing",
         PLAIN,
     ): "rank {rank} reads {line}, to which {by} stores beside it in another order or at the same time",
+    ("payload", UNWRITTEN): "rank {rank} takes places of arrays from {line}, where no signal of the call stored any",
     ("payload", OVERWRITES): "rank {rank} stores the next payload into {line}, which {by} may not have taken yet",
     (
         "payload",

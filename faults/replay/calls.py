@@ -49,6 +49,7 @@ class Heap(Model):
     input: Bytes | None
     step: Bytes = 0
     output: Bytes | None = None
+    told: bool = False
     in_process: Literal[False] = False  # no execution that a token shows has arrays in its ranks' processes
 
 

@@ -27,7 +27,7 @@ def plan_of(
 ) -> Plan:
     """``lines`` lines a block, each a chunk of its own where the variant has chunks."""
     layout = tiny_layout(ranks, lines=lines * (ranks + 1), doorbells=lines * (ranks + 1), slots=slots)
-    heap = InHeap(0, output=None) if variant == "zero_copy" else None
+    heap = InHeap(0, told=True) if variant == "zero_copy" else None
     layout = replace(layout, heap_card_bytes=ranks * 4096 if heap else 0)
     nbytes = 0 if collective == "barrier" else lines * (56 if variant == "line" else 64)
     nbytes *= ranks if variant in ("two_shot", "zero_copy") and collective == "all_reduce" else 1

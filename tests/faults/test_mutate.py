@@ -25,7 +25,7 @@ from collectives.contracts import COLLECTIVES
 from cxlemu.cli import INTERRUPTED, main
 from cxlemu.cli.interruption import Interruption
 from cxlemu.errors import ArgumentError
-from cxlemu.plan import Call, Instruction, Layout, Op, Plan
+from cxlemu.plan import Call, InHeap, Instruction, Layout, Op, Plan
 from cxlemu.plan.rules import check
 from faults.cli import mutate_run
 from faults.cli.mutate_report import MutateReport
@@ -33,6 +33,8 @@ from faults.cli.mutate_run import _cases
 from faults.lockstep import counterexample as witness
 from faults.lockstep.counterexample import CounterexampleKind, execute
 from faults.lockstep.schedule import from_json
+from faults.lockstep.zero_copy_calls import HEAP_INPUT
+from faults.mutate import cases as cases_module
 from faults.mutate import trial
 from faults.mutate.cases import MutationCase, can_check, cases, mixtures, plan_of, sequence, shipped
 from faults.mutate.mutants import Mutant, apply, mutants, pairs_apart
@@ -451,8 +453,13 @@ def test_an_await_too_many_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(j.fate, is_needless(judge.plan, j)) for j in found] == [(Fate.EQUIVALENT, True)] * 2
 
 
-def test_a_signal_that_only_lets_others_go_on_sooner_is_not_needless() -> None:
+def test_a_signal_that_only_lets_others_go_on_sooner_is_not_needless(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a ring of one slot the signal of the next round says as much, but only when that is published, too."""
+
+    def lies_there(call: Call, its: Recipe) -> Call:  # where the plan says: signals carry nothing
+        return replace(call, heap=InHeap(HEAP_INPUT))
+
+    monkeypatch.setattr(cases_module, "lent_if_zero_copy", lies_there)
     judge = Trial(MutationCase("all_reduce", "zero_copy", 2, rounds=2))
     judgement = judge.judge(Mutant.parse("0.0.3:delete"))
     assert judgement.instruction == "SIGNAL" and judgement.fate is Fate.EQUIVALENT

@@ -239,7 +239,7 @@ def test_two_levels_are_proved_with_clusters_of_every_size() -> None:
 
 
 def test_zero_copy_in_place_is_refused_where_no_call_can_be(tmp_path: Path) -> None:
-    matrix = _matrix(own("gathers_lent"), ranks=(3,), sizes=(600,))
+    matrix = _matrix(own("exchanges_lent"), ranks=(3,), sizes=(600,))
     fates = {(q.call.in_place, judge(q).fate) for q in matrix.questions()}
     assert fates == {(False, "ok"), (True, "refused")}
 

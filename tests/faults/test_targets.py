@@ -229,7 +229,7 @@ def test_a_rank_that_says_done_before_it_has_read_is_wrong_only_among_other_call
         (["explore", "FILE", "-b", "64"], "leave out --minbytes"),
         (["explore", "FILE", "--among", "--calls", "2"], "--among says how many calls there are"),
         (["explore"], "give a COLLECTIVE, a FILE.plan or a FILE.py:FUNCTION"),
-        (["explore", "gather", "--in-place", "--variant", "zero_copy"], "gather in place cannot be zero copy"),
+        (["explore", "all_to_all", "--in-place", "--variant", "zero_copy"], "all_to_all in place cannot be zero copy"),
         (["explore", "broadcast", "-r", "2"], "root 2 is not one of the ranks 0..1"),
         (["run", "nowhere.plan"], "nowhere.plan cannot be read"),
         (["run", "broadcast", "--algorithm", OWN], "is an algorithm for all_reduce, not broadcast"),

@@ -244,7 +244,7 @@ def test_what_does_not_fit_the_world_is_refused() -> None:
     plan = plan_of(FEW[0])
     layout = layout_record(plan.layout)
     parts: Any = [
-        (p.events, np.array([b.nbytes for b in p.buffers], np.int64), [s.records for s in p.streams])
+        (p.events, np.array([b.nbytes for b in p.buffers], np.int64), [s.records for s in p.streams], None)
         for p in plan.parts
     ]
     script = _world.Script(layout, BASE, region_table(plan.frame.regions), group_table(plan.frame.groups), parts)

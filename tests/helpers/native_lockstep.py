@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from cxlemu import _native
-from cxlemu.engines.native import DONE, IDLE, KERNEL, MISMATCH, NativeEngine, compute
+from cxlemu.engines.native import DONE, IDLE, KERNEL, MISMATCH, MISPLACED, NativeEngine, compute
 from cxlemu.engines.reference import Runner
 from cxlemu.engines.streams import Binding, Blocked, Running
-from cxlemu.errors import IntegrityError, MismatchError
+from cxlemu.errors import IntegrityError, MismatchError, UntoldError
 from cxlemu.memory import HostCache, MemorySpec
 from cxlemu.memory.adversary import AdversaryStats
 from cxlemu.memory.backend import EVERYTHING, CoherenceStep
@@ -187,6 +187,9 @@ class NativeLockstep(InTurns):
             status, obstacles = call.program.advance(0, 0)
         if status == MISMATCH:
             raise call.running.mismatch(obstacles[0][2])
+        if status == MISPLACED:
+            _, _, doorbell, owner, _ = obstacles[0]
+            raise call.running.misplaced(doorbell) if doorbell >= 0 else call.running.untold(owner)
         assert status in (DONE, IDLE), (status, obstacles)
         return obstacles
 
@@ -199,7 +202,7 @@ def outcome(world: InTurns, program: Sequence[tuple[Plan, Sequence[Bytes]]]) -> 
     ended = ""
     try:
         world.calls(program)
-    except (Deadlock, IntegrityError, MismatchError) as error:
+    except (Deadlock, IntegrityError, MismatchError, UntoldError) as error:
         ended = type(error).__name__
     outputs = [[out.tobytes() for out in call] for call in world.outputs]
     return ended, outputs, world.seen(), world.stats()

@@ -161,18 +161,16 @@ def tree(b: Builder) -> None:
     rotated(b)
 
 
-@algorithm("gather", variants=("zero_copy",))
-def gathers_lent(b: Builder) -> None:
+@algorithm("all_to_all", variants=("zero_copy",))
+def exchanges_lent(b: Builder) -> None:
     """Right, but for no call in place."""
-    if b.is_root:
-        b.copy(b.output(b.rank * b.nbytes), b.input(), b.nbytes)
-    for chunks in b.rounds(b.nbytes, spread="cards"):
+    b.copy(b.output(b.rank * b.nbytes), b.input(b.rank * b.nbytes), b.nbytes)
+    for chunks in b.rounds(b.nbytes, blocks=b.ranks, spread="ranges"):
         for chunk in chunks:
-            if not b.is_root:
-                b.publish(chunk, b.input(chunk.offset))
-                continue
             for peer in b.peers:
-                b.retrieve(b.output(peer * b.nbytes + chunk.offset), chunk, peer)
+                b.publish(chunk, b.input(peer * b.nbytes + chunk.offset), block=peer)
+            for peer in b.peers:
+                b.retrieve(b.output(peer * b.nbytes + chunk.offset), chunk, peer, block=b.rank)
 
 
 @algorithm("all_reduce", builder=Levels)

@@ -270,8 +270,8 @@ def test_an_array_of_the_pool_never_goes_the_way_of_a_like_one_that_is_not() -> 
             lent = comm.heap.full(x.shape, 2, np.float32)
             comm.all_gather(x, out)
             asked = []
-            lend = comm.heap.placed_in_heap
-            comm.heap.placed_in_heap = lambda *given, **named: asked.append(given) or lend(*given, **named)  # type: ignore[method-assign, func-returns-value]
+            holds = comm.heap.holds
+            comm.heap.holds = lambda *given, **named: asked.append(given) or holds(*given, **named)  # type: ignore[method-assign, func-returns-value]
             comm.all_gather(x, out)
             assert not asked and out[-1] == 1
             comm.all_gather(lent, out)

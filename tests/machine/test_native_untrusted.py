@@ -27,6 +27,7 @@ from cxlemu.plan import (
     DTYPE_NAMES,
     Call,
     DoorbellGroup,
+    Flag,
     InHeap,
     Instruction,
     Kind,
@@ -270,6 +271,9 @@ OUTSIDE: dict[str, Callable[[], bool]] = {
         Instruction(Op.SIGNAL, arg=LAYOUT.done(0), value=-1)
     ),
     "an epoch near 2^63": lambda: accepts(Instruction(Op.SIGNAL, arg=0, value=FURTHEST)),
+    "41 bytes of payload beside places": lambda: accepts(
+        Instruction(Op.SIGNAL_DATA, flags=Flag.PLACES, arg=0, a=Operand(Kind.BUFFER), nbytes=41)
+    ),
     "57 bytes of payload": lambda: accepts(
         Instruction(Op.SIGNAL_DATA, arg=0, a=Operand(Kind.BUFFER), nbytes=57)
     ),

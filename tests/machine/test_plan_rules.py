@@ -19,6 +19,7 @@ from cxlemu.plan import (
     DoorbellGroup,
     Flag,
     Frame,
+    InHeap,
     Instruction,
     Kernel,
     Kind,
@@ -105,6 +106,16 @@ def in_heap(*streams: Program, peer: Program | None = None, heap: Region = HEAP)
     """Region 3 lies in the heap, on card 0 where rank 0 writes; rank 1's strip is on card 1."""
     roomy = replace(LAYOUT, heap_card_bytes=HEAP.nbytes)
     return plan(*streams, peer=peer, layout=roomy, frame=frame(regions=(*FRAME.regions, heap)))
+
+
+def in_told_heap(*streams: Program, peer: Program | None = None, heap: Region = HEAP) -> Plan:
+    """The same, where doorbells tell where arrays lie."""
+    made = in_heap(*streams, peer=peer, heap=heap)
+    return Plan(replace(made.call, heap=InHeap(0, told=True)), made.layout, made.build)
+
+
+def hear(doorbell: int, value: int = 0, flags: int = Flag.PLACES) -> Instruction:
+    return wait(doorbell, value)._replace(flags=flags)
 
 
 def with_buffer(buffer: Buffer) -> Plan:
@@ -252,6 +263,13 @@ TOGETHER: dict[str, list[tuple[Plan, tuple[int, str, int], str]]] = {
     "round": [
         (in_heap([write(3, seq=1)]), (0, "publish", 0), "round 1 in the heap, which has none"),
     ],
+    "told": [
+        (in_told_heap(peer=[drop(3)]), (1, "main", 0), "no doorbell has told where the array of rank 0 lies"),
+        (in_told_heap(peer=[hear(0, flags=0), drop(3)]), (1, "main", 1), "no doorbell has told"),
+        (in_told_heap(peer=[drop(3), hear(0)]), (1, "main", 0), "no doorbell has told"),
+        (in_told_heap(peer=[hear(LAYOUT.doorbells_per_rank), drop(3)]), (1, "main", 1), "no doorbell has told"),
+        (in_told_heap(heap=replace(HEAP, base=64, nbytes=64)), (-1, "", -1), "region 3 in the heap is no part of a ra"),
+    ],
     "own strip": [
         (in_heap(peer=[write(3, seq=0)]), (1, "main", 0), "line 0 of the heap on card 0, which is not rank 1's"),
     ],
@@ -336,6 +354,9 @@ LEGAL: dict[str, Callable[[], Plan]] = {
     "one's own strip of the heap, and reading another's": lambda: in_heap(
         [write(3, 1024), write(3, 1024, offset=1024)],
         peer=[drop(3, 2048), instruction(Op.READ, 64, dst=local(1), a=pool(region=3))],
+    ),
+    "reading another's array once it has told where that lies": lambda: in_told_heap(
+        [write(3)], peer=[hear(0), drop(3, 2048), instruction(Op.READ, 64, dst=local(1), a=pool(region=3))]
     ),
     "the same line of a slot and of the heap": lambda: in_heap([write(3)], peer=[write(0)]),
     "neighbouring lines in one round": lambda: plan([write(0)], peer=[write(2, 64, offset=64)]),

@@ -44,6 +44,7 @@ PREFIXES = {
     f"{MACHINE}/pace.c": ("pace_",),
     f"{MACHINE}/pace_module.c": ("pace_",),
     f"{MACHINE}/peer_memory.c": ("peer_", "process_"),
+    f"{MACHINE}/told.c": ("told_",),
     f"{MACHINE}/rows.c": ("rows_",),
     f"{MACHINE}/sequencer.c": ("sequencer_",),
     f"{MACHINE}/shadow.c": ("shadow_",),

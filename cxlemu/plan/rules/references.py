@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from cxlemu.plan.instructions import OPERAND_FIELDS, Kind, Op
+from cxlemu.errors import PlanError
+from cxlemu.plan.instructions import OPERAND_FIELDS, Flag, Kind, Op
 from cxlemu.plan.kernels import KERNELS
+from cxlemu.plan.plan import berths
 from cxlemu.plan.rules.program import Defect, Mask, Numbers, PlanTable, one_of
 
 _SIGNALS, _WAITS = one_of((Op.SIGNAL, Op.SIGNAL_DATA)), one_of((Op.WAIT, Op.WAIT_DATA))
@@ -216,3 +218,37 @@ def recorded(p: PlanTable) -> Iterator[Defect]:
             yield Defect(f"{len(found)} RECORDs of event {p.arg[row]}", row)
         elif p.stream_of[found[0]] == p.stream_of[row] and found[0] > row:
             yield Defect(f"its RECORD is instruction {p.index_of[found[0]]}, later in the same stream", row)
+
+
+# --- arrays whose places doorbells tell -----------------------------------------------------------------
+
+
+def told(p: PlanTable) -> Iterator[Defect]:
+    """Yield instructions that name a peer's array in the heap before a doorbell has told its place in their stream.
+
+    Also regions that are no part of an array.
+    """
+    heap = p.plan.call.heap
+    if heap is None or not heap.is_told:
+        return
+    try:
+        lie = berths(p.frame, p.layout, heap)
+    except PlanError as error:
+        yield Defect(str(error))
+        return
+    owners = lie[:, 0]
+    for number in np.flatnonzero((owners >= 0) & (lie[:, 2] < 0)).tolist():
+        yield Defect(f"region {number} begins before the array that it is part of")
+    asks = (p.op == Op.WAIT) | (p.op == Op.WAIT_DATA)
+    asks &= (p.records["flags"] & Flag.PLACES != 0) & (p.arg >= 0) & (p.arg < p.layout.published_count)
+    known: set[tuple[int, int, int]] = set()  # a rank, a stream of it, and a rank that has told it
+    in_region = p.operands.kind == Kind.REGION
+    for row in np.flatnonzero(asks | in_region.any(axis=0)).tolist():
+        rank, stream = int(p.rank_of[row]), int(p.stream_of[row])
+        if asks[row]:
+            known.add((rank, stream, p.layout.owner(int(p.arg[row]))))
+            continue
+        for number in p.operands.id[in_region[:, row], row].tolist():
+            owner = int(owners[number])
+            if owner not in (-1, rank) and (rank, stream, owner) not in known:
+                yield Defect(f"no doorbell has told where the array of rank {owner} lies", row)

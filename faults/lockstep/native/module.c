@@ -4,6 +4,7 @@
 
 #include "constants.h"
 #include "layout_module.h"
+#include "told_module.h"
 #include "world.h"
 
 #include <string.h>
@@ -34,12 +35,13 @@ static const void *array_of(PyObject *kept, PyObject *object, size_t item, int64
     return right ? bytes : NULL;
 }
 
-/* Take in a rank's part: number of events, bytes of its buffers, its streams. */
+/* Take in a rank's part: number of events, bytes of its buffers, its streams, and its told places or None. */
 static bool part_in(Script *self, int32_t rank, PyObject *described) {
     program *const part = &self->its.part[rank];
-    PyObject *sizes, *streams;
+    PyObject *sizes, *streams, *told;
     int64_t count;
-    if (!PyArg_ParseTuple(described, "iOO!", &part->event_count, &sizes, &PyList_Type, &streams)) return false;
+    if (!PyArg_ParseTuple(described, "iOO!O", &part->event_count, &sizes, &PyList_Type, &streams, &told)) return false;
+    if (told != Py_None && told_take(told, part) < 0) return false;
     const int64_t *const bytes = array_of(self->kept, sizes, sizeof *bytes, &count);
     if (!bytes) return false;
     if (count > MAX_BUFFERS || PyList_GET_SIZE(streams) > MAX_STREAMS || part->event_count < 0 ||
@@ -96,6 +98,7 @@ static int Script_init(Script *self, PyObject *args, PyObject *Py_UNUSED(kwargs)
 }
 
 static void Script_dealloc(Script *self) {
+    for (int32_t rank = 0; self->its.part && rank < self->ranks; rank++) told_free(self->its.part[rank].told);
     PyMem_Free(self->its.part);
     Py_XDECREF(self->kept);
     Py_TYPE(self)->tp_free((PyObject *)self);

@@ -293,8 +293,8 @@ int world_run(world *w, const call *calls, int32_t count, uint8_t *const *buffer
             continue;
         }
         if (status != DONE) {
-            w->choice[0] = code; /* where it happened */
-            return status;
+            w->choice[0] = code; /* where it happened, which is the last move */
+            return moved(w, code) ? status : OUT_OF_MEMORY;
         }
         if (!note_step(w, code, clock++, first)) return OUT_OF_MEMORY;
         if (releases(next)) memset(w->stuck, 0, (size_t)w->ranks * MAX_STREAMS * sizeof *w->stuck);

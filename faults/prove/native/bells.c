@@ -68,6 +68,7 @@ void bell_ring(step *s, const record *r, const record *previous) {
             memcmp(r, previous, sizeof *r) != 0) { /* a signal that is repeated at once stores nothing new */
             rule_check_payload_store(p, &a, b, at.offset / LINE_BYTES);
             b->payload = s->now.self, b->readers = 0;
+            b->told = r->flags & FLAG_PLACES ? value : 0;
             contents_begin(p, &b->carried);
             if (r->op == SIGNAL_DATA) pass_fetch(s, &b->carried, 0, &r->a, r->nbytes);
         }
@@ -101,6 +102,7 @@ bool bell_hears(step *s, const record *r) {
         const place at = doorbell_place(s->part, r->arg, value);
         const touch a = {s->now, at.card};
         rule_check_payload_load(s->p, &a, b, bell_first_ring(b, value), at.offset / LINE_BYTES);
+        if (r->flags & FLAG_PLACES) rule_check_told(s->p, &a, b, s->part->epoch, at.offset / LINE_BYTES);
         b->reader = pass_room_for(s->p, b->reader, &b->reader_room, b->readers + 1, sizeof *b->reader);
         b->reader[b->readers++] = s->now.self;
     }

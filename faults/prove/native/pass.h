@@ -115,6 +115,7 @@ typedef struct {
     int64_t forgotten; /* the largest value among those that are left out */
     event payload; /* the signal whose payload the line carries; at = 0: no payload yet */
     contents carried; /* that payload */
+    int64_t told; /* the value of the signal that told places in that payload; 0: none did */
     event *reader; /* the waits that have taken that payload */
 } bell;
 
@@ -298,6 +299,7 @@ void rule_check_local_load(pass *p, const touch *a, segment *s, int begin, int e
 void rule_check_local_store(pass *p, const touch *a, segment *s, int begin, int end);
 void rule_check_payload_store(pass *p, const touch *a, const bell *b, int64_t line);
 void rule_check_payload_load(pass *p, const touch *a, const bell *b, const ring *satisfied, int64_t line);
+void rule_check_told(pass *p, const touch *a, const bell *b, int64_t first_epoch, int64_t line);
 void rule_check_reuse(pass *p, uint32_t stream, int64_t epoch, const program *part);
 void rule_check_exit(pass *p, int32_t call);
 void rule_check_barrier(pass *p, int32_t rank);

@@ -212,6 +212,12 @@ void rule_check_payload_load(pass *p, const touch *a, const bell *b, const ring 
         pass_violated(p, PAYLOAD, UNORDERED_WRITE, a->now.self, b->payload, a->card, line);
 }
 
+/* payload: places of arrays are those of the call, which begins with this epoch. */
+void rule_check_told(pass *p, const touch *a, const bell *b, int64_t first_epoch, int64_t line) {
+    if (b->told < first_epoch && !off(p, PAYLOAD))
+        pass_violated(p, PAYLOAD, UNWRITTEN, a->now.self, (event){a->now.self.stream, 0}, a->card, line);
+}
+
 /* --- between calls --------------------------------------------------------------------------------------------- */
 
 /* reuse: a rank that stores to a slot knows that all ranks are done with the round that used it before. */

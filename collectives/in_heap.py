@@ -1,0 +1,34 @@
+"""Where the arrays of zero-copy calls lie in the heap: anywhere in their ranks' strips, as doorbells tell."""
+
+from __future__ import annotations
+
+from collectives.contracts import COLLECTIVES, buffers
+from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.plan import Call, InHeap, Layout
+from cxlemu.rounding import round_up
+
+
+def lends(call: Call, rank: int) -> bool:
+    """Say whether peers read a rank's input where it lies: not that of a root which alone gets the result.
+
+    Args:
+        call: The call.
+        rank: The rank.
+    """
+    its = COLLECTIVES[call.collective]
+    return its.brings(rank, call.root) and not (its.rooted_output and rank == call.root and call.ranks > 1)
+
+
+def told_in_heap(call: Call, layout: Layout, *, output: bool) -> InHeap:
+    """Return where a plan places arrays whose ranks tell where they really lie; the same on every rank.
+
+    Args:
+        call: The call.
+        layout: The communicator's ring and heap.
+        output: The result lies in the heap as well, and each rank publishes its part of it there.
+    """
+    if not (output and COLLECTIVES[call.collective].shared_result):
+        return InHeap(0, told=True)
+    nbytes = buffers(call, 0)[1].nbytes
+    # Behind the input. Where one array fills the strip, it is both.
+    return InHeap(0, output=max(min(round_up(nbytes, LINE_BYTES), layout.heap_rank_bytes - nbytes), 0), told=True)
