@@ -36,6 +36,8 @@ static uint8_t *piece(const program *p, const operand *o, int64_t at, int64_t *r
 
 /* Copy into an array that no cache holds whole: ordinary stores would fetch its lines only to overwrite them. */
 static bool past_caches(const program *p, const record *r) {
+    if (r->op == WRITE && r->dst.kind == REGION && p->regions[r->dst.id].heap == BY_PEERS) /* a peer's result */
+        return p->regions[r->dst.id].nbytes >= program_past_caches_from(0);
     return (r->op == READ || r->op == COPY) && !r->dst2.kind &&
            p->buffer_bytes[r->dst.id] >= program_past_caches_from(0);
 }

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from collectives.algorithms.choose import ZERO_COPY_MIN_BYTES
+from collectives.builder import PUSH
 from collectives.communicator.communicator import Communicator
 from collectives.communicator.operations import Operation
 from collectives.communicator.transport import PROCESS
@@ -94,14 +95,19 @@ class OurPeer:
         return operation
 
     def _in_pool(self, command: dict[str, Any], private: Buffers) -> Buffers | None:
-        """Allocate the same arrays in the pool, as far as zero copy wants them there; None where its heap has no room.
+        """Allocate the same arrays in the pool, as far as they are wanted there; None where its heap has no room.
 
-        For a scatter every rank makes the root's array: it says where its peers find theirs.
+        Zero copy wants x there; where peers write the result, that one, and not x. For a scatter every rank makes the
+        root's array: it says where its peers find theirs.
         """
         name, input_bytes = command["collective"], command["input_bytes"]
+        block = command["output_bytes"] // command["ranks"]
+        pushes = not command["in_place"] and self._comm.choice(name, block, out_in_pool=True).variant == PUSH.name
         if name == "scatter":
             input_bytes = command["ranks"] * command["output_bytes"]
         try:
+            if pushes:
+                return Buffers(private.x, self._make(command["output_bytes"]))
             x = self._make(command["output_bytes"] if command["in_place"] else input_bytes)
             out = self._make(command["output_bytes"]) if name in BOTH_IN_POOL else private.out
         except ArgumentError:  # on every rank: the heap is symmetric

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,11 @@ from collectives.builder.recipes import with_checksums
 from collectives.communicator.communicator import Communicator
 from collectives.communicator.operations import Planned
 from collectives.communicator.planner import CallArguments
+from cxlemu import _native
 from cxlemu.cost import CostModel
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.errors import ArgumentError, MismatchError, PlanRuleError, RankFailures
+from cxlemu.machine import VARIABLE, thresholds
 from cxlemu.memory import AdversaryRates, MemorySpec
 from cxlemu.plan import Call, InHeap, Kind, Layout, Op, Plan, file, rules
 from cxlemu.topology import Topology
@@ -105,6 +107,25 @@ FAST = {("native, shm", 3), ("reference, emulated, adversary", 2)}
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_results_are_right_call_after_call(world: str, ranks: int) -> None:
     assert together(calls_in_a_row, ranks, world=world) == [[]] * ranks
+
+
+@pytest.fixture
+def past_caches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Results of any size are stored past the caches."""
+    before = _native.past_caches_from(0)
+    monkeypatch.setenv(VARIABLE, "64")
+    thresholds.cache_clear()
+    yield
+    thresholds.cache_clear()
+    _native.past_caches_from(before)
+
+
+def test_results_are_right_past_the_caches(past_caches: None, tmp_path: Path) -> None:
+    assert together(calls_in_a_row, 3) == [[]] * 3
+    assert _native.past_caches_from(0) == 64
+    cards = blank_cards(tmp_path, 2, 8 * MIB)
+    pool_of(cards)
+    assert launch(main_on_cards, ranks=2, memory=MemorySpec("dax", devices=tuple(cards)), how="threads") == [[]] * 2
 
 
 def main_on_cards(context: RankContext) -> list[str]:
