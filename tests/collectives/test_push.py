@@ -34,6 +34,7 @@ from faults.lockstep.lockstep import Lockstep
 from faults.lockstep.orders import in_random_order, slow
 from faults.lockstep.zero_copy_calls import HEAP_OUTPUT, lent_if_zero_copy, placed, with_heap
 from faults.mutate.cases import MutationCase
+from faults.mutate.mutants import Mutant
 from faults.mutate.trial import Trial
 from faults.prove import prove
 from faults.verdict import Verdict
@@ -221,6 +222,12 @@ def test_no_deletion_survives(collective: str, ranks: int) -> None:
     needed = {"INVALIDATE", "SIGNAL", "WAIT", "FLUSH", "FENCE"}
     assert {its.instruction for its in judged} == needed
     assert [str(its.mutant) for its in judged if its.fate.name != "CONFIRMED"] == []
+
+
+def test_a_store_before_its_wait_is_shown_by_an_execution() -> None:
+    """Two instructions far apart change places: a peer's result is written before the peer has given it up."""
+    judged = Trial(MutationCase("all_gather", "push", 3)).judge(Mutant.parse("0.0.7:far=17"))
+    assert (judged.fate.name, judged.instruction) == ("CONFIRMED", "SIGNAL")
 
 
 # --- rules and files ----------------------------------------------------------------------------------------------
