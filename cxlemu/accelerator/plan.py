@@ -64,8 +64,11 @@ def device_plan(plan: Plan) -> Plan:
         host's memory.
 
     Raises:
-        ArgumentError: When a part with checksums is built: the host computes them, of its own arrays.
+        ArgumentError: Peers write the results, which lie in the host's memory; or, when a part with checksums is built:
+            the host computes them, of its own arrays.
     """
+    if plan.call.heap is not None and plan.call.heap.is_written_by_peers:
+        raise ArgumentError(f"{plan.call}: peers write results in the pool, and none on a device: take another variant")
 
     def build(rank: int) -> tuple[Frame, RankPart]:
         part = plan.part(rank)

@@ -74,6 +74,7 @@ Program = list[Instruction]
 def plan(
     *streams: Program,
     peer: Program | None = None,
+    beside: Program | None = None,
     frame: Frame = FRAME,
     layout: Layout = LAYOUT,
     buffers: tuple[Buffer, ...] = BUFFERS,
@@ -81,11 +82,11 @@ def plan(
     events: int = 2,
     rank: int = 0,
 ) -> Plan:
-    """Rank 0 runs ``streams``, rank 1 ``peer``."""
+    """Rank 0 runs ``streams``, rank 1 ``peer``, and ``beside`` in another stream."""
     mine = tuple(Stream(name, encode(program)) for name, program in zip(names, streams, strict=False))
     parts = (
         RankPart(rank, buffers, mine, events),
-        RankPart(1, BUFFERS, (Stream("main", encode(peer or [])),), events),
+        RankPart(1, BUFFERS, (Stream("main", encode(peer or [])), Stream("beside", encode(beside or []))), events),
     )
     return Plan(Call("test", "rules", 2, 1024, "f32"), layout, lambda rank: (frame, parts[rank]))
 
@@ -102,15 +103,17 @@ def layout(**changes: int) -> Plan:
     return plan(layout=replace(LAYOUT, **changes))
 
 
-def in_heap(*streams: Program, peer: Program | None = None, heap: Region = HEAP) -> Plan:
+def in_heap(*streams: Program, peer: Program | None = None, beside: Program | None = None, heap: Region = HEAP) -> Plan:
     """Region 3 lies in the heap, on card 0 where rank 0 writes; rank 1's strip is on card 1."""
     roomy = replace(LAYOUT, heap_card_bytes=HEAP.nbytes)
-    return plan(*streams, peer=peer, layout=roomy, frame=frame(regions=(*FRAME.regions, heap)))
+    return plan(*streams, peer=peer, beside=beside, layout=roomy, frame=frame(regions=(*FRAME.regions, heap)))
 
 
-def in_told_heap(*streams: Program, peer: Program | None = None, heap: Region = HEAP) -> Plan:
+def in_told_heap(
+    *streams: Program, peer: Program | None = None, beside: Program | None = None, heap: Region = HEAP
+) -> Plan:
     """The same, where doorbells tell where arrays lie."""
-    made = in_heap(*streams, peer=peer, heap=heap)
+    made = in_heap(*streams, peer=peer, beside=beside, heap=heap)
     return Plan(replace(made.call, heap=InHeap(0, told=True)), made.layout, made.build)
 
 
@@ -267,6 +270,12 @@ TOGETHER: dict[str, list[tuple[Plan, tuple[int, str, int], str]]] = {
         (in_told_heap(peer=[drop(3)]), (1, "main", 0), "no doorbell has told where the array of rank 0 lies"),
         (in_told_heap(peer=[hear(0, flags=0), drop(3)]), (1, "main", 1), "no doorbell has told"),
         (in_told_heap(peer=[drop(3), hear(0)]), (1, "main", 0), "no doorbell has told"),
+        (in_told_heap(peer=[drop(3)], beside=[hear(0)]), (1, "main", 0), "no doorbell has told"),
+        (
+            in_told_heap(peer=[event(Op.AWAIT), drop(3)], beside=[event(Op.RECORD), hear(0)]),
+            (1, "main", 1),
+            "no doorbell has told",
+        ),
         (in_told_heap(peer=[hear(LAYOUT.doorbells_per_rank), drop(3)]), (1, "main", 1), "no doorbell has told"),
         (in_told_heap(heap=replace(HEAP, base=64, nbytes=64)), (-1, "", -1), "region 3 in the heap is no part of a ra"),
     ],
@@ -357,6 +366,9 @@ LEGAL: dict[str, Callable[[], Plan]] = {
     ),
     "reading another's array once it has told where that lies": lambda: in_told_heap(
         [write(3)], peer=[hear(0), drop(3, 2048), instruction(Op.READ, 64, dst=local(1), a=pool(region=3))]
+    ),
+    "reading another's array after an event of the stream in which it told": lambda: in_told_heap(
+        [write(3)], peer=[event(Op.AWAIT), drop(3, 2048)], beside=[hear(0), event(Op.RECORD)]
     ),
     "the same line of a slot and of the heap": lambda: in_heap([write(3)], peer=[write(0)]),
     "neighbouring lines in one round": lambda: plan([write(0)], peer=[write(2, 64, offset=64)]),

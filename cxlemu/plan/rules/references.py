@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -13,6 +15,8 @@ from cxlemu.plan.plan import berths
 from cxlemu.plan.rules.program import Defect, Mask, Numbers, PlanTable, one_of
 
 _SIGNALS, _WAITS = one_of((Op.SIGNAL, Op.SIGNAL_DATA)), one_of((Op.WAIT, Op.WAIT_DATA))
+
+Told: TypeAlias = dict[tuple[int, int], set[int]]
 
 RANGES_MAX = 1 << 20
 RANGES_PER_INSTRUCTION = 64
@@ -224,9 +228,10 @@ def recorded(p: PlanTable) -> Iterator[Defect]:
 
 
 def told(p: PlanTable) -> Iterator[Defect]:
-    """Yield instructions that name a peer's array in the heap before a doorbell has told its place in their stream.
+    """Yield instructions that name a peer's array in the heap before a doorbell has told its place.
 
-    Also regions that are no part of an array.
+    It has to have told it in their stream, or in one whose event they come after. Also regions that are no part of an
+    array.
     """
     heap = p.plan.call.heap
     if heap is None or not heap.is_told:
@@ -241,14 +246,34 @@ def told(p: PlanTable) -> Iterator[Defect]:
         yield Defect(f"region {number} begins before the array that it is part of")
     asks = (p.op == Op.WAIT) | (p.op == Op.WAIT_DATA)
     asks &= (p.records["flags"] & Flag.PLACES != 0) & (p.arg >= 0) & (p.arg < p.layout.published_count)
-    known: set[tuple[int, int, int]] = set()  # a rank, a stream of it, and a rank that has told it
     in_region = p.operands.kind == Kind.REGION
-    for row in np.flatnonzero(asks | in_region.any(axis=0)).tolist():
-        rank, stream = int(p.rank_of[row]), int(p.stream_of[row])
-        if asks[row]:
-            known.add((rank, stream, p.layout.owner(int(p.arg[row]))))
-            continue
-        for number in p.operands.id[in_region[:, row], row].tolist():
-            owner = int(owners[number])
-            if owner not in (-1, rank) and (rank, stream, owner) not in known:
-                yield Defect(f"no doorbell has told where the array of rank {owner} lies", row)
+    rows = np.flatnonzero(asks | in_region.any(axis=0) | (p.op == Op.RECORD) | (p.op == Op.AWAIT)).tolist()
+    at_events: Told = {}  # what is known by then; it grows from one look at all streams to the next
+    while True:
+        untold, found = _untold(p, rows, asks, owners, at_events)
+        if found == at_events:
+            yield from untold
+            return
+        at_events = found
+
+
+def _untold(p: PlanTable, rows: list[int], asks: Mask, owners: Numbers, at_events: Told) -> tuple[list[Defect], Told]:
+    """Find who is named too early, and what is known at each event, if ``at_events`` is what those before it bring."""
+    known: Told = defaultdict(set)  # by rank and stream: the ranks that have told it
+    found: Told = {}
+    untold = []
+    for row in rows:
+        rank, op = int(p.rank_of[row]), int(p.op[row])
+        here, event = known[rank, int(p.stream_of[row])], (rank, int(p.arg[row]))
+        if op == Op.RECORD:
+            found[event] = set(here)
+        elif op == Op.AWAIT:
+            here |= at_events.get(event, set())
+        elif asks[row]:
+            here.add(p.layout.owner(int(p.arg[row])))
+        else:
+            for number in p.operands.id[p.operands.kind[:, row] == Kind.REGION, row].tolist():
+                owner = int(owners[number])
+                if owner not in (-1, rank) and owner not in here:
+                    untold.append(Defect(f"no doorbell has told where the array of rank {owner} lies", row))
+    return untold, found
