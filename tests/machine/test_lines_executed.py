@@ -109,7 +109,7 @@ MUTANTS = {
     "no tail is stored": ("if (tail) store_and_flush", "if (0) store_and_flush"),
     "one whole line less": ("(size_t)whole / STORE_LINE);", "(size_t)whole / STORE_LINE - 1);"),
     "whole lines are stored in the cache": (
-        "if (whole) copier_of(width)(into + head, source + head, (size_t)whole / STORE_LINE);",
+        "if (whole) copy_lines(into + head, source + head, (size_t)whole / STORE_LINE);",
         "if (whole) memcpy(into + head, source + head, (size_t)whole);",
     ),
     "the width is ignored": ("width && k < sizeof COPIERS", "0 && k < sizeof COPIERS"),
