@@ -29,6 +29,7 @@ PIECE_BYTES = 1 << 19  # what a call copies in one go
 ROUND_BYTES = 32 << 20  # a round fills a small array more than once
 ROUNDS = 5
 ROUNDS_MAX = 16  # with those that other work disturbed
+USUAL_WAY, PAST_CACHES_WAY = 0, 2  # of _native.copy
 TOGETHER = 0.8  # of a round: each thread fills for so long at least
 ELSEWHERE = 16  # the source lies in its lines: as a large NumPy array and a place in the pool do to each other
 THREADS_MAX = 4  # that fill an array each, as ranks do, which share caches and memory
@@ -120,11 +121,11 @@ def _fill(fill: Callable[[Bytes, Bytes], None], gate: threading.Barrier, source:
 
 
 def _ordinary(array: Bytes, source: Bytes) -> None:
-    _copy(array, source, 0)
+    _copy(array, source, USUAL_WAY)
 
 
 def _past(array: Bytes, source: Bytes) -> None:
-    _copy(array, source, 2)
+    _copy(array, source, PAST_CACHES_WAY)
     _native.fence()
 
 
