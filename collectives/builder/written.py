@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import DoorbellGroup, Frame, Instruction, Kernel, Op, Region, Stream, encode
 from cxlemu.plan.instructions import RECORD_DTYPE, WHOLE, Records
 from cxlemu.rounding import round_up
+
+_COMPUTE = Op.COMPUTE  # a member of an Enum is looked up far more slowly than a name
 
 
 class Event(NamedTuple):
@@ -106,11 +109,8 @@ class Written:
     def finish(self) -> tuple[Frame, tuple[Stream, ...]]:
         """Return what all ranks' parts share, and this part's streams, encoded. Call it once, at the end."""
         kernels = sorted(self.kernels)  # ranks met them in other orders
-        place = {self.kernels[kernel]: number for number, kernel in enumerate(kernels)}
-        streams = tuple(
-            Stream(name, concatenated(_numbered(item, place) for item in self._with_records(name)))
-            for name in self.streams
-        )
+        place = np.argsort([self.kernels[kernel] for kernel in kernels])
+        streams = tuple(Stream(name, _numbered(concatenated(self._with_records(name)), place)) for name in self.streams)
         for items in self.streams.values():
             items.clear()  # the builder is part of a cycle, and would keep the rows as long as it lives
         return Frame(self.rounds, tuple(self.regions), tuple(self.groups), tuple(kernels)), streams
@@ -124,13 +124,16 @@ class Written:
         return items
 
 
-def _numbered(item: Instruction | Records, place: dict[int, int]) -> Instruction | Records:
-    """Fill in a COMPUTE's kernel number. Rows that stand for many are all COMPUTEs of one kernel, or hold none."""
-    if isinstance(item, Instruction):
-        return item._replace(arg=place[item.arg]) if item.op == Op.COMPUTE else item
-    if item.size and item.flat[0]["op"] == Op.COMPUTE:
-        item["arg"] = place[int(item.flat[0]["arg"])]
-    return item
+def _numbered(records: Records, place: NDArray[np.int64]) -> Records:
+    """Name the kernels of COMPUTEs by their places among those of all ranks, instead of in the order in which this rank
+    met them."""
+    if not len(place):
+        return records
+    its = records.copy()
+    computes = its["op"] == _COMPUTE
+    its["arg"][computes] = place[its["arg"][computes]]
+    its.flags.writeable = False
+    return its
 
 
 def repeated(template: list[Instruction], times: int) -> Records:

@@ -22,6 +22,7 @@ STYLE_OF = {
     "medium": VariantSpec("medium", overlap=True),
     "unfused": VariantSpec("unfused", chunks=4, overlap=True),
 }
+FILLED_MIN = 8  # tiles: fewer are written sooner one by one than as rows that are filled in
 
 
 class _Pulled(SlotCarrier):
@@ -50,7 +51,7 @@ class FusedBuilder(Builder):
         super().__post_init__()
         self.written.streams["compute"] = []
 
-    @property
+    @cached_property
     def gemm(self) -> Gemm:
         """The product's shape, tiles, order and transport."""
         assert self.call.gemm is not None  # plans.build sees to it
@@ -61,7 +62,7 @@ class FusedBuilder(Builder):
         """The shapes of a rank's matrices."""
         return shapes(self.call)
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         """Bytes of an element."""
         return DTYPES[self.call.dtype].itemsize
@@ -71,7 +72,7 @@ class FusedBuilder(Builder):
         """Bytes of a row of what moves between ranks."""
         return self.nbytes // self.shard_rows
 
-    @property
+    @cached_property
     def shard_rows(self) -> int:
         """The rows of a shard: m / N."""
         return self.gemm.m // self.ranks
@@ -103,7 +104,7 @@ class FusedBuilder(Builder):
 
     # Tiles are parts of a shard, or several whole shards: groups from shard 0 on, the last one perhaps smaller.
 
-    @property
+    @cached_property
     def shards_a_tile(self) -> int:
         """How many shards a compute tile spans; 1 also where a shard is several tiles."""
         return max(1, self.gemm.tile_rows // self.shard_rows)
@@ -160,7 +161,10 @@ class FusedBuilder(Builder):
         """
         step, n = self.gemm.tile_cols, self.shapes.n
         whole, rest = divmod(n, step)
-        if whole:
+        if whole < FILLED_MIN:
+            for first in range(0, whole * step, step):
+                self._multiply(dst, a, rows, first, step)
+        else:
             tiles = self._rows("compute", whole, lambda: self._multiply(dst, a, rows, 0, step))[:, 0]
             columns = np.arange(whole) * step * self.itemsize
             tiles["dst"]["offset"] += columns

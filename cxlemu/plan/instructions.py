@@ -116,7 +116,7 @@ class Operand(NamedTuple):
 
     def at(self, offset: int) -> Operand:
         """Return the place ``offset`` bytes further on."""
-        return self._replace(offset=self.offset + offset)
+        return Operand(self.kind, self.id, self.seq, self.offset + offset)
 
 
 NOTHING = Operand()
