@@ -91,12 +91,15 @@ class Workers(ProcessPoolExecutor):
 
     Args:
         count: How many workers.
+        copied: Whether workers are copies of this process, which has no threads, as it is when the first work is
+            submitted: they need not import again what is imported here, and find here what cannot be sent to them.
     """
 
-    def __init__(self, count: int) -> None:
-        context = get_context("forkserver")
+    def __init__(self, count: int, *, copied: bool = False) -> None:
+        context = get_context("fork" if copied else "forkserver")
         parents, self._held_open = context.Pipe(duplex=False)
-        super().__init__(count, mp_context=context, initializer=_live_with, initargs=(parents,))
+        theirs = (parents, self._held_open if copied else None)
+        super().__init__(count, mp_context=context, initializer=_live_with, initargs=theirs)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -111,9 +114,11 @@ class Workers(ProcessPoolExecutor):
         self.shutdown(wait=True, cancel_futures=True)
 
 
-def _live_with(parents: Connection) -> None:
+def _live_with(parents: Connection, copied: Connection | None) -> None:
     """Leave Ctrl-C, which goes to the whole group of processes, to the parent; and end with the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if copied is not None:
+        copied.close()  # the copy of the parent's end would hold the pipe open
     threading.Thread(target=_end_with, args=(parents,), daemon=True).start()
 
 

@@ -56,6 +56,7 @@ from faults.choices import MATRIX_DTYPES, MATRIX_RANKS, MATRIX_REDOPS, PROVED_RA
     help=f"The communicator's ring.  [default: {format_bytes(REGION_BYTES)}; a small one with --algorithm without -b]",
 )
 @option("budget", help="Stop proving after this many seconds; what is not proved by then is unknown.  [default: none]")
+@click.option("-j", "--jobs", type=click.IntRange(1, 256), help="How many workers.  [default: one per core]")
 @option("json")
 @click.pass_context
 def command(ctx: click.Context, /, **flags: Any) -> None:

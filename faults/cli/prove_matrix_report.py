@@ -22,8 +22,7 @@ from cxlemu.cli.output import write_json
 from cxlemu.cli.progress import bar
 from cxlemu.units import counted, format_bytes, format_numbers
 from cxlemu.version import __version__
-from faults.cli.prove_report import again_with, shown_of, violation_as_dict
-from faults.lockstep.counterexample import Counterexample
+from faults.cli.violations import ViolationTold, told_of, violation_as_dict
 from faults.prove.coverage import COMBINED, IN_TURNS, Coverage, Covered
 from faults.prove.matrix import AnsweredQuestion, Matrix, Question
 from faults.verdict import Verdict
@@ -55,7 +54,7 @@ class MatrixReport:
         self._again += ["--integrity", integrity] if integrity else []
         self._config, self._integrity = config, integrity
         self._rows: list[tuple[AnsweredQuestion, float]] = []
-        self._shown: dict[int, Counterexample | None] = {}  # by the row's number
+        self._told: dict[int, ViolationTold] = {}  # by the row's number
         self._out = console()
         self._bar = bar(self._out)
         self._questions: list[Question] = []
@@ -158,11 +157,11 @@ class MatrixReport:
             print_wrapped(self._out, f"{fate}{rule}: {_named(judged)}", style)
             print_wrapped(self._out, f"  {judged.why}", style)
             if judged.proof is not None and judged.proof.violation is not None:
-                shown = self._shown[first] = shown_of(judged.proof)
-                if shown is not None:
-                    print_wrapped(self._out, f"  executed: {shown.kind.value}: {shown.detail}", style)
-                    if again := again_with(judged.proof, shown, self._algorithm):
-                        self._print(f"  again: {again}", style)
+                told = self._told[first] = told_of(judged.proof.violation, judged.proof, algorithm=self._algorithm)
+                if told.executed:
+                    print_wrapped(self._out, f"  executed: {told.executed}", style)
+                if told.again:
+                    self._print(f"  again: {told.again}", style)
             if judged.proof is not None:
                 self._print(f"  this call alone: {self._command(judged)}", style)
             if len(its) > 1:
@@ -272,7 +271,7 @@ class MatrixReport:
         if proof is not None and judged.fate != Verdict.OK.value:
             described |= {"rule": judged.rule, "root": judged.root, "command": self._command(judged)}
         if proof is not None and proof.violation is not None:
-            described |= violation_as_dict(proof.violation, self._shown.get(number))
+            described |= self._told[number].data if number in self._told else violation_as_dict(proof.violation)
         return described
 
     def _print(self, line: str, style: str = "") -> None:

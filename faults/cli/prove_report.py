@@ -6,49 +6,21 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from rich.markup import escape
 
-from collectives.checking.oracle import check_exact
-from collectives.sweep.sweep import Case as CollectiveCase
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import write_json
 from cxlemu.cli.progress import bar
-from cxlemu.errors import ArgumentError, TokenError
 from cxlemu.units import counted, format_bytes
 from cxlemu.version import __version__
-from faults.lockstep.counterexample import Counterexample, witness
-from faults.lockstep.schedule import to_json
+from faults.cli.prove_rows import Case, ProofRow
 from faults.prove.coverage import Coverage, Covered
-from faults.prove.products import ProductCase
-from faults.prove.proof import FOLD_ORDER, Proof, Violation
-from faults.replay.calls import POOL_BYTES_MAX, token_of
 from faults.verdict import Verdict
-
-Case = CollectiveCase | ProductCase
 
 COLUMNS = "{:<19} {:<18} {:>5} {:>8} {:<9} {:>8} {:>7}"
 STYLES = {Verdict.OK: "green", Verdict.VIOLATION: "bold red", Verdict.UNKNOWN: "bold yellow"}
-WITNESS_RANKS, WITNESS_BUDGET_S = 8, 5.0  # larger worlds are proved, not executed a step at a time
-
-
-class ProofRow(NamedTuple):
-    """One proof.
-
-    Attributes:
-        case: The call, or the cases of a fused product.
-        proof: The proof.
-        seconds: How long it took, in seconds.
-        shown: An execution that shows the violation, if one was found.
-        file: The file that the plan is from; empty: none.
-    """
-
-    case: Case
-    proof: Proof
-    seconds: float
-    shown: Counterexample | None
-    file: str = ""
 
 
 class ProveReport:
@@ -76,7 +48,7 @@ class ProveReport:
         self._proofs, self._json_file, self._integrity = proofs, json_file, integrity
         self._machine, self._roots = machine, roots
         self._rows: list[ProofRow] = []
-        self._began = self._row_began = time.monotonic()
+        self._began = time.monotonic()
         self._out = console()
         self._bar = bar(self._out)
         self._task = self._bar.add_task("proofs", total=proofs)
@@ -101,8 +73,7 @@ class ProveReport:
         return self
 
     def begin(self, case: Case) -> None:
-        """Show that the proof of a case begins."""
-        self._row_began = time.monotonic()
+        """Show which case is proved; of several that are, the first."""
         self._name = f"{case.call.collective} {case.call.algorithm} {counted(case.call.ranks, 'rank')}"
         self._bar.update(self._task, description=self._name)
 
@@ -115,32 +86,24 @@ class ProveReport:
         """
         self._bar.update(self._task, description=f"{self._name}, {done} of {counted(of, 'sequence')}")
 
-    def add(self, case: Case, proof: Proof, *, file: str = "") -> None:
-        """Add a proof, and print its line; a violation is executed if an execution is found that shows it.
-
-        Args:
-            case: The case of the last `begin`.
-            proof: Its proof.
-            file: The file that the plan is from.
-        """
-        seconds = time.monotonic() - self._row_began
-        row = ProofRow(case, proof, seconds, shown_of(proof), file)
+    def add(self, row: ProofRow) -> None:
+        """Add a proof, and print its line."""
         self._rows.append(row)
         self._bar.advance(self._task)
-        call, style = case.call, STYLES[proof.verdict]
+        case, proof, call, style = row.case, row.proof, row.case.call, STYLES[row.proof.verdict]
         columns = (call.collective, call.algorithm, call.ranks, format_bytes(case.size_bytes), proof.verdict.value)
         more = [f"and {counted(proof.rounds_alike, 'round')} alike"] if proof.rounds_alike else []
         more += [f"clusters of {call.cluster}"] if call.cluster > 1 else []
-        alike = ", ".join(more + [file] * bool(file))
-        self._print(COLUMNS.format(*columns, f"{proof.instructions:,}", f"{seconds:.2f}"), style)
+        alike = ", ".join(more + [row.file] * bool(row.file))
+        self._print(COLUMNS.format(*columns, f"{proof.instructions:,}", f"{row.seconds:.2f}"), style)
         if alike:
             self._print(f"  {alike}", style)
         if proof.reason:
             print_wrapped(self._out, f"  {proof.reason}", style)
-        if row.shown is not None:
-            print_wrapped(self._out, f"  executed: {row.shown.kind.value}: {row.shown.detail}", style)
-            if not file and (again := again_with(proof, row.shown)):
-                self._print(f"  again: {again}", style)
+        if row.violation is not None and row.violation.executed:
+            print_wrapped(self._out, f"  executed: {row.violation.executed}", style)
+            if row.violation.again:
+                self._print(f"  again: {row.violation.again}", style)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -194,33 +157,8 @@ class ProveReport:
         self._out.print(escape(line), style=style)
 
 
-def shown_of(proof: Proof) -> Counterexample | None:
-    """Find an execution that goes wrong as a proof says, and that can be checked bit by bit.
-
-    No execution is looked for if arrays of the heap were mapped: behind emulated caches they are copied, and there is
-    none to map. Nor if every execution folds in the wrong order: the reason then says which order it is, and which was
-    promised. Nor in worlds or pools that are too large to execute a step at a time.
-
-    Returns:
-        The execution; None if none was found or looked for.
-    """
-    violation = proof.violation
-    if violation is None or violation.mapped or proof.calls[0].ranks > WITNESS_RANKS or violation.rule == FOLD_ORDER:
-        return None
-    layout = proof.calls[0].layout
-    if layout.extent_bytes * layout.cards > POOL_BYTES_MAX:
-        return None
-    try:
-        for plan in proof.calls:
-            if plan.call.gemm is None:
-                check_exact(plan.call)
-    except ArgumentError:
-        return None
-    return witness(proof.calls, violation, budget_s=WITNESS_BUDGET_S)
-
-
 def _as_dict(row: ProofRow) -> dict[str, Any]:
-    call, proof, violation = row.case.call, row.proof, row.proof.violation
+    call, proof = row.case.call, row.proof
     described: dict[str, Any] = {
         "collective": call.collective,
         "variant": call.algorithm,
@@ -237,41 +175,4 @@ def _as_dict(row: ProofRow) -> dict[str, Any]:
         "reason": proof.reason,
     }
     described |= {"file": row.file} if row.file else {}
-    return described if violation is None else described | violation_as_dict(violation, row.shown)
-
-
-def again_with(proof: Proof, shown: Counterexample, algorithm: str | None = None) -> str:
-    """Give the command that shows an execution again.
-
-    Args:
-        proof: The proof, with the plans of its calls.
-        shown: The execution.
-        algorithm: ``FILE.py:function`` of a user's algorithm.
-
-    Returns:
-        The command; empty if the schedule is too long for a token.
-    """
-    try:
-        return token_of(proof.calls, shown, algorithm=algorithm).command(algorithm)
-    except TokenError:
-        return ""
-
-
-def violation_as_dict(violation: Violation, shown: Counterexample | None) -> dict[str, Any]:
-    """Give a violation as JSON has it.
-
-    Args:
-        violation: The violation.
-        shown: An execution that shows it, if one was found.
-    """
-    return {
-        "rule": violation.rule,
-        "call": violation.call,
-        "rank": violation.rank,
-        "stream": violation.stream,
-        "instruction": violation.at,
-        "card": violation.card,
-        "line": violation.line,
-        "shown": shown.detail if shown else None,
-        "schedule": to_json(shown.schedule) if shown else None,
-    }
+    return described if row.violation is None else described | row.violation.data

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NoReturn, ParamSpec, TypeVar
 
@@ -31,6 +32,7 @@ from faults.budget import BudgetSpentError, within
 from faults.choices import MATRIX_RANKS, PROVED_RANKS, PROVED_RANKS_MAX, PROVED_SLOTS_MAX
 from faults.cli.prove_matrix_report import MatrixReport
 from faults.cli.prove_report import ProveReport
+from faults.cli.prove_rows import ToProve, rows_of
 from faults.prove import prove
 from faults.prove.cases import prove_case
 from faults.prove.matrix import Matrix, judge
@@ -59,6 +61,7 @@ def run(
     config: str,
     region_bytes: int | None,
     budget_s: float | None,
+    jobs: int | None,
     json_file: Path | None,
 ) -> None:
     """Prove plans, and print and write the result, as the command's flags say.
@@ -76,7 +79,7 @@ def run(
     budget = _Budget(budget_s)
     check_integrity(integrity)
     if any(map(is_plan, collectives)):
-        _prove_saved(ctx, collectives, budget, json_file)
+        _prove_saved(ctx, collectives, budget, jobs, json_file)
     if algorithm is not None and variant != EVERY:
         raise ArgumentError("--variant does not go with --algorithm: your own algorithm has none")
     sizes = None
@@ -85,6 +88,8 @@ def run(
         sizes = size_steps(first, first if maxbytes is None else maxbytes, stepfactor, None)
     roots, topology = _roots(root), Topology.load(config)
     if algorithm is not None:
+        if jobs is not None:
+            raise ArgumentError("--jobs does not go with --algorithm: the calls of its matrix are proved in turn")
         own = _own(algorithm, collectives, op, roots)
         chosen = Matrix(
             recipe=own if integrity is None else with_checksums(own),
@@ -131,17 +136,23 @@ def run(
             f"root {max(roots)} is not one of {counted(min(ranks), 'rank')}: leave out that number with -n"
         )
     machine = " and ".join([config] * bool(asked) + ["their own"] * bool(products))  # rings that suit small matrices
-    with (
-        ProveReport(len(asked) + len(products), json_file, integrity, machine=machine, roots=roots) as report,
-        budget.told_by(report),
-    ):
-        for layout, case, recipe in asked:
-            call = replace(case.call, algorithm=recipe.name, in_place=case.in_place, root=(roots or (0,))[0])
-            report.begin(case)
-            report.add(case, budget.on(prove_case)(recipe, layout, call, roots=roots, progress=report.progress))
-        for product in products:
-            report.begin(product)
-            report.add(product, budget.on(product.prove)(progress=report.progress))
+    cases = [
+        ToProve(case, budget.on(partial(prove_case, recipe, layout, call, roots=roots)))
+        for layout, case, recipe in asked
+        for call in [replace(case.call, algorithm=recipe.name, in_place=case.in_place, root=(roots or (0,))[0])]
+    ]
+    cases += [ToProve(product, budget.on(product.prove)) for product in products]
+    report = ProveReport(len(cases), json_file, integrity, machine=machine, roots=roots)
+    _prove(ctx, cases, jobs, report, budget)
+
+
+def _prove(
+    ctx: click.Context, cases: Sequence[ToProve], jobs: int | None, report: ProveReport, budget: _Budget
+) -> NoReturn:
+    """Prove cases, and exit. Raises RunError if a worker was killed."""
+    with rows_of(cases, jobs) as rows, report, budget.told_by(report):
+        for row in rows(report):
+            report.add(row)
     budget.interruption.exit(ctx, report.verdict.exit_code, report.left)
 
 
@@ -176,12 +187,14 @@ class _Budget:
             report.interrupted, report.spent = True, "interrupted"
 
 
-def _prove_saved(ctx: click.Context, files: Sequence[str], budget: _Budget, json_file: Path | None) -> NoReturn:
+def _prove_saved(
+    ctx: click.Context, files: Sequence[str], budget: _Budget, jobs: int | None, json_file: Path | None
+) -> NoReturn:
     """Prove plan files, and exit. Raises PlanFileError for a file that holds no plan."""
     for parameter in ctx.command.params:
         name = str(parameter.name)
         if (
-            name not in ("collectives", "budget_s", "json_file")
+            name not in ("collectives", "budget_s", "jobs", "json_file")
             and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
         ):
             raise ArgumentError(
@@ -198,12 +211,11 @@ def _prove_saved(ctx: click.Context, files: Sequence[str], budget: _Budget, json
                 f"{PROVED_RANKS_MAX} and {PROVED_SLOTS_MAX} are the most"
             )
         plans.append(plan)
-    with ProveReport(len(plans), json_file, machine="the file") as report, budget.told_by(report):
-        for file, plan in zip(files, plans, strict=True):
-            case = Case(plan.call, plan.call.in_place)
-            report.begin(case)
-            report.add(case, budget.on(prove)(plan, progress=report.progress), file=file)
-    budget.interruption.exit(ctx, report.verdict.exit_code, report.left)
+    cases = [
+        ToProve(Case(plan.call, plan.call.in_place), budget.on(partial(prove, plan)), file)
+        for file, plan in zip(files, plans, strict=True)
+    ]
+    _prove(ctx, cases, jobs, ProveReport(len(cases), json_file, machine="the file"), budget)
 
 
 def _own(

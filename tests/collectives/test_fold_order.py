@@ -196,7 +196,7 @@ def test_tools_hold_an_algorithm_to_its_order(
 def test_prove_shows_both_folds_at_once_and_looks_for_no_schedule(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("faults.cli.prove_report.witness", lambda *arguments, **options: pytest.fail("searched"))
+    monkeypatch.setattr("faults.lockstep.counterexample.witness", lambda *arguments, **options: pytest.fail("searched"))
     (tmp_path / "folding.py").write_text(FOLDING)
     narrow = ["-n", "3", "-b", "1K", "-d", "f32", "-o", "sum", "--out-of-place"]
     result = CliRunner().invoke(main, ["prove", "--algorithm", f"{tmp_path / 'folding.py'}:{name}", *narrow])

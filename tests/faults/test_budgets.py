@@ -250,7 +250,9 @@ def test_an_algorithm_that_builds_for_ever_spends_the_budget_of_explore(function
     assert json.loads(out.read_text())["verdict"] == "unknown"
 
 
-@pytest.mark.parametrize("asked", [["broadcast", "-n", "2"], ["--algorithm", OWN, "-n", "2"]], ids=["ours", "own"])
+@pytest.mark.parametrize(
+    "asked", [["broadcast", "-n", "2", "-j", "1"], ["--algorithm", OWN, "-n", "2"]], ids=["ours", "own"]
+)
 def test_proofs_that_a_budget_stops_are_unknown(
     asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

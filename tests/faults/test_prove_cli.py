@@ -142,7 +142,7 @@ def test_what_it_cannot_tell_is_unknown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("function", "words", "done"),
     [
-        ("prove_case", ["all_gather", "--variant", "all", "-n", "2-5"], "2 of 4 proofs: 2 ok"),
+        ("prove_case", ["all_gather", "--variant", "all", "-n", "2-5", "-j", "1"], "2 of 4 proofs: 2 ok"),
         ("judge", ["--algorithm", f"{ROOT}/examples/my_all_reduce.py:my_all_reduce"], "calls: 2 ok"),
     ],
 )
@@ -175,6 +175,7 @@ def test_ctrl_c_keeps_what_is_finished(
         (("broadcast", "--variant", "two_shot"), "broadcast has no variant 'two_shot'"),
         (("--variant", "all", "--algorithm", "x.py:y"), "--variant does not go with --algorithm"),
         (("--algorithm", "nowhere.py:y"), "no file nowhere.py"),
+        (("--algorithm", "x.py:y", "-j", "2"), "--jobs does not go with --algorithm"),
         (("-b", "4K", "-e", "8"), "is more than"),
         (("--integrity", "crc32c", "barrier"), "barrier has no variant that carries checksums"),
         (("--integrity", "crc32c", "--variant", "all,line"), "the line variant carries its payload where"),

@@ -20,7 +20,7 @@ from cxlemu.cli.vocabulary import RanksParam
 from cxlemu.topology import Topology
 from faults.choices import MATRIX_RANKS as RANKS
 from faults.choices import MATRIX_REDOPS as REDOPS
-from faults.cli import prove_report
+from faults.cli import violations
 from faults.prove.coverage import Coverage, Covered
 from faults.prove.matrix import Matrix, judge
 
@@ -43,7 +43,7 @@ def last_line(result: Result) -> str:
 
 @pytest.fixture(autouse=True)
 def _searches_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prove_report, "WITNESS_BUDGET_S", 0.1)
+    monkeypatch.setattr(violations, "WITNESS_BUDGET_S", 0.1)
 
 
 # --- the matrix ---------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def test_ranks_that_fold_differently_whatever_it_is_called(name: str, ranks: str
 
 
 def test_a_mistake_in_the_matrix_is_executed_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prove_report, "WITNESS_BUDGET_S", 60)
+    monkeypatch.setattr(violations, "WITNESS_BUDGET_S", 60)
     result = prove("--algorithm", own("up_to_five"), "-n", "7", "-b", "14", "-d", "f16", "--out-of-place")
     assert "executed: wrong bytes" in result.output
     [again] = [line for line in result.output.splitlines() if line.startswith("  again: ")]
@@ -267,7 +267,7 @@ def test_plan_files_are_proved(tmp_path: Path) -> None:
 
 
 def test_a_mistake_in_a_plan_file_is_told_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prove_report, "WITNESS_BUDGET_S", 60)
+    monkeypatch.setattr(violations, "WITNESS_BUDGET_S", 60)
     file = save(tmp_path / "five.plan", "--algorithm", own("up_to_five"), "-n", "7", "-b", "448")
     result = prove(file)
     assert result.exit_code == 1, result.output
