@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
 
 import numpy as np
@@ -107,8 +108,8 @@ def prove_calls(
         found = _pass.run(
             layout_record(layout),
             np.array(hosts, np.int32),
-            np.array([_strip(layout, rank) for rank in range(layout.ranks)], np.int64),
-            [_described(plan, mapped) for plan in kinds],
+            np.array(_strips(layout), np.int64),
+            [_described(_Itself(plan), mapped) for plan in kinds],
             np.array([plan_of[id(plan)] for plan in plans], np.int32),
             epochs.astype(np.int64),
             mask,
@@ -162,9 +163,11 @@ def _layout(plans: Sequence[Plan]) -> Layout:
     return plans[0].layout
 
 
-def _strip(layout: Layout, rank: int) -> tuple[int, int, int]:
-    strip = layout.heap_strip(rank)
-    return strip.card, layout.heap_offset + strip.offset, strip.nbytes
+@lru_cache(64)
+def _strips(layout: Layout) -> list[tuple[int, int, int]]:
+    """Locate each rank's strip of the heap: its card, its offset in the extent there, and its bytes."""
+    strips = map(layout.heap_strip, range(layout.ranks))
+    return [(strip.card, layout.heap_offset + strip.offset, strip.nbytes) for strip in strips]
 
 
 _Described = tuple[
@@ -172,7 +175,22 @@ _Described = tuple[
 ]
 
 
-def _described(plan: Plan, mapped: bool) -> _Described:
+class _Itself:
+    """A plan that equals only itself: plans are compared by digests, which takes longer than to describe them."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self.plan is other.plan
+
+    def __hash__(self) -> int:
+        return id(self.plan)
+
+
+@lru_cache(8)  # the calls before and after are those of the last proof, too
+def _described(its: _Itself, mapped: bool) -> _Described:
+    plan = its.plan
     parts: list[tuple[int, object, object, object, list[object]]] = [
         (
             part.events,
@@ -227,7 +245,7 @@ def _lodgings(plan: Plan, part: RankPart, mapped: bool) -> list[tuple[int, int, 
             in_heap[1] = at + part.buffers[1].at
         elif heap.output is not None:
             in_heap[1] = heap.output
-    card, start, _ = _strip(layout, part.rank)
+    card, start, _ = _strips(layout)[part.rank]
     return [
         (
             *((names.index(buffer.inside), buffer.at) if buffer.inside else (index, 0)),
