@@ -1,4 +1,4 @@
-"""Where the arrays of zero-copy calls lie in the heap: anywhere in their ranks' strips, as doorbells tell."""
+"""Where arrays that peers read or write lie in the heap: anywhere in their ranks' strips, as doorbells tell."""
 
 from __future__ import annotations
 
@@ -17,6 +17,22 @@ def lends(call: Call, rank: int) -> bool:
     """
     its = COLLECTIVES[call.collective]
     return its.brings(rank, call.root) and not (its.rooted_output and rank == call.root and call.ranks > 1)
+
+
+def gives_up(call: Call, rank: int) -> bool:
+    """Say whether peers write a rank's result where it lies, if they write results: not that of a root which sends all.
+
+    Args:
+        call: The call.
+        rank: The rank.
+    """
+    its = COLLECTIVES[call.collective]
+    return its.gets(rank, call.root, call.ranks) and not (its.rooted_input and rank == call.root)
+
+
+def results_in_heap() -> InHeap:
+    """Return where a plan places results that peers write, whose ranks tell where they really lie."""
+    return InHeap(None, output=0, told=True)
 
 
 def told_in_heap(call: Call, layout: Layout, *, output: bool) -> InHeap:

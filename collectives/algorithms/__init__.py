@@ -21,6 +21,7 @@ from collectives.algorithms.broadcast import broadcast
 from collectives.algorithms.exscan import exscan
 from collectives.algorithms.gather import gather
 from collectives.algorithms.gather_batched import gather_batched
+from collectives.algorithms.gather_push import gather_push
 from collectives.algorithms.gatherv import gatherv
 from collectives.algorithms.reduce import reduce
 from collectives.algorithms.reduce_apart import reduce_apart
@@ -34,6 +35,7 @@ from collectives.algorithms.reduce_two_shot_batched import reduce_two_shot_batch
 from collectives.algorithms.scan import scan
 from collectives.algorithms.scatter import scatter
 from collectives.algorithms.scatter_batched import scatter_batched
+from collectives.algorithms.scatter_push import scatter_push
 from collectives.algorithms.scatterv import scatterv
 from collectives.algorithms.send import send
 
@@ -77,4 +79,4 @@ SHIPPED = (
 )
 
 # Whose blocks are whole lines, of results that lie in the heap.
-PUSHING = (all_gather_push, all_to_all_push)
+PUSHING = (all_gather_push, all_to_all_push, gather_push, scatter_push)

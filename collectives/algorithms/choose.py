@@ -53,7 +53,8 @@ def choose(
         in_pool: Whether x is a whole array that comm.heap made. It does not count for scatter, as its root alone has x:
             there zero copy has to be asked for.
         in_process: Whether peers may read x in the rank's process.
-        out_in_pool: Whether out is a whole array that comm.heap made, and x is none.
+        out_in_pool: Whether out is a whole array that comm.heap made, and x is none. It does not count where there is a
+            root: whoever writes to results cannot know where they lie before it chooses.
         ways: The estimate for ranks in clusters, which take two levels where those are faster by the cost model.
         dtype: The dtype's name. Integers may take a tree, as their results have the same bits in whatever order they
             are folded; floats are folded in rank order.
@@ -69,7 +70,7 @@ def choose(
             "zero_copy", f"{size} that lie in the pool: peers read them there, nothing is copied to be published"
         )
     is_large = nbytes >= PUSH_MIN_BYTES and nbytes % LINE_BYTES == 0
-    if out_in_pool and is_large and PUSH.name in catalog.pushing(collective):
+    if out_in_pool and is_large and PUSH.name in catalog.pushing(collective) and not COLLECTIVES[collective].rooted:
         return Choice(PUSH.name, f"{size} for results that lie in the pool: peers write them there, with one copy")
     its = COLLECTIVES[collective]
     x_bytes = nbytes * (ranks if its.input_blocks == "ranks" else 1)

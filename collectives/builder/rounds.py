@@ -114,6 +114,8 @@ class Rounds(PartBuilder):
             ]
             for chunk in chunks:
                 self.part(chunk, chunk.nbytes)
+            if self.carrier.tells:
+                self._enter(seq, "publish")
             self.carrier.begin(chunks)
             yield chunks
             self._end(seq)

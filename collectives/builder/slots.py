@@ -241,6 +241,11 @@ class SlotCarrier:
     def prepare(self, nbytes: int) -> None:
         """Get ready for a chunk of this size, which will travel; nothing to do in slots."""
 
+    @property
+    def tells(self) -> bool:
+        """Whether getting ready for a round stores to a doorbell's line what its last waiters may still read."""
+        return False
+
     def begin(self, chunks: Sequence[Chunk]) -> None:
         """Get ready for a round of these chunks; nothing to do in slots."""
 
@@ -430,7 +435,9 @@ def adjacent(layout: Layout, writers: int, blocks: int, nbytes: int) -> tuple[Re
     return Region(0, cards, granularity, 0, 0, count * piece), piece
 
 
-def in_strip(b: PartBuilder, rank: int, at: int, nbytes: int, *, writer_bytes: int = 0) -> Region:
+def in_strip(
+    b: PartBuilder, rank: int, at: int, nbytes: int, *, writer_bytes: int = 0, first_writer: int = 0
+) -> Region:
     """Place an array in a rank's strip of the heap.
 
     Args:
@@ -439,6 +446,7 @@ def in_strip(b: PartBuilder, rank: int, at: int, nbytes: int, *, writer_bytes: i
         at: Where in the strip the array begins, in bytes.
         nbytes: Its size.
         writer_bytes: The size of the blocks that peers write there, as in `Region`; 0: the rank itself writes it.
+        first_writer: The rank that writes the first of these blocks.
 
     Raises:
         ArgumentError: The strip ends before.
@@ -449,7 +457,7 @@ def in_strip(b: PartBuilder, rank: int, at: int, nbytes: int, *, writer_bytes: i
             f"{b.call}: {nbytes} bytes at {at} do not lie in the heap, which has {strip.nbytes} bytes a rank: "
             f"make the communicator with a larger heap_bytes"
         )
-    return Region(strip.card, 1, LINE_BYTES, strip.offset, at, nbytes, True, writer_bytes)
+    return Region(strip.card, 1, LINE_BYTES, strip.offset, at, nbytes, True, writer_bytes, first_writer)
 
 
 def _check_room(layout: Layout, writers: int, blocks: int, piece: int) -> None:

@@ -17,7 +17,7 @@ from collectives.algorithms.choose import choose
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.builder.recipes import Recipe
 from collectives.contracts import COLLECTIVES, contract_of
-from collectives.in_heap import told_in_heap
+from collectives.in_heap import results_in_heap, told_in_heap
 from collectives.layouts import world_layout
 from collectives.sizes import block_bytes
 from collectives.sweep.sweep import load_algorithm
@@ -25,7 +25,7 @@ from cxlemu.chakra import export as chakra_export
 from cxlemu.chakra import files as chakra_files
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import write_json, writing
-from cxlemu.plan import DTYPES, Call, InHeap, Plan, RankPart
+from cxlemu.plan import DTYPES, Call, Plan, RankPart
 from cxlemu.plan import file as plan_file
 from cxlemu.plan.rules import check as check_rules
 from cxlemu.plan.text import counts, text
@@ -71,7 +71,7 @@ class Wanted:
         op = self.op or ("sum" if COLLECTIVES[collective].reduces else "none")
         call = Call(collective, chosen.name, self.ranks, nbytes, self.dtype, op, self.root, self.in_place)
         if chosen.spec.pushes:
-            call = replace(call, heap=InHeap(None, output=0))  # at its begin
+            call = replace(call, heap=results_in_heap())
         topology = Topology.load(self.config)
         layout = world_layout(topology, self.ranks, region_bytes=self.region_bytes)
         if chosen.spec.zero_copy:

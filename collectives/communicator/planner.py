@@ -23,7 +23,7 @@ from collectives.communicator.products import Matrix
 from collectives.communicator.products import bind as bind_product
 from collectives.contracts import COLLECTIVES, buffers
 from collectives.fused.plans import build as build_product
-from collectives.in_heap import lends, told_in_heap
+from collectives.in_heap import gives_up, lends, results_in_heap, told_in_heap
 from cxlemu.capacity.tenancy import Tenancy
 from cxlemu.engines.peer_memory import PeerMemory
 from cxlemu.engines.streams import NO_PLACE
@@ -263,18 +263,20 @@ class CallPlanner:
             if self.integrity is not None or its.variant != PUSH.name:
                 return None
             chosen = self._recipe(call.collective, its.variant)
-        at = self.heap.placed(bound.output, any_part=not auto)
-        x_is_there = auto and self.heap.placed(bound.input, any_part=True) is not None
-        pushed = None if at is None else replace(call, algorithm=chosen.name, heap=InHeap(None, output=at))
-        if auto:
-            if pushed is None or x_is_there or refusal(pushed) is not None:
-                return None
-        elif pushed is None and call.nbytes:
-            raise ArgumentError(
-                f"{call.collective} {chosen.name} has peers write out where it lies in the pool: out must be an array "
-                f"that comm.heap made, or part of one"
+        at = self.heap.placed(bound.output, any_part=not auto) if gives_up(call, self.rank) else 0
+        why = refusal(call, at or 0)
+        if auto and (at is None or why is not None or self.heap.place_of(bound.input) != NO_PLACE):
+            return None
+        if why is None and at is None and call.nbytes:
+            why = (
+                "has peers write out where it lies in the pool: out must be an array that comm.heap made, or part of "
+                "one"
             )
-        return chosen, bound._replace(call=pushed or replace(call, heap=InHeap(None, output=0)))
+        if why is not None:
+            raise ArgumentError(f"{call.collective} {chosen.name} {why}")
+        saved = None if chosen.plan is None else chosen.plan.call.heap
+        heap = results_in_heap() if saved is None or saved.told else InHeap(None, output=at or 0)
+        return chosen, bound._replace(call=replace(call, algorithm=chosen.name, heap=heap))
 
     def _unlent(self, call: Call, bound: Bound, source: Bytes | None, *, foreign: bool) -> str | None:
         """Say why peers could not read this rank's input where it lies, if they do."""

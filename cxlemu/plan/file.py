@@ -96,6 +96,7 @@ class _Region(_Model):
     nbytes: _Number
     heap: bool
     writer_bytes: _Number = 0
+    first_writer: _Id = 0
 
 
 class _Group(_Model):

@@ -35,7 +35,7 @@ KEPT_RANKS = 128  # parts of larger worlds, hundreds of MB, are not kept for tho
 class InHeap:
     """Where a call's arrays lie in every rank's strip of the heap: the input of rank k from ``input + k * step`` on.
 
-    ``input``: None where inputs lie elsewhere, and peers write the result where it lies.
+    ``input``: None where inputs lie elsewhere, and peers write the result of each rank that gives its own up to them.
     ``output``: the result also lies in the heap, and may be published from there; in place it is the input.
     ``told``: they lie anywhere in their ranks' strips, and doorbells tell where; the places here stand for all others.
     ``in_process``: likewise, and each rank's strip is no part of the pool, but its own process's memory (`berths`).
@@ -64,7 +64,7 @@ class InHeap:
 
     def __str__(self) -> str:
         if self.input is None:
-            return f"result at heap+{self.output}"
+            return "result in the heap" if self.told else f"result at heap+{self.output}"
         if self.told:
             return "in the heap, with its result" if self.output is not None else "in the heap"
         words = [f"{'process' if self.in_process else 'heap'}+{self.input}"] + [f"+{self.step} a rank"] * (
@@ -163,7 +163,7 @@ class Region:
 
     They lie in the round's slot or, with ``heap``, at a fixed place in the heap, where a round (``seq``) means nothing.
     In the heap the rank whose strip it is writes them. With ``writer_bytes``, it has given them up to its peers for the
-    call: block k of so many bytes is written by rank k.
+    call: block k of so many bytes is written by rank ``first_writer + k``.
     """
 
     first_card: int
@@ -174,6 +174,7 @@ class Region:
     nbytes: int
     heap: bool = False
     writer_bytes: int = 0
+    first_writer: int = 0
 
     @property
     def map(self) -> AddressMap:
@@ -370,7 +371,7 @@ def berths(frame: Frame, layout: Layout, heap: InHeap) -> Ints:
             if heap.output is not None and region.start >= heap.output:
                 found[number] = owner, 1, region.start - heap.output
             else:
-                assert heap.input is not None  # what peers write is not told
+                assert heap.input is not None  # where peers write results, these are all that lies there
                 found[number] = owner, 0, region.start - heap.input - owner * heap.step
     return found
 

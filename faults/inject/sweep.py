@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from collectives.algorithms.catalog import build, variants
 from collectives.contracts import COLLECTIVES, contract_of
-from collectives.in_heap import told_in_heap
+from collectives.in_heap import results_in_heap, told_in_heap
 from collectives.layouts import check_fits_world, world_layout
 from collectives.sweep.sweep import load_algorithm
-from cxlemu.plan import InHeap, rules
+from cxlemu.plan import rules
 from faults.inject.fault import FAULTS, When
 from faults.inject.judge import ScenarioVerdict
 from faults.inject.scenario import REGION_BYTES, Scenario, run
@@ -68,7 +68,7 @@ def everywhere(base: Scenario, kinds: Sequence[str]) -> Iterator[Scenario]:
         check_fits_world(layout, topology, base.ranks)
     call = replace(base.call, in_place=base.in_place)
     if chosen.spec.pushes:
-        call = replace(call, heap=call.heap or InHeap(None, output=0))
+        call = replace(call, heap=call.heap or results_in_heap())
     elif chosen.spec.zero_copy and call.heap is None:
         call = replace(call, heap=told_in_heap(call, layout, output=base.in_place))
     plan = build(chosen, layout, call)

@@ -187,14 +187,14 @@ class Lockstep:
     def _arrays(self, plan: Plan, rank: int, given: Bytes) -> list[Bytes]:
         buffers = fresh_buffers(plan.part(rank), given)
         heap, inner = plan.call.heap, plan.part(rank).buffers[0]
-        if not self.mapped or heap is None or (heap.told and not lends(plan.call, rank)):
+        if not self.mapped or heap is None:
             return buffers
         source, target, scratch = buffers
-        mine = self._strip(plan, rank)
-        if heap.input is None:  # peers write the result there, and nothing else lies in the heap
-            assert heap.output is not None
-            return [source, mine[heap.output : heap.output + target.nbytes], scratch]
-        at, to = self._places(plan, rank)
+        mine, (at, to) = self._strip(plan, rank), self._places(plan, rank)
+        if heap.is_written_by_peers:  # nothing else lies in the heap
+            return [source, mine[to:][: target.nbytes], scratch]
+        if heap.told and not lends(plan.call, rank):
+            return buffers
         at = inner.at if heap.in_process else at
         source = mine[at : at + source.nbytes]
         if inner.inside:

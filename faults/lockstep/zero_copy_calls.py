@@ -7,6 +7,7 @@ from dataclasses import replace
 from collectives.algorithms import catalog
 from collectives.builder.recipes import Recipe
 from collectives.contracts import COLLECTIVES, buffers
+from collectives.in_heap import results_in_heap
 from cxlemu.plan import Call, InHeap, Layout
 from cxlemu.plan.layout import DATA_ALIGN_BYTES
 from cxlemu.rounding import round_up
@@ -37,7 +38,7 @@ def lent_if_zero_copy(call: Call, its: Recipe | None = None) -> Call:
     """
     its = its or catalog.recipe(call.collective, call.algorithm)
     if its.spec.pushes:
-        return replace(call, heap=InHeap(None, output=HEAP_OUTPUT))
+        return replace(call, heap=InHeap(None, output=HEAP_OUTPUT, told=True))
     return lent(call) if its.spec.zero_copy else call
 
 
@@ -92,5 +93,5 @@ def _at(call: Call, layout: Layout, pushes: bool) -> tuple[Call, Layout]:
     if COLLECTIVES[call.collective].reduces and call.in_place:
         output = 0
     card_bytes = round_up(needed, DATA_ALIGN_BYTES) * -(-call.ranks // layout.pool_cards)
-    heap = InHeap(None, output=0) if pushes else InHeap(0, step, output, told=True)
+    heap = results_in_heap() if pushes else InHeap(0, step, output, told=True)
     return replace(call, heap=heap), replace(layout, heap_card_bytes=card_bytes)

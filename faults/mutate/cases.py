@@ -347,7 +347,7 @@ def _filling(case: MutationCase, layout: Layout, root: int) -> Plan:
     """Build a broadcast that writes all of a slot: its data or, if all of the case's payloads travel in doorbells'
     lines, as the places of arrays do, its doorbells."""
     spec = _spec(case)
-    lent = spec.zero_copy and not case.algorithm and not _takes_slots(recipe(case.collective, case.variant))
+    lent = spec.takes_heap and not case.algorithm and not _takes_slots(recipe(case.collective, case.variant))
     return filling(layout, LINE if spec.in_lines or lent else NAIVE, root)
 
 

@@ -233,7 +233,7 @@ def _lodgings(plan: Plan, part: RankPart, mapped: bool) -> list[tuple[int, int, 
     heap, layout = plan.call.heap, plan.layout
     in_heap: dict[int, int] = {}  # buffer -> offset in the rank's strip
     lies = heap is not None and not (heap.told and not lends(plan.call, part.rank))
-    if mapped and heap is not None and part.buffers and heap.input is None:
+    if mapped and heap is not None and part.buffers and heap.is_written_by_peers:
         if heap.output is not None:
             in_heap[1] = heap.output
     elif mapped and heap is not None and lies and part.buffers:

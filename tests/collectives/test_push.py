@@ -12,27 +12,32 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from collectives.algorithms import catalog
-from collectives.algorithms.catalog import build, load_algorithm, recipe
+from collectives.algorithms.catalog import build, load_algorithm, own_recipe, recipe
 from collectives.algorithms.choose import PUSH_MIN_BYTES
-from collectives.builder.recipes import with_checksums
+from collectives.builder import PUSH, Builder
+from collectives.builder.recipes import Recipe, algorithm, with_checksums
 from collectives.communicator.communicator import Communicator
 from collectives.communicator.operations import Planned
 from collectives.communicator.planner import CallArguments
+from collectives.in_heap import gives_up
 from cxlemu import _native
 from cxlemu.cost import CostModel
+from cxlemu.engines.reference import PLACES, Runner
 from cxlemu.engines.virtual import VirtualCall, simulate
-from cxlemu.errors import ArgumentError, MismatchError, PlanRuleError, RankFailures
+from cxlemu.errors import ArgumentError, PlaceError, PlanRuleError, RankFailures
 from cxlemu.machine import VARIABLE, thresholds
 from cxlemu.memory import AdversaryRates, MemorySpec
-from cxlemu.plan import Call, InHeap, Kind, Layout, Op, Plan, file, rules
+from cxlemu.plan import Call, Flag, InHeap, Kind, Layout, Op, Plan, file, rules
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
 from faults.explore.plans import explore_plan, tiny_layout
 from faults.lockstep.lockstep import Lockstep
 from faults.lockstep.orders import in_random_order, slow
 from faults.lockstep.zero_copy_calls import HEAP_OUTPUT, lent_if_zero_copy, placed, with_heap
+from faults.mutate import cases as cases_module
 from faults.mutate.cases import MutationCase
 from faults.mutate.mutants import Mutant
 from faults.mutate.trial import Trial
@@ -57,6 +62,7 @@ LAYOUT = with_heap(Layout(3, cards=2, slots=2, slot_card_bytes=1024, doorbells_p
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
+Array = NDArray[Any]
 Program = Callable[[Communicator], Any]
 
 
@@ -70,6 +76,11 @@ def together(program: Program, ranks: int = 2, *, world: str = "native, shm", **
     return launch(main, ranks=ranks, topology=SIX_CARDS, memory=memory, deadline_s=PATIENT_S)
 
 
+def untold(call: Call, its: Recipe | None = None) -> Call:
+    """Place the result where the plan says, on all ranks: doorbells tell nothing."""
+    return replace(call, heap=InHeap(None, output=HEAP_OUTPUT))
+
+
 def pushed(collective: str, nbytes: int, layout: Layout = LAYOUT) -> Plan:
     call = lent_if_zero_copy(Call(collective, "push", layout.ranks, nbytes))
     return build(recipe(collective, "push"), layout, call)
@@ -79,7 +90,7 @@ def pushed(collective: str, nbytes: int, layout: Layout = LAYOUT) -> Plan:
 
 
 def calls_in_a_row(comm: Communicator) -> list[str]:
-    """Both collectives, again and again on the same arrays; each user stores to its result before and after a call."""
+    """All that write to peers, again and again on the same arrays; each user stores to its result before and after."""
     n, wrong = 320, []
     out = comm.heap.empty((comm.size, n), np.int32)
     part = comm.heap.empty((comm.size + 1, n), np.int32)[1:]
@@ -97,7 +108,32 @@ def calls_in_a_row(comm: Communicator) -> list[str]:
                 getattr(comm, collective)(given_x.copy(), out=result, variant=variant)
                 wrong += [f"{collective} {turn}"] * (not np.array_equal(result, right))
                 result[:] = -2
+            if variant == "push":
+                root = turn % comm.size
+                wrong += [f"gather {turn}"] * (not is_gathered(comm, root, x[0], result, rows))
+                wrong += [f"scatter {turn}"] * (not is_scattered(comm, root, x, result[turn % comm.size], turn))
     return wrong
+
+
+def is_gathered(comm: Communicator, root: int, x: Array, result: Array, right: list[Array]) -> bool:
+    """Call a gather for which the root alone has an array in the pool, and see what comes out."""
+    out = result if comm.rank == root else None
+    result[:] = -1
+    comm.gather(x.copy(), out=out, root=root, variant="push")
+    same = np.array_equal(result, right) if comm.rank == root else bool((result == -1).all())
+    result[:] = -2
+    return same
+
+
+def is_scattered(comm: Communicator, root: int, x: Array, result: Array, turn: int) -> bool:
+    """Call a scatter for which all but the root have an array in the pool, and see what comes out."""
+    mine, sent = comm.rank == root, np.arange(comm.size * result.size).reshape(comm.size, -1) * (root + 1) + turn
+    out = np.empty_like(result) if mine else result
+    out[:] = -1
+    comm.scatter(x.copy() if mine else None, out=out, root=root, variant="push")
+    same = np.array_equal(out, sent[comm.rank])
+    out[:] = -2
+    return same
 
 
 FAST = {("native, shm", 3), ("reference, emulated, adversary", 2)}
@@ -198,7 +234,8 @@ def without_first_invalidate(plan: Plan, rank: int) -> Plan:
 def test_lines_that_are_not_given_up_replace_what_peers_wrote(collective: str) -> None:
     """An evicted line of the owner's takes the place of its peers' bytes, in some executions and in no proof."""
     right = pushed(collective, 192)
-    wrong, wrong_seeds = without_first_invalidate(right, 0), set()
+    giver = next(rank for rank in range(3) if gives_up(right.call, rank))
+    wrong, wrong_seeds = without_first_invalidate(right, giver), set()
     for plan in (right, wrong):
         for seed in range(12):
             rng = np.random.default_rng(seed)
@@ -216,16 +253,25 @@ def test_lines_that_are_not_given_up_replace_what_peers_wrote(collective: str) -
 @pytest.mark.parametrize("collective", PUSHING)
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_no_deletion_survives(collective: str, ranks: int) -> None:
+    """An execution shows each; who has not heard where a result lies is refused before."""
     trial = Trial(MutationCase(collective, "push", ranks))
     deletions = [mutant for mutant in trial.mutants() if mutant.operator == "delete"]
     judged = [trial.judge(mutant) for mutant in deletions]
-    needed = {"INVALIDATE", "SIGNAL", "WAIT", "FLUSH", "FENCE"}
+    needed = {"INVALIDATE", "SIGNAL", "WAIT", "WAIT_ALL", "FLUSH", "FENCE"}
     assert {its.instruction for its in judged} == needed
-    assert [str(its.mutant) for its in judged if its.fate.name != "CONFIRMED"] == []
+    hearing = {
+        str(mutant)
+        for mutant in deletions
+        if (i := trial.plan.part(mutant.rank).streams[mutant.stream].instructions[mutant.at]).op == Op.WAIT
+        and i.flags & Flag.PLACES
+    }
+    assert hearing == {str(its.mutant) for its in judged if its.fate.name == "REFUSED"}
+    assert [str(its.mutant) for its in judged if its.fate.name not in ("CONFIRMED", "REFUSED")] == []
 
 
-def test_a_store_before_its_wait_is_shown_by_an_execution() -> None:
+def test_a_store_before_its_wait_is_shown_by_an_execution(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two instructions far apart change places: a peer's result is written before the peer has given it up."""
+    monkeypatch.setattr(cases_module, "lent_if_zero_copy", untold)
     judged = Trial(MutationCase("all_gather", "push", 3)).judge(Mutant.parse("0.0.7:far=17"))
     assert (judged.fate.name, judged.instruction) == ("CONFIRMED", "SIGNAL")
 
@@ -233,20 +279,37 @@ def test_a_store_before_its_wait_is_shown_by_an_execution() -> None:
 # --- rules and files ----------------------------------------------------------------------------------------------
 
 
+def first_store(plan: Plan, rank: int) -> int:
+    """The number of the instruction of a rank's first stream that first stores to what a peer has given up."""
+    return next(
+        at
+        for at, r in enumerate(plan.part(rank).streams[0].records)
+        if r["op"] == Op.WRITE and r["dst"]["kind"] == Kind.REGION and plan.frame.regions[r["dst"]["id"]].writer_bytes
+    )
+
+
 def test_a_block_is_written_by_the_rank_that_it_is_given_to() -> None:
     plan = pushed("all_gather", 64)
     part, stream = plan.part(0), plan.part(0).streams[0]
     records = stream.records.copy()
-    regions = plan.frame.regions
-    row = next(
-        at
-        for at, r in enumerate(records)
-        if r["op"] == Op.WRITE and r["dst"]["kind"] == Kind.REGION and regions[r["dst"]["id"]].writer_bytes
-    )
-    records[row]["dst"]["offset"] += 128
+    records[first_store(plan, 0)]["dst"]["offset"] += 128
     broken = plan.with_part(replace(part, streams=(replace(stream, records=records), *part.streams[1:])))
     with pytest.raises(PlanRuleError, match=r"it writes to rank 2's block of region .* and blocks given to it"):
         rules.check(broken, [0])
+
+
+def test_a_result_of_one_block_is_written_by_the_rank_that_its_region_names() -> None:
+    plan = pushed("scatter", 64)
+    its = {region.first_writer for region in plan.frame.regions if region.writer_bytes}
+    assert (its, plan.call.root) == ({0}, 0)
+    call = replace(plan.call, root=1)
+    plan = build(recipe("scatter", "push"), LAYOUT, call)
+    assert {region.first_writer for region in plan.frame.regions if region.writer_bytes} == {1}
+    rules.check(plan)
+    regions = tuple(replace(r, first_writer=2) if r.writer_bytes else r for r in plan.frame.regions)
+    broken = Plan(plan.call, plan.layout, lambda rank: (replace(plan.frame, regions=regions), plan.part(rank)))
+    with pytest.raises(PlanRuleError, match=r"it writes to rank 2's block of region .* and blocks given to it"):
+        rules.check(broken)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +318,10 @@ def test_a_block_is_written_by_the_rank_that_it_is_given_to() -> None:
         ({"writer_bytes": 32}, "blocks of 32 bytes with a writer each, which are not whole lines"),
         ({"start": HEAP_OUTPUT + 8}, "blocks of 64 bytes with a writer each, which are not whole lines"),
         ({"heap": False}, "has a writer for each of its blocks, and does not lie in the heap"),
-        ({"nbytes": 256}, "has more blocks of 64 bytes than there are ranks"),
+        ({"nbytes": 256}, "has more blocks of 64 bytes than there are ranks to write them"),
+        ({"first_writer": 1}, "has more blocks of 64 bytes than there are ranks from rank 1 on to write them"),
+        ({"first_writer": 9}, "has more blocks of 64 bytes than there are ranks from rank 9 on to write them"),
+        ({"first_writer": -1}, "has a negative card, base, start, size or writer"),
     ],
 )
 def test_regions_that_peers_write_have_whole_lines_for_each_rank(changes: dict[str, Any], message: str) -> None:
@@ -266,8 +332,10 @@ def test_regions_that_peers_write_have_whole_lines_for_each_rank(changes: dict[s
         rules.check(broken)
 
 
-def test_a_saved_plan_is_loaded_again(tmp_path: Path) -> None:
-    plan = pushed("all_to_all", 64)
+@pytest.mark.parametrize("collective", PUSHING)
+def test_a_saved_plan_is_loaded_again(collective: str, tmp_path: Path) -> None:
+    root = 2 if collective in ("gather", "scatter") else 0
+    plan = build(recipe(collective, "push"), LAYOUT, replace(pushed(collective, 64).call, root=root))
     file.save(plan, saved := tmp_path / "push.plan")
     assert file.load(saved) == plan
     spec = load_algorithm(str(saved)).spec
@@ -279,11 +347,33 @@ def test_a_plan_file_from_before_has_no_writers_of_blocks(tmp_path: Path) -> Non
     file.save(plan, saved := tmp_path / "old.plan")
     begin, length = saved.read_bytes()[:12], int.from_bytes(saved.read_bytes()[12:20], "little")
     header, records = saved.read_bytes()[20 : 20 + length], saved.read_bytes()[20 + length : -4]
-    old = header.replace(b',"writer_bytes":0', b"")
+    old = header.replace(b',"writer_bytes":0,"first_writer":0', b"")
     assert len(old) < len(header)
     body = begin + len(old).to_bytes(8, "little") + old + records
     saved.write_bytes(body + zlib.crc32(body).to_bytes(4, "little"))
     assert file.load(saved) == plan
+
+
+def test_a_saved_plan_from_before_doorbells_told_runs_where_it_says(tmp_path: Path) -> None:
+    """In it results lie at one place on all ranks, and their regions name no first writer."""
+    path = tmp_path / "old.plan"
+
+    def program(comm: Communicator) -> list[bool]:
+        out = comm.heap.zeros((3, 64))
+        call = Call("all_gather", "push", 2, 256, "f64", heap=InHeap(None, output=512))
+        if comm.rank == 0:
+            file.save(build(recipe("all_gather", "push"), comm.layout, call), path)
+            header = path.read_bytes()
+            assert b'"told":false' in header
+        comm.barrier()
+        own = load_algorithm(str(path))
+        comm.all_gather(np.full(32, comm.rank + 1.0), out=out[1], variant=own)
+        right = bool((out[1, :32] == 1).all() and (out[1, 32:] == 2).all())
+        with pytest.raises(ArgumentError, match=r"is the plan of .*result at heap\+512.*, not of .*result at heap\+0"):
+            comm.all_gather(np.full(32, 1.0), out=out[0], variant=own)
+        return [right]
+
+    assert together(program) == [[True]] * 2
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------
@@ -304,6 +394,30 @@ REFUSED: dict[str, tuple[Program, str]] = {
     "in place": (
         lambda c: c.all_to_all(x := c.heap.zeros(16), x, variant="push"),
         "all_to_all push has peers write the result, in which the input lies: pass out",
+    ),
+    "an ordinary result of a gather's root": (
+        lambda c: c.gather(np.zeros(8), out=np.zeros(16), root=c.rank, variant="push"),
+        "gather push has peers write out where it lies in the pool: out must be an array that comm.heap made",
+    ),
+    "an ordinary result of a scatter": (
+        lambda c: c.scatter(None, out=np.zeros(8), root=1 - c.rank, variant="push"),
+        "scatter push has peers write out where it lies in the pool: out must be an array that comm.heap made",
+    ),
+    "broken lines that a root sends": (
+        lambda c: c.scatter(np.zeros(18), out=np.zeros(9), root=c.rank, variant="push"),
+        "scatter push has peers write whole lines of 64 bytes, and blocks of 72 bytes are none",
+    ),
+    "broken lines for a root": (
+        lambda c: c.gather(np.zeros(9), root=1 - c.rank, variant="push"),
+        "gather push has peers write whole lines of 64 bytes, and blocks of 72 bytes are none",
+    ),
+    "a gather in place": (
+        lambda c: c.gather((out := c.heap.zeros((2, 8)))[c.rank], out=out, root=c.rank, variant="push"),
+        "gather push has peers write the result, in which the input lies: pass out",
+    ),
+    "a scatter in place": (
+        lambda c: c.scatter(x := c.heap.zeros((2, 8)), out=x[c.rank], root=c.rank, variant="push"),
+        "scatter push has peers write the result, in which the input lies: pass out",
     ),
     "no such variant": (lambda c: c.broadcast(np.zeros(8), variant="push"), "broadcast has no variant 'push'"),
 }
@@ -328,14 +442,54 @@ def test_no_checksums_are_carried() -> None:
         build(recipe("all_gather", "push"), LAYOUT, Call("all_gather", "push", 3, 64, heap=InHeap(0)))
 
 
-def test_ranks_whose_results_lie_at_different_places_are_told_so() -> None:
-    def program(comm: Communicator) -> None:
-        out = comm.heap.zeros((3, 16))
-        comm.all_gather(np.zeros(8), out=out[comm.rank :][:1].reshape(2, 8), variant="push")
+@pytest.mark.parametrize("world", WORLDS)
+def test_results_may_lie_at_different_places_as_doorbells_tell(world: str) -> None:
+    def program(comm: Communicator) -> list[Any]:
+        several = comm.heap.zeros((3, 2, 8))
+        out = several[comm.rank] if comm.rank else comm.heap.local.empty((2, 8))
+        comm.all_gather(np.full(8, comm.rank + 1.0), out=out, variant="push")
+        gathered = out[:, -1].tolist()
+        comm.scatter(np.arange(16.0) if comm.rank == 1 else None, out=out[comm.rank], root=1, variant="push")
+        return [gathered, out[comm.rank].tolist(), several[1 - comm.rank].any()]
 
-    with pytest.raises(RankFailures) as raised:
-        together(program)
-    assert any(isinstance(error, MismatchError) for error in raised.value.failures.values())
+    halves = [list(map(float, range(8))), list(map(float, range(8, 16)))]
+    assert together(program, world=world) == [[[1.0, 2.0], half, False] for half in halves]
+
+
+def test_a_result_that_is_told_outside_its_ranks_part_is_written_by_no_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    tells = Runner._places
+    monkeypatch.setattr(Runner, "_places", lambda r: PLACES.pack(0, 1 << 50) if r.part.rank == 1 else tells(r))
+
+    def program(comm: Communicator) -> None:
+        comm.gather(np.zeros(8), out=comm.heap.zeros(16), root=1, variant="push")
+
+    with pytest.raises(RankFailures, match="rank 1 tells that its array begins where its part of the heap") as raised:
+        together(program, world="reference, shm")
+    assert isinstance(raised.value.failures[0], PlaceError)
+
+
+def test_who_gives_its_result_up() -> None:
+    givers = {name: [gives_up(Call(name, "push", 3, 64, root=1), rank) for rank in range(3)] for name in PUSHING}
+    everyone = [True, True, True]
+    assert givers == {
+        "all_gather": everyone,
+        "gather": [False, True, False],
+        "scatter": [True, False, True],
+        "all_to_all": everyone,
+    }
+
+
+def test_an_algorithm_of_ones_own_has_a_block_for_each_result() -> None:
+    @algorithm("all_gather", variants=(PUSH,))
+    def one_block(b: Builder) -> None:
+        for _ in b.rounds(b.nbytes, spread="cards"):
+            pass
+
+    own = own_recipe(one_block, "one_block", "a.py:one_block")
+    assert own is not None
+    call = Call("all_gather", own.name, 3, 64, heap=InHeap(None, output=0, told=True))
+    with pytest.raises(ArgumentError, match=r"each rank's result has its block: rounds\(..., blocks=3\)"):
+        build(own, LAYOUT, call).part(0)
 
 
 # --- auto, and what the model says --------------------------------------------------------------------------------
@@ -362,15 +516,21 @@ def test_whole_results_of_the_pool_are_written_by_peers_where_that_pays() -> Non
         comm.all_gather(comm.heap.local.empty(elements, np.float32), out=out)  # x lies in the pool as well
         comm.all_gather(x[: elements // 2], out=out[0])  # a part of an array
         comm.all_gather(x[:-1], out=comm.heap.empty((2, elements - 1), np.float32))
+        comm.gather(x, out=out if comm.rank == 0 else None)  # of whose result rank 1 knows nothing
+        comm.scatter(out if comm.rank == 1 else None, out=comm.heap.empty(elements, np.float32), root=1)
         return [right, *(each for each in taken if each != "line")]
 
-    assert together(program, heap_bytes=64 * MIB) == [[True, "push", "push", "all", "all", "all"]] * 2
+    assert together(program, heap_bytes=64 * MIB) == [[True, "push", "push", *5 * ["all"]]] * 2
 
 
 def test_the_choice_says_why() -> None:
     def program(comm: Communicator) -> list[tuple[str, str]]:
         return [comm.choice("all_gather", nbytes, out_in_pool=True) for nbytes in (PUSH_MIN_BYTES, PUSH_MIN_BYTES + 4)]
 
+    def at_a_root(comm: Communicator) -> list[str]:
+        return [comm.choice(name, PUSH_MIN_BYTES, out_in_pool=True).variant for name in ("gather", "scatter")]
+
+    assert together(at_a_root, 1) == [["all", "all"]]
     (variant, reason), (other, _) = together(program, 1)[0]
     assert (variant, other) == ("push", "all")
     assert reason == "1 MiB for results that lie in the pool: peers write them there, with one copy"

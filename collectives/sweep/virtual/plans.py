@@ -12,6 +12,7 @@ from collectives.algorithms.nccl import RECIPES, Sends
 from collectives.algorithms.nccl.protocols import take
 from collectives.algorithms.nccl.room import room
 from collectives.builder.recipes import Recipe
+from collectives.in_heap import results_in_heap
 from collectives.layouts import check_fits
 from collectives.sweep.defaults import AUTO
 from collectives.sweep.sweep import Case, load_algorithm
@@ -77,7 +78,7 @@ def plan_of(topology: Topology, recipe: Recipe, call: Call, space: Space, layout
     if recipe.plan is not None:
         return _saved(topology, recipe.plan, space)
     cluster = ranks_per_cluster(topology, call.ranks) if recipe.builder.takes_clusters else 1
-    heap = InHeap(0) if recipe.spec.zero_copy else InHeap(None, output=0) if recipe.spec.pushes else None
+    heap = InHeap(0) if recipe.spec.zero_copy else results_in_heap() if recipe.spec.pushes else None
     call = replace(call, algorithm=recipe.name, heap=heap, cluster=cluster)
     if layout is None and issubclass(recipe.builder, Sends):
         cards, card_bytes, granule_bytes = on_cards(topology, space, call.ranks)

@@ -161,15 +161,16 @@ def own_strip(p: PlanTable) -> Iterator[Defect]:
 def _others_blocks(p: PlanTable) -> Iterator[Defect]:
     """Yield stores to regions that peers write, outside the rank's own blocks."""
     each = np.array([region.writer_bytes for region in p.frame.regions], np.int64)
+    first_writer = np.array([region.first_writer for region in p.frame.regions], np.int64)
     for field, table in _STORING.items():
         operand, nbytes = p.records[field], p.records["nbytes"]
         rows = (table[p.op] & (operand["kind"] == Kind.REGION) & (nbytes > 0)).nonzero()[0]
         rows = rows[each[operand["id"][rows]] > 0]
-        size, begin = each[operand["id"][rows]], operand["offset"][rows]
-        first, last = begin // size, (begin + nbytes[rows] - 1) // size
+        size, begin, own = each[operand["id"][rows]], operand["offset"][rows], first_writer[operand["id"][rows]]
+        first, last = own + begin // size, own + (begin + nbytes[rows] - 1) // size
         for at in np.flatnonzero((first != p.rank_of[rows]) | (last != p.rank_of[rows])).tolist():
-            row, blocks = int(rows[at]), {int(first[at]), int(last[at])}
-            named = " and ".join(f"rank {block}'s" for block in sorted(blocks))
+            row, writers = int(rows[at]), {int(first[at]), int(last[at])}
+            named = " and ".join(f"rank {writer}'s" for writer in sorted(writers))
             yield Defect(f"it writes to {named} block of region {operand['id'][row]}", row)
 
 

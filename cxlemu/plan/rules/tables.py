@@ -47,8 +47,8 @@ def regions(p: PlanTable) -> Iterator[Defect]:
 
 def _region(region: Region, layout: Layout) -> str:
     cards = layout.cards
-    if min(region.first_card, region.base, region.start, region.nbytes) < 0:
-        return "has a negative card, base, start or size"
+    if min(region.first_card, region.base, region.start, region.nbytes, region.first_writer) < 0:
+        return "has a negative card, base, start, size or writer"
     if region.cards < 1 or region.first_card + region.cards > cards:
         return f"is on cards {region.first_card}..{region.first_card + region.cards - 1}, there are {cards}"
     if region.granularity_bytes < LINE_BYTES or region.granularity_bytes % LINE_BYTES:
@@ -64,8 +64,9 @@ def _given_up(region: Region, layout: Layout) -> str:
         return "has a writer for each of its blocks, and does not lie in the heap, on one card"
     if region.writer_bytes < 0 or region.writer_bytes % LINE_BYTES or (region.base + region.start) % LINE_BYTES:
         return f"has blocks of {region.writer_bytes} bytes with a writer each, which are not whole lines"
-    if region.nbytes > region.writer_bytes * layout.ranks:
-        return f"has more blocks of {region.writer_bytes} bytes than there are ranks to write them"
+    if region.nbytes > region.writer_bytes * (layout.ranks - region.first_writer):
+        which = f" from rank {region.first_writer} on" if region.first_writer else ""
+        return f"has more blocks of {region.writer_bytes} bytes than there are ranks{which} to write them"
     return _room(region, layout)
 
 
