@@ -278,9 +278,10 @@ class CardCache:
 
     def vanish(self, rng: np.random.Generator) -> None:
         """Empty the cache as a crash does: each posted write-back lands or is lost, with equal odds from ``rng``."""
-        held = self._pending
-        self.land(0, held.size, held & (rng.random(held.size) < 0.5))
-        held[:] = False
+        posted, lands = np.flatnonzero(self._pending), np.zeros_like(self._pending)
+        lands[posted] = rng.random(posted.size) < 0.5
+        self.land(0, lands.size, lands)
+        self._pending[:] = False
         self._state[:] = 0
 
     # -- broken hardware
