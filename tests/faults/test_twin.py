@@ -33,7 +33,7 @@ from tests.helpers.tiers import PERCENT
 FEW = [  # every kind of transport, fold, kernel and ending
     MutationCase("broadcast", "naive", 2),
     MutationCase("barrier", "line", 3),
-    MutationCase("all_reduce", "two_shot", 3),
+    MutationCase("all_reduce", "two_shot", 2),
     MutationCase("all_reduce", "line", 2, rounds=2),
     MutationCase("all_gather", "zero_copy", 2),
     MutationCase("gemm_all_reduce", "fused", 2),
@@ -44,6 +44,7 @@ FEW = [  # every kind of transport, fold, kernel and ending
 MORE = [
     MutationCase("all_reduce", "hierarchical", 4, cluster=2),
     MutationCase("all_reduce", "all", 2, in_place=True),
+    MutationCase("all_reduce", "two_shot", 3),
     MutationCase("scan", "naive", 3),
     MutationCase("all_gather_gemm", "unfused", 2),
     MutationCase("send", "naive", 2),
