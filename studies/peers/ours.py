@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from collectives.algorithms.choose import ZERO_COPY_MIN_BYTES
-from collectives.builder import PUSH
+from collectives.builder import PUSH, ZERO_COPY
 from collectives.communicator.communicator import Communicator
 from collectives.communicator.operations import Operation
 from collectives.communicator.transport import PROCESS
@@ -62,8 +62,7 @@ class OurPeer:
             paths["process"] = Repeated(self._handle(command, private, "auto", self._direct), private)
         if (pooled := self._in_pool(command, private)) is not None:
             own = Buffers(pooled.x if private.x is not None else None, pooled.out)
-            asked = command["collective"] == "scatter" and command["output_bytes"] >= ZERO_COPY_MIN_BYTES
-            paths["pool"] = Repeated(self._handle(command, pooled, "zero_copy" if asked else "auto"), own)
+            paths["pool"] = Repeated(self._handle(command, pooled, _asked_in_pool(command)), own)
         if self._device is not None:
             paths |= device_paths(private, self._device, lambda buffers: self._handle(command, buffers, "auto"))
         return paths
@@ -97,19 +96,20 @@ class OurPeer:
     def _in_pool(self, command: dict[str, Any], private: Buffers) -> Buffers | None:
         """Allocate the same arrays in the pool, as far as they are wanted there; None where its heap has no room.
 
-        Zero copy wants x there; where peers write the result, that one, and not x. For a scatter every rank makes the
-        root's array: it says where its peers find theirs.
+        Zero copy wants x there; where peers write the result, that one, and not x. Every rank makes the root's array.
         """
-        name, input_bytes = command["collective"], command["input_bytes"]
-        block = command["output_bytes"] // command["ranks"]
+        name, input_bytes, output_bytes = command["collective"], command["input_bytes"], command["output_bytes"]
+        block = output_bytes // command["ranks"]
         pushes = not command["in_place"] and self._comm.choice(name, block, out_in_pool=True).variant == PUSH.name
         if name == "scatter":
-            input_bytes = command["ranks"] * command["output_bytes"]
+            input_bytes = command["ranks"] * output_bytes
+        if _asked_in_pool(command) == PUSH.name:
+            pushes, output_bytes = True, command["ranks"] * input_bytes
         try:
             if pushes:
-                return Buffers(private.x, self._make(command["output_bytes"]))
-            x = self._make(command["output_bytes"] if command["in_place"] else input_bytes)
-            out = self._make(command["output_bytes"]) if name in BOTH_IN_POOL else private.out
+                return Buffers(private.x, self._make(output_bytes))
+            x = self._make(output_bytes if command["in_place"] else input_bytes)
+            out = self._make(output_bytes) if name in BOTH_IN_POOL else private.out
         except ArgumentError:  # on every rank: the heap is symmetric
             return None
         return Buffers(x, x if command["in_place"] else out)
@@ -120,6 +120,15 @@ class OurPeer:
     def barrier(self) -> None:
         """Wait for all ranks."""
         self._comm.barrier()
+
+
+def _asked_in_pool(command: dict[str, Any]) -> str:
+    """Say which variant a call with arrays in the pool asks for: with a root, `auto` takes none of theirs."""
+    if command["collective"] == "scatter" and command["output_bytes"] >= ZERO_COPY_MIN_BYTES:
+        return ZERO_COPY.name
+    if command["collective"] == "gather" and not command["in_place"] and command["input_bytes"] >= ZERO_COPY_MIN_BYTES:
+        return PUSH.name
+    return "auto"
 
 
 def _rank_main(

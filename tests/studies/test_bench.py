@@ -19,11 +19,14 @@ import pytest
 from click.testing import CliRunner
 
 from collectives import Communicator
+from collectives.communicator.operations import Planned
+from collectives.communicator.planner import CallArguments
 from collectives.contracts import COLLECTIVES, buffers
 from cxlemu import RankContext, _measure, launch
 from cxlemu.accelerator.fake import FakeDevice
 from cxlemu.cli import main
 from cxlemu.errors import DeadlineError, RankDiedError, RunError
+from cxlemu.memory import MemorySpec
 from cxlemu.plan import Call
 from studies.peers import bounds as limits
 from studies.peers import compare, find, ratios, worker
@@ -317,6 +320,40 @@ def test_a_worker_that_fails_is_quoted() -> None:
         os.close(descriptor)
         with pytest.raises(RunError, match=r"(?s)limit: rank 0 failed.*KeyError"):
             group.ask({"do": "time", "path": "no such path", "iterations": 1, "rewritten": False})
+
+
+# --- arrays in the pool
+
+
+def in_pool(context: RankContext, collective: str, nbytes: int) -> tuple[str, int]:
+    """Which variant a call with arrays in the pool takes, and how many elements of its result are wrong."""
+    taken: list[str] = []
+    with Communicator.world(context, engine="native", heap_bytes=8 << 20) as comm:
+        planned = comm._planner.collective
+
+        def watched(asked: CallArguments) -> Planned:
+            taken.append((its := planned(asked)).call.algorithm)
+            return its
+
+        comm._planner.collective = watched  # type: ignore[method-assign]
+        command = compare._preparation(Call(collective, "auto", comm.size, nbytes, "f32"), comm.rank, limit=False)
+        pool = OurPeer(comm).prepare(command)["pool"]
+        return taken[-1], worker.wrong_elements(pool.once, pool.buffers, comm.rank, command["pieces"])
+
+
+@pytest.mark.parametrize(
+    ("collective", "nbytes", "variant"),
+    [
+        ("gather", 64 << 10, "push"),
+        ("gather", 4 << 10, "aggregate"),
+        ("scatter", 64 << 10, "zero_copy"),
+        ("all_gather", 64 << 10, "zero_copy"),
+        ("all_gather", 1 << 20, "push"),
+    ],
+)
+def test_arrays_in_the_pool_are_moved_with_one_copy(collective: str, nbytes: int, variant: str) -> None:
+    program = partial(in_pool, collective=collective, nbytes=nbytes)
+    assert launch(program, ranks=2, memory=MemorySpec("shm"), how="threads") == [(variant, 0)] * 2
 
 
 # --- arrays of a device
