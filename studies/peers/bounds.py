@@ -2,14 +2,15 @@
 
 The bound is the time of the slowest rank when all ranks move, and reduce, their bytes at the same time in local memory:
 no staging, no synchronization but at start and end. A rank that is to have bytes fetches them itself, directly from
-where the rank that has them wrote them (sources are shared memory, every one written by its own rank's core):
+where the rank that has them wrote them (sources are shared memory, every one written by its own rank's core); only for
+the root of a gather each rank copies what it has, so that the cores share the work:
 
 | collective     | a rank                                                        | because |
 |----------------|---------------------------------------------------------------|---------|
 | broadcast      | copies 1 block from the root; the root itself nothing         | its block is there already |
 | scatter        | copies its 1 block from the root                              | |
 | all_gather     | copies 1 block from each of N ranks                           | |
-| gather         | the root does so, the others nothing                          | |
+| gather         | copies its 1 block                                            | the root alone would copy N |
 | all_to_all     | copies 1 block from each of N ranks                           | |
 | reduce_scatter | sums its block of N ranks in one pass                         | |
 | all_reduce     | sums 1/N of the vector of N ranks, copies N-1 shares          | reads 2-1/N vectors, not N |
@@ -26,7 +27,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import NamedTuple
 
-from collectives.contracts import COLLECTIVES, postcondition
+from collectives.contracts import COLLECTIVES, buffers, postcondition
 from cxlemu.plan import DTYPES, Call
 
 
@@ -55,6 +56,8 @@ def moves(call: Call, rank: int) -> list[SourceMove]:
         return _shared_sum(call, rank)
     if its.one_buffer and rank == call.root:
         return []
+    if its.rooted_output:
+        return [SourceMove(0, buffers(call, rank)[0].nbytes, ((rank, 0),))]
     return [SourceMove(piece.at, piece.nbytes, piece.contributions) for piece in postcondition(call, rank)]
 
 

@@ -171,7 +171,7 @@ def test_a_cell_is_measured_again_while_its_times_are_impossible(
         ("broadcast", lambda n: 0, lambda n: 1),
         ("scatter", lambda n: 1, lambda n: 1),
         ("all_gather", lambda n: n, lambda n: n),
-        ("gather", lambda n: n, lambda n: 0),
+        ("gather", lambda n: 1, lambda n: 1),
         ("all_to_all", lambda n: n, lambda n: n),
         ("reduce_scatter", lambda n: n, lambda n: n),
         ("all_reduce", lambda n: 2 - 1 / n, lambda n: 2 - 1 / n),
