@@ -63,9 +63,8 @@ class Listener(Protocol):
 
 
 Rows = Callable[[Listener], Iterator[ProofRow]]
-_asked: Sequence[
-    ToProve
-] = ()  # in a worker: it is a copy of the process that asked, as algorithms cannot be sent to it
+# What a worker proves. It is a copy of the process that asked, and finds it here: algorithms cannot be sent to it.
+_asked: Sequence[ToProve] = ()
 
 
 @contextmanager
