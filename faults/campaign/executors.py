@@ -119,6 +119,7 @@ def _live_with(parents: Connection, copied: Connection | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if copied is not None:
         copied.close()  # the copy of the parent's end would hold the pipe open
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handler would wait until C returns
     threading.Thread(target=_end_with, args=(parents,), daemon=True).start()
 
 

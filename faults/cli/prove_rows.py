@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from collectives.sweep.sweep import Case as CollectiveCase
 from cxlemu.errors import RunError
+from cxlemu.world.signals import stops_exit
 from faults.campaign.executors import Workers, cores
 from faults.cli.violations import ViolationTold, told_of
 from faults.prove.products import ProductCase
@@ -85,8 +86,8 @@ def rows_of(asked: Sequence[ToProve], jobs: int | None) -> Iterator[Rows]:
         yield lambda listener: _in_turn(asked, listener)
         return
     global _asked
-    _asked, workers = asked, Workers(jobs, copied=True)
-    try:
+    _asked = asked
+    with stops_exit(), _ending(Workers(jobs, copied=True)) as workers:
         rows = [workers.submit(_row_at, at) for at in range(len(asked))]
 
         def in_order(listener: Listener) -> Iterator[ProofRow]:
@@ -98,6 +99,13 @@ def rows_of(asked: Sequence[ToProve], jobs: int | None) -> Iterator[Rows]:
                     raise RunError("a worker was killed, perhaps for want of memory: try fewer with --jobs") from error
 
         yield in_order
+
+
+@contextmanager
+def _ending(workers: Workers) -> Iterator[Workers]:
+    """End workers with the context, whatever they do: a report that has what it wanted leaves work undone."""
+    try:
+        yield workers
     finally:
         workers.end()
 
