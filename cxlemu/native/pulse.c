@@ -86,7 +86,11 @@ static bool start(Pulse *self) {
     sigset_t all, before;
     sigfillset(&all);
     self->process = getpid();
-    if (ready) beat(self); /* a rank that is lost before its thread runs had a pulse, too */
+    if (ready) { /* a rank that is lost before its thread runs had a pulse, too */
+        Py_BEGIN_ALLOW_THREADS /* a thread that holds the host's lock may be waiting for the GIL */
+        beat(self);
+        Py_END_ALLOW_THREADS
+    }
     if (ready && !pthread_sigmask(SIG_SETMASK, &all, &before)) {
         self->running = !pthread_create(&self->thread, NULL, count, self);
         pthread_sigmask(SIG_SETMASK, &before, NULL);

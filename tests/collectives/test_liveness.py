@@ -19,6 +19,8 @@ from collectives.communicator.loss import lost_among
 from cxlemu._native import Pulse
 from cxlemu.errors import PeerLostError
 from cxlemu.memory import MemorySpec
+from cxlemu.memory.cache import HostCache
+from cxlemu.memory.native import NativeShadowMemory
 from cxlemu.pool.liveness import PULSE_S
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch, launch_survivors
@@ -131,6 +133,28 @@ def test_a_pulse_that_is_stopped_at_once_has_beaten() -> None:
     for line in range(64):
         Pulse(card, 64 * line, False, None, 10**9).stop()
     assert (card.view(np.uint64)[::8] >= 1).all()
+
+
+def test_a_pulse_begins_beside_a_thread_that_holds_the_hosts_lock_and_waits_for_the_gil() -> None:
+    """The first beat waits for the lock without the GIL; else neither goes on until the lock's deadline."""
+    card = np.zeros(1 << 12, np.uint8)
+    cache = HostCache.private([card])
+    taken, over = threading.Event(), threading.Event()
+
+    def holds() -> None:
+        with cache.lock:
+            taken.set()
+            for _ in range(50):
+                time.sleep(0.001)
+            over.set()
+
+    holder = threading.Thread(target=holds)
+    holder.start()
+    taken.wait()
+    pulse = Pulse(card, 0, False, NativeShadowMemory(cache).shadow, 10**9)
+    assert over.is_set()
+    holder.join()
+    pulse.stop()
 
 
 def _forked(context: RankContext) -> tuple[int, dict[int, str]]:
