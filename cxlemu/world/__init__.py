@@ -31,7 +31,7 @@ def launch(
     *,
     ranks: int,
     topology: Topology | str | None = None,
-    memory: MemorySpec = WORST_CASE,
+    memory: MemorySpec | str = WORST_CASE,
     how: Literal["threads", "processes"] = "threads",
     deadline_s: float = 30.0,
     on_message: OnMessage | None = None,
@@ -52,8 +52,8 @@ def launch(
             be picklable.
         ranks: Number of ranks, at least 1.
         topology: A topology, or the name or path of a config; by default "six-cards", or what the devices are.
-        memory: The backend and its options; by default a pool without coherence in its worst case, in which nothing
-            leaves a cache by itself. ``cxlemu.memory.BACKENDS`` names the backends.
+        memory: The backend and its options, or its name; by default a pool without coherence in its worst case, in
+            which nothing leaves a cache by itself. ``cxlemu.memory.BACKENDS`` names the backends.
         how: Whether ranks are threads of this process or processes.
         deadline_s: Bound on every single wait of a rank, in seconds; it does not bound the whole run.
         on_message: Called in the calling thread with each message that a rank emits.
@@ -85,7 +85,7 @@ def launch_survivors(
     *,
     ranks: int,
     topology: Topology | str | None = None,
-    memory: MemorySpec = WORST_CASE,
+    memory: MemorySpec | str = WORST_CASE,
     how: Literal["threads", "processes"] = "threads",
     deadline_s: float = 30.0,
     on_message: OnMessage | None = None,
@@ -112,7 +112,7 @@ def launch_survivors(
 def _world(
     ranks: int,
     topology: Topology | str | None,
-    memory: MemorySpec,
+    memory: MemorySpec | str,
     how: str,
     deadline_s: float,
     pool_name: str | None,
@@ -121,6 +121,7 @@ def _world(
     hosts: tuple[int, ...] | None,
     heap_bytes: int | Literal["cards"] | None,
 ) -> World:
+    memory = MemorySpec(memory) if isinstance(memory, str) else memory
     if how == "processes":
         from cxlemu.world.processes import refuse_unguarded  # only here: threads need no multiprocessing
 

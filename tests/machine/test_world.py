@@ -131,6 +131,11 @@ def test_no_adversary_draws_on_what_depends_on_time(
     assert sorted(opened, key=str) == [(0, 1), *[(0, None)] * 3, (1, 1), *[(1, None)] * 3]
 
 
+def test_a_backends_name_is_a_memory() -> None:
+    kinds = launch(lambda context: type(context.memory), ranks=1, topology=LAPTOP, memory="shm")
+    assert kinds == launch(lambda context: type(context.memory), ranks=1, topology=LAPTOP, memory=MemorySpec("shm"))
+
+
 def test_one_rank_is_a_world(run: Callable[..., list[Any]]) -> None:
     assert run(programs.who_am_i, "threads", ranks=1) == [(0, 1, 0, "threads")]
 
@@ -140,6 +145,7 @@ def test_one_rank_is_a_world(run: Callable[..., list[Any]]) -> None:
     [
         ({"ranks": 0}, "at least 1 rank, not 0"),
         ({"how": "fibers"}, "not as 'fibers'"),
+        ({"memory": "cxl"}, "a backend is one of .*, not 'cxl'"),
         ({"deadline_s": 0.0}, "positive number of seconds"),
     ],
 )
