@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from collectives.checking import fused_oracle as oracle
 from collectives.fused import KINDS, STYLES, TRANSPORTS, build, fused_plan, roomy_layout
+from collectives.fused.builder import FILLED_MIN
 from collectives.fused.plans import fused_call
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import MemorySpec
@@ -56,6 +57,13 @@ def check(plan: Plan, seed: int, calls: int = 3) -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_every_rank_gets_its_part_of_the_product(kind: str, style: str, ranks: int) -> None:
     check(small(kind, style, ranks), seed=ranks)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_columns_are_tiles_in_rows_that_are_filled_in(kind: str) -> None:
+    a_rank = FILLED_MIN * 3 + 1  # columns: the last tile is cut short
+    n = a_rank * (2 if kind == "all_gather_gemm" else 1)
+    check(fused_plan(kind, "fused", layout(2), 10, n, 12, comm_tile_rows=3, compute_tile=(2, 3)), seed=5)
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f64"])
