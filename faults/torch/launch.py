@@ -94,7 +94,8 @@ def _round(
                 PARENT: str(os.getpid()),
             }
             child = subprocess.Popen(
-                [sys.executable, "-u", "-m", "faults.torch.rank", script, *arguments],
+                # -P: the folder in which the command runs may be a checkout without what was compiled.
+                [sys.executable, "-P", "-u", "-m", "faults.torch.rank", script, *arguments],
                 env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

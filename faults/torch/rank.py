@@ -1,6 +1,6 @@
 """One rank of ``cxlemu torchrun``: takes hold of torch.distributed, then runs the training script as it is.
 
-    python -m faults.torch.rank SCRIPT [ARGUMENT]...
+    python -P -m faults.torch.rank SCRIPT [ARGUMENT]...
 
 The launcher's settings are in the folder that CXLEMU_TORCHRUN names.
 """
@@ -43,7 +43,7 @@ def main(script: str, *arguments: str) -> None:
     if settings.digests:
         watch_replicas(harness, settings.digests)
     sys.argv = [script, *arguments]
-    sys.path[0] = str(Path(script).resolve().parent)
+    sys.path.insert(0, str(Path(script).resolve().parent))
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as stop:

@@ -84,7 +84,7 @@ def count(calls: Sequence[Call]) -> list[Counted]:
         done = subprocess.run(
             [
                 *(valgrind, "--tool=callgrind", "--collect-atstart=no", "--fair-sched=try"),
-                *(f"--callgrind-out-file={folder}/counts", sys.executable, "-c", code, *named),
+                *(f"--callgrind-out-file={folder}/counts", sys.executable, "-P", "-c", code, *named),
             ],
             env=os.environ | {"PYTHONHASHSEED": "0"},
             stdin=subprocess.DEVNULL,

@@ -39,14 +39,15 @@ class PeerProcess(NamedTuple):
 def worker_arguments(python: str, module: str, *arguments: str) -> tuple[str, ...]:
     """Return the command that starts a worker in any Python.
 
-    Our package comes last on its path, so that the interpreter's own packages are the ones it uses.
+    Our package comes last on its path, so that the interpreter's own packages are the ones it uses; and the folder in
+    which the command runs is not on it, as that may be a checkout without what was compiled.
 
     Args:
         python: The interpreter.
         module: The module of studies.peers whose ``main`` runs.
         arguments: What ``main`` gets.
     """
-    path = f"import sys; sys.path.append({str(ROOT)!r})"
+    path = f"import sys; sys.path[:] = [*filter(None, sys.path), {str(ROOT)!r}]"
     code = f"{path}; from studies.peers import {module} as worker; worker.main(*sys.argv[1:])"
     return (python, "-c", code, *arguments)
 

@@ -104,7 +104,7 @@ def test_what_cannot_be_run_is_said(
 
 
 def torchrun(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "cxlemu", "torchrun", "--card-bytes", "8M", *arguments]
+    command = [sys.executable, "-P", "-m", "cxlemu", "torchrun", "--card-bytes", "8M", *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=2 * PATIENT_S)
 
 
@@ -152,6 +152,18 @@ def test_a_killed_rank_is_in_the_table_and_training_begins_again(tmp_path: Path)
     assert any(event["kind"] == "fault" for event in report["events"])
     assert "fault: kill at rank 1, call 5" in done.stdout and "step 1: loss" in done.stdout
     assert [str(s) for s in segments.find() if "torch" in s.pool] == []
+
+
+@needs_torch
+def test_ranks_find_what_lies_beside_the_script_and_no_checkout_where_they_run(tmp_path: Path) -> None:
+    checkout, scripts = tmp_path / "checkout", tmp_path / "scripts"
+    (checkout / "cxlemu").mkdir(parents=True)
+    (checkout / "cxlemu" / "__init__.py").write_text("raise ImportError('not compiled')\n")
+    scripts.mkdir()
+    (scripts / "beside.py").write_text("WORD = 'beside'\n")
+    (scripts / "train.py").write_text("import json, beside\nprint('it is', beside.WORD)\n")
+    done = torchrun("-n", "1", str(scripts / "train.py"), cwd=checkout)
+    assert done.returncode == 0 and "it is beside" in done.stdout, done.stdout + done.stderr
 
 
 MESSAGES = str(ROOT / "tests/faults/torch_messages.py")

@@ -502,11 +502,19 @@ SIZES = [8]
 TINY = ("--peers", "none", "--alternations", "1", "-b", "8", "-e", "8")
 
 
+def in_a_checkout(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Go where `import cxlemu` would find a checkout without what was compiled."""
+    (folder / "cxlemu").mkdir()
+    (folder / "cxlemu" / "__init__.py").write_text("raise ImportError('not compiled')\n")
+    monkeypatch.chdir(folder)
+
+
 @pytest.mark.parametrize("names", [("broadcast",), pytest.param(("all_reduce", "broadcast"), marks=pytest.mark.deep)])
 def test_a_tiny_run_without_peers_has_all_rows_in_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(compare, "BANDWIDTH_BYTES", 1 << 20)
+    in_a_checkout(tmp_path, monkeypatch)
     done = bench(*names, *TINY, "--json", str(tmp_path / "b.json"))
     assert done.exit_code == 0, done.output
     assert f"{2 * len(names)} rows, 0 wrong" in done.output
