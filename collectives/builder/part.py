@@ -124,7 +124,7 @@ class PartBuilder:
         return name if self.spec.overlap else "main"
 
     def _instructions(self, name: str) -> list[Instruction | Records]:
-        return self.written.streams[name if self.spec.overlap else "main"]
+        return self.written.streams[self._stream_name(name)]
 
     def _emit(
         self,

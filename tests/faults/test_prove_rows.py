@@ -104,6 +104,21 @@ def test_a_worker_that_is_killed_is_told() -> None:
     assert done.stdout == "a worker was killed, perhaps for want of memory: try fewer with --jobs\n", done.stderr
 
 
+LEAVES = """
+import threading
+from faults.cli.prove_rows import ToProve, rows_of
+from tests.faults.test_prove_rows import CASE, RIGHT, Deaf
+for_ever = threading.Event().wait
+with rows_of([ToProve(CASE, lambda **told: RIGHT), ToProve(CASE, lambda **told: for_ever())], 2) as rows:
+    print(next(rows(Deaf())).proof.verdict.value)
+"""
+
+
+def test_what_nobody_waits_for_any_more_is_left_undone() -> None:
+    done = subprocess.run([sys.executable, "-c", LEAVES], capture_output=True, text=True, timeout=PATIENT_S)
+    assert (done.stdout, done.stderr) == ("ok\n", "")
+
+
 @pytest.mark.parametrize("jobs", [None, 1])
 def test_a_process_with_threads_is_not_copied(jobs: int | None) -> None:
     proved_in, over = list[int](), threading.Event()
