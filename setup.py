@@ -62,7 +62,10 @@ setup(
         extension("cxlemu._native", MACHINE, COST, flags=NUMPY),
         extension("cxlemu._virtual", f"{MACHINE}/virtual", COST),
         extension("cxlemu._measure", f"{MACHINE}/measure"),
-        extension("faults.explore._search", "faults/explore/native"),
+        extension("faults.explore._search", "faults/explore/native", include=(MACHINE,)),
+        extension(
+            "faults.litmus._straight", "faults/litmus/native", sources=(f"{MACHINE}/lines.c",), include=(MACHINE,)
+        ),
         extension(
             "faults.prove._pass",
             "faults/prove/native",

@@ -13,14 +13,33 @@ if TYPE_CHECKING:
     from collectives.builder import Builder
     from collectives.builder.recipes import algorithm
     from collectives.communicator.communicator import Communicator
-    from collectives.communicator.messages.requests import ANY, Request, Status
+    from collectives.communicator.messages.requests import (
+        ANY,
+        ANY_SOURCE,
+        ANY_TAG,
+        PROC_NULL,
+        UNDEFINED,
+        Request,
+        Status,
+    )
 
-__all__ = ["ANY", "Builder", "Communicator", "Request", "Status", "algorithm"]
+__all__ = [
+    "ANY",
+    "ANY_SOURCE",
+    "ANY_TAG",
+    "PROC_NULL",
+    "UNDEFINED",
+    "Builder",
+    "Communicator",
+    "Request",
+    "Status",
+    "algorithm",
+]
 
 __getattr__ = imported_when_asked_for(
     __name__,
     builder=["Builder"],
     builder__recipes=["algorithm"],
     communicator__communicator=["Communicator"],
-    communicator__messages__requests=["ANY", "Request", "Status"],
+    communicator__messages__requests=["ANY", "ANY_SOURCE", "ANY_TAG", "PROC_NULL", "UNDEFINED", "Request", "Status"],
 )

@@ -10,7 +10,7 @@ after another. A call without counts, as tools make it, has a staircase of them,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
@@ -20,39 +20,27 @@ from numpy.typing import NDArray
 
 from cxlemu.choices import REDOPS
 from cxlemu.errors import ArgumentError
-from cxlemu.plan import DTYPES, Buffer, Call
-from cxlemu.suggest import meant
+from cxlemu.plan import DTYPES, Buffer, Call, Plan
+from cxlemu.suggest import unknown
 
 Ints: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """What a collective takes and gives: everything that is particular to it follows from this row.
+    """What a collective takes and gives: everything that is particular to it follows from this row."""
 
-    Attributes:
-        name: The collective's name, which is also its verb's.
-        input_blocks: Blocks that a rank brings: "one", "ranks" (one for each rank) or "none".
-        output_blocks: Blocks that a rank gets: "one", "ranks" or "none".
-        reduces: The result is a fold of all ranks' blocks, so the call has an operation such as "sum".
-        rooted_input: Only the root brings a buffer.
-        rooted_output: Only the root gets a buffer.
-        to_next: Only the rank after the root gets a buffer: a message between two ranks.
-        pieces: Yields what a rank's output must be, as `postcondition` does, where that does not follow from the rest.
-        uneven: Blocks have sizes of their own, and may be empty.
-        spares_first: Rank 0 gets nothing.
-    """
-
-    name: str
-    input_blocks: str  # "one", "ranks", "none"
-    output_blocks: str
-    reduces: bool = False
-    rooted_input: bool = False
-    rooted_output: bool = False
-    to_next: bool = False
+    name: str  # the collective's name, which is also its verb's
+    input_blocks: str  # blocks that a rank brings: "one", "ranks" (one for each rank) or "none"
+    output_blocks: str  # blocks that a rank gets: "one", "ranks" or "none"
+    reduces: bool = False  # the result is a fold of all ranks' blocks, so the call has an operation such as "sum"
+    rooted_input: bool = False  # only the root brings a buffer
+    rooted_output: bool = False  # only the root gets a buffer
+    to_next: bool = False  # only the rank after the root gets a buffer: a message between two ranks
+    # yields what a rank's output must be, as `postcondition` does, where that does not follow from the rest
     pieces: Callable[[Call, int], Iterator[Piece]] | None = None
-    uneven: bool = False
-    spares_first: bool = False
+    uneven: bool = False  # blocks have sizes of their own, and may be empty
+    spares_first: bool = False  # rank 0 gets nothing
 
     @property
     def basic(self) -> bool:
@@ -90,6 +78,11 @@ class Collective:
     def per_rank(self) -> bool:
         """Whether the input or the output has a block for every rank."""
         return "ranks" in (self.input_blocks, self.output_blocks)
+
+    @property
+    def per_pair(self) -> bool:
+        """Whether every rank has a block for every other."""
+        return self.input_blocks == self.output_blocks == "ranks"
 
     @property
     def replaces(self) -> bool:
@@ -155,8 +148,7 @@ NO_ZERO_COPY_IN_PLACE = {
 def contract_of(collective: str) -> Collective:
     """Look up a collective by name. Raises ArgumentError, which lists the collectives, for an unknown one."""
     if collective not in COLLECTIVES:
-        there = f"it is one of {', '.join(COLLECTIVES)}{meant(collective, COLLECTIVES)}"
-        raise ArgumentError(f"there is no collective {collective!r}: {there}")
+        raise ArgumentError(unknown("collective", collective, COLLECTIVES))
     return COLLECTIVES[collective]
 
 
@@ -170,7 +162,7 @@ def block_sizes(call: Call) -> Ints:
     Where a rank sends all others the same block, as in all_gatherv, it stands in each column.
     """
     n, collective = call.ranks, call.collective
-    square = collective == "all_to_allv"
+    square = COLLECTIVES[collective].per_pair
     if call.counts:
         counts = np.array(call.counts, np.int64).reshape((n, n) if square else (n,))
     else:
@@ -202,28 +194,25 @@ def begins(sizes: Ints) -> Ints:
 
 
 def check_counts(call: Call) -> None:
-    """Check that a call's counts are those of its collective.
-
-    Raises:
-        ArgumentError: An even collective has counts, there is another number of them, or one is no whole number of
-            elements from 0 to ``nbytes``, or in place ranks do not send each other as much as they get.
-    """
+    """Check that a call's counts are those of its collective."""
     collective = COLLECTIVES[call.collective]
     if call.counts and not collective.uneven:
         raise ArgumentError(f"{call.collective} has equal blocks, and takes no counts")
     if call.counts:
         n, item = call.ranks, DTYPES[call.dtype].itemsize
-        wanted = n * n if call.collective == "all_to_allv" else n
+        wanted = n * n if collective.per_pair else n
         if len(call.counts) != wanted:
             raise ArgumentError(f"{call.collective} of {n} ranks takes {wanted} counts, not {len(call.counts)}")
         if any(count < 0 or count % item or count > call.nbytes for count in call.counts):
             raise ArgumentError(
                 f"{call.collective}: counts are whole numbers of {call.dtype} elements, up to the largest block's"
             )
-    if call.in_place and call.collective == "all_to_allv":
+    if call.in_place and collective.uneven and collective.per_pair:
         sizes = block_sizes(call)
         if not np.array_equal(sizes, sizes.T):
-            raise ArgumentError("all_to_allv in place: each rank sends a peer as much as it gets from it; pass out")
+            raise ArgumentError(
+                f"{call.collective} in place: each rank sends a peer as much as it gets from it; pass out"
+            )
 
 
 def _uneven_buffers(call: Call, rank: int) -> tuple[Buffer, Buffer]:
@@ -261,15 +250,7 @@ def _uneven_pieces(call: Call, rank: int) -> Iterator[Piece]:
 
 
 def buffers(call: Call, rank: int) -> tuple[Buffer, Buffer]:
-    """Describe a rank's input and output.
-
-    Args:
-        call: The call; ``nbytes`` is the size of one block.
-        rank: The rank, which has an empty buffer where only the root has one.
-
-    Returns:
-        The input and the output, with their sizes in bytes and, in place, which lies inside the other and where.
-    """
+    """Describe a rank's input and output, empty where only the root has one, and in place which lies in the other."""
     collective = COLLECTIVES[call.collective]
     if collective.uneven:
         return _uneven_buffers(call, rank)
@@ -286,39 +267,41 @@ def buffers(call: Call, rank: int) -> tuple[Buffer, Buffer]:
     return Buffer("input", source.nbytes, inside="output", at=0), target
 
 
+def check_buffers(plan: Plan) -> None:
+    """Check that the first two buffers of every rank are its call's input and output."""
+    if plan.call.gemm is not None or plan.call.collective not in COLLECTIVES:
+        return
+    for part in plan.each_part():
+        found, right = part.buffers[:2], buffers(plan.call, part.rank)
+        if found != right:
+            raise ArgumentError(f"rank {part.rank} has {_named(found)}; its call takes {_named(right)}")
+
+
+def _named(found: Sequence[Buffer]) -> str:
+    texts = (f"{b.name} of {b.nbytes} B" + (f" at {b.at} of {b.inside}" if b.inside else "") for b in found)
+    return ", ".join(texts) or "no buffers"
+
+
 class Piece(NamedTuple):
     """Output bytes [at, at + nbytes) are, byte by byte, the fold of these contributions from the left.
 
     Where the call's ``fold_order`` is "uniform", any order or tree is right that all holders of the piece share.
-
-    Attributes:
-        at: Where the piece begins in the output, in bytes.
-        nbytes: Its size in bytes.
-        contributions: What is folded, in order: each a rank and an offset in that rank's input.
-        divisor: What the fold is divided by at the end; 1: nothing.
-        apart: Groups of this many consecutive contributions are each folded first, and then their results.
     """
 
-    at: int
+    at: int  # where the piece begins in the output, in bytes
     nbytes: int
-    contributions: tuple[tuple[int, int], ...]  # (rank, offset in that rank's input)
-    divisor: int = 1
-    apart: int = 1
+    # what is folded, in order: each a rank and an offset in that rank's input
+    contributions: tuple[tuple[int, int], ...]
+    divisor: int = 1  # what the fold is divided by at the end; 1: nothing
+    apart: int = 1  # groups of this many consecutive contributions are each folded first, and then their results
 
 
 def postcondition(call: Call, rank: int) -> Iterator[Piece]:
-    """State what a rank's output must be.
+    """State what a rank's output must be, in pieces; none where the rank gets no output.
 
     Reductions fold in rank order, so that results are bitwise reproducible, unless the call declares another order. On
     clusters each cluster's ranks are folded in rank order, and then the clusters in their order: another rounding of
     floats than without, but the same on every rank and in every run.
-
-    Args:
-        call: The call, with its block size, root and reduction.
-        rank: The rank whose output is described.
-
-    Yields:
-        Pieces that together make up the output; none where the rank gets no output.
     """
     collective, m, everyone = COLLECTIVES[call.collective], call.nbytes, range(call.ranks)
     if buffers(call, rank)[1].nbytes == 0:

@@ -9,23 +9,13 @@ from cxlemu.rounding import round_up
 
 
 def lends(call: Call, rank: int) -> bool:
-    """Say whether peers read a rank's input where it lies: not that of a root which alone gets the result.
-
-    Args:
-        call: The call.
-        rank: The rank.
-    """
+    """Say whether peers read a rank's input where it lies: not that of a root which alone gets the result."""
     its = COLLECTIVES[call.collective]
     return its.brings(rank, call.root) and not (its.rooted_output and rank == call.root and call.ranks > 1)
 
 
 def gives_up(call: Call, rank: int) -> bool:
-    """Say whether peers write a rank's result where it lies, if they write results: not that of a root which sends all.
-
-    Args:
-        call: The call.
-        rank: The rank.
-    """
+    """Whether peers write a rank's result in place, if they write results: not that of a root which sends all."""
     its = COLLECTIVES[call.collective]
     return its.gets(rank, call.root, call.ranks) and not (its.rooted_input and rank == call.root)
 
@@ -36,13 +26,7 @@ def results_in_heap() -> InHeap:
 
 
 def told_in_heap(call: Call, layout: Layout, *, output: bool) -> InHeap:
-    """Return where a plan places arrays whose ranks tell where they really lie; the same on every rank.
-
-    Args:
-        call: The call.
-        layout: The communicator's ring and heap.
-        output: The result lies in the heap as well, and each rank publishes its part of it there.
-    """
+    """Return where a plan places arrays whose ranks tell where they really lie; the same on every rank."""
     if not (output and COLLECTIVES[call.collective].shared_result):
         return InHeap(0, told=True)
     nbytes = buffers(call, 0)[1].nbytes

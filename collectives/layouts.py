@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from collectives.sweep.defaults import REGION_BYTES
+from collectives.defaults import REGION_BYTES
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Layout
@@ -36,22 +36,7 @@ def layout_for(
     region_bytes: int = REGION_BYTES,
     owned: bool = False,
 ) -> Layout:
-    """Lay out a ring of about ``region_bytes`` of data that takes at most ``card_bytes`` of every card.
-
-    Args:
-        ranks: The communicator's size.
-        cards: How many cards the pool has.
-        card_bytes: The room for the ring on every card, in bytes.
-        interleave_bytes: The pool's interleaving granularity in bytes.
-        region_bytes: The data of all slots together, in bytes.
-        owned: Each rank has a memory behind the pool's cards, which also has a part in every slot.
-
-    Returns:
-        The ring, without a heap.
-
-    Raises:
-        ArgumentError: The cards cannot hold the doorbells and a line per rank and slot.
-    """
+    """Lay out a ring of about ``region_bytes`` of data that takes at most ``card_bytes`` of every card."""
     doorbells = max(MIN_DOORBELLS_PER_RANK, 2 * ranks)  # all-to-all needs one per peer, and some for chunks
     slots = slots_in(region_bytes, ranks, cards, interleave_bytes)
     bare = Layout(ranks, cards, slots, 0, doorbells, interleave_bytes)
@@ -76,17 +61,7 @@ def layout_for(
 
 
 def slots_in(region_bytes: int, ranks: int, cards: int, interleave_bytes: int) -> int:
-    """Choose how many slots a ring has: each keeps a granule on every card, and room for all ranks.
-
-    Args:
-        region_bytes: The data of all slots together, in bytes.
-        ranks: The communicator's size.
-        cards: How many cards the pool has.
-        interleave_bytes: The pool's interleaving granularity in bytes.
-
-    Returns:
-        A power of two from `SLOTS_MIN`, even where slots are then smaller, to `SLOTS_MAX`.
-    """
+    """Choose how many slots a ring has, a power of two: each has a granule on every card, and room for all ranks."""
     least = max(ranks * SLOT_BYTES_PER_RANK, cards * interleave_bytes)
     return min(max(1 << (max(region_bytes // least, 1).bit_length() - 1), SLOTS_MIN), SLOTS_MAX)
 
@@ -102,21 +77,7 @@ def layout_in(
     ring_room_bytes: int | None = None,
     owned: bool = False,
 ) -> Layout:
-    """Lay out a communicator's ring and heap, beside its board.
-
-    Args:
-        room_bytes: The room for all three on every card, in bytes.
-        ranks: The communicator's size.
-        cards: How many cards the pool has.
-        interleave_bytes: The pool's interleaving granularity in bytes.
-        region_bytes: The data of all slots together, in bytes.
-        heap_bytes: Each rank's part of the heap in bytes (default: all ranks' take a quarter of the room).
-        ring_room_bytes: What the ring may take of every card, in bytes (default: half of the room).
-        owned: Each rank has a memory behind the pool's cards, which also has a part in every slot.
-
-    Raises:
-        ArgumentError: They do not fit.
-    """
+    """Lay out a communicator's ring and heap, beside its board."""
     room_bytes -= round_up(board_bytes(ranks), ARENA_ALIGN_BYTES)
     most = ring_room(room_bytes) if ring_room_bytes is None else ring_room_bytes
     ring = layout_for(ranks, cards, most, interleave_bytes, region_bytes=region_bytes, owned=owned)
@@ -163,20 +124,6 @@ def group_room(
     """Compute the room for a group of ranks: what it asks for, but no more than an eighth of what is free.
 
     That leaves room for many others. Where an eighth is too little for a ring of the smallest size, it is more.
-
-    Args:
-        largest_bytes: The largest free part of every card, in bytes.
-        ranks: The communicator's size.
-        cards: How many cards the pool has.
-        interleave_bytes: The pool's interleaving granularity in bytes.
-        region_bytes: The data of all slots together, in bytes.
-        heap_bytes: Each rank's part of the heap in bytes (default: as in `group_layout`).
-
-    Returns:
-        Bytes on every card.
-
-    Raises:
-        ArgumentError: There is too little room for the smallest ring, or for the heap.
     """
     asked = layout_for(ranks, cards, CARD_BYTES_MAX, interleave_bytes, region_bytes=region_bytes).extent_bytes
     board = round_up(board_bytes(ranks), ARENA_ALIGN_BYTES)
@@ -204,19 +151,7 @@ def group_layout(
     region_bytes: int = REGION_BYTES,
     heap_bytes: int | None = None,
 ) -> Layout:
-    """Lay out a group's ring and heap in its room.
-
-    Args:
-        room_bytes: Bytes on every card, for board, ring and heap.
-        ranks: The communicator's size.
-        cards: How many cards the pool has.
-        interleave_bytes: The pool's interleaving granularity in bytes.
-        region_bytes: The data of all slots together, in bytes.
-        heap_bytes: Each rank's part of the heap in bytes (default: what a ring of three quarters leaves).
-
-    Raises:
-        ArgumentError: They do not fit.
-    """
+    """Lay out a group's ring and heap in its room."""
     left = room_bytes - round_up(board_bytes(ranks), ARENA_ALIGN_BYTES)
     heap = 0 if heap_bytes is None else _heap_card_bytes(heap_bytes, ranks, cards)
     most = left // 4 * 3 if heap_bytes is None else left - heap
@@ -232,19 +167,7 @@ def _heap_card_bytes(heap_bytes: int, ranks: int, cards: int) -> int:
 
 
 def check_fits(layout: Layout, room_bytes: int, ranks: int, cards: int, interleave_bytes: int, *, owned: bool) -> None:
-    """Check that a given layout, such as a saved plan's, fits this world.
-
-    Args:
-        layout: The ring and heap.
-        room_bytes: The communicator's room on every card, in bytes, its board included.
-        ranks: The communicator's size.
-        cards: How many cards the pool has.
-        interleave_bytes: The pool's interleaving granularity in bytes.
-        owned: Each rank has a memory behind the pool's cards.
-
-    Raises:
-        ArgumentError: The layout is for other ranks, cards or interleaving, or is too large.
-    """
+    """Check that a given layout, such as a saved plan's, fits this world."""
     if layout.ranks != ranks:
         raise ArgumentError(f"a ring for {layout.ranks} ranks cannot serve {ranks}")
     there = (cards, interleave_bytes, owned)
@@ -263,16 +186,7 @@ def check_fits(layout: Layout, room_bytes: int, ranks: int, cards: int, interlea
 
 
 def check_fits_world(layout: Layout, topology: Topology, ranks: int) -> None:
-    """Check that the first communicator of a world can have this layout, before the world exists.
-
-    Args:
-        layout: The ring and heap.
-        topology: The world's hosts and cards.
-        ranks: The number of its ranks.
-
-    Raises:
-        ArgumentError: The layout does not fit, as in `check_fits`.
-    """
+    """Check that the first communicator of a world can have this layout, before the world exists."""
     end = topology.card_bytes - ledger_bytes(ranks, topology.card_bytes)
     room = world_share(Arena(data_offset(ranks), end)).nbytes
     cards, owned = topology.pool_card_count, memories_behind_pool(topology, ranks) > 0
@@ -280,16 +194,7 @@ def check_fits_world(layout: Layout, topology: Topology, ranks: int) -> None:
 
 
 def world_layout(topology: Topology, ranks: int, *, region_bytes: int = REGION_BYTES) -> Layout:
-    """Lay out the first communicator of a world, before the world exists.
-
-    Args:
-        topology: The world's hosts and cards.
-        ranks: The number of its ranks.
-        region_bytes: The data of all slots together, in bytes.
-
-    Raises:
-        ArgumentError: Ring and heap do not fit, as in `layout_in`.
-    """
+    """Lay out the first communicator of a world, before the world exists."""
     end = topology.card_bytes - ledger_bytes(ranks, topology.card_bytes)
     room = world_share(Arena(data_offset(ranks), end)).nbytes
     cards, owned = topology.pool_card_count, memories_behind_pool(topology, ranks) > 0

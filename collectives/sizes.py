@@ -15,32 +15,13 @@ def _blocks(collective: str, ranks: int) -> int:
 
 
 def block_bytes(collective: str, total_bytes: int, ranks: int, itemsize: int) -> int:
-    """Compute one block's bytes (``Call.nbytes``) for a wanted size: its share, rounded down to whole elements.
-
-    Args:
-        collective: The collective's name.
-        total_bytes: The wanted size in bytes.
-        ranks: The number of ranks.
-        itemsize: Bytes per element.
-
-    Returns:
-        The block's bytes; 0 where the collective moves no data.
-    """
+    """Compute one block's bytes (``Call.nbytes``) of a wanted size, in whole elements; 0 for one that moves no data."""
     blocks = _blocks(collective, ranks)
     return total_bytes // (blocks * itemsize) * itemsize if blocks else 0
 
 
 def size_bytes(collective: str, block_bytes: int, ranks: int) -> int:
-    """Compute the size that is really moved, for the table's size column: the inverse of ``block_bytes``.
-
-    Args:
-        collective: The collective's name.
-        block_bytes: One block's bytes.
-        ranks: The number of ranks.
-
-    Returns:
-        The size in bytes; 0 where the collective moves no data.
-    """
+    """Compute the bytes that are really moved, for the table's size column; 0 where the collective moves no data."""
     return block_bytes * _blocks(collective, ranks)
 
 
@@ -48,13 +29,6 @@ def busbw_factor(collective: str, ranks: int) -> float:
     """Return bus bandwidth per algorithm bandwidth: how many bytes the hardware carries for each byte of size.
 
     all_reduce 2(N-1)/N; all_gather, reduce_scatter, all_to_all, gather, scatter (N-1)/N; broadcast, reduce 1.
-
-    Args:
-        collective: The collective's name.
-        ranks: The number of ranks, N.
-
-    Returns:
-        The factor; 0 for the barrier.
     """
     its = COLLECTIVES[collective]
     if its.shared_result:

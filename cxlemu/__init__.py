@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from cxlemu.lazy import imported_when_asked_for
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from cxlemu.topology import Topology
     from cxlemu.world import RankContext, launch
 
+if sys.flags.optimize:
+    from cxlemu.asserts import keep_asserts
+
+    keep_asserts()
 
 __all__ = ["RankContext", "Topology", "__version__", "launch"]
 

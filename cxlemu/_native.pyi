@@ -59,9 +59,10 @@ class Courier:
         gate: bytearray,
         idle_ns: int,
         spins: int,
-        status: type[tuple[int, int, int]] | None,
+        status: type[tuple[Any, Any, int]] | None,
+        any: object = ...,  # what stands for any tag
     ) -> None: ...
-    def __call__(self, array: Any, tag: int, /) -> Any: ...
+    def __call__(self, array: Any, tag: object, /) -> Any: ...
     def teach(self, program: Program, nbytes: int, rounds: int, tag: int, /) -> None: ...
 
 class Sequencer:
@@ -83,7 +84,10 @@ class Sequencer:
     def begin(self, rounds: int, digest: int) -> tuple[int, int]: ...
 
 class Operation:
+    """``input`` and ``output`` are None where calls bring them: see `DispatchCache.remember`."""
+
     cookie: Any
+    program: Program
     def __init__(
         self,
         sequencer: Sequencer,
@@ -92,15 +96,15 @@ class Operation:
         digest: int,
         cookie: Any,
         result: Any,
-        input: Bytes,
-        output: Bytes,
+        input: Bytes | None,
+        output: Bytes | None,
         scratch: Bytes,
     ) -> None: ...
     def __call__(self) -> Any: ...
     def run(self) -> Any: ...
 
 class DispatchCache:
-    def __init__(self, sequencer: Sequencer, heap: Bytes) -> None: ...
+    def __init__(self, sequencer: Sequencer, heap: Bytes, changes: NDArray[np.int64]) -> None: ...
     def __call__(
         self, collective: str, x: Any, out: Any, op: str, root: int, variant: Any, async_op: bool, /
     ) -> Any: ...
@@ -226,42 +230,3 @@ def say_on_bus_error(text: str, /) -> None: ...
 def map_pages(fd: int, flags: int, offset: int, nbytes: int, writable: bool, by_lines: bool) -> memoryview[int]: ...
 def back_pages(pages: Bytes, backed: bool, shared: bool) -> None: ...
 def missing_bytes(pages: Bytes) -> int: ...
-
-class Straight:
-    """One rank's part of programs without branches, executed many times on ``cards`` with machine instructions."""
-
-    progress: int  # changes when any rank has come further, and not while all wait
-    def __init__(
-        self,
-        cards: Sequence[Bytes],
-        control: int,  # where the ranks' lines begin on card 0, two for each
-        rank: int,
-        ranks: int,
-        look: Callable[[], None],  # called while nothing progresses; raises to give up
-        spins: int,
-    ) -> None: ...
-    def meet(self) -> None: ...
-    def run(
-        self,
-        steps: NDArray[np.int64],
-        addresses: NDArray[np.int64],
-        slots: NDArray[np.int64],
-        pauses: NDArray[np.uint16],
-        meets: NDArray[np.uint8],
-        seen: NDArray[np.int64],
-        hung: NDArray[np.uint8],
-        lines: int,
-        registers: int,
-        drain: bool,
-        initial: NDArray[np.int64],
-        /,
-    ) -> int: ...
-    def memory(
-        self,
-        addresses: NDArray[np.int64],
-        slots: NDArray[np.int64],
-        meets: NDArray[np.uint8],
-        lines: int,
-        values: NDArray[np.int64] | None,
-        /,
-    ) -> None: ...

@@ -6,16 +6,7 @@ from collections.abc import Mapping
 
 
 def check_compiled(module: str, compiled: Mapping[str, int], ours: Mapping[str, int]) -> None:
-    """Compare the constants of a C module with Python's numbers of the same names.
-
-    Args:
-        module: The module's name, for the error.
-        compiled: Its ``CONSTANTS``.
-        ours: Python's numbers; C may have others beside them.
-
-    Raises:
-        ImportError: A number differs or C does not have it; names the module and the first such number.
-    """
+    """Compare the constants of a C module with Python's numbers of the same names."""
     for name, value in ours.items():
         if compiled.get(name) != value:
             raise ImportError(

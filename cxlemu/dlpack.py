@@ -63,49 +63,37 @@ _pointer.restype, _pointer.argtypes = c_void_p, (ctypes.py_object, c_char_p)
 
 
 def from_dlpack(other: Any, role: str) -> NDArray[Any]:
-    """View an array of another library as NumPy's. It shares its memory, and keeps it.
-
-    Args:
-        other: An object with ``__dlpack__`` and ``__dlpack_device__``, such as a torch.Tensor.
-        role: The argument's name, for messages.
-
-    Returns:
-        An array of the same shape, strides and elements; read-only where the other library says so.
-
-    Raises:
-        ArgumentError: It is not in the CPU's memory, its library does not lend it, or NumPy has no such elements.
-    """
+    """View an array of another library as NumPy's, which keeps its memory; read-only if that library says so."""
     what = _what(other, role)
-    if (device := device_of(other)[0]) not in _CPU_DEVICES:
+    if (device := device_of(other, role)[0]) not in _CPU_DEVICES:
         raise ArgumentError(f"{what} is not in the CPU's memory (DLPack device {device}): copy it to the host first")
     return _lent(other, what)
 
 
 def from_device(other: Any, role: str, stream: int) -> NDArray[Any]:
-    """View an array of another library that lives on a device by its address, and keep its memory.
-
-    Args:
-        other: An object with ``__dlpack__``, whose memory the host does not read.
-        role: The argument's name, for messages.
-        stream: The stream in which the array is used, as DLPack numbers those of its device: its library lets it come
-            after what was queued for the array before.
-
-    Returns:
-        An array of the same address, shape, strides and dtype, which must be neither read nor written.
-
-    Raises:
-        ArgumentError: Its library does not lend it, or NumPy has no such elements.
-    """
+    """View an array on a device by its address, and keep its memory; the view may be neither read nor written."""
     return _lent(other, _what(other, role), stream=stream)
 
 
-def device_of(other: Any) -> tuple[int, int]:
+def device_of(other: Any, role: str) -> tuple[int, int]:
     """Return the kind and the number of the device on which an array of DLPack lies; (0, 0) for what is none."""
-    kind, number = other.__dlpack_device__() if hasattr(other, "__dlpack_device__") else (0, 0)
+    try:
+        kind, number = other.__dlpack_device__() if hasattr(other, "__dlpack_device__") else (0, 0)
+    except Exception as error:  # a library refuses as it likes, such as for a tensor without memory
+        raise ArgumentError(f"{_what(other, role)} lies on no device that DLPack knows: {error}") from error
     return int(kind), int(number)
 
 
+def check_resolved(other: Any, role: str) -> None:
+    """Refuse a tensor of torch that is conjugated or negated later: its memory holds other numbers than it has."""
+    for lazy in ("conj", "neg"):
+        if getattr(other, f"is_{lazy}", bool)():
+            what = {"conj": "conjugated", "neg": "negated"}[lazy]
+            raise ArgumentError(f"{role} is a tensor that torch has not {what} yet: pass {role}.resolve_{lazy}()")
+
+
 def _what(other: Any, role: str) -> str:
+    check_resolved(other, role)
     return f"{role}, a {type(other).__module__}.{type(other).__name__},"
 
 

@@ -4,9 +4,11 @@
     ├── InputError               what was given is wrong; nothing was created            exit 2
     │   ├── ConfigError            a topology file: names file, key and line
     │   ├── ArgumentError          a call or a flag: wrong shape, dtype, rank, size
-    │   │   └── TruncationError      ... a message that does not fit the array that receives it
+    │   │   ├── TruncationError      ... a message that does not fit the array that receives it
+    │   │   └── DeclinedError        ... a call that an algorithm does not take, or has no room for
     │   ├── PlanError              a plan that cannot be executed, proved or simulated
     │   │   └── PlanRuleError        ... since its algorithm breaks a rule: rank, stream, instruction   exit 1
+    │   │       └── BuilderError       ... or misuses the builder, or fails: file and line
     │   ├── PlanFileError          a plan file that is foreign, truncated or damaged
     │   ├── PoolError              a pool, card or superblock that is absent, foreign or damaged
     │   ├── TokenError             a replay token that is damaged, foreign or too large
@@ -25,11 +27,13 @@
         │   └── CutOffError          ... no way is left from a host to memory that it needs
         ├── DeviceError            an accelerator, its driver or its memory failed
         ├── RevokedError           the communicator was given up, by this rank or by another one
+        ├── ForkedError            a forked child went on with what is its parent's
         ├── ExcludedError          the others went on without this rank, which they took for dead
         ├── MismatchError          ranks called different collectives or with different arguments
         ├── ContractError          a plan does not compute what its collective promises
         ├── CancelledError         stopped from outside: Ctrl-C, or another rank failed long ago
         ├── RankDiedError          a rank's process ended without a result
+        ├── WorkerLostError        a process that judged is gone: nothing is known              exit 3
         └── RankFailures           what every failed rank of a world raised, root cause first
 
 Bad input raises, findings are verdicts, bugs assert.
@@ -37,7 +41,9 @@ Bad input raises, findings are verdicts, bugs assert.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 
 
@@ -65,6 +71,33 @@ class TruncationError(ArgumentError):
     """A message does not fit the array that receives it: it is longer, or its elements are of another size."""
 
 
+class _Refusal(CxlemuError):
+    """A builder does not do what an algorithm asks; `refusals` lists it also where the algorithm catches it."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence)
+        if (noted := _noted.get()) is not None:
+            noted.append(self)
+
+
+_noted: ContextVar[list[CxlemuError] | None] = ContextVar("refusals", default=None)
+
+
+@contextmanager
+def refusals() -> Iterator[list[CxlemuError]]:
+    """List what builders refuse from here on, as a DeclinedError or a BuilderError, in order."""
+    noted: list[CxlemuError] = []
+    token = _noted.set(noted)
+    try:
+        yield noted
+    finally:
+        _noted.reset(token)
+
+
+class DeclinedError(_Refusal, ArgumentError):
+    """An algorithm does not take this call, or its slots and doorbells do not suffice for it: no mistake of its own."""
+
+
 class PlanError(InputError):
     """A plan cannot be executed, proved or simulated."""
 
@@ -77,6 +110,10 @@ class PlanRuleError(PlanError):
     """A mistake found in an algorithm. A file whose plan breaks a rule is bad input: a PlanFileError."""
 
     exit_code = 1
+
+
+class BuilderError(_Refusal, PlanRuleError):
+    """An algorithm misuses the builder, or fails, so that there is no plan."""
 
 
 class PlanFileError(InputError):
@@ -109,6 +146,12 @@ class RunError(CxlemuError):
     reported_by: int | None = None
 
 
+class WorkerLostError(RunError):
+    """A process that judged is gone, and nothing is known of its work."""
+
+    exit_code = 3
+
+
 class DeadlineError(RunError, TimeoutError):
     """A wait ended without what it waited for."""
 
@@ -132,6 +175,10 @@ class DeadlockError(DeadlineError):
 
 class RevokedError(RunError):
     """This rank or another one gave up the communicator."""
+
+
+class ForkedError(RunError):
+    """A forked child used what belongs to its parent: a communicator, a message, a world."""
 
 
 class ExcludedError(RunError):

@@ -1,25 +1,55 @@
-"""Files that commands write: whole or not at all, and nothing but a regular file is ever replaced.
+"""Files of users: read within bounds, written whole or not at all; nothing but a regular file is read or replaced.
 
-Links are followed. Devices and pipes are written to as they are, and so is the file that stdout or stderr goes to
-(``--json /dev/stdout > log``): a file renamed over it would take its place, and all that was printed would be lost.
+Links are followed. Devices and pipes are never read; they are written to as they are, and so is the file that stdout or
+stderr goes to (``--json /dev/stdout > log``): a file renamed over it would take its place, and all that was printed
+would be lost.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
+
+
+def read_file(path: Path, bytes_max: int) -> bytes:
+    """Read a regular file whole."""
+    with open_file(path) as file:
+        nbytes = os.fstat(file.fileno()).st_size
+        if nbytes > bytes_max:
+            raise OSError(errno.EFBIG, f"larger than {bytes_max} bytes", str(path))
+        content = file.read(nbytes + 1)
+    if len(content) != nbytes:
+        raise OSError(errno.EAGAIN, f"has {nbytes} bytes, but others were read: it changes", str(path))
+    return content
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Open a regular file for reading. A FIFO or a device, which could be read for ever, is not even opened."""
+    try:
+        _check_regular(path, path.stat())
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except ValueError as error:  # a NUL in the name
+        raise OSError(errno.EINVAL, "not the name of a file", repr(str(path))) from error
+    file = os.fdopen(descriptor, "rb")
+    try:
+        _check_regular(path, os.fstat(descriptor))  # once more: another file may have the name by now
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def _check_regular(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
 def check_writable(path: Path) -> None:
-    """Accept a path that `write_atomically` could write now; leave nothing behind, and open no pipe.
-
-    Raises:
-        OSError: It could not be written.
-    """
+    """Accept a path that `write_atomically` could write now; leave nothing behind, and open no pipe."""
     status = _status(path)
     if status is None or not _takes_a_stream(status):
         descriptor, unfinished = _create_beside(_target(path))
@@ -28,15 +58,7 @@ def check_writable(path: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file: a new or regular one appears whole and keeps its mode; anything else is appended to.
-
-    Args:
-        path: The file; links are followed.
-        data: Its whole content.
-
-    Raises:
-        OSError: It cannot be written; a file that would be replaced is then as it was.
-    """
+    """Write a file: a new or regular one appears whole and keeps its mode; anything else is appended to."""
     status = _status(path)
     if status is not None and _takes_a_stream(status):
         _append(path, data)
@@ -85,7 +107,7 @@ def _target(path: Path) -> Path:
 
 def _create_beside(target: Path) -> tuple[int, Path]:
     """A new file in the same directory, with a name of its own: the target's may be as long as names can be."""
-    unfinished = target.with_name(f".cxlemu-{secrets.token_hex(8)}")
+    unfinished = target.with_name(f".cxlemu-{os.urandom(8).hex()}")
     return os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), unfinished
 
 

@@ -8,15 +8,7 @@ from typing import Any
 
 
 def imported_when_asked_for(package: str, /, **modules: Sequence[str]) -> Callable[[str], Any]:
-    """Make the ``__getattr__`` of a package that offers names of its modules.
-
-    Args:
-        package: Its ``__name__``.
-        modules: For each of its modules the names that it is home to; ``sub__module`` for a module of a subpackage.
-
-    Returns:
-        A function that imports the module of a name. It raises AttributeError for a name without a module.
-    """
+    """Make the ``__getattr__`` of a package that offers names of its modules."""
     homes = {name: f"{package}.{module.replace('__', '.')}" for module, names in modules.items() for name in names}
 
     def find(name: str) -> Any:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from cxlemu import _native
-from cxlemu.errors import ConfigError
-from cxlemu.units import format_bytes
+from cxlemu.files import read_file
+from cxlemu.units import format_bytes, parse_whole
 
 VARIABLE = "CXLEMU_PAST_CACHES_BYTES"  # goes before the file; tests set it
 FILE_BYTES_MAX = 1 << 16
@@ -27,17 +27,11 @@ CPUS = Path("/sys/devices/system/cpu")
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Sizes from which on this machine is better off with another way.
+    """Sizes from which on this machine is better off with another way."""
 
-    Attributes:
-        past_caches_bytes: From this size on, the array that a call fills is stored past the caches.
-        source: Where the figure comes from, for people.
-        measured: Whether the figure was measured here, or given in the environment.
-    """
-
-    past_caches_bytes: int
-    source: str
-    measured: bool = True
+    past_caches_bytes: int  # arrays of this size or more that a call fills are stored past the caches
+    source: str  # where the figure comes from, for people
+    measured: bool = True  # whether the figure was measured here, or given in the environment
 
     def __str__(self) -> str:
         size = "never" if self.past_caches_bytes >= NEVER_BYTES else f"from {format_bytes(self.past_caches_bytes)} on"
@@ -51,20 +45,16 @@ def kept_file() -> Path:
 
 @cache
 def thresholds() -> Thresholds:
-    """Return this machine's figures: of the environment, of the kept file, or by its caches.
-
-    Raises:
-        ConfigError: The environment's figure is no number of bytes.
-    """
+    """Return this machine's figures: of the environment, of the kept file, or by its caches."""
     if (given := os.environ.get(VARIABLE)) is not None:
-        if not (given.isascii() and given.isdigit() and 0 < int(given) <= NEVER_BYTES):
-            raise ConfigError(f"{VARIABLE}={given[:40]} is no number of bytes: give one such as {LEAST_BYTES}")
-        return Thresholds(int(given), VARIABLE)
+        return Thresholds(parse_whole(VARIABLE, given, NEVER_BYTES, least=1), VARIABLE)
     file = kept_file()
     try:
-        raw = file.read_bytes()[: FILE_BYTES_MAX + 1]
-    except OSError:
+        raw = read_file(file, FILE_BYTES_MAX)
+    except (FileNotFoundError, NotADirectoryError):
         return _default("cxlemu doctor --calibrate measures it")
+    except OSError as error:
+        return _default(f"{file} cannot be read: {error.strerror}")
     found = _parsed(raw)
     if found is None:
         return _default(f"{file} is not what this version's cxlemu doctor --calibrate writes")
@@ -74,14 +64,7 @@ def thresholds() -> Thresholds:
 
 
 def default_bytes(found: list[CpuCache]) -> int:
-    """Return the threshold where nothing was measured: a quarter of its largest cache, as glibc takes for memcpy.
-
-    Args:
-        found: Its caches.
-
-    Returns:
-        A number of bytes, at least `LEAST_BYTES`.
-    """
+    """Return the threshold where nothing was measured: a quarter of the largest cache, as in glibc, or LEAST_BYTES."""
     return max([LEAST_BYTES, *(its.nbytes // 4 for its in found)])
 
 
@@ -90,17 +73,7 @@ def _default(why: str) -> Thresholds:
 
 
 def keep(past_caches_bytes: int) -> Path:
-    """Keep a figure for this machine.
-
-    Args:
-        past_caches_bytes: As in `Thresholds`.
-
-    Returns:
-        The file.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Keep a figure for this machine; return its file."""
     file = kept_file()
     file.parent.mkdir(parents=True, exist_ok=True)
     new = file.with_suffix(f".{os.getpid()}")
@@ -121,11 +94,7 @@ class CpuCache:
 
 
 def caches(cpus: Path = CPUS) -> list[CpuCache]:
-    """Return the data caches of the first core that this process may use, as Linux describes them; none if it does not.
-
-    Args:
-        cpus: The folder where Linux does.
-    """
+    """Return the data caches of the first core that this process may use; none if Linux does not describe them."""
     found = []
     for index in sorted(cpus.glob(f"cpu{min(os.sched_getaffinity(0))}/cache/index*")):
         try:
@@ -152,8 +121,6 @@ def identity() -> dict[str, Any]:
 
 
 def _parsed(raw: bytes) -> dict[str, Any] | None:
-    if len(raw) > FILE_BYTES_MAX:
-        return None
     try:
         found = json.loads(raw)
     except (ValueError, RecursionError):

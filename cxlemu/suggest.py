@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
+_LISTED_MAX = 20
 _TYPED_MAX = 80  # a name of a file may be anything
+
+
+def unknown(what: str, typed: object, names: Iterable[str], also: str = "") -> str:
+    """Refuse a name in a sentence: ``unknown WHAT 'TYPED'; did you mean NAME? Choose from A, B``, then ``also``."""
+    known, shown = list(names), str(typed)
+    near = meant(shown, known)
+    choose = f"{near} Choose" if near else ": choose"
+    return f"unknown {what} {shown[:_TYPED_MAX]!r}{choose} from {', '.join(known)}{also}"
+
+
+def with_choices(refusal: str, typed: str, names: Iterable[str], otherwise: str) -> str:
+    """End a refusal with the near names, then all: ``REFUSAL; did you mean NAME? Choose from A, B``.
+
+    ``otherwise`` ends it where no name is near; its ``{}`` stands for all names.
+    """
+    known = list(names)
+    near = meant(typed, known)
+    listed = ", ".join(known[:_LISTED_MAX]) + (", ..." if len(known) > _LISTED_MAX else "")
+    return refusal + (f"{near} Choose from {listed}" if near else otherwise.format(listed))
 
 
 def meant(typed: str, names: Iterable[str]) -> str:
     """Return the end of a sentence that refuses a name: ``; did you mean NAME?``, or nothing where no name is near.
 
     A name is near if it begins with what was typed, or differs from it in few letters.
-
-    Args:
-        typed: What was typed.
-        names: Those that there are.
     """
     typed, known = typed[:_TYPED_MAX].lower(), list(names)
     close = [name for name in known if len(typed) > 2 and name.lower().startswith(typed)]
-    close = close or difflib.get_close_matches(typed, known, n=3)
+    if not close:
+        from difflib import get_close_matches  # most commands refuse no name
+
+        close = get_close_matches(typed, known, n=3)
     return f"; did you mean {' or '.join(close[:3])}?" if close else ""

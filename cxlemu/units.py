@@ -16,22 +16,25 @@ _SIZE = re.compile(rf"(\d{{1,20}}(?:\.\d{{1,20}})?)\s*(?:([{_SUFFIXES}])i?)?B?",
 
 
 def parse_bytes(text: str | int) -> int:
-    """Read a size in bytes: ``"64K"``, ``"1.5 MiB"``, ``"128GB"``, ``"4096"`` or a whole number.
-
-    Raises:
-        ArgumentError: ``text`` is anything else, or not a whole number of bytes.
-    """
+    """Read a size in bytes: ``"64K"``, ``"1.5 MiB"``, ``"128GB"``, ``"4096"`` or a whole number."""
     if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
         return text
     match = _SIZE.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None:
-        raise ArgumentError(f"{_shortened(text)} is not a size in bytes; write 4096, 64K, 1MiB or 128GiB")
+        raise ArgumentError(f"{shortened(text)} is not a size in bytes; write 4096, 64K, 1MiB or 128GiB")
     number, suffix = match.groups()
     power = _SUFFIXES.index(suffix.upper()) + 1 if suffix else 0
     size = Decimal(number) * 1024**power
     if size != size.to_integral_value():
-        raise ArgumentError(f"{_shortened(text)} is not a whole number of bytes; write 4096, 64K or 1.5MiB")
+        raise ArgumentError(f"{shortened(text)} is not a whole number of bytes; write 4096, 64K or 1.5MiB")
     return int(size)
+
+
+def parse_whole(name: str, text: str, most: int, *, least: int = 0) -> int:
+    """Read a whole number that an environment variable holds."""
+    if re.fullmatch("[0-9]{1,20}", text, re.ASCII) and least <= int(text) <= most:
+        return int(text)
+    raise ArgumentError(f"{name} is {shortened(text)}, expected a whole number from {least} to {most}")
 
 
 def format_bytes(nbytes: int) -> str:
@@ -42,14 +45,14 @@ def format_bytes(nbytes: int) -> str:
     return f"{round(nbytes / 1024**power, 1):g} {_SUFFIXES[power - 1]}iB"
 
 
-def counted(number: int, one: str, several: str = "") -> str:
-    """Write how many there are: ``1 result``, ``2 results``; 1,234 of them have a comma.
+def typed_bytes(nbytes: int) -> str:
+    """Write a size exactly, as users type it: ``100``, ``64K``, ``1025G``."""
+    power = min(((nbytes & -nbytes).bit_length() - 1) // 10, len(_SUFFIXES)) if nbytes else 0
+    return f"{nbytes >> 10 * power}{_SUFFIXES[power - 1] if power else ''}"
 
-    Args:
-        number: How many.
-        one: The word for one of them.
-        several: The word for another number of them; by default ``one`` and an s.
-    """
+
+def counted(number: int, one: str, several: str = "") -> str:
+    """Write how many there are: ``1 result``, ``2 results``; 1,234 of them have a comma."""
     return f"{number:,} {one if number == 1 else several or one + 's'}"
 
 
@@ -64,6 +67,7 @@ def format_numbers(numbers: Iterable[int]) -> str:
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
-def _shortened(value: object) -> str:
+def shortened(value: object) -> str:
+    """Write a value for people to read, in at most 40 characters."""
     text = repr(value)
     return text if len(text) <= 40 else text[:36] + " ..."

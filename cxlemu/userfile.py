@@ -1,27 +1,114 @@
-"""Objects in a user's own Python file, as commands take them: ``FILE.py:name``. The file is executed."""
+"""Objects in a user's own Python file, as commands take them: ``FILE.py:name``. The file runs with its asserts.
+
+Whatever runs code of a user's in a process of ours does so inside `foreign`.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from inspect import isasyncgen, iscoroutine, isgenerator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+from cxlemu.asserts import AssertingLoader
+from cxlemu.budget import BudgetSpentError, within
 from cxlemu.errors import ArgumentError
+from cxlemu.signals import is_stop
+
+_leave_process = os._exit
+_inside = threading.local()
+_process = 0  # which entered `foreign`
+exit_code: int | None = None  # of a command that is over: what code of a user's left for the end does not change it
+
+
+class LeftError(Exception):
+    """Code of a user's would have ended our process; the text says how."""
+
+
+@contextmanager
+def foreign() -> Iterator[None]:
+    """Let code of a user's end no process of ours unheard: what would is an exception like any other, a LeftError.
+
+    That is SystemExit, a KeyboardInterrupt without Ctrl-C, any other BaseException, and ``os._exit`` in this thread. In
+    a thread that the code starts, ``os._exit`` ends the process with a sentence and code 1. A child that the code forks
+    may leave as it likes.
+    """
+    global _process
+    outer, _inside.process = getattr(_inside, "process", None), os.getpid()
+    os._exit, _process = _left, os.getpid()
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException as error:
+        if is_stop(error):
+            raise
+        raise LeftError(told(error)).with_traceback(error.__traceback__) from None
+    finally:
+        _inside.process = outer
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """As `foreign`; code that has no end by then raises a LeftError, in a main thread."""
+    began = time.monotonic()
+    try:
+        with within(seconds), foreign():
+            yield
+    except BudgetSpentError as spent:
+        if time.monotonic() < began + seconds:  # a budget around this one ended first
+            raise
+        raise LeftError(f"no end after {seconds:g} s").with_traceback(spent.__traceback__) from None
+
+
+def _left(status: int) -> NoReturn:
+    if getattr(_inside, "process", None) == os.getpid():
+        raise LeftError(f"os._exit({status})")
+    if _process == os.getpid():
+        if threading.current_thread() is not threading.main_thread():
+            os.write(2, f"cxlemu: a thread of your code ended the process with os._exit({status})\n".encode())
+            _leave_process(1)
+        status = status if exit_code is None else exit_code
+    _leave_process(status)
+
+
+def is_unrun(result: object) -> bool:
+    """Decide whether a function that returned this is a generator or async, so that nothing of it ran."""
+    if iscoroutine(result):
+        result.close()  # or Python says that nobody awaited it
+        return True
+    return isgenerator(result) or isasyncgen(result)
+
+
+def told(error: BaseException) -> str:
+    """Tell the kind of an exception that code of a user's raised, and the first line of its text, if it has one."""
+    if isinstance(error, LeftError):
+        return str(error)
+    try:
+        with foreign():
+            text = str(error).partition("\n")[0]
+    except Exception:
+        text = "its text fails"
+    return f"{type(error).__name__}{': ' if text else ''}{text}"
+
+
+def line_of(error: BaseException, file: str | Path) -> int | None:
+    """Return the last line of a file that an exception came through, None if it came through no line there."""
+    path, line, trace = str(Path(file).absolute()), None, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == path:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line
 
 
 def load(spec: str, option: str) -> tuple[Any, str, str]:
-    """Execute a user's Python file and look up a name in it.
-
-    Args:
-        spec: ``FILE.py:name``.
-        option: The flag or command that takes it, with which messages begin.
-
-    Returns:
-        The object that the file has under that name (None: nothing), the file and the name.
-
-    Raises:
-        ArgumentError: There is no such file, or it fails.
-    """
+    """Execute ``FILE.py:name``; return the object of that name (None: nothing), the file and the name."""
     file, _, name = spec.rpartition(":")
     path = Path(file)
     if not file or not name:
@@ -37,9 +124,13 @@ def load(spec: str, option: str) -> tuple[Any, str, str]:
     module_spec = importlib.util.spec_from_file_location(f"user_file_{path.stem}", path)
     if module_spec is None or module_spec.loader is None:
         raise ArgumentError(f"{option} {spec}: {file} is not a Python file")
+    module_spec.loader = loader = AssertingLoader(module_spec.name, str(path.absolute()))
     module = importlib.util.module_from_spec(module_spec)
     try:
-        module_spec.loader.exec_module(module)
+        with foreign():
+            loader.exec_module(module)
+            return getattr(module, name, None), file, name
     except Exception as error:
-        raise ArgumentError(f"{option} {spec}: {file} fails with {type(error).__name__}: {error}") from error
-    return getattr(module, name, None), file, name
+        line = line_of(error, path)
+        where = file if line is None else f"{file}:{line}"
+        raise ArgumentError(f"{option} {spec}: {where} fails with {told(error)}") from error

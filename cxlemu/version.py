@@ -1,3 +1,3 @@
 """The version of all four packages; pyproject.toml has the same, and a test compares them."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -8,7 +8,7 @@ import numpy as np
 
 from collectives import Communicator
 from collectives.algorithms.catalog import recipe
-from collectives.communicator.planner import plan_of
+from collectives.communicator.calls.planner import plan_of
 from cxlemu import RankContext, launch
 from cxlemu.capacity import PoolManager
 from cxlemu.engines.native import NativeEngine

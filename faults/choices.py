@@ -4,9 +4,12 @@
 PROVED_RANKS = range(2, 5)
 PROVED_RANKS_MAX, PROVED_SLOTS_MAX = 1024, 4096
 # what a user's algorithm is asked for by default
-MATRIX_RANKS = (2, 3, 4, 5, 7, 8)
-MATRIX_REDOPS = ("sum", "avg", "max")
-MATRIX_DTYPES = ("f16", "f64")
+MATRIX_RANKS = (2, 3, 4, 5, 6, 7, 8, 17)
+MATRIX_HOSTS = (1, 2, 3, 4)  # instead, where they share hosts
+MATRIX_REDOPS = ("sum", "avg", "max", "min", "prod")
+MATRIX_DTYPES = ("f16", "f64", "i32")
+MATRIX_ODD_DTYPE = "u8"  # folded with the first operation only, so that blocks have odd numbers of bytes
+MATRIX_MOVED_DTYPES = ("u8", "f64")  # where nothing is folded: any number of bytes, and whole elements of many
 
 # of `cxlemu faults sweep`
 SWEPT_RANKS_MAX = 16

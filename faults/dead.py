@@ -23,17 +23,7 @@ class _Bytes(NamedTuple):
 
 
 def why(plan: Plan, rank: int, stream: int, at: int) -> str:
-    """Explain a finding at a READ whose result is never used.
-
-    Args:
-        plan: The plan with the finding.
-        rank: The rank whose instruction it is.
-        stream: Number of the rank's stream.
-        at: Number of the instruction in the stream.
-
-    Returns:
-        Words to add to the finding's message; empty for any other instruction, and where there is no instruction.
-    """
+    """Explain a finding at a READ whose result is never used; "" for any other instruction."""
     part = plan.part(rank)
     if not 0 <= stream < len(part.streams) or not 0 <= at < len(part.streams[stream].records):
         return ""

@@ -100,8 +100,10 @@ def memory_and_behaviour(where: Path) -> None:
     names = ("exec", "exec_damage", "exec_litmus", "program_findings", "program_preload", "program_threads")
     tests = [f"tests/faults/test_{name}.py" for name in names]
     options = {"ASAN_OPTIONS": f"{quiet}:log_path={{log}}", "UBSAN_OPTIONS": "print_stacktrace=1:log_path={log}"}
-    # pgrep, which that test calls, does not always end with the sanitizer's library in it
-    test(where, "libasan.so", options, ["-k", "not ctrl_c", *tests])
+    # pgrep, which one test calls, does not always end with the sanitizer's library in it. The queue's mistakes make it
+    # hang, and no cycle was seen to close in a program with that library: such a run ends at its deadline.
+    left_out = "not ctrl_c and not a_mistake_shows_in_the_program and not a_single_mistake_of_the_queue"
+    test(where, "libasan.so", options, ["-k", left_out, *tests])
 
 
 def races(where: Path) -> None:
@@ -117,5 +119,6 @@ def races(where: Path) -> None:
         where,
         "libtsan.so",
         {"TSAN_OPTIONS": quiet, "CXLEMU_CC": str(compiler)},
-        ["tests/faults/test_program_threads.py"],
+        # Of two processes that is not: a turn that comes back through the other one orders nothing for the sanitizer.
+        ["-k", "not share_one_processor", "tests/faults/test_program_threads.py"],
     )

@@ -16,6 +16,7 @@ from __future__ import annotations
 import gc
 import inspect
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,13 @@ from tests.helpers.compilers import installed
 # What was measured on the machine at hand, and kept, does not decide what tests see: see cxlemu/machine.py.
 os.environ.setdefault("CXLEMU_KEEP_DEAD_POOLS", "1")  # those of tests beside this one
 os.environ.setdefault("CXLEMU_PAST_CACHES_BYTES", str(4 << 20))
+
+# Under nohup and some CI runners these are ignored, and so they would be by all programs that tests start and stop.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+for _stop in (signal.SIGHUP, signal.SIGQUIT):
+    if signal.getsignal(_stop) is signal.SIG_IGN:
+        signal.signal(_stop, lambda *_: None)  # here still nothing; what is started has the default
 
 # No example has a deadline, as other work may come in between.
 for _tier, _examples in (("fast", 20), ("deep", 100)):

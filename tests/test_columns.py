@@ -7,12 +7,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from cxlemu.cli import console, main
+from cxlemu.cli import console
+from tests.helpers import commands
 from tests.helpers.pool_helpers import own_name, small_pool
 from tests.test_vocabulary import VERBS
 
@@ -34,6 +35,10 @@ LINES: dict[str, list[str]] = {
         "all_gather -c racks-2x72 -n 8 -b 64K --fail switch:cxl-spine0@5",
     ],
     "simulate memory": ["kv-cache -v -b 1T", "kv-cache --policy all -b 1T"],
+    "simulate serving": [
+        "--hosts 2 --requests 20 -v",
+        "--workload documents --warm --place pool -c six-cards --rate 11 --requests 150 --sweep hosts=8-8",
+    ],
     "simulate trace": ["{root}/examples/traces/fsdp -c titan2-6xcz120 -v", "{root}/examples/traces/fsdp"],
     "simulate training": ["-c titan2-6xcz120 --model llama3-8b --parallel fsdp --against infiniband-3xh100"],
     "plan list": [""],
@@ -63,9 +68,20 @@ LINES: dict[str, list[str]] = {
     "faults campaign": ["barrier --seeds 1 -j 1"],
     "replay": ["{token}"],
     "bench": ["all_reduce -n 2 -b 8 -e 64 --peers none --alternations 1 --source same"],
+    "reproduce serving": [""],
     "reproduce validation": [""],
 }
-DEEP = {"run", "fused", "bench", "mutate", "faults sweep", "faults campaign", "reproduce validation", "prove"}
+DEEP = {
+    "run",
+    "fused",
+    "bench",
+    "mutate",
+    "faults sweep",
+    "faults campaign",
+    "reproduce serving",
+    "reproduce validation",
+    "prove",
+}
 DEEP_LINES = {"all_reduce -b 64K -e 64K --variant every --check", "kv-cache --policy all -b 1T"}
 # What they print is a program's own, or a line; or their own tests, which run them whole, hold them to it.
 OTHERS = {"cc", "c++", "exec", "torchrun", *(f"pool capacity {verb}" for verb in ("add", "force", "hold", "release"))}
@@ -87,8 +103,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
         yield {"root": str(ROOT), "tmp": str(tmp), "cards": cards, "pool": name, "token": token}
 
 
-def cxlemu(*arguments: str) -> Result:
-    return CliRunner().invoke(main, arguments, env={"COLUMNS": str(WIDTH)})
+cxlemu = partial(commands.cxlemu, columns=WIDTH)
 
 
 @pytest.mark.parametrize(

@@ -124,3 +124,10 @@ def test_an_example_runs(line: str, reader: Path, tmp_path: Path, monkeypatch: p
 def test_most_examples_run_and_the_others_have_a_reason() -> None:
     lines = {line for command in COMMANDS.values() for line in examples(command)}
     assert len(RUN) >= 50 and all(left_out(line) for line in lines - set(RUN))
+
+
+def test_all_verbs_are_on_one_screen() -> None:
+    shown = CliRunner().invoke(main, ["--help"], terminal_width=WIDTH).output.splitlines()
+    assert len(shown) <= 24 and max(map(len, shown)) <= WIDTH
+    words = " ".join(line[15:] for line in shown)
+    assert all(f"{name} " in words or f"{name}," in words for name in main.list_commands(click.Context(main)))

@@ -31,9 +31,15 @@ CIRCLES = {
     ("collectives.builder.misuse", "collectives.builder.rounds"): "sentences about a builder's misuse, for the builder",
 }
 
+# Circles of packages and files that stand beside each other, one of them a package; and why.
+ROOMS = {
+    ("cxlemu.backends", "cxlemu.memory", "cxlemu.pool"): "memory says what a backend is: it names pools in annotations "
+    "alone, and the shipped backends by their package's name",
+}
+
 # Words that are a variant's name and something else: where, and which.
 OTHER_MEANINGS = {
-    ("collectives/cli/run.py", "all"): "--root all",
+    ("collectives/cli/run_work.py", "all"): "--root all",
     ("cxlemu/cli/params.py", "all"): "-n all",
     ("faults/cli/prove_run.py", "all"): "--roots all",
     ("faults/explore/leash.py", "line"): "a line of a traced Python file",
@@ -92,6 +98,22 @@ def upward(root: Path) -> list[str]:
     return found
 
 
+def rooms(files: dict[str, dict[str, int]]) -> dict[str, dict[str, int]]:
+    """The same between neighbours: of an import from one package into another, their parts below what both are in.
+
+    Types of what is in C (``_native.pyi``) are those of Python, and close no circle.
+    """
+    found: dict[str, dict[str, int]] = {}
+    for module, targets in files.items():
+        for target, line in targets.items():
+            here, there = module.split("."), target.split(".")
+            parts = zip(here, there, strict=False)
+            depth = next((at for at, (one, other) in enumerate(parts) if one != other), 0)
+            if depth and not here[-1].startswith("_"):
+                found.setdefault(".".join(here[: depth + 1]), {})[".".join(there[: depth + 1])] = line
+    return found
+
+
 def circles(edges: dict[str, dict[str, int]]) -> list[tuple[str, ...]]:
     """Strongly connected files, after Tarjan."""
     index: dict[str, int] = {}
@@ -127,6 +149,16 @@ def test_no_import_goes_up() -> None:
 
 def test_no_files_import_each_other_but_those_named() -> None:
     assert set(circles(graph(ROOT))) == set(CIRCLES)
+
+
+def test_no_packages_import_each_other_but_those_named() -> None:
+    assert set(circles(rooms(graph(ROOT)))) - set(CIRCLES) == set(ROOMS)
+
+
+def test_a_circle_of_packages_without_one_of_files_is_found() -> None:
+    files = {"p.a.one": {"p.b.one": 1}, "p.b.two": {"p.a.two": 2}, "p.a.two": {"p.a.one": 3}, "p._c": {"p.a.one": 4}}
+    assert circles(files) == []
+    assert rooms(files)["p.b"] == {"p.a": 2} and circles(rooms(files)) == [("p.a", "p.b")]
 
 
 @pytest.mark.parametrize(
@@ -360,7 +392,7 @@ def test_a_class_name_with_two_meanings_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize("group", ["commands", "simulate", "reproduce"])
 def test_commands_that_packages_bring_are_there(group: str) -> None:
     for entry in entry_points(group=f"cxlemu.{group}"):
-        for verb, (_, text) in entry.load().items():
+        for verb, (_, text, *_) in entry.load().items():
             command = load(f"cxlemu.{group}", verb)
             assert command is not None and command.name and text
 

@@ -20,6 +20,7 @@ LINES = [
     "simulate barrier",
     "simulate memory kv-cache -b 1T",
     "simulate training",
+    "simulate serving --hosts 2 --requests 20",
     f"simulate trace {ROOT}/examples/traces/fsdp",
     "mutate barrier -n 2 -j 1",
     "prove barrier -n 2",

@@ -63,7 +63,7 @@ def wrong(command: click.Command) -> list[str]:
             found.append(f"{'/'.join(its.opts)} is not made by option({'/'.join(sorted(words))!r})")
             continue
         word = VOCABULARY[its.word]
-        if tuple(its.opts) != word.flags or its.is_flag:
+        if tuple(its.opts) != word.flags or its.is_flag != word.settled.get("is_flag", False):
             found.append(f"{'/'.join(its.opts)}: as {'/'.join(word.flags)} everywhere")
         if word.types and not isinstance(its.type, word.types):
             found.append(f"{'/'.join(its.opts)} takes {its.type}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,16 +14,17 @@ from collectives.algorithms.nccl import RECIPES as NCCL
 from collectives.builder import ALL, Builder
 from collectives.builder.recipes import Recipe, recipes_of
 from collectives.choices import is_plan
-from collectives.contracts import buffers, check_counts, contract_of
+from collectives.contracts import buffers, check_buffers, check_counts, contract_of
 from cxlemu import userfile
 from cxlemu.choices import DTYPE_KINDS, OPS_OF_KIND
-from cxlemu.errors import ArgumentError, CxlemuError, PlanFileError
-from cxlemu.plan import DTYPES, Buffer, Call, Frame, Layout, Plan, RankPart
+from cxlemu.errors import ArgumentError, BuilderError, DeclinedError, refusals
+from cxlemu.plan import DTYPES, Call, Frame, Layout, Plan, RankPart
 from cxlemu.plan.reduction import why_not
-from cxlemu.suggest import meant
-from cxlemu.units import counted
+from cxlemu.suggest import unknown, with_choices
+from cxlemu.units import counted, format_bytes, typed_bytes
 
 BLOCK_BYTES_MAX = 1 << 40
+BUILD_S = 30.0  # longest time in which an algorithm of a user's builds one rank's part
 
 # Ours, and NCCL's, which no choice of ours takes.
 _RECIPES = {
@@ -46,7 +47,7 @@ def add(function: Callable[..., None]) -> None:
     """
     found = recipes_of(function)
     if not found:
-        raise ArgumentError(f"{function!r} is no algorithm: decorate it with @algorithm")
+        raise ArgumentError(f"{function!r} is not an algorithm: decorate it with @algorithm")
     for its in found:
         if (its.collective, its.name) in _RECIPES or its.name in ("auto", "every"):
             raise ArgumentError(f"{its.collective} has a variant {its.name} already: choose another name")
@@ -92,9 +93,7 @@ def recipe(collective: str, variant: str) -> Recipe:
     found = found or _in_chunks(collective, variant)
     if found is None:
         names = [*variants(collective, clusters=True), *(name for its, name in _BY_NAME if its == collective)]
-        raise ArgumentError(
-            f"{collective} has no variant {variant!r}: it has {', '.join(names)}{meant(variant, names)}"
-        )
+        raise ArgumentError(with_choices(f"{collective} has no variant {variant!r}", variant, names, ": it has {}"))
     return found
 
 
@@ -106,7 +105,7 @@ def _in_chunks(collective: str, variant: str) -> Recipe | None:
     return replace(found, name=variant, spec=replace(found.spec, name=variant, chunks=int(count)))
 
 
-def load_plan(file: str) -> Plan:
+def load_plan(file: str | Path) -> Plan:
     """Load a plan that ``cxlemu plan save`` wrote, and check that it obeys all rules and that its call means something.
 
     A plan file is data: nothing is executed.
@@ -116,21 +115,18 @@ def load_plan(file: str) -> Plan:
     """
     from cxlemu.plan import file as plan_file  # which needs pydantic
 
-    plan = plan_file.load(file)
-    try:
-        check(plan.call)
-    except ArgumentError as error:
-        raise PlanFileError(f"{file}: {error}") from error
-    for part in plan.parts:
-        found, right = part.buffers[:2], buffers(plan.call, part.rank)
-        if found != right:
-            raise PlanFileError(f"{file}: rank {part.rank} has {_named(found)}; its call takes {_named(right)}")
-    return plan
+    return plan_file.load(file, _check_plan)
 
 
-def _named(found: Sequence[Buffer]) -> str:
-    texts = (f"{b.name} of {b.nbytes} B" + (f" at {b.at} of {b.inside}" if b.inside else "") for b in found)
-    return ", ".join(texts) or "no buffers"
+def _check_plan(plan: Plan) -> None:
+    """Check a plan's call and its memory; scratch may be as large as a block."""
+    check(plan.call)
+    check_buffers(plan)
+    for part in plan.each_part():
+        for buffer in part.buffers[2:]:
+            if buffer.nbytes > BLOCK_BYTES_MAX:
+                what = f"{buffer.name} of {buffer.nbytes} B"
+                raise ArgumentError(f"rank {part.rank} has {what}: the limit is {BLOCK_BYTES_MAX}")
 
 
 def load_algorithm(spec: str) -> Recipe:
@@ -209,8 +205,9 @@ def build(recipe: Recipe, layout: Layout, call: Call) -> Plan:
         call: The call. Its fold order is set to the recipe's.
 
     Raises:
-        ArgumentError: The call is not possible on this layout, a user's algorithm fails, or the saved plan is another
-            call's.
+        ArgumentError: The call is not possible on this layout, or the saved plan is another call's.
+        DeclinedError: The algorithm does not take the call.
+        BuilderError: A user's algorithm misuses the builder, or fails.
     """
     check(call)
     if recipe.plan is not None:
@@ -234,11 +231,8 @@ def build(recipe: Recipe, layout: Layout, call: Call) -> Plan:
         builder = recipe.builder(call, layout, recipe.spec, rank, foreign=bool(recipe.source))
         if call.ranks == 1:  # every collective of one rank is a copy
             builder.copy(builder.output(), builder.input(), buffers(call, rank)[1].nbytes)
-        elif recipe.source:
-            _run_foreign(recipe, builder)
-        else:
-            recipe.algorithm(builder)
-        return builder.finish()
+            return builder.finish()
+        return _run_foreign(recipe, builder) if recipe.source else _run(recipe, builder)
 
     return Plan(call, layout, build_part)
 
@@ -272,15 +266,50 @@ def _ring(layout: Layout) -> str:
     return f"{slots}, {doorbells} a rank, interleaved by {layout.interleave_bytes} bytes"
 
 
-def _run_foreign(recipe: Recipe, builder: Builder) -> None:
-    """Run a user's algorithm; its mistakes are bad input, not a traceback of ours."""
-    try:
-        recipe.algorithm(builder)
-    except CxlemuError:
-        raise
-    except Exception as error:
-        what = f"{type(error).__name__}: {error}"
-        raise ArgumentError(f"--algorithm {recipe.source} fails for rank {builder.rank} with {what}") from error
+def _run(recipe: Recipe, builder: Builder) -> tuple[Frame, RankPart]:
+    recipe.algorithm(builder)
+    return builder.finish()
+
+
+def _run_foreign(recipe: Recipe, builder: Builder) -> tuple[Frame, RankPart]:
+    """Run a user's algorithm. Its mistakes name its file and line; only what it declines is no mistake.
+
+    What the builder refused stands, also where the algorithm catches it and goes on. One that goes on for ever is
+    stopped after BUILD_S, in a main thread.
+    """
+    with refusals() as refused:
+        try:
+            with userfile.limited(BUILD_S):
+                _call(recipe, builder)
+                part = builder.finish()
+            if not refused:
+                return part
+            error: Exception = refused[0]
+        except Exception as its:
+            error = next(iter(refused), its)
+    if isinstance(error, DeclinedError):
+        raise error
+    if isinstance(error, BuilderError):
+        what = str(error)
+    else:
+        hint = "; b.decline(reason) declines a call" if isinstance(error, ArgumentError) else ""
+        what = f"fails for rank {builder.rank} of {builder.call} with {userfile.told(error)}{hint}"
+    raise BuilderError(f"{_line_of(recipe, error)}: {what}") from error
+
+
+def _call(recipe: Recipe, builder: Builder) -> None:
+    left: object = recipe.algorithm(builder)  # type: ignore[func-returns-value]
+    if userfile.is_unrun(left):
+        raise BuilderError(
+            f"{builder.call}: {recipe.name} is a generator or async, so nothing of it ran: leave out yield"
+        )
+
+
+def _line_of(recipe: Recipe, error: Exception) -> str:
+    """``FILE.py:LINE`` of the user's line that an error comes from; a loop that is left has none."""
+    file = recipe.source.rpartition(":")[0]
+    line = userfile.line_of(error, file)
+    return recipe.source if line is None else f"{file}:{line}"
 
 
 def check(call: Call) -> None:
@@ -298,13 +327,14 @@ def check(call: Call) -> None:
     if call.cluster < 1 or call.ranks % call.cluster:
         raise ArgumentError(f"{call.ranks} ranks do not come in clusters of {call.cluster}")
     if call.dtype not in DTYPES:
-        raise ArgumentError(f"there is no dtype {call.dtype!r}: it is one of {', '.join(DTYPES)}")
+        raise ArgumentError(unknown("dtype", call.dtype, DTYPES))
     if call.redop not in contract.ops:
         raise ArgumentError(f"{call.collective} takes op {', '.join(contract.ops)}, not {call.redop!r}")
     if contract.reduces and call.redop not in OPS_OF_KIND[DTYPE_KINDS[call.dtype]]:
         raise ArgumentError(f"{call.collective}: {why_not(call.dtype, call.redop)}")
     if call.nbytes > BLOCK_BYTES_MAX:
-        raise ArgumentError(f"a block of {call.nbytes} bytes is too large: {BLOCK_BYTES_MAX} are the most")
+        block, most = typed_bytes(call.nbytes), format_bytes(BLOCK_BYTES_MAX)
+        raise ArgumentError(f"a block of {block} exceeds the limit of {most}")
     if call.nbytes < 0 or call.nbytes % DTYPES[call.dtype].itemsize:
-        raise ArgumentError(f"{call.nbytes} bytes are no whole number of {call.dtype} elements")
+        raise ArgumentError(f"{call.nbytes} bytes are not a whole number of {call.dtype} elements")
     check_counts(call)

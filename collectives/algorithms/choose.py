@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from collectives.algorithms import catalog, modelled
 from collectives.algorithms.hierarchical.estimate import CHUNKED_MIN_BYTES, TWO_SHOT_MIN_BYTES, TwoLevelEstimate
 from collectives.algorithms.hierarchical.levels import HIERARCHICAL
 from collectives.builder import PUSH
-from collectives.contracts import COLLECTIVES
+from collectives.contracts import COLLECTIVES, Collective
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
 from cxlemu.plan import DTYPES
 from cxlemu.units import counted, format_bytes
@@ -60,47 +61,146 @@ def choose(
             are folded; floats are folded in rank order.
         copies: What copies cost on a modelled fabric (default: this machine's own memory).
     """
-    if not COLLECTIVES[collective].moves_data:
-        return Choice("line", "no data: doorbells only")
-    if nbytes == 0:
-        return Choice("line", "nothing to move")
-    size = format_bytes(nbytes)
-    if in_pool and nbytes >= ZERO_COPY_MIN_BYTES and COLLECTIVES[collective].among_all and collective != "scatter":
-        return Choice(
-            "zero_copy", f"{size} that lie in the pool: peers read them there, nothing is copied to be published"
-        )
-    is_large = nbytes >= PUSH_MIN_BYTES and nbytes % LINE_BYTES == 0
-    if out_in_pool and is_large and PUSH.name in catalog.pushing(collective) and not COLLECTIVES[collective].rooted:
-        return Choice(PUSH.name, f"{size} for results that lie in the pool: peers write them there, with one copy")
-    its = COLLECTIVES[collective]
-    x_bytes = nbytes * (ranks if its.input_blocks == "ranks" else 1)
-    if in_process and its.among_all and not its.reduces and x_bytes >= PROCESS_MIN_BYTES:  # a fold would copy twice
-        return Choice("zero_copy", f"{size} in the ranks' processes: peers read them there, with one copy")
-    lines = -(-nbytes // PAYLOAD_BYTES)
-    asked = None if copies is None else modelled.Asked(nbytes, ranks, dtype in INTEGERS, copies)
-    if nbytes <= (LINE_MAX_BYTES if asked is None else modelled.lines_max(collective, asked) * PAYLOAD_BYTES):
-        return Choice("line", f"{size} fit in {counted(lines, 'doorbell line')}: no data lines, no fence")
-    if ways is not None and COLLECTIVES[collective].basic:
-        levels_ns, flat_ns = ways.times_ns(collective, nbytes, ranks)
-        if levels_ns < flat_ns:
-            return Choice(
-                HIERARCHICAL,
-                f"{size} on clusters of {ways.cluster}: about {levels_ns / 1e3:,.0f} us on two levels, "
-                f"{flat_ns / 1e3:,.0f} us on one, by the cost model's figures",
-            )
-    if asked is not None:
-        return Choice(*modelled.modelled(collective, asked))
-    if dtype in INTEGERS and ranks >= TREE_MIN_RANKS:
-        if collective == "reduce" and nbytes >= CHUNKED_MIN_BYTES:
-            return Choice("binomial", f"{size} of integers on {ranks} ranks: a tree folds them, not the root alone")
-        if collective == "all_reduce" and nbytes in DOUBLING_BYTES:
-            return Choice("doubling", f"{size} of integers on {ranks} ranks: log2(N) vectors are read, not N - 1")
-    if collective == "all_reduce" and ranks > 2 and nbytes >= TWO_SHOT_MIN_BYTES:
-        return Choice(
-            "two_shot", f"{size} on {ranks} ranks: reading 2(N-1)/N instead of N-1 vectors pays for a second step"
-        )
-    if collective == "all_reduce" and ranks == 2 and nbytes >= TWO_SHOT_OF_PAIRS_MIN_BYTES:
-        return Choice("two_shot", f"{size} on 2 ranks: each folds one half, so that a vector is read once, not twice")
-    if nbytes >= CHUNKED_MIN_BYTES:
-        return Choice("all", f"{size} are worth chunks: peers retrieve while the rest is published")
-    return Choice("aggregate", f"{size} are too small for chunks")
+    call = _Asked(
+        collective,
+        nbytes,
+        ranks,
+        dtype in INTEGERS,
+        in_pool,
+        in_process,
+        out_in_pool,
+        ways,
+        copies,
+        format_bytes(nbytes),
+    )
+    return next(choice for rule in RULES if (choice := rule(call)) is not None)
+
+
+class _Asked(NamedTuple):
+    """What a choice depends on."""
+
+    collective: str
+    nbytes: int
+    ranks: int
+    integers: bool
+    in_pool: bool
+    in_process: bool
+    out_in_pool: bool
+    ways: TwoLevelEstimate | None
+    copies: modelled.Copies | None
+    size: str  # nbytes, for people
+
+    @property
+    def contract(self) -> Collective:
+        return COLLECTIVES[self.collective]
+
+    @property
+    def on_fabric(self) -> modelled.Asked | None:
+        """The call on a modelled fabric; None on this machine's own memory."""
+        return None if self.copies is None else modelled.Asked(self.nbytes, self.ranks, self.integers, self.copies)
+
+
+def _read_in_pool(c: _Asked) -> bool:
+    root_alone_has_it = c.contract.rooted_input and c.contract.input_blocks == "ranks"
+    return c.in_pool and c.nbytes >= ZERO_COPY_MIN_BYTES and c.contract.among_all and not root_alone_has_it
+
+
+def _written_by_peers(c: _Asked) -> bool:
+    is_large = c.nbytes >= PUSH_MIN_BYTES and c.nbytes % LINE_BYTES == 0
+    return c.out_in_pool and is_large and PUSH.name in catalog.pushing(c.collective) and not c.contract.rooted
+
+
+def _read_in_process(c: _Asked) -> bool:
+    x_bytes = c.nbytes * (c.ranks if c.contract.input_blocks == "ranks" else 1)
+    copied_once = c.contract.among_all and not c.contract.reduces  # a fold would copy twice
+    return c.in_process and copied_once and x_bytes >= PROCESS_MIN_BYTES
+
+
+def _fits_lines(c: _Asked) -> bool:
+    fabric = c.on_fabric
+    return c.nbytes <= (LINE_MAX_BYTES if fabric is None else modelled.lines_max(c.collective, fabric) * PAYLOAD_BYTES)
+
+
+def _lines(c: _Asked) -> str:
+    return f"{c.size} fit in {counted(-(-c.nbytes // PAYLOAD_BYTES), 'doorbell line')}: no data lines, no fence"
+
+
+def _on_two_levels(c: _Asked) -> Choice | None:
+    if c.ways is None or not c.contract.basic:
+        return None
+    levels_ns, flat_ns = c.ways.times_ns(c.collective, c.nbytes, c.ranks)
+    reason = (
+        f"{c.size} on clusters of {c.ways.cluster}: about {levels_ns / 1e3:,.0f} us on two levels, "
+        f"{flat_ns / 1e3:,.0f} us on one, by the cost model's figures"
+    )
+    return Choice(HIERARCHICAL, reason) if levels_ns < flat_ns else None
+
+
+def _on_fabric(c: _Asked) -> Choice | None:
+    return None if (fabric := c.on_fabric) is None else Choice(*modelled.modelled(c.collective, fabric))
+
+
+def _folds_for_root(c: _Asked) -> bool:
+    return c.contract.rooted_output and c.contract.reduces
+
+
+def _tree(c: _Asked) -> bool:
+    return c.integers and c.ranks >= TREE_MIN_RANKS
+
+
+Rule = Callable[[_Asked], Choice | None]
+
+
+def _rule(holds: Callable[[_Asked], bool], variant: str, reason: Callable[[_Asked], str]) -> Rule:
+    return lambda c: Choice(variant, reason(c)) if holds(c) else None
+
+
+# In order: the first rule that gives a choice holds.
+RULES: tuple[Rule, ...] = (
+    _rule(lambda c: not c.contract.moves_data, "line", lambda c: "no data: doorbells only"),
+    _rule(lambda c: c.nbytes == 0, "line", lambda c: "nothing to move"),
+    _rule(
+        _read_in_pool,
+        "zero_copy",
+        lambda c: f"{c.size} that lie in the pool: peers read them there, nothing is copied to be published",
+    ),
+    _rule(
+        _written_by_peers,
+        PUSH.name,
+        lambda c: f"{c.size} for results that lie in the pool: peers write them there, with one copy",
+    ),
+    _rule(
+        _read_in_process,
+        "zero_copy",
+        lambda c: f"{c.size} in the ranks' processes: peers read them there, with one copy",
+    ),
+    _rule(_fits_lines, "line", _lines),
+    _on_two_levels,
+    _on_fabric,
+    _rule(
+        lambda c: _tree(c) and _folds_for_root(c) and c.nbytes >= CHUNKED_MIN_BYTES,
+        "binomial",
+        lambda c: f"{c.size} of integers on {c.ranks} ranks: a tree folds them, not the root alone",
+    ),
+    _rule(
+        lambda c: _tree(c) and c.contract.shared_result and c.nbytes in DOUBLING_BYTES,
+        "doubling",
+        lambda c: f"{c.size} of integers on {c.ranks} ranks: log2(N) vectors are read, not N - 1",
+    ),
+    _rule(
+        lambda c: c.contract.shared_result and c.ranks > 2 and c.nbytes >= TWO_SHOT_MIN_BYTES,
+        "two_shot",
+        lambda c: f"{c.size} on {c.ranks} ranks: reading 2(N-1)/N instead of N-1 vectors pays for a second step",
+    ),
+    _rule(
+        lambda c: c.contract.shared_result and c.ranks == 2 and c.nbytes >= TWO_SHOT_OF_PAIRS_MIN_BYTES,
+        "two_shot",
+        lambda c: f"{c.size} on 2 ranks: each folds one half, so that a vector is read once, not twice",
+    ),
+    _rule(
+        lambda c: c.nbytes >= CHUNKED_MIN_BYTES,
+        "all",
+        lambda c: f"{c.size} are worth chunks: peers retrieve while the rest is published",
+    ),
+    _rule(lambda c: True, "aggregate", lambda c: f"{c.size} are too small for chunks"),
+)

@@ -52,9 +52,9 @@ class Copies:
         """
         costs, cards = space.costs or topology.costs, topology.cards_of(space)
         route = topology.fabric().route(0, cards[-1])
-        rates = [] if route is None else [link.gbytes_per_s for link in route.links]
+        rates = [] if route is None else [link.payload_gbytes_per_s for link in route.links]
         rates += [rate for rate in (costs.to_pool_gbytes_per_s, costs.from_pool_gbytes_per_s) if rate is not None]
-        total = sum(topology.card(card).total_gbytes_per_s for card in cards)
+        total = topology.carried_gbytes_per_s(cards)
         rate = min(rates, default=total)
         start_ns = (costs.copy_ns or 0) + (costs.doorbell_ring_ns or 0)
         return cls(start_ns * rate, ranks * rate / total)

@@ -1,11 +1,8 @@
 """An algorithm is written with a Builder, whose words become one rank's part of a plan (words.py lists them).
 
-    variant      what a variant declares: chunks, streams, where its payload travels
-    written      what is written of a part: streams and the events between them, scratch memory
-    part         one rank's part: what an algorithm asks of its call, and how words become instructions
+    part         one rank's part: what its variant declares, what is written, and how words become instructions
     slots        where in a slot the ranks' blocks lie, and how they travel through it
-    push         how a rank writes its blocks into its peers' results
-    carriers     other ways: in doorbells' lines, from the heap, with checksums
+    carriers     other ways: in doorbells' lines, from the heap, into peers' results, with checksums
     rounds       blocks are cut into what fits a slot, and slots are used again
     alike        rounds that follow from those before, made as columns
     folds        folding all peers' blocks, or one peer's
@@ -21,11 +18,25 @@ Builders for two levels, for inboxes and for products add their words to a Build
 
 from collectives.builder.batch_carrier import CROSSWISE, SIDE_BY_SIDE
 from collectives.builder.batches import Batches, RankBatch
-from collectives.builder.part import DONE_GROUP, INPUT, OUTPUT, SCRATCH, Ints
+from collectives.builder.part import (
+    AGGREGATE,
+    ALL,
+    DONE_GROUP,
+    INPUT,
+    LINE,
+    NAIVE,
+    OUTPUT,
+    PUSH,
+    SCRATCH,
+    STAGED,
+    VARIANTS,
+    ZERO_COPY,
+    Event,
+    Ints,
+    VariantSpec,
+)
 from collectives.builder.slots import Areas, Chunk, RegionIds
-from collectives.builder.variant import AGGREGATE, ALL, LINE, NAIVE, PUSH, STAGED, VARIANTS, ZERO_COPY, VariantSpec
 from collectives.builder.words import Builder
-from collectives.builder.written import Event
 
 __all__ = [
     "AGGREGATE",

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.builder.written import Written, concatenated
+from collectives.builder.part import Written, concatenated
 from cxlemu.plan import Instruction, Op
 from cxlemu.plan.instructions import RECORD_DTYPE, Records, decode
 
@@ -27,32 +27,18 @@ _NBYTES = int(RECORD_DTYPE.fields["nbytes"][1]) // 8  # type: ignore[index]
 
 
 class Mark(NamedTuple):
-    """How much is written when a round ends.
+    """How much is written when a round ends."""
 
-    Attributes:
-        lengths: The entries of each stream.
-        events: The number of events that are waited for.
-        free: Up to which round each stream knows that slots are free.
-        behind: For each stream that waited for another, (the one that waits, the other): how many entries the other
-            has after the one that was waited for.
-        tables: The sizes of the tables to which rounds that are alike add nothing.
-    """
-
-    lengths: dict[str, int]
-    events: int
-    free: dict[str, int]
+    lengths: dict[str, int]  # the entries of each stream
+    events: int  # the number of events that are waited for
+    free: dict[str, int]  # up to which round each stream knows that slots are free
+    # by (waiting stream, other stream): how many entries the other has after the awaited one
     behind: dict[tuple[str, str], int]
-    tables: tuple[int, ...]
+    tables: tuple[int, ...]  # the sizes of the tables to which rounds that are alike add nothing
 
 
 class AlikeRounds:
-    """Repeats the rounds of a rank's part.
-
-    Args:
-        written: The part, whose first round is about to begin.
-        slots: How many rounds have slots of their own.
-        done: The doorbell with which a round ends.
-    """
+    """Repeats the rounds of a rank's part."""
 
     def __init__(self, written: Written, slots: int, done: int) -> None:
         self._its, self._slots, self._done = written, slots, done
@@ -60,14 +46,7 @@ class AlikeRounds:
         self._tries = TRIES
 
     def repeat(self, rounds: int) -> int:
-        """Write the rounds that follow from the last ones, if these are equally far apart. Call it after a round.
-
-        Args:
-            rounds: How many rounds that are alike are still to come.
-
-        Returns:
-            How many were written: all or none.
-        """
+        """Write all ``rounds`` that follow if the last ones are equally far apart; return how many: all or none."""
         self._marks.append(self._mark())
         written = len(self._marks) - 1
         if rounds < LEAST or written < self._slots + APART or not self._tries:
@@ -131,10 +110,13 @@ class AlikeRounds:
         return records.view(np.int64).reshape(-1, _WORDS)
 
     def _write(self, name: str, last: NDArray[np.int64], apart: NDArray[np.int64], rounds: int) -> None:
-        if not len(last):
-            return
         items = self._its.streams[name]
         done = self._ends_in_done(items)
+        if not len(last):
+            said = items[-1] if done else None
+            if isinstance(said, Instruction):  # one stands for all rounds in which nothing is accessed
+                items[-1] = said._replace(value=said.value + rounds)
+            return
         words = last + apart * np.arange(1, rounds + 1)[:, None, None]
         records = words.reshape(-1, _WORDS).view(RECORD_DTYPE)[:, 0]
         items.append(records[:-1] if done else records)

@@ -43,15 +43,7 @@ class _AskingInBatches(_Asking, Batches):
 
 
 def loops_of(recipe: Recipe, call: Call) -> list[Loop]:
-    """The loops over rounds in which one of our algorithms on one level moves a call's blocks.
-
-    Args:
-        recipe: The algorithm; its words are those of a Builder, or of batches.
-        call: A call of two ranks or more.
-
-    Returns:
-        What the root asks for, one loop after another, without a ring to place it in; none where no bytes travel.
-    """
+    """The loops over rounds in which a one-level algorithm of ours moves a call's blocks, as the root asks for them."""
     kind = _AskingInBatches if recipe.builder is Batches else _Asking
     asking = kind(call, Layout(call.ranks, 1, 1, LINE_BYTES, 1, LINE_BYTES), recipe.spec, call.root)
     recipe.algorithm(asking)

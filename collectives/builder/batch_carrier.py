@@ -67,13 +67,7 @@ class BatchCarrier(StagingCarrier):
         return Operand(Kind.REGION, region_of[writer], chunk.seq, at)
 
     def run_from(self, chunk: Chunk, writer: int, reader: int) -> Operand:
-        """Return where a run of writers' blocks begins: crosswise their blocks for one reader, else their only ones.
-
-        Args:
-            chunk: The chunk.
-            writer: The first writer.
-            reader: The rank that reads the run.
-        """
+        """Return where a run of writers' blocks begins: crosswise their blocks for one reader, else their only ones."""
         if self.crossing is None:
             return self.area(chunk, writer, 0)
         return Operand(Kind.REGION, self._first_column + reader, chunk.seq, writer * self.crossing.place_bytes)

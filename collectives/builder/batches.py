@@ -16,27 +16,21 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from collectives.builder.batch_carrier import BatchCarrier
-from collectives.builder.part import SCRATCH
+from collectives.builder.part import SCRATCH, Event
 from collectives.builder.slots import Chunk
 from collectives.builder.words import Builder
-from collectives.builder.written import Event
 from cxlemu.plan import DoorbellGroup, Layout, Op, Operand
 
 BATCH_RANKS = 16
 
 
 class RankBatch(NamedTuple):
-    """Consecutive ranks whose blocks travel together.
+    """Consecutive ranks whose blocks travel together."""
 
-    Attributes:
-        number: Its place among the call's batches, from 0: also the bell that announces it.
-        ranks: The ranks.
-        groups: For each number of a chunk, the group of these ranks' doorbells: of the only bell, or of the one that
-            announces what is for this rank's own batch.
-    """
-
-    number: int
+    number: int  # its place among the call's batches, from 0: also the bell that announces it
     ranks: range
+    # for each number of a chunk, the group of these ranks' doorbells: of the only bell, or of the one that announces
+    # what is for this rank's own batch
     groups: tuple[int, ...]
 
     def runs(self, left_out: int) -> list[range]:
@@ -46,15 +40,10 @@ class RankBatch(NamedTuple):
 
 
 class BlockRun(NamedTuple):
-    """What the first blocks of a run of ranks have of a chunk: all of it, but for the last one, which may be short.
+    """What the first blocks of a run of ranks have of a chunk: all of it, but for the last one, which may be short."""
 
-    Attributes:
-        blocks: How many blocks have bytes of the chunk.
-        last_bytes: How many bytes of it the last of them has.
-    """
-
-    blocks: int
-    last_bytes: int
+    blocks: int  # how many blocks have bytes of the chunk
+    last_bytes: int  # of the chunk, in the last of these blocks
 
     def nbytes(self, place_bytes: int) -> int:
         """Return how many bytes they have side by side, each in a place of as many, from the first to the last."""
@@ -75,15 +64,8 @@ class Batches(Builder):
         return BatchCarrier(self)
 
     def batches(self, *, left_out: int | None = None, end: int | None = None) -> tuple[RankBatch, ...]:
-        """Cut the ranks into batches. Every rank asks for the same ones, once, before the rounds.
-
-        Args:
-            left_out: A rank that is in none of them; None: all are in one.
-            end: This rank and those above it are in none of them either, as they have no block; None: all have one.
-
-        Returns:
-            The batches, in rank order.
-        """
+        """Cut the ranks into batches. Every rank asks for the same ones, once, before the rounds. None has
+        ``left_out``, or a rank from ``end`` on."""
         end = self.ranks if end is None else end
         chunks = min(self.spec.chunks, self.layout.doorbells_per_rank)
         batches, groups = _cut(self.layout, left_out, end, chunks, len(self.written.groups))
@@ -92,12 +74,7 @@ class Batches(Builder):
         return batches
 
     def batches_in_pairs(self) -> list[RankBatch]:
-        """Cut the ranks into batches that exchange blocks with each other. Every rank asks for them, before the rounds.
-
-        Returns:
-            The batches in the order in which this rank's own batch exchanges with them: in each step the batches form
-            pairs, of which one batch may be its own partner.
-        """
+        """Cut the ranks into batches; return them in the order in which this rank's own batch exchanges with them."""
         size = -(-self.ranks // min(self.spec.chunks, self.layout.doorbells_per_rank))
         cut = [range(self.ranks)[at : at + size] for at in range(0, self.ranks, size)]
         self._longest = max(self._longest, size)
@@ -112,13 +89,7 @@ class Batches(Builder):
         return tuple(range(first, len(self.written.groups)))
 
     def retrieve_batch(self, batch: RankBatch, chunk: Chunk, after: Event | None = None) -> None:
-        """Wait for all ranks of a batch, and retrieve its peers' chunks to their blocks of the output.
-
-        Args:
-            batch: The batch, of ranks that publish one block each, or crosswise one for each rank.
-            chunk: The chunk, of the round that is under way, of a loop of blocks side by side or crosswise.
-            after: An event that has to come first.
-        """
+        """Wait for all ranks of a batch, and retrieve its peers' chunks to their blocks of the output."""
         if self.rank not in batch.ranks:  # of its own batch it waits for its own bell as well
             self._order(after)
         for run, area in self._arrived(batch, chunk):
@@ -134,12 +105,7 @@ class Batches(Builder):
                 self._copies("retrieve", chunk, run, held, self.output(), target)
 
     def retrieve_batches(self, batches: Sequence[RankBatch], chunk: Chunk) -> None:
-        """Retrieve what several batches publish, one batch after another, as `retrieve_batch` does.
-
-        Args:
-            batches: The batches, in the order in which they are read.
-            chunk: The chunk, of the round that is under way, of a loop of blocks side by side.
-        """
+        """Retrieve what several batches publish, one batch after another, as `retrieve_batch` does."""
         in_array = self._lies_alike({self.areas.nbytes, chunk.nbytes}, chunk)
         whole = (self._buffers[1].nbytes - chunk.offset - chunk.nbytes) // self.areas.nbytes + 1  # ranks from 0 on
 
@@ -174,17 +140,7 @@ class Batches(Builder):
             yield run, self.carrier.run_from(chunk, run.start, self.rank)
 
     def fold_batches(self, dst: Operand, chunk: Chunk, own: Operand, batches: list[RankBatch]) -> Event:
-        """Bring what all batches have for this rank to scratch memory, crosswise, and fold it in rank order.
-
-        Args:
-            dst: The local memory for the result.
-            chunk: The chunk, or this rank's part of it.
-            own: This rank's contribution, in local memory.
-            batches: All batches, in the order in which they are read.
-
-        Returns:
-            The event after which the result is there.
-        """
+        """Fold what all batches have for this rank, crosswise, in rank order; return the event after the result."""
         place = self.carrier.place_bytes(chunk)
         for batch in batches:
             for run, area in self._arrived(batch, chunk):
@@ -197,15 +153,8 @@ class Batches(Builder):
         return self._record("retrieve")
 
     def publish_batch(self, batch: RankBatch, chunk: Chunk) -> Event | None:
-        """Publish the input's blocks for a batch's peers, under the bell of its number.
-
-        Args:
-            batch: The batch.
-            chunk: The chunk, of the round that is under way, of a loop with a block for each rank.
-
-        Returns:
-            The event after which these blocks of the input may be overwritten; None where the call is not in place.
-        """
+        """Publish the input's blocks for a batch's peers; in place, return the event after which they may be
+        overwritten."""
         runs = [row for run in batch.runs(self.rank) for row in self.carrier.rows(run)]
         if not runs or not self._blocks(self._buffers[0].nbytes, chunk, batch.ranks).blocks:
             return None

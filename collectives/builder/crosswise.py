@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from collectives.builder.slots import GRANULE_LEAST_BYTES
-from cxlemu.errors import ArgumentError
+from cxlemu.errors import DeclinedError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Layout, Region
 from cxlemu.rounding import round_down, round_up
@@ -20,32 +20,18 @@ GROUPS_MORE = 4  # at most this many times the fewest groups, so that all cards 
 
 
 class Crosswise(NamedTuple):
-    """Where the blocks of all ranks for all ranks lie in a slot.
+    """Where the blocks of all ranks for all ranks lie in a slot."""
 
-    Attributes:
-        rows: For each group of readers, the region in which the rows of all writers follow each other.
-        columns: For each reader, the region in which the blocks of all writers for it follow each other.
-        readers: How many readers are in a group; the last one may have fewer.
-        place_bytes: A block's place in a row and in a column, in bytes.
-    """
-
-    rows: tuple[Region, ...]
+    rows: tuple[Region, ...]  # for each group of readers, the region in which the rows of all writers follow each other
+    # for each reader, the region in which the blocks of all writers for it follow each other
     columns: tuple[Region, ...]
-    readers: int
-    place_bytes: int
+    readers: int  # how many readers are in a group; the last one may have fewer
+    place_bytes: int  # a block's place in a row and in a column, in bytes
 
 
 @lru_cache(64)  # the same for all ranks
 def crosswise(layout: Layout, nbytes: int) -> Crosswise:
-    """Place blocks of every rank for every rank in a slot.
-
-    Args:
-        layout: The ring of slots.
-        nbytes: The size of a block in bytes.
-
-    Raises:
-        ArgumentError: Not even a line of every block fits.
-    """
+    """Place blocks of every rank for every rank in a slot."""
     ranks = layout.ranks
     most = min(nbytes, layout.slot_bytes // ranks**2) // GRANULE_LEAST_BYTES
     cards = _cards_of_each(ranks, layout.pool_cards, max(1, most))
@@ -53,7 +39,7 @@ def crosswise(layout: Layout, nbytes: int) -> Crosswise:
     groups = -(-ranks // readers)
     granule = round_down(layout.slot_card_bytes // (groups * ranks), LINE_BYTES)
     if not granule:
-        raise ArgumentError(
+        raise DeclinedError(
             f"a slot of {layout.slot_card_bytes} bytes a card is too small for {ranks} x {ranks} blocks of at least "
             f"{LINE_BYTES} bytes on {layout.pool_cards} cards: give the communicator a larger region or fewer ranks"
         )

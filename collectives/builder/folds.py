@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from collectives.builder import misuse
-from collectives.builder.part import Ints
+from collectives.builder.part import Event, Ints, repeated
 from collectives.builder.rounds import Rounds
 from collectives.builder.slots import Chunk
-from collectives.builder.written import Event, repeated
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import DTYPE_NAMES, NOTHING, Flag, Instruction, Kind, Op, Operand, RedOp, encode
 from cxlemu.plan.instructions import OPERAND_DTYPE, OPERAND_FIELDS, RECORD_DTYPE, WHOLE, Records
@@ -50,13 +49,13 @@ class Folds(Rounds):
             block: The number of the block that every peer publishes, from 0.
             republish: Publish the result as this block of this rank; None: do not.
             ranks: The ranks whose blocks are combined, two or more, without gaps (default: all).
-            after: An event that has to come first, as when ``dst`` is still being published.
+            after: An event to wait for first, as when ``dst`` is still being published.
 
         Returns:
             The event after which the result is there, and published.
 
         Raises:
-            ArgumentError: An argument is not what it must be, or the collective does not reduce.
+            BuilderError: An argument is not what it must be, or the collective does not reduce.
         """
         if self.foreign:
             misuse.check_folds(self, "fold")
@@ -108,13 +107,13 @@ class Folds(Rounds):
             bell: Which of the loop's bells announces the chunk (default: the block's own doorbell).
             peer_left: The peer's is the left operand, as where the fold goes on from lower ranks to higher ones.
             last: Nothing is folded in after this, so that avg divides.
-            after: An event that has to come first, as when ``dst`` is still being published.
+            after: An event to wait for first, as when ``dst`` is still being published.
 
         Returns:
             The event after which the result is there.
 
         Raises:
-            ArgumentError: An argument is not what it must be, or the collective does not reduce.
+            BuilderError: An argument is not what it must be, or the collective does not reduce.
         """
         if self.foreign:
             misuse.check_folds(self, "combine")
@@ -301,17 +300,7 @@ class Folds(Rounds):
 
 
 def operands(kind: Kind, ids: Ints, seq: int, offsets: Ints) -> Records:
-    """Make many operands of one kind and round as records.
-
-    Args:
-        kind: What all of them name.
-        ids: Each operand's region or buffer, shape (n,).
-        seq: The round, relative to the call's first epoch.
-        offsets: Each operand's offset in bytes, shape (n,).
-
-    Returns:
-        The operands, shape (n,), of OPERAND_DTYPE.
-    """
+    """Make operands of one kind and round as records of OPERAND_DTYPE; ids and offsets are of shape (n,)."""
     found = np.zeros(len(offsets), OPERAND_DTYPE)
     found["kind"], found["id"], found["seq"], found["offset"] = kind, ids, seq, offsets
     return found
@@ -324,17 +313,6 @@ def folded(
 
     A WAIT and an INVALIDATE come for each source except ``rank``'s own, and a REDUCE as soon as the first three or the
     next two are there.
-
-    Args:
-        sources: The operands in rank order, shape (n,), n of 2 or more.
-        wait: The WAIT to repeat; its doorbell is filled in.
-        doorbells: Each source's doorbell, shape (n,).
-        reduce: The last REDUCE, with its destinations; its sources are filled in.
-        accumulator: Where the REDUCEs before the last one put their results.
-        rank: The number of the source that is this rank's own.
-
-    Returns:
-        The instructions, 1-D, of RECORD_DTYPE.
     """
     count, whole = len(sources), sources.view(_OPERAND)
     reduces, lasts = chain(sources, reduce, accumulator)
@@ -348,16 +326,8 @@ def folded(
 
 
 def chain(sources: Records, reduce: Instruction, accumulator: Operand) -> tuple[Records, Ints]:
-    """Make the REDUCEs of a fold over many sources, from the left: of the first three, then of two more each.
-
-    Args:
-        sources: The operands in rank order, shape (n,), n of 2 or more.
-        reduce: The last REDUCE, with its destinations; its sources are filled in.
-        accumulator: Where the REDUCEs before the last one put their results.
-
-    Returns:
-        The instructions, 1-D, of RECORD_DTYPE, and the number of each one's last source.
-    """
+    """Make the REDUCEs of a fold, of the first three sources, then of two more each, and number each one's last
+    source."""
     count, whole = len(sources), sources.view(_OPERAND)
     lasts = np.minimum(np.arange(2, count + 2, 2), count - 1)[: max(1, count // 2)]
     partial = reduce._replace(dst=accumulator, dst2=NOTHING, flags=0, arg=0, a=accumulator)

@@ -6,10 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar, cast
 
-from collectives.builder import ALL, VARIANTS, Builder, VariantSpec
+from collectives.builder.part import ALL, VARIANTS, VariantSpec
+from collectives.builder.words import Builder
 from collectives.contracts import contract_of
-from cxlemu.errors import ArgumentError
+from cxlemu.errors import ArgumentError, BuilderError
 from cxlemu.plan import FOLD_ORDERS, RANK_ORDER, Call, Plan
+from cxlemu.suggest import unknown
+from cxlemu.userfile import foreign, told
 
 Algorithm = Callable[[Builder], None]
 AnyBuilder = TypeVar("AnyBuilder", bound=Builder)
@@ -19,16 +22,11 @@ CHECKED = "+crc32c"  # ends the name of an algorithm whose doorbells carry check
 
 
 class Publishes(NamedTuple):
-    """What a rank publishes in a round.
+    """What a rank publishes in a round."""
 
-    Attributes:
-        blocks: How many blocks of the call's size.
-        bells: How many bells they are published under; 0: a doorbell for each block.
-        slices: How many slices a chunk of a block has, each of whole lines; those beyond a short chunk's end are empty.
-    """
-
-    blocks: int
-    bells: int = 0
+    blocks: int  # how many blocks of the call's size
+    bells: int = 0  # how many bells they are published under; 0: a doorbell for each block
+    # how many slices a chunk of a block has, each of whole lines; those beyond a short chunk's end are empty
     slices: int = 1
 
     @property
@@ -39,31 +37,21 @@ class Publishes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """An algorithm in one style, which ``--variant`` names; or a saved plan, which serves one call only.
-
-    Attributes:
-        collective: The collective that the algorithm computes.
-        name: The variant's name.
-        algorithm: The function, which takes a builder.
-        spec: How the builder makes instructions of its words.
-        fold_order: How a reduction combines contributions, "rank" or "uniform".
-        named: Whether the name comes from ``@algorithm(name=...)``, not from the style or the function.
-        source: FILE.py:function or FILE.plan for an algorithm that we do not ship, else "".
-        plan: The saved plan, or None.
-        builder: The class of builder whose words the algorithm is written in.
-        publishes: Takes the number of ranks, and returns what a rank publishes in a round; None: as many blocks as its
-            collective's input has.
-    """
+    """An algorithm in one style, which ``--variant`` names; or a saved plan, which serves one call only."""
 
     collective: str
     name: str
-    algorithm: Algorithm
-    spec: VariantSpec
-    fold_order: str = RANK_ORDER
+    algorithm: Algorithm  # the function, which takes a builder
+    spec: VariantSpec  # how the builder makes instructions of its words
+    fold_order: str = RANK_ORDER  # how a reduction combines contributions, "rank" or "uniform"
+    # whether the name comes from ``@algorithm(name=...)``, not from the style or the function
     named: bool = False  # by @algorithm(name=...), not after its style or its function
-    source: str = ""  # FILE.py:function or FILE.plan, for an algorithm that we do not ship
+    source: str = ""  # FILE.py:function or FILE.plan for an algorithm that we do not ship, else ""
+    # the saved plan, or None
     plan: Plan | None = None  # of a file
-    builder: type[Builder] = Builder  # whose words the algorithm is written in
+    builder: type[Builder] = Builder  # the class of builder whose words the algorithm is written in
+    # takes the number of ranks, and returns what a rank publishes in a round; None: as many blocks as its collective's
+    # input has
     publishes: Callable[[int], Publishes] | None = None  # of the number of ranks; None: as its collective's buffers say
 
     @property
@@ -72,8 +60,24 @@ class Recipe:
 
         Bells stand for several parts, and one doorbell of those who write to peers' results for none.
         """
-        bells = self.publishes is not None and self.publishes(2).bells > 0
+        published = self.published(2)
+        bells = published is not None and published.bells > 0
         return self.builder.carries_checksums and not bells and not self.spec.pushes
+
+    def published(self, ranks: int) -> Publishes | None:
+        """What a rank publishes in a round, None where it is not declared. Raises BuilderError where a user's says no
+        such thing."""
+        if self.publishes is None or not self.source:
+            return self.publishes and self.publishes(ranks)
+        try:
+            with foreign():
+                its = Publishes(*self.publishes(ranks))
+            if all(type(number) is int and number >= least for number, least in zip(its, (1, 0, 1), strict=True)):
+                return its
+            what = f"is {its}: a count of blocks is 1 or more, of bells 0 or more, of slices 1 or more"
+        except Exception as error:
+            what = f"fails with {told(error)}"
+        raise BuilderError(f"{self.source}: publishes({ranks}) {what}")
 
     def makes(self, call: Call) -> bool:
         """Whether the call names this recipe; a saved plan serves only the call that it was made for."""
@@ -121,7 +125,7 @@ def algorithm(
     """
     reduces = contract_of(collective).reduces
     if fold_order not in FOLD_ORDERS:
-        raise ArgumentError(f"there is no fold order {fold_order!r}: it is one of {', '.join(FOLD_ORDERS)}")
+        raise ArgumentError(unknown("fold order", fold_order, FOLD_ORDERS))
     named = (replace(ALL, name=name),) if name else (ALL,) if builder is not None and variants is None else ()
     everything = tuple(spec for spec in VARIANTS.values() if reduces or not spec.staged)
     asked = variants if variants is not None else () if named else everything
@@ -151,16 +155,6 @@ def with_checksums(recipe: Recipe) -> Recipe:
     """Make the recipe of the same algorithm with checksums, for links that may drop writes.
 
     Payload in a doorbell's line needs no checksum: such a recipe is returned as it is.
-
-    Args:
-        recipe: The algorithm without checksums.
-
-    Returns:
-        A recipe whose name ends with "+crc32c".
-
-    Raises:
-        ArgumentError: The algorithm goes on two levels, which pass on what they have not compared; is one of NCCL's,
-            which send through inboxes without checksums; has bells that stand for several parts; or is a saved plan.
     """
     if recipe.plan is not None:
         raise ArgumentError(f"{recipe.source} is a plan as it was saved, to which no checksums can be added")

@@ -12,10 +12,9 @@ from collectives import contracts
 from collectives.builder import misuse
 from collectives.builder.alike import APART, LEAST, AlikeRounds
 from collectives.builder.carriers import carrier_of
-from collectives.builder.part import DONE_GROUP, Ints, PartBuilder
+from collectives.builder.part import DONE_GROUP, Event, Ints, PartBuilder
 from collectives.builder.slots import Areas, Chunk, Loop, RegionIds, SlotCarrier
-from collectives.builder.written import Event
-from cxlemu.errors import ArgumentError
+from cxlemu.errors import BuilderError, DeclinedError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import DoorbellGroup, Frame, Instruction, Op, RankPart
 from cxlemu.rounding import round_up
@@ -86,7 +85,8 @@ class Rounds(PartBuilder):
             The chunks of each round, in order; a chunk holds the same part of every block.
 
         Raises:
-            ArgumentError: A slot or the doorbells do not suffice, or an argument is not what it must be.
+            BuilderError: An argument is not what it must be.
+            DeclinedError: A slot or the doorbells do not suffice.
         """
         if self.foreign:
             misuse.check_loop(self, nbytes, writers, blocks, bells, spread)
@@ -96,7 +96,7 @@ class Rounds(PartBuilder):
         piece, chunk_bytes, areas = self._plan_areas(nbytes, writers, blocks, spread, chunk_bytes, bells)
         self.carrier.areas, self.carrier.answered = areas, answered
         if nbytes > ROUNDS_MAX * piece:
-            raise ArgumentError(
+            raise DeclinedError(
                 f"{self.call}: takes more than {ROUNDS_MAX} rounds of {piece} bytes a block; give the communicator a "
                 f"larger region, or choose a variant that moves more in a round"
             )
@@ -137,7 +137,8 @@ class Rounds(PartBuilder):
             The round's only chunk, which is empty.
 
         Raises:
-            ArgumentError: The layout has fewer doorbells, or a round is under way.
+            BuilderError: A round is under way.
+            DeclinedError: The layout has fewer doorbells.
         """
         if self.foreign:
             misuse.check_loop(self, 0, None, count, 0, "ranges")
@@ -166,7 +167,7 @@ class Rounds(PartBuilder):
             The part, which may be empty.
 
         Raises:
-            ArgumentError: The chunk is of a round that is over, or the part is not possible.
+            BuilderError: The chunk is of a round that is over, or the part is not possible.
         """
         if self.foreign:
             misuse.check_chunk(self, "part", chunk)
@@ -238,11 +239,9 @@ class Rounds(PartBuilder):
         self._say_done(seq)
 
     def finish(self) -> tuple[Frame, RankPart]:
-        """Finish the part as `PartBuilder.finish` does. Raises ArgumentError where a loop was left before its end."""
+        """Finish the part as `PartBuilder.finish` does. Raises BuilderError where a loop was left before its end."""
         if self.is_open:
-            raise ArgumentError(
-                f"{self.call}: rank {self.rank} leaves round {self.round_number} by break: end the loop"
-            )
+            raise BuilderError(f"{self.call}: rank {self.rank} leaves round {self.round_number} by break: end the loop")
         return super().finish()
 
     def _say_done(self, seq: int) -> None:

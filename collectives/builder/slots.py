@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from collectives.builder.part import Ints, PartBuilder
-from cxlemu.errors import ArgumentError
+from cxlemu.errors import DeclinedError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Kind, Layout, Op, Operand, Region
 from cxlemu.plan.address import rank_cards
@@ -70,13 +70,7 @@ class RegionIds(dict[int, int]):
 
 @lru_cache(256)  # every rank's part has the same tables, which in large worlds are long
 def region_ids(first: int, writers: tuple[int, ...], shared: bool = False) -> RegionIds:
-    """Number the regions of writers, in their order.
-
-    Args:
-        first: The first region's id.
-        writers: Ranks.
-        shared: It is the region of all of them.
-    """
+    """Number the regions of writers, in their order."""
     ids = [first] * len(writers) if shared else range(first, first + len(writers))
     return RegionIds(zip(writers, ids, strict=True))
 
@@ -106,9 +100,6 @@ class SlotCarrier:
 
     A builder's words call its methods, which emit instructions to the builder's streams. Each writer's blocks are
     numbered from 0, doorbells as in the layout.
-
-    Args:
-        b: The builder whose words it serves.
     """
 
     grain = LINE_BYTES  # parts of a chunk that are published by themselves begin at multiples of it
@@ -125,18 +116,8 @@ class SlotCarrier:
     # --- placing ----------------------------------------------------------------------------------------------
 
     def plan(self, loop: Loop) -> tuple[int, int, Areas]:
-        """Place a loop's blocks.
-
-        Args:
-            loop: The loop, as the algorithm asks for it.
-
-        Returns:
-            How many bytes of a block fit a round; the chunk size in bytes, or 0 for "as many chunks as doorbells"; and
-            the areas.
-
-        Raises:
-            ArgumentError: A slot or the doorbells do not suffice.
-        """
+        """Place a loop's blocks; return a round's bytes of a block, the chunk size (0: as many as doorbells) and
+        areas."""
         doorbells = self.doorbells_of(loop.bells or loop.blocks, "bells" if loop.bells else "blocks")
         placement = loop.spread if self.b.spec.interleaved else "sequential"
         if placement == "cards" and self.b.spec.finely and len(loop.writers) * loop.blocks == 1:
@@ -153,21 +134,10 @@ class SlotCarrier:
         return piece, step, Areas(self._table(loop.writers, regions), room, chunks)
 
     def doorbells_of(self, count: int, what: str) -> int:
-        """Compute for how many chunks there are doorbells.
-
-        Args:
-            count: How many doorbells each chunk needs.
-            what: What they stand for, "blocks" or "bells", for the message.
-
-        Returns:
-            The number of chunks, 1 or more.
-
-        Raises:
-            ArgumentError: There are not enough doorbells for one chunk.
-        """
+        """Compute for how many chunks, 1 or more, there are doorbells."""
         doorbells = self.b.layout.doorbells_per_rank // count
         if doorbells < 1:
-            raise ArgumentError(
+            raise DeclinedError(
                 f"{self.b.call}: {count} {what} a rank need as many doorbells, the layout has "
                 f"{self.b.layout.doorbells_per_rank} per rank"
             )
@@ -190,13 +160,7 @@ class SlotCarrier:
         return True
 
     def area(self, chunk: Chunk, writer: int, block: int) -> Operand:
-        """Return where a chunk of a writer's block lies in the pool.
-
-        Args:
-            chunk: The chunk.
-            writer: The rank whose block it is.
-            block: The block's number, from 0.
-        """
+        """Return where a chunk of a writer's block lies in the pool."""
         offset = block * self.areas.block_bytes + chunk.slot_offset
         return Operand(Kind.REGION, self.areas.region_of[writer], chunk.seq, offset)
 
@@ -210,28 +174,11 @@ class SlotCarrier:
         return self.b.layout.published(writer, index)
 
     def flag(self, chunk: Chunk, writer: int, bell: int) -> int:
-        """Return the doorbell of a bell, which stands for no block of its own.
-
-        Args:
-            chunk: The chunk that the bell is rung for.
-            writer: The rank that rings it.
-            bell: The bell's number, from 0.
-        """
+        """Return the doorbell of a bell, which stands for no block of its own."""
         return self.doorbell(chunk, writer, self.areas.first_bell + bell)
 
     def bell_of(self, chunk: Chunk, writer: int, block: int, bell: int | None, blocks: int = 1) -> int:
-        """Choose the doorbell that announces a chunk.
-
-        Args:
-            chunk: The chunk.
-            writer: The rank that publishes it.
-            block: The number of its first block.
-            bell: The bell that announces it; None: the first block's own doorbell.
-            blocks: How many blocks are announced together.
-
-        Returns:
-            The doorbell's id in the layout.
-        """
+        """Choose the doorbell id that announces a chunk: a bell's, or the first block's own (None)."""
         return self.doorbell(chunk, writer, block) if bell is None else self.flag(chunk, writer, bell)
 
     def flags(self, chunk: Chunk) -> int:
@@ -254,19 +201,8 @@ class SlotCarrier:
     def push(
         self, stream: str, chunk: Chunk, sources: Operands, block: int, written: bool = False, bell: int | None = None
     ) -> None:
-        """Make a chunk visible and announce it.
-
-        Args:
-            stream: The stream that publishes, "publish" or "retrieve".
-            chunk: The chunk; an empty one is only announced.
-            sources: The chunk's local memory in each block.
-            block: The first block's number.
-            written: The bytes are in the slot already, in this host's cache.
-            bell: The bell that announces them; None: the first block's own doorbell.
-
-        Raises:
-            ArgumentError: The blocks cannot be published from there, or not together.
-        """
+        """Make a chunk visible and announce it under a bell (None: the first block's); ``written``: it is in the
+        cache."""
         b = self.b
         doorbell = self.bell_of(chunk, b.rank, block, bell, len(sources))
         areas = [self.area(chunk, b.rank, block + number) for number in range(len(sources) if chunk.nbytes else 0)]
@@ -281,7 +217,7 @@ class SlotCarrier:
         self.ring(stream, chunk, doorbell, sources[0] if areas else None)
 
     def check_source(self, chunk: Chunk, src: Operand, block: int) -> None:
-        """Raises ArgumentError where a chunk of this block cannot be published from ``src``; in slots it always can."""
+        """Raises BuilderError where a chunk of this block cannot be published from ``src``; in slots it always can."""
 
     def ring(self, stream: str, chunk: Chunk, doorbell: int, src: Operand | None) -> None:
         """Announce a chunk: ring ``doorbell``. ``src`` is its local memory, None where the chunk is empty."""
@@ -290,15 +226,7 @@ class SlotCarrier:
     # --- retrieving -------------------------------------------------------------------------------------------
 
     def take(self, targets: Operands, chunk: Chunk, peer: int, block: int, bell: int | None = None) -> None:
-        """Wait for a chunk and bring it to local memory.
-
-        Args:
-            targets: The local memory for the chunk of each block.
-            chunk: The chunk; for an empty one only the doorbell is waited for.
-            peer: The rank that publishes it.
-            block: The first block's number.
-            bell: The bell that announces it; None: the first block's own doorbell.
-        """
+        """Wait for a chunk and bring it to local memory; for an empty one, only wait for its doorbell."""
         self.await_bell(chunk, peer, block, bell)
         for number, dst in enumerate(targets if chunk.nbytes else (), block):
             area = self.area(chunk, peer, number)
@@ -325,22 +253,7 @@ class SlotCarrier:
 
 @lru_cache(64)  # the same for all ranks, and a region for each of them
 def place(layout: Layout, writers: int, blocks: int, nbytes: int, placement: str) -> tuple[tuple[Region, ...], int]:
-    """Place areas of several writers in a slot.
-
-    Args:
-        layout: The ring of slots.
-        writers: How many ranks have an area.
-        blocks: How many blocks lie in each area.
-        nbytes: The size of a block in bytes; a sequential area takes no more than that for it.
-        placement: "sequential", "cards" (every area over all cards), "shared" (so that each chunk is on all of them) or
-            "ranges" (a range of cards per writer).
-
-    Returns:
-        Each writer's region, and how many bytes of a block fit in a slot.
-
-    Raises:
-        ArgumentError: Not even a line of every block fits.
-    """
+    """Place writers' areas in a slot; return each writer's region, and how many bytes of a block fit in a slot."""
     areas = {
         "sequential": _sequential,
         "cards": _over_all_cards,
@@ -411,20 +324,7 @@ def _range_per_writer(layout: Layout, writers: int, blocks: int, nbytes: int) ->
 
 @lru_cache(64)
 def adjacent(layout: Layout, writers: int, blocks: int, nbytes: int) -> tuple[Region, int]:
-    """Place blocks one after another in a slot, dealt over all cards.
-
-    Args:
-        layout: The ring of slots.
-        writers: How many ranks have blocks.
-        blocks: How many each of them has.
-        nbytes: The size of a block in bytes; its place takes no more than that, in whole lines.
-
-    Returns:
-        The region of all blocks, and how many bytes of a block fit in a slot.
-
-    Raises:
-        ArgumentError: Not even a line of every block fits.
-    """
+    """Place blocks one after another in a slot, over all cards; return the region and the bytes of a block that fit."""
     count, cards = writers * blocks, layout.pool_cards
     wanted = min(count * round_up(nbytes, LINE_BYTES), layout.slot_bytes)
     rooms = ((g, round_down(layout.slot_card_bytes, g) * cards) for g in _granularities(layout) if g * cards <= wanted)
@@ -438,22 +338,10 @@ def adjacent(layout: Layout, writers: int, blocks: int, nbytes: int) -> tuple[Re
 def in_strip(
     b: PartBuilder, rank: int, at: int, nbytes: int, *, writer_bytes: int = 0, first_writer: int = 0
 ) -> Region:
-    """Place an array in a rank's strip of the heap.
-
-    Args:
-        b: The builder of a part of the call.
-        rank: The rank whose strip it is.
-        at: Where in the strip the array begins, in bytes.
-        nbytes: Its size.
-        writer_bytes: The size of the blocks that peers write there, as in `Region`; 0: the rank itself writes it.
-        first_writer: The rank that writes the first of these blocks.
-
-    Raises:
-        ArgumentError: The strip ends before.
-    """
+    """Place an array in a rank's strip of the heap, in blocks that peers write or, for 0 ``writer_bytes``, the rank."""
     strip = b.layout.heap_strip(rank)
     if not 0 <= at <= strip.nbytes - nbytes:
-        raise ArgumentError(
+        raise DeclinedError(
             f"{b.call}: {nbytes} bytes at {at} do not lie in the heap, which has {strip.nbytes} bytes a rank: "
             f"make the communicator with a larger heap_bytes"
         )
@@ -462,7 +350,7 @@ def in_strip(
 
 def _check_room(layout: Layout, writers: int, blocks: int, piece: int) -> None:
     if piece < LINE_BYTES:
-        raise ArgumentError(
+        raise DeclinedError(
             f"a slot of {layout.slot_bytes} bytes is too small for {writers} x {blocks} blocks of at least "
             f"{LINE_BYTES} bytes: give the communicator a larger region or fewer ranks"
         )

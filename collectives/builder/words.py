@@ -40,10 +40,9 @@ import numpy as np
 
 from collectives.builder import misuse
 from collectives.builder.folds import Folds
-from collectives.builder.part import Ints
+from collectives.builder.part import Event, Ints
 from collectives.builder.slots import Chunk
-from collectives.builder.written import Event
-from cxlemu.errors import ArgumentError
+from cxlemu.errors import DeclinedError
 from cxlemu.plan import Op, Operand
 
 IN_COLUMNS_FROM = 3  # peers: a word for each of fewer is made sooner than columns
@@ -54,7 +53,7 @@ class Builder(Folds):
     """Builds one rank's part of a plan with the words above.
 
     ``nbytes`` is the call's block size; all offsets are in bytes. The words of an algorithm that is not one of ours
-    check their arguments, and raise ArgumentError for a chunk of a round that is over, a block, bell or rank that does
+    check their arguments, and raise BuilderError for a chunk of a round that is over, a block, bell or rank that does
     not exist, or memory that is not this rank's own.
     """
 
@@ -67,13 +66,13 @@ class Builder(Folds):
             dst: Where the bytes go: input, output or scratch memory.
             src: Where they come from: input, output or scratch memory.
             nbytes: How many bytes.
-            after: An event that has to come first, as when ``dst`` is still being published.
+            after: An event to wait for first, as when ``dst`` is still being published.
 
         Returns:
             The event after which the bytes are there.
 
         Raises:
-            ArgumentError: An argument is not what it must be.
+            BuilderError: An argument is not what it must be.
         """
         if self.foreign:
             misuse.check_local(self, "copy", dst, src)
@@ -103,14 +102,14 @@ class Builder(Folds):
             block: The first block's number, from 0.
             bell: Which of the loop's bells announces the chunk (default: the first block's own doorbell).
             overwritten: The result will replace ``src``, if only in place.
-            after: An event that has to come first, as when a block is forwarded.
+            after: An event to wait for first, as when a block is forwarded.
 
         Returns:
             The event after which ``src`` may be overwritten; with ``overwritten`` None where the call is not in place.
 
         Raises:
-            ArgumentError: An argument is not what it must be, or with zero copy ``src`` is not the input's block, or
-                the result would replace what peers still read.
+            BuilderError: An argument is not what it must be, or with zero copy ``src`` is not the input's block.
+            DeclinedError: With zero copy, the result would replace what peers still read.
         """
         sources = _several(src)
         if self.foreign:
@@ -118,7 +117,7 @@ class Builder(Folds):
             misuse.check_local(self, "publish", *sources)
             misuse.check_event(self, "publish", after)
         if self.carrier.reads_in_place and overwritten and self.call.in_place:
-            raise ArgumentError(f"{self.call}: peers still read what the result would replace: pass out, or copy")
+            raise DeclinedError(f"{self.call}: peers still read what the result would replace: pass out, or copy")
         if self.carrier.takes_slot(block):
             self._enter(chunk.seq, "publish", after)
         self._order(after, "publish")
@@ -145,13 +144,13 @@ class Builder(Folds):
             peer: The rank that publishes it.
             block: The first block's number, from 0.
             bell: Which of the loop's bells announces the chunk (default: the first block's own doorbell).
-            after: An event that has to come first.
+            after: An event to wait for first.
 
         Returns:
             The event after which the bytes are there.
 
         Raises:
-            ArgumentError: An argument is not what it must be.
+            BuilderError: An argument is not what it must be.
         """
         targets = _several(dst)
         if self.foreign:
@@ -226,13 +225,13 @@ class Builder(Folds):
         Args:
             chunk: A chunk of ``rounds(bells=...)``, or the one that `bells` yields.
             bell: The bell's number, from 0.
-            after: An event that has to come first.
+            after: An event to wait for first.
 
         Returns:
             The event that follows the signal.
 
         Raises:
-            ArgumentError: An argument is not what it must be.
+            BuilderError: An argument is not what it must be.
         """
         if self.foreign:
             misuse.check_chunk(self, "signal", chunk)
@@ -250,13 +249,13 @@ class Builder(Folds):
             chunk: A chunk of ``rounds(bells=...)``, or the one that `bells` yields.
             peer: The rank that rings.
             bell: The number of its bell, from 0.
-            after: An event that has to come first.
+            after: An event to wait for first.
 
         Returns:
-            The event that follows the wait, for what has to come later.
+            The event that follows the wait, for later work to wait for.
 
         Raises:
-            ArgumentError: An argument is not what it must be.
+            BuilderError: An argument is not what it must be.
         """
         if self.foreign:
             misuse.check_chunk(self, "wait", chunk)

@@ -24,20 +24,7 @@ _EXACT_BITS = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}  # whole numbers up t
 
 
 def inputs(call: Call, rank: int, seed: int, serial: int) -> tuple[Matrix, Matrix]:
-    """Make A and B of a rank.
-
-    Args:
-        call: A fused product.
-        rank: The rank whose matrices they are.
-        seed: Matrices differ by seed.
-        serial: The number of the call, which changes every element.
-
-    Returns:
-        (A, B), of the shapes of `collectives.fused.shapes.shapes` and the call's dtype.
-
-    Raises:
-        ArgumentError: No sum of products is sure to be exact, except of zeros.
-    """
+    """Make A and B of a rank; ``serial``, the number of the call, changes every element."""
     top, its = _largest(call), shapes(call)
     random = np.random.default_rng((seed, rank))
 
@@ -74,20 +61,7 @@ def _largest(call: Call) -> int:
 
 
 def expected(call: Call, rank: int, seed: int, serial: int) -> Matrix:
-    """Compute the rank's part of the whole product, summed over ranks in rank order.
-
-    Args:
-        call: A fused product.
-        rank: The rank whose result is computed.
-        seed: The seed of the inputs.
-        serial: The number of the call.
-
-    Returns:
-        A matrix of the shape of the rank's result, of the call's dtype.
-
-    Raises:
-        ArgumentError: As in `inputs`.
-    """
+    """Compute the rank's part of the whole product, summed over ranks in rank order."""
     everyone = [inputs(call, peer, seed, serial) for peer in range(call.ranks)]
     wide = [(a.astype(np.float64), b.astype(np.float64)) for a, b in everyone]
     dtype = DTYPES[call.dtype]

@@ -81,11 +81,7 @@ _TRUTH = {
 
 
 def check_exact(call: Call) -> None:
-    """Check that the sums of a call can be compared bit by bit.
-
-    Raises:
-        ArgumentError: The sum of any numbers except zeros could be inexact.
-    """
+    """Check that the sums of a call can be compared bit by bit."""
     call = _in_parts(call)
     wraps = call.redop == "sum" and not _is_float(call.dtype)
     if call.redop in ("sum", "avg") and not wraps and _steps(call)[0] == 0:
@@ -133,17 +129,8 @@ def gives_output(call: Call, rank: int) -> bool:
 
 
 def inputs(call: Call, rank: int, seed: int, serial: int) -> Array | None:
-    """Make a rank's input.
-
-    Args:
-        call: The call.
-        rank: The rank whose input it is.
-        seed: Inputs differ by seed.
-        serial: The number of the call, which changes every element.
-
-    Returns:
-        An array of the call's dtype with a row for each block, or None where the call takes no input from this rank.
-    """
+    """Make a rank's input, a row per block, or None where it has none; ``serial``, the call's number, changes it
+    all."""
     if not takes_input(call, rank):
         return None
     if (parts := _in_parts(call)) != call:
@@ -260,17 +247,7 @@ def _factors_in_order(call: Call, raw: Array, rank: int, seed: int, serial: int)
 
 
 def expected(call: Call, rank: int, seed: int, serial: int) -> Array | None:
-    """Compute a rank's output in plain NumPy.
-
-    Args:
-        call: The call.
-        rank: The rank whose output is computed.
-        seed: The seed of the inputs.
-        serial: The number of the call.
-
-    Returns:
-        An array of the call's dtype with a row for each block, or None where the call gives no output to this rank.
-    """
+    """Compute a rank's output in plain NumPy, with a row per block; None where it gets none."""
     collective = COLLECTIVES[call.collective]
     if not gives_output(call, rank):
         return None
@@ -338,21 +315,11 @@ def held_by_all(call: Call) -> bool:
 
 
 def slack(call: Call, rank: int, seed: int, serial: int) -> Array | None:
-    """By how much each element of a rank's output may differ from `expected`.
+    """By how much each element of a rank's output may differ from `expected`, f64; None: every bit is known.
 
     Sums and products of n numbers have, in whatever order they are made, an error of (n - 1) u / (1 - (n - 1) u) of the
     sum, or product, of their absolute values at most, where u is half the distance from 1 to the next number (Higham,
     Accuracy and Stability of Numerical Algorithms, 2002, chapters 3 and 4). So two orders differ by twice that.
-
-    Args:
-        call: The call, with the fold order that its algorithm declares.
-        rank: The rank whose output is compared.
-        seed: The seed of the inputs.
-        serial: The number of the call.
-
-    Returns:
-        An array of f64, zero where every bit is known, of the shape of `expected`, or for complex numbers of their
-        parts; None where every bit of all is known.
     """
     call = _in_parts(call)
     if call.fold_order == RANK_ORDER or not reveals_order(call) or not gives_output(call, rank):
@@ -381,17 +348,8 @@ def slack(call: Call, rank: int, seed: int, serial: int) -> Array | None:
 
 
 def wrong_elements(got: Array, right: Array, slack: Array | None = None, held: Array | None = None) -> NDArray[np.intp]:
-    """Find the elements at which an output is wrong.
-
-    Args:
-        got: What a rank has, of any shape.
-        right: What it should have, of the same dtype and number of elements.
-        slack: By how much each value may differ (default: not by a bit).
-        held: What another rank has and this one must have bit by bit; only with ``slack``.
-
-    Returns:
-        Flat indices in the order of memory, ascending.
-    """
+    """Return the ascending flat indices at which an output is wrong; ``held``, another rank's, must be equal in
+    bits."""
     places = _other_bits(got, right)
     if slack is None:
         return places

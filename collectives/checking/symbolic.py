@@ -7,12 +7,25 @@ suffices for *what* is computed; that it is computed in every interleaving is fo
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from collectives.checking.dots import WEIGHTS_SHIFT, Dots
-from collectives.checking.symbols import Fold, Symbol, SymbolicBytes, Term, aligned, flat, folded, same_bits, text
+from collectives.checking.names import WEIGHTS_SHIFT, ComputedNames
+from collectives.checking.symbols import (
+    Fold,
+    Symbol,
+    SymbolicBytes,
+    Term,
+    aligned,
+    first,
+    flat,
+    folded,
+    joined,
+    same_bits,
+    text,
+)
 from collectives.contracts import Piece, postcondition
 from collectives.fused.shapes import WEIGHTS
 from cxlemu.engines.streams import Binding, Blocked, Streams, run_in_turn
@@ -35,17 +48,24 @@ from cxlemu.plan.kernels import KERNELS
 from cxlemu.plan.reduction import commutes
 
 
+class SymbolicDoorbell(NamedTuple):
+    """What a doorbell's line shows: an epoch, and behind it a payload.
+
+    ``told`` is the epoch with which the payload's places of arrays came, 0 if it has none.
+    """
+
+    epoch: int = 0
+    payload: Sequence[Symbol] = ()
+    told: int = 0
+
+
 @dataclass
 class SymbolicPool:
-    """A coherent pool: an array of symbols for each card, and the doorbells with their payloads."""
+    """A coherent pool: an array of symbols for each card, and what doorbells show, by (card, offset)."""
 
     cards: list[SymbolicBytes]
-    doorbells: dict[tuple[int, int], tuple[int, list[Symbol]]] = field(default_factory=dict)
-    dots: Dots = field(default_factory=Dots)  # names of all ranks' elements of products
-
-    def doorbell(self, at: tuple[int, int]) -> tuple[int, list[Symbol]]:
-        """The epoch that the doorbell at (card, offset) shows, and its payload; 0 and nothing before it is rung."""
-        return self.doorbells.get(at, (0, []))
+    doorbells: dict[tuple[int, int], SymbolicDoorbell] = field(default_factory=lambda: defaultdict(SymbolicDoorbell))
+    names: ComputedNames = field(default_factory=ComputedNames)  # of what all ranks compute
 
 
 @dataclass
@@ -69,17 +89,13 @@ class SymbolicRank(Streams):
     def promised(self, shift: int = 0) -> Iterator[Piece]:
         """Yield what this rank's output must be, for inputs whose offsets count from ``shift`` on."""
         if self.call.gemm is not None:
-            yield from self.pool.dots.postcondition(self.call, self.part.rank, shift)
+            yield from self.pool.names.postcondition(self.call, self.part.rank, shift)
             return
         for piece in postcondition(self.call, self.part.rank):
             yield piece._replace(contributions=tuple((rank, at + shift) for rank, at in piece.contributions))
 
     def local(self, operand: Operand) -> tuple[SymbolicBytes, int]:
-        """Find the memory in which an operand really is, as a buffer may lie inside another.
-
-        Returns:
-            The memory, and the operand's first byte in it.
-        """
+        """Return the memory in which an operand really is, as buffers may lie inside others, and its first byte."""
         buffer, at, index = self.part.buffers[operand.id], operand.offset, operand.id
         if buffer.inside:
             index = [b.name for b in self.part.buffers].index(buffer.inside)
@@ -87,12 +103,7 @@ class SymbolicRank(Streams):
         return self.memory[index], at
 
     def fetch(self, operand: Operand, nbytes: int) -> list[Symbol]:
-        """Read the symbols of an operand, in a buffer of this rank or in the pool.
-
-        Args:
-            operand: Where the first byte is.
-            nbytes: How many bytes are read.
-        """
+        """Read the symbols of an operand, in a buffer of this rank or in the pool."""
         if operand.kind == Kind.BUFFER:
             memory, at = self.local(operand)
             return memory.read(at, nbytes)
@@ -102,12 +113,7 @@ class SymbolicRank(Streams):
         return [symbol for local in sorted(symbols) for symbol in symbols[local]]
 
     def put(self, operand: Operand, symbols: list[Symbol]) -> None:
-        """Write symbols to an operand, in a buffer of this rank or in the pool.
-
-        Args:
-            operand: Where the first byte goes.
-            symbols: What is written, one after another.
-        """
+        """Write symbols to an operand, in a buffer of this rank or in the pool."""
         if operand.kind == Kind.BUFFER:
             memory, at = self.local(operand)
             memory.write(at, symbols)
@@ -126,15 +132,7 @@ class SymbolicRank(Streams):
                 yield run.local_offset + block * run.stride_bytes, run.block_bytes, run.card, at
 
     def execute(self, instruction: Instruction) -> Blocked | None:
-        """Execute one instruction.
-
-        Returns:
-            None, or what the rank is blocked by; then the instruction has to be executed again.
-
-        Raises:
-            ContractError: The instruction computes what is no fold of contributions, or folds elements other than the
-                call's.
-        """
+        """Execute one instruction, or return what blocks it; then execute it again later."""
         i, layout, epoch = instruction, self.binding.layout, self.binding.epoch + instruction.value
         match i.op:
             case Op.WRITE | Op.WRITE_NT | Op.COPY:
@@ -145,32 +143,56 @@ class SymbolicRank(Streams):
                     if target.kind:
                         self.put(target, result)
             case Op.SIGNAL | Op.SIGNAL_DATA:
-                payload = self.fetch(i.a, i.nbytes) if i.op == Op.SIGNAL_DATA else []
-                self.pool.doorbells[layout.doorbell_address(i.arg, epoch)] = (epoch, payload)
+                at, told = layout.doorbell_address(i.arg, epoch), epoch if i.flags & Flag.PLACES else 0
+                shows = self.pool.doorbells[at]._replace(epoch=epoch)
+                if i.op == Op.SIGNAL_DATA or told:
+                    payload = self.fetch(i.a, i.nbytes) if i.op == Op.SIGNAL_DATA else ()
+                    shows = SymbolicDoorbell(epoch, payload, told)
+                self.pool.doorbells[at] = shows
             case Op.WAIT | Op.WAIT_DATA | Op.WAIT_ALL:
                 for doorbell in accesses.doorbells(self.frame, i):
-                    shows, payload = self.pool.doorbell(layout.doorbell_address(doorbell, epoch))
-                    if shows < epoch:
-                        return Blocked("", 0, i, doorbell, layout.owner(doorbell), epoch, shows)
+                    shows = self.pool.doorbells[layout.doorbell_address(doorbell, epoch)]
+                    if shows.epoch < epoch:
+                        return Blocked("", 0, i, doorbell, layout.owner(doorbell), epoch, shows.epoch)
                     if i.op == Op.WAIT_DATA:
-                        self.put(i.dst, payload)
+                        self.put(i.dst, first(shows.payload, i.nbytes))
+                    if i.op != Op.WAIT_ALL and i.flags & Flag.PLACES:
+                        self._learn(doorbell, shows)
             case Op.RECORD:
                 self.events.add(i.arg)
             case Op.AWAIT:
                 return None if i.arg in self.events else Blocked("", 0, i)
             case Op.COMPUTE if KERNELS[self.frame.kernels[i.arg].name].checks:
-                self.put(i.dst, [Symbol(i.nbytes, None)])
+                self._checksum(i)
             case Op.COMPUTE:
                 self._multiply(i)
             case Op.FLUSH | Op.FENCE | Op.INVALIDATE:
                 pass  # the symbolic pool is coherent
         return None
 
+    def _learn(self, doorbell: int, shows: SymbolicDoorbell) -> None:
+        heap, owner = self.call.heap, self.binding.layout.owner(doorbell)
+        if heap is not None and heap.is_told and owner != self.part.rank and shows.told < self.binding.epoch:
+            raise ContractError(
+                f"[{self.call}] rank {self.part.rank} takes places of arrays from "
+                f"{self.binding.layout.doorbell_name(doorbell)}, where no signal of the call stored any"
+            )
+
+    def _checksum(self, i: Instruction) -> None:
+        kernel = self.frame.kernels[i.arg]
+        _, nbytes, *came = KERNELS[kernel.name].sizes(kernel.parameters)
+        its = self.pool.names.checksum(self.fetch(i.a, nbytes), i.nbytes)
+        if came and (its.fold is None or joined(self.fetch(i.b, came[0])) != (its,)):
+            raise ContractError(
+                f"[{self.call}] rank {self.part.rank} compares bytes with a checksum that is of no or of other bytes"
+            )
+        self.put(i.dst, [its])
+
     def _multiply(self, i: Instruction) -> None:
         kernel = self.frame.kernels[i.arg]
         kind = KERNELS[kernel.name]
         if not kind.product:
-            raise ContractError(f"[{self.call}] computes: its result is no fold of contributions")
+            raise ContractError(f"[{self.call}] computes: its result is not a fold of contributions")
         size, (c, a, b) = DTYPES[kind.product].itemsize, kind.touches(kernel.parameters)
         columns = [
             [symbol for k in range(b.rows) for symbol in self.fetch(i.b.at(k * b.stride_bytes + at), size)]
@@ -178,7 +200,7 @@ class SymbolicRank(Streams):
         ]
         for r in range(c.rows):
             row = self.fetch(i.a.at(r * a.stride_bytes), a.row_bytes)
-            made = [self.pool.dots.element(kind.product, row, column) for column in columns]
+            made = [self.pool.names.element(kind.product, row, column) for column in columns]
             self.put(i.dst.at(r * c.stride_bytes), made)
 
     def _folded(self, i: Instruction) -> list[Symbol]:
@@ -189,11 +211,7 @@ class SymbolicRank(Streams):
         return [Symbol(size, folded(folds, divisor)) for size, folds in aligned(sources)]
 
     def _check_elements(self, i: Instruction, sources: list[list[Symbol]]) -> None:
-        """Check that a fold is one of the call's elements, with the call's operation.
-
-        Raises:
-            ContractError: It is not.
-        """
+        """Check that a fold is one of the call's elements, with the call's operation."""
         dtype, redop = DTYPE_NAMES[i.dtype], RedOp(i.redop).name.lower()
         if (dtype, redop) != (self.call.dtype, self.call.redop):
             raise ContractError(f"[{self.call}] rank {self.part.rank} folds {dtype} with {redop}")
@@ -213,16 +231,12 @@ def verify(plan: Plan) -> None:
 
     Reductions must fold in the order that the call declares: then all ranks get the same bits. Which operand comes
     first does not matter where a op b has the bits of b op a.
-
-    Raises:
-        ContractError: An output is not what it must be; the message names rank, bytes and what they are made of.
-        DeadlineError: The plan blocks.
     """
     call, layout = plan.call, plan.layout
     pool = SymbolicPool([SymbolicBytes(layout.extent_bytes) for _ in range(layout.cards)])
     binding = Binding(layout, base=0, epoch=layout.slots + 1, tag=plan.call.tag())
     for peer in range(plan.ranks):  # as a call in the middle of a run finds them
-        pool.doorbells[layout.doorbell_address(layout.done(peer), 0)] = (layout.slots, [])
+        pool.doorbells[layout.doorbell_address(layout.done(peer), 0)] = SymbolicDoorbell(layout.slots)
     ranks = [SymbolicRank(call, plan.frame, part, binding, pool=pool) for part in plan.parts]
     for rank in ranks:
         rank.begin()
@@ -239,15 +253,7 @@ class _Held(NamedTuple):
 
 
 def check_results(ranks: Sequence[SymbolicRank], shift: int = 0) -> None:
-    """Check the outputs of ranks that have executed a call, as `verify` does.
-
-    Args:
-        ranks: All ranks of the call.
-        shift: Where the offsets of this call's inputs began.
-
-    Raises:
-        ContractError: A rank's output is not what it must be.
-    """
+    """Check the outputs of ranks that have executed a call, as `verify` does."""
     held: dict[tuple[tuple[int, int], ...], _Held] = {}
     for rank in ranks:
         for piece in rank.promised(shift):

@@ -9,6 +9,8 @@ from typing import NamedTuple, TypeAlias
 # One contribution, or a fold that was made apart before it was folded in (another order of rounding).
 Term: TypeAlias = "tuple[int, int] | Fold"
 
+CHECKSUM = 10**13  # the offset of a contribution that stands for a checksum's first byte
+
 
 class Fold(NamedTuple):
     """What a byte was folded from: ``terms`` from the left, then divided by ``divisor``."""
@@ -40,6 +42,16 @@ def joined(symbols: Sequence[Symbol]) -> tuple[Symbol, ...]:
         else:
             found.append(symbol)
     return tuple(found)
+
+
+def first(symbols: Sequence[Symbol], nbytes: int) -> list[Symbol]:
+    """Describe the first ``nbytes`` of some bytes, or all if there are fewer."""
+    found = []
+    for symbol in symbols:
+        if nbytes > 0:
+            found.append(symbol._replace(nbytes=min(symbol.nbytes, nbytes)))
+        nbytes -= symbol.nbytes
+    return found
 
 
 class SymbolicBytes:
@@ -82,14 +94,7 @@ class SymbolicBytes:
 
 
 def aligned(columns: Sequence[list[Symbol]]) -> Iterator[tuple[int, list[Fold | None]]]:
-    """Cut rows of symbols at each other's boundaries.
-
-    Args:
-        columns: One or more rows, equally many bytes long.
-
-    Yields:
-        How many bytes a piece has, and its fold in each of the rows.
-    """
+    """Cut rows of symbols at each other's boundaries; yield each piece's bytes, and its fold in each row."""
     position = [0] * len(columns)
     consumed = [0] * len(columns)
     while position[0] < len(columns[0]):
@@ -102,16 +107,9 @@ def aligned(columns: Sequence[list[Symbol]]) -> Iterator[tuple[int, list[Fold | 
 
 
 def folded(folds: list[Fold | None], divisor: int) -> Fold | None:
-    """Combine operands from the left.
+    """Combine operands from the left, and divide (1: not at all); None where an operand was never written.
 
     The first operand's fold continues; each further operand is a contribution or a fold made apart.
-
-    Args:
-        folds: The operands, one at least.
-        divisor: By what the result is divided; 1 for no division.
-
-    Returns:
-        The fold, or None where an operand was never written.
     """
     known = [f for f in folds if f is not None]
     if len(known) < len(folds):
@@ -135,13 +133,7 @@ def flat(fold: Fold) -> Fold:
 
 
 def same_bits(one: Fold | None, other: Fold | None, *, commutes: bool) -> bool:
-    """Whether two folds of equal contributions round alike.
-
-    Args:
-        one: A fold, or None for bytes that were never written.
-        other: The fold that it is compared with.
-        commutes: Whether a op b has the bits of b op a.
-    """
+    """Whether two folds of equal contributions round alike."""
     if one == other or one is None or other is None or not commutes:
         return one == other
     numbers: dict[object, int] = {}
@@ -170,5 +162,5 @@ def text(fold: Fold | None) -> str:
 
 
 def _source(rank: int, offset: int) -> str:
-    """A rank below 0 stands for an element of a matrix product (checking/dots.py)."""
-    return f"rank {rank}[{offset}]" if rank >= 0 else f"product {-1 - rank}"
+    """A rank below 0 stands for what was computed (checking/names.py)."""
+    return f"rank {rank}[{offset}]" if rank >= 0 else f"{'checksum' if offset >= CHECKSUM else 'product'} {-1 - rank}"

@@ -5,11 +5,13 @@ verb -> (module, one line of help): the entry points in pyproject.toml, see cxle
 
 from __future__ import annotations
 
+from cxlemu.cli.commands import Table
+
 __all__ = ["VERBS"]
 
-VERBS: dict[str, tuple[str, str]] = {
-    "run": ("collectives.cli.run", "Run collectives on an emulated pool and check every byte."),
-    "fused": ("collectives.cli.fused", "Run GEMMs fused with communication, beside those that are not."),
-    "simulate": ("collectives.cli.simulate", "What collectives would cost on a modelled fabric."),
-    "plan": ("collectives.cli.plan", "Show, save and check plans."),
+VERBS: Table = {
+    "run": ("collectives.cli.run", "Run collectives on an emulated pool and check them.", "start here"),
+    "plan": ("collectives.cli.plan", "Show, save and check plans.", "write"),
+    "fused": ("collectives.cli.fused", "Run GEMMs fused with communication.", "write"),
+    "simulate": ("collectives.cli.simulate", "Estimate cost: memory, serving, trace, training.", "model"),
 }

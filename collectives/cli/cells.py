@@ -10,12 +10,7 @@ if TYPE_CHECKING:
 
 
 def cells_of(row: SweepRow | Simulated, slow_digits: int) -> dict[str, object]:
-    """Return the cells that both tables have, by their columns' names.
-
-    Args:
-        row: The row.
-        slow_digits: Digits of a bandwidth below 1 GB/s: more than nccl-tests has, which would print 0.00.
-    """
+    """Return the cells that both tables have, by their columns' names."""
     algbw, busbw = (
         f"{each:.2f}" if each >= 1 else f"{each:.{slow_digits}f}"
         for each in (row.algbw_gbytes_per_s, row.busbw_gbytes_per_s)

@@ -58,21 +58,15 @@ class RunFaults(Protocol):
     def engine(self) -> EngineMaker:
         """Makes each rank's engine."""
 
+    def unfired(self) -> list[str]:
+        """After the run: a sentence for each fault that never happened."""
+
     def listening(self, report: Callable[[object], None]) -> Callable[[object], None]:
         """Wrap ``report`` so that it is told of everything except faults."""
 
 
 def load_script(file: Path, *, how: str, adversary: str | None) -> RunFaults:
-    """Load a file of faults through the package that brings them.
-
-    Args:
-        file: The file.
-        how: How the ranks are launched: "processes", "threads" or "env".
-        adversary: The value of ``--adversary``, None where it was not given.
-
-    Raises:
-        ArgumentError: No package brings faults; and what `RunFaults.load` raises.
-    """
+    """Load a file of faults through the package that brings them."""
     brought: type[RunFaults] = _brought("scripts", "--faults")
     return brought.load(file, how=how, adversary=adversary)
 
@@ -86,14 +80,6 @@ def _brought(name: str, flag: str) -> Any:
 
 
 def run_protocol(ctx: click.Context, spec: str) -> NoReturn:
-    """Run ``cxlemu run --protocol``, which exits with its own code.
-
-    Args:
-        ctx: The context of ``cxlemu run``.
-        spec: ``FILE.py:NAME``.
-
-    Raises:
-        ArgumentError: No package brings protocols.
-    """
+    """Run ``cxlemu run --protocol``, which exits with its own code."""
     run: Callable[[click.Context, str], NoReturn] = _brought("protocols", "--protocol")
     run(ctx, spec)

@@ -2,90 +2,78 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import click
 
-from collectives.choices import FUSED_SHARE, ORDERS, STYLES
-from collectives.cli.fused_options import RANKS_MAX, Dimensions
-from collectives.sweep.defaults import REGION_BYTES
+from collectives.choices import FUSED_SHARE, STYLES
+from collectives.cli.fused_options import RANKS_MAX, Dimensions, TilingFlags
+from collectives.defaults import REGION_BYTES
 from cxlemu.choices import GEMM_DTYPES
 from cxlemu.cli.backends import backends
 from cxlemu.cli.forms import engines
-from cxlemu.cli.params import BytesParam
+from cxlemu.cli.options import argument, concept, flag, taking
 from cxlemu.cli.several import for_each_ranks
-from cxlemu.cli.vocabulary import RanksParam, option
+from cxlemu.cli.vocabulary import RanksParam
 from cxlemu.units import format_bytes
 
 
-@click.command(cls=engines(virtual="collectives.cli.fused_virtual"))
-@click.argument("kind", metavar="OPERATOR")
-@click.option(
-    "--engine",
-    type=click.Choice(["native", "virtual"]),
-    default="native",
-    show_default=True,
-    help="virtual: on modelled accelerators; see --engine virtual --help.",
-)
-@option("ranks", type=RanksParam(1, RANKS_MAX), default="2", show_default=True)
-@click.option(
-    "-s",
-    "--shape",
-    type=Dimensions("MxNxK"),
-    default="2048x1024x1024",
-    show_default=True,
-    metavar="MxNxK",
-    help="Of the whole product: A is M x K, B is K x N.",
-)
-@option("datatype", type=click.Choice(GEMM_DTYPES), default="f32", show_default=True)
-@click.option("--style", type=click.Choice(["every", *STYLES]), default="every", show_default=True)
-@click.option("--comm-rows", type=click.IntRange(1), metavar="N", help="Rows of a communication tile.")
-@click.option("--tile", type=Dimensions("ROWSxCOLS"), metavar="ROWSxCOLS", help="A compute tile.")
-@click.option("--order", type=click.Choice(ORDERS), help=f"Who turns to whom.  [default: {ORDERS[0]}]")
-@click.option("--transport", help="pull, or push: a copy for every reader.")
-@click.option("--tune", "tunes", is_flag=True, help="Search tiles, order and transport for this shape first.")
-@click.option(
-    "--tuned",
-    "tuned_file",
-    type=click.Path(path_type=Path),
-    help="As --tune, and keep what is found in this file, for this machine.",
-)
-@option("budget", default=60.0, show_default=True, help="How long --tune searches, about.")
-@click.option("--iters", type=click.IntRange(1), default=5, metavar="N", show_default=True, help="Timed calls.")
-@click.option("-w", "--warmup", type=click.IntRange(0), default=1, show_default=True, help="Calls before them.")
-@click.option(
-    "-C", "--check", type=click.Choice(["0", "1"]), default="1", show_default=True, help="0: not the results."
-)
-@option("config", help="A topology: a file or a name.  [default: six-cards]")
-@click.option("--backend", type=click.Choice(backends().names), default="emulated", show_default=True)
-@click.option("--pace", is_flag=True, help="Communication takes the time of the modelled pool, times a scale.")
-@click.option("--time-scale", type=float, metavar="X", help="[default: what --share makes it]")
-@click.option(
-    "--share",
-    type=click.FloatRange(0.01, 100),
-    metavar="X",
-    help="Communication takes so many times what the product does; or the product, what the topology's accelerator "
-    f"is to take.  [default: {FUSED_SHARE:g}]",
-)
-@click.option(
-    "--region-bytes",
-    type=BytesParam(),
-    default=format_bytes(REGION_BYTES).replace(" ", ""),
-    show_default=True,
-    help="The communicator's ring in the pool.",
-)
-@click.option("--deadline-s", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True)
-@option("json")
-@click.option("--trace", "trace_file", type=click.Path(path_type=Path), help="Write when what happened, for Perfetto.")
-@for_each_ranks("trace_file")
-@click.pass_context
-def command(ctx: click.Context, /, **flags: Any) -> None:
-    """Run a matrix product that is fused with communication, tile by tile, beside those that are not.
+class FusedFlags(TilingFlags):
+    """Which product is fused, how it is cut, and how often it is timed."""
 
-    OPERATOR is all_gather_gemm, gemm_reduce_scatter or gemm_all_reduce. Styles: fused; medium, in which a shard is
-    multiplied while the next one is on its way; unfused, the collective and then the product, or the other way round.
-    Columns are FLUX's (arXiv 2406.06858): effective communication time ECT = T - T of the product alone, not split;
+    kind: str = argument(metavar="OPERATOR")
+    engine: str = flag(
+        "--engine",
+        type=click.Choice(["native", "virtual"]),
+        default="native",
+        help="native: on this machine; virtual: on modelled accelerators, see --engine virtual --help.",
+    )
+    ranks: int = concept("ranks", type=RanksParam(1, RANKS_MAX), default="2")
+    shape: tuple[int, ...] = flag(
+        "-s",
+        "--shape",
+        type=Dimensions("MxNxK"),
+        default="2048x1024x1024",
+        metavar="MxNxK",
+        help="Size of the whole product: A is M x K, B is K x N.",
+    )
+    datatype: str = concept("datatype", type=click.Choice(GEMM_DTYPES), default="f32")
+    style: str = flag("--style", type=click.Choice(["every", *STYLES]), default="every", help="Ways to communicate.")
+    budget_s: float = concept("budget", default=60.0, help="Approximate time that --tune searches.")
+    iters: int = flag("--iters", type=click.IntRange(1), default=5, metavar="N", help="Timed calls.")
+    warmup: int = flag("-w", "--warmup", type=click.IntRange(0), default=1, help="Untimed calls before them.")
+    check: str = flag("-C", "--check", type=click.Choice(["0", "1"]), default="1", help="0 skips checking results.")
+    config: str | None = concept("config", default_text="six-cards")
+    backend: str = flag(
+        "--backend", type=click.Choice(backends().names), default="emulated", help="Where the pool's bytes live."
+    )
+    pace: bool = flag(
+        "--pace", is_flag=True, help="Slow communication down to the modelled pool's times, times a scale."
+    )
+    time_scale: float | None = flag(
+        "--time-scale",
+        type=float,
+        metavar="X",
+        help="Real nanoseconds per modelled nanosecond.  [default: from --share]",
+    )
+    share: float | None = flag(
+        "--share",
+        type=click.FloatRange(0.01, 100),
+        metavar="X",
+        help="Scale time so that communication takes X times as long as the product; where the topology has an "
+        f"accelerator, so that the product takes X times as long as there.  [default: {FUSED_SHARE:g}]",
+    )
+    region_bytes: int = concept("region", default=format_bytes(REGION_BYTES).replace(" ", ""))
+    deadline_s: float = concept("deadline", default=60.0)
+
+
+@click.command(cls=engines(virtual="collectives.cli.fused_virtual"))
+@for_each_ranks("trace_file")
+@taking(FusedFlags, work="fused_run:run")
+def command() -> None:
+    """Run a matrix product fused with communication, tile by tile, and compare it with unfused ones.
+
+    OPERATOR is all_gather_gemm, gemm_reduce_scatter or gemm_all_reduce. Style fused communicates tile by tile; medium
+    multiplies a shard while the next one arrives; unfused runs the collective and the product one after the other. The
+    columns are FLUX's (arXiv 2406.06858): effective communication time ECT = T - T of the undivided product alone;
     overlap = 1 - ECT / ECT unfused, negative where fusing costs more than it hides. Ranks are processes.
 
     \b
@@ -95,6 +83,3 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
       cxlemu fused gemm_all_reduce -n 4 -s 256x256x256 --json fused.json
       cxlemu fused all_gather_gemm --engine virtual -c nvlink-8xa100 --tune
     """
-    from collectives.cli.fused_run import run
-
-    run(ctx, **flags)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import click
+
+from collectives.choices import ORDERS
+from cxlemu.cli.options import Flags, concept, flag
 
 RANKS_MAX = 64
 
@@ -27,3 +31,24 @@ class Dimensions(click.ParamType[tuple[int, ...]]):
                 f"{value!r} is not {self.name}, such as {'x'.join(['256'] * (self.name.count('x') + 1))}.", param, ctx
             )
         return tuple(map(int, numbers))
+
+
+class TilingFlags(Flags):
+    """How a product is cut, and where a choice that was found is kept."""
+
+    comm_rows: int | None = flag(
+        "--comm-rows", type=click.IntRange(1), metavar="N", help="Rows per communication tile."
+    )
+    tile: tuple[int, int] | None = flag(
+        "--tile", type=Dimensions("ROWSxCOLS"), metavar="ROWSxCOLS", help="Size of a compute tile."
+    )
+    order: str | None = flag(
+        "--order", type=click.Choice(ORDERS), help=f"Order in which ranks read their peers.  [default: {ORDERS[0]}]"
+    )
+    transport: str | None = flag("--transport", help="pull: readers fetch tiles; push: writers copy to every reader.")
+    tunes: bool = flag("--tune", is_flag=True, help="Search tiles, order and transport for this shape first.")
+    tuned_file: Path | None = flag(
+        "--tuned", type=click.Path(path_type=Path), help="Like --tune; keep the choice in this file, for this machine."
+    )
+    json_file: Path | None = concept("json")
+    trace_file: Path | None = concept("trace")

@@ -103,12 +103,7 @@ class Result:
 
 
 def show(result: Result, out: Console) -> None:
-    """Print a result as a table, with what it was measured on above and metrics below.
-
-    Args:
-        result: The result.
-        out: Where to print.
-    """
+    """Print a result as a table, with what it was measured on above and metrics below."""
     for line in _header(result):
         print_wrapped(out, f"# {line}", indent="#           ")
     out.print(Text("#"))

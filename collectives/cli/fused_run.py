@@ -6,20 +6,20 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import click
 
 from collectives.choices import FUSED_SHARE
+from collectives.cli.fused import FusedFlags
 from collectives.cli.fused_report import FusedSetup, Result, show
 from collectives.cli.fused_tuning import Search, machine_of, refuse_given, tuned
+from collectives.defaults import DEFAULT_SEED
 from collectives.fused import ORDERS, STYLES
 from collectives.fused.choice import Operator, Tiling, call_of
 from collectives.fused.halves import communicating, computing
 from collectives.fused.plans import build
 from collectives.layouts import world_layout
-from collectives.sweep.defaults import DEFAULT_SEED
 from collectives.sweep.fused.measure import Job, Seen, cut, measure
 from collectives.sweep.fused.seen import events, median_ns
 from collectives.sweep.fused.tuned import TunedFile
@@ -41,91 +41,66 @@ T = TypeVar("T")
 BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "BLIS_NUM_THREADS")
 
 
-def run(
-    ctx: click.Context,
-    kind: str,
-    engine: str,
-    ranks: int,
-    shape: tuple[int, ...],
-    datatype: str,
-    style: str,
-    comm_rows: int | None,
-    tile: tuple[int, int] | None,
-    order: str | None,
-    transport: str | None,
-    tunes: bool,
-    tuned_file: Path | None,
-    budget_s: float,
-    iters: int,
-    warmup: int,
-    check: str,
-    config: str | None,
-    backend: str,
-    pace: bool,
-    time_scale: float | None,
-    share: float | None,
-    region_bytes: int,
-    deadline_s: float,
-    json_file: Path | None,
-    trace_file: Path | None,
-) -> None:
+def run(ctx: click.Context, asked: FusedFlags) -> None:
     """Run the command with its flags, whose names the parameters have.
 
     The process exits with 1 where a result was wrong.
-
-    Raises:
-        ArgumentError: A flag is wrong, or flags do not go with each other.
-        ConfigError: The topology is wrong.
     """
-    for flag, file in (("--trace", trace_file), ("--tuned", tuned_file)):
+    tunes = asked.tunes
+    for flag, file in (("--trace", asked.trace_file), ("--tuned", asked.tuned_file)):
         check_output(flag, file)
-    tunes = tunes or tuned_file is not None
-    refuse_given(tunes, {"--comm-rows": comm_rows, "--tile": tile, "--order": order, "--transport": transport})
-    if time_scale is not None and not pace:
-        raise ArgumentError("--time-scale is for --pace: give both, or neither")
-    if share is not None and (time_scale is not None or not pace):
-        raise ArgumentError("--share is for --pace without --time-scale: it chooses that")
-    m, n, k = shape
-    job = Job(
-        Operator(kind, m, n, k, datatype),
-        Tiling(comm_rows, tile, order or ORDERS[0], transport),
-        styles=STYLES if style == "every" else (style,),
-        iterations=iters,
-        warmup=warmup,
-        check=check == "1",
-        traced=True,
-        region_bytes=region_bytes,
+    tunes = tunes or asked.tuned_file is not None
+    refuse_given(
+        tunes,
+        {"--comm-rows": asked.comm_rows, "--tile": asked.tile, "--order": asked.order, "--transport": asked.transport},
     )
-    if BACKENDS[backend].on_devices:
-        raise ArgumentError(f"fused runs make a pool of their own, which --backend {backend} does not: it uses devices")
-    memory = MemorySpec(backend, DEFAULT_SEED if BACKENDS[backend].emulates_caches else None)
-    topology = machine(config, memory)
-    layout = world_layout(topology, ranks, region_bytes=region_bytes)
+    if asked.time_scale is not None and not asked.pace:
+        raise ArgumentError("--time-scale is for --pace: give both, or neither")
+    if asked.share is not None and (asked.time_scale is not None or not asked.pace):
+        raise ArgumentError("--share is for --pace without --time-scale: it chooses that")
+    m, n, k = asked.shape
+    job = Job(
+        Operator(asked.kind, m, n, k, asked.datatype),
+        Tiling(asked.comm_rows, asked.tile, asked.order or ORDERS[0], asked.transport),
+        styles=STYLES if asked.style == "every" else (asked.style,),
+        iterations=asked.iters,
+        warmup=asked.warmup,
+        check=asked.check == "1",
+        traced=True,
+        region_bytes=asked.region_bytes,
+    )
+    if BACKENDS[asked.backend].on_devices:
+        raise ArgumentError(
+            f"fused runs make a pool of their own, which --backend {asked.backend} does not: it uses devices"
+        )
+    memory = MemorySpec(asked.backend, DEFAULT_SEED if BACKENDS[asked.backend].emulates_caches else None)
+    topology = machine(asked.config, memory)
+    layout = world_layout(topology, asked.ranks, region_bytes=asked.region_bytes)
     for each in STYLES:  # refuses what cannot work before anything is made
-        build(layout, call_of(job.operator, each, ranks, cut(job, each))).part(0)
-    if pace:
-        Clocks.of(topology, ranks)  # the same, for its fabric
+        build(layout, call_of(job.operator, each, asked.ranks, cut(job, each))).part(0)
+    if asked.pace:
+        Clocks.of(topology, asked.ranks)  # the same, for its fabric
     for name in BLAS_THREADS:
         os.environ.setdefault(name, "1")
-    setup = FusedSetup(job, topology, ranks, memory, blas_threads=os.environ[BLAS_THREADS[0]])
+    setup = FusedSetup(job, topology, asked.ranks, memory, blas_threads=os.environ[BLAS_THREADS[0]])
     known = None
-    if tuned_file is not None:
-        scaled = f"share {share or FUSED_SHARE:g}" if time_scale is None else f"scale {time_scale:g}"
-        known = TunedFile(tuned_file, machine_of(setup, scaled if pace else "none"), ranks)
-    run = partial(_measured, setup, deadline_s)
+    if asked.tuned_file is not None:
+        scaled = f"share {asked.share or FUSED_SHARE:g}" if asked.time_scale is None else f"scale {asked.time_scale:g}"
+        known = TunedFile(asked.tuned_file, machine_of(setup, scaled if asked.pace else "none"), asked.ranks)
+    run = partial(_measured, setup, asked.deadline_s)
     out = console()
     how = "as given, or by default"
     with spinning("measuring", out) as now:
         scale, modelled_ns = None, 0.0
-        if pace:
+        if asked.pace:
             modelled_ns = _modelled_ns(setup, layout, communicating)
-            given = None if time_scale is None else TimeScale(time_scale, "given")
-            scale = given or _suitable(run, setup, layout, share or FUSED_SHARE)
+            given = None if asked.time_scale is None else TimeScale(asked.time_scale, "given")
+            scale = given or _suitable(run, setup, layout, asked.share or FUSED_SHARE)
         paced = None if scale is None else Pace(scale.value)
         if tunes:
             found, how = tuned(
-                Search(job, ranks, known, budget_s),
-                lambda main: _launched(setup, deadline_s, main, paced),
+                Search(job, asked.ranks, known, asked.budget_s),
+                lambda main: _launched(setup, asked.deadline_s, main, paced),
                 lambda what: now(f"tuning: {what}"),
             )
             job = replace(job, choice=found.choice)
@@ -134,9 +109,9 @@ def run(
     setup = replace(setup, job=job, pace=scale, how=how)
     result = Result(setup, seen, None if scale is None else modelled_ns * scale.value)
     show(result, out)
-    write_json(json_file, result.document())
-    if trace_file is not None:
-        write_output("--trace", trace_file, perfetto(events(seen, job)))
+    write_json(asked.json_file, result.document())
+    if asked.trace_file is not None:
+        write_output("--trace", asked.trace_file, perfetto(events(seen, job)))
     ctx.exit(1 if result.wrong else 0)
 
 

@@ -34,19 +34,7 @@ class Search(NamedTuple):
 
 
 def tuned(search: Search, run: Run, seen: Callable[[str], None]) -> tuple[Tuned, str]:
-    """Look a choice up in the search's file, or search for it and keep it there.
-
-    Args:
-        search: What to search.
-        run: Launches ranks and returns what every rank returned.
-        seen: Hears what comes next.
-
-    Returns:
-        The choice, and in words how it was found.
-
-    Raises:
-        ArgumentError: No choice is possible, or the file cannot be written.
-    """
+    """Look a choice up in the search's file, or search for it and keep it there; return it, and how it was found."""
     operator, file = search.job.operator, search.file
     if file is not None and (known := file.get(operator)) is not None:
         return known, f"the fastest of {known.tried} tried, from {file.path}"
@@ -64,26 +52,13 @@ def tuned(search: Search, run: Run, seen: Callable[[str], None]) -> tuple[Tuned,
 
 
 def refuse_given(tunes: bool, given: Mapping[str, object]) -> None:
-    """Refuse flags that a tuner is to choose.
-
-    Args:
-        tunes: Whether there is a tuner.
-        given: The value of each such flag, by flag.
-
-    Raises:
-        ArgumentError: One of the flags was given.
-    """
+    """Refuse flags that a tuner is to choose."""
     if tunes and any(given.values()):
         named = next(flag for flag, value in given.items() if value)
         raise ArgumentError(f"{named} does not go with --tune, which chooses it")
 
 
 def machine_of(setup: FusedSetup, pace: str) -> TunedMachine:
-    """The machine that a choice holds for.
-
-    Args:
-        setup: The world of the run.
-        pace: By what the time scale is chosen, as the scale itself differs each time.
-    """
+    """The machine that a choice holds for."""
     memory, ring = setup.memory.describe(), str(setup.job.region_bytes)
     return this_one(setup.topology, {"memory": memory, "ring": ring, "threads": setup.blas_threads, "pace": pace})

@@ -6,11 +6,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.text import Text
 
 from collectives.cli.fused_report import NAMES
 from collectives.cli.fused_tuning import refuse_given
+from collectives.cli.fused_virtual import VirtualFlags
 from collectives.fused import ORDERS, STYLES
 from collectives.fused.choice import Operator, Tiling
 from collectives.sweep.fused.metrics import Metrics
@@ -31,50 +33,38 @@ TRACED_INSTRUCTIONS_MAX = 300_000
 COLUMNS = "  {:<32} {:>10} {:>10} {:>8}"
 
 
-def run(
-    kind: str,
-    engine: str,
-    ranks: int | None,
-    shape: tuple[int, ...],
-    datatype: str,
-    comm_rows: int | None,
-    tile: tuple[int, int] | None,
-    order: str | None,
-    transport: str | None,
-    tunes: bool,
-    tuned_file: Path | None,
-    config: str,
-    json_file: Path | None,
-    trace_file: Path | None,
-) -> None:
-    """Run the command with its flags, whose names the parameters have.
-
-    Raises:
-        ArgumentError: A flag is wrong, or flags do not go with each other.
-        ConfigError: The topology is wrong.
-    """
-    for flag, file in (("--trace", trace_file), ("--tuned", tuned_file)):
+def run(ctx: click.Context, asked: VirtualFlags) -> None:
+    """Run the command with its flags, whose names the parameters have."""
+    tunes = asked.tunes
+    for flag, file in (("--trace", asked.trace_file), ("--tuned", asked.tuned_file)):
         check_output(flag, file)
-    given = {"--comm-rows": comm_rows, "--tile": tile, "--order": order, "--transport": transport}
-    tunes = tunes or tuned_file is not None
+    given = {
+        "--comm-rows": asked.comm_rows,
+        "--tile": asked.tile,
+        "--order": asked.order,
+        "--transport": asked.transport,
+    }
+    tunes = tunes or asked.tuned_file is not None
     refuse_given(tunes, given)
-    topology = Topology.load(config)
-    simulator = Simulator(topology, ranks or topology.place_count)
-    m, n, k = shape
-    operator = Operator(kind, m, n, k, datatype)
+    topology = Topology.load(asked.config)
+    simulator = Simulator(topology, asked.ranks or topology.place_count)
+    m, n, k = asked.shape
+    operator = Operator(asked.kind, m, n, k, asked.datatype)
     out = console()
     tuned, how = None, "as given, or by default"
-    choice = simulator.resolved(operator, Tiling(comm_rows, tile, order or ORDERS[0], transport))
+    choice = simulator.resolved(
+        operator, Tiling(asked.comm_rows, asked.tile, asked.order or ORDERS[0], asked.transport)
+    )
     if tunes:
         with spinning("tuning", out):
-            tuned, how = _tuned(simulator, operator, tuned_file)
+            tuned, how = _tuned(simulator, operator, asked.tuned_file)
         choice = tuned.choice
     with spinning("simulating", out):
         metrics = simulator.metrics(operator, choice)
     _show(out, simulator, operator, choice, how, metrics)
-    write_json(json_file, _document(simulator, operator, choice, tuned, metrics))
-    if trace_file is not None:
-        write_output("--trace", trace_file, _trace(simulator, operator, choice))
+    write_json(asked.json_file, _document(simulator, operator, choice, tuned, metrics))
+    if asked.trace_file is not None:
+        write_output("--trace", asked.trace_file, _trace(simulator, operator, choice))
 
 
 def _tuned(simulator: Simulator, operator: Operator, path: Path | None) -> tuple[Tuned, str]:

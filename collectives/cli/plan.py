@@ -2,23 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import fields
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
-from collectives.sweep.defaults import REGION_BYTES
-from cxlemu.choices import DTYPE_NAMES
+from collectives.defaults import AUTO, REGION_BYTES
+from cxlemu.choices import DEFAULT_TOPOLOGY, DTYPE_NAMES
 from cxlemu.cli.commands import VerbsGroup
-from cxlemu.cli.params import BytesParam
-from cxlemu.cli.vocabulary import OneRanksParam, option
+from cxlemu.cli.options import JsonFlags, argument, concept, flag, taking
+from cxlemu.cli.vocabulary import OneRanksParam
 from cxlemu.units import format_bytes
 
-if TYPE_CHECKING:
-    from collectives.cli.plan_run import Wanted
+
+class PlanCallFlags(JsonFlags):
+    """The call whose plan is made."""
+
+    collective: str | None = argument(required=False)
+    algorithm: str | None = concept("algorithm")
+    ranks: int = concept("ranks", type=OneRanksParam(1, 4096, "as a plan is made for one"), default=4)
+    total_bytes: int = concept(
+        "minbytes",
+        default="1M",
+        help="Total size, as in nccl-tests: the blocks of all ranks together where each rank has one.",
+    )
+    config: str = concept("config", default=DEFAULT_TOPOLOGY)
+    variant: str = flag("--variant", default=AUTO, help="auto, or a name that cxlemu plan list prints.")
+    dtype: str = concept("datatype", type=click.Choice(DTYPE_NAMES), default="f32")
+    op: str | None = concept(
+        "op",
+        help="Operation of reductions: sum, prod, min, max or avg.",
+        default_text="sum, where there is a reduction",
+    )
+    root: int = concept("root", type=int, default=0)
+    in_place: bool = flag(
+        "--in-place", is_flag=True, help="Make the smaller buffer part of the larger one, as in NCCL."
+    )
+    region_bytes: int = concept("region", default=format_bytes(REGION_BYTES).replace(" ", ""))
+
+
+class PlanShowFlags(PlanCallFlags):
+    """Which plan is printed, and how much of it."""
+
+    saved: Path | None = flag(
+        "--file", type=click.Path(path_type=Path), help="Show a plan that cxlemu plan save wrote."
+    )
+    limit: int = flag("--limit", type=click.IntRange(1), default=100, help="Most rows of a table.")
+
+
+class PlanSaveFlags(PlanCallFlags):
+    """Which plan is written, and where."""
+
+    output: Path = flag("-O", "--output", type=click.Path(path_type=Path), required=True, help="File to write.")
+
+
+class PlanTrafficFlags(PlanCallFlags):
+    """Which plan's traffic is written, and where."""
+
+    output: Path = flag(
+        "-O",
+        "--output",
+        type=click.Path(path_type=Path),
+        required=True,
+        help="Prefix of the files: OUTPUT.0.et, OUTPUT.1.et, ...",
+    )
+
+
+class PlanCheckFlags(JsonFlags):
+    """Which file is checked."""
+
+    file: Path = argument(type=click.Path(path_type=Path))
 
 
 @click.group(cls=VerbsGroup)
@@ -35,57 +87,10 @@ def command() -> None:
     """
 
 
-def _asks_for_a_plan(function: Callable[..., None]) -> Callable[..., None]:
-    """Adds the argument and the options that make a Wanted, and passes it as the first argument."""
-
-    @wraps(function)
-    def collected(**given: Any) -> None:
-        from collectives.cli.plan_run import Wanted
-
-        function(Wanted(**{field.name: given.pop(field.name) for field in fields(Wanted)}), **given)
-
-    for add in reversed(
-        (
-            click.argument("collective", required=False),
-            click.option(
-                "--algorithm",
-                metavar="FILE.py:FUNCTION",
-                help="Your own algorithm instead. The file is executed.",
-            ),
-            option("ranks", type=OneRanksParam(1, 4096, "as a plan is made for one"), default=4, show_default=True),
-            option(
-                "minbytes",
-                dest="total_bytes",
-                default="1M",
-                show_default=True,
-                help="Total size as in nccl-tests: of all ranks' blocks together where each has one.",
-            ),
-            option("config", default="six-cards", show_default=True, help="A topology: file or name."),
-            click.option("--variant", default="auto", show_default=True, help="One that `cxlemu plan list` prints."),
-            option("datatype", dest="dtype", type=click.Choice(DTYPE_NAMES), default="f32", show_default=True),
-            option("op", help="sum, prod, min, max or avg.  [default: sum, where there is a reduction]"),
-            option("root", type=int, default=0, show_default=True),
-            click.option("--in-place", is_flag=True, help="Input and output are the same memory, as NCCL has it."),
-            click.option(
-                "--region-bytes",
-                type=BytesParam(),
-                default=format_bytes(REGION_BYTES).replace(" ", ""),
-                show_default=True,
-                help="The communicator's ring in the pool.",
-            ),
-        )
-    ):
-        collected = add(collected)
-    return collected
-
-
 @command.command()
-@_asks_for_a_plan
-@click.option("--file", "saved", type=click.Path(path_type=Path), help="A plan that `cxlemu plan save` wrote.")
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Rows of any one table.")
-@option("json")
-def show(wanted: Wanted, saved: Path | None, limit: int, json_file: Path | None) -> None:
-    """Print a plan: for every stream a table with a column per rank.
+@taking(PlanShowFlags, work="plan_run:show")
+def show() -> None:
+    """Print a plan: a table for each stream, with a column for each rank.
 
     r1+64K@2 is region 1 from byte 64K on in round 2 (round 0 is not written), h1 a region in the heap, e the epoch
     at which the call starts, e+2 that of round 2; in, out and scratch are the rank's buffers.
@@ -96,16 +101,11 @@ def show(wanted: Wanted, saved: Path | None, limit: int, json_file: Path | None)
       cxlemu plan show all_reduce --variant two_shot -n 3 -b 64K --limit 20
       cxlemu plan show --file all_reduce.plan --json -
     """
-    from collectives.cli import plan_run
-
-    plan_run.show(wanted, saved, limit, json_file)
 
 
 @command.command()
-@_asks_for_a_plan
-@click.option("-O", "--output", type=click.Path(path_type=Path), required=True, help="The file to write.")
-@option("json")
-def save(wanted: Wanted, output: Path, json_file: Path | None) -> None:
+@taking(PlanSaveFlags, work="plan_run:save")
+def save() -> None:
     """Build a plan, check its rules and write it to a file.
 
     \b
@@ -113,17 +113,12 @@ def save(wanted: Wanted, output: Path, json_file: Path | None) -> None:
       cxlemu plan save all_reduce -n 4 -b 1M -O all_reduce.plan
       cxlemu plan save --algorithm mine.py:ring -n 4 -b 1M -O ring.plan
     """
-    from collectives.cli import plan_run
-
-    plan_run.save(wanted, output, json_file)
 
 
 @command.command()
-@_asks_for_a_plan
-@click.option("-O", "--output", type=click.Path(path_type=Path), required=True, help="Files are OUTPUT.0.et and so on.")
-@option("json")
-def traffic(wanted: Wanted, output: Path, json_file: Path | None) -> None:
-    """Write what a plan moves as Chakra execution traces, one for each rank and then for each card.
+@taking(PlanTrafficFlags, work="plan_run:traffic")
+def traffic() -> None:
+    """Write a plan's traffic as Chakra execution traces: one for each rank, then one for each card.
 
     ASTRA-sim and other simulators read them: ranks and cards are endpoints that send each other messages. Needs
     protobuf.
@@ -132,36 +127,28 @@ def traffic(wanted: Wanted, output: Path, json_file: Path | None) -> None:
     Examples:
       cxlemu plan traffic all_gather -n 4 -b 1M -O all_gather
     """
-    from collectives.cli import plan_run
-
-    plan_run.traffic(wanted, output, json_file)
 
 
 @command.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@option("json")
-def check(file: Path, json_file: Path | None) -> None:
-    """Check a plan file: exit code 0 if it obeys every rule and its call means something, 2 if not.
+@taking(PlanCheckFlags, work="plan_run:check")
+def check() -> None:
+    """Check a plan file.
+
+    Exit code 0 if the plan obeys every rule and its call is valid, 2 if not.
 
     \b
     Examples:
       cxlemu plan check all_reduce.plan
     """
-    from collectives.cli import plan_run
-
-    plan_run.check(file, json_file)
 
 
 @command.command("list")
-@option("json")
-def list_(json_file: Path | None) -> None:
-    """Name the collectives and their variants.
+@taking(JsonFlags, work="plan_run:list_")
+def list_() -> None:
+    """List the collectives and their variants.
 
     \b
     Examples:
       cxlemu plan list
       cxlemu plan list --json -
     """
-    from collectives.cli import plan_run
-
-    plan_run.list_(json_file)

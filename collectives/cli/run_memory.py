@@ -8,7 +8,7 @@ from uuid import UUID
 
 import click
 
-from collectives.sweep.defaults import DEFAULT_SEED
+from collectives.defaults import DEFAULT_SEED
 from cxlemu.capacity.lease import Lease
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import BACKENDS, MemorySpec
@@ -18,18 +18,7 @@ from cxlemu.world.topology_of import machine
 
 
 def adversary_seed(adversary: str | None, backend: str) -> int | None:
-    """Read ``--adversary SEED|off``.
-
-    Args:
-        adversary: The flag's value, None where it was not given.
-        backend: The backend's name.
-
-    Returns:
-        The seed, or None for no adversary: the default where a backend emulates no caches.
-
-    Raises:
-        ArgumentError: The value is neither a number nor "off".
-    """
+    """Read ``--adversary SEED|off``; None: no adversary, the default where a backend emulates no caches."""
     if adversary == "off" or (adversary is None and not BACKENDS[backend].emulates_caches):
         return None
     return DEFAULT_SEED if adversary is None else number(adversary, "--adversary", "off")
@@ -38,21 +27,7 @@ def adversary_seed(adversary: str | None, backend: str) -> int | None:
 def memory_of(
     backend: str, seed: int | None, devices: tuple[str, ...], pool: str | None, tenant: str | None
 ) -> tuple[MemorySpec, str | None]:
-    """Make the memory that the flags ask for.
-
-    Args:
-        backend: The backend's name.
-        seed: The adversary's seed, or None for no adversary.
-        devices: The paths of ``--device``.
-        pool: ``--pool``: a UUID with devices or without a tenant, else the name of the tenant's pool.
-        tenant: The tenant, if any.
-
-    Returns:
-        The memory, and the name of the tenant's pool in shared memory or None.
-
-    Raises:
-        ArgumentError: ``--pool`` is no UUID where one is needed, or the backend refuses the rest.
-    """
+    """Make the memory that the flags ask for; return it, and the name of the tenant's pool in shared memory or None."""
     uuid, pool_name = (_uuid(pool), None) if BACKENDS[backend].on_devices or tenant is None else (None, pool)
     return MemorySpec(backend, seed, devices=devices, pool=uuid), pool_name
 
@@ -63,16 +38,7 @@ def real_cards(memory: MemorySpec) -> str:
 
 
 def number(text: str, flag: str, word: str) -> int:
-    """Parse a number that is not negative.
-
-    Args:
-        text: The flag's value.
-        flag: The flag, for the message.
-        word: The word that the flag takes besides numbers, for the message.
-
-    Raises:
-        ArgumentError: The text is not such a number.
-    """
+    """Parse a number that is not negative."""
     if not text.isdecimal() or not text.isascii():
         raise ArgumentError(f"{flag} takes a number that is not negative, or {word!r}, not {text!r}")
     return int(text)
@@ -92,18 +58,7 @@ def remove_dead_pools() -> None:
 
 
 def topology_for(config: str | None, memory: MemorySpec, lease: Lease | None, *, may_be_smaller: bool) -> Topology:
-    """Load the topology of a run, and say in a line where it is a smaller one than the default.
-
-    Args:
-        config: Its file or name; None for the default.
-        memory: The backend and its options.
-        lease: The tenant's grant, if a tenant runs.
-        may_be_smaller: Whether a smaller one may stand in for the default where memory is short.
-
-    Raises:
-        ConfigError: The file is no topology.
-        ArgumentError: It does not fit the pool.
-    """
+    """Load the topology of a run, and say in a line where it is a smaller one than the default."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         topology = machine(config, memory, lease, may_be_smaller=may_be_smaller)

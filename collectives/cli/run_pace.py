@@ -19,17 +19,7 @@ LATE = 1.1  # of what the model says
 
 
 def check_flags(*, pace: bool, time_scale: float | None, sweep: Sweep, backend: str) -> None:
-    """Check that ``--pace`` goes with the other flags.
-
-    Args:
-        pace: Whether it was given.
-        time_scale: ``--time-scale``, None where it was not given.
-        sweep: The sweep.
-        backend: The backend's name.
-
-    Raises:
-        ArgumentError: Flags do not go with each other.
-    """
+    """Check that ``--pace`` goes with the other flags."""
     if time_scale is not None and not pace:
         raise ArgumentError("--time-scale is for --pace: give both, or neither")
     if not pace:
@@ -43,15 +33,7 @@ def check_flags(*, pace: bool, time_scale: float | None, sweep: Sweep, backend: 
 
 
 def lateness(scale: TimeScale, rows: Sequence[SweepRow]) -> str:
-    """Say how many rows took more than `LATE` times what the model says, and what helps.
-
-    Args:
-        scale: The time scale of the run.
-        rows: The rows.
-
-    Returns:
-        A sentence, or "" where this machine kept up.
-    """
+    """Say how many rows took more than `LATE` times what the model says, and what helps; "" if this machine kept up."""
     late = [row for row in rows if row.model_us is not None and row.time_us > LATE * row.model_us]
     if not late:
         return ""
@@ -63,26 +45,11 @@ def lateness(scale: TimeScale, rows: Sequence[SweepRow]) -> str:
 
 
 def time_scale_of(given: float | None, topology: Topology, ranks: int, backend: str) -> TimeScale:
-    """The time scale that was given, else a suitable one for this machine.
-
-    Args:
-        given: ``--time-scale``: ns here for one of the model.
-        topology: The topology.
-        ranks: The number of ranks.
-        backend: The backend's name.
-    """
+    """The time scale that was given (real ns per modelled ns), else a suitable one for this machine."""
     return suitable_time_scale(topology, ranks, backend) if given is None else TimeScale(given, "given")
 
 
 def paced(scale: TimeScale, topology: Topology, layout: Layout, case: Case, sweep: Sweep) -> Paced:
-    """Simulate the plan that the ranks executed on their ring.
-
-    Args:
-        scale: The time scale of the run.
-        topology: The topology.
-        layout: The ranks' ring.
-        case: The case.
-        sweep: The sweep that it belongs to.
-    """
+    """Simulate the plan that the ranks executed on their ring."""
     plan, _ = planned(topology, case, sweep.algorithm, layout=layout)
     return Paced(scale.value, simulate(CostModel.of(topology, case.call.ranks), [VirtualCall(plan)], warm=True).time_ns)

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
-
-from rich.text import Text
+from typing import Any
 
 from collectives.algorithms.choose import PROCESS_MIN_BYTES
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.cli.cells import cells_of, said_of
 from collectives.cli.run_pace import lateness, paced
-from collectives.communicator.transport import PROCESS
+from collectives.communicator.calls.transport import PROCESS
 from collectives.sweep.measure import Finished, Opened
 from collectives.sweep.sweep import Case, MeasuredRank, Paced, Sweep, SweepRow, row
 from cxlemu.cli.columns import Column, Columns
-from cxlemu.cli.console import console, print_wrapped
+from cxlemu.cli.console import print_wrapped
 from cxlemu.cli.output import write_json
-from cxlemu.cli.progress import bar
+from cxlemu.cli.report import LiveReport
 from cxlemu.engines.pace import TimeScale
 from cxlemu.machine import thresholds
 from cxlemu.memory import MemorySpec
@@ -54,53 +50,43 @@ class RunSetup:
     pace: TimeScale | None = None
     tenant: str | None = None
     pool_name: str | None = None  # of a tenant's pool in shared memory
+    faults: str = ""  # the script, and how many it has
 
 
-class RunReport:
+class RunReport(LiveReport):
     """Shows a run. Call it with the messages of `collectives.sweep.measure`; as a context it surrounds the run.
 
     Data rows are printed as they come and begin with a blank, everything else with '#', as in nccl-tests.
-
-    Args:
-        setup: The world of the run.
-        sweep: What runs in it.
-        json_file: Where to write everything as well, if anywhere.
-        verbose: Whether to print layout, placement and reasons.
-        silent: For the processes of one launcher that are not rank 0: they print nothing and write nothing.
-
-    Raises:
-        ArgumentError: The JSON file cannot be written; click asked before the run whether it could be.
     """
 
     def __init__(self, setup: RunSetup, sweep: Sweep, *, json_file: Path | None, verbose: bool, silent: bool) -> None:
         self._setup = setup
         self._sweep = sweep
         self._cases: list[Case] = sweep.cases(setup.ranks)
+        super().__init__("starting", len(self._cases), json_file=json_file, launched=True, quiet=silent)
         two_levels = not setup.memory.backend.on_devices and sweep.integrity is None
         self._ways = TwoLevelEstimate.of(setup.topology, setup.ranks) if two_levels else None
-        self._json_file = None if silent else json_file
         self._verbose = verbose
         self._seen: list[dict[int, MeasuredRank]] = [{} for _ in self._cases]
         self._rows: list[SweepRow] = []
         self._layout: Layout | None = None  # of the ring, from the first message on
-        self._began = time.monotonic()
         self._of = ""  # what the columns do not say of the rows
-        self._out = console(launched=True, quiet=silent)
-        self._progress = bar(self._out, silent=silent)
         columns = COLUMNS + (PACED_COLUMNS if setup.pace is not None else ())
         self._columns = Columns(columns, "variant", VARIANT_WIDTH, self._out.width)
-        self._task = self._progress.add_task("starting", total=len(self._cases))
 
     @property
     def wrong(self) -> int:
         """How many elements were wrong so far."""
         return sum(row.wrong or 0 for row in self._rows)
 
-    def __enter__(self) -> Self:
-        self._progress.start()
+    @property
+    def moved(self) -> int:
+        """How many lines nature moved so far."""
+        return sum(measured.moved for seen in self._seen for measured in seen.values())
+
+    def _open(self) -> None:
         for key, value in self._header():
             self._tell(key, value)
-        return self
 
     def __call__(self, message: object) -> None:
         if isinstance(message, Opened):
@@ -131,9 +117,7 @@ class RunReport:
             return None
         return paced(setup.pace, setup.topology, self._layout, case, self._sweep)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def _close(self, error: BaseException | None) -> None:
         if error is not None or len(self._rows) < len(self._cases):
             self._conclude(error)
 
@@ -143,7 +127,7 @@ class RunReport:
         This happens with the last row: after it rank 0 leaves, and then mpirun may stop all because one rank was wrong.
         """
         self._progress.stop()
-        seconds = time.monotonic() - self._began
+        seconds = self.seconds
         missing = len(self._cases) - len(self._rows)
         counts = [counted(len(self._rows), "result")]
         counts += [f"{missing} more not finished"] if missing else []
@@ -172,6 +156,7 @@ class RunReport:
             *([("stores", str(thresholds()))] if self._verbose and setup.memory.backend.maps_cards else []),
             *([("backend", f"{setup.memory.kind}: {setup.memory.backend.elisions()}")] if self._verbose else []),
             *([("cards", setup.cards)] if setup.cards else []),
+            *([("faults", setup.faults)] if setup.faults else []),
             *([("pace", _pace(setup.pace))] if setup.pace is not None else []),
             ("calls", f"{sweep.iterations} timed after {sweep.warmup} warm-up, {checked}, seed {sweep.seed}"),
         ]
@@ -247,6 +232,7 @@ class RunReport:
             "engine": self._setup.engine,
             "integrity": self._sweep.integrity,
             "transport": self._sweep.transport,
+            "faults": self._setup.faults or None,
             "time_scale": None if self._setup.pace is None else self._setup.pace.value,
             "rows": [asdict(row) for row in self._rows],
             "wrong": self.wrong if self._sweep.check else None,
@@ -258,9 +244,6 @@ class RunReport:
 
     def _tell(self, key: str, value: str, style: str = "") -> None:
         print_wrapped(self._out, f"# {key:<8} {value}", style, indent="#          ")
-
-    def _print(self, line: str, style: str = "") -> None:
-        self._out.print(Text(line, style))
 
 
 def _told(error: BaseException) -> str:

@@ -11,16 +11,7 @@ from cxlemu.topology.failures import Failure
 
 
 def failed_ways(topology: Topology, ranks: int, failures: Sequence[Failure]) -> list[str]:
-    """Describe for people what each failure does to the ways between hosts and memories.
-
-    Args:
-        topology: The fabric.
-        ranks: The number of ranks.
-        failures: The failures.
-
-    Returns:
-        Lines of the header; none without failures.
-    """
+    """Describe for people what each failure does to the routes between hosts and memories; [] without failures."""
     if not failures:
         return []
     first, *others = [line for its in CostModel.of(topology, ranks, failures).changes for line in its.describe()]
@@ -28,33 +19,21 @@ def failed_ways(topology: Topology, ranks: int, failures: Sequence[Failure]) -> 
 
 
 def cost_of(failures: Sequence[Failure], time_us: float, unfailed_us: float, calls: int) -> str:
-    """Describe for people how much longer calls took because of failures.
-
-    Args:
-        failures: The failures, one at least.
-        time_us: The time of one call with them.
-        unfailed_us: The time of one call without them.
-        calls: How many calls follow each other.
-    """
-    if min(failure.at_ns for failure in failures) / 1e3 >= unfailed_us * calls:
+    """Describe for people how much longer calls took because of failures."""
+    if too_late(failures, unfailed_us * calls):
         return f"over after {unfailed_us * calls:.1f} us, before anything failed"
     return f"without failures {unfailed_us:.1f} us: {time_us / unfailed_us - 1:+.1%}"
+
+
+def too_late(failures: Sequence[Failure], time_us: float) -> bool:
+    """Whether all is over before anything fails."""
+    return min(failure.at_ns for failure in failures) / 1e3 >= time_us
 
 
 def document_of(
     topology: Topology, ranks: int, failures: Sequence[Failure], unfailed_us: Sequence[float]
 ) -> dict[str, Any]:
-    """Describe failures for ``--json``.
-
-    Args:
-        topology: The fabric.
-        ranks: The number of ranks.
-        failures: The failures.
-        unfailed_us: Each row's time without them.
-
-    Returns:
-        The keys to add to the document; none without failures.
-    """
+    """Describe failures for ``--json``; {} without failures."""
     if not failures:
         return {}
     changes = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import click
@@ -12,11 +12,13 @@ from rich.text import Text
 
 from collectives.algorithms import catalog
 from collectives.choices import SIMULATED_MAX_BYTES, SIMULATED_MIN_BYTES, SIMULATED_STEP_FACTOR
-from collectives.cli.simulate_failures import cost_of, document_of, failed_ways
+from collectives.cli.simulate import SimulateFlags
+from collectives.cli.simulate_failures import cost_of, document_of, failed_ways, too_late
+from collectives.cli.simulate_intervals import check_ranges, row_intervals, told
 from collectives.cli.simulate_table import RowTable
-from collectives.cli.targets import NEVER, Target, check_options, target
+from collectives.cli.targets import NEVER, Target, check_applies, check_options, target
 from collectives.contracts import COLLECTIVES
-from collectives.sweep.defaults import AUTO, DEFAULT_SEED, EVERY
+from collectives.defaults import AUTO, DEFAULT_SEED, EVERY
 from collectives.sweep.sweep import Case, Sweep, size_steps
 from collectives.sweep.virtual.simulated import Simulated, simulate_case
 from cxlemu.cli.console import console, print_wrapped
@@ -26,6 +28,7 @@ from cxlemu.cli.progress import bar
 from cxlemu.engines.trace import TraceEvent, events, perfetto
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import ranks_per_cluster
+from cxlemu.topology.differences import differences, spread
 from cxlemu.topology.failures import Failure
 from cxlemu.topology.provenance import KINDS
 from cxlemu.units import counted
@@ -35,131 +38,129 @@ TRACED_INSTRUCTIONS_MAX = 300_000
 LINE_MAX_BYTES = 64 << 10  # larger blocks take thousands of doorbells: of "every" variant, this one is left out
 
 
-def run(
-    ctx: click.Context,
-    collectives: tuple[str, ...],
-    config: str,
-    ranks: int | None,
-    minbytes: int | None,
-    maxbytes: int | None,
-    stepfactor: int | None,
-    stepbytes: int | None,
-    datatype: tuple[str, ...],
-    op: tuple[str, ...],
-    root: int,
-    variant: str,
-    algorithm: str | None,
-    iters: int,
-    space: str | None,
-    against: str | None,
-    split: int | None,
-    fails: tuple[str, ...],
-    check: bool,
-    json_file: Path | None,
-    trace_file: Path | None,
-    verbose: bool,
-) -> None:
+def run(ctx: click.Context, asked: SimulateFlags) -> None:
     """Run the command with its flags, whose names the parameters have.
 
-    The process exits with 1 where a checked result was wrong.
-
-    Raises:
-        ArgumentError: A flag is wrong, or flags do not go with each other.
-        ConfigError: A topology is wrong.
+    The process exits with 1 where a checked result was wrong, with 3 where nothing failed that was to, or mattered.
     """
-    check_output("--trace", trace_file)
-    asked = target(collectives, algorithm, variant=variant != AUTO)
-    check_options(ctx, asked, _fixed(asked))
-    topology = Topology.load(config)
-    other = None if against is None else Topology.load(against)
-    failures = [Failure.parse(text, topology) for text in fails]
+    maxbytes, minbytes, ranks, stepfactor = asked.maxbytes, asked.minbytes, asked.ranks, asked.stepfactor
+    check_output("--trace", asked.trace_file)
+    what = target(asked.collectives, asked.algorithm, variant=asked.variant != AUTO)
+    check_options(ctx, what, _fixed(what))
+    check_applies(ctx, what.collectives)
+    topology = Topology.load(asked.config)
+    others = [(Topology.load(name), list[Simulated]()) for name in asked.against]
+    failures = [Failure.parse(text, topology) for text in asked.fails]
+    if asked.intervals:
+        check_ranges([topology, *(other for other, _ in others)])
     if maxbytes is None:
         maxbytes = SIMULATED_MAX_BYTES if minbytes is None else minbytes
     if minbytes is None:
         minbytes = min(SIMULATED_MIN_BYTES, maxbytes)
-    if stepfactor is None and stepbytes is None:
+    if stepfactor is None and asked.stepbytes is None:
         stepfactor = SIMULATED_STEP_FACTOR
-    if asked.plan is not None:
-        ranks = asked.plan.ranks
+    if what.plan is not None:
+        ranks = what.plan.ranks
     ranks = ranks or topology.host_count * topology.hosts.ranks_per_host
     sweep = Sweep(
-        collectives=asked.collectives or tuple(name for name, its in COLLECTIVES.items() if its.among_all),
-        sizes=size_steps(minbytes, maxbytes, stepfactor, stepbytes),
-        dtypes=datatype,
-        redops=op,
-        roots=(root,),
-        variant=variant,
-        algorithm=asked.source,
-        check=check,
+        collectives=what.collectives or tuple(name for name, its in COLLECTIVES.items() if its.among_all),
+        sizes=size_steps(minbytes, maxbytes, stepfactor, asked.stepbytes),
+        dtypes=asked.datatype,
+        redops=asked.op,
+        roots=(asked.root,),
+        variant=asked.variant,
+        algorithm=what.source,
+        check=asked.check,
         cluster=ranks_per_cluster(topology, ranks),
     )
     cases = sweep.cases(ranks)
-    if variant == EVERY and asked.source is None:
+    if asked.variant == EVERY and what.source is None:
         cases = [case for case in cases if case.call.nbytes <= LINE_MAX_BYTES or not _in_lines(case)]
     out = console()
-    for line in (*_header(topology, ranks, iters, check, space), *failed_ways(topology, ranks, failures)):
+    for line in (
+        *_header(topology, ranks, asked.iters, asked.check, asked.space),
+        *failed_ways(topology, ranks, failures),
+    ):
         print_wrapped(out, f"# {line}", indent="#          ")
     rows: list[Simulated] = []
+    ranges: list[dict[str, Any]] = []
     unfailed_us: list[float] = []
-    others: list[Simulated] = []
     traced: list[TraceEvent] = []
-    interruption, table = Interruption(), RowTable(out, verbose=verbose, check=check)
+    interruption, table = Interruption(), RowTable(out, verbose=asked.verbose, check=asked.check)
     room, start_ns = TRACED_INSTRUCTIONS_MAX, 0
     with interruption, bar(out) as progress:
         for case in progress.track(cases, description="simulating"):
-            usual_us = 0.0
-            if failures:
-                usual, _ = simulate_case(topology, case, algorithm=asked.source, space=space, split=split, calls=iters)
-                usual_us = usual.time_us
-            row, run = simulate_case(
-                topology,
-                case,
-                algorithm=asked.source,
-                space=space,
-                split=split,
+            ours = partial(
+                simulate_case,
+                case=case,
+                algorithm=what.source,
+                space=asked.space,
+                split=asked.split,
                 failures=failures,
-                calls=iters,
-                check=check,
-                seed=DEFAULT_SEED,
-                log_max=room if trace_file is not None else 0,
+                calls=asked.iters,
             )
-            elsewhere = None
-            if other is not None:
-                elsewhere = simulate_case(other, replace(case, call=replace(case.call, algorithm=AUTO)), calls=iters)[0]
+            there = replace(case, call=replace(case.call, algorithm=AUTO))
+            theirs = partial(simulate_case, case=there, calls=asked.iters)
+            usual_us = ours(topology, failures=())[0].time_us if failures else 0.0
+            log_max = room if asked.trace_file is not None else 0
+            row, run = ours(topology, check=asked.check, seed=DEFAULT_SEED, log_max=log_max)
+            beside = [(other, theirs(other)[0]) for other, _ in others]
             rows.append(row)
             table.add(row)
+            if asked.intervals:
+                found = row_intervals(topology, [other for other, _ in others], ours, theirs)
+                ranges.append({name: its._asdict() for name, its in found.items()})
+                for line in told(found):
+                    print_wrapped(out, f"#   {line}", indent="#     ")
             if failures:
                 unfailed_us.append(usual_us)
-                print_wrapped(out, f"#   {cost_of(failures, row.time_us, usual_us, iters)}", indent="#     ")
-            if other is not None and elsewhere is not None:
-                others.append(elsewhere)
-                print_wrapped(out, f"#   {_beside(other, elsewhere, row, verbose)}", indent="#     ")
-            if trace_file is not None:
+                print_wrapped(out, f"#   {cost_of(failures, row.time_us, usual_us, asked.iters)}", indent="#     ")
+            for (other, others_rows), (_, its) in zip(others, beside, strict=True):
+                others_rows.append(its)
+                print_wrapped(out, f"#   {_beside(other, its, row, asked.verbose)}", indent="#     ")
+            if len(beside) > 1 and row.time_us:
+                ratios = [its.time_us / row.time_us for _, its in beside]
+                print_wrapped(out, f"#   {spread([other.name for other, _ in beside], ratios)}", indent="#     ")
+            if asked.trace_file is not None:
                 room = max(room - run.instructions, 1)
                 traced += events(run, start_ns=start_ns)
                 start_ns += run.time_ns
     wrong = sum(row.wrong or 0 for row in rows)
-    _print_sum(out, len(rows), wrong if check else None)
-    if json_file is not None:
-        document = _document(topology, ranks, iters, rows) | {"interrupted": interruption.happened}
+    if len(others) > 1:
+        out.print(Text("#\n# These fabrics differ in:"))
+        for line in differences([other for other, _ in others]):
+            print_wrapped(out, f"#   {line}", indent="#     ")
+    _print_sum(out, len(rows), wrong if asked.check else None)
+    if asked.json_file is not None:
+        document = _document(topology, ranks, asked.iters, rows) | {"interrupted": interruption.happened}
         document |= document_of(topology, ranks, failures, unfailed_us)
-        if other is not None:
-            document["against"] = {"config": other.document(), "rows": [asdict(its) for its in others]}
-        write_json(json_file, document)
-    if trace_file is not None:
-        write_output("--trace", trace_file, perfetto(traced))
-    interruption.exit(ctx, 1 if wrong else 0, f"{counted(len(cases) - len(rows), 'case')} not finished")
+        if asked.intervals:
+            document["intervals"] = ranges
+        against = [{"config": other.document(), "rows": [asdict(its) for its in theirs]} for other, theirs in others]
+        if against:
+            document["against"] = against
+        write_json(asked.json_file, document)
+    if asked.trace_file is not None:
+        write_output("--trace", asked.trace_file, perfetto(traced))
+    never = bool(failures) and all(too_late(failures, usual_us * asked.iters) for usual_us in unfailed_us)
+    unhurt = bool(failures) and not never and [row.time_us for row in rows] == unfailed_us
+    if unhurt:
+        print_wrapped(out, f"--fail: no row takes longer: none needs {', '.join(asked.fails)}", "yellow")
+    if never:
+        print_wrapped(out, f"--fail: nothing failed before the end of any row: {', '.join(asked.fails)}", "yellow")
+    code = 1 if wrong else 3 if never or unhurt else 0
+    interruption.exit(ctx, code, f"{counted(len(cases) - len(rows), 'case')} not finished")
 
 
 def _in_lines(case: Case) -> bool:
     return catalog.recipe(case.call.collective, case.call.algorithm).spec.in_lines
 
 
-def _fixed(asked: Target) -> dict[str, object]:
+def _fixed(what: Target) -> dict[str, object]:
     """The flags that a plan file determines, with their values."""
-    if asked.plan is None:
+    if what.plan is None:
         return {}
-    call, size = asked.plan.call, asked.size_bytes
+    call, size = what.plan.call, what.size_bytes
     said = {"ranks": call.ranks, "minbytes": size, "maxbytes": size, "datatype": (call.dtype,), "op": (call.redop,)}
     return said | {"root": call.root, "stepfactor": NEVER, "stepbytes": NEVER, "split": NEVER}
 

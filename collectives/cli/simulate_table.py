@@ -29,13 +29,7 @@ VARIANT_WIDTH = 18
 
 
 class RowTable:
-    """The table, printed row by row.
-
-    Args:
-        out: Where to; its width says how many columns there are.
-        verbose: Whether to tell more of each row.
-        check: Whether results are checked.
-    """
+    """The table, printed row by row."""
 
     def __init__(self, out: Console, *, verbose: bool, check: bool) -> None:
         wrong_matters = [

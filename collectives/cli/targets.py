@@ -16,6 +16,7 @@ from click.core import ParameterSource
 from collectives import sizes
 from collectives.builder.recipes import Recipe
 from collectives.choices import is_plan
+from collectives.contracts import COLLECTIVES
 from collectives.sweep.sweep import load_algorithm
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Plan
@@ -49,11 +50,7 @@ class Target:
         return sizes.size_bytes(call.collective, call.nbytes, call.ranks)
 
     def refuse(self, flag: str) -> NoReturn:
-        """Refuse a flag that does not go with the plan file.
-
-        Raises:
-            ArgumentError: Always.
-        """
+        """Refuse a flag that does not go with the plan file."""
         assert self.plan is not None
         call = self.plan.call
         raise ArgumentError(
@@ -62,17 +59,7 @@ class Target:
 
 
 def target(named: Sequence[str], algorithm: str | None, *, variant: bool = False) -> Target:
-    """Find out what a command is to work on.
-
-    Args:
-        named: The arguments without a flag: collectives, or one plan file.
-        algorithm: ``--algorithm``, None where it was not given.
-        variant: Whether a variant was asked for.
-
-    Raises:
-        ArgumentError: The arguments contradict each other; also as `collectives.algorithms.catalog.load_algorithm`.
-        PlanFileError: As `collectives.algorithms.catalog.load_algorithm`.
-    """
+    """Find out what a command is to work on."""
     files = [name for name in named if is_plan(name)]
     if files and (len(named) > 1 or algorithm is not None):
         other = next((name for name in named if name != files[0]), "--algorithm")
@@ -92,17 +79,7 @@ def target(named: Sequence[str], algorithm: str | None, *, variant: bool = False
 
 
 def check_options(ctx: click.Context, its: Target, fixed: Mapping[str, object]) -> None:
-    """Check that no flag that was given contradicts a plan file.
-
-    Args:
-        ctx: The command's context.
-        its: What the command works on; without a plan there is nothing to check.
-        fixed: What the plan file determines, by the command's parameters; `NEVER` for a parameter that has no right
-            value.
-
-    Raises:
-        ArgumentError: A flag that was given contradicts the plan.
-    """
+    """Check that no given flag contradicts a plan file; ``fixed`` has each parameter's right value, or `NEVER`."""
     if its.plan is None:
         return
     for param in ctx.command.params:
@@ -110,3 +87,23 @@ def check_options(ctx: click.Context, its: Target, fixed: Mapping[str, object]) 
         given = name in fixed and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
         if given and (fixed[name] is NEVER or ctx.params[name] != fixed[name]):
             its.refuse(max(param.opts, key=len))
+
+
+def check_applies(ctx: click.Context, collectives: Sequence[str]) -> None:
+    """Check that no flag was given that does nothing to any of the collectives."""
+    contracts = [COLLECTIVES[name] for name in collectives if name in COLLECTIVES]
+    having = {
+        "datatype": ("moves data", any(its.moves_data for its in contracts)),
+        "op": ("reduces", any(its.reduces for its in contracts)),
+        "root": ("has a root", any(its.rooted for its in contracts)),
+        "in_place": ("moves data", any(its.moves_data for its in contracts)),
+        "integrity": ("moves data", any(its.moves_data for its in contracts)),
+    }
+    for param in ctx.command.params:
+        what, applies = having.get(param.name or "", ("", True))
+        given = ctx.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE
+        value = ctx.params.get(param.name or "")
+        every = not str(value).isdecimal() if param.name == "root" else isinstance(value, tuple) and len(value) > 1
+        if contracts and given and not applies and not every:
+            flag, names = max(param.opts, key=len), " and ".join(collectives)
+            raise ArgumentError(f"{flag} does nothing here, because no collective of {names} {what}: leave it out")

@@ -27,15 +27,7 @@ class Bound(NamedTuple):
 
 
 def dtype_name(array: Array, *, reduces: bool) -> str:
-    """Return a plan's name of the array's dtype, such as "f32".
-
-    Args:
-        array: The array.
-        reduces: The call folds elements. One that only moves them takes any: those that have no name are "u8", bytes.
-
-    Raises:
-        ArgumentError: No plan can fold such elements, or they are Python objects, which other processes cannot read.
-    """
+    """Return a plan's name of an array's dtype; "u8" for one without a name in a call that only moves bytes."""
     if (name := _NAMES.get(array.dtype)) is not None:
         return name
     if array.dtype.hasobject:
@@ -46,19 +38,7 @@ def dtype_name(array: Array, *, reduces: bool) -> str:
 
 
 def as_bytes(array: Array, role: str, *, writeable: bool = False) -> Bytes:
-    """View an array's memory as bytes, without a copy.
-
-    Args:
-        array: A C-contiguous array.
-        role: The argument's name, for messages.
-        writeable: Whether the result will be stored to it.
-
-    Returns:
-        The array's bytes, 1-D uint8.
-
-    Raises:
-        ArgumentError: It is no NumPy array, not contiguous or, with ``writeable``, read-only.
-    """
+    """View an array's memory as bytes, without a copy."""
     if not isinstance(array, np.ndarray):
         raise ArgumentError(f"{role} is a {type(array).__name__}: a NumPy array is needed")
     if not array.flags.c_contiguous:
@@ -69,25 +49,13 @@ def as_bytes(array: Array, role: str, *, writeable: bool = False) -> Bytes:
 
 
 def bind(call: Call, rank: int, x: Array | None, out: Array | None) -> Bound:
-    """Check this rank's arrays against what the call needs, and see whether they are the same memory.
-
-    Args:
-        call: The call; whether it is in place is decided here.
-        rank: This rank.
-        x: The input, or None where this rank brings none.
-        out: The array for the result, or None where this rank gets none.
-
-    Returns:
-        The call, marked in place where the arrays lie in each other as NCCL has it, and the bytes of both.
-
-    Raises:
-        ArgumentError: An array does not fit: names it, what it has and what it should have. Or the two overlap
-            otherwise.
-    """
+    """Check this rank's arrays; return the call, in place where they lie in each other as in NCCL, and their bytes."""
     expected_in, expected_out = buffers(call, rank)
     source = as_bytes(x, "x") if x is not None and expected_in.nbytes else _NOTHING
-    target = as_bytes(out, "out", writeable=True) if out is not None and expected_out.nbytes else _NOTHING
-    for role, array, have, need in (("x", x, source, expected_in), ("out", out, target, expected_out)):
+    writes = not (COLLECTIVES[call.collective].one_buffer and rank == call.root)
+    result = "x" if out is x else "out"  # as the user calls it
+    target = as_bytes(out, result, writeable=writes) if out is not None and expected_out.nbytes else _NOTHING
+    for role, array, have, need in (("x", x, source, expected_in), (result, out, target, expected_out)):
         if have.nbytes != need.nbytes:
             given = "no array" if array is None else f"{have.nbytes} bytes, shape {array.shape}"
             raise ArgumentError(
@@ -124,20 +92,7 @@ def _fields(call: Call) -> dict[str, Any]:
 
 
 def block_bytes(collective: str, ranks: int, x: Array | None, out: Array | None) -> int:
-    """Compute the size of one block from the array that this rank has.
-
-    Args:
-        collective: The collective's name.
-        ranks: The communicator's size.
-        x: The input, or None.
-        out: The array for the result, which counts where ``x`` is None.
-
-    Returns:
-        One block's bytes.
-
-    Raises:
-        ArgumentError: There is neither array, it is no NumPy array, or it does not divide into a block for each rank.
-    """
+    """Compute the bytes of one block from the array that this rank has, ``out`` if ``x`` is None."""
     shape = COLLECTIVES[collective]
     for role, array, blocks in (("x", x, shape.input_blocks), ("out", out, shape.output_blocks)):
         if array is None:

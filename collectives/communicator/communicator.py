@@ -19,21 +19,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Self
 
-from collectives.communicator import groups
-from collectives.communicator.lane import CallLane
-from collectives.communicator.opening import agree, await_ready
-from collectives.communicator.operations import Operation, Outcome
-from collectives.communicator.progress import Handle
+from collectives.communicator.calls.lane import CallLane
+from collectives.communicator.calls.operations import Operation, Outcome
+from collectives.communicator.calls.progress import Handle
+from collectives.communicator.calls.transport import PROCESS, check_transport, reach
+from collectives.communicator.membership import groups
+from collectives.communicator.membership.opening import agree, await_ready
+from collectives.communicator.membership.sizing import GroupSizing, Sizing, WorldSizing
 from collectives.communicator.revocable import Revocable
-from collectives.communicator.sizing import GroupSizing, Sizing, WorldSizing
-from collectives.communicator.transport import PROCESS, check_transport, reach
-from collectives.sweep.defaults import REGION_BYTES
+from collectives.defaults import REGION_BYTES
 from cxlemu.engines import Engine
 from cxlemu.engines.cores import cores_here, have_a_core_each
 from cxlemu.engines.native import SPINS, NativeEngine
 from cxlemu.engines.peer_memory import PeerMemory
 from cxlemu.engines.reference import ReferenceEngine
-from cxlemu.errors import ArgumentError
+from cxlemu.errors import ArgumentError, RunError
 from cxlemu.plan import Layout
 from cxlemu.plan.checksums import check_integrity
 from cxlemu.world import RankContext
@@ -46,7 +46,7 @@ class Communicator(Revocable):
     Recipe, which stands for an algorithm of one's own. ``async_op=True`` returns a Handle at once; a rank's calls run
     in the order they were made. All raise ArgumentError for arrays that do not fit (nothing is sent); MismatchError
     when ranks call different things, at the latest in the next call in which one waits for the other; PeerLostError or
-    DeadlineError when a peer does not come; a FaultError when the pool's hardware fails.
+    DeadlineError when a peer does not arrive; a FaultError when the pool's hardware fails.
 
     After any of these but the first the communicator is revoked: every later call raises RevokedError at once. The
     other ranks are told, and raise the same error as soon as they wait in a call of it, even a later one: its
@@ -152,7 +152,7 @@ class Communicator(Revocable):
         Raises:
             ArgumentError: The members are no such ranks, there is no such engine, integrity or transport, or no room.
             AccessError: The room lies outside this tenant's grant.
-            PeerLostError: A member left, died or did not come.
+            PeerLostError: A member left, died or did not arrive.
             MismatchError: Members asked for rings of other sizes.
         """
         check_integrity(integrity)
@@ -177,7 +177,7 @@ class Communicator(Revocable):
 
         Raises:
             ArgumentError: The ranks are none of this communicator, or the pool has no room.
-            PeerLostError: A member left, died or did not come.
+            PeerLostError: A member left, died or did not arrive.
         """
         self._runner.check_usable()
         its = groups.members_of(ranks, self.size, self.rank)
@@ -257,8 +257,9 @@ class Communicator(Revocable):
         comm = cls(terms)
         try:
             # None rings before all doorbells are cleared.
-            await_ready(context, comm._board, members, terms.room, deadline_s)
-        except BaseException:
+            await_ready(context, comm._board, members, deadline_s)
+        except BaseException as error:  # the others may have begun, with a rank that does not take part
+            comm._runner.give_up(error if isinstance(error, RunError) else RunError("it was not opened"))
             comm._leave()
             raise
         return comm

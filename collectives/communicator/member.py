@@ -16,30 +16,32 @@ from typing import TYPE_CHECKING, Any, Self
 from collectives.algorithms.choose import Choice
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.builder.recipes import Recipe
-from collectives.communicator.agreed import UnevenArguments
 from collectives.communicator.arrays import Array
-from collectives.communicator.coalesced import CoalescedVerbs
-from collectives.communicator.devices import DeviceCalls
-from collectives.communicator.heap import SymmetricHeap
+from collectives.communicator.calls.agreed import UnevenArguments
+from collectives.communicator.calls.devices import DeviceCalls
+from collectives.communicator.calls.operations import Operation, Outcome
+from collectives.communicator.calls.packing import ManyArguments
+from collectives.communicator.calls.planner import CallArguments, CallPlanner
+from collectives.communicator.calls.products import Matrix
+from collectives.communicator.calls.runner import CallRunner
+from collectives.communicator.calls.watch import PeerMonitor
+from collectives.communicator.heap.heap import SymmetricHeap
+from collectives.communicator.membership.premises import Premises, Terms
+from collectives.communicator.membership.sizing import GroupSizing
 from collectives.communicator.messages.messenger import Messenger
 from collectives.communicator.messages.transfers import lane_for
 from collectives.communicator.messages.verbs import PointToPoint
-from collectives.communicator.objects import ObjectVerbs
-from collectives.communicator.operations import Operation, Outcome
-from collectives.communicator.packing import ManyArguments
-from collectives.communicator.persistent import Persistent
-from collectives.communicator.planner import CallArguments, CallPlanner
-from collectives.communicator.premises import Premises, Terms
-from collectives.communicator.products import Matrix, Products
-from collectives.communicator.runner import CallRunner
-from collectives.communicator.sizing import GroupSizing
-from collectives.communicator.watch import PeerMonitor
+from collectives.communicator.verbs.coalesced import CoalescedVerbs
+from collectives.communicator.verbs.objects import ObjectVerbs
+from collectives.communicator.verbs.persistent import Persistent
+from collectives.communicator.verbs.products import Products
 from cxlemu.engines.peer_memory import PeerMemory
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import Plan
+from cxlemu.unshared import Unshared
 
 
-class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint):
+class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
     """One rank's side of a communicator, from moving in to giving its room back.
 
     Its attributes are those of `Communicator`.
@@ -163,7 +165,7 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint):
 
         Args:
             plan: The plan, for this communicator's layout.
-            digest: What all ranks must agree on, 16 bits.
+            digest: The value that all ranks must agree on, 16 bits.
             matrices: The bytes of A, of the result and of B, each 1-D uint8.
             result: The matrix that a run returns.
 
@@ -258,13 +260,14 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint):
     def close(self) -> None:
         """Wait for this rank's calls that are under way and for what it sends, and give its room back.
 
-        Not collective; twice is fine. Other communicators can have the room when all ranks have closed this one, or
-        dropped it. Where arrays of `heap` are still held, that is when they are dropped.
+        Not collective; twice is fine, and nothing happens in a forked child. Other communicators can have the room when
+        all ranks have closed this one, or dropped it. Where arrays of `heap` are still held, that is when they are
+        dropped.
 
         Raises:
             RunError: The error of a call whose Handle was not waited for, or of a message that did not leave.
         """
-        if self.closed:
+        if self.closed or self._runner.home.left:
             return
         try:
             self._runner.queue.drain()

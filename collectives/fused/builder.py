@@ -64,7 +64,6 @@ class FusedBuilder(Builder):
 
     @cached_property
     def itemsize(self) -> int:
-        """Bytes of an element."""
         return DTYPES[self.call.dtype].itemsize
 
     @cached_property
@@ -89,11 +88,7 @@ class FusedBuilder(Builder):
         return [(step - self.rank) % self.ranks for step in range(self.ranks)]
 
     def chunked(self, *, blocks: int = 1) -> Iterator[list[Chunk]]:
-        """Yield rounds of communication tiles, each chunk the same part of every shard.
-
-        Args:
-            blocks: How many blocks each rank publishes.
-        """
+        """Yield rounds of communication tiles, each chunk the same part of every shard."""
         tile_bytes = self.gemm.comm_tile_rows * self.row_bytes
         return self.rounds(self.nbytes, blocks=blocks, spread="ranges", chunk_bytes=tile_bytes)
 
@@ -128,12 +123,7 @@ class FusedBuilder(Builder):
         return range(shards.start * self.shard_rows, shards.stop * self.shard_rows)
 
     def rows_of(self, shard: int, tile: range) -> range:
-        """The rows of a shard's tile, counted in the whole matrix.
-
-        Args:
-            shard: The rank whose rows they are.
-            tile: Rows counted from the start of the shard, as `row_tiles` has them.
-        """
+        """The rows of a shard's tile, counted in the whole matrix."""
         return range(shard * self.shard_rows + tile.start, shard * self.shard_rows + tile.stop)
 
     @property
@@ -143,22 +133,11 @@ class FusedBuilder(Builder):
         return sorted(peers, key=lambda peer: (self.first_shard(peer) - self.first_shard(self.rank)) % self.ranks)
 
     def matrix(self, rows: int, columns: int) -> Operand:
-        """Scratch memory for a matrix of the call's dtype.
-
-        Args:
-            rows: Its rows.
-            columns: Its columns.
-        """
+        """Scratch memory for a matrix of the call's dtype."""
         return self.scratch(rows * columns * self.itemsize)
 
     def multiply(self, dst: Operand, a: Operand, rows: int) -> None:
-        """Multiply rows of A by all of this rank's columns of B, tile by tile, in the stream that computes.
-
-        Args:
-            dst: Where the first of the result's rows begins. A row of the result has all of this rank's columns.
-            a: Where the first row of A begins.
-            rows: How many rows are multiplied.
-        """
+        """Multiply ``rows`` of A by this rank's columns of B, tile by tile, in the stream that computes."""
         step, n = self.gemm.tile_cols, self.shapes.n
         whole, rest = divmod(n, step)
         if whole < FILLED_MIN:
@@ -190,20 +169,11 @@ class FusedBuilder(Builder):
         return self._record(stream)
 
     def after(self, stream: str, event: Event | None) -> None:
-        """Let what the stream does from here on follow the event.
-
-        Args:
-            stream: The name of the stream that waits.
-            event: An event of another stream; with None nothing is awaited.
-        """
+        """Let what the stream does from here on follow the event."""
         self._order(event, stream)
 
     def finish(self) -> tuple[Frame, RankPart]:
-        """Finish the part, as `Builder.finish` does, and add the buffer that B is in.
-
-        Returns:
-            What is the same for all ranks of the plan, and this rank's part.
-        """
+        """Finish the part, as `Builder.finish`, and add the buffer that B is in."""
         frame, part = super().finish()
         return frame, replace(part, buffers=(*part.buffers, buffers(self.call)[2]))
 

@@ -37,17 +37,7 @@ class Tiling:
 
 
 def call_of(operator: Operator, style: str, ranks: int, choice: Tiling) -> Call:
-    """Make the call of an operator in a style, cut as chosen.
-
-    Args:
-        operator: The product and what it is fused with.
-        style: "fused", "medium" or "unfused".
-        ranks: The number of ranks.
-        choice: Tiles, order and transport.
-
-    Raises:
-        ArgumentError: The operator or the choice is not possible.
-    """
+    """Make the call of an operator in a style, cut as chosen."""
     return fused_call(
         *(operator.kind, style, ranks, operator.m, operator.n, operator.k, operator.dtype),
         comm_tile_rows=choice.comm_tile_rows,

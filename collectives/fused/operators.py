@@ -101,23 +101,12 @@ class Partials:
         self._events: dict[int, Event] = {}  # first shard of a group -> what follows its tile
 
     def place(self, shard: int, offset: int) -> Operand:
-        """Where this rank keeps its summands of a shard, in scratch memory.
-
-        Args:
-            shard: The rank whose rows they are.
-            offset: Bytes from the start of the shard.
-        """
+        """Where this rank keeps its summands of a shard, in scratch memory."""
         return self._matrix.at(shard * self._b.nbytes + offset)
 
     def published(self, chunks: list[Chunk]) -> list[Event | None]:
-        """Compute these parts of all shards, and publish those of other ranks.
-
-        Args:
-            chunks: The chunks of one round; each stands for the same part of every shard.
-
-        Returns:
-            For each chunk the event that this rank's own part follows, or None where an earlier chunk awaited it.
-        """
+        """Compute these parts of all shards, and publish other ranks'; return the event before each own part, or
+        None."""
         b, mine = self._b, []
         for shard in b.order:
             for chunk in chunks:
@@ -130,11 +119,8 @@ class Partials:
         return mine
 
     def _computed(self, shard: int, chunk: Chunk) -> Event | None:
-        """Compute those rows of this chunk that are not computed yet.
-
-        Returns:
-            An event after them, or None where an earlier chunk awaited them.
-        """
+        """Compute this chunk's rows that are not computed yet; return an event after them, or None if it was
+        awaited."""
         b, first = self._b, self._b.first_shard(shard)
         if b.shards_a_tile > 1:  # other shards' parts follow what is computed here
             if self._todo.pop(first, None):

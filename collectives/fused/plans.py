@@ -31,30 +31,7 @@ def fused_call(
     order: str = "shifted",
     transport: str | None = None,
 ) -> Call:
-    """Describe a product of A (m x k) and B (k x n), which ranks share as shapes.py says.
-
-    Args:
-        kind: The operator, one of `KINDS`.
-        style: "fused", "medium" or "unfused". ``medium`` takes a shard at a time; ``unfused`` multiplies everything at
-            once.
-        ranks: The number of ranks.
-        m: Rows of the whole A and of the whole product.
-        n: Columns of the whole B and of the whole product.
-        k: Columns of the whole A and rows of the whole B.
-        dtype: The dtype of all three matrices, one of `cxlemu.choices.GEMM_DTYPES`.
-        comm_tile_rows: Rows of a communication tile. ``fused`` takes `COMM_TILE_ROWS` or a smaller shard by default,
-            ``unfused`` as much as a collective takes; ``medium`` refuses it.
-        compute_tile: (rows, columns) of a compute tile, for ``fused`` alone (default: `TILE_ROWS` x `TILE_COLS`, or a
-            smaller shard).
-        order: In which order a rank turns to the others, one of `ORDERS`.
-        transport: "pull" or "push" (default: the operator's first in `TRANSPORTS`).
-
-    Returns:
-        The call, whose ``nbytes`` is a shard of what moves between ranks.
-
-    Raises:
-        ArgumentError: The call is not possible, see `collectives.fused.shapes.check`, or its style has no such tiles.
-    """
+    """Describe a product of A (m x k) and B (k x n), which ranks share as shapes.py says."""
     if (style == "medium" and comm_tile_rows is not None) or (style != "fused" and compute_tile is not None):
         raise ArgumentError(f"{kind} {style} has no such tiles to choose: leave them out")
     transport = transport or TRANSPORTS.get(kind, ("",))[0]
@@ -95,22 +72,6 @@ def fused_plan(
     """Plan a fused product for as many ranks as the layout has.
 
     A rank's buffers are input (its part of A), output, scratch and weights (its part of B).
-
-    Args:
-        kind: The operator, one of `KINDS`.
-        style: "fused", "medium" or "unfused".
-        layout: The ring in which the plan moves its tiles.
-        m: Rows of the whole A and of the whole product.
-        n: Columns of the whole B and of the whole product.
-        k: Columns of the whole A and rows of the whole B.
-        dtype: The dtype of all three matrices.
-        comm_tile_rows: Rows of a communication tile, as in `fused_call`.
-        compute_tile: (rows, columns) of a compute tile, as in `fused_call`.
-        order: In which order a rank turns to the others, one of `ORDERS`.
-        transport: "pull" or "push" (default: the operator's first in `TRANSPORTS`).
-
-    Raises:
-        ArgumentError: The call is not possible, as in `fused_call`.
     """
     call = fused_call(
         *(kind, style, layout.ranks, m, n, k, dtype),
@@ -123,15 +84,7 @@ def fused_plan(
 
 
 def build(layout: Layout, call: Call) -> Plan:
-    """Build the plan of a fused call. The function is pure: equal arguments give equal plans.
-
-    Args:
-        layout: The ring, for as many ranks as the call has.
-        call: A call as `fused_call` makes it.
-
-    Raises:
-        ArgumentError: The call is not possible, or the layout is for another number of ranks.
-    """
+    """Build the plan of a fused call. The function is pure: equal arguments give equal plans."""
     check(call)
     if layout.ranks != call.ranks:
         raise ArgumentError(f"a layout for {layout.ranks} ranks cannot carry a call of {call.ranks} ranks")
@@ -148,17 +101,7 @@ def build(layout: Layout, call: Call) -> Plan:
 
 
 def roomy_layout(call: Call, cards: int, interleave_bytes: int, card_bytes: int) -> Layout:
-    """Lay out a ring in which one round takes all of a call, or as much as the cards have room for.
-
-    Args:
-        call: A fused call.
-        cards: The number of cards of the pool.
-        interleave_bytes: The granule in which data is interleaved over the cards.
-        card_bytes: What each card has room for.
-
-    Raises:
-        ArgumentError: The cards have not even room for a line of every shard.
-    """
+    """Lay out a ring in which one round takes all of a call, or as much as the cards have room for."""
     assert call.gemm is not None
     rows = call.gemm.m // call.ranks
     tiles = -(-rows // call.gemm.comm_tile_rows) if call.gemm.comm_tile_rows else STYLE_OF["unfused"].chunks

@@ -17,6 +17,7 @@ from cxlemu.choices import GEMM_DTYPES
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import DTYPES, Buffer, Call
 from cxlemu.plan.kernels import DIMENSION_MAX
+from cxlemu.suggest import unknown
 
 # push: a copy for every reader, in the reader's part of the ring; pull: one in the writer's. The first is the default.
 TRANSPORTS = {
@@ -51,22 +52,12 @@ def shapes(call: Call) -> Shapes:
 
 
 def moved_columns(kind: str, n: int, k: int) -> int:
-    """The columns of the matrix that moves between ranks: those of A, or of the result.
-
-    Args:
-        kind: The operator, one of `KINDS`.
-        n: Columns of the whole B and of the whole product.
-        k: Columns of the whole A.
-    """
+    """The columns of the matrix that moves between ranks: those of A, or of the result."""
     return k if kind == "all_gather_gemm" else n
 
 
 def buffers(call: Call) -> tuple[Buffer, Buffer, Buffer]:
-    """The buffers (input, output, weights) in which every rank has its A, its result and its B.
-
-    Args:
-        call: A call that `check` has accepted.
-    """
+    """The buffers (input, output, weights) in which every rank has its A, its result and its B."""
     size, its = DTYPES[call.dtype].itemsize, shapes(call)
     return (
         Buffer("input", its.a[0] * its.a[1] * size),
@@ -76,16 +67,10 @@ def buffers(call: Call) -> tuple[Buffer, Buffer, Buffer]:
 
 
 def check(call: Call) -> None:
-    """Check that a call is a fused product.
-
-    Raises:
-        ArgumentError: The operator, style, dtype, op, order or transport does not exist, the call is in place, uses the
-            heap or has a root, a dimension is out of range or does not divide among the ranks, tiles do not fit or are
-            more than `TILES_MAX`, or ``nbytes`` is not that of a shard.
-    """
+    """Check that a call is a fused product."""
     gemm, ranks = call.gemm, call.ranks
     if call.collective not in KINDS:
-        raise ArgumentError(f"there is no operator {call.collective!r}: it is one of {', '.join(KINDS)}")
+        raise ArgumentError(unknown("operator", call.collective, KINDS))
     if call.algorithm not in STYLES:
         raise ArgumentError(f"{call.collective} has no style {call.algorithm!r}: it has {', '.join(STYLES)}")
     if gemm is None or ranks < 1 or call.in_place or call.heap or call.root:
@@ -113,7 +98,7 @@ def _check_tiles(call: Call) -> None:
     gemm, its = call.gemm, shapes(call)
     assert gemm is not None
     if gemm.order not in ORDERS:
-        raise ArgumentError(f"{call.collective} has no order {gemm.order!r}: it is one of {', '.join(ORDERS)}")
+        raise ArgumentError(f"{call.collective} has no order {gemm.order!r}: choose from {', '.join(ORDERS)}")
     if gemm.transport not in TRANSPORTS[call.collective]:
         there = ", ".join(TRANSPORTS[call.collective])
         raise ArgumentError(f"{call.collective} has no transport {gemm.transport!r}: it has {there}")
@@ -129,4 +114,4 @@ def _check_tiles(call: Call) -> None:
         )
     tiles = -(-its.m // gemm.tile_rows) * -(-its.n // gemm.tile_cols)
     if tiles > TILES_MAX:
-        raise ArgumentError(f"{call.collective}: {tiles} compute tiles are too many, {TILES_MAX} are the most")
+        raise ArgumentError(f"{call.collective}: {tiles} compute tiles exceed the limit of {TILES_MAX}")

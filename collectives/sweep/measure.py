@@ -20,12 +20,13 @@ from collectives.algorithms import catalog
 from collectives.builder.recipes import Recipe
 from collectives.checking import oracle
 from collectives.checking.oracle import Array
+from collectives.communicator.calls.transport import PROCESS
 from collectives.communicator.communicator import Communicator
-from collectives.communicator.transport import PROCESS
 from collectives.contracts import COLLECTIVES
-from collectives.sweep.defaults import AUTO
+from collectives.defaults import AUTO
 from collectives.sweep.sweep import Case, MeasuredRank, Sweep, WrongElement, load_algorithm
 from cxlemu.engines import Engine
+from cxlemu.memory.shadow import ShadowMemory
 from cxlemu.plan import DTYPES, Call, Layout
 from cxlemu.world import RankContext
 
@@ -49,17 +50,9 @@ class Finished:
 
 
 def run_sweep(context: RankContext, sweep: Sweep, engine: EngineMaker | None = None) -> int:
-    """Run all cases on one rank: emit Opened on rank 0, then Finished for each case.
+    """Run all cases on one rank, and return how many elements were wrong there: emit Opened on rank 0, then Finished.
 
     Under a launcher where only rank 0 is heard, rank 0 emits for all ranks.
-
-    Args:
-        context: This rank's place in its world.
-        sweep: What to run; the same on every rank.
-        engine: Makes the engine from the context and the name `sweep.engine` (default: the engine of that name).
-
-    Returns:
-        How many elements were wrong on this rank.
     """
     made = sweep.engine if engine is None else engine(context, sweep.engine)
     layout = None if sweep.plan is None else catalog.ring_of(sweep.plan)
@@ -78,18 +71,20 @@ def run_sweep(context: RankContext, sweep: Sweep, engine: EngineMaker | None = N
             context.emit(Opened(comm.layout))
         wrong = 0
         for index, case in enumerate(sweep.cases(context.ranks)):
-            measured = _measure(comm, control, sweep, index, case)
+            measured = _measure(context, comm, control, sweep, index, case)
             wrong += measured.wrong
             for each in _reported(context, control, measured):
                 context.emit(Finished(index, each))
         return wrong
 
 
-def _measure(comm: Communicator, control: Communicator, sweep: Sweep, index: int, case: Case) -> MeasuredRank:
+def _measure(
+    context: RankContext, comm: Communicator, control: Communicator, sweep: Sweep, index: int, case: Case
+) -> MeasuredRank:
     entered, left = (
         array("q", bytes(8 * sweep.iterations)) for _ in range(2)
     )  # a million calls are no million objects
-    wrong = 0
+    wrong, moved, nature = 0, 0, context.memory
     first_wrong: WrongElement | None = None
     calls = sweep.warmup + sweep.iterations
     ordinary = sweep.transport == PROCESS and sweep.plan is None  # a saved plan says where its arrays lie
@@ -102,9 +97,11 @@ def _measure(comm: Communicator, control: Communicator, sweep: Sweep, index: int
         x, out = arrays(case, comm.rank, x, right, in_heap)
         if number >= sweep.warmup:
             control.barrier()
+        moved -= nature.moved() if isinstance(nature, ShadowMemory) else 0
         before_ns = time.monotonic_ns()
         perform(comm, case, x, out, sweep.algorithm)
         after_ns = time.monotonic_ns()
+        moved += nature.moved() if isinstance(nature, ShadowMemory) else 0
         if number >= sweep.warmup:
             entered[number - sweep.warmup], left[number - sweep.warmup] = before_ns, after_ns
         if right is not None and out is not None:
@@ -115,7 +112,7 @@ def _measure(comm: Communicator, control: Communicator, sweep: Sweep, index: int
             if places.size and first_wrong is None:
                 at = int(places[0])
                 first_wrong = WrongElement.of(number, at, out, right)
-    return MeasuredRank(comm.rank, entered, left, wrong, first_wrong)
+    return MeasuredRank(comm.rank, entered, left, wrong, first_wrong, moved)
 
 
 def _declared(comm: Communicator, case: Case, algorithm: str | None) -> Call:
@@ -138,29 +135,16 @@ def _held_by_first(control: Communicator, call: Call, out: Array) -> Array | Non
 
 
 class HeapRoom(NamedTuple):
-    """Room in the pool for one of a case's arrays.
+    """Room in the pool for one of a case's arrays."""
 
-    Attributes:
-        array: A flat array of bytes.
-        for_result: It is for the result, which peers write; else for the input.
-    """
-
-    array: Array
-    for_result: bool
+    array: Array  # a flat array of bytes
+    for_result: bool  # it is for the result, which peers write; else for the input
 
 
 def heap_room(comm: Communicator, case: Case, algorithm: str | None = None) -> HeapRoom | None:
     """For zero copy, allocate room in the pool for the input or, in place, for what the input lies in.
 
     For a variant that writes to peers' results, allocate it for the output. The room has the same size on every rank.
-
-    Args:
-        comm: The communicator, from whose heap it comes.
-        case: The case.
-        algorithm: A user's own algorithm or saved plan, as in `Sweep`.
-
-    Returns:
-        The room, or None where the variant takes no array in the heap.
     """
     if algorithm is None and case.call.algorithm == AUTO:
         return None
@@ -175,19 +159,8 @@ def heap_room(comm: Communicator, case: Case, algorithm: str | None = None) -> H
 def arrays(
     case: Case, rank: int, x: Array | None, right: Array | None, room: HeapRoom | None
 ) -> tuple[Array | None, Array | None]:
-    """Lay out the flat arrays that a case is called with.
-
-    Args:
-        case: The case.
-        rank: This rank.
-        x: The rank's input with a row for each block, or None.
-        right: What the output must be, or None where it is not checked.
-        room: What `heap_room` gave.
-
-    Returns:
-        (x, out) of the call's dtype, each None where the rank has none. ``out`` holds the complement of what is right,
-        unless it is the input.
-    """
+    """Lay out a case's flat arrays (x, out), None where the rank has none; ``out`` gets the inverse of the right
+    bits."""
     call, dtype = replace(case.call, in_place=case.in_place), DTYPES[case.call.dtype]
     source, target = contracts.buffers(call, rank)
     flat = None if x is None else x.reshape(-1).view(np.uint8)
@@ -217,15 +190,7 @@ def arrays(
 
 
 def perform(comm: Communicator, case: Case, x: Array | None, out: Array | None, algorithm: str | None) -> None:
-    """Make the call on arrays that `arrays` gave.
-
-    Args:
-        comm: The communicator.
-        case: The case.
-        x: This rank's input, or None.
-        out: This rank's output, or None.
-        algorithm: A user's own algorithm or saved plan, which runs instead of the case's variant.
-    """
+    """Make the call on arrays that `arrays` gave."""
     call, contract = case.call, COLLECTIVES[case.call.collective]
     variant: str | Recipe = call.algorithm if algorithm is None else load_algorithm(algorithm)
     if not contract.moves_data:
@@ -270,13 +235,15 @@ def _as_numbers(measured: MeasuredRank) -> Array:
     bits = (0, 0) if first is None else (first.got, first.right)
     words = [word for value in bits for word in divmod(value, 1 << 64)]  # an element has up to 16 bytes
     place = [0, 0] if first is None else [first.call, first.element]
-    return np.array([measured.wrong, *place, *words, *measured.entered_ns, *measured.left_ns], np.uint64)
+    return np.array(
+        [measured.wrong, measured.moved, *place, *words, *measured.entered_ns, *measured.left_ns], np.uint64
+    )
 
 
 def _from_numbers(rank: int, row: Array) -> MeasuredRank:
-    wrong, call, element, *rest = row.tolist()
+    wrong, moved, call, element, *rest = row.tolist()
     got, right = ((high << 64) + low for high, low in (rest[:2], rest[2:4]))
     times = array("q", rest[4:])
     half = len(times) // 2
     first = WrongElement(call, element, got, right) if wrong else None
-    return MeasuredRank(rank, times[:half], times[half:], wrong, first)
+    return MeasuredRank(rank, times[:half], times[half:], wrong, first, moved)

@@ -15,42 +15,32 @@ from collectives import sizes
 from collectives.algorithms import catalog
 from collectives.algorithms.choose import Choice, choose
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
-from collectives.builder.push import IN_PLACE
+from collectives.builder.carriers import IN_PLACE
 from collectives.builder.recipes import Recipe, with_checksums
 from collectives.checking import oracle
-from collectives.communicator import transport
+from collectives.communicator.calls import transport
 from collectives.contracts import COLLECTIVES, Collective, contract_of
-from collectives.sweep.defaults import AUTO, DEFAULT_SEED, EVERY, MAX_BYTES, MIN_BYTES, REGION_BYTES, STEP_FACTOR
+from collectives.defaults import AUTO, DEFAULT_SEED, EVERY, MAX_BYTES, MIN_BYTES, REGION_BYTES, STEP_FACTOR
 from cxlemu.choices import REDOPS
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import DTYPES, Call, Plan
 from cxlemu.plan.reduction import reductions
+from cxlemu.suggest import unknown
+from cxlemu.units import typed_bytes
 
 MOST_ROWS = 10_000
 MOST_BYTES = 1 << 40  # of one size
 
 
 def size_steps(first: int | None, last: int | None, factor: int | None, step: int | None) -> list[int]:
-    """The sizes of a sweep, as nccl-tests has them, ascending.
-
-    Args:
-        first: The smallest size in bytes (default: `MIN_BYTES`).
-        last: The largest size in bytes, included if a step meets it (default: `MAX_BYTES`, or ``first`` if that is
-            larger).
-        factor: Each size is this many times the one before (default: `STEP_FACTOR`); excludes ``step``.
-        step: Each size is this many bytes more than the one before.
-
-    Raises:
-        ArgumentError: Both ``factor`` and ``step`` are given, a size is above 1 TiB, or the sizes do not go from small
-            to large in fewer than `MOST_ROWS` steps.
-    """
+    """The sizes of a sweep, as nccl-tests has them, ascending."""
     first = MIN_BYTES if first is None else first
     last = max(first, MAX_BYTES) if last is None else last
     if factor is not None and step is not None:
         raise ArgumentError("--stepfactor and --stepbytes exclude each other: give one of them")
     if max(first, last) > MOST_BYTES:
-        raise ArgumentError(f"a size of {max(first, last)} bytes is too large: {MOST_BYTES} (1 TiB) are the most")
+        raise ArgumentError(f"size {typed_bytes(max(first, last))} exceeds the limit of 1 TiB")
     if first > last:
         raise ArgumentError(f"--minbytes {first} is more than --maxbytes {last}")
     if step == 0 or (step is None and first == 0 and last > 0):
@@ -92,15 +82,7 @@ class Sweep:
     cluster: int = 1  # ranks in a cluster, where the topology has clusters
 
     def cases(self, ranks: int) -> list[Case]:
-        """All rows, in the order in which they run.
-
-        Args:
-            ranks: The number of ranks in the world.
-
-        Raises:
-            ArgumentError: One of the rows means nothing or, with ``check``, cannot be checked bit by bit; there are
-                more than `MOST_ROWS` of them; or a saved plan is for another number of ranks.
-        """
+        """All rows, in the order in which they run."""
         if (plan := self.plan) is not None:
             return [self._case_of(plan, ranks)]
         cases: list[Case] = []
@@ -135,7 +117,7 @@ class Sweep:
             self._variants_of(collective),
         ):
             if dtype not in DTYPES:
-                raise ArgumentError(f"there is no dtype {dtype!r}: it is one of {', '.join(DTYPES)}")
+                raise ArgumentError(unknown("dtype", dtype, DTYPES))
             unit = LINE_BYTES if variant in catalog.pushing(collective) else DTYPES[dtype].itemsize
             block_bytes = sizes.block_bytes(collective, nbytes, ranks, unit)
             call = Call(collective, variant, ranks, block_bytes, dtype, redop, root)
@@ -224,11 +206,6 @@ class WrongElement:
         return cls(call, element, *bits)
 
     def describe(self, dtype: str) -> str:
-        """Describe the element for people.
-
-        Args:
-            dtype: The dtype of the call, as which the bits are read.
-        """
         of = DTYPES[dtype]
         got, right = (np.frombuffer(bits.to_bytes(of.itemsize, "little"), of)[0] for bits in (self.got, self.right))
         return f"call {self.call}, element {self.element}: {got} instead of {right}"
@@ -246,6 +223,7 @@ class MeasuredRank:
     left_ns: Sequence[int]
     wrong: int
     first_wrong: WrongElement | None
+    moved: int = 0  # how many lines nature moved in these calls and in those before them that warm up
 
 
 class Paced(NamedTuple):
@@ -291,17 +269,7 @@ def row(
     ways: TwoLevelEstimate | None = None,
     in_process: bool = False,
 ) -> SweepRow:
-    """Make a row of what every rank measured.
-
-    Args:
-        case: The case that was run.
-        seen: What each rank measured, by rank.
-        checked: Whether results were compared; otherwise the row's ``wrong`` is None.
-        one_clock: Whether all ranks share a clock; otherwise a barrier cannot be judged.
-        paced: The pace, where there was one: times are then the model's.
-        ways: The estimate by which the ranks chose a variant, if any.
-        in_process: Whether arrays travel from process to process, where they can.
-    """
+    """Make a row of what every rank measured."""
     call, measured = case.call, [seen[rank] for rank in sorted(seen)]
     entered, left = (np.array([getattr(m, name) for m in measured]) for name in ("entered_ns", "left_ns"))
     from statistics import median  # not for ranks, which make no rows

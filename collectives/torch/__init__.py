@@ -32,7 +32,7 @@ def register() -> None:
     try:
         import torch.distributed as dist
     except ImportError as error:
-        raise ImportError("the backend needs PyTorch: pip install cxlemu[torch]") from error
+        raise ImportError("the backend needs PyTorch: pip install 'cxlemu[torch]'") from error
     if dist.is_available() and "CXL" not in dist.Backend._plugins:
         dist.Backend.register_backend("cxl", _create, extended_api=True, devices=["cpu", "cuda"])
 

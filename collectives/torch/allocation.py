@@ -16,11 +16,7 @@ from cxlemu.errors import ArgumentError
 
 
 class PoolTensors:
-    """Makes tensors in the heap of a group's communicator. A rank makes them alone, whenever it likes.
-
-    Attributes:
-        comm: The communicator.
-    """
+    """Makes tensors in the heap of a group's communicator. A rank makes them alone, whenever it likes."""
 
     comm: Any
     _full = False  # whether a warning said so
@@ -33,14 +29,6 @@ class PoolTensors:
         """Make a tensor whose memory is this rank's part of the pool; its room comes back when it is dropped.
 
         Where the heap is full the tensor is an ordinary one, and a warning says so once: calls are as right with it.
-
-        Args:
-            size: The number of elements; the tensor has one dimension.
-            dtype: Their type.
-            device: The CPU.
-
-        Raises:
-            ValueError: The device is another one.
         """
         if not self.supports_tensor_alloc(device):
             raise ValueError(f"cxl: the pool has memory for tensors of the CPU, not of {device}")

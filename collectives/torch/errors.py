@@ -8,17 +8,7 @@ from cxlemu.errors import CxlemuError, DeadlineError, InputError, PeerLostError
 
 
 def as_torch(error: CxlemuError, rank: int, call: str) -> Exception:
-    """Make of an error of a call what torch's users expect.
-
-    Args:
-        error: What the communicator raised.
-        rank: This rank in the group.
-        call: The call, in words.
-
-    Returns:
-        ValueError for arguments that do not fit; otherwise a DistBackendError, in which a wait that ended at its
-        deadline says " Timed out ", as torch's own backends do.
-    """
+    """Return torch's error for an error of a call: ValueError for arguments, else DistBackendError (" Timed out ")."""
     if isinstance(error, InputError):
         return ValueError(f"cxl: {call} on rank {rank}: {error}")
     gone = isinstance(error, PeerLostError) and "no sign of life" not in str(error)

@@ -22,17 +22,12 @@ _NAMES = {
 
 
 class Reduction(NamedTuple):
-    """How tensors are combined.
+    """How tensors are combined."""
 
-    Attributes:
-        name: The communicator's name of the reduction.
-        factor: What each rank's tensor is multiplied by before it is summed, a number or a tensor; None: by nothing.
-        refused: The dtypes that it does not combine.
-    """
-
-    name: str
+    name: str  # the communicator's name of the reduction
+    # what each rank's tensor is multiplied by before it is summed, a number or a tensor; None: by nothing
     factor: Any = None
-    refused: frozenset[torch.dtype] = ONLY_MOVED
+    refused: frozenset[torch.dtype] = ONLY_MOVED  # the dtypes that it does not combine
 
     def before(self, tensor: torch.Tensor) -> None:
         """Multiply a tensor by the factor, in place."""
@@ -56,15 +51,7 @@ _FOLDS = {  # by the operator's number: == of two operators takes torch longer t
 
 
 def fold_of(opts: Any, tensor: torch.Tensor) -> Reduction:
-    """Return how options of a reduction combine tensors like this one.
-
-    Args:
-        opts: torch's options with a ``reduceOp``; None for a sum.
-        tensor: A tensor of the call.
-
-    Raises:
-        ValueError: Such tensors cannot be combined so.
-    """
+    """Return how torch's options (None: a sum) combine tensors like this one."""
     op = ReduceOp.SUM if opts is None else opts.reduceOp
     fold, dtype = _FOLDS.get(hash(op)), tensor.dtype
     if fold is not None and dtype not in fold.refused:
@@ -74,7 +61,7 @@ def fold_of(opts: Any, tensor: torch.Tensor) -> Reduction:
     if fold is not None:
         raise ValueError(f"cxl: {fold.name} is for integers and bool, not for {describe(tensor)}")
     if op != ReduceOp.PREMUL_SUM:
-        raise ValueError(f"cxl: {op} is no reduction that cxl knows: use one of {', '.join(_NAMES.values())}")
+        raise ValueError(f"cxl: {op} is not a reduction of cxl: use one of {', '.join(_NAMES.values())}")
     if not (tensor.is_floating_point() or tensor.is_complex()):
         raise ValueError(f"cxl: PREMUL_SUM is for floating-point tensors, not for {describe(tensor)}")
     return Reduction("sum", op.__getstate__()[1])

@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 
 from collectives.communicator.communicator import Communicator
-from collectives.communicator.messages.requests import ANY, Request
+from collectives.communicator.messages.requests import ANY, Rank, Request
+from collectives.torch import profiled
 from collectives.torch import tensors as of
 from collectives.torch.allocation import PoolTensors
 from collectives.torch.errors import as_torch
@@ -19,9 +20,10 @@ from collectives.torch.harness import Installed
 from collectives.torch.messages import MessageWork, Progress, received
 from collectives.torch.monitored import monitored_barrier
 from collectives.torch.options import Options
+from collectives.torch.order import CallOrder
 from collectives.torch.streams import GroupStreams
 from collectives.torch.verbs import GroupVerbs, Run
-from collectives.torch.work import CallOrder, Ended, Result, Together, Work
+from collectives.torch.work import Ended, Result, Together, Work
 from collectives.torch.world import GroupPool, open_pool
 from cxlemu.errors import CxlemuError
 
@@ -36,20 +38,22 @@ class CxlGroup(PoolTensors, GroupVerbs):
         self._rank, self._size = asked.group_rank, asked.group_size
         self._store, self._timeout = asked.store, asked.timeout
         self._name, self._description = str(asked.group_id), "undefined"
-        ranks = list(asked.global_ranks_in_group) or list(range(self._size))  # torch leaves out the world's
+        self._ranks = list(asked.global_ranks_in_group) or list(range(self._size))  # torch leaves out the world's
         self._number = 0  # of the last call
         self._barriers = 0
         self._coalesced: list[Work | MessageWork] | None = None
         self._error: BaseException | None = None
         try:
-            self._pool: GroupPool | None = open_pool(self._store, self._rank, ranks, options, self._timeout, self._name)
+            self._pool: GroupPool | None = open_pool(
+                self._store, self._rank, self._ranks, options, self._timeout, self._name
+            )
         except CxlemuError as error:
             raise as_torch(error, self._rank, f"the beginning of group {self._name}") from error
 
         self.comm: Any = self._pool.comm
         if Installed.harness is not None:
             self.comm = Installed.harness.around(self.comm, self._name, self._store)
-        self._order = CallOrder(self._name)
+        self._order = CallOrder(self._name, self._timeout.total_seconds())
         self._done = Ended(self._order)
         self._progress = Progress()
         self._streams = GroupStreams()
@@ -61,8 +65,16 @@ class CxlGroup(PoolTensors, GroupVerbs):
         number = self._number = self._number + 1
         if opts is not None and (timeout := opts.timeout) > NO_TIME and self._pool is not None:
             run = partial(_within, self._pool.comm, timeout.total_seconds(), run)
-        if opts is None or opts.asyncOp or self._coalesced is not None:
-            return self._post(run, result, about, partial(self._named, number, name, detail, about))
+        asynchronous = opts is None or opts.asyncOp or self._coalesced is not None
+        seen = None
+        if torch.autograd._profiler_enabled():
+            out = {"Out msg nelems": profiled.received(result)}
+            seen = profiled.SeenCall(name, about, out | self._metadata, asynchronous=asynchronous)
+            run = run if asynchronous else seen.around(run)
+        if asynchronous:
+            work = self._post(run, result, about, partial(self._named, number, name, detail, about))
+            work.seen = seen
+            return work
         try:
             self._order.call(run)
         except CxlemuError as error:
@@ -71,10 +83,21 @@ class CxlGroup(PoolTensors, GroupVerbs):
 
     def _post(self, run: Run, result: Result, about: Sequence[torch.Tensor], named: Callable[[], str]) -> Work:
         work = Work(self._streams.later(run, about), result, self._order, named, self._failed)
-        self._order.post(work, sum(tensor.nbytes for tensor in about))
+        self._order.post(work, sum(map(of.nbytes, about)))
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
+
+    @property
+    def _metadata(self) -> dict[str, Any]:
+        """What the profiler keeps of the group, by torch's names."""
+        return {
+            "Process Group Name": self._name,
+            "Process Group Description": self._description,
+            "Process Group Ranks": str(self._ranks),
+            "Group size": self._size,
+            "Rank": self._ranks[self._rank],
+        }
 
     def _named(self, number: int, name: str, detail: str, about: Sequence[torch.Tensor]) -> str:
         what = ", ".join(map(of.describe, about[:1])) + (f" and {len(about) - 1} more" if len(about) > 1 else "")
@@ -105,20 +128,22 @@ class CxlGroup(PoolTensors, GroupVerbs):
         (tensor,) = tensors
         of.check(tensor)
         post = partial(self.comm.isend, of.as_array(of.dense(tensor)), dst, tag)
-        return self._message(f"send to {dst}, tag {tag},", tensor, post)
+        return self._message(f"send to {dst}, tag {tag},", tensor, post, "send", dst, tag)
 
-    def recv(self, tensors: list[torch.Tensor], src: int, tag: int = 0) -> MessageWork:
+    def recv(self, tensors: list[torch.Tensor], src: Rank, tag: int = 0) -> MessageWork:
         """Receive a tensor from a rank of the group."""
         (tensor,) = tensors
         of.check(tensor)
         post = partial(received, self.comm, tensor, src, tag)
-        return self._message(f"recv {'' if src == ANY else f'from {src}'}, tag {tag},", tensor, post)
+        return self._message(f"recv {'' if src is ANY else f'from {src}'}, tag {tag},", tensor, post, "recv", src, tag)
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> MessageWork:
         """Receive a tensor from any rank of the group."""
         return self.recv(tensors, ANY, tag)
 
-    def _message(self, name: str, tensor: torch.Tensor, post: Callable[[], Request]) -> MessageWork:
+    def _message(
+        self, name: str, tensor: torch.Tensor, post: Callable[[], Request], verb: str, peer: Rank, tag: int
+    ) -> MessageWork:
         def called() -> str:
             return f"{name} of {of.describe(tensor)} in group {self._name}"
 
@@ -127,7 +152,11 @@ class CxlGroup(PoolTensors, GroupVerbs):
         except CxlemuError as error:
             raise self._failed(error, called()) from error
         self._progress.watch(request)
-        message = MessageWork(request, [tensor], called, self._failed)
+        message = MessageWork(request, [tensor], called, self._failed, self._progress)
+        if torch.autograd._profiler_enabled():
+            world = self._ranks[peer] if isinstance(peer, int) else -1
+            about = {"Dst Rank" if verb == "send" else "Src Rank": world, "Tag": tag} | self._metadata
+            message.seen = profiled.SeenCall(verb, [tensor], about, asynchronous=True)
         if self._coalesced is not None:
             self._coalesced.append(message)
         return message
@@ -143,17 +172,14 @@ class CxlGroup(PoolTensors, GroupVerbs):
         monitored_barrier(self._store, self._rank, self._size, self._barriers, allowed, every=wait_all_ranks)
 
     def rank(self) -> int:
-        """Return this rank's number in the group."""
         return self._rank
 
     def size(self) -> int:
-        """Return the number of members."""
         return self._size
 
     getRank, getSize = rank, size
 
     def getBackendName(self) -> str:
-        """Return "cxl"."""
         return "cxl"
 
     name = _get_backend_name = getBackendName
@@ -170,6 +196,7 @@ class CxlGroup(PoolTensors, GroupVerbs):
     def set_timeout(self, timeout: timedelta) -> None:
         """Let calls wait for their peers for as long from now on."""
         self._timeout = timeout
+        self._order.timeout_s = timeout.total_seconds()
         if self._pool is not None:
             self._pool.comm.deadline_s = timeout.total_seconds()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -17,8 +18,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from collectives.communicator.messages.requests import Request
+from collectives.communicator.messages.requests import Rank, Request
 from collectives.torch import tensors as of
+from collectives.torch.profiled import SeenCall
 from collectives.torch.streams import settle
 from cxlemu.errors import CxlemuError
 
@@ -27,14 +29,7 @@ LINGER_S = 1.0  # a thread costs more than a message, and in a pipeline the next
 
 
 class MessageWork(dist._Work):  # type: ignore[misc]
-    """A message under way.
-
-    Args:
-        request: The communicator's request.
-        tensors: The tensor, as torch's futures have it.
-        name: Says in an error what was called.
-        failed: Makes torch's error of ours.
-    """
+    """A message under way."""
 
     def __init__(
         self,
@@ -42,19 +37,19 @@ class MessageWork(dist._Work):  # type: ignore[misc]
         tensors: list[Tensor],
         name: Callable[[], str],
         failed: Callable[[CxlemuError, str], Exception],
+        progress: Progress,
     ) -> None:
         super().__init__()
         self.request, self._tensors, self._name, self._failed = request, tensors, name, failed
+        self._progress = progress
+        self.seen: SeenCall | None = None  # by the profiler
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until the message came, or left.
-
-        Raises:
-            DistBackendError: It failed, or did neither within ``timeout``.
-        """
+        """Wait until the message came, or left."""
         seconds = timeout.total_seconds() if timeout is not None else 0.0
         try:
-            self.request.wait(seconds if seconds > 0 else None)
+            with nullcontext() if self.seen is None else self.seen.waited():
+                self.request.wait(seconds if seconds > 0 else None)
         except CxlemuError as error:
             raise self._failed(error, self._name()) from error
         except TimeoutError as error:
@@ -62,7 +57,6 @@ class MessageWork(dist._Work):  # type: ignore[misc]
         return True
 
     def synchronize(self) -> None:
-        """Wait as `wait` does."""
         self.wait()
 
     def is_completed(self) -> bool:
@@ -86,7 +80,9 @@ class MessageWork(dist._Work):  # type: ignore[misc]
         """Return the rank in the group from which the message came; of a send this rank. Waits for it."""
         self.wait()
         assert self.request.status is not None
-        return self.request.status.source
+        source = self.request.status.source
+        assert isinstance(source, int)
+        return source
 
     _source_rank = source_rank
 
@@ -94,7 +90,12 @@ class MessageWork(dist._Work):  # type: ignore[misc]
         """Return a future of the tensor."""
         ends: Any = torch.futures.Future()
         future = ends.then(lambda _: self.result())
-        self.request.add_done_callback(lambda _: ends.set_result(None))
+
+        def set_future(_: Request) -> None:
+            self._progress.hand_over()
+            ends.set_result(None)
+
+        self.request.add_done_callback(set_future)
         return future
 
 
@@ -104,7 +105,7 @@ class Progress:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._pending: list[Request] = []
-        self._runs = False
+        self._mover: threading.Thread | None = None
 
     def watch(self, request: Request) -> None:
         """Move a request on until it is done."""
@@ -113,33 +114,37 @@ class Progress:
         with self._changed:
             self._pending.append(request)
             self._changed.notify()
-            if not self._runs:
-                self._runs = True
-                threading.Thread(target=self._move, name="cxl messages", daemon=True).start()
+            if self._mover is None:
+                self._begin()
+
+    def hand_over(self) -> None:
+        """Let another thread go on in place of this one, which runs the program's callbacks: they may wait."""
+        with self._changed:
+            if self._mover is threading.current_thread():
+                self._begin()
+
+    def _begin(self) -> None:
+        self._mover = threading.Thread(target=self._move, name="cxl messages", daemon=True)
+        self._mover.start()
 
     def _move(self) -> None:
         while True:
             time.sleep(PAUSE_S)
             with self._changed:
+                if self._mover is not threading.current_thread():
+                    return
                 self._pending = [request for request in self._pending if not request.done]
                 if not self._pending:
                     if self._changed.wait_for(lambda: self._pending, LINGER_S):
                         continue
-                    self._runs = False
+                    self._mover = None
                     return
                 first = self._pending[0]
             first.test()  # which moves all of them on
 
 
-def received(comm: Any, tensor: Tensor, source: int, tag: int) -> Request:
-    """Post a receive, into a tensor that need not be dense.
-
-    Args:
-        comm: The communicator.
-        tensor: Where the message goes.
-        source: The rank that sends it, or `ANY`.
-        tag: Its tag.
-    """
+def received(comm: Any, tensor: Tensor, source: Rank, tag: int) -> Request:
+    """Post a receive, into a tensor that need not be dense."""
     place = of.dense(tensor)
     request: Request = comm.irecv(of.as_array(place), source, tag)
 

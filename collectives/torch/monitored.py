@@ -13,19 +13,7 @@ if TYPE_CHECKING:
 
 
 def monitored_barrier(store: Store, rank: int, size: int, number: int, timeout: timedelta, *, every: bool) -> None:
-    """Wait for all ranks of a group.
-
-    Args:
-        store: The group's part of torch's store.
-        rank: This rank in the group.
-        size: The number of members.
-        number: Which barrier of the group this is.
-        timeout: How long to wait; for rank 0 for all others together.
-        every: Rank 0 names all ranks that are missing, not only the first.
-
-    Raises:
-        DistBackendError: Some ranks did not come.
-    """
+    """Wait for all ranks of a group. ``every``: rank 0 names all that are missing, not only the first."""
     key = f"cxlemu/monitored/{number}"
     ms = int(timeout.total_seconds() * 1000)
     if rank:
@@ -35,21 +23,23 @@ def monitored_barrier(store: Store, rank: int, size: int, number: int, timeout: 
                 f"Rank {rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv "
                 f"from rank 0: Timed out after {ms} ms. Please check rank 0 logs for faulty rank."
             )
+        store.set(f"{key}/{rank}/left", "")
         return
     if not timeout:
         raise DistBackendError(f"Rank 0 timed out in monitoredBarrier after {ms} ms: nobody can come in no time")
     end = time.monotonic() + timeout.total_seconds()
-    missing = []
-    for peer in range(1, size):
-        if not _came(store, f"{key}/{peer}", timedelta(seconds=max(end - time.monotonic(), 0.0))):
-            missing.append(peer)
-            if not every:
-                break
-    if missing:
-        # One by one, as Gloo has it and programs match it.
-        named = ("Rank " if len(missing) == 1 else "Ranks ") + ", ".join(map(str, missing))
-        raise DistBackendError(f"{named} failed to pass monitoredBarrier in {ms} ms: Timed out waiting")
-    store.set(f"{key}/done", "")
+    for said in ("", "/left"):  # no peer asks the store any more when rank 0, whose process may have it, goes on
+        missing = []
+        for peer in range(1, size):
+            if not _came(store, f"{key}/{peer}{said}", timedelta(seconds=max(end - time.monotonic(), 0.0))):
+                missing.append(peer)
+                if not every:
+                    break
+        if missing:
+            # One by one, as Gloo has it and programs match it.
+            named = ("Rank " if len(missing) == 1 else "Ranks ") + ", ".join(map(str, missing))
+            raise DistBackendError(f"{named} failed to pass monitoredBarrier in {ms} ms: Timed out waiting")
+        store.set(f"{key}/done", "")
 
 
 def _came(store: Store, key: str, within: timedelta) -> bool:

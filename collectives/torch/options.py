@@ -10,50 +10,45 @@ from uuid import UUID
 
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import MemorySpec
-from cxlemu.units import parse_bytes
+from cxlemu.units import parse_bytes, parse_whole, shortened
 
 PREFIX = "CXLEMU_"
+SEED_MAX = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
 class Options:
-    """What ``pg_options`` of ``init_process_group`` and ``new_group`` says; a group without any has the environment's.
+    """Options of a process group, for ``pg_options``; a group without them takes the environment's.
 
     Each field is also an environment variable, such as CXLEMU_BACKEND, CXLEMU_SEED or CXLEMU_CARD_BYTES=64MiB.
-
-    Attributes:
-        backend: The memory, one of `cxlemu.memory.BACKENDS`.
-        seed: Of the adversary that disturbs emulated caches; None: the worst case, in which nothing leaves a cache by
-            itself.
-        devices: The cards of ``dax``; the environment separates them by colons.
-        pool: The UUID of the pool on these cards.
-        topology: A topology's name or file; None: "six-cards", or what the devices are.
-        card_bytes: The memory that this machine spends on each emulated card; None: as much as communicators come to
-            take, in a pool with a heap of model size.
-        heap_bytes: Each rank's part of the world's heap; None: a share of this machine's memory, which arrays take as
-            they are made, or where ``card_bytes`` or devices say the pool's size, a quarter of a communicator's room.
-        integrity: "crc32c" sends checksums with every doorbell.
-        time_scale: Calls take the time of the topology's cost model, this many times, or with "auto" as many times as
-            this machine keeps up with; None: this machine's.
     """
 
-    backend: str = "emulated"
+    backend: str = "emulated"  # the memory, one of `cxlemu.memory.BACKENDS`
+    # seed of the adversary that disturbs emulated caches; None: the worst case, in which nothing leaves a cache by
+    # itself
     seed: int | None = None
-    devices: tuple[str, ...] = ()
-    pool: str | None = None
-    topology: str | None = None
+    devices: tuple[str, ...] = ()  # the cards of ``dax``; the environment separates them by colons
+    pool: str | None = None  # the UUID of the pool on these cards
+    topology: str | None = None  # a topology's name or file; None: "six-cards", or what the devices are
+    # the memory that this machine spends on each emulated card; None: as much as communicators come to take, in a pool
+    # with a heap of model size
     card_bytes: int | None = None
+    # each rank's part of the world's heap; None: a share of this machine's memory, which arrays take as they are made,
+    # or where ``card_bytes`` or devices say the pool's size, a quarter of a communicator's room
     heap_bytes: int | None = None
-    integrity: str | None = None
+    integrity: str | None = None  # "crc32c" sends checksums with every doorbell
+    # scale of the modelled time that calls take; "auto": one with which this machine keeps up; None: real time
     time_scale: float | Literal["auto"] | None = None
+    # a rank of this machine that is stopped for so long, as by SIGSTOP, is lost; infinity: after the group's timeout
+    stopped_after_s: float = 6.0
+
+    def __post_init__(self) -> None:
+        if not self.stopped_after_s > 0:
+            raise ArgumentError(f"stopped_after_s is {self.stopped_after_s:g}: give seconds above 0, or inf")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Options:
-        """Read the options of a process.
-
-        Raises:
-            ArgumentError: A variable is not what its field takes; names it.
-        """
+        """Read the options of a process."""
         given: dict[str, Any] = {}
         for field in fields(cls):
             text = environment.get(PREFIX + field.name.upper())
@@ -68,12 +63,15 @@ class Options:
 
 
 def _parsed(name: str, text: str) -> Any:
+    variable = PREFIX + name.upper()
+    if name == "seed":
+        return parse_whole(variable, text, SEED_MAX)
     try:
         match name:
-            case "seed":
-                return int(text)
             case "time_scale":
                 return "auto" if text == "auto" else float(text)
+            case "stopped_after_s":
+                return float(text)
             case "card_bytes" | "heap_bytes":
                 return parse_bytes(text)
             case "devices":
@@ -81,4 +79,4 @@ def _parsed(name: str, text: str) -> Any:
             case _:
                 return text
     except ValueError as error:
-        raise ArgumentError(f"{PREFIX}{name.upper()} is {text!r}: {error}") from None
+        raise ArgumentError(f"{variable} is {shortened(text)}: {str(error)[:80]}") from None

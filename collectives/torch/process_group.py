@@ -42,8 +42,12 @@ class GroupAsProcessGroup(CxlGroup, dist.ProcessGroup):  # type: ignore[misc]
     def bound_device_id(self, device: torch.device | None) -> None:
         self._bound = device
 
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """The kinds of devices whose tensors the group takes."""
+        return [torch.device("cpu")] + [torch.device("cuda")] * torch.cuda.is_available()
+
     def getGroupName(self) -> str:
-        """Return the group's name."""
         return self._name
 
     def _set_group_name(self, name: str) -> None:
@@ -55,7 +59,6 @@ class GroupAsProcessGroup(CxlGroup, dist.ProcessGroup):  # type: ignore[misc]
     setGroupName, setGroupDesc = _set_group_name, _set_group_desc
 
     def getGroupDesc(self) -> str:
-        """Return the group's description."""
         return self._description
 
     def get_group_store(self) -> Any:
@@ -85,16 +88,7 @@ class GroupAsBackend(CxlGroup, _Backend):  # type: ignore[misc, valid-type]
 
 
 def create(asked: Any, options: Options | None) -> CxlGroup:
-    """Make a group, when torch asks its members for it.
-
-    Args:
-        asked: torch's store, rank, size and timeout.
-        options: Which pool; None: what the environment says.
-
-    Raises:
-        TypeError: ``pg_options`` is something else.
-        DistBackendError: The members did not meet.
-    """
+    """Make a group, when torch asks its members for it."""
     if options is None:
         options = Options.from_environment()
     if not isinstance(options, Options):
@@ -112,14 +106,7 @@ def group_is_behind() -> bool:
 
 
 def communicator_of(group: Any = None) -> Any:
-    """Return the communicator of a process group, for what torch has no name for: fused products, arrays in the pool.
-
-    Args:
-        group: The group; None: the world's.
-
-    Raises:
-        ValueError: The group is not one of cxl.
-    """
+    """Return a process group's communicator, for what torch has no name for: fused products, arrays in the pool."""
     group = dist.group.WORLD if group is None else group
     if isinstance(group, dist.ProcessGroup) and not isinstance(group, CxlGroup):
         group = group._get_backend(torch.device("cpu"))

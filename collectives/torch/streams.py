@@ -22,12 +22,7 @@ class GroupStreams:
         self._streams: dict[torch.device, Any] = {}
 
     def later(self, run: Callable[[], None], tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
-        """Let a call that another thread may run come after what the current stream has now.
-
-        Args:
-            run: Makes the call.
-            tensors: Tensors of the call, which live in one place.
-        """
+        """Let a call that another thread may run come after what the current stream has now."""
         device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
         if device is None:
             return run

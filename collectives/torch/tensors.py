@@ -26,11 +26,7 @@ _SEEN_AS = {
 
 
 def check(*tensors: torch.Tensor) -> None:
-    """Check that tensors can be sent together.
-
-    Raises:
-        ValueError: One is neither on the CPU nor on a GPU of CUDA, is sparse or quantized, or they are in two places.
-    """
+    """Check that tensors can be sent together."""
     for tensor in tensors:
         if not (tensor.is_cpu or tensor.is_cuda):
             raise ValueError(
@@ -38,19 +34,20 @@ def check(*tensors: torch.Tensor) -> None:
             )
         if tensor.is_cuda != tensors[0].is_cuda:
             raise ValueError(f"cxl: {describe(tensors[0])} and {describe(tensor)} are on the CPU and on a GPU")
+        if tensor.is_nested:
+            raise ValueError("cxl sends dense tensors, not nested ones: send tensor.values() and tensor.offsets()")
         if tensor.layout is not torch.strided:
-            raise ValueError(f"cxl sends dense tensors, {describe(tensor)} is {tensor.layout}")
+            what = f"cxl sends dense tensors, {describe(tensor)} is {tensor.layout}: send tensor.to_dense()"
+            raise ValueError(what + "; all_reduce sums sparse_coo" * (tensor.layout is torch.sparse_coo))
+        if tensor.is_quantized:
+            raise ValueError(f"cxl sends no {describe(tensor)}, which is quantized: send tensor.int_repr()")
         if tensor.dtype not in _SEEN_AS:
             raise ValueError(f"cxl sends no {describe(tensor)}: send its bytes, tensor.view(torch.uint8)")
 
 
 def shared(tensor: torch.Tensor) -> Array | None:
-    """View a tensor as `as_array` does, where `check` has nothing to say and `dense` nothing to do: at the least cost.
-
-    Returns:
-        The array; None for any other tensor, and for one without elements.
-    """
-    if not tensor.is_cpu or tensor.layout is not torch.strided:
+    """View a tensor where `check` and `dense` have nothing to do, at the least cost; None for others and empty ones."""
+    if not tensor.is_cpu or tensor.layout is not torch.strided or tensor.is_nested:
         return None
     if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
         return None
@@ -101,6 +98,11 @@ def store(place: torch.Tensor, tensor: torch.Tensor) -> None:
     """Store a result to the tensor that it is for, where its `dense` place is another one."""
     if place is not tensor:
         tensor.detach().copy_(place)
+
+
+def nbytes(tensor: torch.Tensor) -> int:
+    """Return the size in bytes of what a call sends of a tensor."""
+    return int(tensor.nbytes if tensor.layout is torch.strided else tensor._values().nbytes)
 
 
 def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -15,7 +15,8 @@ from torch import Tensor
 from collectives.communicator.arrays import Array
 from collectives.torch import tensors as of
 from collectives.torch.folds import Reduction, fold_of
-from collectives.torch.work import CallOrder, Result, Together, Work
+from collectives.torch.order import CallOrder
+from collectives.torch.work import Result, Together, Work
 
 Run = Callable[[], None]
 T = TypeVar("T")
@@ -23,13 +24,9 @@ PACKED_BYTES = 1 << 20  # of a tensor in a coalesced call: a larger one takes a 
 
 
 class GroupVerbs:
-    """Collectives of a process group, on a communicator.
+    """Collectives of a process group, on a communicator."""
 
-    Attributes:
-        comm: The communicator of the group's members.
-    """
-
-    comm: Any
+    comm: Any  # the communicator of the group's members
     _rank: int
     _size: int
     _order: CallOrder
@@ -140,7 +137,7 @@ class GroupVerbs:
             whole = fold.applied(of.joined(blocks))
             self._reduce_scatter(whole, output, fold, counts)
 
-        return self._start("reduce_scatter", run, outputs, opts, output, detail=fold.name)
+        return self._start("reduce_scatter", run, outputs, opts, *blocks, detail=fold.name)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         """Combine block k of all ranks' inputs at rank k; a tensor is as many equal blocks as there are ranks."""
@@ -158,7 +155,7 @@ class GroupVerbs:
 
     def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
         """Make `reduce_scatter_single` of every pair of a list, of the small ones as one call for each dtype."""
-        pairs = _pairs("reduce_scatter", inputs, outputs, self._size)
+        _pairs("reduce_scatter", inputs, outputs, self._size)
         folds = [fold_of(opts, output) for output in outputs]
 
         def run() -> None:
@@ -173,7 +170,7 @@ class GroupVerbs:
             for place, output in zip(places, outputs, strict=True):
                 of.store(place, output)
 
-        return self._start("reduce_scatter_coalesced", run, outputs, opts, *pairs)
+        return self._start("reduce_scatter_coalesced", run, outputs, opts, *inputs)
 
     def _reduce_scatter(self, whole: Tensor, output: Tensor, fold: Reduction, counts: list[int] | None) -> None:
         place = of.dense(output)
@@ -236,7 +233,7 @@ class GroupVerbs:
 
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
         """Make `all_gather_single` of every pair of a list, of the small ones as one call for each dtype."""
-        pairs = _pairs("all_gather", outputs, inputs, self._size)
+        _pairs("all_gather", outputs, inputs, self._size)
 
         def run() -> None:
             places = [of.dense(output) for output in outputs]
@@ -251,7 +248,7 @@ class GroupVerbs:
             for place, output in zip(places, outputs, strict=True):
                 of.store(place, output)
 
-        return self._start("all_gather_coalesced", run, outputs, opts, *pairs)
+        return self._start("all_gather_coalesced", run, outputs, opts, *inputs)
 
     def _all_gather(self, tensor: Tensor, whole: Tensor, counts: list[int] | None) -> None:
         x, out = of.as_array(tensor), of.as_array(whole)
@@ -315,7 +312,7 @@ class GroupVerbs:
             self._all_to_all(of.joined(inputs), whole, sent, received)
             of.spread(whole, outputs)
 
-        return self._start("all_to_all", run, outputs, opts, *inputs[:1])
+        return self._start("all_to_all", run, outputs, opts, *inputs)
 
     def all_to_all_single(
         self, output: Tensor, input: Tensor, received: Sequence[int], sent: Sequence[int], opts: Any = None
@@ -372,25 +369,19 @@ class GroupVerbs:
 
 
 def packable(arrays: list[T], sizes: list[int]) -> tuple[list[T], list[T]]:
-    """Part a coalesced call's arrays: those that are packed into one call, and those for which a copy costs more.
-
-    Args:
-        arrays: The arrays, or pairs of them; all ranks pass equal shapes.
-        sizes: Of each in bytes.
-    """
+    """Part a coalesced call's arrays: those that are packed into one call, and those for which a copy costs more."""
     small = [array for array, nbytes in zip(arrays, sizes, strict=True) if nbytes <= PACKED_BYTES]
     if len(small) < 2:
         return [], arrays
     return small, [array for array, nbytes in zip(arrays, sizes, strict=True) if nbytes > PACKED_BYTES]
 
 
-def _pairs(call: str, wholes: list[Tensor], blocks: list[Tensor], size: int) -> list[Tensor]:
+def _pairs(call: str, wholes: list[Tensor], blocks: list[Tensor], size: int) -> None:
     if len(wholes) != len(blocks):
         raise ValueError(f"cxl: {call}: {len(wholes)} tensors for {len(blocks)}: pass one for each")
     of.check(*wholes, *blocks)
     for whole, block in zip(wholes, blocks, strict=True):
         _fits(call, whole, block, size)
-    return wholes
 
 
 def _one(given: Sequence[Any], call: str) -> Any:

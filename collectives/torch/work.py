@@ -1,46 +1,40 @@
-"""A call of torch's under way, and the order of a group's calls.
+"""A call of torch's under way.
 
-A synchronous call runs in the thread that makes it. An asynchronous one is run by whichever thread comes first: the
-group's own, or the one that waits for it. A small call that is waited for at once is then as cheap as a synchronous
-one: the group's thread leaves small calls alone for a moment for that.
+order.py has the order in which a group's calls run.
 """
 
 from __future__ import annotations
 
 import threading
-import time
-from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
+from collectives.torch.profiled import SeenCall
+from collectives.torch.typed import needs_type, typed_future
 from cxlemu.errors import CxlemuError
-
-SMALL_BYTES = 64 << 10
-MOMENT_S = 300e-6
 
 Result = list[Any]
 
 
-class Work(dist._Work):  # type: ignore[misc]
-    """A call of a group: done, or among those that its `CallOrder` will run.
+class Order(Protocol):
+    """What runs calls in their turn: the `CallOrder` in order.py."""
 
-    Args:
-        run: Makes the call; None for one that is done.
-        result: The tensors with the result, as torch's futures have them.
-        order: The group's calls.
-        name: Says in an error what was called.
-        failed: Makes torch's error of ours.
-    """
+    def help(self, work: Work, seconds: float | None) -> bool:
+        """Run calls until this one has ended; return whether it did, within ``seconds`` if given."""
+
+
+class Work(dist._Work):  # type: ignore[misc]
+    """A call of a group: done, or among those that its `CallOrder` will run."""
 
     def __init__(
         self,
         run: Callable[[], None] | None,
         result: Result,
-        order: CallOrder,
+        order: Order,
         name: Callable[[], str],
         failed: Callable[[CxlemuError, str], Exception],
     ) -> None:
@@ -49,10 +43,16 @@ class Work(dist._Work):  # type: ignore[misc]
         self._error: BaseException | None = None
         self._future: torch.futures.Future[Any] | None = None
         self._ends: Any = None  # what the future follows
+        self._is_set = False
         self.done = run is None
+        self.seen: SeenCall | None = None  # by the profiler
 
-    def perform(self) -> None:
-        """Make the call, in its turn, and keep its result or error for those who wait."""
+    def perform(self) -> Callable[[], None] | None:
+        """Make the call, in its turn, and keep its result or error for those who wait.
+
+        Returns:
+            What sets the call's future and with it runs callbacks; None where no caller has asked for it.
+        """
         try:
             assert self._run is not None
             self._run()
@@ -65,16 +65,30 @@ class Work(dist._Work):  # type: ignore[misc]
         with _FUTURES:
             self.done = True
             asked = self._future is not None
-        if asked:
-            self._ends.set_result(None)
+        return self._set_future if asked else None
+
+    @property
+    def asked(self) -> bool:
+        """Whether a caller has asked for the future, and may have callbacks."""
+        return self._future is not None
+
+    def name(self) -> str:
+        """Name the call, for messages."""
+        return self._name()
+
+    def fail(self, error: BaseException) -> Callable[[], None] | None:
+        """End the call without making it; return what `perform` returns."""
+        self._run = lambda: _raise(error)
+        return self.perform()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for the call's end, or make it if its turn has come and it has not begun.
+        """Wait for the call's end, or make it if its turn has come and it has not begun."""
+        if self.seen is not None:
+            with self.seen.waited():
+                return self._wait(timeout)
+        return self._wait(timeout)
 
-        Raises:
-            DistBackendError: The call failed, or did not end within ``timeout``.
-            ValueError: Its arguments do not fit.
-        """
+    def _wait(self, timeout: timedelta | None) -> bool:
         if not self.done:
             seconds = timeout.total_seconds() if timeout is not None else 0.0
             if not self._order.help(self, seconds if seconds > 0 else None):
@@ -84,11 +98,9 @@ class Work(dist._Work):  # type: ignore[misc]
         return True
 
     def synchronize(self) -> None:
-        """Wait for the call's end, as `wait` does."""
         self.wait()
 
     def is_completed(self) -> bool:
-        """Whether the call has ended."""
         return self.done
 
     def is_success(self) -> bool:
@@ -116,10 +128,18 @@ class Work(dist._Work):  # type: ignore[misc]
             if self._future is None:
                 self._ends = torch.futures.Future()
                 self._future = self._ends.then(self._come_of_it)
+                if needs_type(self._result):
+                    self._future = typed_future(self._future, self._result)
             future, done = self._future, self.done
-        if done and not self._ends.done():
-            self._ends.set_result(None)
+        if done:
+            self._set_future()
         return future
+
+    def _set_future(self) -> None:
+        with _FUTURES:
+            first, self._is_set = not self._is_set, True
+        if first:
+            self._ends.set_result(None)
 
     def _come_of_it(self, _: Any) -> Result:
         """Return the result. What is raised here is an error in C++ as well, where DDP waits for the future."""
@@ -131,7 +151,7 @@ class Work(dist._Work):  # type: ignore[misc]
 class Ended(Work):
     """The end of every synchronous call: one object for all, as no caller looks at it."""
 
-    def __init__(self, order: CallOrder) -> None:
+    def __init__(self, order: Order) -> None:
         super().__init__(None, [], order, str, _unfailing)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -144,14 +164,9 @@ class Ended(Work):
 
 
 class Together(Work):
-    """Several calls, which are done when all are.
+    """Several calls, which are done when all are."""
 
-    Args:
-        parts: The calls.
-        result: The tensors with the results.
-    """
-
-    def __init__(self, parts: list[Any], result: Result, order: CallOrder) -> None:
+    def __init__(self, parts: list[Any], result: Result, order: Order) -> None:
         super().__init__(None, result, order, str, _unfailing)
         self.parts = parts
         self.done = False
@@ -164,7 +179,6 @@ class Together(Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whether all calls have ended."""
         return all(part.is_completed() for part in self.parts)
 
     def is_success(self) -> bool:
@@ -177,85 +191,12 @@ class Together(Work):
         return every.then(lambda _: self._result)
 
 
+def _raise(error: BaseException) -> None:
+    raise error
+
+
 def _unfailing(error: CxlemuError, call: str) -> Exception:
     raise AssertionError(f"{call}: {error}")
 
 
 _FUTURES = threading.Lock()  # between a call that ends and one who asks for its future
-
-
-class CallOrder:
-    """Runs a group's calls one after another, in the order in which they were made."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._ahead: deque[Work] = deque()
-        self._turn = threading.Lock()  # the thread that holds it runs calls
-        self._bell = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._closed = self._large = False
-
-    def call(self, run: Callable[[], None]) -> None:
-        """Make a call at once, after those that are ahead of it. Raises what it raises."""
-        with self._turn:
-            if self._ahead:
-                self._run_ahead()
-            run()
-
-    def post(self, work: Work, nbytes: int) -> None:
-        """Let a call run after those ahead of it, soon if it is large.
-
-        Args:
-            work: The call.
-            nbytes: The bytes of its tensors.
-        """
-        self._ahead.append(work)
-        if nbytes >= SMALL_BYTES:
-            self._large = True
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name=f"cxl {self._name}", daemon=True)
-            self._thread.start()
-        self._bell.set()
-
-    def help(self, work: Work, seconds: float | None) -> bool:
-        """Run calls until this one has ended.
-
-        Returns:
-            Whether it has ended within ``seconds``, where these are given.
-        """
-        end = None if seconds is None else time.monotonic() + seconds
-        while not work.done:
-            left = -1.0 if end is None else max(end - time.monotonic(), 0.0)
-            if not self._turn.acquire(timeout=left):
-                return work.done
-            try:
-                while self._ahead and not work.done:
-                    self._ahead.popleft().perform()
-            finally:
-                self._turn.release()
-        return True
-
-    def close(self) -> None:
-        """Run what is ahead, and end the group's thread."""
-        with self._turn:
-            self._run_ahead()
-        self._closed = True
-        self._bell.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def _run_ahead(self) -> None:
-        while self._ahead:
-            self._ahead.popleft().perform()
-
-    def _serve(self) -> None:
-        while not self._closed:
-            self._bell.wait()
-            self._bell.clear()
-            if not self._large:
-                time.sleep(MOMENT_S)
-            self._large, ahead = False, self._ahead
-            while ahead:
-                with self._turn:
-                    if ahead:
-                        ahead.popleft().perform()

@@ -6,6 +6,7 @@ pool is left with the last of its groups.
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import warnings
@@ -35,20 +36,13 @@ RESTARTS = "TORCHELASTIC_RESTART_COUNT"  # the agent's store outlives a restart,
 
 @dataclass
 class SharedPool:
-    """A pool that this process has open, for one or more groups.
+    """A pool that this process has open, for one or more groups."""
 
-    Attributes:
-        ranks: The ranks in torch's world that are in it, in its order.
-        options: What its first group asked for.
-        context: This rank's context there.
-        groups: How many groups of this process are in it now.
-    """
-
-    ranks: tuple[int, ...]
-    options: Options
+    ranks: tuple[int, ...]  # the ranks in torch's world that are in it, in its order
+    options: Options  # what its first group asked for
     context: RankContext
     open: ExitStack
-    groups: int = 0
+    groups: int = 0  # how many groups of this process are in it now
 
     @property
     def uuid(self) -> str:
@@ -69,16 +63,18 @@ _pools: list[SharedPool] = []  # the first is the oldest
 _changed = threading.Lock()
 
 
+@atexit.register
+def say_good_bye() -> None:
+    """Tell the others that this rank leaves: Python needs seconds to end a process that has imported torch."""
+    for pool in list(_pools):
+        pool.context.session.leave(failed=True)
+
+
 @dataclass
 class GroupPool:
-    """A process group's communicator, and its place in a pool.
+    """A process group's communicator, and its place in a pool."""
 
-    Attributes:
-        comm: The communicator of the group's members.
-        pool: Where it is.
-    """
-
-    comm: Communicator
+    comm: Communicator  # the communicator of the group's members
     pool: SharedPool
     _left: list[None] = field(default_factory=list)
 
@@ -88,11 +84,7 @@ class GroupPool:
         return self.pool.context
 
     def close(self) -> None:
-        """Leave the group, and the pool if this is its last group here. Others may be in calls still; twice is fine.
-
-        Raises:
-            RunError: A message of the group did not leave.
-        """
+        """Leave the group, and the pool if this is its last group here. Others may be in calls still; twice is fine."""
         with _changed:
             if self._left:
                 return
@@ -114,19 +106,6 @@ def open_pool(
 
     The names of a new pool are removed as soon as all members have attached it: afterwards no end of any process leaves
     anything in /dev/shm.
-
-    Args:
-        store: The group's own part of torch's store.
-        rank: This rank in the group.
-        ranks: The members' ranks in torch's world, in the group's order.
-        options: Which pool.
-        timeout: How long to wait for the others, and how long a call waits for its peers.
-        name: The group's name.
-
-    Raises:
-        InputError: The options do not fit, or there is no room.
-        RunError: Some members did not come.
-        RuntimeError: The store failed, or the members did not come to it (torch's DistStoreError).
     """
     shared = _in_common(store, rank, ranks, options, timeout)
     if shared is not None:
@@ -199,6 +178,7 @@ def _with_pool(
         stack.enter_context(pool)
         cache = stack.enter_context(world.shared_host_cache(pool, rank))
         context = stack.enter_context(entered(world, rank, pool, cache, emit=ignore_message, check=_go_on))
+        context = replace(context, stopped_after_s=options.stopped_after_s)
         harness = Installed.harness
         engine = "native" if harness is None else harness.engine(context, name)
         comm = Communicator.world(context, integrity=options.integrity, engine=engine)
@@ -212,11 +192,7 @@ def _with_pool(
 
 
 def _meet(store: Store, world: World, rank: int, options: Options, timeout: timedelta) -> tuple[Pool, World]:
-    """Rank 0 makes the pool and tells its name, or why there is none; the others attach it.
-
-    Returns:
-        The pool, and the world with the heaps that are there.
-    """
+    """Rank 0 makes the pool and publishes its name, or why there is none; the others attach it, with its heaps."""
     if world.memory.backend.on_devices:
         return world.create_pool(None), replace(world, heap_bytes=options.heap_bytes)
     as_said = options.card_bytes is not None  # all taken at once

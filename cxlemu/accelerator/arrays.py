@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from cxlemu.accelerator.device import ComputeDevice, DeviceView, Queue
 from cxlemu.accelerator.fake import FakeDevice
 from cxlemu.accelerator.lent import lent_view
+from cxlemu.dlpack import check_resolved
 from cxlemu.engines.mover import BufferPart
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import Bytes
@@ -25,22 +26,12 @@ ATTRIBUTE = "__cxl_device_array__"
 
 
 def device_view(argument: Any, role: str) -> DeviceView | None:
-    """Look whether an argument lives on a device.
-
-    Args:
-        argument: Whatever a user passes.
-        role: The argument's name, for messages.
-
-    Returns:
-        What a call has to know of it; None for what does not live on a device.
-
-    Raises:
-        ArgumentError: It lives on a device that nothing here can use; or it is not contiguous.
-    """
+    """Return how to reach an argument that lives on a device; None for one that does not."""
     view = getattr(argument, ATTRIBUTE, None)
     if isinstance(view, DeviceView):
         return view
     if hasattr(argument, "__cuda_array_interface__"):
+        check_resolved(argument, role)
         from cxlemu.accelerator.cuda import cuda_view  # NVIDIA's packages are imported only for their arrays
 
         return cuda_view(argument, role)
@@ -51,21 +42,10 @@ class DeviceArray:
     """An array on any device, C-contiguous. No host code can reach its elements but through the device.
 
     What its methods do is queued, and done late, as a device does it.
-
-    Attributes:
-        shape: Its shape.
-        dtype: The type of its elements.
     """
 
     def __init__(self, device: ComputeDevice, queue: Queue, shape: tuple[int, ...], dtype: DTypeLike) -> None:
-        """Make an array whose elements have any value.
-
-        Args:
-            device: The device.
-            queue: The device's queue in which the array's user works on it.
-            shape: The array's shape.
-            dtype: The type of its elements, one that NumPy has.
-        """
+        """Make an array whose elements have any value."""
         self.shape, self.dtype = tuple(shape), np.dtype(dtype)
         self._device, self._queue = device, queue
         self._buffer = device.allocate(int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize)
@@ -76,11 +56,7 @@ class DeviceArray:
         return made
 
     def __getitem__(self, block: int) -> Self:
-        """Return block ``block`` along the first axis, which shares this array's memory.
-
-        Raises:
-            IndexError: There is no such block.
-        """
+        """Return block ``block`` along the first axis, which shares this array's memory."""
         if not self.shape or not -self.shape[0] <= block < self.shape[0]:
             raise IndexError(f"an array of shape {self.shape} has no block {block}")
         part = copy(self)
@@ -90,11 +66,7 @@ class DeviceArray:
         return part
 
     def set(self, values: ArrayLike) -> None:
-        """Queue a copy of values of the host, which are taken now, to the array.
-
-        Raises:
-            ValueError: They have another shape.
-        """
+        """Queue a copy of values of the host, which are taken now, to the array."""
         pinned = self._device.pinned(self._buffer.nbytes)
         pinned.view(self.dtype).reshape(self.shape)[...] = values
         self._device.copy(self._queue, self._whole(self._buffer), self._whole(pinned))
@@ -178,15 +150,7 @@ def address_array(view: DeviceView) -> NDArray[Any]:
 
 
 def same_device(views: list[DeviceView | None], what: str) -> ComputeDevice:
-    """Return the device of all arrays of a call.
-
-    Args:
-        views: One per array; None for an array of the host.
-        what: The call, for messages.
-
-    Raises:
-        ArgumentError: Arrays live on a device and on the host, or on two devices.
-    """
+    """Return the device of all arrays of a call; None among the views is an array of the host."""
     if None in views:
         raise ArgumentError(f"{what}: one array lives on a device and the other one on the host: copy one of them")
     found = [view.device for view in views if view is not None]

@@ -259,16 +259,7 @@ def cuda_device(ordinal: int) -> CudaDevice:
 
 
 def cuda_view(argument: Any, role: str) -> DeviceView:
-    """View an array of CUDA, such as CuPy's, or a tensor of torch.
-
-    Args:
-        argument: An array with ``__cuda_array_interface__``.
-        role: The argument's name, for messages.
-
-    Raises:
-        ArgumentError: It has elements that NumPy has not, or is not C-contiguous.
-        DeviceError: CUDA does not know its memory.
-    """
+    """View an array of CUDA, such as CuPy's, or a tensor of torch."""
     plain, dtype = argument, None
     if (torch := sys.modules.get("torch")) is not None and isinstance(argument, torch.Tensor):
         plain = argument.detach()

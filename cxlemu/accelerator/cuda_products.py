@@ -52,12 +52,7 @@ _CUBLAS_TYPES = {"f32": 0, "f64": 1, "f16": 2, "bf16": 14}  # cudaDataType
 
 
 class GpuProducts:
-    """Multiplies on one GPU.
-
-    Args:
-        launch: Launches a kernel of ours, given a queue, its source, name and options, addresses, numbers and threads.
-        enter: Makes the GPU's context that of this thread.
-    """
+    """Multiplies on one GPU. ``enter`` makes the GPU's context current in the calling thread."""
 
     def __init__(self, launch: Callable[..., None], enter: Callable[[], object]) -> None:
         self._launch, self._enter, self._handle, self._turn = launch, enter, None, Lock()

@@ -24,24 +24,14 @@ Event = Any
 
 @dataclass(frozen=True)
 class DeviceBuffer:
-    """Memory of a device. Nothing but the device touches it.
+    """Memory of a device. Nothing but the device touches it."""
 
-    Attributes:
-        address: Where it begins, as the device counts.
-        nbytes: Its length.
-        owner: What keeps the memory, which only the device looks into.
-    """
-
-    address: int
+    address: int  # where it begins, as the device counts
     nbytes: int
-    owner: Any
+    owner: Any  # what keeps the memory, which only the device looks into
 
     def part(self, at: int, nbytes: int) -> DeviceBuffer:
-        """Return the ``nbytes`` bytes from ``at`` on.
-
-        Raises:
-            ArgumentError: They are not all inside.
-        """
+        """Return the ``nbytes`` bytes from ``at`` on."""
         if at < 0 or nbytes < 0 or at + nbytes > self.nbytes:
             raise ArgumentError(f"a buffer of {self.nbytes} bytes on a device has no {nbytes} bytes at {at}")
         return replace(self, address=self.address + at, nbytes=nbytes)
@@ -174,27 +164,18 @@ class Kin(Protocol):
 
 @dataclass(frozen=True)
 class DeviceView:
-    """What a call has to know of an array on a device.
-
-    Attributes:
-        device: The device.
-        buffer: The array's bytes, C-contiguous.
-        shape: The array's shape.
-        dtype: The type of its elements.
-        queue: The device's queue in which its user works on it: a call comes after what is queued there, and
-            before what is queued there later.
-        kin: Makes arrays like it.
-        writeable: Whether results may be stored to it.
-        lend: Lets the queue come after what the array's user has queued by now; None: its user works in the queue.
-    """
+    """What a call has to know of an array on a device."""
 
     device: ComputeDevice
-    buffer: DeviceBuffer
+    buffer: DeviceBuffer  # the array's bytes, C-contiguous
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    # the device's queue in which its user works on it: a call comes after what is queued there, and before what is
+    # queued there later
     queue: Queue
-    kin: Kin
-    writeable: bool = True
+    kin: Kin  # makes arrays like it
+    writeable: bool = True  # whether results may be stored to it
+    # lets the queue come after what the array's user has queued by now; None: its user works in the queue
     lend: Callable[[], object] | None = None
 
 
@@ -206,11 +187,7 @@ def come_after(views: Iterable[DeviceView]) -> None:
 
 
 def hand_back(views: Iterable[DeviceView]) -> None:
-    """Wait for a call on arrays whose users work in queues that nobody here knows; those of others need not wait.
-
-    Raises:
-        DeviceError: Work that was queued failed.
-    """
+    """Wait for a call on arrays whose users work in queues that nobody here knows; those of others need not wait."""
     for view in views:
         if view.lend is not None:
             view.device.synchronize(view.queue)

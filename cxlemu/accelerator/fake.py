@@ -74,15 +74,10 @@ class FakeMemory:
 
 @dataclass(eq=False)
 class FakeEvent:
-    """An event of a FakeDevice.
+    """An event of a FakeDevice."""
 
-    Attributes:
-        queue: The queue in which it was recorded.
-        happened: Whether all before it has been done.
-    """
-
-    queue: FakeQueue
-    happened: bool = False
+    queue: FakeQueue  # the queue in which it was recorded
+    happened: bool = False  # whether all before it has been done
 
 
 @dataclass(eq=False)

@@ -21,20 +21,8 @@ _CUDA_DEVICES = (2, 13)  # DLPack's numbers of CUDA's memory, and of memory that
 
 
 def lent_view(argument: Any, role: str) -> DeviceView | None:
-    """View an array that its library lends by DLPack, if it lives on a device.
-
-    Args:
-        argument: Whatever a user passes.
-        role: The argument's name, for messages.
-
-    Returns:
-        What a call has to know of it; None for what does not live on a device.
-
-    Raises:
-        ArgumentError: Its library does not lend it, it is not C-contiguous, or NVIDIA's package is not here.
-        DeviceError: There is no such device.
-    """
-    device = _device(*device_of(argument))
+    """View an array that its library lends by DLPack; None if it does not live on a device."""
+    device = _device(*device_of(argument, role))
     if device is None:
         return None
     queue = device.lent

@@ -14,19 +14,11 @@ NO_GPU = "a fake device: its figures say nothing of a GPU"
 
 
 def device_named(name: str, seed: int = 0) -> ComputeDevice:
-    """Return the device of this name.
-
-    Args:
-        name: "cuda:N" for the GPU of number N, or "fake".
-        seed: Chooses when a fake device does its work.
-
-    Raises:
-        ArgumentError: No device has such a name, or none is here.
-    """
+    """Return the device "cuda:N" or "fake"; the seed decides when a fake device does its work."""
     if name == FAKE:
         return FakeDevice(seed, eagerness=1.0)
     if not (number := re.fullmatch(r"cuda:([0-9]{1,3})", name, re.ASCII)):
-        raise ArgumentError(f"{name[:40]!r} names no device: write cuda:0, or fake for one that is no GPU")
+        raise ArgumentError(f"{name[:40]!r} names no device: write cuda:0, or fake for a stand-in")
     from cxlemu.accelerator.cuda import cuda_device  # NVIDIA's package, for its devices alone
 
     try:
@@ -36,11 +28,7 @@ def device_named(name: str, seed: int = 0) -> ComputeDevice:
 
 
 def name_for_rank(name: str, rank: int) -> str:
-    """Return the name of a rank's device: with "cuda" GPUs are dealt to the ranks in turn, else all share the one.
-
-    Raises:
-        ArgumentError: No GPU is here, or not NVIDIA's package.
-    """
+    """Return the name of a rank's device: with "cuda" GPUs are dealt to the ranks in turn, else all share the one."""
     if name != "cuda":
         return name
     from cxlemu.accelerator.cuda import devices

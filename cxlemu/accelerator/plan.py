@@ -22,9 +22,15 @@ from functools import cached_property
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
 from cxlemu.plan import Frame, Instruction, Layout, Op, Operand, Plan, RankPart, Stream, accesses, encode
+from cxlemu.plan.features import declared
 from cxlemu.plan.instructions import Kind
 from cxlemu.plan.kernels import KERNELS
 from cxlemu.plan.plan import Buffer
+
+MODELS = declared(  # of plans for the host, from which those for devices are made
+    "EVENTS FOLDS HEAP MATRIX_PRODUCTS NON_TEMPORAL OWN_MEMORIES PAYLOADS PROCESS_ARRAYS TOLD_PLACES UNEVEN_BLOCKS "
+    "UNIFORM_ORDER"
+)
 
 QUEUE = ".queue"  # ends the name of a stream that runs on the device
 BOUNCE = "bounce"  # pinned memory of the host, through which doorbells' payloads come and go
@@ -53,20 +59,7 @@ def is_queue(stream: Stream) -> bool:
 
 
 def device_plan(plan: Plan) -> Plan:
-    """Turn a plan into one for ranks whose arrays live on a device.
-
-    Args:
-        plan: A plan for arrays of the host.
-
-    Returns:
-        A plan of the same call on the same layout: a rank may run its part of this one while its peers run theirs of
-        ``plan``. A part has twice as many streams and, where doorbells have payloads, a last buffer BOUNCE in the
-        host's memory.
-
-    Raises:
-        ArgumentError: Peers write the results, which lie in the host's memory; or, when a part with checksums is built:
-            the host computes them, of its own arrays.
-    """
+    """Turn a plan into one for ranks whose arrays live on a device."""
     if plan.call.heap is not None and plan.call.heap.is_written_by_peers:
         raise ArgumentError(f"{plan.call}: peers write results in the pool, and none on a device: take another variant")
 

@@ -78,13 +78,10 @@ class DeviceMover:
 
 @dataclass
 class DeviceRunner(Runner):
-    """One rank in the middle of a call of a device's plan. ``mover`` is a DeviceMover.
-
-    Attributes:
-        queues: The device's queue of each stream that is one, by the stream's number.
-    """
+    """One rank in the middle of a call of a device's plan. ``mover`` is a DeviceMover."""
 
     mover: DeviceMover = field(kw_only=True)
+    # the device's queue of each stream that is one, by the stream's number
     queues: dict[int, Queue] = field(kw_only=True)
     _recorded: dict[int, Event] = field(init=False, default_factory=dict)
 
@@ -124,17 +121,11 @@ class DeviceRunner(Runner):
 
 @dataclass
 class DeviceEngine:
-    """Runs parts of plans that `cxlemu.accelerator.plan.device_plan` made, for one rank and its device.
+    """Runs parts of plans that `cxlemu.accelerator.plan.device_plan` made, for one rank and its device."""
 
-    Attributes:
-        memory: The rank's view of the pool.
-        device: Its device.
-        clock: Measures and spends the time of waits.
-    """
-
-    memory: HostMemory
+    memory: HostMemory  # the rank's view of the pool
     device: ComputeDevice
-    clock: Clock = SYSTEM_CLOCK
+    clock: Clock = SYSTEM_CLOCK  # measures and spends the time of waits
     _queues: list[Queue] = field(init=False, default_factory=list)
     _mover: DeviceMover = field(init=False)
 
@@ -144,16 +135,6 @@ class DeviceEngine:
     def runner(
         self, running: Running, buffers: Sequence[DeviceBuffer], stops: Breakpoints = NO_BREAKPOINTS
     ) -> DeviceRunner:
-        """Begin a part.
-
-        Args:
-            running: The call, and the rank's part of it.
-            buffers: Input, output and scratch memory on the device; the bounce buffer is made here.
-            stops: Functions called before some instructions.
-
-        Raises:
-            ArgumentError: A buffer is smaller than the plan needs.
-        """
         r = running
         queues = dict(zip(queue_streams(r.part), self._queues_for(r.part), strict=True))
         mine = [*buffers, *(self.device.pinned(b.nbytes) for b in r.part.buffers if b.name == BOUNCE)]
@@ -176,24 +157,7 @@ class DeviceEngine:
         stops: Breakpoints = NO_BREAKPOINTS,
         after: Sequence[Event] = (),
     ) -> list[Event]:
-        """Run one rank's part of a call until all of it is queued.
-
-        Args:
-            running: The call, and the rank's part of it.
-            buffers: Input, output and scratch memory on the device.
-            deadline_s: How long no stream may progress, in seconds.
-            watch: Called whenever no stream could go on.
-            stops: Functions called before some instructions.
-            after: Events of the device that come before all that is queued here.
-
-        Returns:
-            Events, one for each queue: the result is there when they have happened.
-
-        Raises:
-            DeadlineError: No stream progressed for ``deadline_s``.
-            DeviceError: The device failed.
-            Exception: Whatever the reference engine raises.
-        """
+        """Queue one rank's part of a call; return one event per queue, which happens when the result is there."""
         runner = self.runner(running, buffers, stops)
         for queue in runner.queues.values():
             for event in after:

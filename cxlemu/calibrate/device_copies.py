@@ -23,43 +23,22 @@ SMALL_COPIES = 64
 
 @dataclass(frozen=True)
 class DeviceCopies:
-    """What was measured of a device: bandwidths in GB/s, times in ns.
+    """What was measured of a device: bandwidths in GB/s, times in ns."""
 
-    Attributes:
-        device: What the device calls itself.
-        to_pool: Copies to the pool alone.
-        from_pool: Copies from the pool alone.
-        both: Both at once, in two queues, together.
-        to_pinned: Plain copies to pinned memory of the host, which no copy to the pool is faster than.
-        from_pinned: Plain copies from there.
-        copy_ns: A copy of one line, in a row of them.
-        event_ns: From a copy's end until the host knows of it.
-        local_copy: Copies within the device.
-        reduce: Sums of two arrays of f32: the bytes of both operands.
-    """
-
-    device: str
-    to_pool: float
-    from_pool: float
-    both: float
-    to_pinned: float
-    from_pinned: float
-    copy_ns: float
-    event_ns: float
-    local_copy: float
-    reduce: float
+    device: str  # what the device calls itself
+    to_pool: float  # copies to the pool alone
+    from_pool: float  # copies from the pool alone
+    both: float  # both at once, in two queues, together
+    to_pinned: float  # plain copies to pinned memory of the host, which no copy to the pool is faster than
+    from_pinned: float  # plain copies from there
+    copy_ns: float  # a copy of one line, in a row of them
+    event_ns: float  # from a copy's end until the host knows of it
+    local_copy: float  # copies within the device
+    reduce: float  # sums of two arrays of f32: the bytes of both operands
 
 
 def device_copies(device: ComputeDevice, pool: Bytes) -> DeviceCopies:
-    """Measure a device's copies, which overwrite the pool's bytes.
-
-    Args:
-        device: The device.
-        pool: Memory that stands for a card, of whole lines and at least two; half of it takes what is copied there.
-
-    Raises:
-        DeviceError: The device cannot reach it, or failed.
-    """
+    """Measure a device's copies, which overwrite the first half of the pool; the pool has two whole lines or more."""
     kept = device.register([pool])
     memory, nbytes = DirectMemory([pool]), pool.nbytes // 2 // LINE_BYTES * LINE_BYTES
     there, here, other = (device.allocate(nbytes) for _ in range(3))

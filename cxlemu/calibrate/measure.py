@@ -71,11 +71,7 @@ Step = Callable[[], object]
 
 
 def steps(nbytes: int) -> dict[str, Step]:
-    """Return the functions that measure, by the name of their figure, in the order in which they should run.
-
-    Args:
-        nbytes: Size of each array that no cache should hold, as for `measure`.
-    """
+    """Return the functions that measure, by the name of their figure, in the order in which they should run."""
     node = far_node()
     cores = len(os.sched_getaffinity(0))
     known = bool(_native.lines_instructions())
@@ -96,15 +92,7 @@ def _unknown() -> None:
 
 
 def measure(nbytes: int, on_step: Callable[[str], None]) -> Calibration:
-    """Measure everything, in some seconds.
-
-    Args:
-        nbytes: Size of each array that no cache should hold: a power of two, at least LEAST_BYTES for each core.
-        on_step: Called with the name of each figure before it is measured.
-
-    Raises:
-        PoolError: Memory cannot be bound to its NUMA node.
-    """
+    """Measure everything, in some seconds, on arrays of ``nbytes``: a power of two, LEAST_BYTES or more per core."""
     found = {}
     for name, step in steps(nbytes).items():
         on_step(name)
@@ -122,15 +110,7 @@ def far_node() -> int | None:
 
 
 def memory(nbytes: int, node: int | None) -> Bytes:
-    """Map new pages, touch them, and return their bytes, shared as a card's are.
-
-    Args:
-        nbytes: How many bytes.
-        node: The NUMA node to bind them to; None: where this thread runs.
-
-    Raises:
-        PoolError: They cannot be bound.
-    """
+    """Map ``nbytes`` of new shared pages, touched, on a NUMA node (None: on this thread's)."""
     pages = np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)
     if node is not None:
         numa.bind(pages, node)
@@ -139,11 +119,7 @@ def memory(nbytes: int, node: int | None) -> Bytes:
 
 
 def load_latency_ns(pages: Bytes) -> float:
-    """Return how long a load takes that needs the one before, anywhere in these pages; TLB misses are part of it.
-
-    Args:
-        pages: A whole number of lines, which are overwritten.
-    """
+    """Return how long a load takes that needs the one before, anywhere in these pages; TLB misses are part of it."""
     lines = pages.view(np.uint64).reshape(-1, LINE_BYTES // 8)
     order = np.random.default_rng(1).permutation(len(lines)).astype(np.uint64)
     lines[order, 0] = np.roll(order, -1)  # one cycle through all
@@ -155,13 +131,7 @@ def load_latency_ns(pages: Bytes) -> float:
 
 
 def bandwidth(cores: int, nbytes: int, node: int | None) -> Bandwidth:
-    """Measure cores that work at once; each reads its memory into a small array, writes it from one, and copies to it.
-
-    Args:
-        cores: How many cores.
-        nbytes: Bytes of the memory of all cores together.
-        node: The NUMA node of that memory; None: where each thread runs.
-    """
+    """Measure cores at once, each on its share of ``nbytes``: reads to a small array, writes from one, and copies."""
     pages, own = ([_floats(nbytes // cores, its) for _ in range(cores)] for its in (node, None))
     small = [_floats(SMALL_BYTES, None) for _ in range(cores)]
     rounds = range(nbytes // cores // ROUND_BYTES)
@@ -180,22 +150,13 @@ def bandwidth(cores: int, nbytes: int, node: int | None) -> Bandwidth:
 
 
 def reduce_gbytes_per_s(nbytes: int) -> float:
-    """Return how fast one core sums two arrays of f32: the bytes of both, by the time.
-
-    Args:
-        nbytes: Size of each array, a multiple of ROUND_BYTES.
-    """
+    """Return how fast one core sums two arrays of f32: the bytes of both, by the time."""
     out, a, b = (np.split(_floats(nbytes, None), nbytes // ROUND_BYTES) for _ in range(3))
     return together([[((o, (x, y)),)] for o, x, y in zip(out, a, b, strict=True)], 2 * ROUND_BYTES)
 
 
 def together(rounds: list[list[tuple[_measure.Move, ...]]], nbytes: int) -> float:
-    """Run rounds in which all cores move bytes at once, and return the GB/s of the best round.
-
-    Args:
-        rounds: For each round, the moves of every core.
-        nbytes: Bytes that all cores move in one round.
-    """
+    """Run rounds in which all cores move bytes at once, and return the GB/s of the best round."""
     gate = threading.Barrier(len(rounds[0]))
 
     def run(core: int) -> list[tuple[int, int]]:

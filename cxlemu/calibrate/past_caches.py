@@ -50,16 +50,7 @@ def needed_bytes() -> int:
 
 
 def past_caches_bytes(ratio_of: Callable[[int], float | None] | None = None) -> int | None:
-    """Return the size from which on stores past the caches save most: one size that other work slowed down is outvoted.
-
-    Args:
-        ratio_of: How long it takes to fill an array of this many bytes by stores past the caches, as a share of the
-            time by ordinary ones; None where other work did not let it be measured (default: measured).
-
-    Returns:
-        A number of bytes; `cxlemu.machine.NEVER_BYTES` where they save nothing from any size on; None where the machine
-        was too busy.
-    """
+    """Return the bytes from which stores past the caches save most: NEVER_BYTES if none do, None on a busy machine."""
     if ratio_of is None:
         threads = _threads()
         source = memory(SIZES[-1] + ELSEWHERE, None)[ELSEWHERE:]
@@ -94,11 +85,7 @@ def _ratio(pool: ThreadPoolExecutor, source: Bytes, arrays: list[Bytes], nbytes:
 
 
 def undisturbed_s(fills: list[Fill]) -> list[float]:
-    """Return how long a round took, in a list; an empty one where a thread had to wait for its core.
-
-    Args:
-        fills: One of each thread.
-    """
+    """Return how long a round took, in a list; an empty one where a thread had to wait for its core."""
     took_s = max(its.ended for its in fills) - min(its.began for its in fills)
     together = all(its.ended - its.began >= TOGETHER * took_s for its in fills)
     return [took_s] if together and not any(its.interruptions for its in fills) else []

@@ -23,16 +23,7 @@ INTERLEAVE_BYTES = 64 << 10
 
 
 def topology_file(measured: Calibration, *, capacity_bytes: int, load: float) -> bytes:
-    """Write a topology file of a calibration.
-
-    Args:
-        measured: The figures.
-        capacity_bytes: The capacity of the card that it describes.
-        load: The machine's load average, which tells how busy it was.
-
-    Returns:
-        The file's content, which `Topology.parse` accepts.
-    """
+    """Return the content of a topology file, which `Topology.parse` accepts; ``load`` is the load average."""
     host = re.sub(r"[^A-Za-z0-9.-]", "-", platform.node())[:40] or "this machine"
     when = f"measured on {host}, {datetime.date.today().isoformat()}"
     with_load = f"{when}, load {load:.1f}"

@@ -13,11 +13,7 @@ class FirstFit:
         self.holes: list[tuple[int, int]] = [(begin, end)] if begin < end else []  # (begin, end)
 
     def take(self, nbytes: int) -> int | None:
-        """Take ``nbytes`` (1 or more) from the lowest hole that is large enough.
-
-        Returns:
-            Where they begin; None if no hole is large enough.
-        """
+        """Take ``nbytes`` (1 or more) from the lowest hole that is large enough; return their offset, or None."""
         for index, (begin, end) in enumerate(self.holes):
             if end - begin >= nbytes:
                 self.holes[index : index + 1] = [(begin + nbytes, end)] if end - begin > nbytes else []
@@ -35,12 +31,7 @@ class FirstFit:
         return False
 
     def give_back(self, begin: int, nbytes: int) -> None:
-        """Make a part free that was taken; it merges with the holes on either side.
-
-        Args:
-            begin: Where the part begins.
-            nbytes: Its size. Nothing checks that these bytes were taken.
-        """
+        """Free a part, and merge it with the holes on either side; nothing checks that it was taken."""
         end, index = begin + nbytes, bisect_left(self.holes, (begin, 0))
         first, last = index, index
         if index and self.holes[index - 1][1] == begin:

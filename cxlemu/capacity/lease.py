@@ -50,19 +50,7 @@ class Lease:
 
 
 def lease_for(text: str, memory: MemorySpec, pool_name: str | None, *, wait_s: float) -> Lease:
-    """Return the lease of a tenant's oldest grant, or of the grant that is named; wait until there is one.
-
-    Args:
-        text: The tenant, such as ``red``, or ``red:3`` for its grant 3.
-        memory: The backend of the pool, with its devices.
-        pool_name: The pool's name in shared memory, or its UUID on devices; None for the pool that ``memory`` names.
-        wait_s: How long to wait for the pool, and then for the grant, in seconds each.
-
-    Raises:
-        AccessError: The tenant holds nothing by then, or not the grant that is named.
-        ArgumentError: ``text`` names no tenant, or ``pool_name`` cannot be a pool's.
-        PoolError: There is no such pool, or its capacity is not lent.
-    """
+    """Return the lease of a tenant's oldest grant, or of grant 3 (``red:3``); wait for the pool, then for the grant."""
     tenant = Tenant.parse(text)
     with memory.backend.attach_pool(memory, pool_name, deadline_s=wait_s) as pool:
         table = Table.of(pool, pool.line_memory())

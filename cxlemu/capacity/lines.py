@@ -95,13 +95,6 @@ class UseLine(NamedTuple):
 
     @classmethod
     def of(cls, number: int, owner: Owner, *, inside: bool) -> UseLine:
-        """Make the line of a rank.
-
-        Args:
-            number: The grant's number.
-            owner: The rank's process.
-            inside: Whether the rank is in the grant; otherwise it has left.
-        """
         place = (owner.uid, owner.pid, owner.start_ticks, owner.pid_namespace, owner.boot_id.bytes)
         return cls(number, int(inside), *place)
 
@@ -150,12 +143,7 @@ _BOUNDS: dict[type, dict[str, tuple[int, int]]] = {
 
 
 class Lines:
-    """The lines on card 0 of one pool, as one host's memory shows them.
-
-    Args:
-        memory: The host's memory.
-        uuid: The pool's UUID; lines of another pool are not found.
-    """
+    """The lines on card 0 of one pool, as one host's memory shows them."""
 
     def __init__(self, memory: HostMemory, uuid: uuids.UUID) -> None:
         self.memory, self.uuid = memory, uuid
@@ -164,26 +152,15 @@ class Lines:
     def store(self, offset: int, line: L, index: int = 0) -> None:
         """Push a line, whole and alone: a reader finds it, or the one before, or knows that it is torn.
 
-        Args:
-            offset: Where the line lies on card 0, in bytes; a multiple of 64.
-            line: The line.
-            index: The line's number in the table; a line found under another number counts as absent.
+        It is in the pool on return: who says first and then looks may rely on that.
         """
         magic, layout = _LAYOUT[type(line)]
         payload = layout.pack(*line).ljust(PAYLOAD_BYTES, b"\0")
         self.memory.signal(0, offset, self._seal(magic, payload, index), payload)
+        self.memory.fence()
 
     def load(self, offset: int, kind: type[L], index: int = 0) -> L | None:
-        """Fetch a line from the pool.
-
-        Args:
-            offset: Where the line lies on card 0, in bytes.
-            kind: The line's type.
-            index: The line's number in the table.
-
-        Returns:
-            The line; None where there is no whole one of this kind, number and pool.
-        """
+        """Fetch a line from the pool; None where no whole line of this kind, index and pool lies at the offset."""
         magic, layout = _LAYOUT[kind]
         word, payload = self.memory.poll(0, offset)
         if word != self._seal(magic, payload, index):
@@ -196,14 +173,7 @@ class Lines:
 
 
 def uses_range(data_offset: int, ranks: int, page_bytes: int, slot: int) -> tuple[int, int]:
-    """Return the first byte of a slot's uses on card 0, and the first byte behind them; both begin a page.
-
-    Args:
-        data_offset: Where the table begins.
-        ranks: The most ranks that a tenant's world may have.
-        page_bytes: What can be mapped alone.
-        slot: The slot.
-    """
+    """Return the first byte of a slot's uses on card 0, and the first byte behind them; both begin a page."""
     nbytes = round_up(ranks * LINE_BYTES, page_bytes)
     begin = round_up(data_offset + 2 * SLOTS * LINE_BYTES, page_bytes) + slot * nbytes
     return begin, begin + nbytes
@@ -215,12 +185,7 @@ def table_end(data_offset: int, ranks: int, page_bytes: int) -> int:
 
 
 def page_bytes_for(align_bytes: int, card_bytes: int) -> int:
-    """Choose what lies between two slots' uses: what can be mapped alone, unless all of it took too much of a card.
-
-    Args:
-        align_bytes: Parts of a card are mapped in whole multiples of this.
-        card_bytes: Size of each card.
-    """
+    """Choose the bytes between two slots' uses: what can be mapped alone, unless that fills too much of a card."""
     return align_bytes if SLOTS * align_bytes <= card_bytes // 8 else PAGE_BYTES
 
 

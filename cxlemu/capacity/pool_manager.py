@@ -43,7 +43,7 @@ from cxlemu.capacity.table import Table, TableEntry
 from cxlemu.errors import ArgumentError, CapacityError, PoolError
 from cxlemu.memory.protocol import HostMemory
 from cxlemu.pool.life import is_held_at
-from cxlemu.pool.owner import Owner
+from cxlemu.pool.owner import NOBODY, Owner
 from cxlemu.pool.pool import Pool
 from cxlemu.pool.session_area import COUNT_MAX
 from cxlemu.rounding import round_down, round_up
@@ -56,13 +56,7 @@ _WIPE_BYTES = 4 << 20
 
 
 class PoolManager(FabricManager):
-    """A FabricManager whose grants lie in the pool. Offsets count on whole cards, and users are ranks of any process.
-
-    Attributes:
-        pool: The pool.
-        memory: The memory through which the manager reads and writes the table, and wipes what is given back.
-        table: The pool's capacity table.
-    """
+    """A FabricManager whose grants lie in the pool. Offsets count on whole cards; users are ranks of any process."""
 
     users = ("rank is", "ranks are")
 
@@ -86,13 +80,7 @@ class PoolManager(FabricManager):
 
     @classmethod
     def open(cls, pool: Pool) -> Self:
-        """Open the manager of a pool whose capacity is lent; complete a change that its last manager left unfinished.
-
-        Raises:
-            PoolError: The pool's capacity is not lent, its table is damaged, or another process has been managing the
-                pool for a minute.
-            ArgumentError: The pool has no file that managers could lock.
-        """
+        """Open the manager of a pool whose capacity is lent; complete a change that its last manager left."""
         manager = cls(pool, pool.line_memory(), pool.lock_path)
         if manager._header.change != TableChange.NOTHING:
             manager.reclaim()  # its last manager died in the middle of that
@@ -100,19 +88,7 @@ class PoolManager(FabricManager):
 
     @classmethod
     def begin(cls, pool: Pool, block_bytes: int, *, ranks: int = RANKS) -> Self:
-        """Lend the pool's capacity from now on, in blocks. What earlier runs left in the capacity is wiped.
-
-        Args:
-            pool: The pool.
-            block_bytes: The unit of lending on each card, in whole pages of the pool's ``align_bytes``.
-            ranks: The most ranks that a tenant's world may have.
-
-        Returns:
-            The pool's manager, which has lent nothing yet.
-
-        Raises:
-            ArgumentError: The pool has no room for the table and a block.
-        """
+        """Lend the pool's capacity from now on, in blocks of whole pages; what earlier runs left there is wiped."""
         memory = pool.line_memory()
         first, room = lendable(pool.data_offset, pool.card_bytes, block_bytes, pool.align_bytes, ranks)
         page_bytes = page_bytes_for(pool.align_bytes, pool.card_bytes)
@@ -130,20 +106,7 @@ class PoolManager(FabricManager):
     # --- lending -----------------------------------------------------------------------------------------------
 
     def add(self, tenant: str, nbytes: int) -> Grant:
-        """Lend ``nbytes`` of every card, rounded up to blocks, in one piece, and publish the grant.
-
-        Args:
-            tenant: A printable name of up to 24 bytes without ``:``.
-            nbytes: Bytes of each card, at least 1.
-
-        Returns:
-            The grant.
-
-        Raises:
-            ArgumentError: The name or the number cannot be.
-            CapacityError: There is no such piece free, or no line left in the table; nothing has changed.
-            PoolError: The table is damaged, or another process has been managing the pool for a minute.
-        """
+        """Lend ``nbytes`` of every card, rounded up to blocks, in one piece, and publish the grant."""
         if len(tenant.encode()) > TENANT_BYTES or ":" in tenant:
             raise ArgumentError(f"a tenant's name has up to {TENANT_BYTES} bytes and no ':', not {tenant!r}")
         with self._changing(TableChange.ADD):
@@ -154,13 +117,7 @@ class PoolManager(FabricManager):
             return super().add(tenant, nbytes)
 
     def release(self, grant: Grant) -> None:
-        """Give a grant back; its bytes are wiped, and free at once.
-
-        Raises:
-            AccessError: The grant is not held.
-            CapacityError: Ranks are in it; the grant stays held.
-            PoolError: The table is damaged, or another process has been managing the pool for a minute.
-        """
+        """Give a grant back; its bytes are wiped, and free at once."""
         with self._changing(TableChange.RELEASE):
             self._require_held(grant)
             self._publish(grant, GrantState.RELEASING)
@@ -170,19 +127,7 @@ class PoolManager(FabricManager):
         """Take away all that a tenant holds.
 
         Ranks that are in a grant get an AccessError, in a call or before the next one; until the last has left, its
-        bytes are not lent again.
-
-        Args:
-            tenant: The tenant.
-            wait_s: How long to wait for the ranks to leave, in seconds.
-            gone: Take the caller's word that none of the tenant's ranks runs any more, as where a host was switched
-                off.
-
-        Returns:
-            The grants that were being taken away before, then those that were taken now.
-
-        Raises:
-            PoolError: The table is damaged, or another process has been managing the pool for a minute.
+        bytes are not lent again. ``gone``: the caller's word that no rank of the tenant runs any more.
         """
         with self._changing(TableChange.FORCE, gone=gone):
             its = [grant for grant in self._leaving.values() if grant.tenant == tenant]
@@ -207,26 +152,26 @@ class PoolManager(FabricManager):
             self._load()
 
     def users_of(self, grant: Grant) -> list[Owner]:
-        """Return the process of each rank that is in a grant, unless that process is known to be dead."""
+        """Return the process of each rank that is in a grant, unless that process is known to be dead.
+
+        A rank of this machine is in it as long as its lock is held, whatever its line says: a rank that came too late,
+        or another world's in the same grant, may have stored over it. NOBODY stands for the process then.
+        """
         if (slot := self._slots.get(grant.number)) is None:
             return []
-        lines = ((rank, self.table.use(slot, rank)) for rank in range(self.table.ranks))
-        return [
-            line.owner
-            for rank, line in lines
-            if line is not None
-            and line.number == grant.number
-            and line.inside
-            and self._may_run(line.owner, self.table.life_at(slot, rank))
-        ]
+        found = []
+        for rank in range(self.table.ranks):
+            line, held = self.table.use(slot, rank), is_held_at(self._lock_path, self.table.life_at(slot, rank))
+            if line is not None and line.number == grant.number and line.inside and (held or self._may_run(line.owner)):
+                found.append(line.owner)
+            elif held:
+                found.append(NOBODY)
+        return found
 
-    def _may_run(self, owner: Owner, life_at: int) -> bool:
-        """Return whether an owner may still run: it does if it holds its lock, and elsewhere it may.
-
-        Elsewhere is another host or container.
-        """
+    def _may_run(self, owner: Owner) -> bool:
+        """Return whether an owner that holds no lock may still run, as one on another host or in a container may."""
         elsewhere = self.pool.spans_machines and owner.boot_id != Owner.current().boot_id
-        return elsewhere or owner.state() != "dead" or is_held_at(self._lock_path, life_at)
+        return elsewhere or owner.state() != "dead"
 
     def entries(self) -> list[TableEntry]:
         """Return all that is held or being taken away, oldest first."""
@@ -339,21 +284,7 @@ class PoolManager(FabricManager):
 def lendable(
     data_offset: int, card_bytes: int, block_bytes: int, align_bytes: int, ranks: int = RANKS
 ) -> tuple[int, int]:
-    """Compute which bytes of every card can be lent.
-
-    Args:
-        data_offset: The pool's first byte behind its session area, where the table lies.
-        card_bytes: Size of each card.
-        block_bytes: The unit of lending, a multiple of ``align_bytes``.
-        align_bytes: Parts of a card are mapped in whole multiples of this.
-        ranks: The most ranks that a tenant's world may have; the table has lines for them.
-
-    Returns:
-        The first byte that can be lent, and how many: both multiples of ``block_bytes``.
-
-    Raises:
-        ArgumentError: There is no room for a block, or ``block_bytes`` is no multiple of ``align_bytes``.
-    """
+    """Compute the first byte of every card that can be lent, and how many: both multiples of ``block_bytes``."""
     if block_bytes < align_bytes or block_bytes % align_bytes:
         raise ArgumentError(f"capacity is lent in blocks of whole pages of {align_bytes} bytes, not of {block_bytes}")
     first = round_up(table_end(data_offset, ranks, page_bytes_for(align_bytes, card_bytes)), block_bytes)

@@ -41,11 +41,7 @@ class TableEntry(NamedTuple):
 
 
 class Table:
-    """The capacity table at ``data_offset`` of card 0, with its header in the superblock's page.
-
-    Attributes:
-        ranks: The most ranks that a tenant's world may have.
-    """
+    """The capacity table at ``data_offset`` of card 0, with its header in the superblock's page."""
 
     def __init__(
         self,
@@ -64,15 +60,7 @@ class Table:
 
     @classmethod
     def of(cls, pool: Pool, memory: HostMemory) -> Self:
-        """Find the table of a pool.
-
-        Args:
-            pool: The pool.
-            memory: Shows the whole of its card 0.
-
-        Raises:
-            PoolError: The pool's capacity is not lent, or the table is damaged.
-        """
+        """Find the table of a pool, the whole of whose card 0 ``memory`` shows."""
         for _ in range(LOOKS):
             if (header := header_of(pool, memory)) is not None:
                 return cls(memory, pool.uuid, pool.data_offset, pool.card_bytes, header.ranks, header.page_bytes)
@@ -86,14 +74,7 @@ class Table:
         return Table(memory, self._lines.uuid, self._at, self._card_bytes, self.ranks, self._page_bytes)
 
     def for_tenant(self, slot: int, memory: HostMemory, uses: HostMemory, uses_at: int) -> Table:
-        """Return the same table as a tenant's process has it.
-
-        Args:
-            slot: The slot of the tenant's grant.
-            memory: Shows the table from the card's first byte on; nothing is stored there.
-            uses: Shows the slot's uses, writable.
-            uses_at: Where on card 0 ``uses`` begins.
-        """
+        """Return the table for a tenant's process, which writes only its slot's uses, from ``uses_at`` on card 0 on."""
         table = self.shown_by(memory)
         table._tenant, table._uses, table._uses_at = slot, Lines(uses, self._lines.uuid), uses_at
         return table
@@ -130,11 +111,7 @@ class Table:
         return dict(sorted(((s, e) for s, e in found if e is not None), key=lambda pair: pair[1].grant.number))
 
     def check(self) -> None:
-        """Check that every line is free or held, for a manager that lends what is free by this table.
-
-        Raises:
-            PoolError: A line is damaged, so that it is not known whose its bytes are.
-        """
+        """Check that every line is free or held, for a manager that lends what is free by this table."""
         for slot in range(SLOTS):
             if self._line(slot) is None:
                 raise PoolError(
@@ -178,14 +155,13 @@ class Table:
         return self._lines.load(self._use_offset(slot, rank), UseLine, self._use_index(slot, rank))
 
     def store_use(self, slot: int, rank: int, line: UseLine) -> None:
-        """Push the line in which ``rank`` says whether it is in the grant of ``slot``; it is in the pool on return.
+        """Push the line in which ``rank`` says whether it is in the grant of ``slot``.
 
         Raises AccessError in the process of a tenant that holds another slot.
         """
         if self._tenant not in (None, slot):
             self._require_manager()
         self._uses.store(self._use_offset(slot, rank) - self._uses_at, line, self._use_index(slot, rank))
-        self._uses.memory.fence()
 
     def _require_manager(self) -> None:
         if self._tenant is not None:
@@ -196,17 +172,7 @@ class Table:
         return self._use_offset(slot, rank)
 
     def whose(self, card: int, offset: int, cards: int, entries: Sequence[TableEntry]) -> str:
-        """Say for a message to whom a byte belongs.
-
-        Args:
-            card: The card.
-            offset: The byte's offset on the whole card.
-            cards: Number of cards in the pool.
-            entries: The grants, as `entries` found them.
-
-        Returns:
-            The end of a sentence, such as "tenant red's".
-        """
+        """Return the end of a sentence that says whose a byte is, such as "tenant red's"."""
         if card >= cards or not self.end <= offset < self._card_bytes:
             return "not there"
         for grant, state in entries:
@@ -232,18 +198,7 @@ class Table:
 
 
 def header_of(pool: Pool, memory: HostMemory) -> Header | None:
-    """Read how a pool's capacity is lent.
-
-    Args:
-        pool: The pool.
-        memory: Shows the beginning of its card 0.
-
-    Returns:
-        The header; None where the capacity is not lent.
-
-    Raises:
-        PoolError: The header makes no sense.
-    """
+    """Read how a pool's capacity is lent; None where it is not."""
     header = Lines(memory, pool.uuid).load(HEADER_OFFSET, Header)
     return None if header is None else _checked(header, pool.data_offset, pool.card_bytes)
 

@@ -20,6 +20,7 @@ from cxlemu.capacity.touches import Touch, outside, touches
 from cxlemu.errors import AccessError, ArgumentError, RunError
 from cxlemu.memory.protocol import HostMemory
 from cxlemu.plan import Call, Frame, Layout
+from cxlemu.pool.home import Home
 from cxlemu.pool.life import LifeLock
 from cxlemu.pool.owner import Owner
 from cxlemu.pool.pool import Pool
@@ -28,27 +29,16 @@ LOOK_S = 0.05
 
 
 class Tenancy:
-    """One rank's place in a grant, from entering to leaving.
-
-    Attributes:
-        lease: The grant.
-    """
+    """One rank's place in a grant, from entering to leaving."""
 
     def __init__(self, pool: TenantPool, rank: int) -> None:
-        """Make the place; the rank enters it with `enter`.
-
-        Args:
-            pool: The grant, as this process's pool.
-            rank: The rank in the tenant's world.
-
-        Raises:
-            ArgumentError: The pool's table has no line for so high a rank.
-        """
+        """Make the place; the rank enters it with `enter`."""
         if rank >= pool.max_ranks:
             raise ArgumentError(f"rank {rank} has no place in a tenant's world: here they have up to {pool.max_ranks}")
         self.lease, self._pool, self._rank = pool.lease, pool, rank
         self._told: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._lost = False
+        self._home = Home()
         self._ended = threading.Event()
         self._life: LifeLock | None = None
         self._watch = threading.Thread(target=self._keep_watch, name=f"tenancy of rank {rank}", daemon=True)
@@ -58,9 +48,6 @@ class Tenancy:
 
         The rank says first that it is in, and then looks: a manager that takes the grant away does both the other way
         round. A rank that finds it came too late has touched nothing but its line in the table.
-
-        Raises:
-            AccessError: The grant is not this tenant's any more, or is being given back.
         """
         self.look(coming=True)
         self._life = LifeLock(self._pool.lock_path, self._pool.table.life_at(self.lease.slot, self._rank))
@@ -74,11 +61,9 @@ class Tenancy:
         self._watch.start()
 
     def leave(self, memory: HostMemory) -> None:
-        """Leave the grant, after all its lines have left this host's cache.
-
-        Args:
-            memory: The memory through which the rank's program wrote; none of its writes may arrive later.
-        """
+        """Leave the grant, after all its lines have left this host's cache. A forked child is not in it."""
+        if self._home.left:
+            return
         self._ended.set()
         with suppress(RunError):  # what fails here arrives nowhere either
             memory.fence()
@@ -89,14 +74,7 @@ class Tenancy:
             self._life.release()
 
     def look(self, *, coming: bool = False) -> None:
-        """Look whether the grant is still this tenant's. Any thread may call this.
-
-        Args:
-            coming: Whether the rank is about to enter, which it may not do while the grant is being given back.
-
-        Raises:
-            AccessError: The grant is not this tenant's any more.
-        """
+        """Raise if the grant is lost or, for a rank that is ``coming``, is being given back; for any thread."""
         for _ in range(LOOKS):
             entry = self._pool.table.entry(self.lease.slot)
             if entry is not None and entry.grant == self.lease.grant:
@@ -108,40 +86,17 @@ class Tenancy:
         raise AccessError(f"{self.lease.describe()}, was taken away or given back")
 
     def on_loss(self, told: Callable[[], None]) -> None:
-        """Call ``told`` in another thread as soon as the grant is lost; at once if it is lost already.
-
-        Args:
-            told: A bound method; it is called only if its object is still alive then.
-        """
+        """Call a bound method, kept as a weak reference, in another thread once the grant is lost; at once if it is."""
         self._told = [*(method for method in self._told if method() is not None), weakref.WeakMethod(told)]
         if self._lost:
             told()
 
     def require(self, call: Call, layout: Layout, frame: Frame, base: int) -> None:
-        """Require that a plan stays inside the grant.
-
-        Args:
-            call: The call, for messages.
-            layout: The layout of the communicator.
-            frame: The regions of the plan.
-            base: Where the communicator begins on every card, in bytes from the grant's first.
-
-        Raises:
-            AccessError: The plan could touch a byte that was not lent; the message says which, and whose it is.
-        """
+        """Require that a plan stays inside the grant."""
         self._require_all(f"run [{call}]", touches(layout, frame, base, told=call.heap is not None and call.heap.told))
 
     def require_room(self, cards: int, begin: int, end: int) -> None:
-        """Require that the room of a communicator, bytes [``begin``, ``end``) of every card, lies inside the grant.
-
-        Args:
-            cards: Number of cards.
-            begin: First byte, from the grant's first.
-            end: First byte behind the room.
-
-        Raises:
-            AccessError: A byte was not lent; the message says which, and whose it is.
-        """
+        """Require that the room of a communicator, bytes [``begin``, ``end``) of every card, lies inside the grant."""
         rooms = (Touch("room", card, begin, end) for card in range(cards))
         self._require_all("open a communicator", rooms)
 
@@ -174,19 +129,7 @@ class Tenancy:
 
 @contextmanager
 def tenancy_in(pool: Pool, rank: int, program: HostMemory) -> Iterator[Tenancy | None]:
-    """Hold a rank's place in its tenant's grant.
-
-    Args:
-        pool: The world's pool.
-        rank: The rank.
-        program: The memory of the rank's program, whose lines have all left this host's cache in the end.
-
-    Yields:
-        The place; None in a pool that is not a tenant's.
-
-    Raises:
-        AccessError: The grant was taken away or given back.
-    """
+    """Hold a rank's place in its tenant's grant; yield None in a pool that is not a tenant's."""
     if not isinstance(pool, TenantPool):
         yield None
         return

@@ -17,12 +17,7 @@ from cxlemu.rounding import round_down, round_up
 
 
 class TenantPool(Pool):
-    """A grant as the pool of one tenant. Offsets count from the grant's first byte of each card.
-
-    Attributes:
-        lease: The grant, and the pool that it is part of.
-        table: The pool's capacity table.
-    """
+    """A grant as the pool of one tenant. Offsets count from the grant's first byte of each card."""
 
     def __init__(self, whole: Pool, lease: Lease) -> None:
         """Use ``attach``."""
@@ -50,16 +45,7 @@ class TenantPool(Pool):
 
     @classmethod
     def attach(cls, lease: Lease, memory: MemorySpec, deadline_s: float) -> TenantPool:
-        """Map the grant's bytes of every card, and the pool's table.
-
-        Args:
-            lease: The grant, and the pool that it is part of.
-            memory: The backend of the pool, with its devices.
-            deadline_s: How long to wait until the pool is complete, in seconds.
-
-        Raises:
-            PoolError: The pool is not there any more, or is another one.
-        """
+        """Map the grant's bytes of every card, and the pool's table, once the pool is complete."""
         with memory.backend.attach_pool(memory, lease.pool, deadline_s=deadline_s) as whole:
             if len(whole.cards) != lease.cards or lease.grant.end > whole.card_bytes:
                 raise PoolError(f"pool {lease.pool} is not the one of {lease.describe()}")

@@ -22,12 +22,6 @@ def touches(layout: Layout, frame: Frame, base: int, *, told: bool = False) -> I
     """List everything that instructions can name: all doorbells, and every region in all slots or in the heap.
 
     The rules of plans and the native engine ensure that instructions stay inside of regions.
-
-    Args:
-        layout: The layout of the communicator.
-        frame: The regions of the plan.
-        base: Where the communicator's extent begins on every card, in bytes.
-        told: Regions in the heap lie anywhere in their ranks' strips, as doorbells tell.
     """
     doorbells = layout.doorbells_offset + layout.slots * layout.slot_doorbell_bytes
     for card in range(layout.cards):
@@ -44,16 +38,7 @@ def touches(layout: Layout, frame: Frame, base: int, *, told: bool = False) -> I
 
 
 def outside(found: Iterable[Touch], inside: Iterable[tuple[int, int]], cards: int) -> Touch | None:
-    """Find the first part of a touch that is not inside of given ranges.
-
-    Args:
-        found: The touches.
-        inside: Ranges [begin, end) of every card, in order.
-        cards: Number of cards; nothing of a card behind them is inside.
-
-    Returns:
-        The part, up to the next range at most; None if all touches are inside.
-    """
+    """Return the first part of a touch outside the ranges [begin, end), which are in order; None if all is inside."""
     ranges = list(inside)
     for touch in found:
         at = touch.begin

@@ -36,17 +36,7 @@ class Endpoint:
     nodes: list[Node] = field(default_factory=list)
 
     def add(self, name: str, kind: NodeType, deps: tuple[int, ...], **attributes: int | str | bool) -> int:
-        """Append a node to the trace.
-
-        Args:
-            name: The node's name, for people.
-            kind: Its type.
-            deps: Ids of nodes of this endpoint that it follows; negative ones are left out.
-            attributes: Chakra attributes beside ``is_cpu_op``, which is False.
-
-        Returns:
-            The new node's id.
-        """
+        """Append a node that follows those of ``deps`` (negative ids are ignored); return its id."""
         number = len(self.nodes)
         needed = tuple(sorted({dep for dep in deps if dep >= 0}))
         self.nodes.append(Node(number, name, kind, needed, attributes={"is_cpu_op": False, **attributes}))
@@ -71,19 +61,7 @@ class ExportedFabric:
     def send(
         self, source: int, target: int, nbytes: int, name: str, after: tuple[int, ...], there: tuple[int, ...] = ()
     ) -> tuple[int, int]:
-        """Append a message: a SEND at its source and a RECV at its target.
-
-        Args:
-            source: The endpoint that sends.
-            target: The endpoint that receives.
-            nbytes: The message's size.
-            name: What the message is, for people.
-            after: Nodes of the source that the SEND follows.
-            there: Nodes of the target that the RECV follows.
-
-        Returns:
-            The ids of the SEND and of the RECV.
-        """
+        """Append a SEND at its source and a RECV at its target; return both ids."""
         tag = self._tags[source, target]
         self._tags[source, target] += 1
         about = {"comm_src": source, "comm_dst": target, "comm_tag": tag, "comm_size": nbytes}
@@ -204,17 +182,7 @@ class TracedRank(Streams):
 
 
 def traffic(plan: Plan) -> list[list[Node]]:
-    """Return the traces of one call of a plan that no other call precedes.
-
-    Args:
-        plan: The plan; the parts of all ranks are built.
-
-    Returns:
-        The nodes of all ranks, and then those of all cards.
-
-    Raises:
-        DeadlineError: The plan blocks.
-    """
+    """Return the traces of one call of a plan that no other call precedes: all ranks', then all cards'."""
     layout = plan.layout
     fabric = ExportedFabric(plan.ranks, [Endpoint() for _ in range(plan.ranks + layout.cards)])
     binding = Binding(layout, base=0, epoch=layout.slots + 1, tag=plan.call.tag())

@@ -12,7 +12,7 @@ from typing import Any
 
 from cxlemu.chakra.schema import ATTRIBUTES, NodeType, messages
 from cxlemu.errors import PlanFileError
-from cxlemu.files import write_atomically
+from cxlemu.files import read_file, write_atomically
 
 VERSION = "0.0.4"  # of the schema
 FILE_BYTES_MAX = 1 << 30
@@ -26,9 +26,10 @@ class Node:
         id: A number of its own in its file.
         name: For people.
         type: A `NodeType`, or another number of Chakra's.
-        deps: Ids of the nodes of the same endpoint that must have ended before.
+        deps: Ids of the nodes of the same endpoint that must have ended before: Chakra's data_deps.
         duration_us: How long it took when it was recorded, in microseconds.
         attributes: Values by name; `schema.ATTRIBUTES` has the names.
+        ctrl_deps: Ids of nodes of the same endpoint, which PyTorch's traces have for the operator that called it.
     """
 
     id: int
@@ -37,6 +38,7 @@ class Node:
     deps: tuple[int, ...] = ()
     duration_us: int = 0
     attributes: dict[str, int | str | bool] = field(default_factory=dict)
+    ctrl_deps: tuple[int, ...] = ()
 
 
 def encode(nodes: Sequence[Node]) -> bytes:
@@ -46,6 +48,7 @@ def encode(nodes: Sequence[Node]) -> bytes:
     for node in nodes:
         message = kinds.node(id=node.id, name=node.name, type=node.type, duration_micros=node.duration_us)
         message.data_deps.extend(node.deps)
+        message.ctrl_deps.extend(node.ctrl_deps)
         for name, value in node.attributes.items():
             message.attr.add(name=name, **{ATTRIBUTES[name]: value})
         parts.append(_delimited(message))
@@ -53,16 +56,7 @@ def encode(nodes: Sequence[Node]) -> bytes:
 
 
 def decode(raw: bytes, file: str) -> list[Node]:
-    """Read the content of a trace file; attributes that `schema.ATTRIBUTES` lacks are left out.
-
-    Args:
-        raw: The file's bytes.
-        file: Its name in errors.
-
-    Raises:
-        PlanFileError: The bytes are no trace, or damaged.
-        ArgumentError: protobuf is not installed.
-    """
+    """Read the content of a trace file; attributes that `schema.ATTRIBUTES` lacks are left out."""
     kinds = messages()
     at, nodes = 0, []
     while at < len(raw):
@@ -104,16 +98,9 @@ def write(prefix: Path, endpoints: Sequence[Sequence[Node]]) -> list[Path]:
 
 
 def read(path: Path) -> list[Node]:
-    """Read a trace file.
-
-    Raises:
-        PlanFileError: The file is absent, too large or no trace.
-        ArgumentError: protobuf is not installed.
-    """
+    """Read a trace file."""
     try:
-        if path.stat().st_size > FILE_BYTES_MAX:
-            raise PlanFileError(f"{path} is larger than {FILE_BYTES_MAX} bytes, which no trace of ours is")
-        return decode(path.read_bytes(), str(path))
+        return decode(read_file(path, FILE_BYTES_MAX), str(path))
     except OSError as error:
         raise PlanFileError(f"{path} cannot be read: {error.strerror}") from error
 
@@ -126,8 +113,8 @@ def _node(message: Any, file: str) -> Node:
             if not isinstance(value := getattr(attribute, kind), int | str):
                 raise PlanFileError(f"{file}: node {message.id} has {attribute.name} as {kind}")
             attributes[attribute.name] = value
-    deps = tuple(dict.fromkeys([*message.ctrl_deps, *message.data_deps]))
-    return Node(message.id, message.name, message.type, deps, message.duration_micros, attributes)
+    data, ctrl = (tuple(dict.fromkeys(deps)) for deps in (message.data_deps, message.ctrl_deps))
+    return Node(message.id, message.name, message.type, data, message.duration_micros, attributes, ctrl)
 
 
 def _delimited(message: Any) -> bytes:

@@ -10,11 +10,14 @@
     MEM_STORE_NODE   ``tensor_size`` bytes to the pool
     METADATA_NODE    takes no time
 
-``data_deps`` and ``ctrl_deps`` come before. Other nodes (storage) are refused.
+``data_deps`` come before, as in Chakra's own reader: in converted traces they order everything, and ``ctrl_deps`` name
+the operator that called a node. On a rank without any ``data_deps``, ``ctrl_deps`` come before. Other nodes (storage)
+are refused.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,19 +40,12 @@ _NAMES = {number: name for name, number in COLLECTIVES.items()} | {REDUCE_SCATTE
 
 
 class Computing(NamedTuple):
-    """A step that computes.
+    """A step that computes."""
 
-    Attributes:
-        duration_us: How long it took when it was recorded, in microseconds.
-        operations: How many operations it has; with ``moved_bytes`` they give its time on an accelerator.
-        moved_bytes: How many bytes it moves there.
-        on_cpu: Whether it ran on the CPU, not on an accelerator.
-    """
-
-    duration_us: int
-    operations: int
+    duration_us: int  # how long it took when it was recorded, in microseconds
+    operations: int  # how many operations it has; with ``moved_bytes`` they give its time on an accelerator
     moved_bytes: int
-    on_cpu: bool
+    on_cpu: bool  # whether it ran on the CPU, not on an accelerator
 
 
 class ChakraCollective(NamedTuple):
@@ -110,33 +106,33 @@ class ChakraWorkload:
         return sum(map(len, self.ranks))
 
 
-def load(prefix: Path, groups: Any = None, groups_file: str = "") -> ChakraWorkload:
-    """Read the traces of all ranks.
+def load(
+    prefix: Path, groups: Any = None, groups_file: str = "", *, without_missing: bool = False, ctrl_deps: bool = False
+) -> ChakraWorkload:
+    """Read the traces ``PREFIX.k.et`` of all ranks; ``groups`` maps a group's name to its ranks.
 
-    Args:
-        prefix: The traces' common name: rank k is ``PREFIX.k.et``.
-        groups: What a JSON file says of groups, name -> ranks, as ASTRA-sim's communicator groups are written (default:
-            only the group of all ranks).
-        groups_file: The name of that file in errors.
-
-    Raises:
-        PlanFileError: A file is absent, damaged, or says what cannot be.
-        ArgumentError: protobuf is not installed.
+    ``without_missing``: a node waits only for those that are there, as ``chakra_converter`` drops some.
+    ``ctrl_deps``: nodes also wait for these where a rank has ``data_deps``.
     """
+    if not prefix.name:
+        raise PlanFileError(f"{prefix} names no trace: give the traces' common name, without .0.et")
     ranks: list[tuple[ChakraStep, ...]] = []
     while (path := prefix.with_name(f"{prefix.name}.{len(ranks)}.et")).exists():
         if len(ranks) == RANKS_MAX:
             raise PlanFileError(f"{path}: more than {RANKS_MAX} ranks are not replayed")
-        ranks.append(_steps(files.read(path), len(ranks), str(path)))
+        ranks.append(_steps(files.read(path), len(ranks), str(path), without_missing, ctrl_deps))
         if sum(map(len, ranks)) > NODES_MAX:
             raise PlanFileError(f"{path}: more than {NODES_MAX} nodes in all files are not replayed")
+    beyond = _highest_rank(prefix)
+    if beyond >= len(ranks):
+        raise PlanFileError(f"{path} does not exist, but {prefix}.{beyond}.et does: each rank needs its file")
     if not ranks:
-        raise PlanFileError(f"{prefix}.0.et does not exist: give the traces' common name, without .0.et")
+        raise PlanFileError(f"{path} does not exist: give the traces' common name, without .0.et")
     found = _groups(groups, len(ranks), groups_file) | {EVERYONE: tuple(range(len(ranks)))}
     for rank, steps in enumerate(ranks):
         for step in steps:
             if isinstance(step.what, ChakraCollective) and rank not in found.get(step.what.group, ()):
-                known = "is no member of that group" if step.what.group in found else "no file of groups names it"
+                known = "is not a member of that group" if step.what.group in found else "no file of groups names it"
                 raise PlanFileError(
                     f"{prefix}.{rank}.et: node {step.id} is called in group {step.what.group!r}, but {known}"
                 )
@@ -148,15 +144,28 @@ def load(prefix: Path, groups: Any = None, groups_file: str = "") -> ChakraWorkl
     return ChakraWorkload(tuple(ranks), found)
 
 
-def _steps(nodes: list[Node], rank: int, file: str) -> tuple[ChakraStep, ...]:
+def _highest_rank(prefix: Path) -> int:
+    """The highest rank that has a file; -1: none has."""
+    pattern = re.compile(re.escape(prefix.name) + r"\.(0|[1-9][0-9]{0,8})\.et", re.ASCII)
+    try:
+        names = [path.name for path in prefix.parent.iterdir()]
+    except OSError:
+        return -1
+    return max((int(match[1]) for match in map(pattern.fullmatch, names) if match), default=-1)
+
+
+def _steps(nodes: list[Node], rank: int, file: str, without_missing: bool, ctrl_deps: bool) -> tuple[ChakraStep, ...]:
+    ctrl_deps = ctrl_deps or not any(node.deps for node in nodes)
     nodes = sorted(nodes, key=lambda node: node.id)
     place = {node.id: at for at, node in enumerate(nodes)}
     steps = []
     for node in nodes:
-        missing = next((dep for dep in node.deps if dep not in place), None)
-        if missing is not None:
-            raise PlanFileError(f"{file}: node {node.id} waits for node {missing}, which is not there")
-        after = tuple(place[dep] for dep in node.deps)
+        deps = dict.fromkeys([*node.ctrl_deps, *node.deps] if ctrl_deps else node.deps)
+        missing = next((dep for dep in deps if dep not in place), None)
+        if missing is not None and not without_missing:
+            said = f"{file}: node {node.id} waits for node {missing}, which is not there"
+            raise PlanFileError(f"{said}; --skip-missing goes on without")
+        after = tuple(place[dep] for dep in deps if dep in place)
         steps.append(ChakraStep(node.id, node.name[:80], _what(node, rank, file), after))
     return tuple(steps)
 
@@ -164,7 +173,7 @@ def _steps(nodes: list[Node], rank: int, file: str) -> tuple[ChakraStep, ...]:
 def _what(node: Node, rank: int, file: str) -> Work:
     if node.type == NodeType.METADATA:
         return None
-    if node.type == NodeType.COMP:
+    if node.type == NodeType.COMP or _on_host(node):
         numbers = {name: _number(node, name, file, NUMBER_MAX) for name in ("num_ops", "tensor_size")}
         if node.duration_us > NUMBER_MAX // 1000:
             raise PlanFileError(f"{file}: node {node.id} takes {node.duration_us} us, which is too long")
@@ -186,6 +195,13 @@ def _what(node: Node, rank: int, file: str) -> Work:
     )
 
 
+def _on_host(node: Node) -> bool:
+    """Whether a communication node is the host's call, as PyTorch records it: the kernel has a node of its own."""
+    of_communication = node.type in (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV)
+    bare = not {"comm_type", "comm_src", "comm_dst"} & set(node.attributes)
+    return of_communication and bare and bool(node.attributes.get("is_cpu_op", False))
+
+
 def _message(node: Node, rank: int, file: str) -> ChakraMessage:
     """Its own end may be left out, but must be this rank where it is said."""
     own, other = ("comm_src", "comm_dst") if node.type == NodeType.COMM_SEND else ("comm_dst", "comm_src")
@@ -201,7 +217,7 @@ def _message(node: Node, rank: int, file: str) -> ChakraMessage:
 def _group(node: Node, file: str) -> str:
     group = node.attributes.get("pg_name", EVERYONE)
     if not isinstance(group, str) or not group.isprintable() or len(group) > 80:
-        raise PlanFileError(f"{file}: node {node.id} has a pg_name that is no name")
+        raise PlanFileError(f"{file}: node {node.id} has a pg_name that is not a name")
     return group
 
 

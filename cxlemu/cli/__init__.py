@@ -5,37 +5,53 @@ from __future__ import annotations
 import errno
 import os
 import select
+import signal
 import stat
 import struct
 import sys
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from itertools import groupby
+from typing import Any
 
 import click
 
-from cxlemu.cli.commands import LazyGroup
+from cxlemu.cli.commands import LazyGroup, Table, commands
 from cxlemu.errors import CxlemuError
+from cxlemu.signals import INTERRUPTED, stops_exit
 from cxlemu.version import __version__
 
 __all__ = ["INTERRUPTED", "READER_GONE", "VERBS", "VerbGroup", "main"]
 
-# verb -> (module, one line of help): the entry point of cxlemu.commands, see cxlemu/cli/commands.py
-VERBS: dict[str, tuple[str, str]] = {
-    "topology": ("cxlemu.cli.topology", "Draw and check a topology file."),
-    "pool": ("cxlemu.cli.pool", "List, clean, inspect and format pools."),
-    "doctor": ("cxlemu.cli.doctor", "What this machine offers."),
+# verb -> (module, one line of help, section): the entry point of cxlemu.commands, see cxlemu/cli/commands.py
+VERBS: Table = {
+    "topology": ("cxlemu.cli.topology", "Draw, check and price a topology.", "model"),
+    "pool": ("cxlemu.cli.pool", "List, clean, inspect and format pools.", "manage"),
+    "doctor": ("cxlemu.cli.doctor", "Show what this machine offers to a pool.", "start here"),
 }
 
+SECTIONS = ("start here", "write", "break", "your programs", "train", "model", "manage")  # of `cxlemu --help`
 
-INTERRUPTED = 130  # as shells report SIGINT
 READER_GONE = 141  # as shells report SIGPIPE
 
 
 class VerbGroup(LazyGroup):
     """The group of all verbs. It turns errors into one sentence and an exit code: ours, and those no verb expects."""
 
-    forms: ClassVar[Mapping[str, str]] = {"simulate": "cxlemu.simulate", "reproduce": "cxlemu.reproduce"}
     _debug = False
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write all verbs by sections, on one screen."""
+        self.format_usage(ctx, formatter)
+        self.format_help_text(ctx, formatter)
+        formatter.write_paragraph()
+        verbs = commands(self.entry_group)
+        order = [*SECTIONS, *sorted({verb.section for verb in verbs.values()} - {*SECTIONS})]
+        for section in order:
+            lines = groupby(
+                (name for name, verb in verbs.items() if verb.section == section), lambda name: verbs[name].text
+            )
+            for index, (text, names) in enumerate(lines):
+                formatter.write(f"{section if not index else '':<15}{', '.join(names):<11}{text}\n")
+        self.format_epilog(ctx, formatter)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run a verb; if stdout cannot be written, say so and exit with 1; other errors of the machine exit with 2.
@@ -62,7 +78,8 @@ class VerbGroup(LazyGroup):
         """Run a verb; our errors exit with their code, Ctrl-C with INTERRUPTED."""
         self._debug = ctx.params["debug"]
         try:
-            return super().invoke(ctx)
+            with stops_exit({signal.SIGINT}):
+                return super().invoke(ctx)
         except CxlemuError as error:
             click.echo(f"cxlemu: {error}", err=True)
             ctx.exit(error.exit_code)
@@ -71,11 +88,21 @@ class VerbGroup(LazyGroup):
             ctx.exit(INTERRUPTED)
 
 
+_SHM = "/dev/shm"
+_LACKS = {
+    errno.EMFILE: "raise the limit of open files, as with ulimit -n 4096, or take fewer ranks",
+    errno.ENFILE: "the machine has no more open files to give",
+}
+
+
 def _sentence(error: Exception) -> str:
     """What the machine or a library says, with the file that it is about."""
     if isinstance(error, OSError):
         name = f"{error.filename}: " if error.filename is not None else ""
-        return f"{name}{error.strerror or error}"
+        more = f": {_LACKS[error.errno]}" if error.errno in _LACKS else ""
+        if str(error.filename).startswith(_SHM) and not os.access(_SHM, os.F_OK):
+            more = f": pools need {_SHM}; mount a tmpfs there (mkdir {_SHM} && mount -t tmpfs tmpfs {_SHM})"
+        return f"{name}{error.strerror or error}{more}"
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}"
 
 
@@ -112,16 +139,17 @@ def _stdout_fails_with(error: OSError) -> bool:
     return False
 
 
-@click.command(cls=VerbGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=VerbGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    options_metavar="[-V] [--debug]",
+    subcommand_metavar="COMMAND [--help] [ARGS]...",
+    epilog="Exit codes: 0 passed, 1 a wrong result, 2 bad input, 3 unknown, 130 Ctrl-C.",
+)
 @click.version_option(__version__, "-V", "--version", prog_name="cxlemu")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error that no command expects.")
 def main(debug: bool) -> None:  # VerbGroup.invoke reads it
-    """Emulate a CXL shared memory pool and test collectives on it.
-
-    \b
-    Exit codes: 0 all right, 1 a run failed or a result was wrong, 2 bad input,
-    3 unknown, 130 Ctrl-C.
-    """
+    """Emulate a CXL shared memory pool, and test what communicates over it."""
 
 
 if __name__ == "__main__":

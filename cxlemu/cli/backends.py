@@ -22,9 +22,6 @@ def backends() -> Offered:
     """List all backends.
 
     Those that come with cxlemu are read, as importing them takes numpy; other packages' are imported.
-
-    Raises:
-        ArgumentError: Two packages bring the same backend.
     """
     if entry_points(group="cxlemu.backends"):
         from cxlemu.memory import BACKENDS

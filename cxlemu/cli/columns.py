@@ -10,30 +10,16 @@ from typing import NamedTuple
 
 
 class Column(NamedTuple):
-    """A column, aligned to the right.
+    """A column, aligned to the right."""
 
-    Attributes:
-        name: Its head, by which rows have their cells.
-        unit: What stands below the head.
-        width: Its characters.
-        order: 0: always there; others are dropped where the table does not fit, those of the largest order first.
-    """
-
-    name: str
-    unit: str
-    width: int
-    order: int = 0
+    name: str  # its head, by which rows have their cells
+    unit: str  # what stands below the head
+    width: int  # in characters
+    order: int = 0  # 0: always there; others are dropped where the table does not fit, those of the largest order first
 
 
 class Columns:
-    """The columns of a table that fit.
-
-    Args:
-        columns: All columns, from left to right.
-        last: The head of a column after them, aligned to the left, which is always there.
-        last_width: The most characters that the last column has.
-        width: How many characters a line has.
-    """
+    """The columns of a table that fit."""
 
     def __init__(self, columns: Sequence[Column], last: str, last_width: int, width: int) -> None:
         kept = list(columns)
@@ -54,10 +40,5 @@ class Columns:
         return ["#" + self.line(cells)[1:] for cells in (names, units)]
 
     def line(self, cells: Mapping[str, object]) -> str:
-        """Return a row.
-
-        Args:
-            cells: What stands in each column, by its name; what has no column is left out.
-        """
         its = " ".join(f"{cells.get(column.name, '')!s:>{column.width}}" for column in self._kept)
         return f"{its}  {cells.get(self._last, '')}".rstrip()

@@ -1,9 +1,10 @@
-"""Commands that packages bring: an entry point's value is a table, verb -> (module, one line of help).
+"""Commands that packages bring: an entry point's value is a table, verb -> (module, one line of help, section).
 
     [project.entry-points."cxlemu.commands"]
     mine = "my_package.cli:VERBS"
 
 The module holds a click command named ``command``, or as ``module:name`` says, and is imported when its verb is used.
+`cxlemu --help` lists the verb in its section; without one, in the last.
 A command may be extended the same way: ``cxlemu simulate NAME`` asks the entry points of ``cxlemu.simulate``.
 """
 
@@ -13,7 +14,7 @@ import importlib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 import click
 
@@ -21,25 +22,22 @@ from cxlemu.cli import completion
 from cxlemu.errors import ArgumentError
 from cxlemu.suggest import meant
 
-Table = Mapping[str, tuple[str, str]]
+
+class Verb(NamedTuple):
+    """Where a verb's command is, and its line in a help text."""
+
+    module: str
+    text: str
+    section: str = "more"
+
+
+Table = Mapping[str, tuple[str, str] | tuple[str, str, str]]
 
 
 @cache
-def commands(group: str) -> dict[str, tuple[str, str]]:
-    """Collect the commands that all packages bring.
-
-    A table that cannot be loaded is left out, with a sentence on stderr.
-
-    Args:
-        group: The group of entry points.
-
-    Returns:
-        verb -> (module, one line of help), in alphabetical order of the entry points' names.
-
-    Raises:
-        ArgumentError: Two packages bring the same verb, or no package brings any.
-    """
-    found: dict[str, tuple[str, str]] = {}
+def commands(group: str) -> dict[str, Verb]:
+    """Return verb -> (module, line of help) of all packages; a table that fails to load is named on stderr."""
+    found: dict[str, Verb] = {}
     origin: dict[str, str] = {}
     for entry in sorted(entry_points(group=group), key=lambda entry: (entry.name, entry.value)):
         for verb, told in _table(entry):
@@ -54,11 +52,11 @@ def commands(group: str) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _table(entry: EntryPoint) -> Iterator[tuple[str, tuple[str, str]]]:
+def _table(entry: EntryPoint) -> Iterator[tuple[str, Verb]]:
     try:
         table: Table = entry.load()
-        for verb, (module, text) in table.items():
-            yield str(verb), (str(module), str(text))
+        for verb, fields in table.items():
+            yield str(verb), Verb(*map(str, fields))
     except Exception as error:  # a package that is not ours: it must not take all other commands with it
         from cxlemu.cli.overwritten import remedies  # only here: it reads what is installed
 
@@ -68,22 +66,11 @@ def _table(entry: EntryPoint) -> Iterator[tuple[str, tuple[str, str]]]:
 
 
 def load(group: str, verb: str) -> click.Command | None:
-    """Import a command.
-
-    Args:
-        group: The group of entry points that it comes from.
-        verb: Its name.
-
-    Returns:
-        The command; None if there is no such verb.
-
-    Raises:
-        ArgumentError: See `commands`.
-    """
+    """Import a command; None if there is no such verb."""
     table = commands(group)
     if verb not in table:
         return None
-    module, _, name = table[verb][0].partition(":")
+    module, _, name = table[verb].module.partition(":")
     command: click.Command = getattr(importlib.import_module(module), name or "command")
     return completion.install(command) if completion.is_asked() else command
 
@@ -104,7 +91,6 @@ class LazyGroup(VerbsGroup):
     """A group whose commands come from an entry point's group, each imported when it is used."""
 
     entry_group = "cxlemu.commands"
-    forms: ClassVar[Mapping[str, str]] = {}  # verb -> the group of entry points of the commands below it
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """List the verbs, without importing their commands."""
@@ -117,14 +103,7 @@ class LazyGroup(VerbsGroup):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each verb with its line of help, without importing its command."""
         with formatter.section("Commands"):
-            formatter.write_dl([(verb, text) for verb, text in self.lines()])
-
-    def lines(self) -> Iterator[tuple[str, str]]:
-        """Yield each verb with its line of help, those in `forms` with the commands below them."""
-        for verb, (_, text) in commands(self.entry_group).items():
-            yield verb, text
-            if verb in self.forms:
-                yield from ((f"{verb} {form}", told) for form, (_, told) in commands(self.forms[verb]).items())
+            formatter.write_dl([(name, verb.text) for name, verb in commands(self.entry_group).items()])
 
 
 def group_of(entry_group: str) -> type[LazyGroup]:
@@ -133,13 +112,11 @@ def group_of(entry_group: str) -> type[LazyGroup]:
 
 
 def with_forms(entry_group: str) -> type[click.Command]:
-    """Return the class of a click command whose first word may ask for another form, with options of its own.
-
-    Args:
-        entry_group: The group of entry points that forms come from.
-    """
+    """Return the class of a click command whose first word may ask for another form, with options of its own."""
 
     class Forms(click.Command):
+        forms_of = entry_group
+
         def make_context(
             self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
         ) -> click.Context:
@@ -151,6 +128,6 @@ def with_forms(entry_group: str) -> type[click.Command]:
         def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
             super().format_options(ctx, formatter)
             with formatter.section("Forms, with options of their own"):
-                formatter.write_dl([(verb, text) for verb, (_, text) in commands(entry_group).items()])
+                formatter.write_dl([(name, verb.text) for name, verb in commands(entry_group).items()])
 
     return Forms

@@ -46,13 +46,7 @@ def install(command: click.Command) -> click.Command:
 
 
 def completed(words: Callable[[], list[str]], ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """Return what an incomplete word may become.
-
-    Args:
-        words: Returns all words.
-        ctx: The command's context.
-        incomplete: What the user typed.
-    """
+    """Return what an incomplete word may become."""
     before, comma, last = incomplete.rpartition(",")
     found = [CompletionItem(f"{before}{comma}{word}") for word in words() if word.startswith(last)]
     return found or [CompletionItem(incomplete, type="file")]

@@ -18,13 +18,7 @@ PIPE_CHARS = 1 << 20  # a pipe is as wide as what it is given
 
 
 def console(*, launched: bool = False, quiet: bool = False) -> Console:
-    """Return a console whose lines are as long as what is printed; its width is what sentences and tables may take.
-
-    Args:
-        launched: Whether a launcher may have started the command: mpirun gives its ranks a terminal as standard output,
-            wherever that goes in the end, but not as standard error.
-        quiet: Whether it prints nothing.
-    """
+    """Return a console whose lines are as long as what is printed; its width is what sentences and tables may take."""
     shown = sys.stdout.isatty() and (sys.stderr.isatty() or not launched)
     return Console(
         highlight=False,
@@ -36,11 +30,7 @@ def console(*, launched: bool = False, quiet: bool = False) -> Console:
 
 
 def plain_table(*heads: str) -> Table:
-    """Make a table with a line below its heads and two spaces between columns; what is too long takes several lines.
-
-    Args:
-        heads: The heads of columns that are aligned to the left; more can be added.
-    """
+    """Make a table with a line below its heads and two spaces between columns; what is too long takes several lines."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for head in heads:
         table.add_column(head, overflow="fold")
@@ -48,14 +38,7 @@ def plain_table(*heads: str) -> Table:
 
 
 def print_wrapped(out: Console, text: str, style: str = "", *, indent: str = "  ") -> None:
-    """Print a sentence, on as many lines as it takes; no word is cut.
-
-    Args:
-        out: Where to; its width is the most that a line takes.
-        text: The sentence; spaces before its first word indent all of it.
-        style: A style of rich's.
-        indent: What lines after the first begin with, after the spaces of the first.
-    """
+    """Print a sentence, on as many lines as it takes; no word is cut. Spaces before its first word indent all of it."""
     before = text[: len(text) - len(text.lstrip(" "))]
     lines = textwrap.wrap(
         text, out.width, subsequent_indent=before + indent, break_long_words=False, break_on_hyphens=False

@@ -20,10 +20,10 @@ from cxlemu.cli import overwritten
 from cxlemu.cli.console import console, plain_table
 from cxlemu.cli.doctor_cxl import cxl_rows
 from cxlemu.cli.doctor_devices import accelerator_rows
-from cxlemu.cli.doctor_rows import DoctorRow, entries, integer, numbers, row, text
+from cxlemu.cli.doctor_rows import Detail, DoctorRow, entries, integer, numbers, row, text
+from cxlemu.cli.options import JsonFlags, concept, flag, taking
 from cxlemu.cli.output import write_json
-from cxlemu.cli.vocabulary import option
-from cxlemu.units import format_bytes
+from cxlemu.units import counted, format_bytes
 
 _NAMED = 3  # dead pools, by name
 LAUNCHERS = {"mpirun": "Open MPI or MPICH", "srun": "Slurm", "torchrun": "PyTorch"}
@@ -32,19 +32,7 @@ PEERS = {"mpi4py": "to compare with MPI", "torch": "for torch.distributed"}
 
 
 def examine(root: Path = Path("/"), path: str | None = None, accelerator: str | None = None) -> list[DoctorRow]:
-    """Look for everything that matters to a run.
-
-    Args:
-        root: Stands for ``/`` before sys, proc and dev.
-        path: Stands for PATH; None: the environment's.
-        accelerator: The device to examine; None: all GPUs.
-
-    Returns:
-        Every row.
-
-    Raises:
-        ArgumentError: No device has that name, or none is here.
-    """
+    """Examine all that matters to a run; ``root`` stands for ``/``, ``path`` for PATH (None: the environment's)."""
     return [
         *_cores(),
         *_numa_nodes(root),
@@ -71,7 +59,7 @@ def _stores() -> Iterator[DoctorRow]:
     from cxlemu.machine import kept_file, thresholds  # C and NumPy, which --help does without
 
     its = thresholds()
-    yield row("stores", True, str(its), f"measured once for a machine, and kept in {kept_file()}")
+    yield row("stores", True, str(its), f"measured once for a machine, and kept in {kept_file()}", detail=True)
 
 
 def _numa_nodes(root: Path) -> Iterator[DoctorRow]:
@@ -107,7 +95,7 @@ def _instructions(root: Path, machine: str) -> Iterator[DoctorRow]:
     flushes = [name for name in ("clwb", "clflushopt", "clflush") if name in flags]
     yield row("flush", flushes, " ".join(flushes), "push lines to real cards" if flushes else "no real cards")
     vectors = [name for name in ("avx2", "avx512f") if name in flags]
-    yield row("vectors", vectors, " ".join(vectors), "wide copies" if vectors else "narrow copies")
+    yield row("vectors", vectors, " ".join(vectors), "wide copies" if vectors else "narrow copies", detail=True)
 
 
 def _shared_memory(root: Path) -> Iterator[DoctorRow]:
@@ -132,6 +120,7 @@ def _shared_memory_defect() -> str:
     except (OSError, posix_ipc.Error) as error:
         return str(error)
     try:
+        os.posix_fallocate(segment.fd, 0, segment.size)  # a full /dev/shm: an error here, no SIGBUS below
         with mmap.mmap(segment.fd, segment.size) as mapping:
             mapping[:4] = b"cxl!"
     except OSError as error:
@@ -166,26 +155,29 @@ def _hugepages(root: Path) -> Iterator[DoctorRow]:
     for pool in pools:
         total, free = integer(pool / "nr_hugepages"), integer(pool / "free_hugepages")
         size = format_bytes(numbers(pool)[0] * 1024)
-        yield row(f"hugepages {size}", total, f"{free} free of {total}", "optional: pools use ordinary pages")
+        yield row(
+            f"hugepages {size}", total, f"{free} free of {total}", "optional: pools use ordinary pages", detail=True
+        )
     if not pools:
-        yield row("hugepages", False, "", "optional: pools use ordinary pages")
+        yield row("hugepages", False, "", "optional: pools use ordinary pages", detail=True)
 
 
 def _launchers(path: str | None) -> Iterator[DoctorRow]:
     for name, origin in LAUNCHERS.items():
         found = shutil.which(name, path=path)
         meaning = "starts ranks on several machines" if found else f"optional: comes with {origin}"
-        yield row(name, found, found or "", meaning)
+        yield row(name, found, found or "", meaning, detail=True)
 
 
 def _software() -> Iterator[DoctorRow]:
-    yield row("Python", True, platform.python_version(), "3.11 or newer is needed")
+    yield row("Python", True, platform.python_version(), "3.11 or newer is needed", detail=True)
     for name in PACKAGES:
         found = _version(name)
-        yield row(name, found, found or "", "needed" if found else f"needed: pip install {name}")
+        meaning = "needed" if found else f"needed: pip install {name}"
+        yield row(name, found, found or "", meaning, detail=found is not None)
     for name, use in PEERS.items():
         found = _version(name)
-        yield row(name, found, found or "", f"optional: {use}")
+        yield row(name, found, found or "", f"optional: {use}", detail=True)
 
 
 def _version(package: str) -> str | None:
@@ -195,43 +187,57 @@ def _version(package: str) -> str | None:
         return None
 
 
-@click.command
-@option("json")
-@click.option(
-    "--calibrate",
-    "topology_file",
-    type=click.Path(path_type=Path),
-    help="Measure memory and cores, and write them there as a topology.",
-)
-@click.option(
-    "--accelerator",
-    metavar="cuda:N|fake",
-    help="The device to examine, in place of all GPUs; with --calibrate the one on which the ranks' arrays live.",
-)
-def command(json_file: Path | None, topology_file: Path | None, accelerator: str | None) -> None:
-    """Say what this machine offers, and what that means for a run.
+class DoctorFlags(JsonFlags):
+    """What is examined, or measured."""
 
-    Changes nothing: one shared-memory segment of a page is made and removed, and GPUs copy to and from memory of this
-    process. With --calibrate it measures latencies, bandwidths and cache-line instructions for some seconds instead,
-    and writes a topology that all commands take.
+    topology_file: Path | None = flag(
+        "--calibrate",
+        type=click.Path(path_type=Path),
+        help="Measure memory and cores, and write a topology of this machine.",
+    )
+    verbose: bool = concept("verbose", help="Show all rows: also those that are ok, or absent and optional.")
+    accelerator: str | None = flag(
+        "--accelerator",
+        metavar="cuda:N|fake",
+        help="Device to examine, instead of all GPUs; with --calibrate, the device that holds the ranks' arrays.",
+    )
+
+
+@click.command
+@taking(DoctorFlags, work="doctor:run")
+def command() -> None:
+    """Show what this machine offers to a run.
+
+    The machine stays as it is: doctor makes and removes one page of shared memory, and GPUs copy to and from memory of
+    this process. With --calibrate, doctor instead measures latencies, bandwidths and cache-line instructions for some
+    seconds, and writes a topology that all commands take.
 
     \b
     Examples:
       cxlemu doctor
+      cxlemu doctor -v
       cxlemu doctor --json -
       cxlemu doctor --calibrate here.yaml
       cxlemu doctor --calibrate here.yaml --accelerator cuda:0
     """
-    if topology_file is not None:
+
+
+def run(_ctx: click.Context, asked: DoctorFlags) -> None:
+    """Run ``cxlemu doctor``."""
+    if asked.topology_file is not None:
         from cxlemu.cli.doctor_calibrate import calibrate  # collectives are loaded only here
 
-        calibrate(topology_file, json_file=json_file, accelerator=accelerator)
+        calibrate(asked.topology_file, json_file=asked.json_file, accelerator=asked.accelerator)
         return
-    rows = examine(accelerator=accelerator)
-    if write_json(json_file, [row._asdict() for row in rows]):
+    rows = examine(accelerator=asked.accelerator)
+    if write_json(asked.json_file, [row._asdict() for row in rows]):
         return
+    shown = [its for its in rows if asked.verbose or not isinstance(its, Detail)]
     table = plain_table("", "what", "value", "what it means")
-    for found in rows:
+    for found in shown:
         status = Text(found.status, "green" if found.status == "ok" else "yellow")
         table.add_row(status, Text(found.what), Text(found.value), Text(found.meaning))
-    console().print(table, soft_wrap=False)
+    out = console()
+    out.print(table, soft_wrap=False)
+    if left := len(rows) - len(shown):
+        out.print(Text(f"# {counted(left, 'more row')}, all of them ok or optional: cxlemu doctor -v"))

@@ -44,17 +44,7 @@ WORDS = {
 
 
 def calibrate(file: Path, *, json_file: Path | None, accelerator: str | None) -> None:
-    """Measure this machine, and write it as a topology.
-
-    Args:
-        file: The topology's file.
-        json_file: Where the same goes as JSON; None: nowhere.
-        accelerator: The name of the device on which the ranks' arrays live; None: on the host.
-
-    Raises:
-        ArgumentError: The file cannot be written, there is too little memory, or no device has this name.
-        DeviceError: The device cannot reach shared memory.
-    """
+    """Measure this machine, and write it as a topology."""
     check_output("--calibrate", file)
     device = None if accelerator is None else device_named(accelerator)
     nbytes, free = _array_bytes(), shutil.disk_usage(SHM_DIR).free
@@ -94,11 +84,7 @@ def _kept(from_bytes: int | None) -> str:
 
 
 def _array_bytes() -> int:
-    """Return the size of each array, a power of two: what is measured takes seven arrays at most.
-
-    Raises:
-        ArgumentError: There is too little memory.
-    """
+    """Return the size of each array, a power of two: what is measured takes seven arrays at most."""
     available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     nbytes = min(MEASURED_BYTES, 1 << max(available // 8, 1).bit_length() - 1)
     least = LEAST_BYTES * len(os.sched_getaffinity(0))

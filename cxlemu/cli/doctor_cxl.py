@@ -17,14 +17,7 @@ MOST_WAYS = 16  # that a CXL region can have
 
 
 def cxl_rows(root: Path) -> Iterator[DoctorRow]:
-    """Look at /sys/bus/cxl.
-
-    Args:
-        root: Stands for ``/`` before sys.
-
-    Yields:
-        A row for each memory device, window and region, and one that counts decoders.
-    """
+    """Yield a row for each memory device, window and region in /sys/bus/cxl, and one that counts decoders."""
     devices = root / "sys/bus/cxl/devices"
     memories = entries(devices, "mem[0-9]*")
     for memory in memories:

@@ -19,15 +19,7 @@ FAKE_POOL_BYTES = 1 << 21  # a fake device copies for show
 
 
 def accelerator_rows(root: Path, asked: str | None) -> Iterator[DoctorRow]:
-    """Yield rows for GPUs that NVIDIA's driver shows, and for what they can do.
-
-    Args:
-        root: Stands for ``/`` before proc, dev and sys.
-        asked: The one device that is asked for; None: all GPUs.
-
-    Raises:
-        ArgumentError: No device has the name that is asked for, or none is here.
-    """
+    """Yield rows for GPUs that NVIDIA's driver shows, and for what they can do."""
     found = entries(root / "proc/driver/nvidia/gpus", "[0-9a-fA-F]*")
     for gpu in found:
         model = re.search(r"(?m)^Model:\s*(\S.{0,99})$", text(gpu / "information"))

@@ -20,9 +20,13 @@ class DoctorRow(NamedTuple):
     meaning: str
 
 
-def row(what: str, found: object, value: str, meaning: str) -> DoctorRow:
+class Detail(DoctorRow):
+    """A finding that the table has with ``-v`` alone."""
+
+
+def row(what: str, found: object, value: str, meaning: str, *, detail: bool = False) -> DoctorRow:
     """Make a row whose status is ``ok`` if ``found`` is true."""
-    return DoctorRow(what, "ok" if found else "absent", value, meaning)
+    return (Detail if detail else DoctorRow)(what, "ok" if found else "absent", value, meaning)
 
 
 def text(path: Path) -> str:

@@ -11,11 +11,7 @@ import click
 
 
 def engines(**modules: str) -> type[click.Command]:
-    """Return the class of a click command that ``--engine NAME``, wherever it stands, turns into another one.
-
-    Args:
-        modules: By NAME, the module that holds the click command, named `command`.
-    """
+    """Return the class of a click command that ``--engine NAME``, wherever it stands, turns into another one."""
 
     class Engines(click.Command):
         engines: ClassVar[Mapping[str, str]] = modules

@@ -27,13 +27,7 @@ class Interruption:
         return stopped
 
     def exit(self, ctx: click.Context, code: int, left: str = "") -> NoReturn:
-        """End the command.
-
-        Args:
-            ctx: The command's context.
-            code: The exit code of what is finished; after Ctrl-C only 1, a finding, goes before INTERRUPTED.
-            left: After Ctrl-C, what did not end, such as ``3 runs did not end``.
-        """
+        """End the command with ``code``; after Ctrl-C with INTERRUPTED, unless the code is 1, a finding."""
         if self.happened:
             click.echo(f"cxlemu: interrupted{left and f'; {left}'}", err=True)
             code = code if code == 1 else INTERRUPTED

@@ -12,14 +12,7 @@ PACKAGES = ("cxlemu", "collectives", "faults", "studies")
 
 
 def remedies(packages: Iterable[str]) -> dict[str, str]:
-    """Say which distributions bring packages of ours as well.
-
-    Args:
-        packages: Names of packages. All are looked up in one go: that reads what every installed distribution brings.
-
-    Returns:
-        A sentence for each of our packages that another distribution brings.
-    """
+    """Return a sentence for each of our packages that another distribution brings as well."""
     brought = packages_distributions()
     found = {}
     for package in packages:

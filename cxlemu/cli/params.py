@@ -11,11 +11,7 @@ from cxlemu.units import parse_bytes
 
 
 class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
-    """A comma list of some names, or all of them.
-
-    Args:
-        names: Those that there are, or a function that says so, which is not called before a value is given.
-    """
+    """A comma list of some names, or all; a function that gives the names is called only when a value is given."""
 
     name = "names"
 

@@ -2,21 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeVar
-
 import click
 
 from cxlemu.choices import DEFAULT_TOPOLOGY
 from cxlemu.cli.commands import VerbsGroup
+from cxlemu.cli.options import Flags, JsonFlags, argument, concept, flag, taking
 from cxlemu.cli.params import BytesParam
-from cxlemu.cli.vocabulary import option
+
+
+class PoolCleanFlags(JsonFlags):
+    """Which pools are removed."""
+
+    name: str | None = argument(required=False)
+    dry_run: bool = flag("--dry-run", is_flag=True, help="List what would be removed, and remove nothing.")
+
+
+class PoolFormatFlags(JsonFlags):
+    """Which devices become a pool, and how."""
+
+    paths: tuple[str, ...] = flag(
+        "--device",
+        multiple=True,
+        required=True,
+        metavar="PATH",
+        help="Device or file of a card; repeat it for each card.",
+    )
+    interleave: int = flag(
+        "--interleave", type=BytesParam(), default="64K", help="Size of the pieces that cards hold in turn."
+    )
+    max_ranks: int = flag(
+        "--max-ranks", type=click.IntRange(1), default=1024, help="Most ranks that can use the pool together."
+    )
+    create_size: int | None = flag("--create-size", type=BytesParam(), help="Create missing files with this size.")
+    lend: int | None = flag(
+        "--lend", type=BytesParam(), metavar="SIZE", help="Lend the pool's capacity to tenants, in blocks of SIZE."
+    )
+    yes: bool = flag("--yes", is_flag=True, help="Overwrite existing contents without asking.")
+
+
+class PoolShowFlags(JsonFlags):
+    """Which pool is shown."""
+
+    name: str | None = argument(required=False)
+    paths: tuple[str, ...] = flag(
+        "--device",
+        multiple=True,
+        metavar="PATH",
+        help="Device or file of a card, instead of NAME; repeat it for each card.",
+    )
+
+
+class LentFlags(JsonFlags):
+    """The pool whose capacity is lent."""
+
+    name: str | None = flag("--pool", metavar="NAME", help="Name of a pool in shared memory.")
+    paths: tuple[str, ...] = flag(
+        "--device",
+        multiple=True,
+        metavar="PATH",
+        help="Device or file of a card; repeat it for each card, in any order.",
+    )
+
+
+class AddFlags(LentFlags):
+    """Who gets how much."""
+
+    tenant: str = argument()
+    size: int = argument(type=BytesParam())
+
+
+class ReleaseFlags(LentFlags):
+    """Who gives back what it holds."""
+
+    tenant: str = argument()
+
+
+class ForceFlags(LentFlags):
+    """Who loses what it holds, and when."""
+
+    tenant: str = argument()
+    wait_s: float = flag(
+        "--wait-s", type=click.FloatRange(0), default=30.0, help="Seconds to wait until the tenant's ranks have left."
+    )
+    gone: bool = flag("--gone", is_flag=True, help="None of the tenant's ranks runs any more: their hosts are off.")
+
+
+class HoldFlags(Flags):
+    """Which pool is held."""
+
+    name: str = argument()
+    config: str = concept("config", default=DEFAULT_TOPOLOGY, help="Topology of the cards: a file or a name.")
+    card_size: int | None = flag("--card-size", type=BytesParam(), help="Size of each card.  [default: the topology's]")
+    block: int = flag("--block", type=BytesParam(), default="1M", help="Size of the blocks that are lent.")
 
 
 @click.group(cls=VerbsGroup)
 def command() -> None:
-    """List, show and clean pools in shared memory, format and show pools on devices, lend the capacity of both.
+    """Manage pools in shared memory and on devices, and lend their capacity.
 
     \b
     Examples:
@@ -30,26 +112,23 @@ def command() -> None:
 
 
 @command.command("list")
-@option("json")
-def list_pools(json_file: Path | None) -> None:
-    """All pools on this machine, dead and damaged ones too.
+@taking(JsonFlags, work="pool_run:list_pools")
+def list_pools() -> None:
+    """List all pools on this machine, including dead and damaged pools.
 
     \b
     Examples:
       cxlemu pool list
       cxlemu pool list --json -
     """
-    from cxlemu.cli import pool_run
-
-    pool_run.list_pools(json_file)
 
 
 @command.command()
-@click.argument("name", required=False)
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
-@option("json")
-def clean(name: str | None, dry_run: bool, json_file: Path | None) -> None:
-    """Remove dead pools of this user: all, or the one called NAME. A pool whose owner lives is never touched.
+@taking(PoolCleanFlags, work="pool_run:clean")
+def clean() -> None:
+    """Remove the dead pools of this user: all, or the pool NAME.
+
+    A pool whose owner is alive stays.
 
     \b
     Examples:
@@ -57,35 +136,15 @@ def clean(name: str | None, dry_run: bool, json_file: Path | None) -> None:
       cxlemu pool clean
       cxlemu pool clean 4711-c0ffee
     """
-    from cxlemu.cli import pool_run
-
-    pool_run.clean(name, dry_run, json_file)
-
-
-_devices = click.option("--device", "paths", multiple=True, required=True, metavar="PATH", help="Once for each card.")
 
 
 @command.command("format")
-@_devices
-@click.option("--interleave", type=BytesParam(), default="64K", show_default=True, help="Granule dealt to one card.")
-@click.option("--max-ranks", type=click.IntRange(1), default=1024, show_default=True, help="Ranks that can meet there.")
-@click.option("--create-size", type=BytesParam(), help="Make files that do not exist, of this size.")
-@click.option("--lend", type=BytesParam(), metavar="SIZE", help="Its capacity is lent to tenants, in blocks of SIZE.")
-@click.option("--yes", is_flag=True, help="Overwrite what is there without asking.")
-@option("json")
-def format_pool(
-    paths: tuple[str, ...],
-    interleave: int,
-    max_ranks: int,
-    create_size: int | None,
-    lend: int | None,
-    yes: bool,
-    json_file: Path | None,
-) -> None:
-    """Make one pool of devices or files: the first --device becomes card 0, and so on.
+@taking(PoolFormatFlags, work="pool_devices:format_pool")
+def format_pool() -> None:
+    """Make a pool of devices or files: the first --device becomes card 0, and so on.
 
-    Says what lies on each, and asks before it overwrites anything but zeros. Without a terminal to ask at, --yes has to
-    be given. With --lend, runs need a tenant, and `cxlemu pool capacity` says who has what.
+    Prints the contents of each, and asks before it overwrites anything but zeros. Without a terminal, --yes is needed.
+    With --lend, runs need a tenant, and `cxlemu pool capacity` manages the tenants.
 
     \b
     Examples:
@@ -93,20 +152,15 @@ def format_pool(
       cxlemu pool format --device card0 --create-size 64M --interleave 4K
       cxlemu pool format --device card0 --device card1 --create-size 64M --lend 1M
     """
-    from cxlemu.cli import pool_devices
-
-    pool_devices.format_pool(paths, interleave, max_ranks, create_size, lend, yes, json_file)
 
 
 @command.command()
-@click.argument("name", required=False)
-@click.option("--device", "paths", multiple=True, metavar="PATH", help="Cards instead of a NAME: once for each.")
-@option("json")
-def show(name: str | None, paths: tuple[str, ...], json_file: Path | None) -> None:
-    """Say what one pool is. Writes nothing.
+@taking(PoolShowFlags, work="pool_run:show")
+def show() -> None:
+    """Show a pool, and change nothing.
 
-    Of a pool in shared memory, called NAME: superblock, cards and hosts; with anything wrong it is refused with the
-    reason. Of devices or files: what they are, how they can be mapped, and what lies on them.
+    For the pool NAME in shared memory, shows superblock, cards and hosts; refuses a damaged pool with the reason. For
+    devices or files, shows their kind, how they can be mapped, and their contents.
 
     \b
     Examples:
@@ -114,39 +168,15 @@ def show(name: str | None, paths: tuple[str, ...], json_file: Path | None) -> No
       cxlemu pool show --device /dev/dax0.0 --device /dev/dax1.0
       cxlemu pool show --device card0 --json -
     """
-    if (name is None) == (not paths):
-        raise click.UsageError("say which pool: its NAME, or --device PATH for each of its cards.")
-    if name is not None:
-        from cxlemu.cli import pool_run
-
-        pool_run.show(name, json_file)
-    else:
-        from cxlemu.cli import pool_devices
-
-        pool_devices.show(paths, json_file)
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _of_a_pool(function: F) -> F:
-    """--pool or --device, and --json."""
-    for add in (
-        option("json"),
-        click.option("--device", "paths", multiple=True, metavar="PATH", help="A card: once for each, in any order."),
-        click.option("--pool", "name", metavar="NAME", help="A pool in shared memory."),
-    ):
-        function = add(function)
-    return function
 
 
 @command.group(cls=VerbsGroup)
 def capacity() -> None:
     """Lend a pool's capacity to tenants while they run.
 
-    A grant is the same bytes of every card. Whoever holds one runs in it with `cxlemu run --tenant NAME`, or from
-    Python with launch(..., tenant="NAME"), and reaches nothing else of the pool. Manage a pool that several hosts share
-    on one of them.
+    A grant is the same bytes of every card. Its tenant runs inside it with `cxlemu run --tenant NAME`, or from Python
+    with launch(..., tenant="NAME"), and reaches nothing else of the pool. Manage a pool that several hosts share on one
+    of these hosts.
 
     \b
     Examples:
@@ -159,101 +189,67 @@ def capacity() -> None:
 
 
 @capacity.command("show")
-@_of_a_pool
-def show_capacity(name: str | None, paths: tuple[str, ...], json_file: Path | None) -> None:
-    """Who holds what, who is in it, and what is free.
+@taking(LentFlags, work="pool_capacity:show")
+def show_capacity() -> None:
+    """Show all grants, the ranks in each, and the free capacity.
 
     \b
     Examples:
       cxlemu pool capacity show --pool shared
       cxlemu pool capacity show --device card0 --device card1 --json -
     """
-    from cxlemu.cli import pool_capacity
-
-    pool_capacity.show(name, paths, json_file)
 
 
 @capacity.command()
-@click.argument("tenant")
-@click.argument("size", type=BytesParam())
-@_of_a_pool
-def add(tenant: str, size: int, name: str | None, paths: tuple[str, ...], json_file: Path | None) -> None:
-    """Lend TENANT the next SIZE of every card, in one piece and whole blocks; others go on meanwhile.
+@taking(AddFlags, work="pool_capacity:add")
+def add() -> None:
+    """Lend TENANT the next SIZE bytes of every card, in one piece and whole blocks.
+
+    Other tenants keep running.
 
     \b
     Examples:
       cxlemu pool capacity add red 16M --pool shared
       cxlemu pool capacity add red 1G --device /dev/dax0.0 --json -
     """
-    from cxlemu.cli import pool_capacity
-
-    pool_capacity.add(tenant, size, name, paths, json_file)
 
 
 @capacity.command()
-@click.argument("tenant")
-@_of_a_pool
-def release(tenant: str, name: str | None, paths: tuple[str, ...], json_file: Path | None) -> None:
-    """Give back what TENANT holds, or one grant of it as in red:3. Refused while ranks are in it.
+@taking(ReleaseFlags, work="pool_capacity:release")
+def release() -> None:
+    """Give back all grants of TENANT, or one of them, such as red:3.
+
+    A grant with ranks in it is refused.
 
     \b
     Examples:
       cxlemu pool capacity release red --pool shared
       cxlemu pool capacity release red:3 --pool shared
     """
-    from cxlemu.cli import pool_capacity
-
-    pool_capacity.release(tenant, name, paths, json_file)
 
 
 @capacity.command()
-@click.argument("tenant")
-@click.option(
-    "--wait-s",
-    type=click.FloatRange(0),
-    default=30.0,
-    show_default=True,
-    help="For its ranks to leave.",
-)
-@click.option("--gone", is_flag=True, help="Nobody of them runs any more: their hosts are off.")
-@_of_a_pool
-@click.pass_context
-def force(
-    ctx: click.Context,
-    tenant: str,
-    wait_s: float,
-    gone: bool,
-    name: str | None,
-    paths: tuple[str, ...],
-    json_file: Path | None,
-) -> None:
-    """Take away all that TENANT holds. Its running ranks get an AccessError, and nobody their bytes before they left.
+@taking(ForceFlags, work="pool_capacity:force")
+def force() -> None:
+    """Take away all grants of TENANT.
 
-    Exit code 1: after --wait-s somebody is still in it; those bytes become free when they left.
+    Its running ranks get an AccessError; their bytes become free once they have left. Exit code 1 if ranks are still
+    there after --wait-s.
 
     \b
     Examples:
       cxlemu pool capacity force red --pool shared
       cxlemu pool capacity force red --wait-s 5 --device card0 --device card1
     """
-    from cxlemu.cli import pool_capacity
-
-    pool_capacity.force(ctx, tenant, wait_s, gone, name, paths, json_file)
 
 
 @capacity.command()
-@click.argument("name")
-@option("config", default=DEFAULT_TOPOLOGY, show_default=True, help="A topology: how many cards, how large.")
-@click.option("--card-size", type=BytesParam(), help="Of each card, instead of the config's.")
-@click.option("--block", type=BytesParam(), default="1M", show_default=True, help="What capacity is lent in.")
-def hold(name: str, config: str, card_size: int | None, block: int) -> None:
-    """Make a pool in shared memory whose capacity is lent, and keep it until Ctrl-C.
+@taking(HoldFlags, work="pool_capacity:hold")
+def hold() -> None:
+    """Make a pool in shared memory to lend its capacity, and keep it until Ctrl-C.
 
     \b
     Examples:
       cxlemu pool capacity hold shared
       cxlemu pool capacity hold shared -c laptop --card-size 256M --block 4M
     """
-    from cxlemu.cli import pool_capacity
-
-    pool_capacity.hold(name, config, card_size, block)

@@ -15,39 +15,32 @@ from cxlemu.capacity.manager import Grant
 from cxlemu.capacity.pool_manager import PoolManager
 from cxlemu.cli.console import console, plain_table, print_wrapped
 from cxlemu.cli.output import write_json
+from cxlemu.cli.pool import AddFlags, ForceFlags, HoldFlags, LentFlags, ReleaseFlags
 from cxlemu.errors import AccessError, ArgumentError
 from cxlemu.memory import MemorySpec
+from cxlemu.pool.owner import NOBODY
 from cxlemu.pool.shm import ShmPool
+from cxlemu.signals import stops_exit
 from cxlemu.topology import Topology
 from cxlemu.units import counted, format_bytes
-from cxlemu.world.signals import stops_exit
 
 _ATTACH_S = 5.0
 
 
 @contextmanager
-def _managed(name: str | None, paths: tuple[str, ...]) -> Iterator[PoolManager]:
-    if (name is None) == (not paths):
+def _managed(asked: LentFlags) -> Iterator[PoolManager]:
+    if (asked.name is None) == (not asked.paths):
         raise ArgumentError("say which pool: --pool NAME in shared memory, or --device PATH for each of its cards")
-    memory = MemorySpec("dax", devices=paths) if paths else MemorySpec("shm")
-    with memory.backend.attach_pool(memory, name, deadline_s=_ATTACH_S) as pool:
+    memory = MemorySpec("dax", devices=asked.paths) if asked.paths else MemorySpec("shm")
+    with memory.backend.attach_pool(memory, asked.name, deadline_s=_ATTACH_S) as pool:
         yield PoolManager.open(pool)
 
 
-def show(name: str | None, paths: tuple[str, ...], json_file: Path | None) -> None:
-    """Print which tenants hold what, which ranks are in it, and what is free.
-
-    Args:
-        name: The pool in shared memory; None with ``paths``.
-        paths: The devices of the pool's cards; empty with ``name``.
-        json_file: Where the same goes as JSON; None: nowhere.
-
-    Raises:
-        ArgumentError: Not exactly one of ``name`` and ``paths`` is given.
-    """
-    with _managed(name, paths) as manager:
+def show(_ctx: click.Context, asked: LentFlags) -> None:
+    """Print which tenants hold what, which ranks are in it, and what is free."""
+    with _managed(asked) as manager:
         facts = _facts(manager)
-    if write_json(json_file, facts):
+    if write_json(asked.json_file, facts):
         return
     table = plain_table("grant", "tenant", "of each card", "from byte", "state", "ranks in it", "processes")
     for row in facts["grants"]:
@@ -81,7 +74,7 @@ def _facts(manager: PoolManager) -> dict[str, Any]:
                 **_grant_facts(grant),
                 "state": state.name.lower(),
                 "ranks": len(users),
-                "pids": sorted({user.pid for user in users}),
+                "pids": sorted({user.pid for user in users} - {NOBODY.pid}),
             }
         )
     accounts = [
@@ -103,79 +96,41 @@ def _grant_facts(grant: Grant) -> dict[str, Any]:
     return {"number": grant.number, "tenant": grant.tenant, "at": grant.at, "bytes": grant.nbytes}
 
 
-def add(tenant: str, size: int, name: str | None, paths: tuple[str, ...], json_file: Path | None) -> None:
-    """Lend a tenant the next bytes of every card, in one piece and whole blocks; others go on meanwhile.
-
-    Args:
-        tenant: Its name.
-        size: Bytes of each card.
-        name: The pool in shared memory; None with ``paths``.
-        paths: The devices of the pool's cards; empty with ``name``.
-        json_file: Where the same goes as JSON; None: nowhere.
-    """
-    with _managed(name, paths) as manager:
-        grant = manager.add(tenant, size)
+def add(_ctx: click.Context, asked: AddFlags) -> None:
+    """Lend a tenant the next bytes of every card, in one piece and whole blocks; others go on meanwhile."""
+    with _managed(asked) as manager:
+        grant = manager.add(asked.tenant, asked.size)
         cards = manager.cards
-    if write_json(json_file, _grant_facts(grant)):
+    if write_json(asked.json_file, _grant_facts(grant)):
         return
     size_text = format_bytes(grant.nbytes)
     click.echo(
-        f"grant {grant.number}: {size_text} of each of {counted(cards, 'card')} from byte {grant.at}, for {tenant}"
+        f"grant {grant.number}: {size_text} of each of {counted(cards, 'card')} from byte {grant.at}, "
+        f"for {asked.tenant}"
     )
 
 
-def release(tenant: str, name: str | None, paths: tuple[str, ...], json_file: Path | None) -> None:
-    """Give back what a tenant holds, or one grant of it; refused while ranks are in it.
-
-    Args:
-        tenant: Its name, or NAME:NUMBER for one grant, as red:3.
-        name: The pool in shared memory; None with ``paths``.
-        paths: The devices of the pool's cards; empty with ``name``.
-        json_file: Where the same goes as JSON; None: nowhere.
-
-    Raises:
-        AccessError: The tenant holds no such grant.
-    """
-    wanted = Tenant.parse(tenant)
-    with _managed(name, paths) as manager:
+def release(_ctx: click.Context, asked: ReleaseFlags) -> None:
+    """Give back what a tenant holds, or one grant of it; refused while ranks are in it."""
+    wanted = Tenant.parse(asked.tenant)
+    with _managed(asked) as manager:
         its = [grant for grant in manager.grants(wanted.name) if wanted.number in (None, grant.number)]
         if not its:
             raise AccessError(f"tenant {wanted.name} holds no such grant")
         for grant in its:
             manager.release(grant)
-    _print_grants("released", its, json_file)
+    _print_grants("released", its, asked.json_file)
 
 
-def force(
-    ctx: click.Context,
-    tenant: str,
-    wait_s: float,
-    gone: bool,
-    name: str | None,
-    paths: tuple[str, ...],
-    json_file: Path | None,
-) -> None:
-    """Take away all that a tenant holds; exit with 1 if ranks are still in some of it, else with 0.
-
-    Args:
-        ctx: The command's context, which exits.
-        tenant: Its name.
-        wait_s: How long to wait until the last rank has left.
-        gone: Take the caller's word that none of its ranks runs any more, as where a host was switched off.
-        name: The pool in shared memory; None with ``paths``.
-        paths: The devices of the pool's cards; empty with ``name``.
-        json_file: Where the same goes as JSON; None: nowhere.
-
-    Raises:
-        AccessError: The tenant holds nothing.
-    """
-    with _managed(name, paths) as manager:
-        taken = manager.force(tenant, wait_s=wait_s, gone=gone)
-        left = [grant for grant, state in manager.entries() if grant.tenant == tenant and state.name == "FORCED"]
+def force(ctx: click.Context, asked: ForceFlags) -> None:
+    """Take away all that a tenant holds; exit with 1 if ranks are still in some of it, else with 0."""
+    with _managed(asked) as manager:
+        taken = manager.force(asked.tenant, wait_s=asked.wait_s, gone=asked.gone)
+        left = [grant for grant, state in manager.entries() if grant.tenant == asked.tenant and state.name == "FORCED"]
         users = {grant.number: manager.users_of(grant) for grant in left}
     if not taken:
-        raise AccessError(f"tenant {tenant} holds nothing")
-    _print_grants("taken away", list(taken), json_file, {number: len(its) for number, its in users.items()})
+        raise AccessError(f"tenant {asked.tenant} holds nothing")
+    _print_grants("taken away", list(taken), asked.json_file, {number: len(its) for number, its in users.items()})
     ctx.exit(1 if left else 0)
 
 
@@ -190,30 +145,23 @@ def _print_grants(what: str, grants: list[Grant], json_file: Path | None, ranks:
         click.echo(f"{what}: grant {grant.number} of {grant.tenant}, {format_bytes(grant.nbytes)} of each card{still}")
 
 
-def hold(name: str, config: str, card_size: int | None, block: int) -> None:
-    """Make a pool in shared memory whose capacity is lent, and keep it until Ctrl-C.
-
-    Args:
-        name: The pool's.
-        config: A topology: a file or a shipped name.
-        card_size: Bytes of each card; None: as the topology has them.
-        block: Bytes of a block, the unit of what is lent.
-    """
-    topology = Topology.load(config)
+def hold(_ctx: click.Context, asked: HoldFlags) -> None:
+    """Make a pool in shared memory whose capacity is lent, and keep it until Ctrl-C."""
+    topology = Topology.load(asked.config)
     with (
         stops_exit(),
         ShmPool.create(
-            name,
+            asked.name,
             cards=topology.pool_card_count,
-            card_bytes=topology.card_bytes if card_size is None else card_size,
+            card_bytes=topology.card_bytes if asked.card_size is None else asked.card_size,
             interleave_bytes=topology.interleave_bytes,
             hosts=0,
             numa_node=topology.pool_numa_node,
             max_ranks=1,
         ) as pool,
     ):
-        manager = PoolManager.begin(pool, block)
+        manager = PoolManager.begin(pool, asked.block)
         free = format_bytes(manager.free_bytes)
-        cards, blocks = counted(manager.cards, "card"), format_bytes(block)
-        click.echo(f"pool {name}: {free} of each of {cards} to lend in blocks of {blocks}")
+        cards, blocks = counted(manager.cards, "card"), format_bytes(asked.block)
+        click.echo(f"pool {asked.name}: {free} of each of {cards} to lend in blocks of {blocks}")
         threading.Event().wait()

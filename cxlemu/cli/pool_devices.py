@@ -12,75 +12,51 @@ import click
 from cxlemu.capacity.pool_manager import PoolManager, lendable
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import write_json
+from cxlemu.cli.pool import PoolFormatFlags, PoolShowFlags
 from cxlemu.errors import PoolError
 from cxlemu.pool.dax import DaxPool, map_all
 from cxlemu.pool.device import Mapped
-from cxlemu.pool.format import Content, content_of, format_cards, geometry_for, make_file, reserve
+from cxlemu.pool.format import Content, content_of, format_cards, geometry_for, make_file
 from cxlemu.units import counted, format_bytes
 
 
-def format_pool(
-    paths: tuple[str, ...],
-    interleave: int,
-    max_ranks: int,
-    create_size: int | None,
-    lend: int | None,
-    yes: bool,
-    json_file: Path | None,
-) -> None:
+def format_pool(_ctx: click.Context, asked: PoolFormatFlags) -> None:
     """Make one pool of devices or files: the first path becomes card 0, and so on.
 
     If this fails, the files that it made are removed again.
-
-    Args:
-        paths: Devices or files.
-        interleave: Bytes of a granule of the interleaving.
-        max_ranks: How many ranks the pool has room for; ignored with ``lend``.
-        create_size: Bytes of each file that is made where a path does not exist; None: none is made.
-        lend: Bytes of a block of capacity that is lent to tenants; None: none is lent.
-        yes: Whether to overwrite without asking.
-        json_file: Where the same goes as JSON; None: nowhere.
-
-    Raises:
-        PoolError: Cards would be overwritten, and no terminal is there to ask, or the answer is no.
     """
     made: list[str] = []
     try:
-        for path in dict.fromkeys(paths):
-            if create_size is not None and not Path(path).exists():
-                make_file(path, create_size)
+        for path in dict.fromkeys(asked.paths):
+            if asked.create_size is not None and not Path(path).exists():
+                make_file(path, asked.create_size)
                 made.append(path)
-        mapped = map_all(paths)
+        mapped = map_all(asked.paths)
         sizes = [card.pages.nbytes for card in mapped]
-        geometry = geometry_for(sizes, interleave_bytes=interleave, max_ranks=max_ranks if lend is None else 1)
-        if lend is not None:
+        geometry = geometry_for(
+            sizes, interleave_bytes=asked.interleave, max_ranks=asked.max_ranks if asked.lend is None else 1
+        )
+        if asked.lend is not None:
             align_bytes = max(card.device.align_bytes for card in mapped)
-            lendable(geometry.data_offset, geometry.card_bytes, lend, align_bytes)
-        _look_and_ask(mapped, yes=yes)
-        for card in mapped:
-            if card.device.kind == "file":
-                reserve(card.device.path, card.device.nbytes)
+            lendable(geometry.data_offset, geometry.card_bytes, asked.lend, align_bytes)
+        _look_and_ask(mapped, yes=asked.yes)
         superblock = format_cards(mapped, geometry)
-        manager = None if lend is None else PoolManager.begin(DaxPool.attach(paths), lend)
+        manager = None if asked.lend is None else PoolManager.begin(DaxPool.attach(asked.paths), asked.lend)
     except BaseException:
         for path in made:
             Path(path).unlink()
         raise
-    write_json(json_file, {"uuid": str(superblock.uuid)} | asdict(geometry))
-    room = f"room for {counted(max_ranks, 'rank')}"
+    write_json(asked.json_file, {"uuid": str(superblock.uuid)} | asdict(geometry))
+    room = f"room for {counted(asked.max_ranks, 'rank')}"
     if manager is not None:
         room = f"{format_bytes(manager.free_bytes)} of each to lend in blocks of {format_bytes(manager.block_bytes)}"
     cards = f"{counted(geometry.cards, 'card')} of {format_bytes(geometry.card_bytes)}"
-    told = f"formatted pool {superblock.uuid}: {cards}, interleaved by {format_bytes(interleave)}, {room}"
+    told = f"formatted pool {superblock.uuid}: {cards}, interleaved by {format_bytes(asked.interleave)}, {room}"
     print_wrapped(console(), told)
 
 
 def _look_and_ask(mapped: list[Mapped], *, yes: bool) -> None:
-    """Print what is on the cards, and return when they may be overwritten.
-
-    Raises:
-        PoolError: No terminal is there to ask, or the answer is no.
-    """
+    """Print what is on the cards, and return when they may be overwritten."""
     full = []
     for card in mapped:
         content = content_of(card)
@@ -102,16 +78,11 @@ def _what(card: Mapped) -> str:
     return f"{device.kind}, {format_bytes(device.nbytes)}, aligned to {format_bytes(device.align_bytes)}, {card.how}"
 
 
-def show(paths: tuple[str, ...], json_file: Path | None) -> None:
-    """Print what devices or files are, how they can be mapped, and what lies on them; write nothing to them.
-
-    Args:
-        paths: Devices or files.
-        json_file: Where the same goes as JSON; None: nowhere.
-    """
-    found = map_all(paths)
+def show_devices(asked: PoolShowFlags) -> None:
+    """Print what devices or files are, how they can be mapped, and what lies on them; write nothing to them."""
+    found = map_all(asked.paths)
     rows = [(card, content_of(card)) for card in found]
-    if write_json(json_file, [_facts(card, content) for card, content in rows]):
+    if write_json(asked.json_file, [_facts(card, content) for card, content in rows]):
         return
     for card, content in rows:
         print_wrapped(console(), f"{card.device.path}: {_what(card)}; {content.text}")

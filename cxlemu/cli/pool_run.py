@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import time
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import click
 
 from cxlemu.cli.console import console, plain_table, print_wrapped
+from cxlemu.cli.options import JsonFlags
 from cxlemu.cli.output import write_json
+from cxlemu.cli.pool import PoolCleanFlags, PoolShowFlags
+from cxlemu.cli.pool_devices import show_devices
 from cxlemu.errors import PoolError
 from cxlemu.memory.protocol import Bytes
 from cxlemu.pool import catalog, numa, segments
@@ -21,10 +23,10 @@ from cxlemu.pool.superblock import SESSION_OFFSET
 from cxlemu.units import counted, format_bytes
 
 
-def list_pools(json_file: Path | None) -> None:
+def list_pools(_ctx: click.Context, asked: JsonFlags) -> None:
     """Print all pools in this machine's shared memory."""
     rows = [_row(entry) for entry in catalog.entries()]
-    if write_json(json_file, rows):
+    if write_json(asked.json_file, rows):
         return
     table = plain_table("name", "cards", "size", "hosts", "owner pid", "state", "age", "mode")
     for row in rows:
@@ -64,18 +66,14 @@ def _row(entry: catalog.CatalogEntry) -> dict[str, Any]:
     }
 
 
-def show(name: str, json_file: Path | None) -> None:
-    """Print one pool.
-
-    Args:
-        name: The pool's.
-        json_file: Where the same goes as JSON; None: nowhere.
-
-    Raises:
-        PoolError: The pool is not there, or damaged.
-    """
-    facts = _facts(name)
-    if write_json(json_file, facts):
+def show(_ctx: click.Context, asked: PoolShowFlags) -> None:
+    if (asked.name is None) == (not asked.paths):
+        raise click.UsageError("say which pool: its NAME, or --device PATH for each of its cards.")
+    if asked.name is None:
+        show_devices(asked)
+        return
+    facts = _facts(asked.name)
+    if write_json(asked.json_file, facts):
         return
     for key in ("name", "uuid", "created", "owner", "card_bytes", "interleave_bytes", "max_ranks"):
         value = facts[key]
@@ -134,25 +132,18 @@ def _phrase(owner: dict[str, Any]) -> str:
     return f"{owner['state']}: process {owner['pid']} of user {owner['uid']}, boot {owner['boot_id']}"
 
 
-def clean(name: str | None, dry_run: bool, json_file: Path | None) -> None:
-    """Remove dead pools, and print what happened to each.
-
-    Args:
-        name: The only pool to remove; None: all dead ones.
-        dry_run: Whether to print only what would be removed.
-        json_file: Where the same goes as JSON; None: nowhere.
-
-    Raises:
-        PoolError: There is no pool of that name.
-    """
-    if name is not None:
-        segments.check_pool_name(name)
-    verdicts = catalog.clean(name, dry_run=dry_run)
-    if name is not None and not verdicts:
-        raise PoolError(no_such_pool(name))
-    write_json(json_file, [verdict._asdict() | {"segments": list(map(str, verdict.segments))} for verdict in verdicts])
+def clean(_ctx: click.Context, asked: PoolCleanFlags) -> None:
+    """Remove dead pools, and print what happened to each."""
+    if asked.name is not None:
+        segments.check_pool_name(asked.name)
+    verdicts = catalog.clean(asked.name, dry_run=asked.dry_run)
+    if asked.name is not None and not verdicts:
+        raise PoolError(no_such_pool(asked.name))
+    write_json(
+        asked.json_file, [verdict._asdict() | {"segments": list(map(str, verdict.segments))} for verdict in verdicts]
+    )
     for verdict in verdicts:
-        action = ("would remove" if dry_run else "removed") if verdict.removed else "left"
+        action = ("would remove" if asked.dry_run else "removed") if verdict.removed else "left"
         told = counted(len(verdict.segments), "segment")
         print_wrapped(console(), f"{action} {verdict.name} ({told}): {verdict.reason}")
     if not verdicts:

@@ -17,12 +17,7 @@ T = TypeVar("T")
 
 
 def bar(out: Console | None = None, *, silent: bool = False) -> Progress:
-    """Make a bar with as many steps as each of its tasks has; a context that shows it.
-
-    Args:
-        out: What the command prints its lines to while the bar is there; None: it prints none meanwhile.
-        silent: Whether there is nothing to show.
-    """
+    """Make a bar with as many steps as each of its tasks has; ``out`` prints the command's lines while it is shown."""
     columns = TextColumn("{task.description}"), BarColumn(None), MofNCompleteColumn(), TimeElapsedColumn()
     return _progress(columns, out, silent)
 
@@ -46,14 +41,7 @@ def _is_terminal(console: Console) -> bool:
 
 
 def counting(steps: Iterable[T], what: str, total: int | None = None, out: Console | None = None) -> Iterator[T]:
-    """Yield each step, and show how many are done.
-
-    Args:
-        steps: What is worked off.
-        what: What is done, for the line.
-        total: How many there will be; None: it is not known.
-        out: See `bar`.
-    """
+    """Yield each step, and show how many are done; ``total`` None: of an unknown number."""
     unknown = SpinnerColumn(), TextColumn("{task.description}: {task.completed} done"), TimeElapsedColumn()
     with bar(out) if total is not None else _progress(unknown, out, silent=False) as progress:
         task = progress.add_task(what, total=total)
@@ -64,16 +52,7 @@ def counting(steps: Iterable[T], what: str, total: int | None = None, out: Conso
 
 @contextmanager
 def spinning(what: str, out: Console | None = None, *, silent: bool = False) -> Iterator[Callable[[str], None]]:
-    """Show that something is done that has no steps, and for how long.
-
-    Args:
-        what: What is done, for the line.
-        out: See `bar`.
-        silent: Whether there is nothing to show.
-
-    Yields:
-        A function that says what is done from now on.
-    """
+    """Show that work without steps goes on, and for how long; yield a function that renames the work."""
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     with _progress(columns, out, silent) as progress:
         task = progress.add_task(what, total=None)

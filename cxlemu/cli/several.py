@@ -22,9 +22,6 @@ def for_each_ranks(*single: str) -> Callable[[Callable[..., Any]], Callable[...,
 
     The function's JSON stands for one number as it is; for several the file has ``{"runs": [...]}``, those that ended.
     The command exits with the worst exit code.
-
-    Args:
-        single: Parameters of files that hold one run only.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:

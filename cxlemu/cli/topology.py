@@ -7,12 +7,36 @@ from pathlib import Path
 import click
 
 from cxlemu.cli.commands import VerbsGroup
-from cxlemu.cli.vocabulary import option
+from cxlemu.cli.options import JsonFlags, argument, flag, taking
+
+
+class TopologyCheckFlags(JsonFlags):
+    """Which files are checked."""
+
+    files: tuple[str, ...] = argument(nargs=-1, required=True, metavar="FILE...")
+
+
+class TopologyShowFlags(JsonFlags):
+    """Which topology is drawn, and how."""
+
+    config: str = argument(metavar="CONFIG")
+    as_facts: bool = flag(
+        "--facts", is_flag=True, help="Show only the figures of generated fabrics: counts, hops, bisection."
+    )
+    svg_file: Path | None = flag(
+        "--svg", type=click.Path(path_type=Path), help="Also draw every switch and link to an SVG file."
+    )
+
+
+class TopologyCostFlags(JsonFlags):
+    """Which topologies are priced."""
+
+    configs: tuple[str, ...] = argument(nargs=-1, required=True, metavar="CONFIG...")
 
 
 @click.group(cls=VerbsGroup)
 def command() -> None:
-    """Draw and check a topology file.
+    """Draw, check and price topologies.
 
     \b
     Examples:
@@ -25,62 +49,38 @@ def command() -> None:
 
 
 @command.command("list")
-@option("json")
-def list_(json_file: Path | None) -> None:
-    """Name the topologies that come with cxlemu.
+@taking(JsonFlags, work="topology_run:list_")
+def list_() -> None:
+    """List the topologies that come with cxlemu.
 
     \b
     Examples:
       cxlemu topology list
     """
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    from cxlemu.cli.output import write_json
-    from cxlemu.topology.summary import summaries
-
-    if write_json(json_file, [its._asdict() for its in summaries()]):
-        return
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("name", no_wrap=True)
-    for head in ("hosts", "cards"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("description")
-    for its in summaries():
-        table.add_row(its.name, str(its.hosts), str(its.cards), its.description)
-    Console().print(table)
 
 
 @command.command()
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@option("json")
-def check(files: tuple[str, ...], json_file: Path | None) -> None:
-    """Check topology files: exit code 0 if all are right, 2 if one is not.
+@taking(TopologyCheckFlags, work="topology_run:check")
+def check() -> None:
+    """Check topology files.
 
-    Every wrong file is named with key, line and what would be right. A file that says how its values came about
-    (source, fitted, assumed) is told which of them do not.
+    Exit code 0 if all files are valid, 2 if one is not; each error names the key, the line and what would be right.
+    In a file that marks values as source, fitted or assumed, the values without a mark are listed.
 
     \b
     Examples:
       cxlemu topology check my-rack.yaml
       cxlemu topology check configs/*.yaml
     """
-    from cxlemu.cli.topology_run import check as work
-
-    work(files, json_file)
 
 
 @command.command()
-@click.argument("config", metavar="CONFIG")
-@option("json")
-@click.option("--facts", "as_facts", is_flag=True, help="Only what its fabrics offer: counts, hops, bisection.")
-@click.option("--svg", "svg_file", type=click.Path(path_type=Path), help="Draw every switch and link there as well.")
-def show(config: str, json_file: Path | None, as_facts: bool, svg_file: Path | None) -> None:
+@taking(TopologyShowFlags, work="topology_run:show")
+def show() -> None:
     """Draw a topology: hosts on top, cards below, then every figure.
 
-    Of a generated fabric, the groups that its top switches join are drawn, a box a group, and what it offers is
-    counted: bisection is how much the lower half of its hosts can send to the upper half at once.
+    For a generated fabric, draws one box per group that its top switches join, and counts what the fabric offers:
+    bisection is the bandwidth from the lower half of its hosts to the upper half.
 
     CONFIG is a file, or a name that `cxlemu topology list` prints.
 
@@ -91,24 +91,17 @@ def show(config: str, json_file: Path | None, as_facts: bool, svg_file: Path | N
       cxlemu topology show racks-2x72 --svg racks.svg
       cxlemu topology show racks-2x72 --facts --json -
     """
-    from cxlemu.cli.topology_run import show as work
-
-    work(config, json_file, as_facts, svg_file)
 
 
 @command.command()
-@click.argument("configs", nargs=-1, required=True, metavar="CONFIG...")
-@option("json")
-def cost(configs: tuple[str, ...], json_file: Path | None) -> None:
-    """Add up what the fabrics of topologies cost and draw, and compare them with the last one.
+@taking(TopologyCostFlags, work="topology_cost:cost")
+def cost() -> None:
+    """Add up the price and the power of topologies' fabrics, and compare them with the last one.
 
-    Prices and power are those of the file's `bill`, each with its standing.
+    The `bill` of a file has the prices and powers, each with its standing.
 
     \b
     Examples:
       cxlemu topology cost titan2-6xcz120
       cxlemu topology cost my-rack.yaml titan2-6xcz120 --json cost.json
     """
-    from cxlemu.cli.topology_cost import cost as work
-
-    work(configs, json_file)

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+import click
 from rich import box
 from rich.table import Table
 
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import write_json
+from cxlemu.cli.topology import TopologyCostFlags
 from cxlemu.topology import Item, Topology
 from cxlemu.topology.bill import SUMS, bill_of, power_watts, price_usd
 
 
-def cost(configs: Sequence[str], json_file: Path | None) -> None:
-    """Print each topology's bill, and the comparison with the last one.
-
-    Args:
-        configs: Topologies: files or shipped names.
-        json_file: Where the same is written as JSON; None: nowhere.
-
-    Raises:
-        ConfigError: A topology is wrong.
-        ArgumentError: A topology has no bill, or the file cannot be written.
-    """
-    topologies = [Topology.load(config) for config in configs]
+def cost(_ctx: click.Context, asked: TopologyCostFlags) -> None:
+    """Print each topology's bill, and the comparison with the last one."""
+    topologies = [Topology.load(config) for config in asked.configs]
     bills = [bill_of(topology) for topology in topologies]
     out = console()
     for topology, bill in zip(topologies, bills, strict=True):
@@ -35,7 +26,7 @@ def cost(configs: Sequence[str], json_file: Path | None) -> None:
         out.print()
     for line in _comparison(topologies, bills):
         print_wrapped(out, line)
-    write_json(json_file, {"configs": [_document(*pair) for pair in zip(topologies, bills, strict=True)]})
+    write_json(asked.json_file, {"configs": [_document(*pair) for pair in zip(topologies, bills, strict=True)]})
 
 
 def _table(topology: Topology, bill: tuple[Item, ...]) -> Table:

@@ -1,38 +1,76 @@
 """Where a part of a topology is drawn: its switches, hosts and cards as boxes, its links as lines.
 
-The file's own switches and links (`columns`): hosts on top, then the levels of switches, then cards; the figures of
-links stand between the rows. A fabric in levels (`fabric_rows`): its top switches first, hosts and cards below those
+The file's own switches and links (`_columns`): hosts on top, then the levels of switches, then cards; the figures of
+links stand between the rows. A fabric in levels (`_fabric_rows`): its top switches first, hosts and cards below those
 that they are linked to. A torus is a grid, a dragonfly a circle of groups; their hosts and cards are words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from math import ceil, cos, pi, sin
+from typing import NamedTuple, TypeAlias
 
-from cxlemu.cli.topology_grids import circles, grid, with_words
 from cxlemu.cli.topology_parts import TopologyPart, figures, short
-from cxlemu.cli.topology_shapes import (
-    BESIDE,
-    BOX,
-    HIGH,
-    LETTER,
-    MARGIN,
-    ROW,
-    SHOWN,
-    SHOWN_OF_MORE,
-    WIDTH,
-    DrawnBox,
-    DrawnLink,
-    Note,
-    Panel,
-    brief,
-)
 from cxlemu.topology import Switch, Topology
 from cxlemu.topology.endpoints import members, named
 from cxlemu.topology.hierarchies import Dragonfly, Torus, XLink
 from cxlemu.units import format_bytes
+
+WIDTH, MARGIN, ROW = 1200.0, 40.0, 110.0
+SHOWN, SHOWN_OF_MORE = 16, 12  # boxes of a row of hosts or cards; of more, the first ones and the last
+BESIDE = 300.0  # room for the figures of links, at the right of rows
+LETTER = 6.8  # how wide a letter is
+BOX, HIGH = 92.0, 34.0
+
+
+class DrawnBox(NamedTuple):
+    """A box: its middle, its size, its lines of text, and what a pointer over it shows."""
+
+    x: float
+    y: float
+    width: float
+    high: float
+    kind: str  # switch, host, card or more
+    text: tuple[str, ...]
+    title: str
+    upright: bool = False  # the text stands below the box, from top to bottom
+
+
+class DrawnLink(NamedTuple):
+    """A line from one middle to another; ``bow`` is how far it bends, as a share of its length."""
+
+    x: float
+    y: float
+    x2: float
+    y2: float
+    kind: str  # trunk, between switches; or end
+    bow: float = 0.0
+
+
+class Note(NamedTuple):
+    """Words beside the lines between two rows; y is their middle."""
+
+    y: float
+    lines: tuple[str, ...]
+
+
+class Panel(NamedTuple):
+    """All of a part, from its upper left corner."""
+
+    nodes: list[DrawnBox]
+    wires: list[DrawnLink]
+    notes: list[Note]
+    height: float
+
+
+def brief(text: str, width: float) -> str:
+    """Return ``host0-17`` as ``h0-17`` where there is little room."""
+    return text if LETTER * len(text) <= width else text.replace("host", "h").replace("card", "c")
+
+
+LinkedBox: TypeAlias = tuple[str, tuple[str, ...], str, tuple[str, ...]]  # kind, text, title, switches
 
 
 class EqualEnds(NamedTuple):
@@ -54,9 +92,9 @@ def panel(topology: Topology, part: TopologyPart) -> Panel:
     if part.fabric is None:
         return _columns(topology, part, groups)
     if isinstance(part.fabric, Torus):
-        return with_words(part, grid(part.fabric, part.switches), bows=True)
+        return _with_words(part, _grid(part.fabric, part.switches), bows=True)
     if isinstance(part.fabric, Dragonfly):
-        return with_words(part, circles(part.fabric, part.switches))
+        return _with_words(part, _circles(part.fabric, part.switches))
     return _fabric_rows(topology, part, groups)
 
 
@@ -87,39 +125,42 @@ def _groups(topology: Topology, part: TopologyPart) -> list[EqualEnds]:
 def _columns(topology: Topology, part: TopologyPart, groups: Sequence[EqualEnds]) -> Panel:
     tops = [group for group in groups if group.kind != "card"]
     cards = [group for group in groups if group.kind == "card"]
-    levels = part.levels()
-    rows: list[list[DrawnBox]] = [[*_row(topology, tops, 0)]] if tops else []
-    for level in levels:
-        rows.append([*_switch_row(level, len(rows) * ROW)])
-    if cards:
-        rows.append([*_row(topology, cards, len(rows) * ROW)])
-    at = {node.title.split()[0]: node for row in rows for node in row if node.kind == "switch"}
-    wires = [_wire(at[one], at[other]) for one, other in (link.ends for link in part.links) if {one, other} <= {*at}]
-    if tops:
-        wires += _wires(topology, tops, rows[0], at)
-    if cards:
-        wires += _wires(topology, cards, rows[-1], at)
-    row_of = {name: number for number, row in enumerate(rows) for name in (n.title.split()[0] for n in row)}
+    switches = [([*map(_switch, level)], 1.6 * BOX) for level in part.levels()]
+    filled = [(_linked(topology, tops), BOX), *switches, (_linked(topology, cards), BOX)]
+    rows = [
+        [*_row(boxes, number * ROW + HIGH / 2, widest)]
+        for number, (boxes, widest) in enumerate(its for its in filled if its[0])
+    ]
+    nodes = [node for row in rows for node, _ in row]
+    at = {node.title: node for node in nodes if node.kind == "switch"}
+    wires = _trunks(part, at)
+    wires += [_wire(box, at[name], "end") for row in rows for box, names in row for name in names]
+    row_of = {node.title.split()[0]: number for number, row in enumerate(rows) for node, _ in row}
     gaps: dict[int, list[str]] = {}
     for link in part.links:
         sides = [row_of.get(end, len(rows) - 1 if end.startswith("card") else 0) for end in link.ends]
         gaps.setdefault(min(sides), []).append(f"{link.name}: {figures(link)}")
-    notes = [Note(gap * ROW + ROW / 2, tuple(lines)) for gap, lines in gaps.items()]
-    return _down(Panel([node for row in rows for node in row], wires, notes, (len(rows) - 1) * ROW + HIGH))
+    notes = [Note(gap * ROW + ROW / 2 + HIGH / 2, tuple(lines)) for gap, lines in gaps.items()]
+    return Panel(nodes, wires, notes, (len(rows) - 1) * ROW + HIGH)
 
 
-def _row(topology: Topology, groups: Sequence[EqualEnds], y: float) -> Iterator[DrawnBox]:
-    """Place the boxes of all groups in a row."""
-    boxes = [box for group in groups for box in _boxes(topology, group, _most(groups))]
+def _row(boxes: Sequence[LinkedBox], y: float, widest: float) -> Iterator[tuple[DrawnBox, tuple[str, ...]]]:
+    """Place boxes in a row, each with the switches that it is linked to."""
     step = (WIDTH - 2 * MARGIN - BESIDE) / len(boxes)
-    for column, (kind, text, title) in enumerate(boxes):
-        yield DrawnBox(MARGIN + (column + 0.5) * step, y, min(step * 0.88, BOX), HIGH, kind, text, title)
+    for column, (kind, text, title, switches) in enumerate(boxes):
+        x = MARGIN + (column + 0.5) * step
+        yield DrawnBox(x, y, min(step * 0.88, widest), HIGH, kind, text, title), switches
 
 
-def _most(groups: Sequence[EqualEnds]) -> int:
-    """Return how many boxes each group has in a row of its own."""
+def _linked(topology: Topology, groups: Sequence[EqualEnds]) -> list[LinkedBox]:
+    """Return the boxes of groups that have a row of their own."""
     all_fit = sum(len(group.numbers) for group in groups) <= SHOWN
-    return SHOWN if all_fit else max(SHOWN_OF_MORE // len(groups), 1)
+    most = SHOWN if all_fit else max(SHOWN_OF_MORE // len(groups), 1)
+    return [(*box, group.switches) for group in groups for box in _boxes(topology, group, most)]
+
+
+def _switch(switch: Switch) -> LinkedBox:
+    return "switch", (switch.name, "one in each host") if switch.per_host else (switch.name,), switch.name, ()
 
 
 def _boxes(topology: Topology, group: EqualEnds, most: int) -> list[tuple[str, tuple[str, ...], str]]:
@@ -140,34 +181,13 @@ def _boxes(topology: Topology, group: EqualEnds, most: int) -> list[tuple[str, t
     return [*(one(number) for number in numbers[: most - 2]), more, one(numbers[-1])]
 
 
-def _switch_row(switches: Sequence[Switch], y: float) -> Iterator[DrawnBox]:
-    step = (WIDTH - 2 * MARGIN - BESIDE) / len(switches)
-    for column, switch in enumerate(switches):
-        text = (switch.name, "one in each host") if switch.per_host else (switch.name,)
-        x = MARGIN + (column + 0.5) * step
-        yield DrawnBox(x, y, min(step * 0.88, 1.6 * BOX), HIGH, "switch", text, switch.name)
+def _trunks(part: TopologyPart, at: Mapping[str, DrawnBox]) -> list[DrawnLink]:
+    """Join the switches that links join."""
+    return [_wire(at[one], at[other]) for one, other in (link.ends for link in part.links) if {one, other} <= {*at}]
 
 
-def _wires(
-    topology: Topology, groups: Sequence[EqualEnds], row: Sequence[DrawnBox], at: dict[str, DrawnBox]
-) -> Iterator[DrawnLink]:
-    boxes = iter(row)
-    for group in groups:
-        for _ in _boxes(topology, group, _most(groups)):
-            box = next(boxes)
-            yield from (_wire(box, at[switch])._replace(kind="end") for switch in group.switches)
-
-
-def _wire(one: DrawnBox, other: DrawnBox) -> DrawnLink:
-    return DrawnLink(one.x, one.y, other.x, other.y, "trunk")
-
-
-def _down(its: Panel) -> Panel:
-    """Move all down by half a box, so that nothing lies above the panel."""
-    half = HIGH / 2
-    nodes = [node._replace(y=node.y + half) for node in its.nodes]
-    wires = [wire._replace(y=wire.y + half, y2=wire.y2 + half) for wire in its.wires]
-    return Panel(nodes, wires, [note._replace(y=note.y + half) for note in its.notes], its.height)
+def _wire(one: DrawnBox, other: DrawnBox, kind: str = "trunk") -> DrawnLink:
+    return DrawnLink(one.x, one.y, other.x, other.y, kind)
 
 
 # --- fabrics in levels ---------------------------------------------------------------------------------------------
@@ -180,7 +200,8 @@ def _fabric_rows(topology: Topology, part: TopologyPart, groups: Sequence[EqualE
     rows = [its[at : at + across] for its in reversed(part.levels()) for at in range(0, len(its), across)]
     nodes: list[DrawnBox] = []
     wires: list[DrawnLink] = []
-    y = 0.0
+    at: dict[str, DrawnBox] = {}
+    y = HIGH / 2
     for row in rows:
         step = (WIDTH - 2 * MARGIN) / len(row)
         deepest = HIGH
@@ -191,7 +212,8 @@ def _fabric_rows(topology: Topology, part: TopologyPart, groups: Sequence[EqualE
             room = width >= LETTER * len(name) + 4
             words = " ".join(group.name for group in its)
             title = f"{name} {words}".strip()
-            nodes.append(DrawnBox(x, y, width, min(HIGH * 0.7, width), "switch", (name,) * room, title))
+            at[switch.name] = DrawnBox(x, y, width, min(HIGH * 0.7, width), "switch", (name,) * room, title)
+            nodes.append(at[switch.name])
             if not its:
                 continue
             if step < BOX:
@@ -201,13 +223,11 @@ def _fabric_rows(topology: Topology, part: TopologyPart, groups: Sequence[EqualE
                     deepest = max(deepest, HIGH + 5.5 * len(text))
                 continue
             below = [*_row_below(topology, its, x, step, y + 0.7 * ROW)]
-            wires += [DrawnLink(box.x, box.y, x, y, "end") for box in below]
+            wires += [_wire(box, at[switch.name], "end") for box in below]
             nodes += below
             deepest = 0.7 * ROW + HIGH
         y += max(deepest + 20, ROW) if row is not rows[-1] else deepest
-    at = {switch.name: node for switch, node in zip(_flat(rows), _switches(nodes), strict=True)}
-    wires += [_wire(at[one], at[other]) for one, other in (link.ends for link in part.links) if {one, other} <= {*at}]
-    return _down(Panel(nodes, wires, [], y))
+    return Panel(nodes, wires + _trunks(part, at), [], y - HIGH / 2)
 
 
 def _names(topology: Topology, part: TopologyPart) -> dict[str, str]:
@@ -226,9 +246,67 @@ def _row_below(topology: Topology, groups: Sequence[EqualEnds], x: float, step: 
         yield DrawnBox(x + (number - (len(boxes) - 1) / 2) * each, y, each * 0.9, HIGH, kind, its, title)
 
 
-def _flat(rows: Sequence[Sequence[Switch]]) -> list[Switch]:
-    return [switch for row in rows for switch in row]
+# --- a torus and a dragonfly -----------------------------------------------------------------------------------------
 
 
-def _switches(nodes: Sequence[DrawnBox]) -> list[DrawnBox]:
-    return [node for node in nodes if node.kind == "switch"]
+class Spot(NamedTuple):
+    """The middle of a switch, and how wide it is."""
+
+    x: float
+    y: float
+    size: float
+
+
+def _with_words(part: TopologyPart, placed: tuple[dict[str, Spot], float], *, bows: bool = False) -> Panel:
+    """Make the panel of switches that stand apart; what is linked to them is written below, where all have room."""
+    places, height = placed
+    ends = {name: [brief(end, spot.size) for end in part.ends.get(name, [])] for name, spot in places.items()}
+    shown = all(places[name].size >= 5 * len(end) for name, its in ends.items() for end in its)
+    nodes = []
+    for switch in part.switches:
+        x, y, size = places[switch.name]
+        name = short(switch.name)
+        text = (name,) if size >= 6.5 * len(name) else ()
+        title = " ".join([name, *part.ends.get(switch.name, [])])
+        nodes.append(DrawnBox(x, y, size, min(size, 16.0), "switch", text, title))
+        if shown:
+            nodes += [
+                DrawnBox(x, y + 14 + 11 * row, 0, 0, "end", (end,), end) for row, end in enumerate(ends[switch.name])
+            ]
+    wires = []
+    for one, other in (link.ends for link in part.links):
+        if one in places and other in places:
+            a, b = places[one], places[other]
+            far = max(abs(a.x - b.x), abs(a.y - b.y)) > 3 * a.size  # it would run through other switches
+            wires.append(DrawnLink(a.x, a.y, b.x, b.y, "trunk", 0.15 if bows and far else 0.0))
+    return Panel(nodes, wires, [], height)
+
+
+def _grid(fabric: Torus, switches: Sequence[Switch]) -> tuple[dict[str, Spot], float]:
+    """Place a plane of the first two dimensions beside the next, each a little lower than the one before."""
+    columns, rows, planes = (*fabric.dimensions, 1, 1)[:3]
+    step = min((WIDTH - 2 * MARGIN) / (columns * planes + planes), 110)
+    lower = step / 4
+    places = {}
+    for number, switch in enumerate(switches):
+        plane, at = divmod(number, columns * rows)
+        row, column = divmod(at, columns)
+        x = MARGIN + (plane * (columns + 1) + column + 0.5) * step
+        places[switch.name] = Spot(x, row * step + plane * lower + 40, step * 0.55)
+    return places, rows * step + planes * lower + 40
+
+
+def _circles(fabric: Dragonfly, switches: Sequence[Switch]) -> tuple[dict[str, Spot], float]:
+    """Place groups on a circle, and the routers of each on a small one."""
+    radius = min(110.0 + 18 * fabric.groups, 480.0)
+    small = min(radius * sin(pi / max(fabric.groups, 3)) * 0.62, 70.0) if fabric.groups > 1 else 70.0
+    size = min(small * pi / ceil(fabric.routers / 2) * 0.6, 36.0)
+    places = {}
+    for number, switch in enumerate(switches):
+        group, router = divmod(number, fabric.routers)
+        outer = 2 * pi * group / fabric.groups
+        inner = 2 * pi * router / fabric.routers + outer
+        x = WIDTH / 2 + radius * sin(outer) + small * sin(inner)
+        y = radius + small + 30 - radius * cos(outer) - small * cos(inner)
+        places[switch.name] = Spot(x, y, size)
+    return places, 2 * (radius + small) + 60

@@ -12,31 +12,21 @@ from cxlemu.topology.metrics import noun
 
 
 class LinkKind(NamedTuple):
-    """Equal links of a fabric.
+    """Equal links of a fabric."""
 
-    Attributes:
-        links: How many there are.
-        joins: Between what: "host - leaf".
-    """
-
-    links: int
-    joins: str
+    links: int  # how many there are
+    joins: str  # what they join: "host - leaf"
     link: Link
 
 
 class TopologyPart(NamedTuple):
-    """A part of a topology that is drawn together.
+    """A part of a topology that is drawn together."""
 
-    Attributes:
-        fabric: None for the switches and links that the file has by itself.
-        ends: By a switch's name, the hosts and cards that are linked to it, as ``host0-17``.
-    """
-
-    fabric: AnyHierarchy | None
+    fabric: AnyHierarchy | None  # None for the switches and links that the file has by itself
     switches: list[Switch]
     links: list[Link]
     kinds: list[LinkKind]
-    ends: dict[str, list[str]]
+    ends: dict[str, list[str]]  # by a switch's name, the hosts and cards that are linked to it, as ``host0-17``
 
     @property
     def title(self) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
 import click
 from rich import box
@@ -12,7 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cxlemu.cli.options import JsonFlags
 from cxlemu.cli.output import check_output, write_json, write_output
+from cxlemu.cli.topology import TopologyCheckFlags, TopologyShowFlags
 from cxlemu.cli.topology_parts import parts
 from cxlemu.cli.topology_svg import topology_svg
 from cxlemu.cli.topology_text import ASCII, topology_text
@@ -22,22 +23,24 @@ from cxlemu.topology.document import dotted
 from cxlemu.topology.fields import listed
 from cxlemu.topology.metrics import fabric_metrics
 from cxlemu.topology.provenance import KINDS
+from cxlemu.topology.summary import summaries
 from cxlemu.units import counted, format_bytes
 
 
-def check(files: Sequence[str], json_file: Path | None) -> None:
-    """Print what is right.
+def list_(_ctx: click.Context, asked: JsonFlags) -> None:
+    """Print the topologies that come with cxlemu."""
+    if write_json(asked.json_file, [its._asdict() for its in summaries()]):
+        return
+    table = _table("name", "hosts", "cards", "description")
+    for its in summaries():
+        table.add_row(its.name, str(its.hosts), str(its.cards), its.description)
+    Console().print(table)
 
-    Args:
-        files: Topologies: files or shipped names.
-        json_file: Where the same goes as JSON; None: nowhere.
 
-    Raises:
-        ConfigError: The last file that is wrong; the errors of those before it were printed.
-    """
+def check(_ctx: click.Context, asked: TopologyCheckFlags) -> None:
     wrong: list[ConfigError] = []
     rows: list[dict[str, str | None]] = []
-    for file in files:
+    for file in asked.files:
         try:
             topology = Topology.load(file)
         except ConfigError as error:
@@ -50,32 +53,20 @@ def check(files: Sequence[str], json_file: Path | None) -> None:
             click.echo(f"{file}: ok, {_summary(topology)}")
             for line in _provenance(topology):
                 click.echo(f"  {line}")
-    write_json(json_file, rows)
+    write_json(asked.json_file, rows)
     if wrong:
         raise wrong[-1]
 
 
-def show(config: str, json_file: Path | None, as_facts: bool, svg_file: Path | None) -> None:
-    """Print or draw one topology.
-
-    Args:
-        config: A file or a shipped name.
-        json_file: Where the same goes as JSON; None: nowhere.
-        as_facts: Whether to print the figures of its fabrics alone.
-        svg_file: Where the picture is written; None: nowhere.
-
-    Raises:
-        ConfigError: The topology is wrong.
-        ArgumentError: The picture cannot be written.
-    """
-    check_output("--svg", svg_file)
-    topology = Topology.load(config)
-    if svg_file is not None:
-        write_output("--svg", svg_file, topology_svg(topology).encode())
-    facts = [fabric_metrics(topology, fabric)._asdict() for fabric in topology.fabrics] if as_facts else []
-    if write_json(json_file, facts if as_facts else topology.document()):
+def show(_ctx: click.Context, asked: TopologyShowFlags) -> None:
+    check_output("--svg", asked.svg_file)
+    topology = Topology.load(asked.config)
+    if asked.svg_file is not None:
+        write_output("--svg", asked.svg_file, topology_svg(topology).encode())
+    facts = [fabric_metrics(topology, fabric)._asdict() for fabric in topology.fabrics] if asked.as_facts else []
+    if write_json(asked.json_file, facts if asked.as_facts else topology.document()):
         return
-    if as_facts:
+    if asked.as_facts:
         for each in facts:
             for name, value in each.items():
                 click.echo(f"{name:<{max(map(len, each))}}  {value}")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from cxlemu.cli.topology_panels import panel
+from cxlemu.cli.topology_panels import BESIDE, MARGIN, WIDTH, DrawnBox, DrawnLink, Note, panel
 from cxlemu.cli.topology_parts import parts
-from cxlemu.cli.topology_shapes import BESIDE, MARGIN, WIDTH, DrawnBox, DrawnLink, Note
 from cxlemu.topology import Topology
 
 LINE = 18.0

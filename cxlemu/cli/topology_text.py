@@ -31,15 +31,7 @@ ASCII = str.maketrans(dict.fromkeys(_JOINTS.values(), "+") | {"─": "-", "│":
 
 
 def topology_text(topology: Topology, width: int) -> Iterator[str]:
-    """Draw a topology in characters.
-
-    Args:
-        topology: What is drawn.
-        width: The most characters in a line; rows that do not fit leave out their middle.
-
-    Yields:
-        Lines.
-    """
+    """Draw a topology in lines of at most ``width`` characters; rows that do not fit leave out their middle."""
     for number, part in enumerate(parts(topology)):
         if number:
             yield ""

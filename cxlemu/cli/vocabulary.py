@@ -23,11 +23,7 @@ _RANKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 
 
 class SecondsParam(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
-    """A time such as ``60s``, ``10m`` or ``2h``, in seconds; without a unit it is in seconds.
-
-    Args:
-        none_at_all: Whether 0 is a time as well.
-    """
+    """A time such as ``60s``, ``10m`` or ``2h``, in seconds; without a unit it is in seconds."""
 
     name = "time"
 
@@ -40,17 +36,12 @@ class SecondsParam(click.ParamType):  # type: ignore[type-arg]  # generic only i
             self.fail(f"{str(value)[:40]!r} is not a time: write 60s, 10m or 2h.", param, ctx)
         seconds = float(match[1]) * _UNITS[match[2] or "s"]
         if not seconds and not self._none_at_all:
-            self.fail(f"{str(value)[:40]!r} is no time at all: write 60s, 10m or 2h.", param, ctx)
+            self.fail(f"{str(value)[:40]!r} is not a time above 0: write 60s, 10m or 2h.", param, ctx)
         return seconds
 
 
 class RanksParam(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
-    """``3``, ``2-64`` or ``2,3,8``, or several of these as ``2-5,7,8``: the numbers, each once, from small to large.
-
-    Args:
-        least: The smallest number that is allowed.
-        most: The largest number that is allowed.
-    """
+    """``3``, ``2-64`` or ``2,3,8``, or several of these as ``2-5,7,8``: the numbers, each once, from small to large."""
 
     name = "ranks"
 
@@ -73,8 +64,8 @@ class RanksParam(click.ParamType):  # type: ignore[type-arg]  # generic only in 
             first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
             if not self.least <= first <= last <= self.most:
                 self.fail(
-                    f"{item!r} is no number of ranks from {self.least} to {self.most}, nor a range as 2-4; write 3, "
-                    f"2-4, 2,4,8 or 2-5,8.",
+                    f"invalid rank count {item!r}: must be {self.least} to {self.most}, or a range such as 2-4; "
+                    f"write 3, 2-4, 2,4,8 or 2-5,8.",
                     param,
                     ctx,
                 )
@@ -83,13 +74,7 @@ class RanksParam(click.ParamType):  # type: ignore[type-arg]  # generic only in 
 
 
 class OneRanksParam(click.IntRange):
-    """One number of ranks, where several would make no sense.
-
-    Args:
-        least: The smallest number that is allowed.
-        most: The largest number that is allowed.
-        why: Why there is only one, as the end of a sentence.
-    """
+    """One number of ranks, where several would make no sense."""
 
     def __init__(self, least: int, most: int, why: str) -> None:
         super().__init__(least, most)
@@ -104,31 +89,63 @@ class OneRanksParam(click.IntRange):
 
 
 class Concept(NamedTuple):
-    """A concept of the vocabulary.
+    """A concept of the vocabulary."""
 
-    Attributes:
-        flags: All of its spellings; the first long one is what it is called, those after it are aliases.
-        dest: The parameter that gets its value, unless a command names another.
-        settled: What click is told of it in every command, unless a command says it more closely.
-        types: What the type of its value is an instance of, if that is settled.
-    """
-
-    flags: tuple[str, ...]
-    dest: str
-    settled: dict[str, Any]
-    types: tuple[type, ...] = ()
+    flags: tuple[str, ...]  # all spellings; the first long one names the option, later ones are aliases
+    dest: str  # the parameter that gets its value, unless a command names another
+    settled: dict[str, Any]  # arguments of `click.option` in every command that does not override them
+    types: tuple[type, ...] = ()  # what the type of its value is an instance of, if that is settled
 
 
 _FILE = click.Path(path_type=Path)
 
 VOCABULARY = {
-    "ranks": Concept(("-n", "--ranks"), "ranks", {}, (OneRanksParam, RanksParam)),
-    "minbytes": Concept(("-b", "--minbytes"), "minbytes", {"type": BytesParam()}, (BytesParam,)),
-    "maxbytes": Concept(("-e", "--maxbytes"), "maxbytes", {"type": BytesParam()}, (BytesParam,)),
-    "datatype": Concept(("-d", "--datatype", "--dtype"), "datatype", {}),
-    "config": Concept(("-c", "--config"), "config", {}),
-    "root": Concept(("-r", "--root"), "root", {}),
-    "op": Concept(("-o", "--op"), "op", {}),
+    "ranks": Concept(("-n", "--ranks"), "ranks", {"help": "Number of ranks."}, (OneRanksParam, RanksParam)),
+    "minbytes": Concept(
+        ("-b", "--minbytes"), "minbytes", {"type": BytesParam(), "help": "Smallest size."}, (BytesParam,)
+    ),
+    "maxbytes": Concept(
+        ("-e", "--maxbytes"), "maxbytes", {"type": BytesParam(), "help": "Largest size."}, (BytesParam,)
+    ),
+    "stepfactor": Concept(
+        ("-f", "--stepfactor"),
+        "stepfactor",
+        {"type": click.IntRange(2), "metavar": "N", "help": "Multiply the size by N for each row."},
+        (click.IntRange,),
+    ),
+    "stepbytes": Concept(
+        ("-i", "--stepbytes"),
+        "stepbytes",
+        {"type": BytesParam(), "help": "Increment the size by this for each row, instead of -f."},
+        (BytesParam,),
+    ),
+    "datatype": Concept(("-d", "--datatype", "--dtype"), "datatype", {"help": "Type of the elements."}),
+    "config": Concept(("-c", "--config"), "config", {"help": "Topology: a file or a name."}),
+    "root": Concept(("-r", "--root"), "root", {"help": "Root rank of rooted collectives."}),
+    "op": Concept(("-o", "--op"), "op", {"help": "Operation of reductions."}),
+    "algorithm": Concept(
+        ("--algorithm",),
+        "algorithm",
+        {"metavar": "FILE.py:FUNCTION", "help": "An algorithm of your own; executes the file."},
+    ),
+    "region": Concept(
+        ("--region-bytes",),
+        "region_bytes",
+        {"type": BytesParam(), "help": "Size of the communicator's ring in the pool."},
+        (BytesParam,),
+    ),
+    "deadline": Concept(
+        ("--deadline-s",),
+        "deadline_s",
+        {"type": click.FloatRange(0, min_open=True), "help": "Limit for each wait."},
+        (click.FloatRange,),
+    ),
+    "jobs": Concept(
+        ("-j", "--jobs"),
+        "jobs",
+        {"type": click.IntRange(1, 256), "help": "Number of workers.", "default_text": "one per core"},
+        (click.IntRange,),
+    ),
     "faults": Concept(("--faults",), "script_file", {"metavar": "SCRIPT"}),
     "kinds": Concept(("--kinds",), "kinds", {}),
     "launch": Concept(("--launch",), "how", {}),
@@ -140,10 +157,14 @@ VOCABULARY = {
             "type": _FILE,
             "metavar": "PATH|-",
             "callback": json_asked_for,
-            "help": "Write everything there as JSON; - is stdout, which then has nothing else.",
+            "help": "Write the results there as JSON; - writes JSON, and nothing else, to stdout.",
         },
         (click.Path,),
     ),
+    "trace": Concept(
+        ("--trace",), "trace_file", {"type": _FILE, "help": "Write a timeline for Perfetto."}, (click.Path,)
+    ),
+    "verbose": Concept(("-v", "--verbose"), "verbose", {"is_flag": True}, (type(click.BOOL),)),
     "plot": Concept(("--plot",), "plot_file", {"type": _FILE, "metavar": "PATH"}, (click.Path,)),
 }
 
@@ -167,12 +188,11 @@ class ConceptOption(click.Option):
 def option(word: str, **told: Any) -> Callable[[F], F]:
     """Return the decorator that gives a command an option of the vocabulary.
 
-    Args:
-        word: The concept, of `VOCABULARY`.
-        told: What `click.option` takes and this command settles: a default, a help, a closer type; ``dest`` names the
-            parameter.
+    ``default_text`` says in the help what happens without the option, where that is no value.
     """
     meant = VOCABULARY[word]
-    dest = told.pop("dest", meant.dest)
+    settled = meant.settled | told
+    if text := settled.pop("default_text", None):
+        settled["help"] = f"{settled['help']}  [default: {text}]"
     option_class = type("Option", (ConceptOption,), {"word": word})
-    return click.option(*meant.flags, dest, cls=option_class, **{**meant.settled, **told})
+    return click.option(*meant.flags, settled.pop("dest", meant.dest), cls=option_class, **settled)

@@ -17,32 +17,19 @@ import numpy as np
 
 from cxlemu.cost.gemm import GemmTiling, Product, fastest, in_company, moved_bytes, slowed
 from cxlemu.errors import ArgumentError, PlanError
-from cxlemu.plan import DTYPES, Frame, Kernel, Op, RankPart
+from cxlemu.plan import Frame, Kernel, Op, RankPart
 from cxlemu.plan.instructions import Records
+from cxlemu.plan.kernels import KERNELS
 from cxlemu.topology import Accelerator
 
 COST_DTYPE = np.dtype([("tiles", "<i8"), ("tile_ns", "<i8")])  # kernel_cost in virtual/virtual.h
 TILES_MAX = 1 << 20  # of one COMPUTE
 TILE_NS_MAX = 1 << 40
-GEMM = "gemm_"  # followed by a dtype: the names of kernels that are products, with parameters m, n and k
+SIZE_MAX = 1 << 40  # of a product, in each direction
 
 
 def kernel_costs(accelerator: Accelerator | None, frame: Frame, part: RankPart) -> Records:
-    """Compute what the kernels of a plan cost.
-
-    Args:
-        accelerator: What the rank computes with; None where the topology has no accelerator.
-        frame: The plan's tables, with its kernels.
-        part: The part of one rank, whose COMPUTEs share the accelerator.
-
-    Returns:
-        One row of COST_DTYPE per kernel: the tiles of one COMPUTE, and the nanoseconds of each.
-
-    Raises:
-        PlanError: A kernel has no cost.
-        ArgumentError: The topology has no accelerator for the kernels, or a COMPUTE has more than TILES_MAX tiles or
-            tiles longer than TILE_NS_MAX.
-    """
+    """Return one row of COST_DTYPE per kernel of a plan: the tiles of one COMPUTE, and the nanoseconds of each."""
     if not frame.kernels:
         return np.zeros(0, COST_DTYPE)
     costs = np.zeros(len(frame.kernels), COST_DTYPE)
@@ -71,16 +58,18 @@ def kernel_costs(accelerator: Accelerator | None, frame: Frame, part: RankPart) 
 
 
 def _product(kernel: Kernel) -> Product:
-    dtype = kernel.name.removeprefix(GEMM)
-    if not kernel.name.startswith(GEMM) or dtype not in DTYPES or len(kernel.parameters) < 3:
+    its = KERNELS.get(kernel.name)
+    if its is None or not its.product or len(kernel.parameters) < 3:
         raise PlanError(f"the kernel {kernel.name} has no cost in this model")
     m, n, k = kernel.parameters[:3]
-    return Product(m, n, k, dtype)
+    if not all(0 < size <= SIZE_MAX for size in (m, n, k)):
+        raise ArgumentError(f"a GEMM has sizes from 1 to {SIZE_MAX}, not {m} x {n} x {k}")
+    return Product(m, n, k, its.product)
 
 
 def _moved_bytes(
     accelerator: Accelerator, products: Sequence[Product], tilings: Sequence[GemmTiling], records: Records
-) -> int:
+) -> float:
     """Count the bytes that all COMPUTEs, in this order, move through memory.
 
     What a wave of tiles loads, it loads once; the next wave loads anew.
@@ -88,17 +77,17 @@ def _moved_bytes(
     multiprocessors, kernels = accelerator.multiprocessors, records["arg"]
     tiles = np.array([tiling.tiles for tiling in tilings])[kernels]
     whole = [moved_bytes(its, tiling, multiprocessors) for its, tiling in zip(products, tilings, strict=True)]
-    total = int(np.array(whole, np.int64)[kernels[tiles >= multiprocessors]].sum())
+    total = float(np.array(whole, float)[kernels[tiles >= multiprocessors]].sum())
     records, kernels = (its[tiles < multiprocessors] for its in (records, kernels))
     tiles = tiles[tiles < multiprocessors]
     wave = (np.cumsum(tiles) - tiles) // multiprocessors
     for name in ("dst", "a", "b"):
-        nbytes = np.array([_side_bytes(its, name) for its in products], np.int64)
+        nbytes = np.array([_side_bytes(its, name) for its in products], float)
         operand = records[name]
         place = (operand["offset"] << 18) | (operand["id"].astype(np.int64) << 2) | operand["kind"]
         _, number = np.unique(place, return_inverse=True)
         _, first = np.unique(wave * (len(number) + 1) + number, return_index=True)
-        total += int(nbytes[kernels[first]].sum())
+        total += float(nbytes[kernels[first]].sum())
     return total
 
 

@@ -13,7 +13,8 @@ from cxlemu.topology import Costs, Topology
 
 COST_FIELDS = (
     *("call_ns", "copy_ns", "flush_line_ns", "invalidate_line_ns", "fence_ns"),
-    *("doorbell_ring_ns", "doorbell_observe_ns", "doorbell_scan_ns", "local_copy_gbytes_per_s", "reduce_gbytes_per_s"),
+    *("doorbell_ring_ns", "doorbell_arrival_ns", "doorbell_observe_ns", "doorbell_scan_ns"),
+    *("local_copy_gbytes_per_s", "reduce_gbytes_per_s"),
 )
 ENGINES = ("to", "from", "both", "fold")
 COSTS_DTYPE = np.dtype(
@@ -24,17 +25,7 @@ COSTS_DTYPE = np.dtype(
 def costs_of(
     topology: Topology, cards: Sequence[int], ranks: int, resources: list[Resource]
 ) -> tuple[Records, NDArray[np.int32]]:
-    """Build the table of costs: one row of general costs, then one for each space that differs.
-
-    Args:
-        topology: The machine and its spaces.
-        cards: The model's cards, as the topology numbers them.
-        ranks: The number of ranks, each of which has engines of its own.
-        resources: The model's resources, to which the engines are appended.
-
-    Returns:
-        The rows, of COSTS_DTYPE, and for each card the index of its row, int32.
-    """
+    """Build the table of costs, one general row and one per space that differs, and each card's row number (int32)."""
     kinds: list[tuple[Costs, bool, int, str]] = [(topology.costs, False, 0, "the pool")]
     of_card = np.zeros(len(cards), np.int32)
     for space in topology.spaces:

@@ -29,19 +29,12 @@ FULL_TILE = (128, 256)  # the tile to which `gemm_efficiency` refers
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A matrix product C = A B.
+    """A matrix product C = A B."""
 
-    Attributes:
-        m: Rows of A and C.
-        n: Columns of B and C.
-        k: Columns of A, rows of B.
-        dtype: The elements' type, a name in `DTYPES`.
-    """
-
-    m: int
-    n: int
-    k: int
-    dtype: str = "bf16"
+    m: int  # rows of A and C
+    n: int  # columns of B and C
+    k: int  # columns of A, rows of B
+    dtype: str = "bf16"  # the elements' type, a name in `DTYPES`
 
     @property
     def flops(self) -> int:
@@ -50,48 +43,25 @@ class Product:
 
     @property
     def itemsize(self) -> int:
-        """Bytes per element."""
         return DTYPES[self.dtype].itemsize
 
 
 @dataclass(frozen=True, slots=True)
 class GemmTiling:
-    """A GEMM as equal tiles.
-
-    Attributes:
-        rows: Rows of a tile.
-        columns: Columns of a tile.
-        tiles: The number of tiles.
-        tile_ns: How long one multiprocessor computes a tile, in nanoseconds.
-    """
+    """A GEMM as equal tiles."""
 
     rows: int
     columns: int
     tiles: int
-    tile_ns: int
+    tile_ns: int  # how long one multiprocessor computes a tile, in nanoseconds
 
     def ns(self, multiprocessors: int) -> int:
-        """Compute the time from the first tile's begin to the last one's end, where nothing else runs.
-
-        Args:
-            multiprocessors: The number of multiprocessors of the accelerator.
-        """
+        """Return the nanoseconds from the first tile's begin to the last one's end, where nothing else runs."""
         return -(-self.tiles // multiprocessors) * self.tile_ns
 
 
 def fastest(accelerator: Accelerator, product: Product) -> GemmTiling:
-    """Choose the tiling that takes least time where the product is alone on the accelerator.
-
-    Args:
-        accelerator: What computes it.
-        product: The product.
-
-    Returns:
-        The tiling, slowed to what memory can feed; among equally fast ones that of the largest tile.
-
-    Raises:
-        ArgumentError: The accelerator has no rate for the dtype.
-    """
+    """Choose the tiling that takes least time where the product runs alone, the largest tile among equals."""
     found = []
     for rows, columns in TILES:
         tiling = _tiling(accelerator, product, rows, columns)
@@ -101,19 +71,7 @@ def fastest(accelerator: Accelerator, product: Product) -> GemmTiling:
 
 
 def in_company(accelerator: Accelerator, product: Product, times: int) -> GemmTiling:
-    """Choose the tiling with which several equal products end soonest, whatever they load.
-
-    Args:
-        accelerator: What computes them.
-        product: One of the products.
-        times: The number of products, which share waves.
-
-    Returns:
-        The tiling; among equally fast ones that of the largest tile.
-
-    Raises:
-        ArgumentError: The accelerator has no rate for the dtype.
-    """
+    """Choose the tiling with which ``times`` equal products end soonest; the largest tile among equals."""
     found = [_tiling(accelerator, product, rows, columns) for rows, columns in TILES]
 
     def wanted(tiling: GemmTiling) -> tuple[int, int]:
@@ -124,17 +82,7 @@ def in_company(accelerator: Accelerator, product: Product, times: int) -> GemmTi
 
 
 def slowed(tiling: GemmTiling, floor_ns: float, all_tiles: int, multiprocessors: int) -> GemmTiling:
-    """Lengthen a tiling's tiles so that memory can feed them.
-
-    Args:
-        tiling: The tiling.
-        floor_ns: How long memory takes to move the bytes of all tiles, in nanoseconds.
-        all_tiles: The number of tiles that are computed together.
-        multiprocessors: How many of them run at once.
-
-    Returns:
-        The tiling with a ``tile_ns`` that is as before or longer.
-    """
+    """Lengthen a tiling's tiles so that memory, which moves the bytes of all tiles in ``floor_ns``, can feed them."""
     return replace(
         tiling, tile_ns=max(tiling.tile_ns, math.ceil(floor_ns * min(all_tiles, multiprocessors) / all_tiles))
     )
@@ -144,11 +92,6 @@ def moved_bytes(product: Product, tiling: GemmTiling, multiprocessors: int) -> i
     """Count the bytes that one product moves through memory: what each wave loads, and the result.
 
     A wave computes a block of tiles that is as square as possible.
-
-    Args:
-        product: The product.
-        tiling: How it is cut into tiles.
-        multiprocessors: How many tiles run at once.
     """
     down, across = -(-product.m // tiling.rows), -(-product.n // tiling.columns)
     side = math.sqrt(multiprocessors * tiling.rows * tiling.columns)  # of a wave's block, in elements
@@ -165,30 +108,13 @@ def _tiling(accelerator: Accelerator, product: Product, rows: int, columns: int)
 
 
 def tile_ns(accelerator: Accelerator, rows: int, columns: int, k: int, dtype: str) -> float:
-    """Compute how long one tile takes on one multiprocessor where memory does not delay it, in nanoseconds.
-
-    Args:
-        accelerator: The accelerator.
-        rows: Rows of the tile.
-        columns: Columns of the tile.
-        k: Products per element.
-        dtype: The elements' type, a name in `DTYPES`.
-
-    Raises:
-        ArgumentError: The accelerator has no rate for the dtype.
-    """
+    """Compute how long one tile takes on one multiprocessor where memory does not delay it, in nanoseconds."""
     rate = accelerator.peak_flop_per_s(dtype) / accelerator.multiprocessors * efficiency(accelerator, rows, columns)
     return 2 * rows * columns * k / rate * 1e9 + accelerator.tile_ns
 
 
 def efficiency(accelerator: Accelerator, rows: int, columns: int) -> float:
-    """Compute the share of the peak that tiles of a shape reach, above 0 and at most 1.
-
-    Args:
-        accelerator: The accelerator.
-        rows: Rows of the tile.
-        columns: Columns of the tile.
-    """
+    """Compute the share of the peak that tiles of a shape reach, above 0 and at most 1."""
     half = accelerator.half_rate_tile / 2
 
     def share(rows: int, columns: int) -> float:

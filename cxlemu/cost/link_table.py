@@ -31,15 +31,7 @@ class LinkTable:
     def __init__(
         self, topology: Topology, cards: Sequence[int], ranks: int, card_rows: Records, resources: list[Resource]
     ) -> None:
-        """Append the topology's links to the resources.
-
-        Args:
-            topology: The machine and its links.
-            cards: The model's cards, as the topology numbers them.
-            ranks: The number of ranks.
-            card_rows: One row of CARD_DTYPE per card, with its owner.
-            resources: The model's resources, to which the links are appended.
-        """
+        """Append the topology's links to the resources."""
         self._resources = resources
         pooled = sum(topology.owner_host(card) is None for card in cards)
         self._counts = {"host": topology.host_count, "rank": ranks, "card": pooled}
@@ -49,12 +41,7 @@ class LinkTable:
         self._hops = {link.name: self._add(link) for link in topology.expanded.links}
 
     def _add(self, link: Link) -> tuple[int, int, int, int]:
-        """Append a link's resources.
-
-        Returns:
-            The index of the first one, as if the link's hosts, ranks and cards began at 0, and the distance between
-            those of two hosts, two ranks and two cards.
-        """
+        """Append a link's resources; return the first one's index, and its steps per host, rank and card."""
         hosts, ranks, cards = (self._numbers(link, kind) for kind in ("host", "rank", "card"))
         if hosts is None and ranks is None and not self._own.isdisjoint(link.ends):
             hosts = range(self._counts["host"])
@@ -62,9 +49,9 @@ class LinkTable:
         flit, payload = link.flit_bytes or 1, link.flit_payload_bytes or 1
         for host, rank, card in product(hosts or [None], ranks or [None], cards or [None]):
             words = [f"{kind}{at}" for kind, at in (("host", host), ("rank", rank), ("card", card)) if at is not None]
-            for way in ("to the pool", "from the pool"):
+            for way, asks in (("to the pool", 0), ("from the pool", link.request_bytes or 0)):
                 name = " ".join([link.name, *words, way])
-                self._resources.append(Resource(name, "link", *rate, flit, payload, link.buffer_bytes or 0))
+                self._resources.append(Resource(name, "link", *rate, flit, payload, link.buffer_bytes or 0, asks))
         each = 2 * len(cards or [0])
         by_host, by_rank, by_card = each * bool(hosts), each * bool(ranks), 2 * bool(cards)
         return first - by_host * (hosts or [0])[0] - by_card * (cards or [0])[0], by_host, by_rank, by_card
@@ -78,20 +65,10 @@ class LinkTable:
         return None
 
     def table(self, routes: Sequence[Route]) -> Records:
-        """Turn routes into the table that C takes.
-
-        Args:
-            routes: Routes between hosts and cards.
-
-        Returns:
-            One row of ROUTE_DTYPE per route.
-
-        Raises:
-            ArgumentError: A route has more than HOPS_MAX links.
-        """
+        """Turn routes into the table that C takes, one row of ROUTE_DTYPE per route."""
         longest = max((len(route.links) for route in routes), default=0)
         if longest > HOPS_MAX:
-            raise ArgumentError(f"a route of {longest} links is too long to be modelled: {HOPS_MAX} are the most")
+            raise ArgumentError(f"a route of {longest} links exceeds the limit of {HOPS_MAX}")
         hops: dict[tuple[int, ...], int] = {(0,) * len(HOP_FIELDS): 0}  # the first one fills up what is shorter
         both: dict[tuple[str, str, bool], tuple[int, int]] = {}
         there, back = np.zeros((2, len(routes), HOPS_MAX), np.int64)

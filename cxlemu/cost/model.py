@@ -26,46 +26,26 @@ CARD_DTYPE = np.dtype(
 
 @dataclass(frozen=True)
 class CostModel:
-    """A topology as resources and ways between them, for ranks on its hosts.
-
-    Attributes:
-        topology: The topology.
-        hosts: The host of each rank.
-        cards: The number of each card in the topology; the memories of ranks that do not exist are left out.
-        resources: Engines, cards and links.
-        first: For "read", "write" and "total", the index of the first card's resource; the other cards follow.
-        costs: Rows of COSTS_DTYPE: the general costs, then those of spaces that differ.
-        card_rows: One row of CARD_DTYPE per card.
-        routes: One row of ROUTE_DTYPE per route.
-        route_of: The index of the route, int32 of shape (changes + 1, hosts, cards); -1 where there is no way.
-        changes: What failures change; each one begins the next table of ``route_of``.
-        computes_with: What ranks compute with instead of the topology's accelerator, if not None.
-    """
+    """A topology as resources and ways between them, for ranks on its hosts."""
 
     topology: Topology
-    hosts: tuple[int, ...]
+    hosts: tuple[int, ...]  # the host of each rank
+    # the number of each card in the topology; the memories of ranks that do not exist are left out
     cards: tuple[int, ...]
-    resources: tuple[Resource, ...]
+    resources: tuple[Resource, ...]  # engines, cards and links
+    # for "read", "write" and "total", the index of the first card's resource; the other cards follow
     first: dict[str, int]
-    costs: Records
-    card_rows: Records
-    routes: Records
+    costs: Records  # rows of COSTS_DTYPE: the general costs, then those of spaces that differ
+    card_rows: Records  # one row of CARD_DTYPE per card
+    routes: Records  # one row of ROUTE_DTYPE per route
+    # the index of the route, int32 of shape (changes + 1, hosts, cards); -1 where there is none
     route_of: NDArray[np.int32]
-    changes: tuple[FabricChange, ...] = ()
+    changes: tuple[FabricChange, ...] = ()  # what failures change; each one begins the next table of ``route_of``
+    # what ranks compute with instead of the topology's accelerator, if not None
     computes_with: Accelerator | None = None
 
     @classmethod
     def of(cls, topology: Topology, ranks: int, failures: Sequence[Failure] = ()) -> CostModel:
-        """Build the model of a topology.
-
-        Args:
-            topology: Hosts, cards and the links between them.
-            ranks: How many ranks there are; the topology places them on its hosts.
-            failures: Links and switches that fail. Requests from then on take the routes that are left.
-
-        Raises:
-            ArgumentError: A route has too many links, or there is no such number of ranks.
-        """
         hosts = topology.place(ranks)
         placed = ranks if ranks <= topology.place_count else 0  # more than there are places own no memory
         cards = tuple(
@@ -97,18 +77,7 @@ class CostModel:
         return cls(topology, hosts, cards, tuple(resources), first, costs, rows, table, route_of, changes)
 
     def cards_of(self, space: Space, members: Sequence[int] | None = None) -> tuple[int, ...]:
-        """Find the cards of a space.
-
-        Args:
-            space: The pool, or a space of memories that hosts or ranks own.
-            members: For owned memory, the ranks whose memories are wanted, in order; None for all ranks.
-
-        Returns:
-            Indices into ``cards``: all of a pool; of owned memory, one per member.
-
-        Raises:
-            ArgumentError: A member has no memory in the space.
-        """
+        """Return the indices into ``cards`` of a pool's cards, or of owned memories (``members`` None: all ranks')."""
         numbers = self.topology.cards_of(space)
         if not space.owned:
             return tuple(range(numbers[0], numbers[-1] + 1))

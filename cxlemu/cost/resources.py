@@ -6,30 +6,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-SERVICE_RATE_FIELDS = ("rate", "message_ns", "flit_bytes", "payload_bytes", "buffer_bytes")
+SERVICE_RATE_FIELDS = ("rate", "message_ns", "flit_bytes", "payload_bytes", "buffer_bytes", "request_bytes")
 SERVICE_RATE_DTYPE = np.dtype([(name, "<i8") for name in SERVICE_RATE_FIELDS])
 
 
 class Resource(NamedTuple):
-    """What one transfer at a time uses.
-
-    Attributes:
-        name: Its name, for people.
-        kind: "engine", "link" or "card".
-        gbytes_per_s: Its rate in 10^9 bytes per second; without one it never delays anything.
-        message_ns: How much longer than its bytes take each transfer keeps it, in nanoseconds.
-        flit_bytes: The size of the flits in which transfers travel, whole ones only.
-        payload_bytes: How many bytes of a flit carry data.
-        buffer_bytes: How many bytes may stand before it; 0 for any number.
-    """
+    """What one transfer at a time uses."""
 
     name: str
-    kind: str
-    gbytes_per_s: float | None
-    message_ns: int = 0
-    flit_bytes: int = 1
-    payload_bytes: int = 1
-    buffer_bytes: int = 0
+    kind: str  # "engine", "link" or "card"
+    gbytes_per_s: float | None  # its rate in 10^9 bytes per second; without one it never delays anything
+    message_ns: int = 0  # time beyond that of its bytes for which a transfer keeps it, in nanoseconds
+    flit_bytes: int = 1  # the size of the flits in which transfers travel, whole ones only
+    payload_bytes: int = 1  # how many bytes of a flit carry data
+    buffer_bytes: int = 0  # bytes that may queue before it; 0: any number
+    # what each flit of data from the pool asks for on the resource before it, which is the link's way to the pool
+    request_bytes: int = 0
 
     def kept_ns(self, nbytes: int) -> int:
         """Compute how long a transfer of ``nbytes`` keeps the resource, in nanoseconds."""
@@ -45,14 +37,6 @@ def bytes_per_ms(gbytes_per_s: float | None) -> int:
 
 
 def duration_ns(nbytes: int, gbytes_per_s: float | None) -> int:
-    """Compute how long bytes keep a resource.
-
-    Args:
-        nbytes: The bytes.
-        gbytes_per_s: The resource's rate in 10^9 bytes per second; None takes no time.
-
-    Returns:
-        Nanoseconds, rounded up to whole ones.
-    """
+    """Return the nanoseconds, rounded up, for which bytes keep a resource; none where it has no rate (10^9 bytes/s)."""
     rate = bytes_per_ms(gbytes_per_s)
     return -(-nbytes * 10**6 // rate) if rate else 0

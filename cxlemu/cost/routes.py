@@ -14,17 +14,8 @@ from cxlemu.topology.failures import FabricChange, Failure
 def routes_of(
     topology: Topology, cards: Sequence[int], failures: Sequence[Failure]
 ) -> tuple[list[Route], NDArray[np.int32], tuple[FabricChange, ...]]:
-    """Find the routes from every host to every card, before and after each failure.
-
-    Args:
-        topology: The machine and its links.
-        cards: The model's cards, as the topology numbers them.
-        failures: Links and switches that fail, in any order. Those at the same time are one change.
-
-    Returns:
-        All routes that are ever taken; the index of the route that each pair takes, int32 of shape (changes + 1, hosts,
-        cards), -1 where there is none; and the changes, in the order of time.
-    """
+    """Find all routes before and after failures, their indices (int32; changes + 1, hosts, cards; -1: none) and
+    changes."""
     found: dict[tuple[str, ...], tuple[int, Route]] = {}
     tables: list[NDArray[np.int32]] = []
     changes: list[FabricChange] = []

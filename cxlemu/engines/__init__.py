@@ -14,6 +14,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.machine import thresholds
 from cxlemu.memory.backend import Backend
 from cxlemu.memory.protocol import Bytes, HostMemory
+from cxlemu.suggest import unknown
 
 if TYPE_CHECKING:
     from cxlemu.engines.pace import Pacer
@@ -53,18 +54,7 @@ class Engine(Protocol):
 def engine_for(
     name: str, backend: Backend, memory: HostMemory, cards: Sequence[Bytes], pacer: Pacer | None = None
 ) -> Engine:
-    """Make the engine of one rank.
-
-    Args:
-        name: One of `ENGINES`.
-        backend: The place where the cards' bytes live.
-        memory: This rank's view of them, through its host's cache where that is emulated.
-        cards: Each card's bytes, 1-D uint8.
-        pacer: Makes instructions take their modelled time; None for this machine's.
-
-    Raises:
-        ArgumentError: There is no such engine, or it does not run on this machine or with a pace.
-    """
+    """Make the engine of one rank."""
     check_engine(name)
     if name == "reference":
         if pacer is not None:
@@ -75,10 +65,5 @@ def engine_for(
 
 
 def check_engine(name: str) -> None:
-    """Check the name of an engine.
-
-    Raises:
-        ArgumentError: There is no such engine.
-    """
     if name not in ENGINES:
-        raise ArgumentError(f"there is no engine {name!r}: it is one of {', '.join(ENGINES)}")
+        raise ArgumentError(unknown("engine", name, ENGINES))

@@ -14,7 +14,7 @@ class CallHooks(Protocol):
     def slow_path(self, collective: str, x: Any, out: Any, op: str, root: int, variant: Any, async_op: bool, /) -> Any:
         """Make a call that is like none before it, or whose turn may not have come.
 
-        The arguments are those that every verb of a communicator fills in (`collectives.communicator.verbs`).
+        The arguments are those that every verb of a communicator fills in (`collectives.communicator.verbs.verbs`).
 
         Returns:
             What the verb returns: ``out``, or a handle with ``async_op``.

@@ -16,23 +16,14 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def cores_here() -> NDArray[np.uint8]:
-    """Tell this rank's machine and the cores on which the rank may run.
-
-    Returns:
-        1-D uint8: the machine's boot id in 16 bytes, then one bit per core, MOST_CORES of them, lowest first.
-    """
+    """Return this machine's boot id (16 bytes), then a bit per core that the rank may use, lowest first; 1-D uint8."""
     mask = sum(1 << core for core in os.sched_getaffinity(0) if core < MOST_CORES)
     machine = bytes.fromhex(_BOOT_ID.read_text().strip().replace("-", ""))
     return np.frombuffer(machine + mask.to_bytes(MOST_CORES // 8, "little"), np.uint8)
 
 
 def have_a_core_each(rows: NDArray[np.uint8], rank: int) -> bool:
-    """Tell whether the ranks on one machine are no more than the cores on which they may run.
-
-    Args:
-        rows: What `cores_here` returns on each rank, one row per rank.
-        rank: A rank of that machine.
-    """
+    """Return whether the ranks of one machine are no more than their cores; each row is the `cores_here` of a rank."""
     machines = [row[:16].tobytes() for row in rows]
     masks = [int.from_bytes(row[16:].tobytes(), "little") for row in rows]
     here = [mask for machine, mask in zip(machines, masks, strict=True) if machine == machines[rank]]

@@ -40,15 +40,7 @@ class _Bells(Streams):
 
 
 def deadlock_of(plan: Plan) -> DeadlockError | None:
-    """Find the waits in which every execution of a call ends.
-
-    Args:
-        plan: A plan that obeys the rules.
-
-    Returns:
-        The error that names the first WAITS_TOLD waits; None where the call comes to its end, or where the plan has
-        more than INSTRUCTIONS_MAX instructions.
-    """
+    """Find the waits in which every execution of a call ends. None: the call completes, or exceeds INSTRUCTIONS_MAX."""
     if sum(part.instruction_count for part in plan.parts) > INSTRUCTIONS_MAX:
         return None
     layout = plan.layout

@@ -22,6 +22,7 @@ from cxlemu.memory.lock import held
 from cxlemu.memory.native import CARD_LOST, LINK_DOWN, POISONED, NativeShadowMemory
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES, Bytes
 from cxlemu.plan import DTYPES, Flag, Kind, Layout, Op, RankPart, RedOp
+from cxlemu.plan.features import declared
 from cxlemu.plan.instructions import decode
 from cxlemu.plan.kernels import KERNELS, ChecksumError
 from cxlemu.plan.layout import TAG_BITS, layout_record
@@ -75,6 +76,10 @@ ToldPlaces: TypeAlias = tuple[int, int, int, int, Ints, Ints]  # as told_take of
 LOOK_NS = 50_000_000  # how long C waits before Python checks on the peers
 SPINS = 2000  # polls before a rank gives its core away, where every rank has a core
 PROGRAMS_KEPT = 256
+MODELS = declared(
+    "CHECKSUMS EVENTS FOLDS HEAP MATRIX_PRODUCTS NON_TEMPORAL OWN_MEMORIES PAYLOADS PEER_WRITES PROCESS_ARRAYS "
+    "TOLD_PLACES UNEVEN_BLOCKS UNIFORM_ORDER"
+)
 
 
 @dataclass
@@ -274,29 +279,13 @@ class NativeEngine:
 
 
 def told_places(layout: Layout, rank: int, places: tuple[int, int], berths: Ints) -> ToldPlaces:
-    """Describe for C where arrays in the heap lie whose ranks tell it.
-
-    Args:
-        layout: The communicator's ring and heap.
-        rank: This rank.
-        places: Where its input and output begin in its strip, as in `Binding`.
-        berths: Of each region, as `cxlemu.plan.plan.berths`.
-    """
+    """Describe for C where arrays in the heap lie whose ranks tell it."""
     strips = np.array([layout.heap_strip(each).offset for each in range(layout.ranks)], np.int64)
     return rank, layout.heap_rank_bytes, *places, strips, berths
 
 
 def blocked_at(running: Running, stream: int, at: int, doorbell: int, wanted: int, shows: int) -> Blocked:
-    """Say in Python's words what a stream waits for.
-
-    Args:
-        running: The call, and the rank's part in it.
-        stream: The stream's index.
-        at: The index of the record that it stands at; at its end it waits for its last one's time.
-        doorbell: As in an obstacle of native/core.h, like the other two.
-        wanted: What the doorbell must show.
-        shows: What it shows.
-    """
+    """Say in Python's words what a stream waits for."""
     named = running.part.streams[stream]
     owner = running.binding.layout.owner(doorbell) if doorbell >= 0 else -1
     at = min(at, len(named.records) - 1)
@@ -309,17 +298,7 @@ def _length(running: Running, stream: int) -> int:
 
 
 def compute(running: Running, buffers: Sequence[Bytes], *, stream: int, at: int) -> None:
-    """Run the kernel of a COMPUTE, at which a program stopped with KERNEL; the program skips it afterwards.
-
-    Args:
-        running: The call and the rank's part in it.
-        buffers: The rank's buffers in the part's order, 1-D uint8.
-        stream: The stream's index.
-        at: The COMPUTE's index in the stream.
-
-    Raises:
-        IntegrityError: The kernel verifies a checksum, and it does not fit.
-    """
+    """Run the kernel of a COMPUTE, at which a program stopped with KERNEL; the program skips it afterwards."""
     i = running.part.streams[stream].instructions[at]
     kernel = running.frame.kernels[i.arg]
     out, *sizes = KERNELS[kernel.name].sizes(kernel.parameters)

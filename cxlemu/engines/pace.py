@@ -43,16 +43,9 @@ _MEASURED_BYTES = 1 << 25
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Asks for a world whose ranks take modelled time.
+    """Asks for a world whose ranks take modelled time."""
 
-    Attributes:
-        time_scale: Nanoseconds of this machine for one of the model, from TIME_SCALE_MIN to TIME_SCALE_MAX; None for
-            one with which this machine keeps up (`suitable_time_scale`).
-
-    Raises:
-        ArgumentError: The scale is outside of its range.
-    """
-
+    # real nanoseconds per modelled one, from TIME_SCALE_MIN to TIME_SCALE_MAX; None: `suitable_time_scale` chooses
     time_scale: float | None = None
 
     def __post_init__(self) -> None:
@@ -64,15 +57,10 @@ class Pace:
 
 @dataclass(frozen=True)
 class Pacer:
-    """Makes the instructions of one rank take their modelled time.
-
-    Attributes:
-        native: The pacer in C.
-        accelerator: What the rank computes with; None where the topology has no accelerator.
-    """
+    """Makes the instructions of one rank take their modelled time."""
 
     native: _native.Pacer
-    accelerator: Accelerator | None
+    accelerator: Accelerator | None  # what the rank computes with; None where the topology has no accelerator
 
     @property
     def time_scale(self) -> float:
@@ -80,47 +68,20 @@ class Pacer:
         return self.native.time_scale
 
     def kernels(self, frame: Frame, part: RankPart) -> Records | None:
-        """Compute what the kernels of a plan cost.
-
-        Args:
-            frame: The plan's tables.
-            part: The rank's part.
-
-        Returns:
-            One row of ``COST_DTYPE`` per kernel; None where no model covers them, so that they take the time that they
-            take here.
-
-        Raises:
-            ArgumentError: A kernel is too large for one COMPUTE.
-            PlanError: A kernel has no cost.
-        """
+        """Return one row of COST_DTYPE per kernel; None where no model covers them, so that they take real time."""
         modelled = all(KERNELS[kernel.name].product for kernel in frame.kernels)
         return kernel_costs(self.accelerator, frame, part) if self.accelerator is not None and modelled else None
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """What all ranks of a world share to keep a pace, and how it lies in a segment of the pool.
-
-    Attributes:
-        model: The cost model.
-        card_bytes: The bytes of each card.
-    """
+    """What all ranks of a world share to keep a pace, and how it lies in a segment of the pool."""
 
     model: CostModel
     card_bytes: int
 
     @classmethod
     def of(cls, topology: Topology, ranks: int) -> Clocks:
-        """Describe the clocks of a topology.
-
-        Args:
-            topology: The modelled machine.
-            ranks: The number of ranks in the world.
-
-        Raises:
-            ArgumentError: The topology has no pool of cards, or `CostModel.of` refuses it.
-        """
         if topology.pool_space.owned:
             raise ArgumentError(f"a pace needs a pool of cards, but {topology.name} has only memory that ranks own")
         return cls(CostModel.of(topology, ranks), topology.card_bytes)
@@ -142,29 +103,11 @@ class Clocks:
         return _native.clocks_bytes(len(self.model.resources), len(self.cards), self.card_bytes)
 
     def make(self, memory: Bytes, time_scale: float) -> None:
-        """Set up the clocks in a new segment, before any rank has it.
-
-        Args:
-            memory: The segment: ``nbytes`` uint8, zeros at first.
-            time_scale: Nanoseconds of this machine for one of the model, above 0.
-
-        Raises:
-            ValueError: The scale or the segment's size is impossible, or the system's locks do not outlive holders.
-        """
+        """Set up the clocks in a new segment of zeros; ``time_scale`` is real nanoseconds per modelled one."""
         _native.clocks_make(memory, len(self.model.resources), time_scale)
 
     def pacer(self, memory: Bytes, rank: int, test_ns: NDArray[np.int64] | None = None) -> Pacer:
-        """Make the pacer of one rank.
-
-        Args:
-            memory: The segment, after ``make``.
-            rank: The rank.
-            test_ns: A clock of one number in nanoseconds, int64 of shape (1,), instead of this machine's.
-
-        Raises:
-            ValueError: The segment holds no clocks or those of another model, or there is no such rank.
-            DeadlineError: Another process keeps the clocks locked.
-        """
+        """Make the pacer of one rank after `make`; ``test_ns``, int64 of shape (1,), replaces the real clock."""
         try:
             native = _native.Pacer(memory, self.model.tables(), rank, self.cards, self.card_bytes, test_ns)
         except TimeoutError as error:
@@ -174,15 +117,10 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True)
 class TimeScale:
-    """A time scale that was chosen.
+    """A time scale that was chosen."""
 
-    Attributes:
-        value: Nanoseconds of this machine for one of the model.
-        reason: Why this one, for people.
-    """
-
-    value: float
-    reason: str
+    value: float  # real nanoseconds per modelled one
+    reason: str  # why this one, for people
 
 
 def suitable_time_scale(topology: Topology, ranks: int, backend: str) -> TimeScale:
@@ -190,14 +128,6 @@ def suitable_time_scale(topology: Topology, ranks: int, backend: str) -> TimeSca
 
     It is the power of two with which this machine's copies and delays are at most half as long as what they stand for.
     The function measures for some milliseconds how fast one core copies.
-
-    Args:
-        topology: The modelled machine.
-        ranks: The number of ranks on this machine.
-        backend: The name of the pool's backend.
-
-    Returns:
-        The scale, at least 1, and the reason for it.
     """
     cores = min(ranks, len(os.sched_getaffinity(0)))
     copied = _copied_gbytes_per_s()
@@ -218,12 +148,11 @@ def suitable_time_scale(topology: Topology, ranks: int, backend: str) -> TimeSca
 def _modelled_gbytes_per_s(topology: Topology, ranks: int) -> float:
     """Compute the most that all ranks together read and write."""
     cost = topology.costs
-    cards = [topology.card(card) for card in topology.cards_of(topology.pool_space)]
-    reads, writes = (sum(getattr(card, f"{which}_gbytes_per_s") for card in cards) for which in ("read", "write"))
-    of_ranks: float = ranks * (
-        min(cost.to_pool_gbytes_per_s or writes, writes) + min(cost.from_pool_gbytes_per_s or reads, reads)
+    cards = topology.cards_of(topology.pool_space)
+    one_way, of_cards = (topology.carried_gbytes_per_s(cards, both_ways=both) for both in (False, True))
+    of_ranks = ranks * sum(
+        min(rate or one_way, one_way) for rate in (cost.to_pool_gbytes_per_s, cost.from_pool_gbytes_per_s)
     )
-    of_cards: float = sum(card.total_gbytes_per_s for card in cards)
     return min(of_ranks, of_cards)
 
 

@@ -24,40 +24,20 @@ from cxlemu.plan.plan import Ints
 
 @dataclass(frozen=True)
 class PeerMemory:
-    """The processes of a communicator's ranks, all on this machine.
+    """The processes of a communicator's ranks, all on this machine."""
 
-    Attributes:
-        own: This rank.
-        pids: Each rank's process.
-    """
-
-    own: int
-    pids: tuple[int, ...]
+    own: int  # this rank
+    pids: tuple[int, ...]  # each rank's process
 
     def read(self, rank: int, address: int, out: Bytes) -> None:
-        """Read memory of a rank's process.
-
-        Args:
-            rank: The rank.
-            address: Where the bytes lie there.
-            out: Gets them, contiguous.
-
-        Raises:
-            PeerLostError: The process is gone.
-            RunError: The kernel does not permit it, or the process has no such memory.
-        """
+        """Read memory of a rank's process at ``address`` there into ``out``, which is contiguous."""
         try:
             _native.read_process(self.pids[rank], address, out)
         except OSError as error:
             raise unreadable(rank, error.errno or 0) from error
 
     def among(self, own: int, ranks: Sequence[int]) -> PeerMemory:
-        """Return the processes of some of the ranks.
-
-        Args:
-            own: This rank's number among them.
-            ranks: Their numbers here, in their new order.
-        """
+        """Return the processes of some ranks in their new order; ``own`` is this rank's number among them."""
         return PeerMemory(own, tuple(self.pids[rank] for rank in ranks))
 
     def bound(self, berths: Ints) -> tuple[int, NDArray[np.int32], Ints]:
@@ -66,12 +46,7 @@ class PeerMemory:
 
 
 def unreadable(rank: int, number: int) -> RunError:
-    """Make the error of a process that could not be read.
-
-    Args:
-        rank: The rank whose process that is.
-        number: Why, an errno.
-    """
+    """Make the error of a process that could not be read."""
     if number == ESRCH:
         return PeerLostError(f"the process of rank {rank} ended while this rank read from it", (rank,))
     return RunError(f"the memory of rank {rank} cannot be read: {os.strerror(number)}")

@@ -20,10 +20,12 @@ from cxlemu.errors import ArgumentError, PlanError
 from cxlemu.memory.protocol import HostMemory
 from cxlemu.plan import Flag, Instruction, Kind, Op, Operand, accesses
 from cxlemu.plan.address import AddressMap, StridedRun
+from cxlemu.plan.features import Feature
 from cxlemu.plan.kernels import KERNELS
 from cxlemu.plan.layout import PLACES_AT, TAG_BITS, doorbell_word, is_damaged
 from cxlemu.plan.plan import Ints
 
+MODELS = frozenset(Feature)  # whatever plans have is defined here
 ADDRESSES = Struct("=QQ")  # with a doorbell: where a rank's input and output lie in its process
 PLACES = Struct("=qq")  # with a doorbell: where they lie in the rank's strip of the heap
 
@@ -38,21 +40,12 @@ class Berth(NamedTuple):
 
 @dataclass
 class Runner(Streams):
-    """One rank in the middle of one call, on real bytes.
+    """One rank in the middle of one call, on real bytes."""
 
-    Attributes:
-        memory: The rank's view of the pool.
-        buffers: The rank's local buffers, by index, of the mover's kind: on the host 1-D uint8 arrays.
-        mover: Moves bytes between the buffers and the pool.
-
-    Raises:
-        ArgumentError: A buffer is smaller than the plan needs.
-        PlanError: An array that peers read does not lie in the heap.
-    """
-
-    memory: HostMemory = field(kw_only=True)
+    memory: HostMemory = field(kw_only=True)  # the rank's view of the pool
+    # the rank's local buffers, by index, of the mover's kind: on the host 1-D uint8 arrays
     buffers: list[Buffer] = field(kw_only=True)
-    mover: Mover = field(default=HOST_MOVER, kw_only=True)
+    mover: Mover = field(default=HOST_MOVER, kw_only=True)  # moves bytes between the buffers and the pool
     _maps: list[AddressMap] = field(init=False)
     _berths: Ints | None = field(init=False)
     _in_process: bool = field(init=False)
@@ -71,25 +64,13 @@ class Runner(Streams):
             raise PlanError(f"an array of rank {self.part.rank} that peers read does not lie in its part of the heap")
 
     def execute(self, instruction: Instruction) -> Blocked | None:
-        """Do what the instruction says on the rank's buffers and the pool, or say why it cannot be done yet.
-
-        Raises:
-            MismatchError: A peer rang the doorbell in another call.
-            IntegrityError: A doorbell shows a word that no rank rings, or tells of an array where it cannot lie.
-            UntoldError: A peer's array is read before a doorbell has told where it lies.
-            FaultError: The pool's hardware fails.
-        """
+        """Do what the instruction says on the rank's buffers and the pool, or say why it cannot be done yet."""
         return _EXECUTE[instruction.op](self, instruction)
 
     # --- where bytes are -------------------------------------------------------------------------------------
 
     def local(self, operand: Operand, nbytes: int) -> BufferPart:
-        """Give the part of the rank's buffer that an operand names.
-
-        Args:
-            operand: An operand of kind BUFFER.
-            nbytes: The part's length.
-        """
+        """Give the part of the rank's buffer that an operand names."""
         return BufferPart(self.buffers[operand.id], operand.offset, nbytes)
 
     def _card_base(self, operand: Operand) -> int:
@@ -131,13 +112,6 @@ class Runner(Streams):
         return BufferPart(self.buffers[lies.buffer], lies.offset, nbytes)
 
     def store(self, operand: Operand, source: BufferPart, *, non_temporal: bool = False) -> None:
-        """Store a part of a buffer to the pool.
-
-        Args:
-            operand: The destination, of kind REGION.
-            source: The bytes.
-            non_temporal: Store past this host's cache.
-        """
         if (lies := self._berth(operand)) is not None:
             self.mover.copy(self._own(lies, source.nbytes), source)
             return
@@ -145,12 +119,6 @@ class Runner(Streams):
             self.mover.store(self.memory, run, source, non_temporal=non_temporal)
 
     def load(self, operand: Operand, target: BufferPart) -> None:
-        """Load bytes of the pool into a part of a buffer.
-
-        Args:
-            operand: Where the bytes lie, of kind REGION.
-            target: Gets them.
-        """
         if (lies := self._berth(operand)) is not None:
             peers = self.binding.peers
             assert peers is not None
@@ -163,12 +131,7 @@ class Runner(Streams):
             self.mover.load(self.memory, run, target)
 
     def fetch(self, operand: Operand, nbytes: int) -> BufferPart:
-        """Get an operand's bytes, wherever it lives: from the pool, they are loaded into a temporary buffer.
-
-        Args:
-            operand: An operand of kind BUFFER or REGION.
-            nbytes: How many bytes.
-        """
+        """Get an operand's bytes, wherever it lives: from the pool, they are loaded into a temporary buffer."""
         if operand.kind == Kind.BUFFER:
             return self.local(operand, nbytes)
         out = self.mover.temporary(nbytes)
@@ -180,15 +143,7 @@ class Runner(Streams):
         return [self.fetch(operand, i.nbytes) for operand in (i.a, i.b, i.c) if operand.kind]
 
     def doorbell_at(self, doorbell: int, epoch: int) -> tuple[int, int]:
-        """Compute where a doorbell lies.
-
-        Args:
-            doorbell: The doorbell's number in the layout.
-            epoch: The round's epoch, which chooses the slot.
-
-        Returns:
-            The card, and the byte on it.
-        """
+        """Return the card and the byte offset of a doorbell, in the slot of its epoch."""
         card, offset = self.binding.layout.doorbell_address(doorbell, epoch)
         return card, self.binding.base + offset
 
@@ -313,17 +268,11 @@ _EXECUTE: dict[Op, Callable[[Runner, Instruction], Blocked | None]] = {
 
 @dataclass(frozen=True)
 class ReferenceEngine:
-    """Runs plans in Python, over any memory.
+    """Runs plans in Python, over any memory."""
 
-    Attributes:
-        memory: The rank's view of the pool.
-        clock: Measures and spends the time of waits.
-        mover: Moves bytes between the rank's buffers and the pool.
-    """
-
-    memory: HostMemory
-    clock: Clock = SYSTEM_CLOCK
-    mover: Mover = HOST_MOVER
+    memory: HostMemory  # the rank's view of the pool
+    clock: Clock = SYSTEM_CLOCK  # measures and spends the time of waits
+    mover: Mover = HOST_MOVER  # moves bytes between the rank's buffers and the pool
 
     def run(
         self,
@@ -337,11 +286,6 @@ class ReferenceEngine:
         """Run one rank's part of a call to its end.
 
         Arguments are those of `Engine.run`; buffers are of the mover's kind.
-
-        Raises:
-            DeadlineError: No stream progressed for ``deadline_s``.
-            ArgumentError: A buffer is smaller than the plan needs.
-            Exception: Whatever `Engine.run` raises.
         """
         r = running
         runner = Runner(
@@ -351,18 +295,7 @@ class ReferenceEngine:
 
 
 def run(runner: Runner, *, deadline_s: float, watch: Watch | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
-    """Run one rank's part to its end, in real time.
-
-    Args:
-        runner: The rank's part and its buffers.
-        deadline_s: How long no stream may progress, in seconds.
-        watch: Called whenever no stream could go on.
-        clock: Measures and spends the time of waits.
-
-    Raises:
-        DeadlineError: No stream progressed for ``deadline_s``.
-        Exception: Whatever ``watch`` and the runner's steps raise.
-    """
+    """Run one rank's part to its end, in real time."""
     progress = clock.now()
     idle_rounds = 0
     while True:

@@ -26,63 +26,38 @@ NO_PLACE = -1  # of an array that is not in the heap
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What makes a position-independent part concrete: where the communicator lies, and the call's first epoch.
+    """What makes a position-independent part concrete: where the communicator lies, and the call's first epoch."""
 
-    Attributes:
-        layout: The communicator's slots and doorbells.
-        base: Offset of the communicator's extent on every card, in bytes.
-        epoch: The epoch of the call's first round.
-        tag: A mark of this call and those before it: see Call.tag.
-        peers: The ranks' processes, for a call whose arrays lie there.
-        places: Where this rank's input and output begin in its strip, for a call whose doorbells tell that; NO_PLACE
-            for one that lies elsewhere, which no peer reads. None: where the plan places them.
-    """
-
-    layout: Layout
-    base: int
-    epoch: int
-    tag: int
-    peers: PeerMemory | None = None
+    layout: Layout  # the communicator's slots and doorbells
+    base: int  # offset of the communicator's extent on every card, in bytes
+    epoch: int  # the epoch of the call's first round
+    tag: int  # a mark of this call and those before it: see Call.tag
+    peers: PeerMemory | None = None  # the ranks' processes, for a call whose arrays lie there
+    # where this rank's input and output begin in its strip, for a call whose doorbells tell that; NO_PLACE for one that
+    # lies elsewhere, which no peer reads. None: where the plan places them
     places: tuple[int, int] | None = None
 
 
 class Blocked(NamedTuple):
-    """A stream that cannot go on, and why.
-
-    Attributes:
-        stream: The stream's name.
-        at: The index of the instruction that waits.
-        instruction: That instruction.
-        doorbell: The doorbell waited for; -1 for an event of the rank's own, -2 for a modelled time.
-        owner: The rank that rings the doorbell; -1 without one.
-        wanted: The epoch that the doorbell must show; for a modelled time, that time in nanoseconds.
-        shows: The epoch that it shows.
-    """
+    """A stream that cannot go on, and why."""
 
     stream: str
-    at: int
+    at: int  # the index of the instruction that waits
     instruction: Instruction
-    doorbell: int = -1
-    owner: int = -1
-    wanted: int = 0
+    doorbell: int = -1  # the doorbell waited for; -1 for an event of the rank's own, -2 for a modelled time
+    owner: int = -1  # the rank that rings the doorbell; -1 without one
+    wanted: int = 0  # the epoch that the doorbell must show; for a modelled time, that time in nanoseconds
     shows: int = 0
 
 
 @dataclass
 class Running:
-    """One rank in the middle of one call.
-
-    Attributes:
-        call: The call.
-        frame: The plan's tables, shared by all ranks.
-        part: The rank's part of the plan.
-        binding: Where the part runs.
-    """
+    """One rank in the middle of one call."""
 
     call: Call
     frame: Frame
     part: RankPart
-    binding: Binding
+    binding: Binding  # where the part runs
 
     @property
     def berths(self) -> Ints | None:
@@ -137,12 +112,7 @@ class Running:
         return f"rank {blocked.owner} to ring {name} with epoch {blocked.wanted} (it shows {blocked.shows}; {where})"
 
     def deadline(self, blocked: list[Blocked], waited_s: float) -> DeadlineError:
-        """Make the error of a rank that waited too long.
-
-        Args:
-            blocked: What blocks each of its streams.
-            waited_s: How long it has made no progress, in seconds.
-        """
+        """Make the error of a rank that waited too long."""
         waits_for = ", and for ".join(map(self.describe, blocked))
         return DeadlineError(f"rank {self.part.rank} waited {waited_s:.1f} s in [{self.call}] for {waits_for}")
 
@@ -166,10 +136,6 @@ class Running:
 
         The WAIT_DATA and the READ before it say which rank sent it and on which card the bytes begin; in a plan that
         lacks them, each is -1.
-
-        Args:
-            stream: The stream's index.
-            at: The index of the instruction that verified the checksum.
         """
         before = self.part.streams[stream].instructions[:at]
         rung, read = (next((i for i in reversed(before) if i.op == op), None) for op in (Op.WAIT_DATA, Op.READ))
@@ -288,15 +254,7 @@ Schedule = Callable[[Sequence[tuple[int, int]]], tuple[int, int]]
 
 
 def run_together(ranks: Sequence[Streams], schedule: Schedule) -> None:
-    """Run all ranks in this thread, one instruction at a time, in the order the schedule chooses.
-
-    Args:
-        ranks: All ranks of a world.
-        schedule: Chooses among the (index in ``ranks``, stream) pairs that may be tried next.
-
-    Raises:
-        DeadlockError: No rank can go on. It comes at once, as nothing but their own steps could ring a doorbell.
-    """
+    """Run all ranks in this thread, one instruction at a time, in the order the schedule chooses."""
     candidates = [(r, s) for r, one in enumerate(ranks) for s in one.pending()]
     stuck: dict[tuple[int, int], Blocked] = {}
     while candidates:
@@ -314,14 +272,7 @@ def run_together(ranks: Sequence[Streams], schedule: Schedule) -> None:
 
 
 def run_in_turn(ranks: Sequence[Streams]) -> None:
-    """Run all ranks in this thread, every stream as far as it goes: one interleaving, the fastest to execute.
-
-    Args:
-        ranks: All ranks of a world.
-
-    Raises:
-        DeadlockError: No rank can go on.
-    """
+    """Run all ranks in this thread, every stream as far as it goes: one interleaving, the fastest to execute."""
     candidates = [(r, s) for r, one in enumerate(ranks) for s in one.pending()]
     while candidates:
         stuck: dict[tuple[int, int], Blocked] = {}
@@ -341,11 +292,6 @@ def run_in_turn(ranks: Sequence[Streams]) -> None:
 def deadlock(
     ranks: Sequence[Running] | Mapping[int, Running], stuck: Mapping[tuple[int, int], Blocked]
 ) -> DeadlockError:
-    """Make the error of a world in which no rank can go on.
-
-    Args:
-        ranks: The ranks, by index.
-        stuck: What blocks each stream, by (index in ``ranks``, stream).
-    """
+    """Make the error of a world in which no rank can go on."""
     waits = (f"rank {ranks[r].part.rank} waits for {ranks[r].describe(b)}" for (r, _), b in sorted(stuck.items()))
     return DeadlockError("deadlock: " + "; ".join(waits))

@@ -19,32 +19,18 @@ GROUPS = ("ranks", "engines", "cards", "links")  # Perfetto's processes, from to
 
 
 class TraceEvent(NamedTuple):
-    """One slice of a track.
+    """One slice of a track."""
 
-    Attributes:
-        group: One of GROUPS.
-        track: The track's name.
-        name: The slice's name.
-        begin_ns: When it begins, in nanoseconds.
-        end_ns: When it ends.
-        arguments: What a viewer shows beside it.
-    """
-
-    group: str
+    group: str  # one of GROUPS
     track: str
     name: str
     begin_ns: int
     end_ns: int
-    arguments: dict[str, int | str]
+    arguments: dict[str, int | str]  # what a viewer shows beside it
 
 
 def events(run: VirtualRun, *, start_ns: int = 0) -> Iterator[TraceEvent]:
-    """Give all that a logged run did, instructions first, then transfers on resources.
-
-    Args:
-        run: A run that was simulated with ``log``.
-        start_ns: Added to every time, so that runs can follow each other in one trace.
-    """
+    """Yield all that a logged run did, instructions first, then transfers; ``start_ns`` is added to every time."""
     ranks = range(len(run.model.hosts))
     lanes: dict[int, list[int]] = {}
     members = [{rank: at for at, rank in enumerate(call.members or ranks)} for call in run.calls]
@@ -89,14 +75,7 @@ def _arguments(instruction: Instruction) -> dict[str, int | str]:
 
 
 def perfetto(found: Iterable[TraceEvent]) -> bytes:
-    """Write events in Chrome's trace event format: a process for each group, a thread for each track, in order of name.
-
-    Args:
-        found: Events in any order, of one run or of several.
-
-    Returns:
-        JSON, in UTF-8.
-    """
+    """Write events in Chrome's trace format: a process for each group, a thread for each track, by name."""
     slices = sorted(found, key=lambda e: (GROUPS.index(e.group), _natural(e.track), e.begin_ns, e.end_ns))
     tracks: dict[tuple[str, str], int] = {}
     for event in slices:

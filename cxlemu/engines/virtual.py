@@ -27,6 +27,7 @@ from cxlemu.engines.deadlocks import deadlock_of
 from cxlemu.engines.streams import Streams
 from cxlemu.errors import ArgumentError, CutOffError, DeadlineError, DeadlockError, PlanError
 from cxlemu.plan import Layout, Op, Plan
+from cxlemu.plan.features import declared, features_of_tables, unmodelled
 from cxlemu.plan.instructions import Records
 from cxlemu.plan.layout import layout_record
 from cxlemu.plan.plan import group_table, region_table
@@ -35,6 +36,11 @@ from cxlemu.topology.failures import cut_off
 check_compiled("cxlemu._virtual", _virtual.CONSTANTS, {"MAX_HOPS": HOPS_MAX})
 OVER, DEADLOCK, BAD_RECORD, TOO_LONG, NO_WAY = (
     _virtual.CONSTANTS[name] for name in ("OVER", "DEADLOCK", "BAD_RECORD", "TOO_LONG", "NO_WAY")
+)
+
+MODELS = declared(
+    "EVENTS FOLDS HEAP MATRIX_PRODUCTS NON_TEMPORAL OWN_MEMORIES PAYLOADS PEER_WRITES TOLD_PLACES UNEVEN_BLOCKS "
+    "UNIFORM_ORDER"
 )
 
 RESOURCE_FIELDS = (
@@ -57,80 +63,50 @@ class VirtualCall:
     """One call of a virtual run.
 
     Calls of the same members with the same layout and cards share a ring, as those of a communicator do.
-
-    Attributes:
-        plan: The call's plan.
-        members: The world's ranks that make the call, in the order of the plan's ranks; None for all.
-        cards: For each card of the layout, the index of the model's card (`CostModel.cards_of` has those of a space);
-            None for the model's first ones.
     """
 
     plan: Plan
+    # the world's ranks that make the call, in the order of the plan's ranks; None for all
     members: tuple[int, ...] | None = None
+    # for each card of the layout, the index of the model's card (`CostModel.cards_of` has those of a space); None for
+    # the model's first ones
     cards: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Use:
-    """What one resource did in a run.
-
-    Attributes:
-        resource: The resource.
-        uses: The number of transfers.
-        bytes: Their bytes.
-        busy_ns: How long it was in use, in nanoseconds.
-        queue_ns: How long transfers waited for it, all together.
-    """
+    """What one resource did in a run."""
 
     resource: Resource
     uses: int
     bytes: int
-    busy_ns: int
-    queue_ns: int
+    busy_ns: int  # how long it was in use, in nanoseconds
+    queue_ns: int  # how long transfers waited for it, all together
 
 
 @dataclass(frozen=True)
 class OpTotal:
-    """All instructions of one kind in a run.
+    """All instructions of one kind in a run."""
 
-    Attributes:
-        count: How many there were.
-        ns: How long they took, all together, in nanoseconds.
-        queue_ns: How much longer their transfers took than they would have alone.
-    """
-
-    count: int
-    ns: int
-    queue_ns: int
+    count: int  # how many there were
+    ns: int  # how long they took, all together, in nanoseconds
+    queue_ns: int  # how much longer their transfers took than they would have alone
 
 
 @dataclass(frozen=True)
 class VirtualRun:
-    """What happened in a simulation, in integer nanoseconds.
-
-    Attributes:
-        model: The cost model.
-        calls: The calls, as given.
-        begin_ns: For each call, when each member began it.
-        end_ns: For each call, when each member ended it.
-        exposed_wait_ns: For each rank, how long none of its streams did anything but wait for peers.
-        tiles_ns: For each rank, the time of all tiles that its multiprocessors computed, all together.
-        ops: The totals of each kind of instruction that was executed.
-        instructions: How many instructions were executed.
-        executed: One row of EXECUTED_DTYPE per instruction, in the order of execution; empty without a log.
-        reserved: One row of RESERVED_DTYPE per use of a resource; empty without a log.
-    """
+    """What happened in a simulation, in integer nanoseconds."""
 
     model: CostModel
     calls: tuple[VirtualCall, ...]
-    begin_ns: tuple[NDArray[np.int64], ...]
-    end_ns: tuple[NDArray[np.int64], ...]
-    exposed_wait_ns: NDArray[np.int64]
-    tiles_ns: NDArray[np.int64]
-    ops: dict[Op, OpTotal]
-    instructions: int
-    executed: Records
-    reserved: Records
+    begin_ns: tuple[NDArray[np.int64], ...]  # for each call, when each member began it
+    end_ns: tuple[NDArray[np.int64], ...]  # for each call, when each member ended it
+    exposed_wait_ns: NDArray[np.int64]  # for each rank, how long none of its streams did anything but wait for peers
+    tiles_ns: NDArray[np.int64]  # for each rank, the time of all tiles that its multiprocessors computed, all together
+    ops: dict[Op, OpTotal]  # the totals of each kind of instruction that was executed
+    instructions: int  # how many instructions were executed
+    executed: Records  # one row of EXECUTED_DTYPE per instruction, in the order of execution; empty without a log
+    reserved: Records  # one row of RESERVED_DTYPE per use of a resource; empty without a log
     _resources: Records
 
     @property
@@ -150,35 +126,14 @@ class VirtualRun:
         return [Use(resource, *row) for resource, row in rows if row[0]]
 
     def busiest(self, kind: str) -> Use | None:
-        """Find the resource that was busy longest, the first of equals.
-
-        Args:
-            kind: "engine", "link" or "card".
-
-        Returns:
-            What it did; None where no resource of this kind was used.
-        """
+        """Return the "engine", "link" or "card" that was busy longest, the first of equals; None if none was used."""
         return max((use for use in self.uses if use.resource.kind == kind), key=lambda use: use.busy_ns, default=None)
 
 
 def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = False, warm: bool = False) -> VirtualRun:
-    """Run calls one after another in virtual time.
-
-    Args:
-        model: The fabric and what everything costs on it.
-        calls: The calls, in the order in which every member makes them.
-        log: Whether to keep every instruction and reservation.
-        warm: Whether all slots have been used before, so that looking whether they are free takes its usual time.
-
-    Returns:
-        What happened, in integer nanoseconds; the same for the same arguments, to the bit.
-
-    Raises:
-        PlanError: A record names what is not there, or has no cost.
-        DeadlockError: The calls deadlock.
-        CutOffError: A failure left no route that a rank needs.
-        ArgumentError: The calls do not fit the model, or take longer than 2^60 ns.
-    """
+    """Run calls one after another in virtual time."""
+    if beyond := unmodelled((call.plan for call in calls), MODELS, "the virtual engine", of=features_of_tables):
+        raise ArgumentError(beyond)
     ranks = len(model.hosts)
     core = _virtual.Simulation(model.tables())
     members = [call.members if call.members is not None else tuple(range(ranks)) for call in calls]
@@ -287,15 +242,7 @@ def _deadlock(core: _virtual.Simulation) -> DeadlockError:
 
 
 def replay(run: VirtualRun, runners: Sequence[Sequence[Streams]]) -> None:
-    """Execute a logged run on real bytes, each step in the order of the run.
-
-    Args:
-        run: A run that was simulated with ``log``.
-        runners: For each call, one runner per member, none of which has made a step.
-
-    Raises:
-        DeadlineError: An instruction could not be executed when the run says that it was.
-    """
+    """Execute a logged run on real bytes, in the order of the run, with one fresh runner per member of each call."""
     its = [call.members or range(len(run.model.hosts)) for call in run.calls]
     member = [{rank: number for number, rank in enumerate(ranks)} for ranks in its]
     for row in run.executed[["rank", "call", "stream"]].tolist():

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from cxlemu.memory.adversary import DEFAULT_RATES, AdversaryRates
-from cxlemu.memory.backend import BACKENDS, Backend, MemorySpec
-from cxlemu.memory.cache import HostCache, host_segment_bytes
+from typing import TYPE_CHECKING
+
+from cxlemu.lazy import imported_when_asked_for
+
+if TYPE_CHECKING:
+    from cxlemu.memory.backend import BACKENDS, WORST_CASE, Backend, MemorySpec
+    from cxlemu.memory.cache import HostCache, host_segment_bytes
+    from cxlemu.memory.rates import DEFAULT_RATES, AdversaryRates
 
 __all__ = [
     "BACKENDS",
@@ -17,5 +22,9 @@ __all__ = [
     "host_segment_bytes",
 ]
 
-WORST_CASE = MemorySpec()
-"""No coherence and no adversary: nothing leaves a cache by itself, the worst case for staleness."""
+__getattr__ = imported_when_asked_for(
+    __name__,
+    backend=["BACKENDS", "WORST_CASE", "Backend", "MemorySpec"],
+    cache=["HostCache", "host_segment_bytes"],
+    rates=["DEFAULT_RATES", "AdversaryRates"],
+)

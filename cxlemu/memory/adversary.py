@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass
 from enum import Enum
 from typing import NamedTuple
 
@@ -17,40 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cxlemu.errors import ArgumentError
+from cxlemu.memory.rates import AdversaryRates
 
 _WINDOW_LINES = 256  # at most this many lines per move: disturbing 16 KiB says as much as disturbing 16 MiB
 _WORD = (1 << 64) - 1
 _LAPS = 32  # ranges remembered: a ring's slots come round again
-
-
-@dataclass(frozen=True, slots=True)
-class AdversaryRates:
-    """How often nature makes each kind of move: its probability before, and again after, a memory operation but a poll.
-
-    Attributes:
-        evict: Probability of an eviction, from 0 (never) to 1.
-        prefetch: Probability of a prefetch, from 0 to 1.
-        land: Probability that posted writes arrive, from 0 to 1.
-
-    Raises:
-        ArgumentError: A rate is not a number from 0 to 1.
-    """
-
-    evict: float = 0.05
-    prefetch: float = 0.1
-    land: float = 0.05
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            rate = getattr(self, field.name)
-            if not (isinstance(rate, int | float) and 0 <= rate <= 1):
-                raise ArgumentError(f"adversary rate {field.name} must be from 0 to 1, not {rate!r}")
-
-    def __str__(self) -> str:
-        return ", ".join(f"{field.name} {getattr(self, field.name):g}" for field in fields(self))
-
-
-DEFAULT_RATES = AdversaryRates()
 
 
 @dataclass(slots=True)
@@ -74,30 +45,19 @@ _ACTIONS = tuple(Action)
 
 
 class CacheMove(NamedTuple):
-    """One move of nature: do ``action`` to the marked lines of a card.
-
-    Attributes:
-        action: What happens to the lines.
-        card: The card's number.
-        first: The first line of the window.
-        among: The lines of the window to which it happens, one flag per line from ``first`` on.
-    """
+    """One move of nature: do ``action`` to the marked lines of a card."""
 
     action: Action
     card: int
     first: int
-    among: NDArray[np.bool_]
+    among: NDArray[np.bool_]  # the lines of the window to which it happens, one flag per line from ``first`` on
 
 
 class SplitMix64:
     """Generates random numbers (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014)."""
 
     def __init__(self, *key: int) -> None:
-        """Seed the generator.
-
-        Args:
-            *key: Numbers of any size that are not negative; the same ones in the same order give the same sequence.
-        """
+        """Seed the generator with non-negative numbers; the same ones in the same order give the same sequence."""
         self.state = 0
         for number in key:
             for shift in range(0, max(number.bit_length(), 1), 64):
@@ -121,18 +81,7 @@ class Adversary:
     """One rank's adversary: tell it what the rank touches, ask it for moves around each operation."""
 
     def __init__(self, seed: int, rates: AdversaryRates, *, host: int, rank: int, card_lines: int) -> None:
-        """Begin the moves that a seed gives one rank.
-
-        Args:
-            seed: A number that is not negative, shared by all ranks.
-            rates: How often the adversary makes each kind of move.
-            host: The rank's host; with ``rank``, it makes the moves of each rank differ.
-            rank: The rank.
-            card_lines: Lines of each card, which no move exceeds.
-
-        Raises:
-            ArgumentError: ``seed`` is negative.
-        """
+        """Begin the moves that a seed gives one rank."""
         if seed < 0:
             raise ArgumentError(f"an adversary's seed must not be negative, got {seed}")
         self._rng = SplitMix64(seed, host, rank)
@@ -150,21 +99,12 @@ class Adversary:
         """Note a range of lines that the rank touches, at which later moves aim; an empty range is ignored.
 
         The adversary remembers the newest 32 ranges.
-
-        Args:
-            card: The card's number.
-            first: The first line.
-            last: The line after the last one.
         """
         if first < last:
             self._touched.append((card, first, last))
 
     def moves(self) -> list[CacheMove]:
-        """Draw the moves that nature makes now.
-
-        Returns:
-            At most one move of each kind, in random order; none before the rank has touched anything.
-        """
+        """Draw nature's moves, at most one of each kind, in random order; none before the rank has touched anything."""
         draws = [self._rng.random() for _ in _ACTIONS]
         actions = [a for a, draw, rate in zip(_ACTIONS, draws, self._rates, strict=True) if draw < rate]
         if not actions or not self._touched:

@@ -26,10 +26,10 @@ from uuid import UUID
 
 from cxlemu import _native
 from cxlemu.errors import ArgumentError
-from cxlemu.memory.adversary import DEFAULT_RATES, AdversaryRates
 from cxlemu.memory.cache import HostCache
 from cxlemu.memory.native import NativeShadowMemory
 from cxlemu.memory.protocol import Bytes, HostMemory
+from cxlemu.memory.rates import DEFAULT_RATES, AdversaryRates
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -53,28 +53,21 @@ NOTHING, EVERYTHING = CoherenceStep(0), ~CoherenceStep(0)
 
 
 class FoundCards(NamedTuple):
-    """The cards of a pool that is there before a run.
-
-    Attributes:
-        cards: The number of cards.
-        card_bytes: The bytes of each card.
-        interleave_bytes: The granule by which regions go round the cards.
-        name: The pool's name, which begins a sentence about its cards.
-    """
+    """The cards of a pool that is there before a run."""
 
     cards: int
     card_bytes: int
-    interleave_bytes: int
-    name: str
+    interleave_bytes: int  # the granule by which regions go round the cards
+    name: str  # the pool's name, which begins a sentence about its cards
 
 
 class Backend(ABC):
     """The place where a pool's bytes live, as a world uses it. A backend is stateless: one object serves all worlds.
 
     Attributes:
-        summary: What ``--help`` says about the backend, without a full stop.
+        summary: The text of ``--help`` about the backend, without a full stop.
         where: Where the bytes live.
-        guarantees: What a rank may rely on there without any instruction.
+        guarantees: The order that a rank may rely on there without any instruction.
         elides: The steps that this makes needless.
         instead: What orders memory in place of the steps elided.
         emulates_caches: Every host is emulated, and has a cache of its own in front of the pool. Faults that break
@@ -125,11 +118,10 @@ class Backend(ABC):
             ArgumentError: The seed is negative or for a backend that emulates no caches; or devices or their pool are
                 given to a backend that is not on devices.
         """
-        if spec.seed is not None and (not self.emulates_caches or spec.seed < 0):
-            raise ArgumentError(
-                f"an adversary's seed must be a non-negative number for an emulated memory, "
-                f"not {spec.seed} for {spec.kind!r}"
-            )
+        if spec.seed is not None and not self.emulates_caches:
+            raise ArgumentError(f"an adversary needs emulated caches, which the backend {spec.kind!r} does not have")
+        if spec.seed is not None and spec.seed < 0:
+            raise ArgumentError(f"an adversary's seed must be a non-negative number, not {spec.seed}")
         if not self.on_devices and (spec.devices or spec.pool):
             theirs = " or ".join(repr(name) for name in BACKENDS if BACKENDS[name].on_devices)
             raise ArgumentError(f"devices and their pool are for the backend {theirs}, not for {spec.kind!r}")
@@ -283,11 +275,7 @@ class _Backends(Mapping[str, Backend]):
         return name in self._shipped or name in self._brought
 
     def __getitem__(self, name: str) -> Backend:
-        """Import the backend of this name.
-
-        Raises:
-            ArgumentError: No backend has this name, or the backend of another package cannot be loaded.
-        """
+        """Import the backend of this name."""
         if name in self._shipped:
             backend = importlib.import_module(f"{GROUP}.{name}").BACKEND
         elif name in self._brought:
@@ -322,25 +310,17 @@ BACKENDS = _Backends()
 
 @dataclass(frozen=True, slots=True)
 class MemorySpec:
-    """Which memory a world's ranks get. Picklable: every process opens its own from the same specification.
+    """Which memory a world's ranks get. Picklable: every process opens its own from the same specification."""
 
-    Attributes:
-        kind: The backend's name, one of ``BACKENDS``.
-        seed: The seed of the adversary that disturbs an emulated cache, not negative; None for no adversary, the
-            never-evict worst case.
-        rates: How often the adversary makes each kind of move.
-        devices: The paths of the cards of a pool on devices, in any order. Every machine has its own names for them, so
-            ranks do not agree on them, and they are not in the repr.
-        pool: The UUID of the pool whose cards, among those at ``devices``, are used.
-
-    Raises:
-        ArgumentError: There is no such backend, or its ``check`` refuses the rest.
-    """
-
-    kind: str = "emulated"
+    kind: str = "emulated"  # the backend's name, one of ``BACKENDS``
+    # the seed of the adversary that disturbs an emulated cache, not negative; None for no adversary, the never-evict
+    # worst case
     seed: int | None = None
-    rates: AdversaryRates = DEFAULT_RATES
+    rates: AdversaryRates = DEFAULT_RATES  # how often the adversary makes each kind of move
+    # the paths of the cards of a pool on devices, in any order. Every machine has its own names for them, so ranks do
+    # not agree on them, and they are not in the repr
     devices: tuple[str, ...] = field(default=(), repr=False)
+    # the UUID of the pool whose cards, among those at ``devices``, are used
     pool: UUID | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -360,18 +340,13 @@ class MemorySpec:
         Where caches are emulated, ranks that are threads share the one object that HostCache.private made. Ranks that
         are processes each make their own with HostCache.shared, on their host's segment, whose file can be the lock
         file.
-
-        Args:
-            cards: One writable uint8 array per card, each of whole 64-byte lines and all of one size.
-            host_cache: The cache of the rank's host, where the backend emulates caches; else None.
-            host: The rank's host.
-            rank: The rank.
-
-        Raises:
-            ArgumentError: The cards or the host's cache do not fit, or this machine cannot run the backend.
         """
         return self.backend.open(self, cards, host_cache=host_cache, host=host, rank=rank)
 
     def describe(self) -> str:
         """Describe the ranks' memory in a few words."""
         return self.backend.describe(self)
+
+
+WORST_CASE = MemorySpec()
+"""No coherence and no adversary: nothing leaves a cache by itself, the worst case for staleness."""

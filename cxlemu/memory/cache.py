@@ -40,17 +40,11 @@ _MAP_NORESERVE = 0x4000  # linux/mman.h; Python's mmap has no name for it
 
 
 class LineView(NamedTuple):
-    """What a host holds of one line.
+    """What a host holds of one line."""
 
-    Attributes:
-        cached: Its 64 bytes in the cache; None where the line is absent.
-        dirty: Whether the cached line is dirty.
-        posted: The 64 bytes on their way to the pool; None where no write-back is pending.
-    """
-
-    cached: bytes | None
-    dirty: bool
-    posted: bytes | None
+    cached: bytes | None  # its 64 bytes in the cache; None where the line is absent
+    dirty: bool  # whether the cached line is dirty
+    posted: bytes | None  # the 64 bytes on their way to the pool; None where no write-back is pending
 
 
 class CardCache:
@@ -72,18 +66,8 @@ class CardCache:
         host: int,
         card: int,
     ) -> None:
-        """Take a card and the host's storage for it.
-
-        Args:
-            pool: The card itself, 1-D uint8 of whole lines.
-            data: The cached bytes, as large as the card.
-            posted: The bytes of write-backs on their way, as large as the card.
-            state: Per line, the bits PRESENT, DIRTY and FLUSHED.
-            pending: Per line, whether its posted write-back has not reached the pool.
-            damage: What is broken in the pool.
-            host: The host's number.
-            card: The card's number.
-        """
+        """Take a card and its storage: bytes cached and posted; per line PRESENT, DIRTY, FLUSHED, and if one is
+        pending."""
         self._damage, self._host, self._card = damage, host, card
         self._pool, self._data = pool, data
         self._pool_words, self._data_words = pool.view(WORD), data.view(WORD)
@@ -104,17 +88,15 @@ class CardCache:
 
     # -- steps of programs
 
+    def holds(self, first: int, last: int, *, dirty: bool = False) -> bool:
+        """Whether any line from ``first`` to below ``last`` is here or on its way to the pool; or, is dirty here."""
+        state = self._state[first:last]
+        return bool((state & DIRTY).any() if dirty else (state.any() or self._pending[first:last].any()))
+
     def store(self, offset: int, data: Bytes) -> None:
         """Store bytes to the cache, whose lines are dirty then.
 
         Lines that are overwritten whole need no fetch; a line at either end may be overwritten in part.
-
-        Args:
-            offset: Where the bytes begin on the card.
-            data: uint8 of any shape.
-
-        Raises:
-            FaultError: A line at either end has to be fetched, and hardware is broken there.
         """
         first, last = lines_of(offset, data.size)
         ends = [(first, min(first + 1, last))] if offset % LINE_BYTES else []
@@ -127,27 +109,13 @@ class CardCache:
         self._state[first:last] = PRESENT | DIRTY
 
     def load(self, offset: int, out: Bytes) -> None:
-        """Load bytes from the cache, after fetching absent lines.
-
-        Args:
-            offset: Where the bytes begin on the card.
-            out: Gets them; uint8 of any shape.
-
-        Raises:
-            FaultError: A line has to be fetched, and hardware is broken there.
-        """
+        """Load bytes from the cache, after fetching absent lines."""
         self.check_load(*lines_of(offset, out.size))
         self.fetch(*lines_of(offset, out.size))
         out[...] = self._data[offset : offset + out.size].reshape(out.shape)
 
     def flush(self, first: int, last: int, *, keep: bool) -> None:
-        """Post the dirty lines of a window.
-
-        Args:
-            first: The window's first line.
-            last: The line after its last one.
-            keep: Whether lines stay, clean; otherwise present ones are marked to go with the fence that follows.
-        """
+        """Post the dirty lines of a window [first, last); without ``keep``, present lines leave with the next fence."""
         self._post(first, last)
         if not keep:
             state = self._state[first:last]
@@ -157,22 +125,13 @@ class CardCache:
         """Do what a fence does to a window that was flushed: land its write-backs and drop its flushed lines.
 
         A line that left since and came back (prefetch) is not the line that was flushed, and stays.
-
-        Args:
-            first: The window's first line.
-            last: The line after its last one.
         """
         self.land(first, last)
         state = self._state[first:last]
         state *= state < FLUSHED
 
     def invalidate(self, first: int, last: int) -> None:
-        """Drop a window's lines, after writing back dirty ones: x86 has no instruction that would only drop them.
-
-        Args:
-            first: The window's first line.
-            last: The line after its last one.
-        """
+        """Drop a window's lines, after writing back dirty ones: x86 has no instruction that would only drop them."""
         self._post(first, last)
         self.land(first, last)
         self._state[first:last] = 0
@@ -187,11 +146,7 @@ class CardCache:
         self._state[line] = PRESENT | FLUSHED
 
     def fetch_doorbell(self, line: int) -> None:
-        """Invalidate a line and fetch it: word first, payload after it (the mirror image of ``push_doorbell``).
-
-        Raises:
-            FaultError: Hardware is broken there.
-        """
+        """Invalidate a line and fetch it: word first, payload after it (the mirror image of ``push_doorbell``)."""
         self.invalidate(line, line + 1)
         self.check_load(line, line + 1)
         payload = slice(line * LINE_BYTES + WORD.itemsize, (line + 1) * LINE_BYTES)
@@ -200,12 +155,7 @@ class CardCache:
         self._state[line] = PRESENT
 
     def land_nt(self, offset: int, data: Bytes) -> None:
-        """Bring a non-temporal store to the pool, after what this host wrote to its lines before.
-
-        Args:
-            offset: Where the bytes begin on the card.
-            data: 1-D uint8.
-        """
+        """Bring a non-temporal store to the pool, after what this host wrote to its lines before."""
         first, last = lines_of(offset, data.size)
         self.invalidate(first, last)
         whole = np.ones(last - first, np.bool_)
@@ -219,17 +169,7 @@ class CardCache:
     # -- steps of nature (fetch and land are also parts of the above); each returns how many lines it moved
 
     def fetch(self, first: int, last: int, among: Mask | None = None) -> int:
-        """Bring absent lines in, clean. A pending write-back of this host is newer than the pool.
-
-        Args:
-            first: The window's first line.
-            last: The line after its last one.
-            among: The lines that nature fetches, one flag per line, of which those that would read as an error are
-                left out; None for all lines, where a program fetches.
-
-        Returns:
-            How many lines were absent and are now present.
-        """
+        """Bring absent lines in, clean, and return how many; nature fetches no line that would read as an error."""
         state = self._state[first:last]
         absent = (state & PRESENT) == 0
         if among is not None:
@@ -241,16 +181,7 @@ class CardCache:
         return count
 
     def land(self, first: int, last: int, among: Mask | None = None) -> int:
-        """Let pending write-backs arrive in the pool.
-
-        Args:
-            first: The window's first line.
-            last: The line after its last one.
-            among: The lines whose write-backs arrive, one flag per line; None for all.
-
-        Returns:
-            How many write-backs left, wherever they end.
-        """
+        """Let pending write-backs of the flagged lines (None: all) arrive in the pool; return how many left."""
         pending = self._pending[first:last]
         held = pending.copy() if among is None else pending & among
         count = self._put(self._posted_lines, first, last, held)
@@ -259,16 +190,7 @@ class CardCache:
         return count
 
     def evict(self, first: int, last: int, among: Mask) -> int:
-        """Drop marked lines. A dirty one goes to the pool at once, or stays while an older write-back of it is pending.
-
-        Args:
-            first: The window's first line.
-            last: The line after its last one.
-            among: The lines to drop, one flag per line.
-
-        Returns:
-            How many lines left the cache.
-        """
+        """Drop flagged lines, and return how many left; a dirty one stays while an older write-back is pending."""
         state = self._state[first:last]
         dirty = (state & DIRTY) != 0
         leaving = among & (state != 0) & ~(dirty & self._pending[first:last])
@@ -287,11 +209,7 @@ class CardCache:
     # -- broken hardware
 
     def check_load(self, first: int, last: int) -> None:
-        """Check that a load of the lines ``first`` to below ``last`` succeeds.
-
-        Raises:
-            FaultError: A line that the load would fetch from the pool cannot be had.
-        """
+        """Check that a load of the lines ``first`` to below ``last`` succeeds."""
         if self._damage.armed:
             self._damage.check_load(self._host, self._card, first, self._from_pool(first, last))
 
@@ -352,20 +270,8 @@ class HostCache:
         host: int = 0,
         damage: Damage | None = None,
     ) -> None:
-        """Lay a host's cache over its storage; `private` and `shared` find that storage.
-
-        Args:
-            cards: The pool's cards, one writable, contiguous uint8 array per card, of one size and whole lines.
-            storage: Where the cache lives: at least `host_segment_bytes`, zeros at first.
-            lock_path: A file that the host's processes lock while one of them makes the cache's lock; None where the
-                cache is one process's alone.
-            host: The host's number.
-            damage: What is broken in the pool, one page for all of its hosts (default: nothing).
-
-        Raises:
-            ArgumentError: The cards are not as above, or ``storage`` is too small.
-            DeadlineError: ``lock_path`` stays locked.
-        """
+        """Lay a host's cache over its storage; `private` and `shared` find that storage. The storage is zeros at first;
+        ``lock_path`` None: only this process uses the cache."""
         count, card_bytes = len(cards), check_cards(cards)
         needed = host_segment_bytes(count, card_bytes)
         if storage.nbytes < needed:
@@ -391,15 +297,6 @@ class HostCache:
         """Make a cache in this process only; the kernel backs it with memory as lines are touched.
 
         Its pages are small: of a large one the first line that is touched would take 2 MiB of zeros, in each array.
-
-        Args:
-            cards: The pool's cards, one writable, contiguous uint8 array per card, of one size and whole lines.
-            host: The host's number.
-            damage: What is broken in the pool, one page for all of its hosts (default: nothing).
-
-        Raises:
-            ArgumentError: The cards are not as above.
-            PoolError: There is no address space for the cache.
         """
         needed = host_segment_bytes(len(cards), check_cards(cards))
         try:
@@ -415,27 +312,11 @@ class HostCache:
     def shared(
         cls, cards: Sequence[Bytes], segment: Bytes, lock_path: Path, *, host: int = 0, damage: Damage | None = None
     ) -> HostCache:
-        """Make or join the cache that the processes of one host share.
-
-        Args:
-            cards: The pool's cards, one writable, contiguous uint8 array per card, of one size and whole lines.
-            segment: Shared memory of at least `host_segment_bytes`, zeros at first.
-            lock_path: A file that each process locks to begin with.
-            host: The host's number.
-            damage: What is broken in the pool, one page for all of its hosts (default: nothing).
-
-        Raises:
-            ArgumentError: The cards are not as above, or ``segment`` is too small.
-            DeadlineError: ``lock_path`` stays locked.
-        """
+        """Make or join the cache that the processes of one host share."""
         return cls(cards, segment, lock_path, host=host, damage=damage)
 
     def crash(self, rng: np.random.Generator) -> None:
-        """Let the host die: its cache vanishes, each posted write-back lands or not. Discard its memories.
-
-        Args:
-            rng: Decides which write-backs land.
-        """
+        """Let the host die: its cache vanishes, each posted write-back lands or not. Discard its memories."""
         with self.lock:
             for card in self.cards:
                 card.vanish(rng)
@@ -446,15 +327,7 @@ class HostCache:
 
 
 def host_segment_bytes(cards: int, card_bytes: int) -> int:
-    """Compute the size of a segment for one host's cache: of ``cards`` cards, and with room for the pool's damage.
-
-    Args:
-        cards: The number of cards.
-        card_bytes: The bytes of each card.
-
-    Returns:
-        The size in bytes, in whole pages.
-    """
+    """Compute the bytes, in whole pages, of a segment for one host's cache, with room for the pool's damage."""
     return round_up(_lock_offset(cards, card_bytes) + LOCK_BYTES + DAMAGE_BYTES, _PAGE_BYTES)
 
 
@@ -468,15 +341,7 @@ def _lock_offset(cards: int, card_bytes: int) -> int:
 
 
 def lines_of(offset: int, nbytes: int) -> tuple[int, int]:
-    """Compute the window of lines that a range of bytes touches.
-
-    Args:
-        offset: Where the range begins on its card, in bytes.
-        nbytes: Its length.
-
-    Returns:
-        The first line and the line after the last one; equal for an empty range.
-    """
+    """Return the first line of a range of bytes and the line after its last; equal for an empty range."""
     first = offset // LINE_BYTES
     return first, -(-(offset + nbytes) // LINE_BYTES) if nbytes else first
 

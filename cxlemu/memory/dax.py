@@ -21,15 +21,7 @@ class DaxMemory(DirectMemory):
     """
 
     def __init__(self, cards: Sequence[Bytes], *, writable: bool = True) -> None:
-        """Use the cards as this host maps them.
-
-        Args:
-            cards: One contiguous uint8 array per card, all of one size and of whole 64-byte lines.
-            writable: Whether the cards have to be writable; a store to one that is not raises an error of NumPy's.
-
-        Raises:
-            ArgumentError: The cards are not as above, or the machine's cache-line instructions are not known.
-        """
+        """Use the cards (uint8, one size, whole lines) as this host maps them; ``writable`` refuses read-only ones."""
         super().__init__(cards, writable=writable)
         if not _native.lines_instructions():
             raise ArgumentError(

@@ -23,15 +23,7 @@ class DirectMemory:
     """
 
     def __init__(self, cards: Sequence[Bytes], *, writable: bool = True) -> None:
-        """Use the cards directly.
-
-        Args:
-            cards: One contiguous uint8 array per card, all of one size and of whole 64-byte lines.
-            writable: Whether the cards have to be writable; a store to one that is not raises an error of NumPy's.
-
-        Raises:
-            ArgumentError: The cards are not as above.
-        """
+        """Use the cards (uint8, one size, whole lines) directly; ``writable`` refuses read-only ones."""
         check_cards(cards, writable=writable)
         self._cards = tuple(cards)
         self._words = tuple(card.view(WORD) for card in cards)
@@ -57,16 +49,7 @@ class DirectMemory:
         check_range(self._cards, card, offset, nbytes)
 
     def clear(self, base: int, extents: NDArray[np.int64], *, flushes: bool = False) -> None:
-        """Write and flush zeros, in one call.
-
-        Args:
-            base: Added to every offset, in bytes.
-            extents: The card, the offset and the number of bytes of each, shape (n, 3).
-            flushes: Whether a flush does something.
-
-        Raises:
-            ValueError: One is outside its card; nothing was written.
-        """
+        """Write and flush zeros in one call; each extent is (card, offset from ``base``, bytes)."""
         _native.clear(self._cards, base, np.ascontiguousarray(extents, np.int64), flushes)
 
     def fence(self) -> None:

@@ -29,15 +29,7 @@ class HostLock:
     """
 
     def __init__(self, word: Bytes, path: Path | None = None) -> None:
-        """Make or join the lock.
-
-        Args:
-            word: Where the lock lies: LOCK_BYTES that all processes of the host share, zeros at first.
-            path: A file that the processes lock while one of them makes the lock; None where it is one process's alone.
-
-        Raises:
-            DeadlineError: ``path`` stays locked for DEADLINE_S seconds.
-        """
+        """Make or join the lock in LOCK_BYTES, zeros at first; ``path`` None: only this process uses it."""
         with ExitStack() as stack:
             if path is not None:
                 _lock_file(stack.enter_context(path.open("rb")), path)

@@ -13,13 +13,28 @@ from dataclasses import astuple
 import numpy as np
 
 from cxlemu import _native
+from cxlemu.compiled import check_compiled
 from cxlemu.errors import CardLostError, FaultError, LinkDownError, PoisonError
 from cxlemu.memory import lock
 from cxlemu.memory.adversary import Adversary, AdversaryStats
-from cxlemu.memory.cache import HostCache
+from cxlemu.memory.cache import DIRTY, FLUSHED, PRESENT, HostCache
+from cxlemu.memory.damage import DAMAGE_BYTES, KIND_SHIFT, WHERE_SHIFT, Broken
 from cxlemu.memory.protocol import LINE_BYTES, Bytes, DoorbellLine
 from cxlemu.memory.ranges import WORD, check_bytes, check_doorbell, check_range
 
+check_compiled(
+    "cxlemu._native",
+    _native.CONSTANTS,
+    {
+        "PRESENT": PRESENT,
+        "DIRTY": DIRTY,
+        "FLUSHED": FLUSHED,
+        **{f"{kind.name}_ENTRY": kind for kind in Broken},
+        "DAMAGE_BYTES": DAMAGE_BYTES,
+        "KIND_SHIFT": KIND_SHIFT,
+        "WHERE_SHIFT": WHERE_SHIFT,
+    },
+)
 LINK_DOWN, CARD_LOST, POISONED = (_native.CONSTANTS[name] for name in ("LINK_DOWN", "CARD_LOST", "POISONED"))
 
 
@@ -31,13 +46,7 @@ class NativeShadowMemory:
     """
 
     def __init__(self, cache: HostCache, adversary: Adversary | None = None) -> None:
-        """Join a host's cache.
-
-        Args:
-            cache: The cache of the rank's host.
-            adversary: What disturbs it around this rank's operations, from the adversary's present state on; the
-                object itself is not used further. None: only programs move lines.
-        """
+        """Join a host's cache; the adversary's present state is copied (None: only programs move lines)."""
         self._cards = cache.memory
         nature = None if adversary is None else (adversary.state, *astuple(adversary.rates))
         self._host = cache.host
@@ -110,11 +119,7 @@ class NativeShadowMemory:
             raise self.failure(*error.args) from None
 
     def failure(self, status: int) -> FaultError:
-        """Make the error of the load that failed last.
-
-        Args:
-            status: How it failed: LINK_DOWN, CARD_LOST or POISONED.
-        """
+        """Make the error of the load that failed last."""
         card, offset = self.shadow.broken()
         if status == LINK_DOWN:
             return LinkDownError(self._host)

@@ -12,7 +12,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-LINE_BYTES = 64
+from cxlemu.memory.line import LINE_BYTES as LINE_BYTES
+
 PAYLOAD_BYTES = LINE_BYTES - 8
 
 Bytes = NDArray[np.uint8]

@@ -14,19 +14,7 @@ WORD = np.dtype("<u8")  # a doorbell's word
 
 
 def check_cards(cards: Sequence[Bytes], *, writable: bool = True) -> int:
-    """Check the cards of a pool.
-
-    Args:
-        cards: One array per card.
-        writable: Whether the cards are stored to; otherwise they may be read-only.
-
-    Returns:
-        The bytes of each card.
-
-    Raises:
-        ArgumentError: There is no card, their sizes differ, or one is not a writable, contiguous, 8-byte aligned, 1-D
-            uint8 array of whole 64-byte lines.
-    """
+    """Check the cards of a pool, and return the bytes of each."""
     sizes = {card.nbytes for card in cards}
     if len(sizes) != 1:
         raise ArgumentError(f"cards must be of one size, at least one of them; got sizes {sorted(sizes)}")
@@ -41,17 +29,6 @@ def check_cards(cards: Sequence[Bytes], *, writable: bool = True) -> int:
 
 
 def check_range(cards: Sequence[Bytes], card: int, offset: int, nbytes: int) -> None:
-    """Check that a range lies on a card.
-
-    Args:
-        cards: The pool's cards, all of one size.
-        card: The card's number.
-        offset: Where the range begins, in bytes from the card's start.
-        nbytes: The range's length; 0 is allowed.
-
-    Raises:
-        ArgumentError: There is no such card, or the range begins before it or ends beyond it.
-    """
     if not (0 <= card < len(cards) and offset >= 0 and 0 <= nbytes <= cards[card].nbytes - offset):
         raise ArgumentError(
             f"bytes {offset} to {offset + nbytes} of card {card} are outside the pool: "
@@ -60,19 +37,6 @@ def check_range(cards: Sequence[Bytes], card: int, offset: int, nbytes: int) -> 
 
 
 def check_doorbell(cards: Sequence[Bytes], card: int, offset: int, word: int, payload: bytes) -> None:
-    """Check a doorbell's place and contents.
-
-    Args:
-        cards: The pool's cards, all of one size.
-        card: The card's number.
-        offset: Where the doorbell's line begins, in bytes from the card's start.
-        word: Its word.
-        payload: Its payload.
-
-    Raises:
-        ArgumentError: The line is not on a card or does not begin at a multiple of 64, ``word`` is not an unsigned
-            64-bit number, or ``payload`` is longer than PAYLOAD_BYTES.
-    """
     check_range(cards, card, offset, LINE_BYTES)
     if offset % LINE_BYTES:
         raise ArgumentError(f"a doorbell begins a {LINE_BYTES}-byte line, but offset {offset} does not")
@@ -83,10 +47,6 @@ def check_doorbell(cards: Sequence[Bytes], card: int, offset: int, word: int, pa
 
 
 def check_bytes(data: Bytes) -> None:
-    """Check that an array is one of bytes.
-
-    Raises:
-        ArgumentError: Its dtype is not uint8.
-    """
+    """Check that an array is one of bytes."""
     if data.dtype != np.uint8:
         raise ArgumentError(f"memories move uint8 arrays, not {data.dtype}: view the array as np.uint8")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import astuple
 from functools import cached_property
 from typing import NamedTuple
 
@@ -40,12 +41,7 @@ class ShadowMemory:
     """
 
     def __init__(self, cache: HostCache, adversary: Adversary | None = None) -> None:
-        """Join a host's cache.
-
-        Args:
-            cache: The cache of the rank's host.
-            adversary: What disturbs it around this rank's operations; None: only programs move lines.
-        """
+        """Join a host's cache; without an adversary, only programs move lines."""
         self.cache = cache
         self._adversary = adversary
         self._flushed: dict[tuple[int, int, int], None] = {}  # (card, first, last) since the last fence
@@ -60,6 +56,11 @@ class ShadowMemory:
         what went through the other.
         """
         return NativeShadowMemory(self.cache, self._adversary)
+
+    def moved(self) -> int:
+        """Count the lines that this rank's adversary has moved so far, here and in C."""
+        its = [self.stats, *([self.native.stats] if "native" in vars(self) else [])]
+        return sum(sum(astuple(stats)) for stats in its)
 
     def write(self, card: int, offset: int, data: Bytes) -> None:
         check_bytes(data)
@@ -101,12 +102,6 @@ class ShadowMemory:
         """Ring a doorbell, as `HostMemory.signal` says. Its line arrives at once.
 
         The model may hold the line back, but nothing here would ever let it go.
-
-        Args:
-            card: The card's number.
-            offset: Where the doorbell's line begins, a multiple of 64.
-            word: The doorbell's new word, from 0 to below 2^64.
-            payload: At most PAYLOAD_BYTES that travel with it.
         """
         check_doorbell(self.cache.memory, card, offset, word, payload)
         with self._operation(card, offset, LINE_BYTES) as cached:
@@ -121,10 +116,6 @@ class ShadowMemory:
         """Look at a doorbell, as `HostMemory.poll` says.
 
         The adversary does not act here: how often a rank polls depends on time, and the adversary must not.
-
-        Args:
-            card: The card's number.
-            offset: Where the doorbell's line begins, a multiple of 64.
         """
         check_doorbell(self.cache.memory, card, offset, 0, b"")
         line = np.empty(LINE_BYTES, np.uint8)
@@ -187,14 +178,7 @@ class ShadowMemory:
             self._suffer(move)
 
     def disturb(self, move: CacheMove) -> int:
-        """Make one move of nature, between two operations.
-
-        Args:
-            move: What happens to which lines.
-
-        Returns:
-            How many lines moved.
-        """
+        """Make one move of nature between two operations, and return how many lines moved."""
         with self.cache.lock:
             return self._suffer(move)
 

@@ -5,9 +5,6 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* A FLUSHED line leaves the cache at the latest at that rank's fence. A line that is FLUSHED without being PRESENT is not here;
- * when it is fetched from its pending write-back, which is all that is left of it, it is FLUSHED again. */
-enum { PRESENT = 1, DIRTY = 2, FLUSHED = 4 };
 enum { BLOCK_LINES = 128 }; /* as many as stay in the first-level cache between two copies */
 /* A window as large as this leaves no room for its lines in the second-level cache; and how many of them are fenced at once. */
 enum { PAST_BYTES = 1 << 20, PAST_BLOCK_LINES = 4096 };
@@ -90,10 +87,12 @@ static void put_lines(card_cache *c, const uint8_t *from, int64_t first, int64_t
 
 enum status cache_check_load(const card_cache *c, int64_t first, int64_t last, int64_t *line) {
     if (!damage_armed(c->damage)) return DONE;
-    const enum status cut_off = damage_cut_off(c->damage, c->host, c->card);
+    bool reached = false;
     for (*line = first; *line < last; ++*line) {
         if (c->state[*line] & PRESENT || c->pending[*line]) continue; /* not from the pool */
+        const enum status cut_off = reached ? DONE : damage_cut_off(c->damage, c->host, c->card);
         if (cut_off != DONE) return cut_off;
+        reached = true;
         if (damage_poisoned(c->damage, c->card, *line)) return POISONED;
     }
     return DONE;

@@ -6,6 +6,10 @@
 
 #include "shadow.h"
 
+/* Bits of a line's state, as in memory/cache.py. A FLUSHED line leaves the cache at the latest at that rank's fence. A line that is FLUSHED without being PRESENT is not here;
+ * when it is fetched from its pending write-back, which is all that is left of it, it is FLUSHED again. */
+enum { PRESENT = 1, DIRTY = 2, FLUSHED = 4 };
+
 void cache_store(card_cache *c, int64_t offset, strided from, int64_t nbytes);
 
 /* Store bytes that will be flushed next: whole lines go only to where write-backs wait. fenced: a fence follows the flush, and

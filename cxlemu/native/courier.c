@@ -44,6 +44,7 @@ typedef struct {
     int next_body;
     Py_buffer gate;
     PyObject *status; /* the type of what a receive returns; NULL where messages are sent */
+    PyObject *any; /* what stands for any tag, or NULL */
     long long epoch, rounds, idle_ns, spins;
     unsigned int tag; /* of the plan */
     int peer;
@@ -58,12 +59,20 @@ static volatile char *gate(const Courier *self) { return self->gate.buf; }
 
 /* Look at an array that a courier may carry: it has *nbytes, and elements of *itemsize. */
 static uint8_t *carried(PyObject *object, bool written, int64_t *nbytes, int64_t *itemsize) {
-    if (!PyArray_Check(object)) return NULL;
+    if (!PyArray_CheckExact(object)) return NULL; /* a masked array is for Python to refuse */
     PyArrayObject *array = (PyArrayObject *)object;
     if (!PyArray_IS_C_CONTIGUOUS(array) || (written && !PyArray_ISWRITEABLE(array))) return NULL;
     if (PyDataType_REFCHK(PyArray_DESCR(array))) return NULL;
     *nbytes = PyArray_NBYTES(array), *itemsize = PyArray_ITEMSIZE(array);
     return PyArray_DATA(array);
+}
+
+/* Return a tag, or -1 for what Python has to judge. */
+static int32_t tag_of(PyObject *object) {
+    int overflow;
+    const long tag = PyBool_Check(object) ? -1 : PyLong_AsLongAndOverflow(object, &overflow);
+    if (tag == -1) PyErr_Clear();
+    return tag < 0 || tag > INT32_MAX ? -1 : (int32_t)tag;
 }
 
 /* Python may have begun a call and forgotten it because nothing came: it has touched nothing. */
@@ -129,11 +138,9 @@ static PyObject *send_away(Courier *self, PyObject *object, PyObject *tag_object
     if (!at) Py_RETURN_FALSE;
     body *its = nbytes > INLINE_BYTES ? body_of(self, nbytes) : NULL;
     if (nbytes > INLINE_BYTES && (!its || its->program->state == BUSY)) Py_RETURN_FALSE;
-    int overflow;
-    const long tag = PyLong_AsLongAndOverflow(tag_object, &overflow);
-    if (tag == -1 && PyErr_Occurred()) return NULL;
-    if (overflow || tag < 0 || tag > INT32_MAX || !begin(self)) Py_RETURN_FALSE;
-    self->line.head = (head){(uint64_t)nbytes, (int32_t)tag, (uint32_t)itemsize};
+    const int32_t tag = tag_of(tag_object);
+    if (tag < 0 || !begin(self)) Py_RETURN_FALSE;
+    self->line.head = (head){(uint64_t)nbytes, tag, (uint32_t)itemsize};
     memset(self->line.bytes + sizeof(head), 0, INLINE_BYTES);
     if (!its) memcpy(self->line.bytes + sizeof(head), at, (size_t)nbytes);
     if (go_on(self, self->program, true, 0) != DONE) Py_RETURN_FALSE;
@@ -154,13 +161,12 @@ static bool await_line(Courier *self) {
 static PyObject *receive(Courier *self, PyObject *object, PyObject *tag_object) {
     int64_t nbytes, itemsize;
     uint8_t *at = carried(object, true, &nbytes, &itemsize);
-    int overflow;
     if (!at) Py_RETURN_NONE;
-    const long tag = PyLong_AsLongAndOverflow(tag_object, &overflow);
-    if (tag == -1 && PyErr_Occurred()) return NULL;
-    if (overflow || tag < -1 || tag > INT32_MAX || !begin(self) || !await_line(self)) Py_RETURN_NONE;
+    const bool any = tag_object == self->any;
+    const int32_t tag = any ? -1 : tag_of(tag_object);
+    if ((tag < 0 && !any) || !begin(self) || !await_line(self)) Py_RETURN_NONE;
     const head *came = &self->line.head;
-    const bool fits = came->nbytes <= (uint64_t)nbytes && came->tag >= 0 && (tag == -1 || tag == came->tag) &&
+    const bool fits = came->nbytes <= (uint64_t)nbytes && came->tag >= 0 && (any || tag == came->tag) &&
                       (int64_t)came->itemsize == itemsize && (itemsize < 2 || came->nbytes % (uint64_t)itemsize == 0);
     body *its = fits && came->nbytes > INLINE_BYTES ? body_of(self, (int64_t)came->nbytes) : NULL;
     if (!fits || (came->nbytes > INLINE_BYTES && (!its || its->program->state == BUSY)))
@@ -199,14 +205,16 @@ static bool is_a_line(const program *p) {
 }
 
 static int Courier_init(Courier *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"program", "epoch", "tag", "rounds", "peer", "gate", "idle_ns", "spins", "status", NULL};
-    PyObject *prog, *status;
+    static char *names[] = {"program", "epoch", "tag",    "rounds", "peer", "gate",
+                            "idle_ns", "spins", "status", "any",    NULL};
+    PyObject *prog, *status, *any = NULL;
     if (self->program) {
         PyErr_SetString(PyExc_RuntimeError, "a Courier is made once");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!LILiy*LLO", names, &program_type, &prog, &self->epoch, &self->tag,
-                                     &self->rounds, &self->peer, &self->gate, &self->idle_ns, &self->spins, &status))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!LILiy*LLO|O", names, &program_type, &prog, &self->epoch,
+                                     &self->tag, &self->rounds, &self->peer, &self->gate, &self->idle_ns, &self->spins,
+                                     &status, &any))
         return -1;
     const bool right = self->gate.len == GATE_BYTES && ((Program *)prog)->state != UNBOUND &&
                        is_a_line(&((Program *)prog)->p) && self->epoch > 0 && !(self->epoch >> EPOCH_BITS) &&
@@ -219,6 +227,7 @@ static int Courier_init(Courier *self, PyObject *args, PyObject *kwargs) {
     }
     self->program = (Program *)Py_NewRef(prog);
     self->status = status == Py_None ? NULL : Py_NewRef(status);
+    self->any = Py_XNewRef(any);
     self->call = Courier_call;
     return 0;
 }
@@ -250,6 +259,7 @@ static void Courier_dealloc(Courier *self) {
     if (self->gate.obj) PyBuffer_Release(&self->gate);
     Py_XDECREF(self->program);
     Py_XDECREF(self->status);
+    Py_XDECREF(self->any);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 

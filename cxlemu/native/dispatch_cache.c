@@ -18,13 +18,17 @@ typedef struct {
     shape x, out; /* dtypes are compared by identity as well */
     bool overlap;
     int64_t distance; /* from out to x, where they overlap */
+    /* Of arrays in the heap: where they lie, and how often the heap had changed, as calls depend on that. */
+    uint8_t *heap_input, *heap_output;
+    int64_t changes;
     Operation *operation;
 } entry;
 
 typedef struct {
     PyObject_HEAD vectorcallfunc call;
     Sequencer *sequencer;
-    Py_buffer heap; /* calls on arrays in it depend on where these lie, and are never found here */
+    Py_buffer heap;
+    Py_buffer changes; /* an int64_t that is another one whenever an array of the heap was made or dropped */
     entry entries[ENTRIES];
 } DispatchCache;
 
@@ -45,39 +49,46 @@ static bool lies_in(const uint8_t *at, const Py_buffer *heap) {
 
 static bool same(const shape *a, const shape *b) { return a->nbytes == b->nbytes && a->dtype == b->dtype; }
 
-static size_t entry_of(PyObject *collective, PyObject *redop, const shape *x, const shape *out) {
-    uint64_t key = (uint64_t)(uintptr_t)collective >> 4;
-    key = key * 31 + ((uint64_t)(uintptr_t)redop >> 4);
-    key = key * 31 + (uint64_t)x->nbytes;
-    key = key * 31 + (uint64_t)out->nbytes;
-    return (key * 0x9E3779B97F4A7C15u) >> 56;
-}
-
 /* The arrays that a call brings. */
 typedef struct {
     shape x, out;
     uint8_t *input, *output;
     bool overlap;
     int64_t distance;
+    uint8_t *heap_input, *heap_output; /* the same, if they lie in the heap; else NULL */
+    int64_t changes;
 } arrays;
 
-static bool look_at_arrays(const Py_buffer *heap, PyObject *x, PyObject *out, arrays *a) {
+static bool look_at_arrays(const DispatchCache *self, PyObject *x, PyObject *out, arrays *a) {
     if (!look_at(out, true, &a->out, &a->output) || !look_at(x, false, &a->x, &a->input)) return false;
-    if (lies_in(a->input, heap) || lies_in(a->output, heap)) return false;
+    a->heap_input = lies_in(a->input, &self->heap) ? a->input : NULL;
+    a->heap_output = lies_in(a->output, &self->heap) ? a->output : NULL;
+    a->changes = a->heap_input || a->heap_output ? *(const volatile int64_t *)self->changes.buf : 0;
     const int64_t distance = (int64_t)((uintptr_t)a->input - (uintptr_t)a->output);
     a->overlap = distance < a->out.nbytes && -distance < a->x.nbytes;
     a->distance = a->overlap ? distance : 0;
     return true;
 }
 
+static size_t entry_of(PyObject *collective, PyObject *redop, const arrays *a) {
+    uint64_t key = (uint64_t)(uintptr_t)collective >> 4;
+    key = key * 31 + ((uint64_t)(uintptr_t)redop >> 4);
+    key = key * 31 + (uint64_t)a->x.nbytes;
+    key = key * 31 + (uint64_t)a->out.nbytes;
+    key = key * 31 + (uint64_t)(uintptr_t)a->heap_input;
+    key = key * 31 + (uint64_t)(uintptr_t)a->heap_output;
+    return (key * 0x9E3779B97F4A7C15u) >> 56;
+}
+
 bool dispatch_find(PyObject *calls, PyObject *const *call, PyObject **result) {
     DispatchCache *self = (DispatchCache *)calls;
     arrays a;
-    if (call[ASYNC] != Py_False || !look_at_arrays(&self->heap, call[X], call[OUT], &a)) return false;
-    entry *e = &self->entries[entry_of(call[COLLECTIVE], call[REDOP], &a.x, &a.out)];
+    if (call[ASYNC] != Py_False || !look_at_arrays(self, call[X], call[OUT], &a)) return false;
+    entry *e = &self->entries[entry_of(call[COLLECTIVE], call[REDOP], &a)];
     if (!e->operation || e->collective != call[COLLECTIVE] || e->redop != call[REDOP] || e->root != call[ROOT] ||
         e->variant != call[VARIANT] || !same(&e->x, &a.x) || !same(&e->out, &a.out) || e->overlap != a.overlap ||
-        e->distance != a.distance || sequencer_is_closed(self->sequencer))
+        e->distance != a.distance || e->heap_input != a.heap_input || e->heap_output != a.heap_output ||
+        e->changes != a.changes || sequencer_is_closed(self->sequencer))
         return false;
     Operation *operation = (Operation *)Py_NewRef(e->operation); /* should the entry go while it runs */
     *result = operation_run(operation, a.input, a.output, call[OUT]);
@@ -110,7 +121,7 @@ static void forget(entry *e) {
 }
 
 /* remember(operation, collective, x, out, op, root, variant): calls with such arguments run the operation's program, on
- * the arrays they bring. An operation's own arrays have the lengths that its program needs, so like ones have, too. */
+ * the arrays they bring. An operation holds its own arrays for as long as it is remembered: give one without any. */
 static PyObject *DispatchCache_remember(DispatchCache *self, PyObject *const *args, Py_ssize_t count) {
     arrays a;
     if (count != ARGUMENTS || !PyObject_TypeCheck(args[0], &operation_type)) {
@@ -123,28 +134,35 @@ static PyObject *DispatchCache_remember(DispatchCache *self, PyObject *const *ar
         PyErr_SetString(PyExc_ValueError, "the operation is another communicator's");
         return NULL;
     }
-    if (!look_at_arrays(&self->heap, call[X], call[OUT], &a)) Py_RETURN_FALSE;
+    if (!look_at_arrays(self, call[X], call[OUT], &a)) Py_RETURN_FALSE;
     const int64_t *need = operation->program->p.buffer_bytes;
     if ((need[INPUT] && a.x.nbytes < need[INPUT]) || (need[OUTPUT] && a.out.nbytes < need[OUTPUT])) Py_RETURN_FALSE;
-    entry *e = &self->entries[entry_of(call[COLLECTIVE], call[REDOP], &a.x, &a.out)];
+    entry *e = &self->entries[entry_of(call[COLLECTIVE], call[REDOP], &a)];
     forget(e);
     e->collective = Py_NewRef(call[COLLECTIVE]), e->redop = Py_NewRef(call[REDOP]);
     e->root = Py_NewRef(call[ROOT]), e->variant = Py_NewRef(call[VARIANT]);
     Py_XINCREF(a.x.dtype);
     Py_XINCREF(a.out.dtype);
     e->x = a.x, e->out = a.out, e->overlap = a.overlap, e->distance = a.distance;
+    e->heap_input = a.heap_input, e->heap_output = a.heap_output, e->changes = a.changes;
     e->operation = (Operation *)Py_NewRef(operation);
     Py_RETURN_TRUE;
 }
 
 static int DispatchCache_init(DispatchCache *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"sequencer", "heap", NULL};
+    static char *names[] = {"sequencer", "heap", "changes", NULL};
     PyObject *sequencer;
     if (self->heap.obj) {
         PyErr_SetString(PyExc_RuntimeError, "a DispatchCache is made once");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!y*", names, &sequencer_type, &sequencer, &self->heap)) return -1;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!y*y*", names, &sequencer_type, &sequencer, &self->heap,
+                                     &self->changes))
+        return -1;
+    if (self->changes.len != sizeof(int64_t) || (uintptr_t)self->changes.buf % sizeof(int64_t)) {
+        PyErr_SetString(PyExc_ValueError, "changes is one aligned int64");
+        return -1;
+    }
     self->sequencer = (Sequencer *)Py_NewRef(sequencer);
     self->call = DispatchCache_call;
     return 0;
@@ -169,6 +187,7 @@ static void DispatchCache_dealloc(DispatchCache *self) {
     PyObject_GC_UnTrack(self);
     DispatchCache_clear(self);
     if (self->heap.obj) PyBuffer_Release(&self->heap);
+    if (self->changes.obj) PyBuffer_Release(&self->changes);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 

@@ -1,5 +1,7 @@
 /* The module cxlemu._native: its types, its functions, and the numbers that Python holds against its own. */
+#include "cache.h"
 #include "constants.h"
+#include "interpreter.h"
 #include "modules.h"
 #include "python.h"
 
@@ -71,7 +73,11 @@ static const constant constants[] = {
     CONSTANT(TAG_BITS),     CONSTANT(DTYPES),
     CONSTANT(EPOCHS_END),   CONSTANT(PAST_CACHES_BYTES),
     CONSTANT(UNREADABLE),   CONSTANT(MISPLACED),
-    CONSTANT(FLAG_PLACES),
+    CONSTANT(FLAG_PLACES),  CONSTANT(PRESENT),
+    CONSTANT(DIRTY),        CONSTANT(FLUSHED),
+    CONSTANT(DAMAGE_BYTES), CONSTANT(LINK_ENTRY),
+    CONSTANT(CARD_ENTRY),   CONSTANT(LINE_ENTRY),
+    CONSTANT(KIND_SHIFT),   CONSTANT(WHERE_SHIFT),
 };
 
 PyMODINIT_FUNC PyInit__native(void) {
@@ -84,17 +90,16 @@ PyMODINIT_FUNC PyInit__native(void) {
                  {"DispatchCache", &dispatch_cache_type},
                  {"Verb", &verb_type}};
     if (dispatch_import_numpy() < 0) return NULL;
-    PyObject *module = PyModule_Create(&native_module);
+    PyObject *module = make_module(&native_module);
     for (size_t k = 0; module && k < sizeof types / sizeof *types; k++)
         if (PyType_Ready(types[k].type) < 0 ||
             PyModule_AddObjectRef(module, types[k].name, (PyObject *)types[k].type) < 0)
             Py_CLEAR(module);
-    if (module &&
-        (add_constants(module, constants, sizeof constants / sizeof *constants) < 0 || lines_add_to(module) < 0 ||
-         mapping_add_to(module) < 0 || bus_add_to(module) < 0 || host_lock_add_to(module) < 0 ||
-         pace_add_to(module) < 0 || pulse_add_to(module) < 0 || shadow_add_to(module) < 0 ||
-         program_add_to(module) < 0 || several_add_to(module) < 0 || courier_add_to(module) < 0 ||
-         straight_add_to(module) < 0 || borrowed_add_to(module) < 0 || rows_add_to(module) < 0))
+    if (module && (add_constants(module, constants, sizeof constants / sizeof *constants) < 0 ||
+                   lines_add_to(module) < 0 || mapping_add_to(module) < 0 || bus_add_to(module) < 0 ||
+                   host_lock_add_to(module) < 0 || pace_add_to(module) < 0 || pulse_add_to(module) < 0 ||
+                   shadow_add_to(module) < 0 || program_add_to(module) < 0 || several_add_to(module) < 0 ||
+                   courier_add_to(module) < 0 || borrowed_add_to(module) < 0 || rows_add_to(module) < 0))
         Py_CLEAR(module);
     return module;
 }

@@ -20,7 +20,6 @@ int shadow_add_to(PyObject *module);
 int program_add_to(PyObject *module);
 int several_add_to(PyObject *module);
 int courier_add_to(PyObject *module);
-int straight_add_to(PyObject *module);
 int borrowed_add_to(PyObject *module);
 int rows_add_to(PyObject *module);
 

@@ -49,6 +49,7 @@ PyObject *operation_run(Operation *self, uint8_t *input, uint8_t *output, PyObje
 }
 
 static PyObject *Operation_run(Operation *self, PyObject *Py_UNUSED(none)) {
+    if (!self->views[INPUT].obj || !self->views[OUTPUT].obj) return refuse("this operation has no arrays of its own");
     return operation_run(self, self->views[INPUT].buf, self->views[OUTPUT].buf, self->result);
 }
 
@@ -83,6 +84,10 @@ static int Operation_init(Operation *self, PyObject *args, PyObject *kwargs) {
         return -1;
     }
     for (int k = 0; k < CALL_BUFFERS; k++) {
+        if (k != SCRATCH && buffers[k] == Py_None) { /* calls bring it */
+            self->view_count++;
+            continue;
+        }
         if (PyObject_GetBuffer(buffers[k], &self->views[k], p->written[k] ? PyBUF_WRITABLE : PyBUF_SIMPLE) < 0)
             return -1;
         self->view_count++;
@@ -129,6 +134,7 @@ static PyMethodDef operation_methods[] = {
 
 static PyMemberDef operation_members[] = {
     {"cookie", T_OBJECT_EX, offsetof(Operation, cookie), READONLY, "whose call this is"},
+    {"program", T_OBJECT_EX, offsetof(Operation, program), READONLY, "what runs"},
     {NULL, 0, 0, 0, NULL},
 };
 

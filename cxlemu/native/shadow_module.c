@@ -80,7 +80,7 @@ static int Shadow_init(Shadow *self, PyObject *args, PyObject *kwargs) {
         return -1;
     if (host < 0 || host >= 1 << 16 || self->damage.len < DAMAGE_BYTES || (uintptr_t)self->damage.buf % 8) {
         PyErr_SetString(PyExc_ValueError,
-                        "a host is a number of 16 bits, and damage a page of 512 bytes, aligned to 8");
+                        "a host is a number of 16 bits, and damage a page of 1024 bytes, aligned to 8");
         return -1;
     }
     self->lock = Py_NewRef(lock);

@@ -34,9 +34,10 @@ static bool in_order(const Verb *self, PyObject *const *args, Py_ssize_t given, 
     }
     for (int k = 0; k < ARGUMENTS; k++)
         if (!call[k]) return false;
+    if (!PyLong_CheckExact(call[ROOT])) return false;
     if (call[OUT] == Py_None && self->replaces) call[OUT] = call[X];
     if (self->only_at_root) {
-        const long root = PyLong_CheckExact(call[ROOT]) ? PyLong_AsLong(call[ROOT]) : -1;
+        const long root = PyLong_AsLong(call[ROOT]);
         if (root == -1) PyErr_Clear();
         if (root != self->rank) call[OUT] = Py_None;
     }

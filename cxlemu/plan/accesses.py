@@ -52,41 +52,21 @@ def in_regions(operands: Iterator[Operand] | Sequence[Operand]) -> Iterator[Oper
 
 
 def region_base(frame: Frame, layout: Layout, epoch: int, operand: Operand) -> int:
-    """Return from where on a card a region's map counts, in bytes from the start of the communicator's extent.
-
-    Args:
-        frame: The tables that the operand's id refers to.
-        layout: The communicator's layout.
-        epoch: The first epoch of the call.
-        operand: An operand of kind REGION; its round says which slot.
-    """
+    """Return where a region's map counts from on a card, in bytes from the extent's start, for the operand's round."""
     if frame.regions[operand.id].heap:
         return layout.heap_offset
     return layout.slot_offset(epoch + operand.seq)
 
 
 def pool_extents(frame: Frame, layout: Layout, epoch: int, operand: Operand, nbytes: int) -> Iterator[Extent]:
-    """Yield where bytes of a region operand lie: cards, and bytes from the start of the communicator's extent.
-
-    Args:
-        frame: The tables that the operand's id refers to.
-        layout: The communicator's layout.
-        epoch: The first epoch of the call.
-        operand: An operand of kind REGION.
-        nbytes: How many bytes from the operand's offset on.
-    """
+    """Yield where bytes of a region operand lie: cards, and bytes from the start of the communicator's extent."""
     base = region_base(frame, layout, epoch, operand)
     for extent in frame.regions[operand.id].map.extents(operand.offset, nbytes):
         yield extent._replace(offset=base + extent.offset)
 
 
 def doorbells(frame: Frame, i: Instruction) -> Sequence[int]:
-    """Return the doorbells that an instruction rings or looks at, by their ids.
-
-    Args:
-        frame: The tables, which hold the doorbell groups.
-        i: Any instruction; for one without doorbells the result is empty.
-    """
+    """Return the ids of the doorbells that an instruction rings or polls; none for other instructions."""
     if i.op == Op.WAIT_ALL:
         return frame.groups[i.arg].doorbells
     return [i.arg] if i.op in RINGS or i.op in WAITS else ()

@@ -46,17 +46,7 @@ class StridedRun(NamedTuple):
         return self.block_bytes * self.blocks
 
     def local(self, buffer: Bytes) -> Bytes:
-        """Return a view of the run's bytes in a local buffer, no copy.
-
-        Args:
-            buffer: The bytes of the whole transfer, a 1-D uint8 array.
-
-        Returns:
-            A uint8 array of shape ``(blocks, block_bytes)``.
-
-        Raises:
-            ArgumentError: ``buffer`` is not 1-D uint8 or ends before the run does.
-        """
+        """Return a view of the run's bytes in a local buffer, of shape ``(blocks, block_bytes)``, no copy."""
         end = self.local_offset + (self.blocks - 1) * self.stride_bytes + self.block_bytes
         if buffer.ndim != 1 or buffer.dtype != np.uint8 or buffer.size < end:
             raise ArgumentError(
@@ -75,16 +65,6 @@ class AddressMap:
 
     Logical offset o lies in granule i = (start + o) // granularity_bytes, which is on card
     ``first_card + i % cards`` at ``base + i // cards * granularity_bytes``.
-
-    Args:
-        first_card: The first of the cards.
-        cards: How many cards, at least 1.
-        granularity_bytes: Size of a granule, a positive multiple of 64 bytes.
-        base: Where the region's granules begin on every card, in bytes.
-        start: Where this map begins in the granules, in bytes.
-
-    Raises:
-        ArgumentError: There can be no such map: no cards, negative offsets, granules of broken lines.
     """
 
     first_card: int
@@ -111,15 +91,7 @@ class AddressMap:
         return self._address(granule, within)
 
     def logical(self, card: int, card_offset: int) -> int:
-        """Return the logical offset of a byte of a card: the inverse of `locate`.
-
-        Args:
-            card: The card's number.
-            card_offset: Bytes from the start of the card's mapping.
-
-        Raises:
-            ArgumentError: The card or the offset is outside the region.
-        """
+        """Return the logical offset of a byte of a card: the inverse of `locate`."""
         granule, within = divmod(card_offset - self.base, self.granularity_bytes)
         slot = card - self.first_card
         offset = (granule * self.cards + slot) * self.granularity_bytes + within - self.start
@@ -128,15 +100,7 @@ class AddressMap:
         return offset
 
     def extents(self, offset: int, nbytes: int) -> list[Extent]:
-        """Return where a logical range lies: at most one extent per card, in the order of their first bytes.
-
-        Args:
-            offset: Logical offset of the range's first byte, 0 or more.
-            nbytes: Length of the range; 0 gives no extents.
-
-        Raises:
-            ArgumentError: ``offset`` or ``nbytes`` is negative.
-        """
+        """Return where a logical range lies: at most one extent per card, in the order of their first bytes."""
         if nbytes == 0:
             return []
         first, last = self._granules(offset, nbytes)
@@ -149,18 +113,7 @@ class AddressMap:
         return found
 
     def runs(self, offset: int, nbytes: int) -> list[StridedRun]:
-        """Split a logical range into transfers: a broken first granule, one run per card, a broken last granule.
-
-        Args:
-            offset: Logical offset of the range's first byte, 0 or more.
-            nbytes: Length of the range; 0 gives no runs.
-
-        Returns:
-            At most cards + 2 runs, every byte in exactly one. ``local_offset`` counts from ``offset``.
-
-        Raises:
-            ArgumentError: ``offset`` or ``nbytes`` is negative.
-        """
+        """Split a logical range into runs, each byte in one: a broken granule, one run per card, a broken granule."""
         if nbytes == 0:
             return []
         first, last = self._granules(offset, nbytes)
@@ -192,11 +145,6 @@ class AddressMap:
             end = max(end, self._address(last - 1, self.granularity_bytes).offset)
         return end
 
-    def bytes_per_card(self, nbytes: int) -> int:
-        """Return how much the map's first ``nbytes`` need at most of a card, from ``base``: bytes in whole granules."""
-        granules = -(-(self.start + nbytes) // self.granularity_bytes)
-        return -(-granules // self.cards) * self.granularity_bytes
-
     def _address(self, granule: int, within: int) -> Address:
         row, slot = divmod(granule, self.cards)
         return Address(self.first_card + slot, self.base + row * self.granularity_bytes + within)
@@ -225,14 +173,6 @@ def rank_cards(rank: int, ranks: int, cards: int) -> RankCards:
     """Return the cards that a rank writes to (N-to-N placement: CCCL, arXiv 2602.22457).
 
     Up to as many ranks as cards have blocks of cards, as even as possible. More ranks have one card each, shared.
-
-    Args:
-        rank: The rank, 0 to ``ranks`` - 1.
-        ranks: How many ranks there are.
-        cards: How many cards there are, at least 1.
-
-    Raises:
-        ArgumentError: There is no such rank, or there are no cards.
     """
     if cards < 1 or not 0 <= rank < ranks:
         raise ArgumentError(f"no cards for rank {rank} of {ranks} ranks on {cards} cards")

@@ -10,20 +10,17 @@ import numpy as np
 from cxlemu.choices import INTEGRITIES
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import Bytes
+from cxlemu.suggest import unknown
 
 CHECKSUM_BYTES = 8  # as it travels: a little-endian 64-bit word
 
 
 def check_integrity(name: str | None) -> None:
-    """Accept the name of a checksum that can be computed, or None.
-
-    Raises:
-        ArgumentError: There is no such checksum, or its library is not installed.
-    """
+    """Accept the name of a checksum that can be computed, or None."""
     if name is None:
         return
     if name not in INTEGRITIES:
-        raise ArgumentError(f"there is no integrity {name!r}: it is one of {', '.join(INTEGRITIES)}, or None")
+        raise ArgumentError(unknown("integrity", name, INTEGRITIES, ", or None"))
     _library()
 
 

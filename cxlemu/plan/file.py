@@ -6,9 +6,9 @@ field, and the records must obey every rule that a plan obeys.
 
 from __future__ import annotations
 
-import stat
 import struct
 import zlib
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,8 +16,8 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from cxlemu.errors import PlanError, PlanFileError
-from cxlemu.files import write_atomically
+from cxlemu.errors import InputError, PlanFileError
+from cxlemu.files import read_file, write_atomically
 from cxlemu.plan import rules
 from cxlemu.plan.instructions import RECORD_DTYPE
 from cxlemu.plan.layout import Layout
@@ -139,16 +139,7 @@ class _Header(_Model):
 
 
 def save(plan: Plan, path: str | Path) -> None:
-    """Write a plan with all ranks' parts to a file, which is complete or not there.
-
-    Args:
-        plan: The plan; the parts of all ranks are built.
-        path: The file; a regular file of that name is replaced.
-
-    Raises:
-        PlanFileError: A value of the plan has no place in a file, the file would exceed 1 GiB, or it cannot be written.
-        PlanRuleError: The ranks' shared tables differ.
-    """
+    """Write a plan with all ranks' parts to a file, which is complete or not there."""
     path = Path(path)
     frame, parts = plan.frame, plan.parts
     try:
@@ -183,36 +174,26 @@ def _described(part: RankPart) -> dict[str, object]:
     }
 
 
-def load(path: str | Path) -> Plan:
-    """Read a plan that `save` wrote, and check all rules.
-
-    Raises:
-        PlanFileError: The file is anything else, in any way: absent, foreign, damaged, or its plan breaks a rule.
-    """
+def load(path: str | Path, check: Callable[[Plan], None]) -> Plan:
+    """Read a plan that `save` wrote, and check all rules."""
     content = _read(Path(path))
     try:
         header, records = _opened(content)
         plan = _plan(header, records)
         rules.check(plan)
-    except (PlanFileError, PlanError) as error:
+        check(plan)
+    except InputError as error:
         raise PlanFileError(f"{path}: {error}") from error
     return plan
 
 
 def _read(path: Path) -> bytes:
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise PlanFileError(f"{path} is not a regular file: give a plan that `cxlemu plan save` wrote")
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
+        return read_file(path, MAX_FILE_BYTES)
     except OSError as error:
-        raise PlanFileError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:  # a NUL in the name
-        raise PlanFileError(f"{str(path)!r} is not the name of a file") from error
-    if len(content) > MAX_FILE_BYTES:
-        raise PlanFileError(f"{path} is too large: a plan file has up to {MAX_FILE_BYTES} bytes")
-    return content
+        raise PlanFileError(
+            f"{path} cannot be read: {error.strerror}; give a plan that `cxlemu plan save` wrote"
+        ) from error
 
 
 def _opened(content: bytes) -> tuple[_Header, memoryview]:

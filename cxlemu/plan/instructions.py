@@ -126,34 +126,20 @@ class Instruction(NamedTuple):
     """A record as Python sees it; field for field the row of RECORD_DTYPE.
 
     `Op` says what each instruction does, ``SIGNATURES`` which fields it uses; the others are zero.
-
-    Attributes:
-        op: The opcode.
-        dtype: Index into ``DTYPE_NAMES``.
-        redop: The operation of a reduction.
-        flags: Bits of `Flag`.
-        arg: The doorbell, group, event or kernel; with ``Flag.DIVIDE`` the divisor.
-        value: The epoch that a doorbell is to show or is waited for, relative to the call's first.
-        nbytes: How many bytes of each operand; for a COMPUTE, of its output.
-        dst: The target.
-        dst2: A second target, in the pool.
-        a: The first source; for FLUSH and INVALIDATE the range.
-        b: The second source.
-        c: The third source.
     """
 
     op: Op
-    dtype: int = 0
+    dtype: int = 0  # index into ``DTYPE_NAMES``
     redop: RedOp = RedOp.NONE
-    flags: int = 0
-    arg: int = 0
-    value: int = 0
-    nbytes: int = 0
+    flags: int = 0  # bits of `Flag`
+    arg: int = 0  # the doorbell, group, event or kernel; with ``Flag.DIVIDE`` the divisor
+    value: int = 0  # the epoch that a doorbell is to show or is waited for, relative to the call's first
+    nbytes: int = 0  # how many bytes of each operand; for a COMPUTE, of its output
     dst: Operand = NOTHING
-    dst2: Operand = NOTHING
-    a: Operand = NOTHING
-    b: Operand = NOTHING
-    c: Operand = NOTHING
+    dst2: Operand = NOTHING  # a second target, in the pool
+    a: Operand = NOTHING  # the first source; for FLUSH and INVALIDATE the range
+    b: Operand = NOTHING  # the second source
+    c: Operand = NOTHING  # the third source
 
     @property
     def operands(self) -> tuple[Operand, ...]:

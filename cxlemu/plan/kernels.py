@@ -43,20 +43,15 @@ def _row(nbytes: int) -> Touched:
 
 @dataclass(frozen=True, slots=True)
 class KernelKind:
-    """What a kernel of one name computes, and which bytes it touches.
+    """What a kernel of one name computes, and which bytes it touches."""
 
-    Attributes:
-        run: Called with (parameters, output, inputs); writes the output in place.
-        touches: For the parameters, the bytes of each operand, output first. Raises ArgumentError for parameters that
-            make no sense.
-        checks: The kernel only checks: its output is no part of any result.
-        product: The dtype of the matrices that it multiplies; "" for another kernel.
-    """
-
+    # called with (parameters, output, inputs); writes the output in place
     run: Callable[[tuple[int, ...], Bytes, Sequence[Bytes]], None]
+    # for the parameters, the bytes of each operand, output first. Raises ArgumentError for parameters that make no
+    # sense
     touches: Callable[[tuple[int, ...]], tuple[Touched, ...]]
-    checks: bool = False
-    product: str = ""
+    checks: bool = False  # the kernel only checks: its output is no part of any result
+    product: str = ""  # the dtype of the matrices that it multiplies; "" for another kernel
 
     def sizes(self, parameters: tuple[int, ...]) -> tuple[int, ...]:
         """Return the bytes of each operand from the first to the last that is touched. Raises as ``touches`` does."""

@@ -1,7 +1,7 @@
 """The geometry of a communicator's part of the pool: a ring of slots that goes on across calls.
 
 Every card gives the communicator the same extent: done lines, then the doorbells of all slots, then their data, and
-last its part of the heap, in which arrays live that need no slot (collectives/communicator/heap.py).
+last its part of the heap, in which arrays live that need no slot (collectives/communicator/heap/heap.py).
 One *round* of a collective uses one slot. Rounds are numbered by an epoch that never stops: the round with epoch e
 uses slot ``e % slots``, and its doorbells show e. That one number is address and freshness at once, so a plan only
 says how far it is from the epoch its call starts at, and the same plan serves every call.
@@ -47,12 +47,7 @@ LAYOUT_DTYPE = np.dtype(
 
 
 def doorbell_word(epoch: int, tag: int) -> int:
-    """Return the word that a doorbell shows.
-
-    Args:
-        epoch: The epoch of the round, below 2^48.
-        tag: 16 bits of the call (`Call.tag`), of which the lowest gives way to the parity.
-    """
+    """Return the word that a doorbell shows."""
     word = epoch << TAG_BITS | tag & ~1
     return word | word.bit_count() & 1
 
@@ -105,12 +100,7 @@ class Layout:
         return self.published_count + self.ranks
 
     def published(self, rank: int, index: int) -> int:
-        """Return the id of a published line.
-
-        Args:
-            rank: The rank that rings it.
-            index: The chunk that it announces, 0 to ``doorbells_per_rank`` - 1.
-        """
+        """Return the id of a published line of a rank; ``index`` is the chunk that it announces."""
         return rank * self.doorbells_per_rank + index
 
     def done(self, rank: int) -> int:
@@ -169,15 +159,7 @@ class Layout:
         return Extent(place.first_card, place.sharers_before * self.heap_rank_bytes, self.heap_rank_bytes)
 
     def doorbell_address(self, doorbell: int, epoch: int) -> tuple[int, int]:
-        """Return where a doorbell's line lies; those in the pool go round its cards.
-
-        Args:
-            doorbell: Its id.
-            epoch: The epoch of the round, which says the slot; a done line is the same in all epochs.
-
-        Returns:
-            The card, and the offset from the start of the extent.
-        """
+        """Return the card of a doorbell's line and its offset in the extent; lines in the pool go round the cards."""
         if doorbell >= self.published_count:
             line, card = divmod(doorbell - self.published_count, self.pool_cards)
             return card, line * LINE_BYTES
@@ -205,9 +187,5 @@ class Layout:
 
 
 def layout_record(layout: Layout) -> Records:
-    """Return a layout as every C module reads it: one row of LAYOUT_DTYPE.
-
-    Raises:
-        OverflowError: A size of the layout does not fit in its field.
-    """
+    """Return a layout as every C module reads it: one row of LAYOUT_DTYPE."""
     return np.array([tuple(getattr(layout, name) for name in LAYOUT_DTYPE.names or ())], LAYOUT_DTYPE)

@@ -252,20 +252,18 @@ class RankPart:
         """The number of instructions of all streams."""
         return sum(len(stream.records) for stream in self.streams)
 
+    @property
+    def memory_bytes(self) -> int:
+        """The bytes of the rank's buffers, all together."""
+        return sum(buffer.nbytes for buffer in self.buffers if not buffer.inside)
+
 
 Builder = Callable[[int], tuple[Frame, RankPart]]
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """For each rank the instructions of one call, built when they are first asked for. Equal digests, equal plans.
-
-    Args:
-        call: What the plan computes.
-        layout: How the communicator uses its part of the pool.
-        build: From a rank to the shared tables and the rank's part. It must be pure: given a rank, always the same
-            frame and part, and the same frame for every rank.
-    """
+    """For each rank the instructions of one call, built when they are first asked for. Equal digests, equal plans."""
 
     call: Call
     layout: Layout
@@ -274,11 +272,7 @@ class Plan:
     _frames: list[Frame] = field(default_factory=list, repr=False)
 
     def part(self, rank: int) -> RankPart:
-        """Return one rank's part, built when it is first asked for.
-
-        Raises:
-            PlanRuleError: The ranks built so far disagree on the frame.
-        """
+        """Return one rank's part, built when it is first asked for."""
         if rank not in self._parts:
             self._parts[rank] = self._built(rank)
         return self._parts[rank]
@@ -347,27 +341,14 @@ class Plan:
 
 
 def berths(frame: Frame, layout: Layout, heap: InHeap) -> Ints:
-    """Find which arrays the regions of a call are parts of whose ranks tell where these lie.
-
-    Args:
-        frame: The call's tables.
-        layout: The layout that the plan was built for.
-        heap: Where the plan places the arrays in the ranks' strips: the input before the output, if not where it is.
-
-    Returns:
-        For each region its owner, which of its buffers it is part of (0: the input, 1: the output), and from which of
-        that buffer's bytes on; owner -1 where the region lies in a slot. Shape (regions, 3).
-
-    Raises:
-        PlanError: A region in the heap lies in no rank's strip.
-    """
+    """Find which arrays the regions of a call are parts of whose ranks tell where these lie."""
     strips = {(its.card, its.offset): rank for rank in range(layout.ranks) for its in (layout.heap_strip(rank),)}
     found = np.full((len(frame.regions), 3), (-1, 0, 0), np.int64)
     for number, region in enumerate(frame.regions):
         if region.heap:
             owner = strips.get((region.first_card, region.base), -1)
             if owner < 0 or region.cards != 1:
-                raise PlanError(f"region {number} in the heap is no part of a rank's strip")
+                raise PlanError(f"region {number} in the heap is not part of a rank's strip")
             if heap.output is not None and region.start >= heap.output:
                 found[number] = owner, 1, region.start - heap.output
             else:

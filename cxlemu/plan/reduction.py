@@ -20,6 +20,7 @@ from cxlemu.choices import DTYPE_KINDS, DTYPE_NAMES, OPS_OF_KIND, REDOPS
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan.instructions import DTYPES, RedOp
+from cxlemu.suggest import unknown
 
 Array = NDArray[Any]
 
@@ -63,10 +64,6 @@ def commutes(dtype: str, redop: str) -> bool:
     """Return whether a op b has the bits of b op a, but for the payloads of NaNs.
 
     Only min and max of floats do not: they return the later one of two zeros.
-
-    Args:
-        dtype: One of ``DTYPE_NAMES``.
-        redop: One of ``REDOPS``.
     """
     return redop not in ("min", "max") or DTYPE_KINDS[dtype] != "float"
 
@@ -88,22 +85,11 @@ def why_not(dtype: str, redop: str) -> str:
 
 
 def reductions(dtypes: Iterable[str], redops: Sequence[str]) -> list[tuple[str, str]]:
-    """List the reductions that there are among these dtypes and operations.
-
-    Args:
-        dtypes: Names of dtypes, each of which has one of the operations; or all dtypes.
-        redops: Names of operations, each of which some dtype has; or all operations.
-
-    Returns:
-        Pairs of a dtype and an operation.
-
-    Raises:
-        ArgumentError: There is no such dtype, or a dtype or an operation would be left out altogether.
-    """
+    """List the reductions that there are among these dtypes and operations."""
     dtypes = list(dtypes)
     for dtype in dtypes:
         if dtype not in DTYPE_KINDS:
-            raise ArgumentError(f"there is no dtype {dtype!r}: it is one of {', '.join(DTYPE_NAMES)}")
+            raise ArgumentError(unknown("dtype", dtype, DTYPE_NAMES))
     found = [(dtype, redop) for dtype, redop in product(dtypes, redops) if redop not in REDOPS or folds(dtype, redop)]
     for dtype, redop in product(dtypes, redops):
         no_op = len(dtypes) < len(DTYPE_NAMES) and all(dtype != its for its, _ in found)
@@ -113,17 +99,7 @@ def reductions(dtypes: Iterable[str], redops: Sequence[str]) -> list[tuple[str, 
 
 
 def fold(dtype: int, redop: RedOp, operands: list[Bytes], divisor: int = 1) -> Bytes:
-    """Combine operands from the left, element by element, then divide.
-
-    Args:
-        dtype: Index into ``DTYPE_NAMES``.
-        redop: The operation, of those that ``folds``; AVG adds, and divides only by ``divisor``.
-        operands: One or more arrays of equally many bytes, uint8.
-        divisor: What the result is divided by, as `divide` does; 1 divides nothing.
-
-    Returns:
-        The result's bytes, uint8.
-    """
+    """Combine operands from the left, element by element, then divide by ``divisor`` (1: not at all); AVG adds."""
     name = DTYPE_NAMES[dtype]
     if DTYPE_KINDS[name] == "bool":
         return _fold_truth(redop, operands)
@@ -148,15 +124,7 @@ def _fold_truth(redop: RedOp, operands: list[Bytes]) -> Bytes:
 
 
 def divide(array: Array, divisor: int) -> Array:
-    """Divide an array: floats and parts of complex numbers divide; integers truncate toward zero, as C does.
-
-    Args:
-        array: Elements of any dtype of plans but bool.
-        divisor: A positive number, which may be more than the dtype holds.
-
-    Returns:
-        A new array of the dtype of ``array``.
-    """
+    """Divide an array: floats and parts of complex numbers divide; integers truncate toward zero, as C does."""
     if array.dtype.kind == "c":
         parts = array.view(array.real.dtype)
         return divide(parts, divisor).view(array.dtype)

@@ -28,13 +28,7 @@ def amount(nbytes: int) -> str:
 
 
 def text(i: Instruction, plan: Plan, rank: int = 0) -> str:
-    """Write an instruction as a line: ``REDUCE out+0 <- in+0 sum r1+0 64K``.
-
-    Args:
-        i: The instruction. Its ids may be of things that do not exist.
-        plan: The plan whose tables name regions, groups and kernels.
-        rank: The rank whose buffers it names.
-    """
+    """Write an instruction, even one with wrong ids, as a line: ``REDUCE out+0 <- in+0 sum r1+0 64K``."""
     sources = [_place(o, plan, rank) for o in (i.a, i.b, i.c) if o.kind]
     targets = [_place(o, plan, rank) for o in (i.dst, i.dst2) if o.kind]
     words = [i.op.name]

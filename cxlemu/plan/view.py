@@ -100,16 +100,7 @@ class PlanView:
 
 
 def render(plan: Plan, ranks: Iterable[int] | None = None, *, limit: int | None = None) -> PlanView:
-    """Show a plan: call, layout, sums, regions, and every stream with a column per rank.
-
-    Args:
-        plan: The plan; the parts of the ranks that are shown are built.
-        ranks: Which ranks to show (default: all).
-        limit: How many rows of any one table to show (default: all).
-
-    Returns:
-        An object for a rich Console to print.
-    """
+    """Show a plan: call, layout, sums, regions, and every stream with a column per rank; ``limit`` rows a table."""
     return PlanView(plan, tuple(range(plan.ranks) if ranks is None else ranks), limit)
 
 

@@ -1,11 +1,12 @@
 """A communicator's board: what its ranks tell each other when they can no longer use its collectives.
 
-    line 2r        notice   written by rank r: why it gave the communicator up
-    line 2r + 1    vote     written by rank r: where it stands in agreeing on the ranks that go on
-    (collectives/communicator/shrink.py)
+    line 3r            notice   written by rank r: why it gave the communicator up
+    lines 3r + 1, + 2  vote     written by rank r in turn: where it stands in agreeing on the ranks that go on
+    (cxlemu/pool/ballots.py)
 
 Lines are sealed as those of the session area are, and carry the name of the communicator's room: lines that an earlier
-communicator or run left here are ignored. Ranks are those of the communicator.
+communicator or run left here are ignored. Ranks are those of the communicator. Of a rank's two votes the later one
+counts. One of them is whole at any time, also when the rank dies while it writes the other.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES, HostMemory
-from cxlemu.pool.session_area import seal
+from cxlemu.pool.home import Home
+from cxlemu.pool.session_area import COUNT_MAX, seal
 from cxlemu.pool.superblock import CARD_BYTES_MAX, CARDS_MAX, HOSTS_MAX
 
 
@@ -34,11 +36,12 @@ class Cause(IntEnum):
 
 
 class Stage(IntEnum):
-    """Where a rank stands in agreeing on the ranks that go on."""
+    """How far a rank has come, from the making of its communicator to the decision on who goes on without it."""
 
-    JOINED = 1  # waits for the leader's roster of the ranks that go on
-    CLOSED = 2  # the leader has claimed room, and written the roster into its first lines
-    READY = 3  # has prepared its part of the room
+    EXPECTED = 0  # whoever took the room says that this rank will come
+    READY = 1  # has prepared its part of the room
+    JOINED = 2  # takes part in agreeing on the ranks that go on
+    DECIDED = 3  # has seen the decision
 
 
 class Notice(NamedTuple):
@@ -48,69 +51,61 @@ class Notice(NamedTuple):
     numbers: tuple[int, ...] = ()  # the ranks it is about, or where the hardware failed
 
 
+class Proposal(NamedTuple):
+    """Which ranks are to go on, and where."""
+
+    leader: int  # the rank that proposes it, and holds the room
+    name: int  # the room's name, 64 bits
+    at: int  # where the room begins, in bytes: with the roster of the ranks that go on
+    digest: int  # CRC32 of the roster
+
+
 class Vote(NamedTuple):
-    """Where a rank stands in agreeing on the ranks that go on.
+    """Where a rank stands in agreeing on the ranks that go on."""
 
-    Attributes:
-        stage: How far it has come.
-        attempt: Number of the attempt; JOINED: of the last one that this rank took part in. 0: the board's own
-            communicator is being made.
-        leader: The rank that leads the attempt; JOINED: the one that this rank votes for.
-        at: Where the room begins, in bytes; JOINED: 0.
-        digest: CRC32 of the roster, from CLOSED on.
-    """
-
-    stage: Stage
-    attempt: int
-    leader: int
-    at: int
-    digest: int = 0
+    stage: Stage = Stage.EXPECTED  # how far it has come
+    promised: int = 0  # the highest ballot that it leads or has led; it takes part in no lower one
+    accepted: int = 0  # the ballot in which it accepted ``value``; 0: in none
+    value: Proposal | None = None  # what is decided, if its ballot comes through
 
 
 NUMBERS_MAX = 5
-ATTEMPTS_MAX = 1 << 20  # to agree on the ranks that go on: each takes a part of the room, and much time
+VOTES_MAX = 1 << 31  # of one rank
 _CAUSES, _STAGES = frozenset(Cause), frozenset(Stage)
 _NOTICE = struct.Struct(f"<QHH{NUMBERS_MAX}Q")
-_VOTE = struct.Struct("<QIIIIQ")
-_NOTICE_MAGIC, _VOTE_MAGIC = b"NOT1", b"VOT1"
+_VOTE = struct.Struct("<QIHQQIQQI")
+_NOTHING = Proposal(0, 0, 0, 0)
+_NOTICE_MAGIC, _VOTE_MAGIC = b"NOT1", b"VOT2"
+_LINES = 3  # of each rank
 
 
 def board_bytes(ranks: int) -> int:
     """Return the size of the board of a communicator of ``ranks`` ranks, in bytes."""
-    return 2 * ranks * LINE_BYTES
+    return _LINES * ranks * LINE_BYTES
 
 
 class Board:
-    """The board of a communicator, as one rank's memory shows it.
-
-    Args:
-        memory: The rank's memory.
-        offset: Where the board begins on card 0, in bytes.
-        name: The name of the communicator's room, 64 bits; lines with another one are ignored.
-        ranks: Number of ranks in the communicator.
-    """
+    """The board of a communicator, as one rank's memory shows it."""
 
     def __init__(self, memory: HostMemory, offset: int, name: int, ranks: int) -> None:
         self.memory = memory
         self.ranks = ranks
         self._offset, self._name = offset, name
+        self._home = Home()
 
     def post(self, rank: int, notice: Notice) -> None:
-        """Tell why ``rank`` gave the communicator up.
-
-        Args:
-            rank: The rank that calls this.
-            notice: The cause; of its numbers the first NUMBERS_MAX are told.
-        """
+        """Publish why ``rank``, the caller, gave the communicator up, with at most NUMBERS_MAX numbers of the cause."""
         numbers = notice.numbers[:NUMBERS_MAX]
         padding = [0] * (NUMBERS_MAX - len(numbers))
-        self._store(2 * rank, _NOTICE_MAGIC, _NOTICE.pack(self._name, notice.cause, len(numbers), *numbers, *padding))
+        self._store(
+            _LINES * rank, _NOTICE_MAGIC, _NOTICE.pack(self._name, notice.cause, len(numbers), *numbers, *padding)
+        )
 
     def notices(self) -> dict[int, Notice]:
         """Read the notices of the ranks that gave up, by rank."""
         found = {}
         for rank in range(self.ranks):
-            fields = self._load(2 * rank, _NOTICE_MAGIC, _NOTICE)
+            fields = self._load(_LINES * rank, _NOTICE_MAGIC, _NOTICE)
             if not fields or fields[1] not in _CAUSES or fields[2] > NUMBERS_MAX:
                 continue
             notice = Notice(Cause(fields[1]), tuple(fields[3 : 3 + fields[2]]))
@@ -118,9 +113,11 @@ class Board:
                 found[rank] = notice
         return found
 
-    def _can_be(self, notice: Notice) -> bool:
+    def _can_be(self, told: Notice | Proposal) -> bool:
         """Whether a rank could have posted such numbers."""
-        match notice:
+        match told:
+            case Proposal(leader, _, at):
+                return leader < self.ranks and at < CARD_BYTES_MAX
             case Notice(Cause.PEER_LOST | Cause.MISMATCH, numbers):
                 return all(number < self.ranks for number in numbers)
             case Notice(Cause.POISON, (card, offset)):
@@ -131,28 +128,41 @@ class Board:
                 return host < HOSTS_MAX
             case Notice(Cause.INTEGRITY, (rank, card)):
                 return rank < self.ranks and card < CARDS_MAX
-        return notice.cause not in (Cause.POISON, Cause.CARD_LOST, Cause.LINK_DOWN, Cause.INTEGRITY)
+        return told.cause not in (Cause.POISON, Cause.CARD_LOST, Cause.LINK_DOWN, Cause.INTEGRITY)
 
     def vote(self, rank: int, vote: Vote) -> None:
         """Publish the vote of ``rank``, which is the rank that calls this, in place of its last one."""
-        fields = (self._name, vote.stage, vote.attempt, vote.leader, vote.digest, vote.at)
-        self._store(2 * rank + 1, _VOTE_MAGIC, _VOTE.pack(*fields))
-
-    def votes(self) -> dict[int, Vote]:
-        """Read the votes of the ranks that voted, by rank."""
-        votes = ((rank, self.vote_of(rank)) for rank in range(self.ranks))
-        return {rank: vote for rank, vote in votes if vote is not None}
+        number = 1 + max(self._votes(rank), default=0)
+        fields = (number, vote.stage, vote.promised, vote.accepted, *(vote.value or _NOTHING))
+        self._store(_LINES * rank + 1 + number % 2, _VOTE_MAGIC, _VOTE.pack(self._name, *fields))
 
     def vote_of(self, rank: int) -> Vote | None:
-        """Read the vote of one rank; None while it has not voted."""
-        fields = self._load(2 * rank + 1, _VOTE_MAGIC, _VOTE)
-        if not fields or fields[1] not in _STAGES:
-            return None
-        vote = Vote(Stage(fields[1]), fields[2], fields[3], fields[5], fields[4])
-        possible = vote.attempt <= ATTEMPTS_MAX and vote.leader < self.ranks and vote.at < CARD_BYTES_MAX
-        return vote if possible else None
+        """Read the vote of one rank; None while it has not voted, or where none of its lines can be read."""
+        votes = self._votes(rank)
+        return votes[max(votes)] if votes else None
+
+    def is_ready(self, rank: int) -> bool:
+        """Whether a rank has prepared its part of the room; one that has come further has as well."""
+        vote = self.vote_of(rank)
+        return vote is not None and vote.stage >= Stage.READY
+
+    def _votes(self, rank: int) -> dict[int, Vote]:
+        """Read a rank's lines, by how many votes it had published by then."""
+        found = {}
+        for line in (1, 2):
+            fields = self._load(_LINES * rank + line, _VOTE_MAGIC, _VOTE)
+            if not fields:
+                continue
+            _, number, stage, promised, accepted, *value = fields
+            proposal = Proposal(*value)
+            counted = number <= VOTES_MAX and accepted <= promised <= COUNT_MAX
+            staged = stage in _STAGES and (accepted or stage != Stage.DECIDED)
+            if counted and staged and self._can_be(proposal):
+                found[number] = Vote(Stage(stage), promised, accepted, proposal if accepted else None)
+        return found
 
     def _store(self, index: int, magic: bytes, fields: bytes) -> None:
+        self._home.check()
         payload = fields.ljust(PAYLOAD_BYTES, b"\0")
         self.memory.signal(0, self._offset + index * LINE_BYTES, seal(magic, payload, index), payload)
 

@@ -13,20 +13,10 @@ from cxlemu.pool import segments
 
 
 class CacheFiles:
-    """A file for each host's cache, which lives as long as this object and is gone with this process.
-
-    Attributes:
-        paths: How other processes of this user open the files.
-    """
+    """A file for each host's cache, which lives as long as this object and is gone with this process."""
 
     def __init__(self, hosts: int, cards: int, card_bytes: int) -> None:
-        """Make the files, which take memory as they are used.
-
-        Args:
-            hosts: Number of hosts.
-            cards: Number of cards.
-            card_bytes: Size of each card.
-        """
+        """Make the files, which take memory as they are used."""
         self._files = [os.memfd_create(f"cxlemu-host{host}") for host in range(hosts)]
         for fd in self._files:
             os.ftruncate(fd, host_segment_bytes(cards, card_bytes))
@@ -39,16 +29,7 @@ class CacheFiles:
 
 
 def open_cache(cards: Sequence[Bytes], paths: Sequence[str], host: int) -> HostCache:
-    """Open the cache that the processes of ``host`` share.
-
-    Args:
-        cards: The pool's cards.
-        paths: The file of each host.
-        host: The host.
-
-    Raises:
-        PoolError: Its owner is gone.
-    """
+    """Open the cache that the processes of ``host`` share."""
     nbytes = host_segment_bytes(len(cards), cards[0].nbytes)
     try:
         first, its = (_shared(Path(paths[number]), nbytes) for number in (0, host))

@@ -49,25 +49,15 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class CatalogEntry:
-    """One pool: its segments, the superblocks that can be read, and what is wrong with the others.
-
-    Attributes:
-        name: The pool's name.
-        uid: The user to whom the segments belong.
-        found: The segments.
-        superblocks: Those of this user's cards that can be read; another user's are not opened.
-        complete: Whether every superblock that can be read is finished.
-        damage: A sentence for each superblock that cannot be read.
-        held: Whether a process that lives holds the owner's lock.
-    """
+    """One pool: its segments, the superblocks that can be read, and what is wrong with the others."""
 
     name: str
-    uid: int
+    uid: int  # the user to whom the segments belong
     found: tuple[Found, ...]
-    superblocks: tuple[Superblock, ...]
-    complete: bool
-    damage: tuple[str, ...]
-    held: bool = False
+    superblocks: tuple[Superblock, ...]  # those of this user's cards that can be read; another user's are not opened
+    complete: bool  # whether every superblock that can be read is finished
+    damage: tuple[str, ...]  # a sentence for each superblock that cannot be read
+    held: bool = False  # whether a living process holds the owner's lock
 
     @property
     def state(self) -> PoolState:
@@ -92,27 +82,16 @@ class CatalogEntry:
 
 
 class Cleaned(NamedTuple):
-    """The verdict on one pool, and its reason.
-
-    Attributes:
-        name: The pool's name.
-        segments: The pool's segments, in the order of removal.
-        removed: Whether the pool goes; in a dry run, whether it would.
-        reason: The end of a sentence that says why.
-    """
+    """The verdict on one pool, and its reason."""
 
     name: str
-    segments: tuple[Segment, ...]
-    removed: bool
-    reason: str
+    segments: tuple[Segment, ...]  # the pool's segments, in the order of removal
+    removed: bool  # whether the pool goes; in a dry run, whether it would
+    reason: str  # the end of a sentence that says why
 
 
 def entries(name: str | None = None) -> list[CatalogEntry]:
-    """List pools, sorted by name. Another user's are never opened, and damage never raises.
-
-    Args:
-        name: The pools' name; None for every pool.
-    """
+    """List pools, sorted by name. Another user's are never opened, and damage never raises."""
     pools: dict[tuple[str, int], list[Found]] = defaultdict(list)
     for segment in segments.find(name):
         with suppress(FileNotFoundError):  # its owner was just leaving
@@ -154,15 +133,7 @@ def _read(segment: Segment) -> tuple[Superblock, bool]:
 
 
 def clean(name: str | None = None, *, dry_run: bool = False) -> list[Cleaned]:
-    """Remove the names of dead pools.
-
-    Args:
-        name: The only pool to look at; None for every pool.
-        dry_run: Whether to remove nothing, and return the same verdicts.
-
-    Returns:
-        The verdict on every pool looked at.
-    """
+    """Remove the names of dead pools (``name`` None: of all), and return the verdict on every pool looked at."""
     verdicts = [_verdict(entry) for entry in entries(name)]
     for verdict in verdicts:
         if verdict.removed and not dry_run:

@@ -24,11 +24,7 @@ from cxlemu.units import format_bytes
 
 
 class DaxPool(Pool):
-    """A pool on devices, which processes of several machines can attach.
-
-    Attributes:
-        mapped: The devices, in card order.
-    """
+    """A pool on devices, which processes of several machines can attach."""
 
     spans_machines = True
 
@@ -41,17 +37,7 @@ class DaxPool(Pool):
 
     @classmethod
     def attach(cls, paths: Sequence[str], uuid: uuids.UUID | None = None) -> DaxPool:
-        """Map the pool on devices. Writes nothing.
-
-        Args:
-            paths: Paths of the devices, in any order.
-            uuid: Chooses the cards of this pool among the devices; None: all devices are cards of one pool.
-
-        Raises:
-            ArgumentError: There are no paths.
-            PoolError: A device cannot be mapped, is given twice, not formatted, damaged, of another pool than the
-                others or smaller than its superblock says; or cards are missing.
-        """
+        """Map the pool with this UUID on devices in any order (None: the one that all make up). Writes nothing."""
         mapped = map_all(paths)
         if uuid is None:
             signed = [(read_superblock(card), card) for card in mapped]
@@ -98,18 +84,7 @@ class DaxPool(Pool):
 
 
 def map_all(paths: Sequence[str]) -> list[Mapped]:
-    """Map every device.
-
-    Args:
-        paths: Paths of the devices, in any order.
-
-    Returns:
-        The mapped devices, in the order of ``paths``.
-
-    Raises:
-        ArgumentError: There are no paths.
-        PoolError: A device is given twice, or cannot be mapped: see `map_device`.
-    """
+    """Map every device, in the order of ``paths``."""
     if not paths:
         raise ArgumentError("a pool of real cards needs its devices: give --device once for every card")
     mapped: dict[tuple[int, ...], Mapped] = {}

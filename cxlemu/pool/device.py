@@ -24,10 +24,11 @@ from cxlemu.errors import PoolError
 from cxlemu.memory.protocol import Bytes
 from cxlemu.pool.superblock import PAGE_BYTES
 from cxlemu.rounding import round_down
-from cxlemu.units import format_bytes
+from cxlemu.units import format_bytes, typed_bytes
 
 SYSFS = Path("/sys")
 
+_BLOCK_BYTES = 512  # of st_blocks, whatever the file system's are
 _MAP_SHARED_VALIDATE, _MAP_SYNC = 0x03, 0x80000  # linux/mman.h; Python's mmap has no names for them
 
 
@@ -56,14 +57,7 @@ class Mapped(NamedTuple):
 
 
 def examine_device(path: str) -> Device:
-    """Tell a device's size and alignment without opening it.
-
-    Args:
-        path: A device such as /dev/dax0.0, or a file.
-
-    Raises:
-        PoolError: It is not there, no device or file, empty, or smaller than its own alignment.
-    """
+    """Tell a device's size and alignment without opening it."""
     try:
         status = Path(path).stat()
     except (OSError, ValueError) as error:
@@ -73,35 +67,32 @@ def examine_device(path: str) -> Device:
 
 
 def map_device(path: str) -> Mapped:
-    """Map a device whole.
-
-    Args:
-        path: A device such as /dev/dax0.0, or a file.
-
-    Raises:
-        PoolError: It is not there, no device or file, not permitted, empty, or smaller than its own alignment.
-    """
+    """Map a device whole. The holes of a file are filled, for to touch one in a full file system is SIGBUS."""
     with _opened(path) as fd:
         device = _examine(path, os.fstat(fd))
+        if device.kind == "file":
+            reserve(fd, path, device.nbytes)
         try:
             return Mapped(device, *_map(fd, device, 0, device.usable_bytes))
         except OSError as error:
             raise PoolError(f"{path} cannot be mapped: {error.strerror}") from error
 
 
+def reserve(fd: int, path: str, nbytes: int) -> None:
+    """Reserve all bytes of a file; what they hold stays."""
+    wanted, room = nbytes - os.fstat(fd).st_blocks * _BLOCK_BYTES, os.fstatvfs(fd)
+    if wanted <= 0:
+        return  # which also spares the kernel a look at every page
+    try:
+        if wanted > room.f_bavail * room.f_frsize:  # else some file systems would keep what they could get
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.posix_fallocate(fd, 0, nbytes)
+    except OSError as error:
+        raise PoolError(f"{path} has no room for {typed_bytes(nbytes)}: {error.strerror}") from error
+
+
 def map_part(device: Device, at: int, nbytes: int, *, writable: bool = True) -> Bytes:
-    """Map some bytes of a device alone.
-
-    Args:
-        device: The device, as `map_device` found it.
-        at: First byte, a multiple of ``align_bytes``.
-        nbytes: Number of bytes, a multiple of ``align_bytes``.
-        writable: Whether this process may store there; otherwise the device is opened for reading only.
-
-    Raises:
-        PoolError: The device has no such bytes, another device has its path by now, or it cannot be mapped: see
-            `map_device`.
-    """
+    """Map some bytes of a device alone; ``at`` and ``nbytes`` are multiples of its ``align_bytes``."""
     if at % device.align_bytes or nbytes % device.align_bytes or not 0 <= at <= at + nbytes <= device.usable_bytes:
         raise PoolError(f"{device.path} has no {nbytes} bytes at {at} in whole pages of {device.align_bytes}")
     with _opened(device.path, writable=writable) as fd:
@@ -170,7 +161,7 @@ def _sysfs_facts(path: str, major: int, minor: int) -> tuple[int, int]:
         facts.append(int(text))
     nbytes, align_bytes = facts
     if align_bytes % PAGE_BYTES or align_bytes.bit_count() != 1:
-        raise PoolError(f"{path} has alignment {align_bytes}, which is no power of two of {PAGE_BYTES} or more")
+        raise PoolError(f"{path} has alignment {align_bytes}, which is not a power of two of {PAGE_BYTES} or more")
     return nbytes, align_bytes
 
 

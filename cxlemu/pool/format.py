@@ -13,7 +13,7 @@ import numpy as np
 from cxlemu.errors import ArgumentError, PoolError
 from cxlemu.memory.dax import DaxMemory
 from cxlemu.pool.dax import superblock_bytes
-from cxlemu.pool.device import Mapped
+from cxlemu.pool.device import Mapped, reserve
 from cxlemu.pool.owner import NOBODY
 from cxlemu.pool.superblock import MAGIC, SUPERBLOCK_BYTES, UNFINISHED, Geometry, Superblock, parse
 
@@ -22,17 +22,11 @@ _SHOWN_BYTES = 16
 
 
 class Content(NamedTuple):
-    """What lies on a card, for a person who has to decide whether it may go.
+    """What lies on a card, for a person who has to decide whether it may go."""
 
-    Attributes:
-        kind: All zeros, a card of a pool, or anything else.
-        text: The same in words.
-        superblock: The card's, if it has one that can be read.
-    """
-
-    kind: Literal["empty", "card", "foreign"]
+    kind: Literal["empty", "card", "foreign"]  # all zeros, a card of a pool, or anything else
     text: str
-    superblock: Superblock | None = None
+    superblock: Superblock | None = None  # the card's, if it has one that can be read
 
 
 def content_of(card: Mapped) -> Content:
@@ -59,16 +53,7 @@ def _readable(data: bytes) -> str:
 
 
 def geometry_for(sizes: Sequence[int], *, interleave_bytes: int, max_ranks: int) -> Geometry:
-    """Choose the geometry of a pool of cards.
-
-    Args:
-        sizes: Usable bytes of each card; the smallest counts.
-        interleave_bytes: The granule by which regions go round the cards.
-        max_ranks: Number of ranks for which the session area has lines.
-
-    Raises:
-        ArgumentError: No pool can be like that; the message says why.
-    """
+    """Choose the geometry of a pool of cards from their usable bytes, of which the smallest counts."""
     geometry = Geometry(len(sizes), 0, max_ranks, min(sizes), interleave_bytes)
     if flaw := geometry.flaw():
         raise ArgumentError(f"these cards cannot become a pool: {flaw}")
@@ -80,13 +65,6 @@ def format_cards(mapped: Sequence[Mapped], geometry: Geometry) -> Superblock:
 
     First no card is complete, then all bodies are written, then the magics, card 0 last: a process that attaches
     meanwhile, or after an interruption, finds an incomplete card and never a mixture.
-
-    Args:
-        mapped: The cards, in the order that they get in the pool.
-        geometry: The pool's geometry, as `geometry_for` chose it.
-
-    Returns:
-        The superblock of card 0.
     """
     superblock = Superblock.new(geometry, NOBODY)
     memory = DaxMemory([card.pages[: geometry.card_bytes] for card in mapped])
@@ -108,38 +86,15 @@ def _put(memory: DaxMemory, card: int, offset: int, data: bytes) -> None:
 
 
 def make_file(path: str, nbytes: int) -> None:
-    """Make a file of zeros that can stand in for a card.
-
-    Args:
-        path: Where; nothing may be there yet.
-        nbytes: Size of the file; the file system reserves all of it.
-
-    Raises:
-        PoolError: There is something already, the file cannot be made, or the file system has no room.
-    """
+    """Make a file of zeros that can stand in for a card; nothing may be at the path, and all its bytes are reserved."""
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise PoolError(f"{path} cannot be made: {error.strerror}") from error
     try:
-        reserve(path, nbytes)
+        reserve(fd, path, nbytes)
     except BaseException:
         Path(path).unlink()
         raise
-
-
-def reserve(path: str, nbytes: int) -> None:
-    """Reserve all bytes of a file; what they hold stays. A full file system is an error here, no SIGBUS later.
-
-    Args:
-        path: The file.
-        nbytes: Bytes to reserve, from its beginning; a shorter file grows.
-
-    Raises:
-        PoolError: There is no room.
-    """
-    with Path(path).open("r+b") as file:
-        try:
-            os.posix_fallocate(file.fileno(), 0, nbytes)
-        except OSError as error:
-            raise PoolError(f"{path} has no room for {nbytes} bytes: {error.strerror}") from error
+    finally:
+        os.close(fd)

@@ -18,37 +18,21 @@ _POLL_S = 0.01
 
 
 def living_pools(job: str) -> list[CatalogEntry]:
-    """List this user's pools of a job whose owners live, the latest one first.
-
-    Args:
-        job: How their names begin.
-    """
+    """List this user's pools of a job whose owners live, the latest one first."""
     names = [name for name in pool_names() if name.startswith(f"{job}-")]
     ours = [entry for name in names for entry in catalog.entries(name) if entry.state in ("alive", "unknown")]
     return sorted(ours, key=lambda entry: entry.created_s, reverse=True)
 
 
 def refuse_second_run(job: str) -> None:
-    """Refuse to begin while another run of the same job is under way, in which ranks would meet the wrong ones.
-
-    Raises:
-        PoolError: There is such a run.
-    """
+    """Refuse to begin while another run of the same job is under way, in which ranks would meet the wrong ones."""
     if other := next(iter(living_pools(job)), None):
         owner = f", process {other.superblocks[0].owner.pid}," if other.superblocks else ""
         raise PoolError(f"another run of this job is under way: the owner{owner} of its pool {other.name} is alive")
 
 
 def pool_of_job(job: str, deadline_s: float) -> str:
-    """Wait until rank 0 has made the job's pool, and return its name.
-
-    Args:
-        job: How the name begins.
-        deadline_s: How long to wait, in seconds.
-
-    Raises:
-        PoolError: There is no such pool by then.
-    """
+    """Wait until rank 0 has made the job's pool, and return its name."""
     end = time.monotonic() + deadline_s
     while True:
         over = time.monotonic() >= end  # before the last look: this process may be stopped at any moment

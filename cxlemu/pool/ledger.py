@@ -7,7 +7,8 @@ Every rank has a page of lines on card 0, behind the arena, that it alone writes
     line 2..  holds      a room that this rank holds, or has claimed
 
 Lines are sealed as those of the session area are, and carry the session's id: lines that an earlier run left here hold
-nothing.
+nothing. A rank that is stopped while it stores a line leaves a torn one, and what it holds must be seen all the same.
+So how firmly a room is held is in the line's word alone, which is never torn: a claim becomes a hold in one store.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES, HostMemory
+from cxlemu.pool.home import Home
 from cxlemu.pool.session_area import seal
 from cxlemu.pool.superblock import CARD_BYTES_MAX, CARDS_MAX
 from cxlemu.rounding import round_up
@@ -39,21 +41,13 @@ class HoldState(IntEnum):
 
 
 class Hold(NamedTuple):
-    """A room that a rank holds, or has claimed.
+    """A room that a rank holds, or has claimed."""
 
-    Attributes:
-        name: 64 bits by which members of a group know their room; each name is used once in a session.
-        at: Its first byte, on every card or on ``card``.
-        end: The byte behind it.
-        card: The only card that it is on, or ALL_CARDS.
-        state: How firmly it is held, or what is said about it.
-    """
-
-    name: int
-    at: int
-    end: int
-    card: int
-    state: HoldState
+    name: int  # 64 bits by which members of a group know their room; each name is used once in a session
+    at: int  # its first byte, on every card or on ``card``
+    end: int  # the byte after its last
+    card: int  # the only card that it is on, or ALL_CARDS
+    state: HoldState  # how firmly it is held, or what is said about it
 
     def overlaps(self, other: Hold) -> bool:
         """Whether the two rooms have a byte in common."""
@@ -62,22 +56,23 @@ class Hold(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """Which process a rank is.
+    """Which process a rank is."""
 
-    Attributes:
-        lines: How many of the rank's lines were ever used, from line 0 on: readers look at no more.
-        pid: The process.
-        machine: Digests the machine's boot and the process's pid namespace, in which ``pid`` means something.
-    """
-
-    lines: int
+    lines: int  # how many of the rank's lines were ever used, from line 0 on: readers look at no more
     pid: int
-    machine: int
+    machine: int  # digests the machine's boot and the process's pid namespace, in which ``pid`` means something
 
 
-_IDENTITY, _HOLD = struct.Struct("<QIIQ"), struct.Struct("<QQQQiB")
-_IDENTITY_MAGIC, _HOLD_MAGIC = b"IDN1", b"HLD1"
-_STATES = frozenset(HoldState)
+_IDENTITY, _HOLD = struct.Struct("<QIIQ"), struct.Struct("<QQQQi")
+_IDENTITY_MAGIC = b"IDN1"
+_HOLD_MAGICS = {
+    HoldState.CLAIMED: b"CLM1",
+    HoldState.HELD: b"HLD1",
+    HoldState.REFUSED: b"REF1",
+    HoldState.SHORT: b"SHO1",
+    HoldState.SEARCHED: b"SEA1",
+}
+_STATES = {magic: state for state, magic in _HOLD_MAGICS.items()}
 
 
 def ledger_lines(ranks: int, card_bytes: int) -> int:
@@ -91,18 +86,11 @@ def ledger_bytes(ranks: int, card_bytes: int) -> int:
 
 
 class Ledger:
-    """All ranks' ledgers, as one rank's memory shows them.
-
-    Args:
-        memory: The rank's memory for lines; no program's writes go through it.
-        offset: Where the first rank's ledger begins on card 0, in bytes.
-        lines: How many lines each rank has.
-        session: Id of the session; lines of other sessions are none.
-        rank: This rank, which writes its own lines alone.
-    """
+    """All ranks' ledgers, as one rank's memory shows them."""
 
     def __init__(self, memory: HostMemory, offset: int, lines: int, session: int, rank: int) -> None:
         self.memory, self.lines, self.rank = memory, lines, rank
+        self._home = Home()
         self._offset, self._session = offset, session
 
     def place(self, rank: int, line: int) -> int:
@@ -115,34 +103,44 @@ class Ledger:
 
     def identity(self, rank: int) -> Identity | None:
         """Read which process a rank is; None until it says so in this session."""
-        fields = self._load(rank, IDENTITY, _IDENTITY_MAGIC, _IDENTITY)
-        return Identity(*fields[1:]) if fields and fields[1] <= self.lines else None
+        magic, fields = self._load(rank, IDENTITY, _IDENTITY)
+        return Identity(*fields[1:]) if magic == _IDENTITY_MAGIC and fields and fields[1] <= self.lines else None
 
     def post(self, line: int, hold: Hold | None) -> None:
         """Publish a hold in one of this rank's lines, or that the line holds nothing. It is in the pool at the end."""
-        fields = b"" if hold is None else _HOLD.pack(self._session, *hold)
-        self._store(line, _HOLD_MAGIC, fields)
+        magic = _HOLD_MAGICS[HoldState.HELD if hold is None else hold.state]
+        self._store(line, magic, b"" if hold is None else _HOLD.pack(self._session, *hold[:-1]))
 
     def holds(self, rank: int) -> Iterator[Hold]:
         """Read what a rank holds or has claimed, in the order of its lines."""
-        identity = self.identity(rank)
-        for line in range(FIRST_HOLD, 0 if identity is None else identity.lines):
-            fields = self._load(rank, line, _HOLD_MAGIC, _HOLD)
-            if fields and fields[5] in _STATES:
-                _, name, at, end, card, state = fields
+        for line in range(FIRST_HOLD, self._used(rank)):
+            magic, fields = self._load(rank, line, _HOLD)
+            if fields and magic in _STATES:
+                _, name, at, end, card = fields
                 if at <= end <= CARD_BYTES_MAX and ALL_CARDS <= card < CARDS_MAX:
-                    yield Hold(name, at, end, card, HoldState(state))
+                    yield Hold(name, at, end, card, _STATES[magic])
+
+    def _used(self, rank: int) -> int:
+        """Return how many of a rank's lines to look at: all of them while the line that says so is torn."""
+        magic, fields = self._load(rank, IDENTITY, _IDENTITY)
+        if magic != _IDENTITY_MAGIC or fields == ():
+            return 0
+        return self.lines if fields is None else min(fields[1], self.lines)
 
     def _store(self, line: int, magic: bytes, fields: bytes) -> None:
+        self._home.check()
         payload = fields.ljust(PAYLOAD_BYTES, b"\0")
         self.memory.signal(0, self.place(self.rank, line), seal(magic, payload, self._index(self.rank, line)), payload)
         self.memory.fence()  # a signal alone may be on its way still, and what this rank looks at next depends on it
 
-    def _load(self, rank: int, line: int, magic: bytes, layout: struct.Struct) -> tuple[int, ...]:
+    def _load(self, rank: int, line: int, layout: struct.Struct) -> tuple[bytes, tuple[int, ...] | None]:
+        """Read a line's kind and fields; () in place of another session's fields, None where the line is not whole."""
         word, payload = self.memory.poll(0, self.place(rank, line))
+        magic = (word >> 32).to_bytes(4, "little")
+        if word != seal(magic, payload, self._index(rank, line)):
+            return magic, None
         fields = layout.unpack_from(payload)
-        whole = word == seal(magic, payload, self._index(rank, line)) and fields[0] == self._session
-        return fields if whole else ()
+        return magic, fields if fields[0] == self._session else ()
 
     def _index(self, rank: int, line: int) -> int:
         return rank * self.lines + line

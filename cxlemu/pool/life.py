@@ -21,28 +21,16 @@ class LifeLock:
     """A lock on one byte of a file, from now on until `release` or the end of this process."""
 
     def __init__(self, path: Path, at: int) -> None:
-        """Take the lock; any number of processes can hold it at once.
-
-        Args:
-            path: The file.
-            at: The byte, which need not be in the file.
-
-        Raises:
-            OSError: The file cannot be opened, or its file system knows no locks.
-        """
-        self._fd: int | None = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_RDLCK, at))
-        except OSError:
-            self.release()
-            raise
+        """Take the lock; any number of processes can hold it at once."""
+        self._fd: int | None = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # closed with this lock, which may not be had
+        fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_RDLCK, at))
         _ALL.add(self)
 
     def release(self) -> None:
         """Give the lock up; twice is fine."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        fd, self._fd = self._fd, None  # in this order: Ctrl-C in between closes no other file the second time
+        if fd is not None:
+            os.close(fd)
 
     def __del__(self) -> None:
         self.release()
@@ -52,12 +40,7 @@ _ALL: weakref.WeakSet[LifeLock] = weakref.WeakSet()
 
 
 def is_held(fd: int, at: int) -> bool:
-    """Whether a living process holds a LifeLock.
-
-    Args:
-        fd: The file, opened by itself.
-        at: The byte.
-    """
+    """Return whether a living process holds a LifeLock; ``fd`` must have been opened for this question alone."""
     found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK, at))
     return bool(_FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
 

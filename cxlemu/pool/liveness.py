@@ -16,6 +16,7 @@ from contextlib import suppress
 from cxlemu._native import Pulse
 from cxlemu.memory.native import NativeShadowMemory
 from cxlemu.memory.protocol import Bytes, HostMemory
+from cxlemu.pool.home import Home
 from cxlemu.pool.ledger import PULSE, Identity, Ledger
 
 PULSE_S = 0.1  # between two beats
@@ -26,12 +27,7 @@ class Liveness:
     """What one rank knows of the processes of all ranks. Any of its threads may ask."""
 
     def __init__(self, ledger: Ledger, identity: Identity) -> None:
-        """Begin to watch; processes are found as they are asked for.
-
-        Args:
-            ledger: Where ranks say which process they are.
-            identity: Which process this rank is.
-        """
+        """Begin to watch; processes are found as they are asked for."""
         self._ledger, self._mine = ledger, identity
         self._reader: HostMemory = ledger.memory
         self._pulse: Pulse | None = None
@@ -39,18 +35,12 @@ class Liveness:
         self._ended: dict[int, int] = {}  # rank: the pid that it had
         self._poll = select.poll()
         self._lock = threading.Lock()
+        self._home = Home()
 
     def beat(
         self, card: Bytes, memory: NativeShadowMemory | None, *, push: bool, reader: NativeShadowMemory | None
     ) -> None:
-        """Begin this rank's pulse, and look at others' from now on.
-
-        Args:
-            card: Card 0, which has the ledger.
-            memory: A memory on the rank's host that only the pulse uses; None to store to the card itself.
-            push: Whether the line has to be flushed to be in the pool.
-            reader: A memory in C to look at others' pulses with, as they beat meanwhile; None for the session's.
-        """
+        """Begin this rank's pulse, through a memory of its own (None: stores to the card), and watch others' pulses."""
         self._reader = reader or self._reader
         offset = self._ledger.place(self._ledger.rank, PULSE)
         with suppress(OSError):  # no more threads: peers see this rank's signs of life in its waits, as they did before
@@ -61,11 +51,7 @@ class Liveness:
         return self._reader.poll(0, self._ledger.place(rank, PULSE)).word
 
     def ended(self, ranks: Iterable[int]) -> dict[int, int]:
-        """Find those of ``ranks`` that were processes of this machine and have ended.
-
-        Returns:
-            The pid that each had. A rank of another machine is never among them.
-        """
+        """Return the pids of those of ``ranks`` that were processes of this machine and have ended."""
         asked = list(ranks)
         with self._lock:
             for rank in asked:
@@ -103,12 +89,13 @@ class Liveness:
         os.close(fd)
 
     def stop(self) -> None:
-        """Stop this rank's pulse."""
         if self._pulse is not None:
             self._pulse.stop()
 
     def close(self) -> None:
-        """Stop this rank's pulse, and let go of the peers' processes."""
+        """Stop this rank's pulse, and let go of the peers' processes; a forked child has none of both."""
+        if self._home.left:
+            return
         self.stop()
         with self._lock:
             for rank in list(self._processes):

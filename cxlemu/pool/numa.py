@@ -40,13 +40,6 @@ def bind(pages: Bytes, node: int) -> None:
 
     On a shared-memory segment the policy belongs to the segment, so it holds for posix_fallocate and for other
     processes as well.
-
-    Args:
-        pages: The mapping.
-        node: The NUMA node.
-
-    Raises:
-        PoolError: The kernel refuses.
     """
     mask = (ctypes.c_ulong * (node // _WORD_BITS + 1))()
     mask[node // _WORD_BITS] = 1 << node % _WORD_BITS

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from cxlemu.errors import PoolError
 from cxlemu.pool.life import is_held
 
 OwnerState = Literal["alive", "dead", "unknown"]
@@ -32,10 +33,11 @@ class Owner:
 
     @classmethod
     def current(cls) -> Owner:
-        """Return this process."""
+        """Return this process. Raises PoolError where /proc does not describe it."""
         pid = os.getpid()
         start_ticks = _start_ticks(pid)
-        assert start_ticks is not None, "this process runs, so /proc describes it"
+        if start_ticks is None:  # the /proc of another pid namespace
+            raise _without_proc(str(pid))
         return cls(os.geteuid(), pid, start_ticks, _pid_namespace(), _boot_id())
 
     def state(self) -> OwnerState:
@@ -47,12 +49,7 @@ class Owner:
         return "alive" if _start_ticks(self.pid) == self.start_ticks else "dead"
 
     def state_by(self, fd: int, at: int = 0) -> OwnerState:
-        """Look whether the owner still runs: it does if it holds its LifeLock, and otherwise as `state` says.
-
-        Args:
-            fd: The file whose byte the owner locked, opened by itself.
-            at: The byte.
-        """
+        """Look whether the owner still runs: it holds its LifeLock (``fd`` was opened for this), or `state` says so."""
         return "alive" if is_held(fd, at) else self.state()
 
 
@@ -66,8 +63,15 @@ def machine_digest() -> int:
     return int.from_bytes(hashlib.blake2b(place.encode(), digest_size=8).digest(), "little")
 
 
+def _without_proc(name: str) -> PoolError:
+    return PoolError(f"a pool names its process as {PROC} does, which has no {name}: mount this namespace's proc there")
+
+
 def _boot_id() -> uuid.UUID:
-    return uuid.UUID((PROC / "sys/kernel/random/boot_id").read_text().strip())
+    try:
+        return uuid.UUID((PROC / "sys/kernel/random/boot_id").read_text().strip())
+    except FileNotFoundError as error:
+        raise _without_proc("sys/kernel/random/boot_id") from error
 
 
 def _pid_namespace() -> int:

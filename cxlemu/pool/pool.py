@@ -14,49 +14,32 @@ from cxlemu.memory.direct import DirectMemory
 from cxlemu.memory.protocol import Bytes, HostMemory
 from cxlemu.pool.cache_files import CacheFiles, open_cache
 from cxlemu.pool.superblock import PAGE_BYTES, SESSION_OFFSET, Superblock
+from cxlemu.unshared import Unshared
 
 
 class NewClocks(NamedTuple):
-    """A segment for a pace (see cxlemu/engines/pace.py).
-
-    Attributes:
-        nbytes: Size of the segment.
-        make: Called with the segment's zeros, which it makes ready for the ranks.
-    """
+    """A segment for a pace (see cxlemu/engines/pace.py)."""
 
     nbytes: int
-    make: Callable[[Bytes], None]
+    make: Callable[[Bytes], None]  # called with the segment's zeros, which it makes ready for the ranks
 
 
 class NewPool(NamedTuple):
-    """The pool that a world wants.
+    """The pool that a world wants."""
 
-    Attributes:
-        name: Name under which other processes find the pool; None for one that no other pool has.
-        cards: Number of cards.
-        card_bytes: Size of each card.
-        interleave_bytes: The granule by which regions go round the cards.
-        hosts: Number of hosts that the world's ranks are on.
-        max_ranks: Number of ranks for which the session area has lines.
-        numa_node: Where the pages of the cards lie; None for anywhere.
-        clocks: What a pace's ranks share; None without a pace.
-        beside_bytes: Memory that the world's ranks need beside the pool.
-        sparse: Cards get memory as parts of them are taken (`Pool.back`), where the backend can do that.
-    """
-
-    name: str | None
+    name: str | None  # name under which other processes find the pool; None for one that no other pool has
     cards: int
     card_bytes: int
-    interleave_bytes: int
-    hosts: int
-    max_ranks: int
-    numa_node: int | None = None
-    clocks: NewClocks | None = None
-    beside_bytes: int = 0
-    sparse: bool = False
+    interleave_bytes: int  # the granule by which regions go round the cards
+    hosts: int  # number of hosts that the world's ranks are on
+    max_ranks: int  # number of ranks for which the session area has lines
+    numa_node: int | None = None  # where the pages of the cards lie; None for anywhere
+    clocks: NewClocks | None = None  # what a pace's ranks share; None without a pace
+    beside_bytes: int = 0  # memory that the world's ranks need beside the pool
+    sparse: bool = False  # cards get memory as parts of them are taken (`Pool.back`), where the backend can do that
 
 
-class Pool:
+class Pool(Unshared):
     """Cards as writable byte arrays that every attached process shares.
 
     ``cards[i]`` is a uint8 array of ``card_bytes``; its first ``data_offset`` bytes are the superblock and, on card 0
@@ -71,13 +54,7 @@ class Pool:
     _cache_files: CacheFiles | None = None
 
     def __init__(self, name: str, superblock: Superblock, cards: list[Bytes]) -> None:
-        """Show cards as a pool.
-
-        Args:
-            name: The pool's name, for messages.
-            superblock: The superblock of card 0, which says how the pool is laid out.
-            cards: One writable uint8 array of ``card_bytes`` per card; `close` empties the list.
-        """
+        """Show cards as a pool; each is a writable uint8 array of ``card_bytes``, and `close` empties the list."""
         self.name = name
         self.uuid: uuid.UUID = superblock.uuid
         self.cards = cards
@@ -93,72 +70,34 @@ class Pool:
         """Return a memory for lines that travel one by one, and that no emulated cache keeps.
 
         It is stateless, so that threads may share it.
-
-        Args:
-            cards: uint8 arrays that show bytes of this pool; by default its cards.
-            writable: Whether anything is stored there.
         """
         return DirectMemory(self.cards if cards is None else cards, writable=writable)
 
     def part(self, card: int, at: int, nbytes: int, *, writable: bool = True) -> Bytes:
-        """Return some bytes of a card; they are mapped alone, where the pool can do that.
-
-        Args:
-            card: The card.
-            at: First byte, a multiple of ``align_bytes``.
-            nbytes: Number of bytes.
-            writable: Whether this process may store there; otherwise the mapping cannot be made writable either.
-        """
+        """Return some bytes of a card; where the pool can, they are mapped alone, and read-only unless ``writable``."""
         part = self.cards[card][at : at + nbytes]
         part.flags.writeable = writable
         return part
 
     def back(self, card: int, at: int, nbytes: int) -> None:
-        """Take memory for bytes of a card, where the pool is sparse. What is there already stays.
-
-        Args:
-            card: The card.
-            at: First byte.
-            nbytes: Number of bytes.
-
-        Raises:
-            PoolError: There is no memory left.
-        """
+        """Take memory for bytes of a card, where the pool is sparse. What is there already stays."""
 
     def unback(self, card: int, at: int, nbytes: int) -> None:
-        """Give back the memory of whole pages of a card, where the pool is sparse: they are zeros then.
-
-        Args:
-            card: The card.
-            at: First byte.
-            nbytes: The number of bytes, which must not be in use.
-        """
+        """Give back the memory of whole pages, not in use, of a card of a sparse pool: they are zeros then."""
 
     @property
     def lock_path(self) -> Path:
-        """The file by whose lock managers of the pool on this machine take turns.
-
-        Raises:
-            ArgumentError: There is no such file.
-        """
+        """The file by whose lock managers of the pool on this machine take turns."""
         raise ArgumentError(f"pool {self.name} has no file that managers could lock: its capacity cannot be lent")
 
     def host_cache(self, host: int) -> HostCache:
-        """Open the cache that the processes of an emulated host share.
-
-        Raises:
-            PoolError: The cache is gone, or never was.
-        """
+        """Open the cache that the processes of an emulated host share."""
         if not self.cache_paths:
             raise PoolError(f"pool {self.name} has no caches of emulated hosts")
         return open_cache(self.cards, self.cache_paths, host)
 
     def with_caches(self, hosts: int) -> tuple[str, ...]:
-        """Make files for the caches of ``hosts`` emulated hosts, which live until this pool is closed.
-
-        Returns:
-            The files' paths, by which this process and its children open them.
-        """
+        """Make files for the caches of ``hosts`` emulated hosts, which live until this pool is closed."""
         self._cache_files = CacheFiles(hosts, len(self.cards), self.card_bytes)
         self.cache_paths = self._cache_files.paths
         return self.cache_paths

@@ -19,28 +19,15 @@ RANK_BYTES = 40 << 20  # what a process takes that imports NumPy and this packag
 
 
 class MemoryLimit(NamedTuple):
-    """A control group's limit of memory.
+    """A control group's limit of memory."""
 
-    Attributes:
-        path: The group.
-        limit_bytes: All that its processes may use.
-        left_bytes: What they do not use; what the kernel can take back from its file cache counts as left.
-    """
-
-    path: Path
-    limit_bytes: int
-    left_bytes: int
+    path: Path  # of the control group
+    limit_bytes: int  # all that its processes may use
+    left_bytes: int  # what they do not use; what the kernel can take back from its file cache counts as left
 
 
 def tightest_limit(root: Path = Path("/")) -> MemoryLimit | None:
-    """Find the limit of memory that leaves least, of this process's control groups and those around them.
-
-    Args:
-        root: Where ``proc`` and ``sys`` are.
-
-    Returns:
-        The limit; None where there is none.
-    """
+    """Find the memory limit that leaves least, of this process's control groups and those around them, or None."""
     return min(_limits(root), key=lambda limit: limit.left_bytes, default=None)
 
 
@@ -82,39 +69,26 @@ def _statistic(group: Path, name: str) -> int:
 
 
 def shortage(shm_bytes: int, other_bytes: int, root: Path = Path("/")) -> str | None:
-    """Say what there is too little of, as a sentence without its end; None where all of it is there.
-
-    Args:
-        shm_bytes: What is taken from /dev/shm.
-        other_bytes: What the ranks take besides.
-        root: Where ``proc`` and ``sys`` are.
-    """
+    """Say what there is too little of, as a sentence without its end; None where all of it is there."""
     if shm_bytes > (free := segments.free_bytes()):
-        return f"{SHM_DIR} has {free} bytes free, this pool needs {shm_bytes}"
+        return f"{SHM_DIR} has {format_bytes(free)} free, this pool needs {format_bytes(shm_bytes)}"
     limit = tightest_limit(root)
     if limit is not None and shm_bytes + other_bytes > limit.left_bytes:
+        most, left = format_bytes(limit.limit_bytes), format_bytes(limit.left_bytes)
         return (
-            f"this process may use {format_bytes(limit.limit_bytes)} of memory, of which {limit.left_bytes} bytes are "
-            f"left ({limit.path}), and this world needs {shm_bytes + other_bytes}"
+            f"this process may use {most} of memory, of which {left} are left ({limit.path}), "
+            f"and this world needs {format_bytes(shm_bytes + other_bytes)}"
         )
     return None
 
 
 def available_bytes(root: Path = Path("/")) -> int:
-    """Return how much memory /dev/shm, this process's control groups and this machine all have left.
-
-    Args:
-        root: Where ``proc`` and ``sys`` are.
-    """
+    """Return the bytes that /dev/shm, this process's control groups and this machine all have left."""
     return min(segments.free_bytes(), memory_left_bytes(root))
 
 
 def memory_left_bytes(root: Path = Path("/")) -> int:
-    """Return how much memory this process's control groups and this machine have left; `UNLIMITED` if they do not say.
-
-    Args:
-        root: Where ``proc`` and ``sys`` are.
-    """
+    """Return the memory left to this process's control groups and machine, in bytes; `UNLIMITED` if unknown."""
     found, limit = [UNLIMITED], tightest_limit(root)
     if limit is not None:
         found.append(limit.left_bytes)

@@ -43,21 +43,10 @@ class NoRoomError(ArgumentError):
 
 
 class Rooms:
-    """One rank's part in taking and giving back room. Threads of the rank share it.
-
-    Attributes:
-        ledger: All ranks' lines.
-    """
+    """One rank's part in taking and giving back room. Threads of the rank share it."""
 
     def __init__(self, ledger: Ledger, ranks: int, session: int, identity: Identity) -> None:
-        """Begin with nothing held, and say which process this rank is.
-
-        Args:
-            ledger: All ranks' lines.
-            ranks: The number of ranks in the session.
-            session: The session's id, which names of rooms depend on.
-            identity: Which process this rank is.
-        """
+        """Begin with nothing held, and say which process this rank is."""
         self.ledger = ledger
         self._ranks, self._session = ranks, session
         self._identity = identity._replace(lines=FIRST_HOLD)
@@ -70,12 +59,7 @@ class Rooms:
         ledger.identify(self._identity)
 
     def name(self, members: Sequence[int], key: str) -> int:
-        """Return the name of the next room of these members and key: the same on all that ask equally often.
-
-        Args:
-            members: The world ranks that will hold it, in their order.
-            key: Tells rooms of the same members apart.
-        """
+        """Return the next room's name: the same on all that ask equally often for these members and this key."""
         which = (tuple(members), key)
         with self._lock:
             self._names[which] += 1
@@ -85,22 +69,8 @@ class Rooms:
     # --- claiming ---------------------------------------------------------------------------------------------
 
     def claim(self, name: int, arena: Arena, wanted: Callable[[int], int], card: int = ALL_CARDS) -> Hold:
-        """Claim room that no other rank holds or claims.
-
-        Args:
-            name: The room's name.
-            arena: Where on the cards to look for it.
-            wanted: Says, of the size of the largest free part in bytes, how many bytes to take; it may raise
-                ArgumentError where that is too little.
-            card: The only card that the room is to be on, or ALL_CARDS.
-
-        Returns:
-            The room, whole pages, which this rank holds now.
-
-        Raises:
-            NoRoomError: There is no room of that size.
-            ArgumentError: As ``wanted`` raises, or this rank holds as many rooms as it has lines.
-        """
+        """Claim whole pages that no other rank holds or claims, of as many bytes as ``wanted`` says of the largest free
+        part."""
         with self._lock:
             self.collect()
             line, full = self._free_line(), 0
@@ -136,15 +106,7 @@ class Rooms:
                 self._post(self._free_line(), Hold(name, 0, 0, ALL_CARDS, HoldState.REFUSED))
 
     def join(self, leader: int, room: Hold) -> bool:
-        """Hold a room that ``leader`` claimed.
-
-        Args:
-            leader: The rank that claimed the room, and may be about to let it go.
-            room: The room, as `find` returned it.
-
-        Returns:
-            Whether this rank holds the room now. Otherwise the leader let it go, and another rank may have it.
-        """
+        """Hold a room that ``leader`` claimed; False if the leader let it go, so that another rank may have it."""
         with self._lock:
             self.collect()
             self._post(self._free_line(), room)
@@ -175,11 +137,7 @@ class Rooms:
 
     @contextmanager
     def saying(self, name: int, word: HoldState) -> Iterator[None]:
-        """Say to the members of a group that its room is SHORT or SEARCHED for, for as long as the block lasts.
-
-        Raises:
-            ArgumentError: This rank holds as many rooms as it has lines.
-        """
+        """Say to the members of a group that its room is SHORT or SEARCHED for, for as long as the block lasts."""
         with self._lock:
             line = self._free_line()
             self._post(line, Hold(name, 0, 0, ALL_CARDS, word))
@@ -194,6 +152,7 @@ class Rooms:
     def release(self, name: int) -> None:
         """Let the room of this name go, if this rank holds it: nothing that this rank wrote there may arrive later."""
         with self._lock:
+            self.ledger.memory.fence()  # lines of the room's board may be on their way
             for line in [line for line, hold in self._mine.items() if hold.name == name]:
                 self._post(line, None)
 
@@ -269,7 +228,7 @@ class Rooms:
         for begin, end in taken:
             if begin > at:
                 holes.append((at, begin))
-            at = max(at, end)
+            at = max(at, round_up(end, ARENA_ALIGN_BYTES))  # a line may say anything
         return [*holes, (at, arena.end)] if at < arena.end else holes
 
 

@@ -62,11 +62,7 @@ def check_pool_name(name: str) -> None:
 
 
 def find(pool: str | None = None) -> list[Segment]:
-    """List segments in /dev/shm, in order of pool, kind (cards first) and index.
-
-    Args:
-        pool: The pool's name; None for those of all pools.
-    """
+    """List segments in /dev/shm, in order of pool, kind (cards first) and index."""
     if not SHM_DIR.is_dir():  # as in containers and guests that run on devices alone
         return []
     matches = (_FILE_NAME.fullmatch(entry.name) for entry in os.scandir(SHM_DIR))
@@ -88,18 +84,7 @@ def pool_names() -> list[str]:
 
 @contextmanager
 def create(segment: Segment, nbytes: int) -> Iterator[int]:
-    """Create a sparse segment of zeros, which no owner has signed yet, and open it as a file.
-
-    Args:
-        segment: Its name.
-        nbytes: Its size.
-
-    Yields:
-        The file descriptor, which is closed in the end; the segment stays.
-
-    Raises:
-        PoolError: The name is taken.
-    """
+    """Create a sparse segment of zeros, which no owner has signed yet; yield its descriptor, open in the context."""
     try:
         shm = posix_ipc.SharedMemory(segment.shm_name, posix_ipc.O_CREX, mode=MODE, size=nbytes)
     except posix_ipc.ExistentialError:
@@ -117,19 +102,7 @@ def taken(pool: str) -> str:
 
 @contextmanager
 def opened(segment: Segment, *, writable: bool = True) -> Iterator[int]:
-    """Open an existing segment as a file, once it proved to be this user's, and private to this user.
-
-    Args:
-        segment: Its name.
-        writable: Whether it is opened for writing; otherwise no mapping of it can be made writable.
-
-    Yields:
-        The file descriptor, which is closed in the end.
-
-    Raises:
-        MissingSegmentError: There is no such segment.
-        PoolError: It is another user's, its mode is wider than 0600, or it is no regular file.
-    """
+    """Open an existing segment, once it proved private to this user; yield its descriptor, open in the context."""
     try:
         status = segment.path.lstat()  # before opening: opening a foreign FIFO could block
         _check_status(segment, status)
@@ -147,7 +120,7 @@ def opened(segment: Segment, *, writable: bool = True) -> Iterator[int]:
 
 def _check_status(segment: Segment, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise PoolError(f"{segment} is no shared-memory segment but another kind of file")
+        raise PoolError(f"{segment} is not a shared-memory segment but another kind of file")
     if status.st_uid != os.geteuid():
         raise PoolError(f"{segment} belongs to user {status.st_uid}, not to user {os.geteuid()}")
     mode = stat.S_IMODE(status.st_mode)
@@ -156,14 +129,7 @@ def _check_status(segment: Segment, status: os.stat_result) -> None:
 
 
 def map_shared(fd: int, nbytes: int, at: int = 0, *, writable: bool = True) -> Bytes:
-    """Map bytes of a segment; they are unmapped when the last array that shows them is gone.
-
-    Args:
-        fd: The segment as an open file.
-        nbytes: Number of bytes.
-        at: First byte, the beginning of a page.
-        writable: Whether this process may store there.
-    """
+    """Map bytes of a segment from the start of a page; they are unmapped with the last array that shows them."""
     return np.frombuffer(_native.map_pages(fd, mmap.MAP_SHARED, at, nbytes, writable, False), dtype=np.uint8)
 
 

@@ -8,7 +8,8 @@ it, and its old echoes carry old nonces. When the record changes, it answers aga
 No cross-host atomics and no coherence are needed: every line has one writer, is pushed whole and verified by its CRC.
 This cannot prevent two processes from claiming the same rank, but it detects them. It also detects a new run in the
 pool of a run that was thought dead: a rank of the old run that still beats sees the new record and gives up; nothing
-stops what it writes before its next beat.
+stops what it writes before its next beat. A pool therefore has one run at a time, and who starts another one makes sure
+that the ranks of the last one have ended, or are stopped for good.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterable
+from typing import Any
 
 from cxlemu.clock import SYSTEM_CLOCK, Clock
 from cxlemu.errors import ArgumentError, MismatchError, PeerLostError, name_ranks
@@ -50,17 +52,7 @@ class Session(Presence):
         wait: Wait,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Make a rank's part before it meets the others; use `open`, whose arguments these are.
-
-        Args:
-            area: The session area, through a memory that only this session uses.
-            rank: This rank.
-            ranks: Number of ranks.
-            host: The rank's host, which its peers are told.
-            fingerprint: Digests what all ranks must agree on; exactly 16 bytes.
-            wait: Called between two looks at the pool.
-            clock: Measures deadlines and heartbeats.
-        """
+        """Make a rank's part before it meets the others; use `open`, whose arguments these are."""
         super().__init__(area, rank, wait, clock)
         self.ranks = ranks
         self._host = host
@@ -85,25 +77,8 @@ class Session(Presence):
         wait: Wait = backoff,
         clock: Clock = SYSTEM_CLOCK,
     ) -> Session:
-        """Meet all ranks in the session area of a pool.
-
-        Args:
-            memory: This rank's view of the pool, which only this session uses.
-            rank: This rank.
-            ranks: Number of ranks, from 1 to ``max_ranks``.
-            session_offset: Where the session area begins on card 0, in bytes.
-            max_ranks: Number of ranks for which the session area has lines.
-            fingerprint: Digests what all ranks must agree on, at most 16 bytes.
-            deadline_s: How long to wait for the others, in seconds.
-            host: The rank's host, which its peers are told.
-            wait: Called between two looks at the pool.
-            clock: Measures deadlines and heartbeats.
-
-        Raises:
-            ArgumentError: The rank or the fingerprint does not fit.
-            PeerLostError: Some ranks did not come; it names them.
-            MismatchError: Ranks or fingerprints differ, which both sides are told, or two processes claim one rank.
-        """
+        """Meet all ranks in the session area of a pool; ``fingerprint`` (16 bytes at most) digests what they agree
+        on."""
         if not 1 <= ranks <= max_ranks:
             raise ArgumentError(f"{ranks} ranks do not fit: this pool has room for 1 to {max_ranks}")
         if not 0 <= rank < ranks:
@@ -128,12 +103,7 @@ class Session(Presence):
     # --- finding each other --------------------------------------------------------------------------------------
 
     def gather(self, deadline_s: float) -> None:
-        """Publish a new session as rank 0, and wait until all ranks answered it.
-
-        Raises:
-            PeerLostError: Some ranks did not come; it names them.
-            MismatchError: A rank was started differently, or two processes claim one rank.
-        """
+        """Publish a new session as rank 0, and wait until all ranks answered it."""
         self.id = secrets.randbits(64)
         self.beat()  # first, so that a rank that accepts the session finds a status
         self._area.store(Record(self.id, self.ranks, os.getpid(), self._host, self._fingerprint), 0)
@@ -155,12 +125,7 @@ class Session(Presence):
         raise lost(absent, f"not there after {deadline_s:g} s")
 
     def join(self, deadline_s: float) -> None:
-        """Answer the session of rank 0, and wait until it echoes this rank's nonce.
-
-        Raises:
-            PeerLostError: Rank 0 or another rank did not come.
-            MismatchError: Ranks were started differently, or two processes claim one rank.
-        """
+        """Answer the session of rank 0, and wait until it echoes this rank's nonce."""
         answered: Record | None = None
         residue: Answer | None = None  # what lay there before rank 0 could answer this rank
         for _ in self.looks(deadline_s):
@@ -219,11 +184,11 @@ class Session(Presence):
             f"(fingerprint {theirs.fingerprint.hex()}, not {self._fingerprint.hex()})"
         )
 
-    def beat(self) -> None:
-        """Publish that this rank is alive. Raises MismatchError once another run has begun in this pool."""
+    def _push(self, **changes: Any) -> None:
+        """Push this rank's status. Raises MismatchError once another run has begun in this pool."""
         if self._accepted and (record := self._area.load(Record, 0)) is not None and record.session != self.id:
             raise MismatchError(f"another run has begun in this pool: its rank 0 is process {record.pid}")
-        super().beat()
+        super()._push(**changes)
 
     def refuse_double(self) -> None:
         """Raise MismatchError if another process overwrote the line that says which process this rank is."""
@@ -264,12 +229,7 @@ class Session(Presence):
         return answer if answer.culprit < self.ranks else None
 
     def answer_all(self, admission: Admission, culprit: int = 0) -> None:
-        """Answer, as rank 0, every peer that has checked in.
-
-        Args:
-            admission: How the gathering ended.
-            culprit: The rank that a refusal is about.
-        """
+        """Answer, as rank 0, every peer that has checked in."""
         for peer, nonce in self._nonces.items():
             self._area.store(Answer(self.id, nonce, self._counter, admission, culprit), peer)
 
@@ -281,25 +241,11 @@ class Session(Presence):
         return self._area.memory
 
     def board(self, offset: int, ranks: int, name: int) -> Board:
-        """Return the board of a communicator of this session.
-
-        Args:
-            offset: Where the board begins on card 0, in bytes.
-            ranks: Number of ranks in the communicator.
-            name: The name of the communicator's room, which no other room of this session or another one has.
-        """
+        """Return the board of a communicator of this session."""
         return Board(self._area.memory, offset, name, ranks)
 
     def barrier(self, deadline_s: float) -> None:
-        """Return when all ranks entered; for bootstrap, as rank 0 looks at every rank.
-
-        Args:
-            deadline_s: How long to wait, in seconds.
-
-        Raises:
-            PeerLostError: Some ranks left, failed or did not come; it names them.
-            MismatchError: Two processes turn out to run as one rank.
-        """
+        """Return when all ranks entered; for bootstrap, as rank 0 looks at every rank."""
         self._counter += 1
         self.refuse_double()
         if self.rank == 0:
@@ -341,11 +287,6 @@ class Session(Presence):
 
 
 def lost(ranks: Iterable[int], how: str) -> PeerLostError:
-    """Make the error for ranks that are gone.
-
-    Args:
-        ranks: The ranks, in any order.
-        how: The end of the sentence about them.
-    """
+    """Make the error for ranks that are gone; ``how`` ends the sentence about them."""
     names = tuple(sorted(ranks))
     return PeerLostError(f"{name_ranks(names)} {how}", names)

@@ -15,17 +15,21 @@ from __future__ import annotations
 import itertools
 import math
 import struct
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from enum import IntEnum
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from cxlemu.clock import SYSTEM_CLOCK, Clock
-from cxlemu.errors import CancelledError
+from cxlemu.errors import CancelledError, MismatchError
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES, HostMemory
+from cxlemu.pool.home import Home
 from cxlemu.pool.owner import PID_MAX
 from cxlemu.pool.superblock import HOSTS_MAX, RANKS_MAX
+from cxlemu.unshared import Unshared
 
 HEARTBEAT_S = 0.05
 
@@ -131,37 +135,21 @@ _BOUNDS: dict[type[Line], dict[str, tuple[int, int]]] = {
 
 
 class SessionArea:
-    """The session area's lines, as one rank's memory shows them.
-
-    Args:
-        memory: The rank's memory.
-        offset: Where the area begins on card 0, in bytes.
-    """
+    """The session area's lines, as one rank's memory shows them."""
 
     def __init__(self, memory: HostMemory, offset: int) -> None:
         self.memory = memory
+        self.home = Home()
         self._offset = offset
 
     def store(self, line: Line, rank: int) -> None:
-        """Push a line, whole and alone: a heartbeat never stands in for a program's fence.
-
-        Args:
-            line: The line.
-            rank: The rank whose line it is; ignored for a Record.
-        """
+        """Push a line, whole and alone: a heartbeat never stands in for a program's fence."""
+        self.home.check()
         index = line_index(type(line), rank)
         self.memory.signal(0, self._offset + index * LINE_BYTES, *encode(line, index))
 
     def load(self, kind: type[L], rank: int) -> L | None:
-        """Fetch a line as it is in the pool now.
-
-        Args:
-            kind: The line's type.
-            rank: The rank whose line it is; ignored for a Record.
-
-        Returns:
-            The line; None where there is none, or not a whole one.
-        """
+        """Fetch a line as it is in the pool now; None where there is none, or not a whole one. A Record has no rank."""
         index = line_index(kind, rank)
         return decode(kind, index, *self.memory.poll(0, self._offset + index * LINE_BYTES))
 
@@ -174,28 +162,14 @@ def line_index(kind: type[Line], rank: int) -> int:
 
 
 def encode(line: Line, index: int) -> tuple[int, bytes]:
-    """Encode a line at ``index`` of the area.
-
-    Returns:
-        Word and payload, as ``HostMemory.signal`` takes them.
-    """
+    """Encode a line at ``index`` of the area as word and payload, as ``HostMemory.signal`` takes them."""
     magic, layout = _LAYOUT[type(line)]
     payload = layout.pack(*line).ljust(PAYLOAD_BYTES, b"\0")
     return seal(magic, payload, index), payload
 
 
 def decode(kind: type[L], index: int, word: int, payload: bytes) -> L | None:
-    """Decode and check a line.
-
-    Args:
-        kind: The line's type.
-        index: Its index in the area.
-        word: The line's first 8 bytes.
-        payload: The rest of the line, 56 bytes.
-
-    Returns:
-        The line; None if these bytes are not a whole and meaningful line of this kind at this index.
-    """
+    """Decode a line of 64 bytes; None if they are not a whole and meaningful line of this kind at this index."""
     magic, layout = _LAYOUT[kind]
     if word != seal(magic, payload, index):
         return None
@@ -208,10 +182,6 @@ def within(line: NamedTuple, bounds: Mapping[str, tuple[int, int]]) -> bool:
 
     A seal says that a line arrived as it was written, not that its writer was sane: a number that was read is bounded
     before anything is computed, allocated or looped over with it.
-
-    Args:
-        line: The line as it was read.
-        bounds: The least and the most that its fields can be, by their names.
     """
     return all(least <= getattr(line, name) <= most for name, (least, most) in bounds.items())
 
@@ -223,22 +193,12 @@ def printable(text_utf8: bytes) -> str:
 
 
 def seal(magic: bytes, payload: bytes, index: int) -> int:
-    """Compute the word of a line: its kind, and a checksum of its contents and place.
-
-    Args:
-        magic: The kind, 4 bytes.
-        payload: The rest of the line, 56 bytes.
-        index: Seeds the checksum: the line's index, to which a caller may add a key of its pool.
-    """
+    """Compute the word of a line: its kind, and a checksum of its contents and its index (plus a key of the pool)."""
     return zlib.crc32(magic + payload, index) | int.from_bytes(magic, "little") << 32
 
 
 def backoff(attempt: int) -> None:
-    """Yield the core in the first looks, then sleep longer and longer, up to 1 ms.
-
-    Args:
-        attempt: Number of looks so far.
-    """
+    """Yield the core in the first looks, then sleep longer and longer, up to 1 ms."""
     time.sleep(0 if attempt < 20 else min(50e-6 * 2 ** min(attempt - 20, 5), 1e-3))
 
 
@@ -258,31 +218,18 @@ class LifeSigns(Protocol):
         """Stop this rank's own pulse."""
 
 
-class Presence:
-    """One rank's status line, and what it sees of others', under one session. Threads of the rank may share it.
-
-    Attributes:
-        rank: This rank.
-        clock: Measures deadlines and heartbeats.
-        id: The session's id; 0 while there is none yet.
-        life: What says whether ranks are alive beside their status lines; None where nothing does.
-    """
+class Presence(Unshared):
+    """One rank's status line, and what it sees of others', under one session. Threads of the rank may share it."""
 
     def __init__(self, area: SessionArea, rank: int, wait: Wait, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Begin without a session; nothing is pushed yet.
-
-        Args:
-            area: The session area, as the rank's memory shows it.
-            rank: This rank.
-            wait: Called between two looks at the pool.
-            clock: Measures deadlines and heartbeats.
-        """
+        """Begin without a session; nothing is pushed yet."""
         self.rank = rank
         self.clock = clock
         self.id = 0
         self._area = area
         self._wait = wait
         self._status = Status(0, 0, 0, 0, 0, RankState.RUNNING, b"")
+        self._pushing = threading.Lock()
         self._beat_at = 0.0
         self._silent = False
         self.life: LifeSigns | None = None
@@ -290,22 +237,15 @@ class Presence:
         self._looked_at = self._looks_since = -math.inf  # at pulses: last, and from when on without a long gap
 
     def report(self, comm: int, call: int, tag: int, text: str) -> None:
-        """Publish what this rank is doing. One line is pushed.
-
-        Args:
-            comm: The communicator's number.
-            call: Number of the call that the rank is in.
-            tag: The call's tag.
-            text: The same in words, cut to 24 bytes of UTF-8.
-        """
+        """Publish what this rank is doing in one line; the text is cut to 24 bytes of UTF-8."""
         short = text.encode()[:TEXT_BYTES].decode(errors="ignore").encode()
-        self._push(self._status._replace(comm=comm, call=call, tag=tag, text_utf8=short))
+        self._push(comm=comm, call=call, tag=tag, text_utf8=short)
 
     def beat(self) -> None:
         """Publish that this rank is alive. One line is pushed. Raises CancelledError in a rank that plays dead."""
         if self._silent:
             raise CancelledError("this rank plays dead")
-        self._push(self._status)
+        self._push()
 
     def play_dead(self) -> None:
         """Publish nothing any more, as a process that was killed: for ranks that are threads of one process."""
@@ -314,13 +254,13 @@ class Presence:
             self.life.stop()
 
     def leave(self, *, failed: bool = False) -> None:
-        """Publish that this rank leaves and will not answer any more.
+        """Publish that this rank leaves and will not answer any more; not over the line of another run.
 
-        Args:
-            failed: Whether it leaves because of an error.
+        A forked child leaves without a word.
         """
-        if not self._silent:
-            self._push(self._status._replace(state=RankState.FAILED if failed else RankState.DONE))
+        if not self._silent and not self._area.home.left:
+            with suppress(MismatchError):
+                self._push(state=RankState.FAILED if failed else RankState.DONE)
 
     def peek(self, rank: int) -> Status | None:
         """Read the last status of ``rank``; None if it published none in this session or its line is damaged."""
@@ -338,15 +278,13 @@ class Presence:
         """Find those of ``ranks`` whose process has certainly ended, with the pid that each had."""
         return {} if self.life is None else self.life.ended(ranks)
 
-    def stopped_beating(self, ranks: Iterable[int], older_than_s: float) -> tuple[int, ...]:
+    def stopped_beating(self, ranks: Iterable[int], older_than_s: float, *, watched: bool = False) -> tuple[int, ...]:
         """Find ranks whose pulse did beat and stands still, and of whose processes nothing else is known.
+
+        With ``watched``: among the ranks that are processes of this machine, which may be stopped, as by SIGSTOP.
 
         A rank that did not look for half of that time was stopped itself, and maybe its peers with it, as on a virtual
         machine that pauses: it looks for the whole time again before it takes any for lost.
-
-        Args:
-            ranks: The ranks to look at.
-            older_than_s: For how long the pulse has not beaten, in seconds.
         """
         life, now = self.life, self.clock.now()
         if life is None:
@@ -354,7 +292,7 @@ class Presence:
         if now - self._looked_at > older_than_s / 2:
             self._looks_since = now
         self._looked_at = now
-        beating = (rank for rank in ranks if not life.watched(rank) and life.pulse(rank))
+        beating = (rank for rank in ranks if life.watched(rank) is watched and life.pulse(rank))
         silent = self.silent(beating, older_than_s)
         return silent if now - self._looks_since >= older_than_s else ()
 
@@ -362,10 +300,6 @@ class Presence:
         """Find ranks that did not leave and whose heartbeat stands still.
 
         This rank's clock alone counts, from the moment it first looked at the peer.
-
-        Args:
-            ranks: The ranks to look at.
-            older_than_s: For how long the heartbeat has not advanced, in seconds.
         """
         return tuple(rank for rank in ranks if self.quiet_s(rank) >= older_than_s)
 
@@ -380,15 +314,9 @@ class Presence:
         return max(0.0, before - seen_at)
 
     def await_departure(self, ranks: Iterable[int], deadline_s: float) -> bool:
-        """Wait until all ``ranks`` left: a rank also has that speaks in another session, or whose process ended.
-
-        Args:
-            ranks: The ranks to wait for.
-            deadline_s: How long to wait, in seconds.
-
-        Returns:
-            Whether all left before the deadline.
-        """
+        """Wait until all ``ranks`` left: a rank in another session, or whose process ended, counts as gone."""
+        if self._area.home.left:
+            return True
         awaited = set(ranks)
         return any(not (awaited := {rank for rank in awaited if not self._left(rank)}) for _ in self.looks(deadline_s))
 
@@ -398,16 +326,10 @@ class Presence:
         return left or rank in self.ended([rank])
 
     def looks(self, deadline_s: float) -> Iterator[int]:
-        """Yield one item per look at the pool, at least one; wait in between and keep the heartbeat going.
+        """Yield the number of looks so far, once a look; wait in between, and keep the heartbeat going.
 
-        The last look begins when the time is over, however long this rank stalled before: what is not seen then had
-        not come in time.
-
-        Args:
-            deadline_s: How long to go on, in seconds.
-
-        Yields:
-            The number of looks before this one.
+        The last look begins when the time is over, however long this rank stalled before: what is not seen then had not
+        come in time.
         """
         end = self.clock.now() + deadline_s
         for attempt in itertools.count():
@@ -416,11 +338,13 @@ class Presence:
             if over:
                 return
             now = self.clock.now()
-            if self.id and now - self._beat_at >= HEARTBEAT_S:
-                self._push(self._status)
+            if self.id and now - self._beat_at >= HEARTBEAT_S and self._status.state == RankState.RUNNING:
+                self.beat()
             self._wait(attempt)
 
-    def _push(self, status: Status) -> None:
-        self._status = status._replace(session=self.id, heartbeat=(status.heartbeat + 1) % 2**64)
-        self._area.store(self._status, self.rank)
-        self._beat_at = self.clock.now()
+    def _push(self, **changes: Any) -> None:
+        with self._pushing:  # threads that store one line at once leave a torn one
+            its = self._status._replace(session=self.id, heartbeat=(self._status.heartbeat + 1) % 2**64, **changes)
+            self._status = its
+            self._area.store(its, self.rank)
+            self._beat_at = self.clock.now()

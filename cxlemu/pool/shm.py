@@ -36,6 +36,7 @@ from cxlemu.pool.superblock import (
     parse,
 )
 from cxlemu.rounding import round_down, round_up
+from cxlemu.units import format_bytes
 
 __all__ = ["ShmPool", "attach_by_name", "no_such_pool", "open_card", "open_cards", "owner_state"]
 
@@ -70,23 +71,8 @@ class ShmPool(Pool):
     ) -> ShmPool:
         """Make a pool that this process owns.
 
-        Every byte of the cards is taken now, unless they are sparse; other segments stay sparse.
-
-        Args:
-            name: The pool's name; None for a unique one.
-            cards: Number of cards.
-            card_bytes: Size of each card, in whole pages of 4096 bytes.
-            interleave_bytes: The granule by which regions go round the cards, a power of two.
-            hosts: Number of emulated hosts, each with a segment for its cache; 0 for none.
-            numa_node: Where the pages of the cards lie; None for anywhere.
-            max_ranks: Number of ranks for which the session area has lines.
-            clocks: What a pace's ranks share; None without a pace.
-            beside_bytes: Memory that is needed beside the pool, for which there is to be room as well.
-            sparse: Take memory for what every pool has at the beginning of its cards alone; `back` takes more.
-
-        Raises:
-            ArgumentError: A value is impossible.
-            PoolError: The name is taken, /dev/shm has no room or the NUMA node is absent; nothing is left behind.
+        Every byte of the cards is taken now, unless they are sparse; other segments stay sparse. ``beside_bytes``:
+        further memory for which there must be room.
         """
         name = f"{os.getpid()}-{os.geteuid()}-{secrets.token_hex(4)}" if name is None else name
         segments.check_pool_name(name)
@@ -114,17 +100,7 @@ class ShmPool(Pool):
 
     @classmethod
     def attach(cls, name: str, *, deadline_s: float = 5.0) -> ShmPool:
-        """Map a pool that another process owns. Writes nothing.
-
-        Args:
-            name: The pool's name.
-            deadline_s: How long to wait until the pool is complete, in seconds.
-
-        Raises:
-            ArgumentError: No pool can have this name.
-            PoolError: The pool is missing, incomplete at the deadline, damaged, of another layout version, another
-                user's, open to other users, or left behind by a dead owner.
-        """
+        """Map a pool that another process owns. Writes nothing."""
         segments.check_pool_name(name)
         _await_complete(name, deadline_s)
         superblock, cards = open_cards(name)
@@ -141,18 +117,7 @@ class ShmPool(Pool):
         return self._owner_pid == os.getpid()
 
     def host_segment(self, host: int) -> Bytes:
-        """Map the bytes that all processes of one emulated host share, for its cache; they are mapped on first use.
-
-        Args:
-            host: The host.
-
-        Returns:
-            A uint8 array of ``host_segment_bytes(cards, card_bytes)`` bytes, zero at first.
-
-        Raises:
-            ArgumentError: The pool has no such host.
-            PoolError: The pool is closed, or the segment is missing or not as the owner made it.
-        """
+        """Map the zeroed bytes that the processes of one emulated host share for its cache, on first use."""
         if not 0 <= host < self.hosts:
             raise ArgumentError(f"host {host} is not one of the {self.hosts} hosts of pool {self.name}")
         if not self.cards:
@@ -162,12 +127,7 @@ class ShmPool(Pool):
         return self._host_segments[host]
 
     def host_cache(self, host: int) -> HostCache:
-        """Open the cache of ``host``; its segment is the lock file of the host's processes.
-
-        Raises:
-            ArgumentError: The pool has no such host.
-            PoolError: The pool was removed, or is closed.
-        """
+        """Open the cache of ``host``; its segment is the lock file of the host's processes."""
         if self.cache_paths:
             return super().host_cache(host)
         segment = Segment(self.name, "host", host)
@@ -255,47 +215,20 @@ class ShmPool(Pool):
 
 
 def attach_by_name(name: str | None, deadline_s: float) -> ShmPool:
-    """Attach a pool as `ShmPool.attach` does.
-
-    Args:
-        name: The pool's name.
-        deadline_s: How long to wait until the pool is complete, in seconds.
-
-    Raises:
-        ArgumentError: ``name`` is None, so that nothing says which pool.
-        PoolError: See `ShmPool.attach`.
-    """
+    """Attach a pool as `ShmPool.attach` does."""
     if name is None:
         raise ArgumentError("a pool in shared memory is there already under a name: give the pool's name")
     return ShmPool.attach(name, deadline_s=deadline_s)
 
 
 def owner_state(name: str, superblock: Superblock) -> OwnerState:
-    """Look whether a pool's owner still runs.
-
-    Args:
-        name: The pool's name.
-        superblock: The superblock of its card 0.
-
-    Raises:
-        PoolError: The pool was removed meanwhile.
-    """
+    """Look whether a pool's owner still runs."""
     with segments.opened(Segment(name, "card", 0)) as fd:
         return superblock.owner.state_by(fd)
 
 
 def open_cards(name: str) -> tuple[Superblock, list[Bytes]]:
-    """Map every card of a complete pool, even one with a dead owner. Writes nothing.
-
-    Args:
-        name: The pool's name.
-
-    Returns:
-        The superblock of card 0, and one uint8 array per card.
-
-    Raises:
-        PoolError: A card is missing, one too many, damaged, or not like the others.
-    """
+    """Map every card of a complete pool, even one with a dead owner; return card 0's superblock too. Writes nothing."""
     if not segments.find(name):
         raise PoolError(no_such_pool(name))
     superblock, card = open_card(Segment(name, "card", 0))
@@ -313,11 +246,7 @@ def open_cards(name: str) -> tuple[Superblock, list[Bytes]]:
 
 
 def open_card(segment: Segment) -> tuple[Superblock, Bytes]:
-    """Map one card, and check its superblock against its size.
-
-    Raises:
-        PoolError: The card is missing or damaged, or may not be opened.
-    """
+    """Map one card, and check its superblock against its size."""
     with segments.opened(segment) as fd:
         superblock = parse(os.pread(fd, SUPERBLOCK_BYTES, 0), str(segment))
         nbytes = os.fstat(fd).st_size
@@ -343,8 +272,9 @@ def _check_room(geometry: Geometry, clocks_bytes: int, beside_bytes: int) -> Non
     hosts_bytes = geometry.hosts * host_segment_bytes(geometry.cards, geometry.card_bytes)
     if missing := room.shortage(cards_bytes + hosts_bytes + clocks_bytes, beside_bytes):
         raise PoolError(
-            f"{missing} ({cards_bytes} for its cards, {hosts_bytes + clocks_bytes} for its hosts' caches and clocks, "
-            f"{beside_bytes} for its ranks): give it fewer or smaller cards, as -c laptop has, or more memory"
+            f"{missing} ({format_bytes(cards_bytes)} for its cards, {format_bytes(hosts_bytes + clocks_bytes)} for its "
+            f"hosts' caches and clocks, {format_bytes(beside_bytes)} for its ranks): give it fewer or smaller cards, "
+            f"as -c laptop has, or more memory"
         )
 
 

@@ -96,12 +96,7 @@ class Superblock:
 
     @classmethod
     def new(cls, geometry: Geometry, owner: Owner) -> Superblock:
-        """Make the superblock of card 0 of a new pool, with a fresh UUID.
-
-        Args:
-            geometry: The pool's sizes.
-            owner: The process that makes the pool, or NOBODY for one on devices.
-        """
+        """Make the superblock of card 0 of a new pool, with a fresh UUID."""
         return cls(uuid.uuid4(), 0, geometry, owner, time.time_ns())
 
     def for_card(self, card: int) -> Superblock:
@@ -123,23 +118,14 @@ class Superblock:
 
 
 def parse(data: bytes, where: str) -> Superblock:
-    """Read a superblock from untrusted bytes.
-
-    Args:
-        data: The card's first bytes, at least PACKED_BYTES of them.
-        where: The card, as messages name it.
-
-    Raises:
-        PoolError: The bytes are too short, incomplete, of a foreign magic or another version, their CRC is wrong, or
-            values are impossible.
-    """
+    """Read a superblock from untrusted bytes, at least PACKED_BYTES."""
     if len(data) < PACKED_BYTES:
         raise PoolError(f"{where} is cut short: {len(data)} bytes, a superblock needs {PACKED_BYTES}")
     magic, version = _HEAD.unpack_from(data)
     if magic == UNFINISHED:
         raise PoolError(f"{where} is not complete: its creator is still at work, or died at it")
     if magic != MAGIC:
-        raise PoolError(f"{where} is no cxlemu card: it starts with {magic!r} instead of {MAGIC!r}")
+        raise PoolError(f"{where} is not a cxlemu card: it starts with {magic!r} instead of {MAGIC!r}")
     if version != VERSION:
         raise PoolError(f"{where} has layout version {version}, this cxlemu reads version {VERSION}")
     (crc,) = _CRC.unpack_from(data, _CRC_OFFSET)
@@ -158,15 +144,7 @@ def parse(data: bytes, where: str) -> Superblock:
 
 
 def check_pool(superblocks: list[Superblock], where: list[str]) -> None:
-    """Check that superblocks are those of card 0, 1, ... of one pool.
-
-    Args:
-        superblocks: The superblocks, in card order.
-        where: Each card, as messages name it.
-
-    Raises:
-        PoolError: They are not; the message says why.
-    """
+    """Check that superblocks are those of card 0, 1, ... of one pool."""
     first = superblocks[0]
     for index, (block, name) in enumerate(zip(superblocks, where, strict=True)):
         if block.uuid != first.uuid:

@@ -29,7 +29,7 @@ __all__ = ["expect_stale", "fence", "flush", "include_dir", "invalidate", "store
 def flush(array: Any) -> None:
     """Write lines back that this host has stored to, and drop them from its cache.
 
-    What they hold is in the pool after this thread's next `fence`. As with all functions here, lines that the array
+    Their bytes are in the pool after this thread's next `fence`. As with all functions here, lines that the array
     touches in part are taken whole.
 
     Args:

@@ -12,9 +12,9 @@ from typing import Annotated
 from pydantic import Field, PrivateAttr
 
 from cxlemu.errors import ArgumentError, ConfigError
-from cxlemu.suggest import meant
+from cxlemu.suggest import with_choices
 from cxlemu.topology.document import Document, shown
-from cxlemu.topology.fields import GbytesPerS, Model, Name, Nanoseconds, Size, listed, validated
+from cxlemu.topology.fields import GbytesPerS, Model, Name, Nanoseconds, Size, validated
 from cxlemu.topology.provenance import Provenances, take_provenance
 from cxlemu.topology.shipped import shipped_accelerators
 
@@ -64,14 +64,7 @@ class Accelerator(Model):
         return self.provenance
 
     def peak_flop_per_s(self, dtype: str) -> float:
-        """Return the peak rate of matrix products, in FLOP/s.
-
-        Args:
-            dtype: "bf16", "f16", "f32" or "f64"; f16 without a rate of its own has that of bf16.
-
-        Raises:
-            ArgumentError: There is no rate for this dtype.
-        """
+        """Return the peak rate of matrix products, in FLOP/s; f16 without a rate of its own has that of bf16."""
         rates = self.peak_tflop_per_s
         rate = getattr(rates, dtype, None) or (rates.bf16 if dtype == "f16" else None)
         if rate is None:
@@ -85,15 +78,7 @@ class Accelerator(Model):
 
     @classmethod
     def load(cls, path_or_name: str | Path) -> Accelerator:
-        """Read an accelerator from a file, or a shipped one by its name.
-
-        Args:
-            path_or_name: A name of `shipped_accelerators`, else the path of a YAML file.
-
-        Raises:
-            ConfigError: There is no such accelerator, or its file is wrong; one sentence, ``FILE:LINE: KEY what is
-                wrong and what would be right``.
-        """
+        """Read a YAML file, or one of `shipped_accelerators` by its name."""
         shipped, wanted = shipped_accelerators(), str(path_or_name)
         path = shipped.get(wanted, Path(path_or_name))
         try:
@@ -101,8 +86,9 @@ class Accelerator(Model):
         except OSError:  # a name that no file can have
             exists = False
         if not exists:
-            there = f"a shipped accelerator ({listed(shipped)}){meant(wanted, shipped)}"
-            raise ConfigError(f"{shown(wanted)} is neither a file nor {there}")
+            raise ConfigError(
+                with_choices(f"{shown(wanted)} is neither a file nor a shipped accelerator", wanted, shipped, " ({})")
+            )
         document = Document.read(path, "accelerator")
         data, provenance = take_provenance(document)
         accelerator = validated(cls, document, data)

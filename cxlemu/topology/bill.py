@@ -22,20 +22,10 @@ def bill_of(topology: Topology) -> tuple[Item, ...]:
 
 
 def price_usd(bill: tuple[Item, ...], what: str = "all") -> float:
-    """Add up what the items cost, in US dollars.
-
-    Args:
-        bill: The items, from `bill_of`.
-        what: A key of ``SUMS``: which kinds of items count.
-    """
+    """Add up the US dollars of the items that ``what``, a key of ``SUMS``, counts."""
     return sum(item.count * item.price_usd for item in bill if item.kind in SUMS[what])
 
 
 def power_watts(bill: tuple[Item, ...], what: str = "all") -> float:
-    """Add up what the items draw, in watts.
-
-    Args:
-        bill: The items, from `bill_of`.
-        what: A key of ``SUMS``: which kinds of items count.
-    """
+    """Add up the watts of the items that ``what``, a key of ``SUMS``, counts."""
     return sum(item.count * item.power_watts for item in bill if item.kind in SUMS[what])

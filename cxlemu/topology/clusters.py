@@ -24,11 +24,6 @@ def ranks_per_cluster(topology: Topology, ranks: int, members: Sequence[int] | N
     """Return how many ranks each cluster has; 1 where there are no clusters.
 
     Clusters are two or more, of consecutive ranks, two or more and equally many each.
-
-    Args:
-        topology: The machine; `Topology.place` says which host each rank is on.
-        ranks: How many ranks the world has.
-        members: The ranks of the world that take part, in this order (default: all).
     """
     clusters = clusters_of(topology, ranks)
     return size_of_clusters(clusters if members is None else (clusters[rank] for rank in members))
@@ -48,23 +43,13 @@ def size_of_clusters(clusters: Iterable[int]) -> int:
 
 
 def cluster_memory(topology: Topology, ranks: int) -> Space | None:
-    """Return the space of memories in which ranks of a cluster exchange, each in its own; None: they do so in the pool.
-
-    Args:
-        topology: The machine.
-        ranks: How many ranks the world has. More than have a place of their own exchange in the pool.
-    """
+    """Return the space of memories in which a cluster's ranks exchange, each in its own; None: in the pool."""
     alone = ranks > topology.place_count or ranks_per_cluster(topology, ranks) == 1
     return None if alone else shared_memories(topology)
 
 
 def memories_behind_pool(topology: Topology, ranks: int) -> int:
-    """Return how many cards follow those of the pool: a memory of `cluster_memory` for each rank, or none.
-
-    Args:
-        topology: The machine.
-        ranks: How many ranks the world has.
-    """
+    """Return how many cards follow those of the pool: a memory of `cluster_memory` for each rank, or none."""
     return ranks if cluster_memory(topology, ranks) is not None else 0
 
 

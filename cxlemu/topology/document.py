@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from cxlemu.errors import ConfigError
+from cxlemu.files import read_file
 
 BYTES_MAX = 1 << 18
 DEPTH_MAX = 16
@@ -23,18 +24,7 @@ _PLAIN_NUMBER = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})(\.[0-9]*)?([eE][-+]?[0-9]
 
 
 class Document:
-    """A parsed YAML file. Raises ConfigError where the bytes are not YAML as the module describes it.
-
-    Args:
-        raw: The file's content, at most ``BYTES_MAX`` bytes of UTF-8.
-        file: The file's name in errors.
-        noun: What kind of file it should be, for errors.
-
-    Attributes:
-        file: As given.
-        lines: The line of every key and item, from 1.
-        data: The file's mapping, of dict, list, str, int, float, bool and None.
-    """
+    """A parsed YAML file. Raises ConfigError where the bytes are not YAML as the module describes it."""
 
     def __init__(self, raw: bytes, file: str, noun: str = "topology") -> None:
         self.file = file
@@ -62,22 +52,10 @@ class Document:
 
     @classmethod
     def read(cls, path: Path, noun: str = "topology") -> Document:
-        """Read and parse a file.
-
-        Args:
-            path: A regular file.
-            noun: What kind of file it should be, for errors.
-
-        Raises:
-            ConfigError: The file cannot be read or is not YAML as the module describes it.
-        """
         try:
-            if not path.is_file():  # a FIFO or a device could be read for ever
-                raise ConfigError(f"{path}: not a regular file; give a {noun} file")
-            with path.open("rb") as file:
-                return cls(file.read(BYTES_MAX + 1), str(path), noun)
+            return cls(read_file(path, BYTES_MAX), str(path), noun)
         except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror}; give a {noun} file that can be read") from None
+            raise ConfigError(f"{path}: {error.strerror}; give a {noun} file") from None
 
     def place(self, key: Key) -> tuple[int, str]:
         """Return line and dotted name of ``key``; the line of the nearest key above it where it is missing."""
@@ -85,13 +63,7 @@ class Document:
         return self.lines[known], dotted(named)
 
     def adopt(self, key: Key, other: Document, there: Key) -> None:
-        """Note that a value was copied from another file, so that errors name the place where it stands.
-
-        Args:
-            key: Where the value stands in this document's data.
-            other: The document that it comes from.
-            there: Its key in ``other``, which must have it.
-        """
+        """Note that a value was copied from another file, so that errors name the place where it stands."""
         self.lines[key] = other.lines[there]
         self._adopted[key] = other.file
 
@@ -106,12 +78,7 @@ class Document:
         return known, known
 
     def error(self, key: Key, text: str) -> ConfigError:
-        """Make the error for a wrong value, for the caller to raise; it names file, line and key.
-
-        Args:
-            key: Where the value stands, or where a missing one should.
-            text: The rest of a sentence that begins with the key's name.
-        """
+        """Make the error for a wrong value, for the caller to raise; it names file, line and key."""
         line, name = self.place(key)
         file = self._adopted.get(self._near(key)[0], self.file)
         return ConfigError(f"{file}:{line}: {f'{name} {text}'.strip()}")

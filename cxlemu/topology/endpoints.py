@@ -49,25 +49,12 @@ def members(end: str) -> Members | None:
 
 
 def named(kind: str, numbers: range) -> str:
-    """Write the end that means consecutive hosts or cards: the inverse of `members`.
-
-    Args:
-        kind: "host" or "card".
-        numbers: Their numbers, one or more.
-    """
+    """Write the end that means consecutive hosts or cards: the inverse of `members`."""
     return f"{kind}{numbers[0]}" if len(numbers) == 1 else f"{kind}{numbers[0]}-{numbers[-1]}"
 
 
 def dealt(numbers: range, places: int) -> Iterator[tuple[int, range]]:
-    """Deal numbers to places in consecutive blocks, as even as possible.
-
-    Args:
-        numbers: What is dealt, such as the numbers of hosts.
-        places: To how many.
-
-    Returns:
-        Each place with its block; a place whose block is empty is left out.
-    """
+    """Deal numbers to places in consecutive blocks, as even as possible; places with empty blocks are left out."""
     for place in range(places):
         block = numbers[place * len(numbers) // places : (place + 1) * len(numbers) // places]
         if block:

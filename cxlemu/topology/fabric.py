@@ -83,15 +83,7 @@ class _Walk(NamedTuple):
 
 
 class Fabric:
-    """The switches and links of a machine as a graph that finds routes; the module says which of several is taken.
-
-    Args:
-        switches: All switches.
-        links: All links. An end that is neither hosts, ranks, cards nor one of ``switches`` counts as failed.
-        side: For the number of a card, its owner and which switches may lead to it.
-        routing: Which of several equal routes is taken: "first" or "spread".
-        lost: Names of switches and links that failed, and ``LINK/host3`` or ``LINK/card3`` for one end of a link.
-    """
+    """The switches and links of a machine as a graph that finds routes; the module says which of several is taken."""
 
     def __init__(
         self,
@@ -127,10 +119,6 @@ class Fabric:
         """Return the route from a host to a card, None where there is none. Only switches pass traffic on.
 
         To memory of a rank, it is the route of the other ranks: the owner takes no link.
-
-        Args:
-            host: The host's number.
-            card: The card's number.
         """
         side = self._side(card)
         if side.host == host and side.owner == "hosts":
@@ -140,28 +128,15 @@ class Fabric:
         return None if found is None else found.route
 
     def table(self, hosts: range, cards: Sequence[int]) -> tuple[list[Route], NDArray[np.int32]]:
-        """Find the routes of all these hosts to all these cards.
+        """Find the routes of all hosts to all cards, and each pair's index (int32, hosts x cards; -1: no route).
 
         Hosts that are joined to the fabric alike are looked at together, and so are cards: a thousand hosts take no
         thousand searches.
-
-        Args:
-            hosts: Consecutive numbers of hosts.
-            cards: Numbers of cards.
-
-        Returns:
-            Every route that is taken, and an int32 array of shape ``(len(hosts), len(cards))`` that says which of them
-            leads from each host to each card, -1 where there is none.
         """
         return self._table(hosts, cards, self._spread)
 
     def cut_off(self, hosts: range, cards: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Yield all pairs of a host and a card without a route between them.
-
-        Args:
-            hosts: Consecutive numbers of hosts.
-            cards: Numbers of cards.
-        """
+        """Yield all pairs of a host and a card without a route between them."""
         for host, card in np.argwhere(self._table(hosts, cards, False)[1] < 0).tolist():
             yield hosts[host], cards[card]
 

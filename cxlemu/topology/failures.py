@@ -30,17 +30,7 @@ class Failure(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, topology: Parts) -> Failure:
-        """Read a failure as the command line writes it.
-
-        Args:
-            text: ``link:NAME@TIME_us``, ``link:NAME/host3@TIME_us`` or ``switch:NAME@TIME_us``, the time in
-                microseconds.
-            topology: The machine that has the link or switch.
-
-        Raises:
-            ArgumentError: ``text`` is none of these, its time is negative or above 10^15 ns, or the topology has no
-                such part.
-        """
+        """Read a failure as the command line writes it."""
         found = _WRITTEN.fullmatch(text)
         if found is None:
             raise ArgumentError(
@@ -96,9 +86,6 @@ def cut_off(pairs: Sequence[tuple[int, int]]) -> str:
     """Name pairs of hosts and cards: ``hosts 0 to 3 from cards 4, 5``.
 
     Hosts are named together, though each may have lost other cards.
-
-    Args:
-        pairs: Host and card of each, at least one.
     """
     hosts, cards = ({pair[side] for pair in pairs} for side in (0, 1))
     return f"{name_numbers('host', hosts)} from {name_numbers('card', cards)}"

@@ -27,12 +27,7 @@ NumaNode = Annotated[int, Field(ge=0, le=1023)]
 
 
 class Misplaced(ValueError):
-    """A defect that pydantic cannot see by itself.
-
-    Args:
-        key: Where it is, relative to the model that raises it.
-        text: The rest of a sentence that begins with the key's name.
-    """
+    """A defect that pydantic cannot see by itself."""
 
     def __init__(self, key: Key, text: str) -> None:
         super().__init__(f"{dotted(key)} {text}")
@@ -75,17 +70,7 @@ M = TypeVar("M", bound=Model)
 
 
 def validated(kind: type[M], document: Document, data: Mapping[str, Any] | None = None) -> M:
-    """Make a model of a document.
-
-    Args:
-        kind: The model's class.
-        document: The file, which knows the lines for errors.
-        data: What was made of ``document.data`` and counts in its place (default: ``document.data``).
-
-    Raises:
-        ConfigError: The data does not fit; for the first defect in the file, ``FILE:LINE: KEY what is wrong and what
-            would be right``.
-    """
+    """Make a model of a document, or of ``data`` in its place."""
     try:
         return kind.model_validate(document.data if data is None else data)
     except ValidationError as error:
@@ -188,6 +173,9 @@ class Carrier(Model):
     flit_payload_bytes: Annotated[int, Field(ge=1, le=65536)] | None = Field(
         default=None, description="how much of that is payload, for example 64"
     )
+    request_bytes: Annotated[int, Field(ge=1, le=65536)] | None = Field(
+        default=None, description="what the request for each flit that is read takes of the other direction"
+    )
     buffer_bytes: Annotated[Size, Field(le=2**40)] | None = Field(
         default=None, description="what may stand before it; a transfer without room holds what it came over"
     )
@@ -199,6 +187,8 @@ class Carrier(Model):
             raise Misplaced(("flit_bytes",), "is missing: a flit's size and its payload are given together, or neither")
         if flit is not None and payload is None:
             raise Misplaced(("flit_payload_bytes",), f"is missing: how much of a flit's {flit} bytes is payload")
+        if self.request_bytes is not None and flit is None:
+            raise Misplaced(("flit_bytes",), "is missing: request_bytes is what asks for a flit")
         if flit is not None and payload is not None and payload > flit:
             raise Misplaced(("flit_payload_bytes",), f"is {payload} but should be {flit} at most, the flit's size")
         return self
@@ -244,12 +234,21 @@ class Costs(Model):
     invalidate_line_ns: Nanoseconds | None = Field(default=None, description="each line of an INVALIDATE, in ns")
     fence_ns: Nanoseconds | None = Field(default=None, description="a FENCE, beside the writes it waits for, in ns")
     doorbell_ring_ns: Nanoseconds | None = Field(default=None, description="ringing a doorbell, beside its way, in ns")
+    doorbell_arrival_ns: Nanoseconds | None = Field(
+        default=None,
+        description="until a rung doorbell shows, beside its way, in ns; others may be on their way meanwhile",
+    )
     doorbell_observe_ns: Nanoseconds | None = Field(
         default=None, description="seeing that a doorbell was rung, beside the load, in ns"
     )
     doorbell_scan_ns: Nanoseconds | None = Field(default=None, description="each further doorbell of a group, in ns")
     local_copy_gbytes_per_s: GbytesPerS | None = Field(default=None, description="bytes copied locally, in GB/s")
     reduce_gbytes_per_s: GbytesPerS | None = Field(default=None, description="bytes of all operands combined, in GB/s")
+
+    @property
+    def observed_ns(self) -> int:
+        """What passes from the ringing of a doorbell until it is seen, beside its way and the load."""
+        return (self.doorbell_arrival_ns or 0) + (self.doorbell_observe_ns or 0)
 
 
 class Protocol(Model):
@@ -373,12 +372,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def closest(name: object, names: Iterable[str]) -> str:
-    """Suggest what a wrong name should be: ``did you mean leaf0?``, else the names to choose from.
-
-    Args:
-        name: The value that is not one of the names.
-        names: Those that would be right.
-    """
+    """Suggest what a wrong name should be: ``did you mean leaf0?``, else the names to choose from."""
     words = list(names)
     near = difflib.get_close_matches(str(name), words, 1)
     return f"did you mean {near[0]}?" if near else f"write one of {listed(words)}"

@@ -33,14 +33,7 @@ class _Place(NamedTuple):
 
 
 def with_hardware(document: Document) -> None:
-    """Fill in the figures that a document takes from its hardware file; a document that names none stays as it is.
-
-    Args:
-        document: The parsed file; its data changes in place, and it remembers from where each value comes.
-
-    Raises:
-        ConfigError: There is no such hardware file or entry, entries go in a circle, or too much is copied.
-    """
+    """Fill in, in place, the figures that a document takes from its hardware file, if it names one."""
     if HARDWARE in document.data:
         _Sharing(document, _library(document, document.data[HARDWARE])).fill_in()
 

@@ -50,15 +50,7 @@ class Hierarchy(Model):
     card_link: LinkFigures | None = Field(default=None, description="each card's link; absent: no cards are on it")
 
     def expand(self, host_count: int, card_count: int) -> Expanded:
-        """Write the fabric out as switches and links.
-
-        Args:
-            host_count: How many hosts the machine has.
-            card_count: How many cards without owners it has; they are joined where there is a ``card_link``.
-
-        Raises:
-            Misplaced: Hosts or cards are not there, or there would be more than 4096 switches or 16384 trunks.
-        """
+        """Write the fabric out as switches and links; cards are joined if there is a ``card_link``."""
         hosts = self._some("hosts", self.hosts, host_count)
         switches = self._bounded("switches", SWITCHES_MAX, self._switches(hosts))
         links = list(self._ports("hosts", self._edges(hosts, switches), self.host_link, self._host_gbytes_per_s()))
@@ -78,7 +70,7 @@ class Hierarchy(Model):
     def _bounded(self, what: str, most: int, parts: Iterator[Part]) -> list[Part]:
         found = list(islice(parts, most + 1))
         if len(found) > most:
-            raise Misplaced((), f"means more than {most} {what}, which are the most; make it smaller")
+            raise Misplaced((), f"means more than {most} {what}, the limit; make it smaller")
         return found
 
     def _ports(

@@ -16,43 +16,26 @@ Capacities = dict[str, dict[str, int]]  # switch -> neighbour -> bandwidth of th
 
 
 class FabricMetrics(NamedTuple):
-    """What one fabric offers. Where it has several domains, hops, bisection and oversubscription are the first one's.
-
-    Attributes:
-        name: The fabric's.
-        kind: How it is generated: ``leaf_spine``, ``torus``.
-        switches: Count of switches by role, such as ``leaf`` and ``spine``.
-        links: Count of links by what they join: ``host``, ``card`` or ``trunk``.
-        hosts: Count of hosts that it joins.
-        cards: Count of cards that it joins.
-        switches_between_hosts_min: Fewest switches on a shortest path between two hosts; None where there is one host.
-        switches_between_hosts_mean: The mean over all pairs of hosts.
-        switches_between_hosts_max: The most.
-        bisection_gbytes_per_s: How much the lower half of the hosts can send to the upper half at once, over all paths
-            together; None where there is one host.
-        oversubscription: What that half's own links could send, divided by the bisection; None where there is one host.
-    """
+    """What one fabric offers; of several domains, hops, bisection and oversubscription are the first one's."""
 
     name: str
-    kind: str
-    switches: dict[str, int]
-    links: dict[str, int]
+    kind: str  # how it is generated: ``leaf_spine``, ``torus``
+    switches: dict[str, int]  # count of switches by role, such as ``leaf`` and ``spine``
+    links: dict[str, int]  # count of links by what they join: ``host``, ``card`` or ``trunk``
     hosts: int
     cards: int
+    # fewest switches on a shortest path between two hosts; None where there is one host
     switches_between_hosts_min: int | None
-    switches_between_hosts_mean: float | None
-    switches_between_hosts_max: int | None
+    switches_between_hosts_mean: float | None  # the mean over all pairs of hosts
+    switches_between_hosts_max: int | None  # over all pairs of hosts
+    # how much the lower half of the hosts can send to the upper half at once, over all paths together; None where there
+    # is one host
     bisection_gbytes_per_s: float | None
+    # what that half's own links could send, divided by the bisection; None where there is one host
     oversubscription: float | None
 
 
 def fabric_metrics(topology: Parts, fabric: AnyHierarchy) -> FabricMetrics:
-    """Measure one generated fabric.
-
-    Args:
-        topology: The topology that has it.
-        fabric: One of ``topology.fabrics``.
-    """
     prefix = f"{fabric.name}-"
     switches = [its for its in topology.expanded.switches if its.name.startswith(prefix)]
     links = [its for its in topology.expanded.links if its.name.startswith(prefix)]
@@ -91,12 +74,7 @@ def fabric_metrics(topology: Parts, fabric: AnyHierarchy) -> FabricMetrics:
 
 
 def noun(fabric: AnyHierarchy, switch: str) -> str:
-    """Say what kind of part a switch is, such as ``leaf``: its name without fabric and number.
-
-    Args:
-        fabric: The generated fabric; a torus, a dragonfly and an xlink have one kind of switch each.
-        switch: The name of one of its switches.
-    """
+    """Return what kind of part a switch is, such as ``leaf``: its name without fabric and number."""
     return {"torus": "switch", "dragonfly": "router", "xlink": "domain"}.get(
         fabric.kind, switch.removeprefix(f"{fabric.name}-").rstrip("0123456789").rstrip(".")
     )

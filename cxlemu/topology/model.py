@@ -10,13 +10,13 @@ from typing import Any
 from pydantic import PrivateAttr, model_validator
 
 from cxlemu.errors import ArgumentError, ConfigError
-from cxlemu.suggest import meant
+from cxlemu.suggest import with_choices
 from cxlemu.topology.checks import defects
 from cxlemu.topology.document import Document, Key, shown
-from cxlemu.topology.fields import listed, validated
+from cxlemu.topology.fields import validated
 from cxlemu.topology.hardware import with_hardware
 from cxlemu.topology.parts import Parts
-from cxlemu.topology.provenance import Provenances, figures, take_provenance, with_provenance
+from cxlemu.topology.provenance import Provenances, check_systems, figures, take_provenance, with_provenance
 from cxlemu.topology.shipped import shipped_configs
 from cxlemu.units import counted
 
@@ -39,13 +39,14 @@ class Topology(Parts):
 
     def bare_figures(self) -> list[Key]:
         """List the keys of the figures without provenance, in the file's order."""
-        return [key for key in figures(self._plain()) if key not in self._provenance]
+        return [key for key in figures(self.plain()) if key not in self._provenance]
 
     def document(self) -> dict[str, Any]:
         """Return every value, defaults included, with its provenance: as a file says it."""
-        return with_provenance(self._plain(), self._provenance)
+        return with_provenance(self.plain(), self._provenance)
 
-    def _plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, Any]:
+        """Return every value, defaults included, without provenance."""
         data = self.model_dump(mode="json", exclude_none=True)
         alone = len(data["cards"]) == 1 and not any(key[:2] == ("cards", 0) for key in self._provenance)
         for index, group in enumerate(data["cards"]):
@@ -77,8 +78,9 @@ class Topology(Parts):
         except OSError:  # a name that no file can have, such as one that is too long
             exists = False
         if not exists:
-            there = f"a shipped topology ({listed(shipped)}){meant(wanted, shipped)}"
-            raise ConfigError(f"{shown(wanted)} is neither a file nor {there}")
+            raise ConfigError(
+                with_choices(f"{shown(wanted)} is neither a file nor a shipped topology", wanted, shipped, " ({})")
+            )
         return cls._from_document(Document.read(path))
 
     @classmethod
@@ -99,6 +101,7 @@ class Topology(Parts):
         with_hardware(document)
         data, provenance = take_provenance(document)
         topology = validated(cls, document, data)
+        check_systems(document, provenance, topology.name)
         topology._provenance = provenance
         return topology
 

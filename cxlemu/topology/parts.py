@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import math
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 from typing import Annotated, Any, Self
 
@@ -166,6 +167,20 @@ class Parts(Model):
         if name not in named:
             raise ArgumentError(f"{self.name} has no space {name!r} on cards: it has {', '.join(named)}")
         return named[name]
+
+    def carried_gbytes_per_s(self, cards: Iterable[int], *, both_ways: bool = False) -> float:
+        """Return what cards carry together, through their ports, in GB/s of payload.
+
+        Args:
+            cards: Numbers of cards; the memory of a host or rank has no port.
+            both_ways: Count reads and writes at once: a port is full duplex, a card's memory is not.
+        """
+        fabric, carried = self.fabric(), 0.0
+        for number in cards:
+            card, route = self.card(number), None if self.owner_host(number) is not None else fabric.route(0, number)
+            port = route.links[-1].payload_gbytes_per_s * (1 + both_ways) if route and route.links else math.inf
+            carried += min(card.total_gbytes_per_s, port)
+        return carried
 
     @property
     def pool_space(self) -> Space:

@@ -9,10 +9,10 @@ from cxlemu.capacity.lease import lease_for
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import WORST_CASE, MemorySpec
 from cxlemu.pool.catalog import warn_of_dead
+from cxlemu.signals import stops_exit
 from cxlemu.world.context import OnMessage, RankContext, ignore_message
 from cxlemu.world.environment import from_environment
 from cxlemu.world.outcome import Outcome
-from cxlemu.world.signals import stops_exit
 from cxlemu.world.threads import run_threads
 from cxlemu.world.topology_of import machine
 from cxlemu.world.world import World
@@ -48,8 +48,8 @@ def launch(
     that killed runs left.
 
     Args:
-        main: What every rank runs, given its `RankContext`. For processes, ``main``, its result and its messages must
-            be picklable.
+        main: The function that every rank runs with its `RankContext`. For processes, ``main``, its result and its
+            messages must be picklable.
         ranks: Number of ranks, at least 1.
         topology: A topology, or the name or path of a config; by default "six-cards", or what the devices are.
         memory: The backend and its options, or its name; by default a pool without coherence in its worst case, in
@@ -94,7 +94,7 @@ def launch_survivors(
     tenant: str | None = None,
     heap_bytes: int | Literal["cards"] | None = None,
 ) -> Outcome[T]:
-    """Run ``main`` on every rank as `launch` does, for ranks that go on when another one dies.
+    """Run ``main`` on every rank as `launch` does, for ranks that continue when another one dies.
 
     When some ranks failed and the first of the others is through, the rest have one deadline. The arguments are those
     of `launch`; the topology places the ranks on hosts.
@@ -103,7 +103,7 @@ def launch_survivors(
         The ``results`` of the ranks that came through, by rank, and the ``failures`` of the others.
 
     Raises:
-        InputError: An argument does not fit. What a rank raises is among the ``failures``.
+        InputError: An argument does not fit. A rank's exception is among the ``failures``.
     """
     world = _world(ranks, topology, memory, how, deadline_s, pool_name, pace, tenant, None, heap_bytes)
     return _run(main, world, on_message, pool_name, survivors=True)

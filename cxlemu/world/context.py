@@ -25,6 +25,7 @@ from cxlemu.pool.pool import Pool
 from cxlemu.pool.rooms import Rooms
 from cxlemu.pool.session import Session
 from cxlemu.pool.session_area import Wait, backoff
+from cxlemu.unshared import Unshared
 from cxlemu.world.outline import Outline
 from cxlemu.world.topology_of import machine
 from cxlemu.world.world import World
@@ -41,7 +42,7 @@ def ignore_message(message: object) -> None:
 
 
 @dataclass(frozen=True)
-class RankContext:
+class RankContext(Unshared):
     """One rank's place in its world.
 
     ``check()`` raises CancelledError once the world was told to stop, and AccessError once its capacity was taken away:
@@ -69,8 +70,11 @@ class RankContext:
     emit: OnMessage
     check: Callable[[], None]
     lost_after_s: float = LOST_S  # a rank of another machine that is silent for so long is lost
+    # a process of this machine that is stopped for so long is lost; None: it is alive, however long it is stopped
+    stopped_after_s: float | None = None
     tenancy: Tenancy | None = None  # in a tenant's world: this rank's place in the grant
     another_memory: Callable[[], HostMemory] | None = field(default=None, repr=False)
+    at_end: list[Callable[[], None]] = field(default_factory=list, repr=False)  # called when the rank leaves or fails
 
     @property
     def topology(self) -> Topology:
@@ -79,7 +83,7 @@ class RankContext:
 
     @property
     def outline(self) -> Outline:
-        """What every rank asks of ``topology``."""
+        """The answers of ``topology`` that every rank needs."""
         return self.world.outline
 
     def open_memory(self) -> HostMemory:
@@ -88,13 +92,13 @@ class RankContext:
         return self.another_memory()
 
     def unlink(self) -> None:
-        """Remove the names of the world's pool, when all ranks have come so far. Collective over the world.
+        """Remove the names of the world's pool, when all ranks have attached. Collective over the world.
 
         From then on the pool lives as long as the processes that mapped it, and even SIGKILL leaves nothing behind; but
         no other process can attach it. Does no more than a barrier unless a rank made the pool.
 
         Raises:
-            PeerLostError: A rank left, died or did not come.
+            PeerLostError: A rank left, died or did not arrive.
         """
         self.session.barrier(self.deadline_s)
         self.pool.unlink()
@@ -140,26 +144,7 @@ def entered(
     pause: Wait = backoff,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Iterator[RankContext]:
-    """Meet the other ranks in ``pool``; tell them at the end that this rank left, or that it failed.
-
-    Args:
-        world: What all ranks agree on.
-        rank: This rank.
-        pool: The world's pool, which this process has attached.
-        cache: The cache of the rank's host, where the backend emulates caches; else None.
-        emit: Hands the rank's messages to where the world was launched.
-        check: Raises CancelledError once the world was told to stop; every wait calls it.
-        pause: Called between two looks at the pool.
-        clock: Measures deadlines and heartbeats.
-
-    Yields:
-        The rank's context.
-
-    Raises:
-        AccessError: The tenant's grant was taken away.
-        PeerLostError: Some ranks did not come.
-        MismatchError: Ranks were started differently, or two processes claim one rank.
-    """
+    """Meet the other ranks, and yield the rank's context; tell them at the end that this rank left, or failed."""
 
     host = world.hosts[rank]
     memory = world.memory.open(pool.cards, host_cache=cache, host=host, rank=rank)
@@ -208,7 +193,7 @@ def entered(
                     beats, reader = (backend.native_memory(bootstrap()) for _ in range(2))
                     life.beat(pool.cards[0], beats, push=push, reader=reader)
                 session.life = life
-            yield RankContext(
+            context = RankContext(
                 rank=rank,
                 ranks=world.ranks,
                 host=host,
@@ -229,6 +214,11 @@ def entered(
                 world=world,
                 another_memory=another_memory,
             )
+            try:
+                yield context
+            finally:
+                for each in context.at_end:
+                    each()
         except BaseException:
             life.stop()
             session.leave(failed=True)

@@ -1,15 +1,14 @@
 """Ranks that a launcher started: rank and size come from the environment of torchrun, mpirun or srun.
 
 Launchers are looked for in this order, because an inner launcher's variables stand beside those of the allocation
-around it: torchrun, Open MPI, MPICH, srun. A pool in shared memory is in one machine, so all ranks must be; on real
-cards ranks of any machine meet, and rank and size alone are enough.
+around it: torchrun, Open MPI, MPICH, srun. Variables of two that contradict each other are refused. A pool in shared
+memory is in one machine, so all ranks must be; on real cards ranks of any machine meet, and rank and size are enough.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import re
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,8 +24,9 @@ from cxlemu.pool.jobs import pool_of_job, refuse_second_run
 from cxlemu.pool.pool import Pool
 from cxlemu.pool.room import bus_error_later
 from cxlemu.pool.superblock import RANKS_MAX
+from cxlemu.signals import stops_exit
+from cxlemu.units import parse_whole
 from cxlemu.world.context import OnMessage, RankContext, entered, ignore_message
-from cxlemu.world.signals import stops_exit
 from cxlemu.world.topology_of import machine
 from cxlemu.world.world import World
 
@@ -37,23 +37,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Launcher:
-    """The names of a launcher's environment variables.
+    """The names of a launcher's environment variables."""
 
-    Attributes:
-        name: The launcher, as messages name it.
-        rank: Variable of the process's rank; the launcher is recognised by it.
-        size: Variable of the number of ranks.
-        job: Alternatives; the first one whose variables are all set tells jobs apart.
-        local_size: Variable of the number of ranks on this machine, if there is one.
-        machines: Variable of the number of machines, if there is one.
-    """
-
-    name: str
-    rank: str
-    size: str
-    job: tuple[tuple[str, ...], ...]
-    local_size: str | None = None
-    machines: str | None = None
+    name: str  # the launcher, as messages name it
+    rank: str  # variable of the process's rank; the launcher is recognised by it
+    size: str  # variable of the number of ranks
+    job: tuple[tuple[str, ...], ...]  # alternatives; the first one whose variables are all set tells jobs apart
+    local_size: str | None = None  # variable of the number of ranks on this machine, if there is one
+    machines: str | None = None  # variable of the number of machines, if there is one
 
 
 MPICH = Launcher("MPICH", rank="PMI_RANK", size="PMI_SIZE", local_size="MPI_LOCALNRANKS", job=(("PMI_JOBID",),))
@@ -73,6 +64,14 @@ TORCHRUN = Launcher(
 # torchrun's names, set by hand or by a program that starts ranks itself: nothing in them is torchrun's.
 BY_HAND = replace(TORCHRUN, name="the environment", job=(("MASTER_ADDR", "MASTER_PORT"),))
 
+SRUN = Launcher(
+    "srun",
+    rank="SLURM_PROCID",
+    size="SLURM_NTASKS",
+    machines="SLURM_STEP_NUM_NODES",
+    job=(("SLURM_JOB_ID", "SLURM_STEP_ID"),),
+)
+
 LAUNCHERS = (
     TORCHRUN,
     Launcher(
@@ -83,13 +82,7 @@ LAUNCHERS = (
         job=(("PMIX_NAMESPACE",), ("OMPI_MCA_ess_base_jobid",)),
     ),
     MPICH,
-    Launcher(
-        "srun",
-        rank="SLURM_PROCID",
-        size="SLURM_NTASKS",
-        machines="SLURM_STEP_NUM_NODES",
-        job=(("SLURM_JOB_ID", "SLURM_STEP_ID"),),
-    ),
+    SRUN,
 )
 
 
@@ -121,27 +114,6 @@ def from_environment(
     Rank 0 makes a pool in shared memory, and removes its names as soon as all ranks have entered, or on an error; the
     others remove them should rank 0 have died by then. A pool on devices is there before and after: rank 0 leaves it
     when all others have left, or after one deadline, and the others wait for that.
-
-    Args:
-        topology: A topology, or the name or path of a config; by default "six-cards", or what the devices are.
-        memory: The backend and its options, as for `launch`; the same on every rank.
-        deadline_s: Bound on every single wait of a rank, in seconds.
-        on_message: Called with the messages of rank 0, in rank 0; those of other ranks are dropped.
-        pace: Makes ranks take modelled time, as for `launch`.
-        tenant: The tenant that runs, as for `launch`; only on shm or dax.
-        pool_name: The pool that the tenant has its grant of. Without a tenant it is ignored: the launcher's variables
-            name the pool.
-        hosts: The host of each rank; by default as the topology places the ranks.
-        heap_bytes: Each rank's room for arrays in the pool, as for `launch`; the same on every rank.
-
-    Yields:
-        This rank's context.
-
-    Raises:
-        ArgumentError: There is no launcher, its variables make no sense, or an argument does not fit.
-        PoolError: The pool does not appear.
-        PeerLostError: Some ranks did not come.
-        MismatchError: Ranks were started differently, or two processes claim one rank.
     """
     place = find_place(os.environ, one_machine=not memory.backend.on_devices)
     if tenant is not None and memory.backend.emulates_caches:
@@ -202,26 +174,39 @@ def _go_on() -> None:
 
 
 def find_place(environment: Mapping[str, str], *, one_machine: bool = True) -> Place:
-    """Find this process's rank, the number of ranks and the job's pool in a launcher's variables.
+    """Find this process's rank, the number of ranks and the job's pool in a launcher's variables."""
+    found = [launcher for launcher in LAUNCHERS if launcher.rank in environment]
+    if not found:
+        raise ArgumentError(
+            "no launcher started this process, start it for example with `mpirun -np 4 python program.py`, "
+            "`torchrun --nproc-per-node 4 program.py` or `srun -n 4 python program.py`"
+        )
+    if found[0] is TORCHRUN and not any(name.startswith("TORCHELASTIC_") for name in environment):
+        found[0] = BY_HAND
+    place = _read_place(found[0], environment, one_machine=one_machine)
+    for other in found[1:]:
+        _refuse_contradiction(found[0], other, environment, one_machine=one_machine)
+    return place
 
-    Args:
-        environment: The variables, such as ``os.environ``.
-        one_machine: Whether all ranks must be on one machine, because their pool is in its shared memory.
 
-    Returns:
-        The place, with how the names of the job's pools begin if ``one_machine``.
+def _refuse_contradiction(
+    inner: Launcher, outer: Launcher, environment: Mapping[str, str], *, one_machine: bool
+) -> None:
+    """Refuse two launchers whose ranks differ, as each process could then be a world of its own.
 
-    Raises:
-        ArgumentError: There is no launcher, or a variable is missing, is wrong, or is of ranks on other machines; the
-            message names it.
+    The outer one may have started a single process, be srun's allocation, or have started torchrun on each of several
+    machines. Variables set by hand may be left over from anything.
     """
-    for launcher in LAUNCHERS:
-        if launcher.rank in environment:
-            by_hand = launcher is TORCHRUN and not any(name.startswith("TORCHELASTIC_") for name in environment)
-            return _read_place(BY_HAND if by_hand else launcher, environment, one_machine=one_machine)
+    nests = inner is not BY_HAND and (outer is SRUN or not one_machine)
+    ends = [[environment.get(name, "1") for name in (launcher.rank, launcher.size)] for launcher in (inner, outer)]
+    if nests or ends[0] == ends[1] or ends[1][1] == "1":
+        return
+    said = [
+        f"{launcher.rank} {rank} with {launcher.size} {size}"
+        for launcher, (rank, size) in zip((inner, outer), ends, strict=True)
+    ]
     raise ArgumentError(
-        "no launcher started this process, start it for example with `mpirun -np 4 python program.py`, "
-        "`torchrun --nproc-per-node 4 program.py` or `srun -n 4 python program.py`"
+        f"{said[0]} and {said[1]} contradict each other: unset the variables of the one that did not start this process"
     )
 
 
@@ -231,10 +216,7 @@ def _read_place(launcher: Launcher, environment: Mapping[str, str], *, one_machi
         if text is None:
             who = "it goes with" if launcher is BY_HAND else f"{launcher.name} sets it beside"
             raise ArgumentError(f"{variable} is not set, but {who} {launcher.rank}")
-        if not re.fullmatch("[0-9]{1,9}", text, re.ASCII):
-            as_set = "" if launcher is BY_HAND else f" as {launcher.name} sets it"
-            raise ArgumentError(f"{variable} is {text!r}, expected a number{as_set}")
-        return int(text)
+        return parse_whole(variable, text, 999_999_999)
 
     rank, ranks = number(launcher.rank), number(launcher.size)
     if ranks > RANKS_MAX:

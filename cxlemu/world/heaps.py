@@ -18,18 +18,7 @@ ALIGN_BYTES = 1 << 20
 
 
 def usual_heap_bytes(card_bytes: int, cards: int, ranks: int, hosts: int, most_card_bytes: int) -> int | None:
-    """Choose the size of each rank's heap: a share of the memory that is left.
-
-    Args:
-        card_bytes: What each card has without such heaps.
-        cards: How many cards the pool has.
-        ranks: How many ranks have a heap.
-        hosts: How many emulated caches there are, each of which may come to hold all arrays; 0 for none.
-        most_card_bytes: The most that a card may have with the heaps.
-
-    Returns:
-        The size in bytes; None where so little memory is left that ``card_bytes`` are as good.
-    """
+    """Choose the bytes of each rank's heap, a share of the memory left; None: too little is left for heaps."""
     sharers = _sharers(ranks, cards)
     share = min(
         int(available_bytes() // PART / _taken_per_byte(hosts) / ranks),
@@ -40,13 +29,7 @@ def usual_heap_bytes(card_bytes: int, cards: int, ranks: int, hosts: int, most_c
 
 
 def check_heap_bytes(heap_bytes: int, ranks: int, hosts: int) -> None:
-    """Raise ArgumentError where this machine has no memory for such heaps.
-
-    Args:
-        heap_bytes: Of each rank.
-        ranks: How many ranks have a heap.
-        hosts: How many emulated caches there are; 0 for none.
-    """
+    """Raise ArgumentError where this machine has no memory for heaps of so many bytes each; ``hosts`` counts caches."""
     if heap_bytes < 0:
         raise ArgumentError(f"a heap has 0 or more bytes, not {heap_bytes}")
     needed, available = int(ranks * heap_bytes * _taken_per_byte(hosts)), available_bytes()
@@ -59,14 +42,7 @@ def check_heap_bytes(heap_bytes: int, ranks: int, hosts: int) -> None:
 
 
 def card_bytes_with_heaps(card_bytes: int, cards: int, ranks: int, heap_bytes: int) -> int:
-    """Return the size of each card with the heaps, of which a world's communicator takes half.
-
-    Args:
-        card_bytes: What is left for rings, mailboxes and groups.
-        cards: How many cards the pool has.
-        ranks: How many ranks have a heap.
-        heap_bytes: Of each rank.
-    """
+    """Return the bytes of each card with the heaps, of which a world's communicator takes half."""
     share = _sharers(ranks, cards) * round_up(heap_bytes, ALIGN_BYTES)
     return round_up(card_bytes, ALIGN_BYTES) + WORLD_PART * share
 

@@ -18,21 +18,10 @@ class Outcome(Generic[T]):
     The first failure starts a clock: the others have one deadline and a little grace to notice by themselves, as they
     would have to on several machines. Where ``survivors`` may go on after a failure, the clock starts when the first of
     them is through.
-
-    Attributes:
-        ranks: Number of ranks in the world.
-        results: What ``main`` returned, by rank.
-        failures: What ranks raised, by rank and in order of arrival.
     """
 
     def __init__(self, ranks: int, deadline_s: float, *, survivors: bool = False) -> None:
-        """Begin with every rank pending.
-
-        Args:
-            ranks: Number of ranks in the world.
-            deadline_s: How long the other ranks may go on after the first failure, in seconds, beside the grace.
-            survivors: Whether ranks may go on after a failure.
-        """
+        """Begin with every rank pending; after the first failure others have ``deadline_s`` and the grace."""
         self.ranks = ranks
         self._survivors = survivors
         self.results: dict[int, T] = {}
@@ -63,12 +52,7 @@ class Outcome(Generic[T]):
         return self._ends is not None and time.monotonic() >= self._ends
 
     def in_rank_order(self) -> list[T]:
-        """Return all results in rank order, or raise the root cause.
-
-        Raises:
-            InputError: The first one that a rank raised, as it is.
-            RankFailures: Ranks failed with anything else.
-        """
+        """Return all results in rank order, or raise the root cause."""
         if not self.failures:
             return [self.results[rank] for rank in range(self.ranks)]
         for error in self.failures.values():

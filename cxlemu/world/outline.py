@@ -19,30 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outline:
-    """What every rank of a world asks of its topology.
-
-    Attributes:
-        pool_card_count: How many cards the pool has.
-        memories: How many cards follow those of the pool: one for each rank's memory, or none.
-        shares_memories: Whether there is an XLink over which ranks reach each other's memories.
-        clusters: The cluster of each rank.
-        digest: Digests all that the topology says.
-    """
+    """What every rank of a world asks of its topology."""
 
     pool_card_count: int
-    memories: int
-    shares_memories: bool
-    clusters: tuple[int, ...]
-    digest: str
+    memories: int  # how many cards follow those of the pool: one for each rank's memory, or none
+    shares_memories: bool  # whether there is an XLink over which ranks reach each other's memories
+    clusters: tuple[int, ...]  # the cluster of each rank
+    digest: str  # digests all that the topology says
 
     @classmethod
     def of(cls, topology: Topology, ranks: int) -> Self:
-        """Outline a topology.
-
-        Args:
-            topology: The machine.
-            ranks: How many ranks the world has.
-        """
         text = json.dumps(topology.model_dump(mode="json"))
         return cls(
             topology.pool_card_count,
@@ -53,9 +39,5 @@ class Outline:
         )
 
     def ranks_per_cluster(self, members: Sequence[int]) -> int:
-        """Return how many ranks each cluster of a communicator has; 1 where there are no clusters.
-
-        Args:
-            members: The world ranks of its members, in its order.
-        """
+        """Return how many ranks each cluster of a communicator has; 1 where there are no clusters."""
         return size_of_clusters(self.clusters[rank] for rank in members)

@@ -24,11 +24,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cxlemu.errors import ArgumentError, CancelledError, CxlemuError, RankDiedError, RunError
+from cxlemu.pool.home import Home
 from cxlemu.pool.pool import Pool
 from cxlemu.pool.room import bus_error
+from cxlemu.signals import STOPS
 from cxlemu.world.context import OnMessage, RankContext, entered
 from cxlemu.world.outcome import GRACE_S, Outcome
-from cxlemu.world.signals import STOPS
 from cxlemu.world.world import World
 
 T = TypeVar("T")
@@ -51,23 +52,7 @@ def run_processes(
     survivors: bool = False,
     keep_names: bool = False,
 ) -> Outcome[T]:
-    """Run ``main`` on every rank, each in a spawned process; afterwards no child is left.
-
-    Args:
-        main: What every rank runs; a function of a module, because it is pickled.
-        world: What all ranks agree on.
-        pool: The world's pool, which this process owns or attached.
-        keep_names: Keep the pool's names, for processes that attach it while it runs. Otherwise they go as soon as all
-            ranks have entered.
-        on_message: Called in the calling thread with each message that a rank emits.
-        survivors: Whether ranks may go on after a failure.
-
-    Returns:
-        What became of every rank.
-
-    Raises:
-        ArgumentError: Another process cannot import ``main``.
-    """
+    """Run ``main``, which is pickled, on every rank, each in a spawned process; afterwards no child is left."""
     _check_has_a_module(main)
     try:
         pickle.dumps((main, world))
@@ -91,10 +76,13 @@ def run_processes(
                 children.append(child)
                 pipes[receiver] = rank
         while pipes and not outcome.overdue():
-            for pipe in wait(list(pipes), timeout=_TICK_S):
+            ready = wait(list(pipes), timeout=_TICK_S)
+            # a rank's workers hold its end of the pipe, and may outlive it
+            dead = [] if ready else [p for p, rank in pipes.items() if not children[rank].is_alive() and not p.poll()]
+            for pipe in [*ready, *dead]:
                 assert isinstance(pipe, Connection)
                 rank = pipes[pipe]
-                if not _take_news(pipe, rank, outcome, on_message, enter):
+                if pipe in dead or not _take_news(pipe, rank, outcome, on_message, enter):
                     del pipes[pipe]
                     pipe.close()
                     if rank in outcome.pending():
@@ -117,12 +105,7 @@ GUARD = (
 
 
 def refuse_unguarded() -> None:
-    """End a rank that would start ranks itself, because its program does so while it is imported.
-
-    Raises:
-        SystemExit: This process is a rank of ours; the one that started it says what to do.
-        ArgumentError: It is another program's process in the same situation.
-    """
+    """End a rank that would start ranks itself, because its program does so while it is imported."""
     process = multiprocessing.current_process()
     if getattr(process, "_inheriting", False):  # as multiprocessing itself finds out
         if process.name.startswith(f"{RANK} "):
@@ -234,12 +217,17 @@ def _child_main(
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     die_with(parent_pid)
+    multiprocessing.current_process().daemon = False  # so that it may start workers; the launcher reaps it anyway
+
+    home = Home()
 
     def check() -> None:
+        home.check()
         if os.getppid() != parent_pid:
             raise CancelledError("stopped, because the process that launched it is gone")
 
     def emit(message: object) -> None:
+        home.check()
         pipe.send((MESSAGE, message))
 
     try:
@@ -250,8 +238,11 @@ def _child_main(
         ):
             pipe.send((ENTERED, None))
             result = main(context)
-        pipe.send((RESULT, result))
+        if not home.left:
+            pipe.send((RESULT, result))
     except BaseException as error:
+        if home.left:  # a forked child is no rank
+            raise
         with suppress(BrokenPipeError):  # the parent has closed its end: it is stopping all ranks
             pipe.send((FAILURE, _portable(error)))
 

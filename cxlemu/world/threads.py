@@ -28,19 +28,7 @@ def run_threads(
     survivors: bool = False,
     keep_names: bool = False,
 ) -> Outcome[T]:
-    """Run ``main`` on every rank, each in a thread of this process.
-
-    Args:
-        main: What every rank runs.
-        world: What all ranks agree on.
-        pool: The world's pool.
-        on_message: Called in the calling thread with each message that a rank emits, as in the other launches.
-        keep_names: Keep the pool's names; otherwise they go at once, as ranks share this process's mappings.
-        survivors: Whether ranks may go on after a failure.
-
-    Returns:
-        What became of every rank. A thread that does not stop within the grace counts as failed and is left running.
-    """
+    """Run ``main`` on every rank in a thread; one that outlives the grace counts as failed, and is left running."""
     caches = world.memory.backend.private_caches(pool, set(world.hosts))
     if not keep_names and world.pace is None:  # each rank maps the clocks of a pace by their name
         pool.unlink()

@@ -23,18 +23,6 @@ def machine(
     """Return the topology that a world runs on, loaded if need be.
 
     On real cards their number, size and interleaving are the pool's, and for a tenant those of its grant.
-
-    Args:
-        topology: A topology, or the name or path of a config; None is six-cards, and on real cards or for a tenant it
-            has as many cards as the pool.
-        memory: The backend and its options.
-        lease: The tenant's grant, if the world is a tenant's.
-        may_be_smaller: Whether a smaller topology may stand in for the default where memory is short, with a warning.
-            Not where each rank finds its own topology: they have to agree.
-
-    Raises:
-        ArgumentError: The topology has another number of cards than the pool.
-        PoolError: The backend finds no pool.
     """
     from cxlemu.topology import Topology  # not for ranks, whose launcher has loaded theirs
 

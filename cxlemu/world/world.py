@@ -40,34 +40,23 @@ if TYPE_CHECKING:
 class World:
     """What all ranks agree on, before there is a pool.
 
-    Attributes:
-        ranks: Number of ranks, at least 1.
-        topology: The machine that the world runs on.
-        memory: The backend and its options.
-        deadline_s: Bound on every single wait, in seconds.
-        launch: "threads", "processes" or the name of the launcher.
-        pace: Makes ranks take modelled time; None: they take this machine's.
-        lease: The grant of a tenant's world; its pool is a part of one that is there already.
-        placement: The host of each rank; None: as the topology places them.
-        sparse: The pool's cards get memory as communicators take room there, where the backend can do that. They are
-            then as large as the heaps want them, whatever the topology says.
-        heap_bytes: Each rank's part of the heap of the world's communicator; None: what its room leaves.
-        caches: Files that the processes of each emulated host share for its cache; where there are none, the pool has
-            them.
-
     Raises ArgumentError for values that do not fit each other.
     """
 
-    ranks: int
-    topology: Topology
-    memory: MemorySpec
-    deadline_s: float
-    launch: str
-    pace: Pace | None = None
-    lease: Lease | None = None
-    placement: tuple[int, ...] | None = None
+    ranks: int  # number of ranks, at least 1
+    topology: Topology  # the machine that the world runs on
+    memory: MemorySpec  # the backend and its options
+    deadline_s: float  # bound on every single wait, in seconds
+    launch: str  # "threads", "processes" or the name of the launcher
+    pace: Pace | None = None  # makes ranks take modelled time; None: they take this machine's
+    lease: Lease | None = None  # the grant of a tenant's world; its pool is a part of one that is there already
+    placement: tuple[int, ...] | None = None  # the host of each rank; None: as the topology places them
+    # the pool's cards get memory as communicators take room there, where the backend can do that. They are then as
+    # large as the heaps want them, whatever the topology says
     sparse: bool = False
+    # each rank's part of the heap of the world's communicator; None: what its room leaves
     heap_bytes: int | None = None
+    # files that the processes of each emulated host share for its cache; where there are none, the pool has them
     caches: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -125,18 +114,7 @@ class World:
         return card_bytes_with_heaps(its, self.outline.pool_card_count, self.ranks, self.heap_bytes)
 
     def with_heaps(self, heap_bytes: int | None = None) -> World:
-        """Return this world with heaps of model size, which take memory as arrays need it.
-
-        Args:
-            heap_bytes: Of each rank; None: a share of the memory that this machine has left.
-
-        Returns:
-            The world. Real cards and a tenant's grant have the size that they have, and a pace keeps the time of each
-            line: there the heap is in the memory that the pool has.
-
-        Raises:
-            ArgumentError: There is no memory for heaps of this size.
-        """
+        """Return this world with heaps of model size, or the pool's on real cards, for a tenant or with a pace."""
         grows = self.lease is None and self.pace is None and not self.memory.backend.on_devices
         if not grows or heap_bytes == 0:
             return replace(self, heap_bytes=heap_bytes)
@@ -150,18 +128,7 @@ class World:
         return self if heap_bytes is None else replace(self, sparse=True, heap_bytes=heap_bytes)
 
     def join_pool(self, name: str) -> tuple[Pool, World]:
-        """Attach the pool that another process made, and take the size of the heaps from it.
-
-        Args:
-            name: As for `attach_pool`.
-
-        Returns:
-            The pool, and this world with its heaps.
-
-        Raises:
-            MismatchError: This world has ``heap_bytes``, and the pool was made for others.
-            PoolError: The pool is not there within the deadline.
-        """
+        """Attach the pool that another process made, and take the size of the heaps from it."""
         pool = self.attach_pool(name)
         try:
             found = heap_bytes_in(pool.card_bytes, self.topology.card_bytes, self.outline.pool_card_count, self.ranks)
@@ -180,17 +147,7 @@ class World:
         return pool, replace(self, sparse=True, heap_bytes=found)
 
     def create_pool(self, name: str | None) -> Pool:
-        """Create a fresh pool that this process owns; on devices or for a tenant, attach the pool that is there.
-
-        Args:
-            name: The new pool's name in shared memory; None for one that no other pool has. A tenant's pool is its
-                lease's.
-
-        Raises:
-            AccessError: The pool's capacity is lent, and the world is no tenant's.
-            ArgumentError: A value is impossible, or a pool on devices was given a name.
-            PoolError: There is no room for the pool, its name is taken, or there is no pool.
-        """
+        """Create a fresh pool that this process owns (None: a unique name); on devices or for a tenant, attach it."""
         if self.lease is not None:
             return TenantPool.attach(self.lease, self.memory, self.deadline_s)
         cards = self.outline.pool_card_count + self.outline.memories
@@ -226,26 +183,11 @@ class World:
         return NewClocks(self.clocks.nbytes, partial(self.clocks.make, time_scale=scale))
 
     def pacer(self, pool: Pool, rank: int) -> Pacer | None:
-        """Return what makes one rank's instructions take their time; None in a world without a pace.
-
-        Args:
-            pool: The world's pool.
-            rank: The rank.
-
-        Raises:
-            PoolError: The world has a pace, and its pool was made without clocks.
-        """
+        """Return what makes one rank's instructions take their time; None in a world without a pace."""
         return None if self.pace is None else self.clocks.pacer(pool.clocks(), rank)
 
     def attach_pool(self, name: str) -> Pool:
-        """Attach the pool that another process of this world made, or found.
-
-        Args:
-            name: Its name in shared memory, or its UUID on devices; a tenant's lease names its pool instead.
-
-        Raises:
-            PoolError: The pool is not there within the deadline.
-        """
+        """Attach the pool that another process of this world made, by its name in /dev/shm or its UUID on devices."""
         if self.lease is not None:
             pool: Pool = TenantPool.attach(self.lease, self.memory, self.deadline_s)
         else:
@@ -260,12 +202,7 @@ class World:
         return replace(self, caches=pool.with_caches(max(self.hosts) + 1))
 
     def shared_host_cache(self, pool: Pool, rank: int) -> AbstractContextManager[HostCache | None]:
-        """Open the cache that the processes of the rank's host share; None where caches are not emulated.
-
-        Args:
-            pool: The world's pool.
-            rank: A rank of the host.
-        """
+        """Open the cache that the processes of the rank's host share; None where caches are not emulated."""
         return self.memory.backend.shared_cache(pool, self.hosts[rank])
 
     def fingerprint(self, pool: Pool) -> bytes:

@@ -5,7 +5,10 @@
  *     cxlemu exec --pool /dev/shm/table -- ./hash_table 0 : ./hash_table 1 */
 #include "pool.h"
 
-enum { BUCKETS = 16, KEYS = 12, LINE = 64 };
+#ifndef KEYS
+#define KEYS 12
+#endif
+enum { BUCKETS = 16, LINE = 64 };
 
 typedef struct {
     volatile uint64_t key; /* 0: empty. Stored last, in a line of its own */

@@ -6,7 +6,11 @@
  *     cxlemu exec --pool /dev/shm/kv -- ./kv_index publish : ./kv_index read */
 #include "pool.h"
 
-enum { BLOCKS = 4, WORDS = 32, VERSIONS = 5, LINE = 64 };
+#ifndef VERSIONS
+#define BLOCKS 4
+#define VERSIONS 5
+#endif
+enum { WORDS = 32, LINE = 64 };
 
 typedef struct {
     volatile uint64_t version; /* the publisher's: which version of the block lies there */

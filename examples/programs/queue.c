@@ -4,7 +4,10 @@
  *     cxlemu exec --pool /dev/shm/queue -- ./queue send : ./queue receive */
 #include "pool.h"
 
-enum { SLOTS = 4, MESSAGES = 32, LINE = 64 };
+#ifndef MESSAGES
+#define MESSAGES 32
+#endif
+enum { SLOTS = 4, LINE = 64 };
 
 typedef struct {
     volatile uint64_t sent; /* the sender's line */

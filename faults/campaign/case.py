@@ -23,8 +23,11 @@ from collectives.builder.recipes import Recipe
 from collectives.checking import oracle
 from collectives.choices import is_plan
 from cxlemu.errors import ArgumentError, TokenError
+from cxlemu.files import read_file
 from cxlemu.plan import Call
 from cxlemu.plan.checksums import check_integrity
+from cxlemu.plan.file import MAX_FILE_BYTES
+from cxlemu.suggest import unknown
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import ranks_per_cluster
 from cxlemu.topology.fields import Model, Name
@@ -33,7 +36,8 @@ from cxlemu.units import counted
 from faults.choices import CAMPAIGN_RANKS_MAX
 from faults.inject.scenario import Scenario
 from faults.inject.script import Script
-from faults.lockstep.schedule import MOVES_MAX, LockstepMove, from_json
+from faults.lockstep.schedule import LockstepMove, from_json
+from faults.machine.schedule import MOVES_MAX
 
 RANKS_MAX, CALLS_MAX, BLOCK_BYTES_MAX = CAMPAIGN_RANKS_MAX, 64, 1 << 26
 
@@ -72,16 +76,12 @@ class CampaignCase(Model):
 
     @property
     def topology(self) -> Topology | None:
-        """The topology; None: two cards, and hosts of ``cluster`` ranks.
-
-        Raises:
-            ArgumentError: No shipped topology has the name in ``config``.
-        """
+        """The topology; None: two cards, and hosts of ``cluster`` ranks."""
         if self.config is None or isinstance(self.config, Topology):
             return self.config
         shipped = shipped_configs()
         if self.config not in shipped:
-            raise ArgumentError(f"there is no shipped topology {self.config!r}: it is one of {', '.join(shipped)}")
+            raise ArgumentError(unknown("shipped topology", self.config, shipped))
         return Topology.load(shipped[self.config])
 
     @property
@@ -111,21 +111,13 @@ class CampaignCase(Model):
         return None if self.moves is None else from_json(self.moves)
 
     def recipe(self) -> Recipe:
-        """Load the case's algorithm; a replay checks whether its file is the same (faults/replay/replay.py).
-
-        Raises:
-            ArgumentError: The algorithm is not here.
-        """
+        """Load the case's algorithm; a replay checks whether its file is the same (faults/replay/replay.py)."""
         if self.algorithm is None:
             return catalog.recipe(self.collective, self.variant)
         return _own(self.algorithm, digest(self.algorithm))
 
     def check(self) -> CampaignCase:
-        """Return the case if it can run. This loads the algorithm, and so executes its file.
-
-        Raises:
-            ArgumentError, ConfigError: The case cannot run.
-        """
+        """Return the case if it can run. This loads the algorithm, and so executes its file."""
         catalog.check(self.call)
         oracle.check_exact(self.call)
         if self.recipe().collective != self.collective:
@@ -172,11 +164,7 @@ class CampaignCase(Model):
 
     @classmethod
     def parse(cls, body: object) -> CampaignCase:
-        """Read the case of a token. Nothing that it names is looked at.
-
-        Raises:
-            TokenError: It is of another version, or not a case.
-        """
+        """Read the case of a token. Nothing that it names is looked at."""
         try:
             return cls.model_validate(body)
         except ValidationError as error:
@@ -210,19 +198,9 @@ def _own(algorithm: str, contents: str) -> Recipe:
 
 
 def digest(algorithm: str) -> str:
-    """Hash an algorithm's file with SHA-256.
-
-    Args:
-        algorithm: ``FILE.py:function`` or ``FILE.plan``.
-
-    Returns:
-        The digest, as 64 hexadecimal digits.
-
-    Raises:
-        ArgumentError: The file cannot be read.
-    """
+    """Return the SHA-256 of an algorithm's file, as 64 hexadecimal digits."""
     path = Path(algorithm if is_plan(algorithm) else algorithm.rpartition(":")[0])
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(read_file(path, MAX_FILE_BYTES)).hexdigest()
     except OSError as error:
         raise ArgumentError(f"--algorithm {algorithm}: the file cannot be read: {error.strerror}") from None

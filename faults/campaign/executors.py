@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
-from cxlemu.errors import ArgumentError
+from cxlemu.errors import ArgumentError, WorkerLostError
 
 NAMES = ("processes", "dask")
 REPEAT_S = 0.2
+
+T = TypeVar("T")
 
 
 def cores() -> int:
@@ -31,20 +35,9 @@ def cores() -> int:
 
 @contextmanager
 def executors(name: str, workers: int, scheduler: str | None) -> Iterator[Callable[[], Executor]]:
-    """Provide executors of one kind.
+    """Provide a function that makes an executor; without a scheduler's address, workers start on this machine.
 
     A Dask cluster that this process started ends with the context; a cluster at ``scheduler`` stays.
-
-    Args:
-        name: One of NAMES.
-        workers: How many workers an executor has, where this process starts them.
-        scheduler: Address of a Dask scheduler; None: start a cluster on this machine.
-
-    Yields:
-        A function that makes an executor whenever it is called.
-
-    Raises:
-        ArgumentError: Dask is not installed, no scheduler answers at the address, or an address is given without Dask.
     """
     if name == "dask":
         with _client(workers, scheduler) as client:
@@ -88,15 +81,12 @@ class Workers(ProcessPoolExecutor):
     """Worker processes of this machine.
 
     As a context, it ends its workers at once when an exception leaves it, and otherwise when their work is done.
-
-    Args:
-        count: How many workers.
-        copied: Whether workers are copies of this process, which has no threads, as it is when the first work is
-            submitted: they need not import again what is imported here, and find here what cannot be sent to them.
     """
 
     def __init__(self, count: int, *, copied: bool = False) -> None:
-        context = get_context("fork" if copied else "forkserver")
+        if not copied:
+            _track_quietly()
+        context = get_context("fork" if copied else "spawn")  # a fork server has a folder, which SIGKILL would leave
         parents, self._held_open = context.Pipe(duplex=False)
         theirs = (parents, self._held_open if copied else None)
         super().__init__(count, mp_context=context, initializer=_live_with, initargs=theirs)
@@ -107,11 +97,43 @@ class Workers(ProcessPoolExecutor):
         if kind is not None:
             self.end()
         self.shutdown(wait=True)
+        if error is not None:
+            with lost_are_told():
+                raise error
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Submit work. Ctrl-C goes to the whole group of processes: a worker that starts here never takes it."""
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return super().submit(fn, *args, **kwargs)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def end(self) -> None:
         """End the workers at once, whatever they do."""
         self._held_open.close()
         self.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def lost_are_told() -> Iterator[None]:
+    """Raise a WorkerLostError where a worker is gone."""
+    try:
+        yield
+    except BrokenProcessPool as error:
+        raise WorkerLostError(
+            "a worker was killed, perhaps for want of memory, or code of yours ended it: try fewer with --jobs"
+        ) from error
+
+
+def _track_quietly() -> None:
+    """Start the helper that removes semaphores after SIGKILL; it is not to warn that it does."""
+    before = list(sys.warnoptions)
+    sys.warnoptions.append("ignore::UserWarning:multiprocessing.resource_tracker")  # it gets our options
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        sys.warnoptions[:] = before
 
 
 def _live_with(parents: Connection, copied: Connection | None) -> None:

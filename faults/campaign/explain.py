@@ -23,40 +23,24 @@ EVENTS_MAX = 32
 
 
 class Held(NamedTuple):
-    """A host's view of the line; versions are indices into `Story.versions`.
+    """A host's view of the line; versions are indices into `Story.versions`."""
 
-    Attributes:
-        cached: The version in the host's cache; None: the line is not in the cache.
-        dirty: Whether the cached line is dirty.
-        posted: The version of a write-back on its way, if there is one.
-    """
-
-    cached: int | None = None
-    dirty: bool = False
-    posted: int | None = None
+    cached: int | None = None  # the version in the host's cache; None: the line is not in the cache
+    dirty: bool = False  # whether the cached line is dirty
+    posted: int | None = None  # the version of a write-back on its way, if there is one
 
 
 @dataclass(frozen=True)
 class StoryEvent:
-    """A step of a rank, a move of nature or a fault, and the line's state after it.
+    """A step of a rank, a move of nature or a fault, and the line's state after it."""
 
-    Attributes:
-        host: Column of the host, an index into `Story.hosts`.
-        text: The instruction, or nature's move.
-        place: Such as "call 1 main:4", or "nature".
-        caches: Each host's view of the line.
-        pool: The version in the pool.
-        wrong: Why the step is wrong; empty if it is right.
-        left_out: Steps before this one that have nothing to do with the line.
-    """
-
-    host: int
-    text: str
-    place: str
-    caches: tuple[Held, ...]
-    pool: int
-    wrong: str = ""
-    left_out: int = 0
+    host: int  # column of the host, an index into `Story.hosts`
+    text: str  # the instruction, or nature's move
+    place: str  # such as "call 1 main:4", or "nature"
+    caches: tuple[Held, ...]  # each host's view of the line
+    pool: int  # the version in the pool
+    wrong: str = ""  # why the step is wrong; empty if it is right
+    left_out: int = 0  # steps before this one that have nothing to do with the line
 
 
 class Signalled(NamedTuple):
@@ -68,31 +52,18 @@ class Signalled(NamedTuple):
 
 @dataclass(frozen=True)
 class Story:
-    """The story of one line.
+    """The story of one line."""
 
-    Attributes:
-        line: The line, in words.
-        hosts: Headings of the hosts' columns.
-        versions: For each content that the line ever had, the step that wrote it.
-        events: The steps, in order; of a long story the last EVENTS_MAX.
-        signals: The signals that shown waits found.
-        left_out_at_the_end: Steps after the last event.
-    """
-
-    line: str
-    hosts: tuple[str, ...]
-    versions: tuple[str, ...]
-    events: tuple[StoryEvent, ...]
-    signals: tuple[Signalled, ...] = ()
-    left_out_at_the_end: int = 0
+    line: str  # the line, in words
+    hosts: tuple[str, ...]  # headings of the hosts' columns
+    versions: tuple[str, ...]  # for each content that the line ever had, the step that wrote it
+    events: tuple[StoryEvent, ...]  # the steps, in order; of a long story the last EVENTS_MAX
+    signals: tuple[Signalled, ...] = ()  # the signals that shown waits found
+    left_out_at_the_end: int = 0  # steps after the last event
 
 
 def story(execution: Execution) -> Story | None:
-    """Tell the story of an execution.
-
-    Returns:
-        The story of its first wrong read or, without one, of its wait that never ends; None if there is neither.
-    """
+    """Tell the story of an execution's first wrong read or, without one, of its wait that never ends; None: neither."""
     wrong = wrong_read(execution)
     if wrong is not None:
         return OfRead(execution, wrong).story()

@@ -1,50 +1,48 @@
 """A journal of a campaign, in a file that survives it: one JSON object per line, appended and never changed.
 
-The first line says which campaign it is; each of the others is a case that was judged. A campaign that was killed in
-the middle of a line goes on from the line before it.
+The first line says which campaign it is; each of the others is a case that was judged. The last field of each object,
+``checksum``, is a digest of all lines so far: no line that was changed, moved or taken out is believed. A campaign that
+was killed in the middle of a line goes on from the line before it.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from cxlemu.errors import ArgumentError
+from faults.campaign.judge import Judgement
 
-VERSION = 1
+VERSION = 2
 LINE_BYTES_MAX = 1 << 22
 FILE_BYTES_MAX = 1 << 30
+CHECKSUM, DIGEST_BYTES = "checksum", 8
+_JUDGEMENT = {field.name for field in fields(Judgement)}
 
 
 class Journal:
-    """A campaign's journal, open for appending; as a context it closes the file.
-
-    Args:
-        path: The file, which is created if it does not exist.
-        campaign: What identifies the campaign, as JSON has it.
-
-    Attributes:
-        done: The records that the file already has: the cases that were judged before.
-
-    Raises:
-        ArgumentError: The file cannot be opened, or is not the journal of this campaign.
-    """
+    """A campaign's journal, open for appending by this campaign alone; as a context it closes the file."""
 
     def __init__(self, path: Path, campaign: Mapping[str, Any]) -> None:
         self._path = path
         self._first = {"journal": VERSION, "campaign": dict(campaign)}
+        self._digest = b""
         self.done: list[dict[str, Any]] = []
+        self.dropped = 0
         try:
             if path.exists() and not path.is_file():
                 raise ArgumentError(f"--resume {path} is not a regular file")
             self._file = path.open("a+b")
         except OSError as error:
             raise ArgumentError(f"--resume {path}: {error.strerror}") from None
-        self._file.seek(0)
         try:
             end = self._read()
         except BaseException:
@@ -55,16 +53,25 @@ class Journal:
             self.add(self._first)
 
     def _read(self) -> int:
-        """Read the records; return how many bytes whole lines take."""
+        """Lock the file and read the records; return how many bytes whole lines take."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ArgumentError(
+                f"--resume {self._path}: another campaign writes to it; wait for its end, or give another file"
+            ) from None
         if os.fstat(self._file.fileno()).st_size > FILE_BYTES_MAX:
             raise ArgumentError(
                 f"--resume {self._path} is larger than {FILE_BYTES_MAX} bytes: no journal grows so large"
             )
+        self._file.seek(0)
         end = 0
         for number, line in enumerate(iter(lambda: self._file.readline(LINE_BYTES_MAX), b"")):
             if not line.endswith(b"\n"):
-                if len(line) == LINE_BYTES_MAX or number == 0:
+                ours = self._line(self._first)[1] if number == 0 else line
+                if len(line) == LINE_BYTES_MAX or not ours.startswith(line):
                     raise self._foreign(number)
+                self.dropped = number + 1
                 break  # it was killed while it wrote this
             record = self._parse(line, number)
             if number == 0:
@@ -76,14 +83,35 @@ class Journal:
 
     def _parse(self, line: bytes, number: int) -> dict[str, Any]:
         try:
-            record = json.loads(line)
+            record: Any = json.loads(line)
+            summed = isinstance(record, dict) and record.pop(CHECKSUM, None) is not None
+            after, as_written = self._line(record) if summed else (b"", b"")
         except (ValueError, RecursionError):
             raise self._foreign(number) from None
-        if not isinstance(record, dict) or (number and not isinstance(record.get("case"), str)):
+        if number == 0 and isinstance(record, dict) and record.get("journal") == 1:
+            raise ArgumentError(
+                f"--resume {self._path} is of an older cxlemu and has no checksums: give another file, for a journal "
+                "that begins again"
+            )
+        if not isinstance(record, dict) or not summed:
             raise self._foreign(number)
+        if line != as_written:
+            raise ArgumentError(
+                f"--resume {self._path}: line {number + 1} was changed after it was written, or a line before it was "
+                "taken out: its checksum does not match; give another file"
+            )
+        if number and not _is_case(record):
+            raise self._foreign(number)
+        self._digest = after
         return record
 
-    def _check_first(self, record: dict[str, Any]) -> None:
+    def _line(self, record: Mapping[str, Any]) -> tuple[bytes, bytes]:
+        """Return the digest of all lines with this one, and the line."""
+        text = json.dumps(record, sort_keys=True, separators=(",", ":")).encode()
+        digest = hashlib.blake2b(self._digest + text, digest_size=DIGEST_BYTES).digest()
+        return digest, text[:-1] + f',"{CHECKSUM}":"{digest.hex()}"}}\n'.encode()
+
+    def _check_first(self, record: Mapping[str, Any]) -> None:
         if record.get("journal") != VERSION:
             raise self._foreign(0)
         if record != json.loads(json.dumps(self._first)):
@@ -95,12 +123,9 @@ class Journal:
         return ArgumentError(f"--resume {self._path}: line {number + 1} is not a campaign's; give another file")
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Append a record; it is in the kernel's hands when this returns.
-
-        Args:
-            record: JSON values; a case's record has its id under ``case``.
-        """
-        self._file.write(json.dumps(record, sort_keys=True, separators=(",", ":")).encode() + b"\n")
+        """Append a record; it is in the kernel's hands when this returns."""
+        self._digest, line = self._line(record)
+        self._file.write(line)
         self._file.flush()
 
     def __enter__(self) -> Self:
@@ -110,3 +135,13 @@ class Journal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._file.close()
+
+
+def _is_case(record: Mapping[str, Any]) -> bool:
+    """Whether a record is that of a judged case: its id, a whole judgement, and how many seconds it took."""
+    if record.keys() != {"case", "judgement", "seconds"}:
+        return False
+    judgement, seconds = record["judgement"], record["seconds"]
+    texts = [record["case"], *judgement.values()] if isinstance(judgement, dict) else []
+    told = isinstance(judgement, dict) and judgement.keys() == _JUDGEMENT and all(isinstance(t, str) for t in texts)
+    return told and type(seconds) in (int, float) and math.isfinite(seconds) and seconds >= 0

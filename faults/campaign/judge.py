@@ -18,33 +18,26 @@ from faults.inject.scenario import REGION_BYTES
 from faults.lockstep.counterexample import CallSequence, Counterexample, CounterexampleKind
 from faults.lockstep.orders import Order, in_random_nature, replay
 from faults.lockstep.places import data_lines
-from faults.lockstep.zero_copy_calls import lent_if_zero_copy, with_heap
 from faults.mutate.mutants import Mutant, apply
+from faults.zero_copy_calls import lent_if_zero_copy, with_heap
 
 SLOTS = 2  # few: slots are soon reused, and lines stale
 SLOT_RANK_BYTES = 1024
 INTERLEAVE_BYTES = 256
 NATURE_RATE = 0.2
 
-RIGHT, UNTOUCHED = "right", "no fault came"
-FINE = frozenset({RIGHT, UNTOUCHED, *(verdict.value for verdict in ScenarioVerdict if verdict.ok)})
+RIGHT, NEVER = "right", ScenarioVerdict.NEVER.value
+FINE = frozenset({RIGHT, *(verdict.value for verdict in ScenarioVerdict if verdict.ok)})
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What came of a case. Equal findings have kind, rule and place in common.
+    """What came of a case. Equal findings have kind, rule and place in common."""
 
-    Attributes:
-        kind: One of FINE, or what is wrong.
-        rule: What was broken: a mutant, kinds of faults, or every schedule.
-        place: Where, such as a collective and its variant.
-        detail: A sentence for people.
-    """
-
-    kind: str
-    rule: str = ""
-    place: str = ""
-    detail: str = ""
+    kind: str  # one of FINE, or what is wrong
+    rule: str = ""  # what was broken: a mutant, kinds of faults, or every schedule
+    place: str = ""  # where, such as a collective and its variant
+    detail: str = ""  # a sentence for people
 
     @property
     def fails(self) -> bool:
@@ -66,19 +59,13 @@ class Judgement:
 
 
 def judge(case: CampaignCase) -> Judgement:
-    """Run a case and judge it; this is deterministic for ranks in lockstep and in turns.
-
-    Raises:
-        InputError: The case cannot run.
-    """
+    """Run a case and judge it; this is deterministic for ranks in lockstep and in turns."""
     return _judged_in_lockstep(case) if case.launch == "lockstep" else _judged_with_faults(case)
 
 
 def _judged_with_faults(case: CampaignCase) -> Judgement:
     report = run(case.scenario())
     kinds = "+".join(sorted({fault.kind for fault in case.script.faults})) or "nature"
-    if report.verdict is ScenarioVerdict.SURVIVED and case.script.faults and not report.happened:
-        return Judgement(UNTOUCHED)
     place = f"{case.collective} {case.variant}"
     if report.verdict is ScenarioVerdict.WRONG_ERROR:  # the same wrong error in several algorithms has one cause
         place = report.why.partition(": ")[2].partition(":")[0]
@@ -145,18 +132,7 @@ def meant_plans(case: CampaignCase) -> list[Plan]:
 
 
 def mutated(case: CampaignCase, plans: list[Plan]) -> list[Plan]:
-    """Make the case's mistake in its plans.
-
-    Args:
-        case: The case.
-        plans: The plans of its calls, as `meant_plans` builds them.
-
-    Returns:
-        The plans with the mistake, or ``plans`` if the case has none.
-
-    Raises:
-        ArgumentError: The plan has no such mutant.
-    """
+    """Make the case's mistake in its plans; return ``plans`` themselves if it has none."""
     if case.mutant is None:
         return plans
     mutant = Mutant.parse(case.mutant)

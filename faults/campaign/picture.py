@@ -31,20 +31,12 @@ text{fill:#1b1f24}.head{font-weight:bold;font-size:14px}.small{font-size:10px;fi
 
 
 def picture(case: CampaignCase) -> str | None:
-    """Draw a case's wrong read or deadlock; this executes the case again.
-
-    Returns:
-        An SVG; None if nothing is wrong, or if ranks are not in lockstep.
-    """
+    """Draw a case's wrong read or deadlock as SVG, by executing it again; None if nothing is wrong or shown."""
     return drawn(executed(case)) if case.launch == "lockstep" else None
 
 
 def drawn(execution: Execution) -> str | None:
-    """Draw the first wrong read of an execution or, without one, the wait that never ends.
-
-    Returns:
-        An SVG; None if neither happens.
-    """
+    """Draw, as SVG, an execution's first wrong read or, without one, the wait that never ends; else None."""
     told = story(execution)
     return None if told is None else svg(told)
 

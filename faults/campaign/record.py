@@ -28,31 +28,17 @@ CallsWithInputs = Sequence[tuple[Plan, Sequence[Bytes]]]
 
 @dataclass(frozen=True)
 class Execution:
-    """Calls on a ring of their own, in the order of a schedule.
-
-    Attributes:
-        layout: The ring.
-        program: The plan of each call, with its inputs for each rank.
-        moves: The schedule.
-        memory: The memory, and the seed of its adversary.
-        hosts: The host of each rank; None: each rank on its own.
-        meant: The calls without the mistake; None: ``program`` has none.
-    """
+    """Calls on a ring of their own, in the order of a schedule."""
 
     layout: Layout
-    program: CallsWithInputs
+    program: CallsWithInputs  # the plan of each call, with its inputs for each rank
     moves: Sequence[LockstepMove]
-    memory: MemorySpec = field(default_factory=MemorySpec)
-    hosts: Sequence[int] | None = None
-    meant: CallsWithInputs | None = None
+    memory: MemorySpec = field(default_factory=MemorySpec)  # the memory, and the seed of its adversary
+    hosts: Sequence[int] | None = None  # the host of each rank; None: each rank on its own
+    meant: CallsWithInputs | None = None  # the calls without the mistake; None: ``program`` has none
 
     def world(self, order: Order, memory: MemorySpec | None = None) -> Lockstep:
-        """Make a world for the calls; nothing runs yet.
-
-        Args:
-            order: Decides which stream is next, and what nature does.
-            memory: Replaces the execution's own memory.
-        """
+        """Make a world for the calls; nothing runs yet."""
         return Lockstep(self.layout, hosts=self.hosts, memory=memory or self.memory, order=order)
 
     def waited(self, done: Done) -> Iterator[tuple[int, int]]:
@@ -64,64 +50,37 @@ class Execution:
 
 
 class LinePiece(NamedTuple):
-    """Bytes of one line of the pool that an instruction stores, loads, flushes, invalidates or rings.
-
-    Attributes:
-        card: The card of the line.
-        line: Number of the line on its card.
-        first: The first byte, counted from the line's begin.
-        last: The byte after the last.
-    """
+    """Bytes of one line of the pool that an instruction stores, loads, flushes, invalidates or rings."""
 
     card: int
-    line: int
-    first: int
-    last: int
+    line: int  # number of the line on its card
+    first: int  # the first byte, counted from the line's begin
+    last: int  # the byte after its last
 
 
 class Done(NamedTuple):
-    """An instruction that was executed.
-
-    Attributes:
-        rank: The rank.
-        call: Number of the call.
-        stream: Name of the stream.
-        at: Number of the instruction in the stream.
-        instruction: The instruction.
-        epoch: The first epoch of its call.
-    """
+    """An instruction that was executed."""
 
     rank: int
     call: int
     stream: str
-    at: int
+    at: int  # number of the instruction in the stream
     instruction: Instruction
-    epoch: int
+    epoch: int  # the first epoch of its call
 
 
 class WrongRead(NamedTuple):
-    """A load that got wrong bytes.
-
-    Attributes:
-        move: Number of the move.
-        piece: The bytes of the pool that it loaded.
-        right: What they should have been.
-    """
+    """A load that got wrong bytes."""
 
     move: int
-    piece: LinePiece
-    right: bytes
+    piece: LinePiece  # the bytes of the pool that it loaded
+    right: bytes  # what they should have been
 
 
 class Watch:
     """Follows an order, and tells after every move what was done.
 
     It counts the instructions of each stream itself: nothing is asked of the world.
-
-    Args:
-        execution: The execution that is watched.
-        program: The calls to run: the execution's own, or those that were meant.
-        see: Called after every move with the world, the move's number, and its instruction; None: a move of nature.
     """
 
     def __init__(
@@ -177,14 +136,7 @@ def queues(program: CallsWithInputs) -> dict[StreamStep, list[Done]]:
 
 
 def pieces(world: Lockstep, plan: Plan, done: Done, *, stores: bool) -> Iterator[LinePiece]:
-    """Split what an instruction touches in the pool's regions into pieces of lines.
-
-    Args:
-        world: The world in which it is executed.
-        plan: The plan of its call.
-        done: The instruction.
-        stores: Yield what it stores; otherwise what it loads, flushes or invalidates.
-    """
+    """Split what an instruction touches in the pool's regions into pieces of lines."""
     i = done.instruction
     for operand in accesses.in_regions(accesses.stored(i) if stores else (i.a, i.b, i.c)):
         for extent in accesses.pool_extents(plan.frame, world.layout, done.epoch, operand, i.nbytes):
@@ -230,34 +182,18 @@ def wrong_read(execution: Execution) -> WrongRead | None:
 
 
 def loaded(world: Lockstep, rank: int, piece: LinePiece) -> bytes | None:
-    """Look at what a load got, right after it.
-
-    Args:
-        world: The world.
-        rank: The rank that loaded.
-        piece: The bytes that it loaded.
-
-    Returns:
-        The bytes in the cache of the rank's host; None if the adversary evicted the line first.
-    """
+    """Return what a load got, right after it, from its host's cache; None if the adversary evicted the line first."""
     seen = world.caches[world.hosts[rank]].cards[piece.card].look(piece.line).cached
     return None if seen is None else seen[piece.first : piece.last]
 
 
 class Stuck(NamedTuple):
-    """A wait that never ends.
-
-    Attributes:
-        waits: The wait.
-        doorbell: The doorbell that it waits for.
-        epoch: The epoch that the doorbell never shows.
-        others: The steps at which other streams stand.
-    """
+    """A wait that never ends."""
 
     waits: Done
     doorbell: int
-    epoch: int
-    others: tuple[Done, ...]
+    epoch: int  # the awaited epoch, which the doorbell never shows
+    others: tuple[Done, ...]  # the steps at which other streams stand
 
 
 def stuck(execution: Execution) -> Stuck | None:

@@ -14,6 +14,7 @@ from xml.etree import ElementTree as ET
 from cxlemu.errors import CxlemuError
 from cxlemu.units import counted
 from cxlemu.version import __version__
+from faults.campaign.judge import NEVER
 from faults.campaign.picture import picture
 from faults.campaign.run import CampaignFinding, CampaignResult
 from faults.inject.fault import FAULTS
@@ -23,12 +24,6 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def as_json(result: CampaignResult, campaign: dict[str, Any]) -> dict[str, Any]:
-    """Give a campaign's result as JSON has it.
-
-    Args:
-        result: The result.
-        campaign: What was asked for, as JSON has it.
-    """
     return {
         "version": __version__,
         "campaign": campaign,
@@ -61,8 +56,8 @@ def _finding(finding: CampaignFinding) -> dict[str, Any]:
 def as_junit(result: CampaignResult) -> bytes:
     """Write a campaign's result as JUnit XML, in UTF-8.
 
-    There is a test case for each case, in a suite for each collective; the cases that the budget did not reach are one
-    skip.
+    There is a test case for each case, in a suite for each collective; a case whose fault never happened is a skip, and
+    the cases that the budget did not reach are one skip.
     """
     suites = ET.Element("testsuites", name="cxlemu faults campaign")
     by_collective: dict[str, list[tuple[str, str, Any, float]]] = {}
@@ -73,7 +68,8 @@ def as_junit(result: CampaignResult) -> bytes:
         failed = sum(judgement.fails for _, _, judgement, _ in entries)
         seconds = sum(seconds for *_, seconds in entries)
         suite = ET.SubElement(suites, "testsuite", name=collective, tests=str(len(entries)), failures=str(failed))
-        suite.attrib |= {"errors": "0", "skipped": "0", "time": f"{seconds:.3f}"}
+        never = sum(judgement.kind == NEVER for _, _, judgement, _ in entries)
+        suite.attrib |= {"errors": "0", "skipped": str(never), "time": f"{seconds:.3f}"}
         for case_id, words, judgement, its_seconds in entries:
             attributes = {"classname": f"cxlemu.{collective}", "name": _clean(f"{words} [{case_id}]")}
             case = ET.SubElement(suite, "testcase", attributes, time=f"{its_seconds:.6f}")
@@ -81,7 +77,9 @@ def as_junit(result: CampaignResult) -> bytes:
                 finding = result.found[judgement.key]
                 failure = ET.SubElement(case, "failure", type=_clean(judgement.kind), message=_clean(judgement.detail))
                 failure.text = _clean(f"smallest: {finding.smallest}\n{finding.command}\n")
-        total, failures = total + len(entries), failures + failed
+            elif judgement.kind == NEVER:
+                ET.SubElement(case, "skipped", message=_clean(judgement.detail))
+        total, failures, skipped = total + len(entries), failures + failed, skipped + never
     if not result.complete:
         left = result.total - len(result.judged)
         why = "Ctrl-C" if result.interrupted else "the budget ended"
@@ -90,7 +88,7 @@ def as_junit(result: CampaignResult) -> bytes:
         suite.attrib["time"] = "0"
         case = ET.SubElement(suite, "testcase", classname="cxlemu", name=f"{left} more cases", time="0")
         ET.SubElement(case, "skipped", message=f"{why} before {left} of {counted(result.total, 'case')} ended")
-        total, skipped = total + 1, 1
+        total, skipped = total + 1, skipped + 1
     suites.attrib |= {"tests": str(total), "failures": str(failures), "errors": "0", "skipped": str(skipped)}
     suites.attrib["time"] = f"{result.seconds:.3f}"
     ET.indent(suites)
@@ -115,12 +113,7 @@ pre.token{white-space:pre-wrap;word-break:break-all;user-select:all}.picture{ove
 
 
 def html_page(title: str, body: Iterable[str]) -> str:
-    """Put lines of HTML into a page that needs nothing else.
-
-    Args:
-        title: Title and heading of the page, as plain text.
-        body: What comes below the heading, as HTML.
-    """
+    """Put lines of HTML into a page that needs nothing else."""
     head = [
         "<!doctype html>",
         f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>',
@@ -131,19 +124,14 @@ def html_page(title: str, body: Iterable[str]) -> str:
 
 
 def page(result: CampaignResult, title: str) -> str:
-    """Write a campaign's result as an HTML page; this executes each finding of ranks in lockstep again, to draw it.
-
-    Args:
-        result: The result.
-        title: Title and heading of the page.
-    """
+    """Write a campaign's result as an HTML page; this executes each finding of ranks in lockstep again, to draw it."""
     sections = (line for number, finding in enumerate(result.findings, 1) for line in _section(number, finding))
     return html_page(title, [*_summary(result), *_table(result), *sections])
 
 
 def _summary(result: CampaignResult) -> Iterator[str]:
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(result.counts.items())) or "none"
-    style = "bad" if result.findings else "good" if result.complete else ""
+    style = "bad" if result.findings else "" if result.exit_code else "good"
     found, cases = counted(len(result.findings), "finding"), counted(result.total, "case")
     yield (
         f'<p><span class="{style}">{found}</span> in {len(result.judged)} of {cases} ({result.state}): '

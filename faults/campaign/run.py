@@ -22,11 +22,11 @@ from cxlemu.errors import CxlemuError
 from faults.campaign.case import CampaignCase
 from faults.campaign.executors import end
 from faults.campaign.journal import Journal
-from faults.campaign.judge import Judgement, judge
+from faults.campaign.judge import NEVER, Judgement, judge
 from faults.campaign.shrink import BUDGET_S as SHRINK_BUDGET_S
 from faults.campaign.shrink import Shrunk, shrink
 from faults.campaign.spec import CaseSweep, Spec
-from faults.replay.token import Token
+from faults.token import Token
 
 FIRST_SHRINK_BUDGET_S = 10.0  # in a test, which a person waits for
 CASES_A_WORKER = 4
@@ -39,23 +39,14 @@ Key = tuple[str, str, str]
 
 @dataclass
 class CampaignFinding:
-    """One way to fail.
+    """One way to fail."""
 
-    Attributes:
-        judgement: How the smallest case fails.
-        first: The case in which it was found first.
-        smallest: The smallest case that shows it.
-        count: In how many cases it was found.
-        tried: How many smaller cases were run.
-        shrunk: Whether nothing smaller was left to try.
-    """
-
-    judgement: Judgement
-    first: CampaignCase
+    judgement: Judgement  # how the smallest case fails
+    first: CampaignCase  # the case in which it was found first
     smallest: CampaignCase
-    count: int = 1
-    tried: int = 0
-    shrunk: bool = False
+    count: int = 1  # in how many cases it was found
+    tried: int = 0  # how many smaller cases were run
+    shrunk: bool = False  # whether nothing smaller was left to try
 
     @property
     def command(self) -> str:
@@ -70,27 +61,23 @@ class CampaignFinding:
 
 @dataclass
 class CampaignResult:
-    """What is known so far.
+    """What is known so far."""
 
-    Attributes:
-        total: How many cases the campaign has.
-        counts: How often each kind of judgement was given.
-        judged: For each judged case its id, its words, the judgement, and the seconds that it took.
-        found: The findings, by how each failed at first.
-        seconds: How long the campaign took.
-        interrupted: Whether Ctrl-C ended it.
-        unfinished: Cases that were under way when it was stopped: nothing is known of them.
-        resumed: How many of the judged cases were found in the journal.
-    """
-
-    total: int
-    counts: Counter[str] = field(default_factory=Counter)
+    total: int  # how many cases the campaign has
+    counts: Counter[str] = field(default_factory=Counter)  # how often each kind of judgement was given
+    # for each judged case its id, its words, the judgement, and the seconds that it took
     judged: list[tuple[str, str, Judgement, float]] = field(default_factory=list)
-    found: dict[Key, CampaignFinding] = field(default_factory=dict)
-    seconds: float = 0.0
-    interrupted: bool = False
-    unfinished: int = 0
-    resumed: int = 0
+    found: dict[Key, CampaignFinding] = field(default_factory=dict)  # the findings, by how each failed at first
+    seconds: float = 0.0  # how long the campaign took
+    interrupted: bool = False  # whether Ctrl-C ended it
+    unfinished: int = 0  # cases that were under way when it was stopped: nothing is known of them
+    resumed: int = 0  # how many of the judged cases were found in the journal
+    with_faults: int = 0  # how many of the judged cases have faults
+
+    @property
+    def untried(self) -> bool:
+        """Whether there were faults, of which none happened in any case."""
+        return 0 < self.with_faults == self.counts[NEVER]
 
     @property
     def complete(self) -> bool:
@@ -112,10 +99,10 @@ class CampaignResult:
 
     @property
     def exit_code(self) -> int:
-        """1 if anything failed, else 0 if every case was judged, else 3."""
+        """1 if anything failed, else 0 if every case was judged and a fault happened if there was any, else 3."""
         if self.found:
             return 1
-        return 0 if self.complete else 3
+        return 0 if self.complete and not self.untried else 3
 
 
 @dataclass(frozen=True)
@@ -145,27 +132,17 @@ def judged(case: CampaignCase) -> TimedJudgement:
 
 @dataclass
 class CampaignRunner:
-    """Runs a sweep.
-
-    Attributes:
-        sweep: The cases.
-        executor: Makes an executor, also in place of one whose worker died.
-        workers: How many cases the executor runs at a time.
-        budget_s: After this many seconds no case begins any more, and after GRACE_S more none goes on.
-        journal: Where to note the cases that are judged; it also has those that were judged before.
-        tell: Called with the result so far whenever it has changed.
-        shrink_budget_s: How long each finding is made smaller, in seconds.
-        judge: Runs one case, in a worker.
-    """
+    """Runs a sweep."""
 
     sweep: CaseSweep
-    executor: Callable[[], Executor]
-    workers: int
-    budget_s: float
-    journal: Journal | None = None
+    executor: Callable[[], Executor]  # makes an executor, also in place of one whose worker died
+    workers: int  # how many cases the executor runs at a time
+    budget_s: float  # after this many seconds no case begins any more, and after GRACE_S more none goes on
+    journal: Journal | None = None  # where to note the cases that are judged; it also has those that were judged before
+    # called with the result so far whenever it has changed
     tell: Callable[[CampaignResult], None] = lambda result: None
-    shrink_budget_s: float = SHRINK_BUDGET_S
-    judge: Callable[[CampaignCase], TimedJudgement] = judged
+    shrink_budget_s: float = SHRINK_BUDGET_S  # how long each finding is made smaller, in seconds
+    judge: Callable[[CampaignCase], TimedJudgement] = judged  # runs one case, in a worker
 
     def run(self) -> CampaignResult:
         """Judge the cases until all are judged, the budget is spent or Ctrl-C comes; return the result."""
@@ -236,7 +213,7 @@ class CampaignRunner:
                 unknown.append(case)
                 continue
             self._result.resumed += 1
-            self._note(case, TimedJudgement(Judgement.of(record.get("judgement", {})), float(record.get("seconds", 0))))
+            self._note(case, TimedJudgement(Judgement.of(record["judgement"]), float(record["seconds"])))
         return chain(unknown, cases)
 
     def _submit(self, case: CampaignCase) -> None:
@@ -284,13 +261,14 @@ class CampaignRunner:
         result, judgement = self._result, found.judgement
         result.judged.append((case.id, str(case), judgement, found.seconds))
         result.counts[judgement.kind] += 1
+        result.with_faults += bool(case.script.faults)
         if judgement.fails:
             if judgement.key in result.found:
                 result.found[judgement.key].count += 1
             else:
                 result.found[judgement.key] = CampaignFinding(judgement, case, case)
                 left_s = self.budget_s - (time.monotonic() - self._begun)
-                if judgement.kind != "worker died" and left_s > 0:
+                if judgement.kind not in ("worker died", "exception") and left_s > 0:
                     budget_s = min(self.shrink_budget_s, left_s)
                     self._shrinking[self._pool.submit(shrink, case, judgement, budget_s=budget_s)] = judgement.key
         self.tell(result)
@@ -318,11 +296,7 @@ class CampaignRunner:
 
 
 class CheckFailed(AssertionError):
-    """A case of `check` failed.
-
-    Attributes:
-        finding: The failure, made small.
-    """
+    """A case of `check` failed."""
 
     def __init__(self, finding: CampaignFinding) -> None:
         super().__init__(f"{finding.judgement.detail}\nsmallest: {finding.smallest}\nagain: {finding.command}")
@@ -330,17 +304,7 @@ class CheckFailed(AssertionError):
 
 
 def check(spec: Spec, *, seeds: int, seed: int) -> None:
-    """Run a small campaign inside a test, in this process; the first failure ends it.
-
-    Args:
-        spec: What to sweep over.
-        seeds: How many seeds each case is tried with.
-        seed: The first of them.
-
-    Raises:
-        CheckFailed: A case failed.
-        ArgumentError, ConfigError: A case cannot run, as `Spec.sweep` raises them.
-    """
+    """Run a small campaign inside a test, in this process; the first failure ends it."""
     for case in spec.sweep(seeds):
         script = case.script.model_copy(update={"seed": seed + case.script.seed})
         case = case.model_copy(update={"script": script})

@@ -2,53 +2,38 @@
 
 A smaller case is one that a person would rather read. A candidate counts only if it fails with the same kind and in the
 same place; a fault may turn out to have nothing to do with it, and then the rule is another one. The order of
-things to try is fixed, so that the same case shrinks to the same case. Faults and schedules shrink by delta debugging
-(Zeller, Hildebrandt: Simplifying and Isolating Failure-Inducing Input, IEEE TSE 2002).
+things to try is fixed, so that the same case shrinks to the same case.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from cxlemu.errors import CxlemuError, InputError
 from cxlemu.plan import DTYPES
 from faults.campaign.case import CampaignCase
 from faults.campaign.judge import Judgement, executed, judge
+from faults.delta import fewer, smaller
 from faults.inject.fault import FAULTS, Fault
 from faults.lockstep.schedule import LockstepMove, to_json
-
-T = TypeVar("T")
 
 BUDGET_S = 20.0
 SCHEDULE_MOVES_MAX = 20_000  # longer schedules are left to their seed
 
 
 class Shrunk(NamedTuple):
-    """The smallest case that was found.
-
-    Attributes:
-        case: The case.
-        judgement: How it fails.
-        tried: How many cases were run.
-        done: Whether nothing was left to try.
-    """
+    """The smallest case that was found."""
 
     case: CampaignCase
     judgement: Judgement
-    tried: int
-    done: bool
+    tried: int  # how many cases were run
+    done: bool  # whether nothing was left to try
 
 
 def shrink(case: CampaignCase, found: Judgement, *, budget_s: float = BUDGET_S) -> Shrunk:
-    """Make a failing case as small as it gets.
-
-    Args:
-        case: The case.
-        found: Its judgement; smaller cases count if they fail with the same kind, in the same place.
-        budget_s: How long to try, in seconds.
-    """
+    """Make a failing case as small as it gets; smaller ones must fail with the same kind, in the same place."""
     search = _Shrinking(found, time.monotonic() + budget_s)
     case = search.smaller(case)
     if case.launch == "lockstep" and not search.over:
@@ -171,53 +156,3 @@ def _simpler_faults(fault: Fault) -> Iterator[Fault]:
         yield fault.model_copy(update={"when": when.model_copy(update={"call": call})})
     for instruction in _below(when.instruction, 0):
         yield fault.model_copy(update={"when": when.model_copy(update={"instruction": instruction})})
-
-
-# --- delta debugging -------------------------------------------------------------------------------------------------
-
-
-def fewer(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
-    """Find fewer items with which a case still fails, by delta debugging.
-
-    Args:
-        items: Items with which the case fails.
-        fails: Says whether the case fails with some of them. It is called only with sequences that are shorter than
-            the shortest one so far with which the case failed.
-
-    Returns:
-        Some of the items, in their order, from which no single one can be taken.
-    """
-    kept, pieces = list(items), 1
-    while kept:
-        size = -(-len(kept) // pieces)
-        for at in range(0, len(kept), size):
-            candidate = kept[:at] + kept[at + size :]
-            if fails(candidate):
-                kept, pieces = candidate, max(pieces - 1, 1)
-                break
-        else:
-            if size == 1:
-                break
-            pieces = min(2 * pieces, len(kept))
-    return kept
-
-
-def smaller(value: T, simpler: Callable[[T], Iterable[T]], fails: Callable[[T], bool]) -> T:
-    """Simplify a value as long as a case still fails with it.
-
-    Args:
-        value: A value with which the case fails.
-        simpler: Yields simplifications of a value, the boldest first. Each must be simpler than the value that is
-            passed, or this does not end.
-        fails: Says whether the case fails with a value.
-
-    Returns:
-        A value with which the case fails, but with none of its simplifications.
-    """
-    while True:
-        for candidate in simpler(value):
-            if fails(candidate):
-                value = candidate
-                break
-        else:
-            return value

@@ -15,7 +15,7 @@ Seeds come outermost: when a budget ends early, every combination was tried with
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -34,16 +34,17 @@ from cxlemu.topology.clusters import ranks_per_cluster
 from cxlemu.topology.document import Document
 from cxlemu.topology.fields import Model, validated
 from cxlemu.units import parse_bytes
-from faults.campaign.case import CALLS_MAX, RANKS_MAX, CampaignCase, Launch, digest
+from faults.campaign.case import BLOCK_BYTES_MAX, CALLS_MAX, RANKS_MAX, CampaignCase, Launch, digest
 from faults.campaign.judge import meant_plans, mutated
 from faults.inject.fault import FAULTS, When
 from faults.inject.script import NatureRates, Script
 
 CASES_MAX = 1_000_000
 RANKS = (2, 3)
+UNTAKEN = "faults need instructions, of ranks that are launched in turns, threads or processes, not of own algorithms"
 ALL, EVERY, AUTO, NATURE = "all", "every", "auto", "nature"
 
-Size = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=1 << 26)]
+Size = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=BLOCK_BYTES_MAX)]
 Names = Annotated[tuple[str, ...], Field(strict=False, min_length=1, max_length=1000)]
 
 
@@ -84,14 +85,7 @@ class Spec(Model):
 
     @classmethod
     def load(cls, name: str) -> Spec:
-        """Read a campaign's file, or make the default campaign on a topology.
-
-        Args:
-            name: A campaign's file; or a topology, a file or a name.
-
-        Raises:
-            ConfigError: One sentence says what is wrong, and where.
-        """
+        """Read a campaign's file, or make the default campaign on a topology."""
         path = Path(name)
         if path.is_file():
             document = Document.read(path, "campaign")
@@ -101,24 +95,32 @@ class Spec(Model):
         return cls(config=name)
 
     def sweep(self, seeds: int) -> CaseSweep:
-        """List the cases of this campaign; nothing runs yet.
-
-        Args:
-            seeds: Each case is tried with the seeds from 0 to ``seeds`` - 1.
-
-        Raises:
-            ArgumentError, ConfigError: A case cannot run.
-        """
+        """List this campaign's cases, each with the seeds 0 to ``seeds`` - 1; nothing runs yet."""
         scripts = [Script.load(Path(file)) for file in self.scripts]
         for kind in self.kinds:
             if kind != NATURE and kind not in FAULTS:
                 raise ArgumentError(f"there is no fault {kind!r}: it is {NATURE} or one of {', '.join(FAULTS)}")
         config = self._config()
         shapes = [_with_scripts(shape, scripts, self.kinds) for shape in self._shapes(config)]
+        self._check_taken(shapes, scripts)
         sweep = CaseSweep(shapes, seeds)
         if not 0 < len(sweep) <= CASES_MAX:
             raise ArgumentError(f"this campaign has {len(sweep)} cases: sweep over at least 1, at most {CASES_MAX}")
         return sweep
+
+    def _check_taken(self, shapes: Sequence[CaseShape], scripts: Sequence[Script]) -> None:
+        """Raises ArgumentError for what was asked for and no case takes."""
+        for file, script in zip(self.scripts, scripts, strict=True):
+            if not any(script in shape.scripts for shape in shapes):
+                raise ArgumentError(f"no case takes {file}: {UNTAKEN}, and all of its ranks")
+        for kind in self.kinds if "kinds" in self.model_fields_set else ():
+            if shapes and not any(kind in shape.kinds for shape in shapes):
+                raise ArgumentError(f"no case takes the fault {kind}: {UNTAKEN}")
+        launches = {shape.case.launch for shape in shapes}
+        if "engines" in self.model_fields_set and not launches & {"threads", "processes"}:
+            raise ArgumentError("engines are for ranks as threads and processes: give --launch, or leave out --engine")
+        if self.integrity is not None and launches == {"lockstep"}:
+            raise ArgumentError("no case takes checksums: ranks in lockstep have none")
 
     def _shapes(self, config: str | Topology | None) -> Iterator[CampaignCase]:
         """Yield cases without a script."""
@@ -193,41 +195,29 @@ class Spec(Model):
 
 
 class CaseShape(NamedTuple):
-    """A case without a script, and what may happen to it.
-
-    Attributes:
-        case: The case.
-        scripts: Fault scripts, each tried with every seed.
-        kinds: Kinds of faults that the seed places, one at a time.
-        instructions: Number of instructions of each rank's part, among which the seed draws a place.
-    """
+    """A case without a script, and what may happen to it."""
 
     case: CampaignCase
-    scripts: list[Script]
-    kinds: tuple[str, ...]
-    instructions: tuple[int, ...]
+    scripts: list[Script]  # fault scripts, each tried with every seed
+    kinds: tuple[str, ...]  # kinds of faults that the seed places, one at a time
+    instructions: tuple[int, ...]  # number of instructions of each rank's part, among which the seed draws a place
 
 
 def _with_scripts(case: CampaignCase, scripts: list[Script], kinds: tuple[str, ...]) -> CaseShape:
     """Add to a case what may happen to it. Raises ArgumentError or PlanError if there is no plan for it."""
     plan = mutated(case, meant_plans(case))[0]
     counts = tuple(part.instruction_count for part in plan.parts)
-    if case.launch == "lockstep":
+    if case.launch == "lockstep" or not any(counts):
         return CaseShape(case, [], tuple(kind for kind in kinds if kind == NATURE), counts)
     return CaseShape(case, [s for s in scripts if all(fault.rank < case.ranks for fault in s.faults)], kinds, counts)
 
 
 @dataclass(frozen=True)
 class CaseSweep:
-    """The cases of a campaign, made as they are asked for.
+    """The cases of a campaign, made as they are asked for."""
 
-    Attributes:
-        shapes: The cases without scripts.
-        seeds: How many seeds each is tried with, from 0 on.
-    """
-
-    shapes: list[CaseShape]
-    seeds: int
+    shapes: list[CaseShape]  # the cases without scripts
+    seeds: int  # how many seeds each is tried with, from 0 on
 
     def __len__(self) -> int:
         return self.seeds * sum(len(shape.scripts) + len(shape.kinds) for shape in self.shapes)
@@ -246,18 +236,12 @@ def _with(shape: CaseShape, script: Script) -> CampaignCase:
 
 
 def drawn(shape: CaseShape, kind: str, seed: int) -> Script:
-    """Draw a script with one fault, at a place that depends on the case and the seed alone.
-
-    Args:
-        shape: The case.
-        kind: Name of the kind of fault, or NATURE: no fault, but an adversary.
-        seed: Decides the place; it is also the script's seed.
-    """
+    """Draw a script with one fault, at a place that depends on the case and the seed alone."""
     if kind == NATURE:
         return Script(seed=seed, adversary=NatureRates())
     case = shape.case
     rng = random.Random(f"{seed} {kind} {case.collective} {case.variant} {case.ranks} {case.nbytes}")
-    rank, call = rng.randrange(case.ranks), rng.randrange(case.calls)
+    rank, call = rng.choice([rank for rank, count in enumerate(shape.instructions) if count]), rng.randrange(case.calls)
     extras = {"bit": rng.randrange(64)} if "bit" in FAULTS[kind].may else {}
     when = When(call=call, instruction=rng.randrange(shape.instructions[rank]))
     return Script(seed=seed, faults=(FAULTS[kind].at(rank, when, **extras),))

@@ -21,19 +21,18 @@ class Words(click.ParamType):  # type: ignore[type-arg]
     name = "a,b"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        """Split a comma list."""
         return tuple(value.split(",")) if isinstance(value, str) else value
 
 
 @click.command()
 @click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...")
-@option("config", help="A campaign's file; or a topology, a file or a name, for the default campaign.")
+@option("config", help="Campaign file; or the topology of the default campaign: a file or a name.")
 @click.option(
     "--seeds",
     type=click.IntRange(1, 1_000_000),
     default=SEEDS,
     show_default=True,
-    help="How many seeds each combination is tried with.",
+    help="Number of seeds for each combination.",
 )
 @option(
     "budget",
@@ -41,43 +40,46 @@ class Words(click.ParamType):  # type: ignore[type-arg]
     type=SecondsParam(none_at_all=True),
     default=BUDGET,
     show_default=True,
-    help="Time such as 60s, 10m, 2h, after which no case begins, none under way goes on, and no finding shrinks.",
+    help="Time limit; then running cases stop, and findings no longer shrink.",
 )
 @option(
     "ranks",
     type=RanksParam(1, CAMPAIGN_RANKS_MAX),
-    help="How many ranks.  [default: 2,3, or all of a topology's clusters]",
+    default_text="2,3, or all of a topology's clusters",
 )
-@click.option("--cluster", type=click.IntRange(1, 64), help="Ranks on each host.  [default: the config's, or 1]")
-@option("minbytes", dest="size", multiple=True, help="Size as `cxlemu run -b` counts it; may be repeated.")
-@click.option("--variant", "variants", type=Words(), help="Variants, a comma list; every or auto.  [default: every]")
 @click.option(
-    "--algorithm",
-    "algorithms",
-    multiple=True,
-    metavar="FILE.py:FUNCTION",
-    help="Run your own algorithm; executes the file.",
+    "--cluster", type=click.IntRange(1, 64), help="Number of ranks on each host.  [default: the topology's, or 1]"
 )
+@option("minbytes", dest="size", multiple=True, help="Size, as in `cxlemu run -b`; may be repeated.")
+@click.option("--variant", "variants", type=Words(), help="Comma list of variants, or every or auto.  [default: every]")
+@option("algorithm", dest="algorithms", multiple=True)
 @option(
     "launch",
     dest="launches",
     type=Words(),
-    help="How ranks run: lockstep, turns, threads, processes.  [default: lockstep,turns]",
+    help="Comma list of ways to run ranks: lockstep, turns, threads, processes.",
+    default_text="lockstep,turns",
 )
-@click.option("--engine", "engines", type=Words(), help="Engines of threads and processes: native, reference.")
+@click.option(
+    "--engine", "engines", type=Words(), help="Comma list of engines for threads and processes: native, reference."
+)
 @option("faults", dest="scripts", multiple=True, help="Run this fault script with every seed; may be repeated.")
-@option("kinds", type=Words(), help="Kinds of faults that each seed places, one at a time; nature places no fault.")
+@option("kinds", type=Words(), help="Comma list of fault kinds; each case has one fault, and none with nature.")
 @click.option("--integrity", type=click.Choice(INTEGRITIES), help="Add checksums, which detect flipped bits.")
 @click.option(
-    "--mutant", help="Put a mistake into every plan, RANK.STREAM.AT:KIND, to see whether the campaign finds it."
+    "--mutant", help="Put the mistake RANK.STREAM.AT:KIND into every plan, to test whether the campaign finds it."
 )
-@click.option("-j", "--jobs", type=click.IntRange(1, 1024), help="How many workers run cases.  [default: one per core]")
-@click.option("--executor", type=click.Choice(NAMES), default="processes", show_default=True)
+@option("jobs", type=click.IntRange(1, 1024))
 @click.option(
-    "--scheduler", metavar="ADDRESS", help="Use the Dask cluster there.  [default: start one on this machine]"
+    "--executor", type=click.Choice(NAMES), default="processes", show_default=True, help="Workers that run the cases."
 )
 @click.option(
-    "--resume", type=click.Path(path_type=Path), help="Keep a journal in this file, and skip the cases that it has."
+    "--scheduler", metavar="ADDRESS", help="Address of a Dask scheduler.  [default: start one on this machine]"
+)
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    help="Journal file: finished cases are added to it, and its cases are skipped.",
 )
 @option("json")
 @click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML, for continuous integration.")
@@ -87,7 +89,7 @@ def command(**flags: Any) -> None:
 
     Without arguments: nature, and every kind of fault at a place that the seed draws, on every variant of every
     collective with 2 and 3 ranks. The exit code is 0 when every case was judged and none failed, 1 when one failed, 3
-    when the budget ended first.
+    when the budget ended first, or no fault happened in any case.
 
     \b
     Examples:

@@ -12,19 +12,14 @@ from rich.text import Text
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.progress import bar
 from cxlemu.units import counted
+from faults.campaign.judge import NEVER
 from faults.campaign.run import CampaignResult
 
 SHOWN_MAX = 20
 
 
 class Screen:
-    """A context that shows progress, if there is a terminal to show it on.
-
-    Args:
-        total: How many cases there are.
-        workers: How many workers run them.
-        executor: Name of the executor.
-    """
+    """A context that shows progress, if there is a terminal to show it on."""
 
     def __init__(self, total: int, workers: int, executor: str) -> None:
         self._out = console(launched=True)
@@ -33,6 +28,10 @@ class Screen:
         self._progress = bar(self._out)
         self._task = self._progress.add_task("no findings", total=total)
         self._told = 0
+
+    def note(self, text: str) -> None:
+        """Print a remark."""
+        print_wrapped(self._out, f"# {text}", "yellow", indent="#   ")
 
     def tell(self, result: CampaignResult) -> None:
         """Show the result so far: this is called after every case, and prints findings as they come."""
@@ -72,9 +71,12 @@ class Screen:
             self._out,
             f"# {len(result.judged)} of {counted(result.total, 'case')} judged{resumed} ({result.state}): {counts}; "
             f"{counted(len(result.findings), 'finding')}, {result.seconds:.1f} s, {speed:.0f} cases/s",
-            "bold red" if result.findings else "green" if result.complete else "yellow",
+            "bold red" if result.findings else "yellow" if result.exit_code else "green",
             indent="#   ",
         )
+        if result.untried:
+            why = next(judgement.detail for _, _, judgement, _ in result.judged if judgement.kind == NEVER)
+            self.note(f"no fault happened in any case, so nothing is known of them: {why}")
 
 
 def _table(result: CampaignResult) -> Table:

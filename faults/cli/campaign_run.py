@@ -13,7 +13,9 @@ from pydantic import ValidationError
 from cxlemu.cli import INTERRUPTED
 from cxlemu.cli.output import check_output, write_json, write_output
 from cxlemu.errors import ArgumentError
-from cxlemu.world.signals import stops_exit
+from cxlemu.signals import stops_exit
+from cxlemu.units import format_bytes, typed_bytes
+from faults.campaign.case import BLOCK_BYTES_MAX
 from faults.campaign.executors import cores, executors
 from faults.campaign.journal import Journal
 from faults.campaign.report import as_json, as_junit, page
@@ -40,10 +42,6 @@ def run(
 
     The command exits with the code that its help tells. Every argument is the command's parameter of the same name;
     ``flags`` replace fields of the campaign's file.
-
-    Raises:
-        ArgumentError: The flags do not fit each other, or a case cannot run.
-        ConfigError: The campaign's file, its topology or a script cannot be read.
     """
     outputs = {"--junit": junit, "--html": html}
     for flag, path in outputs.items():
@@ -59,6 +57,8 @@ def run(
         make = stack.enter_context(executors(executor, workers, scheduler))
         journal = stack.enter_context(Journal(resume, campaign)) if resume else None
         screen = stack.enter_context(Screen(len(sweep), workers, executor))
+        if journal is not None and journal.dropped:
+            screen.note(f"--resume {resume}: line {journal.dropped} was cut off and is dropped; its case runs again")
         stack.enter_context(stops_exit())
         left_s = max(budget - (time.monotonic() - began), 0.0)
         result = CampaignRunner(sweep, make, workers, left_s, journal, screen.tell).run()
@@ -72,10 +72,13 @@ def _with_flags(spec: Spec, asked: dict[str, Any]) -> Spec:
     """Let flags replace fields of the file. Raises ArgumentError for values that no campaign can have."""
     given = {name: value for name, value in asked.items() if value}
     try:
-        return Spec.model_validate(spec.model_dump() | given)
+        return Spec.model_validate(spec.model_dump(exclude_unset=True) | given)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
+        if place.startswith("sizes.") and first["type"] == "less_than_equal":
+            most = format_bytes(BLOCK_BYTES_MAX)
+            raise ArgumentError(f"-b {typed_bytes(first['input'])} exceeds the limit of {most}") from None
         raise ArgumentError(f"{place}: {first['msg'][:1].lower()}{first['msg'][1:]}") from None
 
 

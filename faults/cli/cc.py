@@ -7,8 +7,8 @@ import click
 _SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": ["--help"]}
 _HELP = """Compile {name} so that ``cxlemu exec`` sees every load and store, flush and fence, with its line.
 
-    ARGUMENTS are those of the compiler, which is {default} or what {variable} names (gcc or clang). What is built also
-    runs without cxlemu exec, on ordinary memory.
+    ARGUMENTS go to the compiler: {default}, or gcc or clang as {variable} names it. The program also runs without
+    cxlemu exec, on ordinary memory.
 
     \b
     Examples:

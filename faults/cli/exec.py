@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from cxlemu.cli.vocabulary import option
+from cxlemu.cli.vocabulary import SecondsParam, option
 
 
 class Places(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
@@ -28,32 +28,84 @@ class Places(click.ParamType):  # type: ignore[type-arg]  # generic only in the 
 
 
 @click.command()
-@click.option("--pool", "pools", multiple=True, metavar="PATH[=SIZE|=FILE]", help="A pool as programs open it.")
-@click.option("--hosts", type=click.IntRange(1, 16), default=2, show_default=True, help="Emulated hosts.")
-@click.option("--seeds", type=click.IntRange(0), default=10, show_default=True, help="Runs with nature's moves.")
-@click.option("--seed", type=click.IntRange(0, (1 << 63) - 1), help="One run, with this seed.")
-@click.option("--replay", metavar="TOKEN", help="The run that a token describes; @FILE reads the token from a file.")
-@click.option("--worst-case/--no-worst-case", default=None, help="Also, or not, runs in which nothing moves by itself.")
-@click.option("--check/--no-check", default=True, show_default=True, help="Watch every access for missing steps.")
-@click.option("--free", is_flag=True, help="Threads side by side, not one step at a time: no replay.")
-@click.option("--keep-going", is_flag=True, help="Do all runs, also behind one that fails.")
-@click.option("--shrink/--no-shrink", default=True, show_default=True, help="Shorten the schedule that fails.")
-@click.option("--crash", type=Places("HOST@STEP", 2), metavar="HOST@STEP", help="A host dies with its cache.")
-@click.option("--link-down", type=Places("HOST@STEP", 2), metavar="HOST@STEP", help="A host's link goes down.")
-@click.option("--poison", type=Places("OFFSET@STEP", 2), metavar="OFFSET@STEP", help="A line goes bad.")
-@click.option("--lose-card", type=Places("POOL@STEP", 2), metavar="POOL@STEP", help="A pool's memory is lost.")
-@click.option("--deadline-s", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True, help="Per run.")
-@click.option("--steps", type=click.IntRange(16), default=25_000, show_default=True, help="Steps that change nothing.")
-@click.option("--error-exitcode", type=click.IntRange(0, 255), default=1, show_default=True, help="For a mistake.")
+@click.option(
+    "--pool", "pools", multiple=True, metavar="PATH[=SIZE|=FILE]", help="Path under which programs open a pool."
+)
+@click.option("--hosts", type=click.IntRange(1, 16), default=2, show_default=True, help="Number of emulated hosts.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(0),
+    default=10,
+    show_default=True,
+    help="Number of runs in which caches move lines at random.",
+)
+@click.option("--seed", type=click.IntRange(0, (1 << 63) - 1), help="Make one run, with this seed.")
+@click.option("--replay", metavar="TOKEN", help="Repeat the run of a token; @FILE reads the token from a file.")
+@click.option(
+    "--worst-case/--no-worst-case", default=None, help="Also make, or omit, runs in which no line moves by itself."
+)
+@click.option("--check/--no-check", default=True, show_default=True, help="Check every access for missing steps.")
+@click.option(
+    "--coherent",
+    multiple=True,
+    metavar="[POOL:]OFFSET+SIZE|all",
+    help="Keep caches coherent between hosts in this range, as CXL 3 can: locked instructions work across hosts there.",
+)
+@click.option(
+    "--free", is_flag=True, help="Run threads in parallel instead of one step at a time; runs cannot be replayed."
+)
+@click.option("--every", is_flag=True, help="Make a run for every interleaving of steps that other hosts can observe.")
+@click.option(
+    "--preemptions", type=click.IntRange(0), help="With --every: only interleavings with at most so many preemptions."
+)
+@click.option(
+    "--evictions",
+    type=click.IntRange(0, 1),
+    help="With --every: how many lines leave a cache by chance in an execution; none if it is not given.",
+)
+@option("budget", help="With --every: limit for the whole search; 60s if it is not given.")
+@click.option("--keep-going", is_flag=True, help="Continue with the other runs after one fails.")
+@click.option(
+    "--shrink",
+    "shrink_s",
+    type=SecondsParam(),
+    metavar="TIME",
+    default=20.0,
+    help="Time for shortening the failing schedule.  [default: 20s]",
+)
+@click.option("--no-shrink", is_flag=True, help="Leave the failing schedule as it is.")
+@click.option(
+    "--crash", type=Places("HOST@STEP", 2), metavar="HOST@STEP", help="Kill HOST and lose its cache, at a step."
+)
+@click.option(
+    "--link-down", type=Places("HOST@STEP", 2), metavar="HOST@STEP", help="Take the link of HOST down, at a step."
+)
+@click.option(
+    "--poison", type=Places("OFFSET@STEP", 2), metavar="OFFSET@STEP", help="Poison the line at OFFSET, at a step."
+)
+@click.option(
+    "--lose-card", type=Places("POOL@STEP", 2), metavar="POOL@STEP", help="Lose the memory of POOL, at a step."
+)
+@option("deadline", default=60.0, show_default=True, help="Limit for each run.")
+@click.option(
+    "--steps",
+    type=click.IntRange(16),
+    default=25_000,
+    show_default=True,
+    help="Number of steps without a store before threads are examined for a cycle.",
+)
+@click.option(
+    "--error-exitcode", type=click.IntRange(0, 255), default=1, show_default=True, help="Exit code for a mistake."
+)
 @option("json")
-@click.option("--sarif", type=click.Path(path_type=Path), help="Write findings there for editors and code hosts.")
+@click.option("--sarif", type=click.Path(path_type=Path), help="Write findings as SARIF, for editors and code hosts.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page with a picture of each finding.")
-@click.option("--litmus", type=click.Path(path_type=Path), help="Write findings as litmus tests into that folder.")
-@click.option("--suppressions", type=click.Path(path_type=Path), help="Findings to live with, each with a reason.")
+@click.option("--litmus", type=click.Path(path_type=Path), help="Write findings as litmus tests to a folder.")
+@click.option("--suppressions", type=click.Path(path_type=Path), help="File of accepted findings, each with a reason.")
 @click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND [: COMMAND]... [:: ...]")
 @click.pass_context
 def command(ctx: click.Context, /, **flags: Any) -> None:
-    """Run programs as processes of emulated hosts whose caches are not coherent, on a pool that they open by its path.
+    """Run programs on emulated hosts without coherent caches, on a pool that they open by its path.
 
     Commands with ``:`` between them run side by side, those behind ``::`` when the ones before have ended. Each runs on
     the host of its position (the first on host 0), or on host H with @H before it. A host's cache outlives its
@@ -65,6 +117,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
       cxlemu exec --pool /dev/shm/queue -- ./create :: ./producer : ./consumer
       cxlemu exec --pool /dev/dax0.0=64M --hosts 3 --seeds 50 -- ./a : ./b : ./c
       cxlemu exec --pool /dev/dax0.0=64M --crash 0@1200 -- ./a :: @1 ./recover
+      cxlemu exec --pool /dev/shm/queue --every --budget 5m -- ./a : ./b
       cxlemu exec --pool /dev/shm/queue --replay cxl1.eJx... -- ./a : ./b
 
     \b
@@ -73,8 +126,12 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
 
     \b
     Exit codes: 0 nothing was found, 1 a mistake was, or a program failed, 2 bad input, 3 a deadline passed before that
-    was known, or no command opened a pool.
+    was known, no program touched a pool, a fault that was asked for happened in no run, or --every did not end. The
+    last line says what was not judged.
     """
+    from faults.cli.exec_every import every
     from faults.cli.exec_run import run
 
-    run(ctx, **flags)
+    if flags.pop("no_shrink"):
+        flags["shrink_s"] = 0.0
+    run(ctx, every, **flags)

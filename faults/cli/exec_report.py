@@ -8,16 +8,11 @@ from pathlib import Path
 from cxlemu.cli.output import check_output, write_output
 from cxlemu.errors import ArgumentError
 from faults.programs import reports
-from faults.programs.page import page
 from faults.programs.reports import ProgramReport
 
 
 def check_outputs(sarif: Path | None, html: Path | None, litmus: Path | None) -> None:
-    """Refuse files before the work begins.
-
-    Raises:
-        ArgumentError: One of them could not be written in the end.
-    """
+    """Refuse files before the work begins."""
     check_output("--sarif", sarif)
     check_output("--html", html)
     if litmus is not None and not (litmus.is_dir() or (not litmus.exists() and litmus.parent.is_dir())):
@@ -25,21 +20,11 @@ def check_outputs(sarif: Path | None, html: Path | None, litmus: Path | None) ->
 
 
 def write_outputs(told: ProgramReport, title: str, sarif: Path | None, html: Path | None, litmus: Path | None) -> None:
-    """Write what flags ask for.
-
-    Args:
-        told: The report.
-        title: Title of the page.
-        sarif: File of ``--sarif``; None: there is none.
-        html: File of ``--html``; None: there is none.
-        litmus: Folder of ``--litmus``: its chain and the repair of each finding; None: there is none.
-
-    Raises:
-        ArgumentError: A file cannot be written after all.
-    """
     if sarif is not None:
         write_output("--sarif", sarif, (json.dumps(reports.as_sarif(told), indent=2) + "\n").encode())
     if html is not None:
+        from faults.programs.page import page  # it needs half of the project
+
         write_output("--html", html, page(told, title).encode())
     if litmus is not None:
         try:

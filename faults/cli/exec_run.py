@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import STDOUT, write_json
 from cxlemu.cli.progress import bar, spinning
 from cxlemu.errors import ArgumentError
+from cxlemu.files import read_file
+from cxlemu.signals import stops_exit
 from cxlemu.units import counted
-from cxlemu.world.signals import stops_exit
 from faults.cli.exec_report import check_outputs, write_outputs
-from faults.programs import replays
 from faults.programs.binary import preloaded
-from faults.programs.commands import parse_commands, parse_pools
+from faults.programs.commands import parse_coherent, parse_commands, parse_pools
 from faults.programs.judge import again, report_of, suppress
-from faults.programs.replays import choice_of, read_token, token_of
-from faults.programs.reports import as_json
-from faults.programs.result import WORST_CASES, ExecSetting, RunChoice, RunEnding, RunResult, untouched
+from faults.programs.reports import ProgramReport, as_json
+from faults.programs.result import WORST_CASES, ExecSetting, RunChoice, RunEnding, RunResult, unfired, untouched
 from faults.programs.run import run as run_once
 from faults.programs.suppressions import Suppression
 from faults.programs.suppressions import read as read_suppressions
+from faults.programs.unjudged import not_judged
 from faults.programs.words import repeats, text, wrapped
 from faults.verdict import Verdict
 
@@ -41,6 +42,7 @@ PAGES = "flushes and fences are seen, loads and stores only as pages that change
 
 def run(
     ctx: click.Context,
+    search: Callable[..., None],
     pools: tuple[str, ...],
     hosts: int,
     seeds: int,
@@ -48,9 +50,14 @@ def run(
     replay: str | None,
     worst_case: bool | None,
     check: bool,
+    coherent: tuple[str, ...],
     free: bool,
+    every: bool,
+    preemptions: int | None,
+    evictions: int | None,
+    budget_s: float | None,
     keep_going: bool,
-    shrink: bool,
+    shrink_s: float,
     crash: tuple[int, int] | None,
     link_down: tuple[int, int] | None,
     poison: tuple[int, int] | None,
@@ -68,20 +75,14 @@ def run(
     """Run programs, and print and write what was found, as the command's flags say.
 
     The command exits with the code that its help tells.
-
-    Args:
-        ctx: The command's context. Every other argument is the command's parameter of the same name.
-
-    Raises:
-        ArgumentError: Flags or commands are not as they have to be, or a command cannot be started.
-        TokenError: The token is damaged.
-        ConfigError: A suppression is not as it has to be.
     """
     check_outputs(sarif, html, litmus)
     reasons = read_suppressions(suppressions) if suppressions is not None else []
+    files = parse_pools(pools)
     setting = ExecSetting(
         commands=parse_commands(words, hosts),
-        pools=parse_pools(pools),
+        pools=files,
+        coherent=parse_coherent(coherent, files),
         hosts=hosts,
         check=check,
         free=free,
@@ -92,54 +93,96 @@ def run(
         poison=(0, *poison) if poison else None,
         lose=lose_card,
     )
-    _check_hosts("--crash", crash, hosts)
-    _check_hosts("--link-down", link_down, hosts)
+    used = {command.host for command in setting.commands}
+    _check_hosts("--crash", crash, hosts, used)
+    _check_hosts("--link-down", link_down, hosts, used)
     if lose_card and lose_card[0] >= len(setting.pools):
         raise ArgumentError(f"--lose-card: there are pools 0 to {len(setting.pools) - 1}, not {lose_card[0]}")
     if replay is not None and seed is not None:
         raise ArgumentError("--replay and --seed exclude each other: the token has its seed")
-    body = read_token(_read(replay)) if replay is not None else None
-    if body is not None and body.hosts != hosts:
-        raise ArgumentError(f"the token is for --hosts {body.hosts}")
-    choices = [choice_of(body)] if body is not None else _choices(seeds, seed, worst_case)
+    named = ctx.get_parameter_source("seeds") is ParameterSource.COMMANDLINE
+    other = free or replay or named or seed is not None or worst_case is not None
+    _check_every(every, preemptions, evictions, budget_s, other)
+    if every and (crash or link_down or poison or lose_card):
+        raise ArgumentError("--every breaks nothing: leave --crash, --link-down, --poison and --lose-card out")
+    if every and coherent:
+        raise ArgumentError("--every does not know what hosts observe in coherent ranges: leave --coherent out")
+    trace, choices = _replayed(replay, hosts) if replay is not None else (None, _choices(seeds, seed, worst_case))
     out = console()
     if followed := preloaded(command.words[0] for command in setting.commands):
         by_access = check and not free
+        if every:
+            raise ArgumentError(
+                f"--every: {followed[0]} was not compiled with cxlemu cc, so its loads are not all seen"
+            )
         if not by_access:
             _check_preloaded(followed[0], poison, lose_card, link_down)
+            if check and setting.coherent:
+                raise ArgumentError(
+                    f"{followed[0]} was not compiled with cxlemu cc: with --free its loads are not seen, so nobody "
+                    "knows what hosts learn through --coherent; --no-check judges the program's results only"
+                )
         how = PRELOADED + (ACCESSES if by_access else PAGES)
         print_wrapped(out, f"# {', '.join(followed)}: {how}", "yellow")
+    if every:
+        from faults.programs.every.explore import EveryLimits
+
+        limits = EveryLimits(preemptions, evictions or 0, budget_s or EveryLimits.budget_s)
+        search(
+            ctx,
+            out,
+            setting,
+            limits,
+            words,
+            reasons,
+            shrink_s=shrink_s,
+            error_exitcode=error_exitcode,
+            json_file=json_file,
+            outputs=(sarif, html, litmus),
+        )
     if len(choices) == 1:
         setting = replace(setting, show=json_file != STDOUT)
     with stops_exit():
         results = _all(out, setting, choices, keep_going, reasons)
         failed = next((r for r in results if r.failed), None)
-        smallest = _shrunk(out, setting, failed) if failed is not None and shrink and body is None else failed
+        smallest = shorten(out, setting, failed, shrink_s) if failed is not None and trace is None else failed
     shown = [smallest if result is failed and smallest is not None else result for result in results]
     told = report_of(setting, shown, words, reasons)
     out.print(text(told), end="", markup=False, highlight=False, soft_wrap=True)
     if failed is not None and smallest is not None:
-        _tell(out, setting, smallest)
+        tell(out, setting, smallest)
     unfound = smallest if smallest is not None and not smallest.findings else None
     also = {again(setting, unfound, words): str(unfound.choice)} if unfound is not None else {}
     out.print(repeats(told, also), end="", markup=False, soft_wrap=True)
-    if body is not None and results[0].trace != body.trace:
+    if trace is not None and results[0].trace != trace:
         out.print("another trace than the token's: the programs, their input or their pool differ", style="yellow")
-    verdict = _verdict(results)
-    out.print(_summary(results), markup=False)
-    if untouched(results):
-        paths = ", ".join(pool.path for pool in setting.pools)
-        out.print(
-            f"no command opened a pool, so nothing was checked: do they open {paths}?", style="yellow", markup=False
-        )
-    write_json(json_file, _document(verdict, setting, results, smallest) | {"found": as_json(told)})
+    _tell_late(out, setting, results)
+    verdict = _verdict(setting, results)
+    out.print(_summary(results, told), markup=False)
+    for sentence in unfired(results) if not untouched(setting, results) else ():
+        print_wrapped(out, sentence, "yellow")
+    out.print(wrapped(not_judged(setting, results, told, followed), more="  "), markup=False)
+    write_json(json_file, document(verdict, setting, results, smallest) | {"found": as_json(told)})
     write_outputs(told, shlex.join(words), sarif, html, litmus)
     ctx.exit(error_exitcode if verdict is Verdict.VIOLATION else verdict.exit_code)
 
 
-def _check_hosts(flag: str, place: tuple[int, int] | None, hosts: int) -> None:
+def _check_every(
+    every: bool, preemptions: int | None, evictions: int | None, budget_s: float | None, other: object
+) -> None:
+    flags = {"--preemptions": preemptions, "--evictions": evictions, "--budget": budget_s}
+    alone = [flag for flag, value in flags.items() if value is not None]
+    if alone and not every:
+        raise ArgumentError(f"{alone[0]} is for a search: add --every")
+    if every and other:
+        raise ArgumentError("--every makes its own runs: leave --free, --seed, --seeds, --replay and --worst-case out")
+
+
+def _check_hosts(flag: str, place: tuple[int, int] | None, hosts: int, used: set[int]) -> None:
     if place and place[0] >= hosts:
         raise ArgumentError(f"{flag}: there are hosts 0 to {hosts - 1}, not {place[0]}")
+    if place and place[0] not in used:
+        raise ArgumentError(f"{flag}: no command runs on host {place[0]}")
 
 
 def _check_preloaded(name: str, *failing: tuple[int, int] | None) -> None:
@@ -150,14 +193,24 @@ def _check_preloaded(name: str, *failing: tuple[int, int] | None) -> None:
         )
 
 
+def _replayed(word: str, hosts: int) -> tuple[int, list[RunChoice]]:
+    """Read a token: the hash of its run's steps, and how to make the run."""
+    from faults.programs.replays import choice_of, read_token
+
+    body = read_token(_read(word))
+    if body.hosts != hosts:
+        raise ArgumentError(f"the token is for --hosts {body.hosts}")
+    return body.trace, [choice_of(body)]
+
+
 def _read(word: str) -> str:
     if not word.startswith("@"):
         return word
     path = Path(word[1:])
-    if not path.is_file():
-        raise ArgumentError(f"--replay: {path} is not a regular file")
-    with path.open("rb") as file:
-        return file.read(TOKEN_FILE_MAX).decode("ascii", "replace")
+    try:
+        return read_file(path, TOKEN_FILE_MAX).decode("ascii", "replace")
+    except OSError as error:
+        raise ArgumentError(f"--replay: {path} cannot be read: {error.strerror}") from None
 
 
 def _choices(seeds: int, seed: int | None, worst_case: bool | None) -> list[RunChoice]:
@@ -187,17 +240,21 @@ def _all(
     return results
 
 
-def _shrunk(out: Console, setting: ExecSetting, failed: RunResult) -> RunResult:
+def shorten(out: Console, setting: ExecSetting, failed: RunResult, shrink_s: float) -> RunResult:
+    if not shrink_s:
+        return failed
+    from faults.programs import replays
+
     began = time.monotonic()
     with spinning("looking for a shorter schedule", out):
-        found = replays.shrink(setting, failed)
+        found = replays.shrink(setting, failed, seconds=shrink_s)
     if found is not failed:
         turns = f"{counted(len(failed.turns), 'turn')}, now {len(found.turns)}"
         out.print(f"# shortened: {turns}, in {time.monotonic() - began:.1f} s", markup=False)
     return found
 
 
-def _tell(out: Console, setting: ExecSetting, result: RunResult) -> None:
+def tell(out: Console, setting: ExecSetting, result: RunResult) -> None:
     where = f"{result.choice}, {counted(result.steps, 'step')}, {counted(len(result.turns), 'turn')}"
     for one in result.exits:
         if not one.failed:
@@ -209,39 +266,55 @@ def _tell(out: Console, setting: ExecSetting, result: RunResult) -> None:
         for line in one.output.splitlines()[-OUTPUT_LINES:]:
             out.print(f"  | {line}", markup=False)
     if result.ending is RunEnding.NO_PROGRESS:
-        says = f"no step of any program changed anything for {counted(setting.idle_budget, 'step')}: {where}"
-        out.print(wrapped(says), style="bold red", markup=False)
-    if result.unannounced:
         says = (
-            f"{counted(result.unannounced, 'line')} with stores that nobody announced: compile all of it with cxlemu cc"
+            f"the programs hang: each thread comes to the same step in the same state, and nothing is stored: {where}"
         )
         out.print(wrapped(says), style="bold red", markup=False)
+        for sentence in result.doing if not result.findings else ():  # a finding names the load
+            out.print(wrapped(sentence, "  ", "  "), markup=False)
 
 
-def _verdict(results: list[RunResult]) -> Verdict:
+def _tell_late(out: Console, setting: ExecSetting, results: list[RunResult]) -> None:
+    for result in results:
+        if result.ending is not RunEnding.DEADLINE:
+            continue
+        late = f"undecided: {result.choice} was ended at the deadline of {setting.deadline_s:g} s (--deadline-s)"
+        for sentence in (late, *result.doing):
+            print_wrapped(out, sentence, "yellow")
+
+
+def _verdict(setting: ExecSetting, results: list[RunResult]) -> Verdict:
     if any(result.failed for result in results):
         return Verdict.VIOLATION
     late = any(result.ending is RunEnding.DEADLINE for result in results)
-    return Verdict.UNKNOWN if late or untouched(results) else Verdict.OK
+    return Verdict.UNKNOWN if late or untouched(setting, results) or unfired(results) else Verdict.OK
 
 
-def _summary(results: list[RunResult]) -> str:
+def _summary(results: list[RunResult], told: ProgramReport) -> str:
     failed = sum(result.failed for result in results)
     late = sum(result.ending is RunEnding.DEADLINE for result in results)
     steps = sum(result.steps for result in results)
     ended = f"{failed} failed, {late} past the deadline"
+    if told.warnings:
+        ended += f", {counted(len(told.warnings), 'warning')}"
     return f"{counted(len(results), 'run')}: {ended}; {counted(steps, 'step')}"
 
 
-def _document(
+def document(
     verdict: Verdict, setting: ExecSetting, results: list[RunResult], smallest: RunResult | None
 ) -> dict[str, Any]:
     return {
         "verdict": verdict.value,
         "commands": [{"words": list(c.words), "host": c.host, "stage": c.stage} for c in setting.commands],
         "runs": [_row(result) for result in results],
-        "token": str(token_of(setting, smallest)) if smallest is not None else None,
+        "token": _token(setting, smallest) if smallest is not None else None,
     }
+
+
+def _token(setting: ExecSetting, result: RunResult) -> str:
+    from faults.programs.replays import token_of
+
+    return str(token_of(setting, result))
 
 
 def _row(result: RunResult) -> dict[str, Any]:
@@ -256,4 +329,6 @@ def _row(result: RunResult) -> dict[str, Any]:
         "unannounced_lines": result.unannounced,
         "exits": [{"command": e.command, "code": e.code, "asked": e.asked, "output": e.output} for e in result.exits],
         "notes": result.notes,
+        "doing": result.doing,
+        "unfired": list(result.unfired.values()),
     }

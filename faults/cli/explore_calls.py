@@ -16,15 +16,14 @@ from cxlemu import userfile
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import DTYPES, Call, Plan
-from cxlemu.units import counted, format_bytes
+from cxlemu.units import counted, format_bytes, typed_bytes
 from faults.cli.searchable import Calls, Searchable
 from faults.explore.plans import compile_plans, located, tiny_layout
 from faults.explore.programs import RANKS_MAX
 from faults.explore.result import Exploration
-from faults.lockstep.zero_copy_calls import placed
 from faults.machine.steps import Machine
 from faults.prove.sequences import among_others, filling
-from faults.verdict import Verdict
+from faults.zero_copy_calls import placed
 
 DTYPE = "f32"
 BYTES_MAX = 64 << 10  # of all ranks' blocks: a thousand lines, each with its steps
@@ -33,17 +32,7 @@ BLOCKS_MAX = 8  # a user's algorithm may publish this many times as many as a sh
 
 
 def shipped_calls(spec: str, ranks: int, calls: Calls) -> Searchable:
-    """Compile calls of a collective, or of a saved plan.
-
-    Args:
-        spec: The collective's name, or ``FILE.plan``.
-        ranks: Number of ranks; a saved plan has its own.
-        calls: The calls.
-
-    Raises:
-        ArgumentError: There is no such collective, plan or call, or it is too large to search.
-        PlanError: The plan breaks a rule.
-    """
+    """Compile calls of a collective, or of a saved plan."""
     if spec in COLLECTIVES:
         return _plans(_built(_shipped(spec, ranks, calls), ranks, calls), calls)
     if not is_plan(spec):
@@ -52,20 +41,7 @@ def shipped_calls(spec: str, ranks: int, calls: Calls) -> Searchable:
 
 
 def own_calls(function: object, name: str, spec: str, file: str, ranks: int, calls: Calls) -> Searchable:
-    """Compile calls of a user's own algorithm.
-
-    Args:
-        function: What the user's file has under the name.
-        name: The function's name.
-        spec: ``FILE.py:function``, from which it was loaded.
-        file: The file.
-        ranks: Number of ranks.
-        calls: The calls.
-
-    Raises:
-        ArgumentError: It is no algorithm, the calls are not possible, or they are too large to search.
-        PlanError: The plan breaks a rule.
-    """
+    """Compile calls of a user's own algorithm."""
     own = own_recipe(function, name, spec)
     if own is None:
         raise ArgumentError(f"explore {spec}: {file} has no {name!r} decorated with @protocol or @algorithm")
@@ -92,8 +68,9 @@ def _built(chosen: Recipe, ranks: int, calls: Calls) -> Plan:
     collective, nbytes = chosen.collective, _block_bytes(chosen.collective, ranks, calls)
     number = calls.number or 1
     if nbytes * ranks * number > BYTES_MAX:
-        each = f"{counted(nbytes, 'byte')} of {counted(ranks, 'rank')}"
-        raise ArgumentError(f"{number} x {each} are too many to search: {BYTES_MAX} at most")
+        each = f"blocks of {typed_bytes(nbytes)} on {counted(ranks, 'rank')}"
+        calls_of = f"{counted(number, 'call')} with {each}"
+        raise ArgumentError(f"{calls_of} are too large to search: {format_bytes(BYTES_MAX)} in all at most")
     op = calls.op or ("sum" if COLLECTIVES[collective].reduces else "none")
     _check_hosts(ranks, calls.cluster or 1)
     if chosen.spec.zero_copy and calls.in_place and collective in NO_ZERO_COPY_IN_PLACE:
@@ -165,13 +142,9 @@ def _plans(plan: Plan, calls: Calls) -> Searchable:
         finding = explored.finding and located(compiled, explored.finding, explored.schedule)
         return replace(explored, finding=finding)
 
-    known = None
-    if compiled.trouble is not None:
-        finding, schedule = compiled.trouble.shown(machine, compiled.origins)
-        known = Exploration(Verdict.VIOLATION, 0, 0, 0.0, finding, schedule)
     name = f"{call.collective} {call.algorithm} of {format_bytes(call.nbytes)}"
     name += f", {counted(cluster, 'rank')} a host" if cluster > 1 else ""
     name += ", in place" if call.in_place else ""
     name += f", {counted(number, 'call')}" if number > 1 else ""
     name += f", {counted(len(sequence), 'call')} with broadcasts among them" if calls.among else ""
-    return Searchable(name, plan.ranks, machine, judge, known)
+    return Searchable(name, plan.ranks, machine, judge, compiled.known(machine))

@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from collectives.choices import is_plan
+from cxlemu.budget import BudgetSpentError, within
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import read_json, write_json
 from cxlemu.cli.progress import spinning
 from cxlemu.errors import ArgumentError, PlanRuleError
 from cxlemu.units import counted, format_bytes
-from faults.budget import BudgetSpentError, within
+from faults.cli.explore import ExploreFlags
 from faults.cli.explore_target import searchable
 from faults.cli.schedule_table import schedule_table
 from faults.cli.searchable import Calls, Searchable
@@ -30,67 +32,53 @@ from faults.machine.steps import Machine
 from faults.verdict import Verdict
 
 
-def run(
-    ctx: click.Context,
-    program: str | None,
-    algorithm: str | None,
-    ranks: int,
-    total_bytes: int | None,
-    datatype: str | None,
-    op: str | None,
-    root: int | None,
-    in_place: bool,
-    variant: str | None,
-    cluster: int | None,
-    calls: int | None,
-    among: bool,
-    strategy: str,
-    engine: str,
-    runs: int,
-    seed: int,
-    budget_states: int,
-    budget_s: float,
-    budget_bytes: int,
-    replay: str | None,
-    json_file: Path | None,
-) -> None:
+def run(ctx: click.Context, asked: ExploreFlags) -> None:
     """Search a program, and print and write the result, as the command's flags say.
 
     The command exits with the code that its help tells.
-
-    Args:
-        ctx: The command's context. Every other argument is the command's parameter of the same name.
-
-    Raises:
-        ArgumentError: The flags do not fit each other, or there is no such program or schedule.
     """
-    chosen, budget = parse(strategy), Budget(budget_states, budget_s, budget_bytes)
-    schedule = None if replay is None else _schedule(replay)
-    if (program is None) == (algorithm is None):
+    ranks = asked.ranks
+    chosen, budget = parse(asked.strategy), Budget(asked.budget_states, asked.budget_s, asked.budget_bytes)
+    drawn = asked.strategy.partition(":")[0] in ("pct", "random")
+    for flag in ("runs", "seed"):
+        if not drawn and ctx.get_parameter_source(flag) is ParameterSource.COMMANDLINE:
+            raise ArgumentError(f"--{flag}: only --strategy pct and random have it, not {asked.strategy}")
+    schedule = None if asked.replay is None else _schedule(asked.replay)
+    if (asked.program is None) == (asked.algorithm is None):
         raise click.UsageError("give a COLLECTIVE, a FILE.plan or a FILE.py:FUNCTION, with or without --algorithm.")
-    spec = str(program or algorithm)
+    spec = str(asked.program or asked.algorithm)
     if is_plan(spec):
         from collectives.cli.targets import NEVER, check_options, target  # a protocol needs no collectives
 
         told = dict.fromkeys(("total_bytes", "datatype", "op", "root", "in_place", "variant"), NEVER)
-        asked = target((spec,), None)
-        check_options(ctx, asked, told | {"ranks": asked.plan and asked.plan.ranks})
-    wanted = Calls(total_bytes, variant, calls, cluster, datatype, op, root, in_place, among)
+        named = target((spec,), None)
+        check_options(ctx, named, told | {"ranks": named.plan and named.plan.ranks})
+    wanted = Calls(
+        asked.total_bytes,
+        asked.variant,
+        asked.calls,
+        asked.cluster,
+        asked.datatype,
+        asked.op,
+        asked.root,
+        asked.in_place,
+        asked.among,
+    )
     began = time.monotonic()
     try:
-        with spinning(f"building {spec}"), within(budget_s):
+        with spinning(f"building {spec}"), within(asked.budget_s):
             searched = searchable(spec, ranks, wanted)
     except PlanRuleError as error:
         nothing, began_s = Machine(MachineProgram((), (), ())), time.monotonic() - began
         found = Exploration(Verdict.VIOLATION, 0, 0, began_s, reason=str(error))
-        write_json(json_file, _document(nothing, found, spec, ranks, strategy))
+        write_json(asked.json_file, _document(nothing, found, spec, ranks, asked.strategy))
         raise
     except BudgetSpentError:
-        unbuilt = _unknown(budget_s, f"the budget of {budget_s:g} s was spent before the program was built")
+        unbuilt = _unknown(asked.budget_s, f"the budget of {asked.budget_s:g} s was spent before the program was built")
         searched = Searchable(
             spec, ranks, Machine(MachineProgram((), (), ())), lambda explored: explored, known=unbuilt
         )
-    left = replace(budget, seconds=max(budget_s - (time.monotonic() - began), 0.0))
+    left = replace(budget, seconds=max(asked.budget_s - (time.monotonic() - began), 0.0))
     result, interruption = _unknown(0.0, "Ctrl-C ended the search"), Interruption()
     with interruption, spinning(f"searching {searched.name}, {counted(searched.ranks, 'rank')}"):
         if searched.known is not None:
@@ -98,15 +86,17 @@ def run(
         elif schedule is not None:
             result = searched.judge(follow(searched.machine, schedule, left))
         else:
-            result = searched.judge(search(searched.machine, chosen, left, engine=engine, runs=runs, seed=seed))
-            result = replace(result, reason=result.reason.replace(f"{left.seconds:g} s", f"{budget_s:g} s"))
+            result = searched.judge(
+                search(searched.machine, chosen, left, engine=asked.engine, runs=asked.runs, seed=asked.seed)
+            )
+            result = replace(result, reason=result.reason.replace(f"{left.seconds:g} s", f"{asked.budget_s:g} s"))
     if interruption.happened:
         result = replace(result, seconds=time.monotonic() - began)
     ranks = searched.ranks
     again = ["cxlemu", "explore", spec, *([] if is_plan(spec) else ["--ranks", str(ranks)]), *_told(wanted)]
     _print(searched.machine, result, f"{searched.name}, {counted(ranks, 'rank')}", again, searched.note)
-    document = _document(searched.machine, result, spec, ranks, strategy)
-    write_json(json_file, document | {"interrupted": interruption.happened})
+    document = _document(searched.machine, result, spec, ranks, asked.strategy)
+    write_json(asked.json_file, document | {"interrupted": interruption.happened})
     interruption.exit(ctx, result.verdict.exit_code)
 
 

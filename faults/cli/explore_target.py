@@ -14,17 +14,7 @@ STORE_BUFFERS = "ranks of one host see each other's stores at once: store buffer
 
 
 def searchable(spec: str, ranks: int, calls: Calls) -> Searchable:
-    """Find the program to search, and compile it.
-
-    Args:
-        spec: A collective, a ``FILE.plan``, or ``FILE.py:function``, which is executed.
-        ranks: Number of ranks; a saved plan has its own.
-        calls: The calls, of a collective or an algorithm.
-
-    Raises:
-        ArgumentError: There is no such program or no such call, or it is too large to search.
-        PlanError: The plan breaks a rule.
-    """
+    """Find the program to search, and compile it."""
     if calls.among and calls.number is not None:
         raise ArgumentError("--among says how many calls there are, so that the ring wraps: leave out --calls")
     found, file, name = (None, "", "") if is_plan(spec) or ":" not in spec else userfile.load(spec, "explore")

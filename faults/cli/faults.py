@@ -1,4 +1,4 @@
-"""``cxlemu faults``: break things on purpose, and see what becomes of collectives."""
+"""``cxlemu faults``: break things on purpose, and judge how collectives end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from faults.cli.faults_sweep import sweep_command
 
 @click.group(cls=VerbsGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
-    """Break caches, doorbells, ranks, cards and links on purpose, and judge what becomes of collectives."""
+    """Break caches, doorbells, ranks, cards and links on purpose, and judge how collectives end."""
 
 
 command.add_command(sweep_command)

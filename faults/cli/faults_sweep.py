@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Literal
 
 import click
 
-from collectives.cli.texts import ALGORITHM_HELP
 from cxlemu.choices import ENGINES
+from cxlemu.cli.options import Flags, argument, concept, flag, taking
 from cxlemu.cli.params import Names
 from cxlemu.cli.several import for_each_ranks
-from cxlemu.cli.vocabulary import RanksParam, option
+from cxlemu.cli.vocabulary import RanksParam
 from faults.choices import SWEPT_FAULTS, SWEPT_RANKS_MAX
 
 
@@ -20,52 +21,45 @@ def _kinds() -> tuple[str, ...]:
     return tuple(FAULTS)
 
 
-@click.command("sweep")
-@click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...|FILE.plan")
-@option("ranks", type=RanksParam(2, SWEPT_RANKS_MAX), default="3", show_default=True)
-@option("config", default="", help="A topology, a file or a name.  [default: hosts around two cards]")
-@click.option(
-    "--cluster", type=click.IntRange(1, 16), default=1, show_default=True, help="Ranks on each host, without --config."
-)
-@option("minbytes", dest="nbytes", default="96", show_default=True, help="Size of a block.")
-@click.option("--variant", default="every", show_default=True, help="A variant of the collectives, or every.")
-@click.option("--algorithm", metavar="FILE.py:FUNCTION", help=ALGORITHM_HELP)
-@option(
-    "kinds",
-    type=Names(_kinds),
-    default=",".join(SWEPT_FAULTS),
-    show_default=True,
-    help="Kinds of faults; a comma list or all.",
-)
-@click.option("--engine", type=click.Choice(ENGINES), default="reference", show_default=True)
-@option(
-    "launch",
-    dest="launch",
-    type=click.Choice(["turns", "threads", "processes"]),
-    help="How ranks run; turns: one at a time, in virtual time.  [default: turns, or threads on the native engine]",
-)
-@click.option("--sample", type=click.IntRange(1), metavar="N", help="Run only N of all places, which --seed chooses.")
-@click.option(
-    "--seed", type=click.IntRange(0, 10**18 - 1), default=0, show_default=True, help="Seed of the data and of --sample."
-)
-@click.option(
-    "--deadline-s", type=click.FloatRange(0.05, 60), default=0.5, show_default=True, help="Deadline of any one wait."
-)
-@click.option(
-    "-j",
-    "--jobs",
-    type=click.IntRange(1, 256),
-    metavar="N",
-    help="How many processes run scenarios.  [default: one per core for turns, else 1]",
-)
-@option("json")
-@for_each_ranks()
-@click.pass_context
-def sweep_command(ctx: click.Context, /, **flags: Any) -> None:
-    """Put a fault before every instruction of every rank, one a run, and judge how every rank ends.
+class SweepFlags(Flags):
+    """Which calls are swept with which faults."""
 
-    Calls go on until the ring has come round. Without arguments: all collectives in all variants, and the faults that
-    hardware and hosts have. Exit code 1 when a rank hangs, returns wrong bytes or raises a wrong error.
+    collectives: tuple[str, ...] = argument(nargs=-1, metavar="[COLLECTIVE]...|FILE.plan")
+    ranks: int = concept("ranks", type=RanksParam(2, SWEPT_RANKS_MAX), default="3")
+    config: str = concept("config", default="", show_default=False, default_text="hosts around two cards")
+    cluster: int = flag(
+        "--cluster", type=click.IntRange(1, 16), default=1, help="Number of ranks on each host, without --config."
+    )
+    nbytes: int = concept("minbytes", default="96", help="Size of a block.")
+    variant: str = flag("--variant", default="every", help="Variant of the collectives, or every.")
+    algorithm: str | None = concept("algorithm")
+    kinds: tuple[str, ...] = concept(
+        "kinds", type=Names(_kinds), default=",".join(SWEPT_FAULTS), help="Kinds of faults; a comma list or all."
+    )
+    engine: str = flag("--engine", type=click.Choice(ENGINES), default="reference", help="Engine that executes plans.")
+    launch: Literal["turns", "threads", "processes"] | None = concept(
+        "launch",
+        type=click.Choice(["turns", "threads", "processes"]),
+        help="Run ranks in turns (one at a time, in virtual time), threads or processes.",
+        default_text="turns, or threads on the native engine",
+    )
+    sample: int | None = flag(
+        "--sample", type=click.IntRange(1), metavar="N", help="Run only N of all places; --seed chooses them."
+    )
+    seed: int = flag("--seed", type=click.IntRange(0, 10**18 - 1), default=0, help="Seed of the data and of --sample.")
+    deadline_s: float = concept("deadline", type=click.FloatRange(0.05, 60), default=0.5)
+    jobs: int | None = concept("jobs", default_text="one per core for turns, else 1")
+    json_file: Path | None = concept("json")
+
+
+@click.command("sweep")
+@for_each_ranks()
+@taking(SweepFlags, work="faults_sweep_run:run")
+def sweep_command() -> None:
+    """Inject a fault before every instruction of every rank, one in each run, and judge how every rank ends.
+
+    Calls repeat until the ring has wrapped. Without arguments, sweeps all collectives in all variants with the faults
+    of hardware and hosts. Exit code 1 if a rank hangs, returns wrong bytes or raises a wrong error.
 
     \b
     Examples:
@@ -76,6 +70,3 @@ def sweep_command(ctx: click.Context, /, **flags: Any) -> None:
       cxlemu faults sweep all_reduce.plan
       cxlemu faults sweep --engine native --launch processes --sample 20
     """
-    from faults.cli.faults_sweep_run import run
-
-    run(ctx, **flags)

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 from rich.table import Table
@@ -21,77 +20,61 @@ from cxlemu.cli.output import write_json
 from cxlemu.cli.progress import bar
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Plan
-from cxlemu.units import counted, format_bytes
+from cxlemu.units import counted, format_bytes, typed_bytes
 from faults.campaign.executors import Workers
 from faults.choices import SWEPT_RANKS_MAX
+from faults.cli.faults_sweep import SweepFlags
 from faults.inject.judge import ScenarioVerdict
-from faults.inject.scenario import Scenario
+from faults.inject.scenario import NBYTES_MAX, Scenario
 from faults.inject.script import Script
-from faults.inject.sweep import FaultSweepRow, ScenarioResult, bases, everywhere, some, summed_up, sweep
+from faults.inject.sweep import FaultSweepRow, ScenarioResult, bases, everywhere, some, summed_up, sweep, untried
 
 FINDINGS_SHOWN = 20
 PLAN_BYTES_MAX = 1 << 28  # of a saved plan: its ring and heap, and all blocks
 
 
-def run(
-    ctx: click.Context,
-    collectives: tuple[str, ...],
-    ranks: int,
-    config: str,
-    cluster: int,
-    nbytes: int,
-    variant: str,
-    algorithm: str | None,
-    kinds: tuple[str, ...],
-    engine: str,
-    launch: Literal["turns", "threads", "processes"] | None,
-    sample: int | None,
-    seed: int,
-    deadline_s: float,
-    jobs: int | None,
-    json_file: Path | None,
-) -> None:
+def run(ctx: click.Context, asked: SweepFlags) -> None:
     """Run the faults of a sweep, and print and write the result, as the command's flags say.
 
     With Ctrl-C it does so for the runs that ended. The command exits with 1 if a run ended wrong, else with 130 after
-    Ctrl-C, else with 0.
-
-    Args:
-        ctx: The command's context. Every other argument is the command's parameter of the same name.
-
-    Raises:
-        ArgumentError: The flags do not fit each other, or a call cannot run.
+    Ctrl-C, else with 3 if a kind of fault happened in no run, else with 0.
     """
-    if launch == "turns" and engine != "reference":
+    jobs, launch, nbytes, ranks = asked.jobs, asked.launch, asked.nbytes, asked.ranks
+    if launch == "turns" and asked.engine != "reference":
         raise ArgumentError("--launch turns is for --engine reference: give --launch threads or processes")
-    launch = launch or ("turns" if engine == "reference" else "threads")
-    asked = target(collectives, algorithm, variant=variant != "every")
-    if asked.plan is not None:
-        check_options(ctx, asked, {"ranks": asked.plan.ranks, "nbytes": asked.plan.call.nbytes})
-        ranks, nbytes = _bounded(asked.plan, asked.source)
+    launch = launch or ("turns" if asked.engine == "reference" else "threads")
+    named = target(asked.collectives, asked.algorithm, variant=asked.variant != "every")
+    if named.plan is not None:
+        check_options(ctx, named, {"ranks": named.plan.ranks, "nbytes": named.plan.call.nbytes})
+        ranks, nbytes = _bounded(named.plan, named.source)
+    elif nbytes > NBYTES_MAX:
+        raise ArgumentError(f"-b {typed_bytes(nbytes)} exceeds the limit of {format_bytes(NBYTES_MAX)} for a block")
     template = Scenario(
         collective=next(iter(COLLECTIVES)),
-        algorithm=asked.source,
+        algorithm=named.source,
         ranks=ranks,
-        config=config,
-        cluster=cluster,
+        config=asked.config,
+        cluster=asked.cluster,
         nbytes=nbytes,
-        engine=engine,
+        engine=asked.engine,
         launch=launch,
-        deadline_s=deadline_s,
-        script=Script(seed=seed),
+        deadline_s=asked.deadline_s,
+        script=Script(seed=asked.seed),
     )
-    if config and cluster > 1:
-        raise ArgumentError(f"--cluster: {config} says how many ranks each host has")
-    if ranks % cluster:
+    if asked.config and asked.cluster > 1:
+        raise ArgumentError(f"--cluster: {asked.config} says how many ranks each host has")
+    if ranks % asked.cluster:
         raise ArgumentError(
-            f"-n {ranks} is not a multiple of --cluster {cluster}: hosts have {counted(cluster, 'rank')} each"
+            f"-n {ranks} is not a multiple of --cluster {asked.cluster}: "
+            f"hosts have {counted(asked.cluster, 'rank')} each"
         )
     scenarios = [
-        each for base in bases(asked.collectives, template, variant=variant) for each in everywhere(base, kinds)
+        each
+        for base in bases(named.collectives, template, variant=asked.variant)
+        for each in everywhere(base, asked.kinds)
     ]
     total = len(scenarios)
-    chosen = scenarios if sample is None else some(scenarios, sample, seed)
+    chosen = scenarios if asked.sample is None else some(scenarios, asked.sample, asked.seed)
     jobs = jobs or (len(os.sched_getaffinity(0)) if launch == "turns" else 1)
     results: list[ScenarioResult] = []
     interruption = Interruption()
@@ -118,11 +101,19 @@ def run(
     done = f"{len(results)}{of} runs" if of else counted(len(results), "run")
     print_wrapped(
         out,
-        f"{done} of {counted(ranks, 'rank')} on the {engine} engine, launched as {launch}, in {seconds:.1f} s: "
+        f"{done} of {counted(ranks, 'rank')} on the {asked.engine} engine, launched as {launch}, in {seconds:.1f} s: "
         + ", ".join(f"{verdict.value} {sum(row.verdicts[verdict] for row in rows)}" for verdict in ScenarioVerdict),
     )
-    write_json(json_file, _document(rows, findings, seconds, template) | {"interrupted": interruption.happened})
-    interruption.exit(ctx, 1 if findings else 0, f"{counted(len(chosen) - len(results), 'run')} did not end")
+    write_json(asked.json_file, _document(rows, findings, seconds, template) | {"interrupted": interruption.happened})
+    never = untried(rows)
+    for kind in never:
+        why = next(each.why for each in results if each.scenario.script.faults[0].kind == kind)
+        print_wrapped(out, f"{kind} happened in no run, so nothing is known of it: {why}", "yellow")
+    interruption.exit(
+        ctx,
+        1 if findings else 3 if never or not results else 0,
+        f"{counted(len(chosen) - len(results), 'run')} did not end",
+    )
 
 
 def _bounded(plan: Plan, source: str | None) -> tuple[int, int]:
@@ -140,12 +131,12 @@ def _bounded(plan: Plan, source: str | None) -> tuple[int, int]:
 
 
 def _table(rows: list[FaultSweepRow]) -> Table:
-    """A column for each verdict; an unexpected verdict has one only if it occurred."""
+    """A column for each verdict; one that is rare has one only if it occurred."""
     counts: dict[str, Callable[[FaultSweepRow], int]] = {"runs": lambda row: row.verdicts.total()}
-    if any(row.unreached for row in rows):
-        counts["not\nreached"] = lambda row: row.unreached
     for verdict in ScenarioVerdict:
-        if verdict is not ScenarioVerdict.UNPROTECTED or any(row.verdicts[verdict] for row in rows):
+        if verdict not in (ScenarioVerdict.NEVER, ScenarioVerdict.UNPROTECTED) or any(
+            row.verdicts[verdict] for row in rows
+        ):
             counts[verdict.value.replace(" ", "\n")] = partial(_count, verdict)
     table = Table(box=None, header_style="bold", pad_edge=False, collapse_padding=True)
     for name in ("collective", "variant", "fault"):

@@ -3,66 +3,62 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from cxlemu.cli.backends import backends
-from cxlemu.cli.vocabulary import OneRanksParam, option
-from cxlemu.errors import ArgumentError
+from cxlemu.cli.options import JsonFlags, argument, concept, flag, taking
+from cxlemu.cli.vocabulary import OneRanksParam
 from faults.explore.check import ENGINES
 from faults.explore.result import Budget
 
-SEARCHES = {"witness", "engine", "budget_states"}  # flags that only the search has
-HARDWARE = {"devices", "pool", "ranks", "how", "rounds", "seed", "deadline_s"}  # and those that only --backend has
+
+class LitmusFlags(JsonFlags):
+    """Which tests are searched, or run on hardware, and for how long."""
+
+    paths: tuple[Path, ...] = argument(
+        nargs=-1, required=True, metavar="FILE|DIRECTORY...", type=click.Path(path_type=Path)
+    )
+    verbose: bool = concept("verbose", help="Show all outcomes, and an execution that leads to each allowed one.")
+    witness: str | None = flag(
+        "--witness", metavar="CONDITION", help="Show an execution that ends like this: 'B.r1 == 0 and x == 1'."
+    )
+    engine: str = flag("--engine", type=click.Choice(ENGINES), default=ENGINES[0], help="Engine of the search.")
+    budget_states: int = flag(
+        "--budget-states", type=click.IntRange(1), default=Budget().states, help="Most states to search for each test."
+    )
+    budget_s: float = concept("budget", default=Budget().seconds, help="Time limit for each test.")
+    backend: str | None = flag(
+        "--backend",
+        type=click.Choice(backends().names),
+        help="Run the tests as machine instructions on this backend, shm or dax, and count outcomes.",
+    )
+    devices: tuple[str, ...] = flag(
+        "--device", multiple=True, metavar="PATH", help="Device of a DAX pool; repeat it for each card, in any order."
+    )
+    pool: str | None = flag("--pool", metavar="UUID", help="Use only devices of this pool.")
+    ranks: int | None = concept(
+        "ranks",
+        type=OneRanksParam(1, 64, "which is enough for all tests"),
+        default_text="as many as the largest test takes",
+    )
+    how: str = concept(
+        "launch",
+        type=click.Choice(["processes", "threads", "env"]),
+        default="processes",
+        help="Start ranks as processes or threads; env: mpirun, torchrun or srun started them.",
+    )
+    rounds: int = flag("--rounds", type=click.IntRange(1, 10**9), default=10_000, help="Number of rounds of each test.")
+    seed: int = flag("--seed", type=click.IntRange(0, (1 << 63) - 1), default=0, help="Seed of the timing.")
+    deadline_s: float = concept("deadline", default=30.0)
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, metavar="FILE|DIRECTORY...", type=click.Path(path_type=Path))
-@click.option(
-    "-v", "--verbose", is_flag=True, help="Show all outcomes, and an execution that leads to each allowed one."
-)
-@click.option("--witness", metavar="CONDITION", help="Show an execution that ends like this: 'B.r1 == 0 and x == 1'.")
-@click.option("--engine", type=click.Choice(ENGINES), default=ENGINES[0], show_default=True)
-@click.option(
-    "--budget-states", type=click.IntRange(1), default=Budget().states, show_default=True, help="States per test."
-)
-@option("budget", default=Budget().seconds, show_default=True, help="Seconds per test.")
-@click.option(
-    "--backend",
-    type=click.Choice(backends().names),
-    help="Run the tests as machine instructions there, and count: shm or dax.",
-)
-@click.option("--device", "devices", multiple=True, metavar="PATH", help="A card of dax: once for each, in any order.")
-@click.option("--pool", metavar="UUID", help="Of the devices, those of this pool.")
-@option(
-    "ranks",
-    type=OneRanksParam(1, 64, "which is enough for all tests"),
-    help="Ranks.  [default: as many as the largest test takes]",
-)
-@option(
-    "launch",
-    type=click.Choice(["processes", "threads", "env"]),
-    default="processes",
-    show_default=True,
-    help="env: started by mpirun, torchrun or srun, or with RANK and WORLD_SIZE.",
-)
-@click.option("--rounds", type=click.IntRange(1, 10**9), default=10_000, show_default=True, help="Rounds per test.")
-@click.option("--seed", type=click.IntRange(0, (1 << 63) - 1), default=0, show_default=True, help="Varies the timing.")
-@click.option(
-    "--deadline-s",
-    type=click.FloatRange(0, min_open=True),
-    default=30.0,
-    show_default=True,
-    help="For any one wait of a rank.",
-)
-@option("json")
-@click.pass_context
-def command(ctx: click.Context, /, **flags: Any) -> None:
-    """Run litmus tests: small programs in YAML with what their executions may and may not end with.
+@taking(LitmusFlags, work="litmus_run:run")
+def command() -> None:
+    """Run litmus tests: small programs in YAML with allowed and forbidden outcomes.
 
-    All executions are searched: every order of the hosts' steps, every eviction, prefetch and arrival of a line.
+    Searches all executions: every order of the hosts' steps, every eviction, prefetch and arrival of a line.
 
     \b
     Examples:
@@ -84,28 +80,13 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     \b
     Steps: store X VALUE, store_nt X VALUE, flush X, flush_keep X, fence, invalidate X, load X REGISTER, signal X VALUE,
     wait X VALUE, record EVENT, await EVENT, crash. `lines: {L: [x, y]}` puts words into one line, `initial: {x: 1}`
-    says what is there first, `hangs: allowed` that an execution need not end. Memory in a condition is the pool when
-    everything posted has arrived.
+    sets initial values, `hangs: allowed` allows executions that do not end. Memory in a condition is the pool after
+    every posted line has arrived.
 
-    With --backend nothing is searched: ranks execute the steps as machine instructions, many times, with timing
-    that varies, and outcomes are counted. A forbidden outcome, or one that the search does not have, is a violation.
-    An allowed outcome that never comes is not: caches of one machine are coherent.
+    With --backend, ranks instead execute the steps many times as machine instructions with varying timing, and outcomes
+    are counted. A forbidden outcome, or an outcome that the search does not reach, is a violation. An allowed outcome
+    that never happens is none: caches of one machine are coherent.
 
     \b
-    Exit codes: 0 all is as expected, 1 something is not, 2 bad input, 3 a budget was spent before that was known.
+    Exit codes: 0 all tests end as expected, 1 a test does not, 2 bad input, 3 a budget ended before that was known.
     """
-    hardware = flags["backend"] is not None
-    for name in sorted(SEARCHES if hardware else HARDWARE):
-        if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE:
-            flag = next(param.opts[-1] for param in ctx.command.params if param.name == name)
-            raise ArgumentError(f"{flag} {'is for the search, not for' if hardware else 'goes with'} --backend")
-    if hardware:
-        from faults.cli.litmus_hardware import run_on_hardware
-        from faults.cli.litmus_run import read_tests
-
-        paths = flags.pop("paths")
-        run_on_hardware(ctx, read_tests(paths), **{k: v for k, v in flags.items() if k not in SEARCHES})
-    else:
-        from faults.cli.litmus_run import run
-
-        run(ctx, **{k: v for k, v in flags.items() if k not in HARDWARE | {"backend"}})

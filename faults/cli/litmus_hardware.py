@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import os
-import time
 from functools import partial
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import click
 
 from collectives.cli.run_memory import memory_of, real_cards, topology_for
 from cxlemu._native import lines_instructions
-from cxlemu.cli.console import console, print_wrapped
+from cxlemu.cli.console import print_wrapped
 from cxlemu.cli.output import STDOUT, write_json
-from cxlemu.cli.progress import bar
+from cxlemu.cli.report import LiveReport
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import MemorySpec
 from cxlemu.units import counted
 from cxlemu.world import from_environment, launch
 from cxlemu.world.environment import find_place
+from faults.cli.litmus import LitmusFlags
 from faults.cli.litmus_histogram import histogram_lines, row, summary_line
 from faults.explore.check import ENGINES
 from faults.explore.result import Budget
@@ -34,45 +32,24 @@ from faults.verdict import Verdict
 SEARCH = Budget(states=200_000, seconds=10.0)  # for the outcomes that the model has of each test
 
 
-def run_on_hardware(
-    ctx: click.Context,
-    tests: list[Litmus],
-    verbose: bool,
-    backend: str,
-    devices: tuple[str, ...],
-    pool: str | None,
-    ranks: int | None,
-    how: str,
-    rounds: int,
-    seed: int,
-    budget_s: float,
-    deadline_s: float,
-    json_file: Path | None,
-) -> None:
+def run_on_hardware(ctx: click.Context, asked: LitmusFlags, tests: list[Litmus]) -> None:
     """Run litmus tests on a backend, and print and write what they ended with.
 
     The command exits with the code that its help tells.
-
-    Args:
-        ctx: The command's context.
-        tests: The tests. Every other argument is the command's parameter of the same name.
-
-    Raises:
-        ArgumentError: The flags do not fit each other, or no test can be run.
     """
-    memory, _ = memory_of(backend, None, devices, pool, None)
+    memory, _ = memory_of(str(asked.backend), None, asked.devices, asked.pool, None)
     if memory.backend.emulates_caches:
         raise ArgumentError(
-            f"--backend {backend} is software: leave it out, and every execution is searched; "
+            f"--backend {asked.backend} is software: leave it out, and every execution is searched; "
             "shm and dax run tests as machine instructions"
         )
-    place = find_place(os.environ, one_machine=not memory.backend.on_devices) if how == "env" else None
-    if place is not None and ranks not in (None, place.ranks):
-        raise ArgumentError(f"--ranks is {ranks}, but {place.launcher} started {place.ranks}: leave it out")
+    place = find_place(os.environ, one_machine=not memory.backend.on_devices) if asked.how == "env" else None
+    if place is not None and asked.ranks not in (None, place.ranks):
+        raise ArgumentError(f"--ranks is {asked.ranks}, but {place.launcher} started {place.ranks}: leave it out")
     takes = [len(test.program.threads) for test in tests if not obstacle(test.program)]
     if not takes:
         raise ArgumentError(f"hardware can run none of these tests: {obstacle(tests[0].program)}")
-    there = place.ranks if place is not None else ranks or max(takes)
+    there = place.ranks if place is not None else asked.ranks or max(takes)
     if there < min(takes):
         take = "1 rank takes" if there == 1 else f"{there} ranks take"
         raise ArgumentError(f"{take} part, and the smallest of these tests takes {min(takes)}")
@@ -80,25 +57,25 @@ def run_on_hardware(
     world: dict[str, Any] = {
         "topology": topology_for(None, memory, None, may_be_smaller=True),
         "memory": memory,
-        "deadline_s": deadline_s,
+        "deadline_s": asked.deadline_s,
         "heap_bytes": "cards",
     }
-    setting = HardwareSetting(rounds, seed, budget_s)
-    report = _Report(len(tests), verbose or len(tests) == 1, silent=not prints, quiet=json_file == STDOUT)
+    setting = HardwareSetting(asked.rounds, asked.seed, asked.budget_s)
+    report = _Report(len(tests), asked.verbose or len(tests) == 1, silent=not prints, quiet=asked.json_file == STDOUT)
     report.header(memory, there, setting)
     tasks = [LitmusTask(test, _possible(test) if prints else None) for test in tests]
     again = partial(run, tasks=tasks, setting=setting)
     with report:
-        if how == "env":
+        if asked.how == "env":
             with from_environment(on_message=report, **world) as context:
                 wrong = again(context)
         else:
-            wrong = launch(again, ranks=there, how=how, on_message=report, **world)[0]  # type: ignore[arg-type]
+            wrong = launch(again, ranks=there, how=asked.how, on_message=report, **world)[0]  # type: ignore[arg-type]
     if prints:
         report.footer()
-        about = {"backend": backend, "ranks": there, "seed": seed, "instructions": lines_instructions()}
+        about = {"backend": asked.backend, "ranks": there, "seed": asked.seed, "instructions": lines_instructions()}
         verdict = (Verdict.VIOLATION if wrong else Verdict.OK).value
-        write_json(json_file, {"verdict": verdict, **about, "rows": [row(each) for each in report.seen]})
+        write_json(asked.json_file, {"verdict": verdict, **about, "rows": [row(each) for each in report.seen]})
     ctx.exit(1 if wrong else 0)
 
 
@@ -110,24 +87,13 @@ def _possible(test: Litmus) -> frozenset[tuple[int, ...]] | None:
     return frozenset(tuple(test.values(end).values()) for end in found.exploration.outcomes) if found.complete else None
 
 
-class _Report:
+class _Report(LiveReport):
     """Prints each test's histogram as it comes, where this process prints."""
 
     def __init__(self, tests: int, verbose: bool, *, silent: bool, quiet: bool) -> None:
+        super().__init__("litmus", tests, silent=silent or quiet)
         self.seen: list[Histogram] = []
         self._verbose, self._silent = verbose, silent or quiet
-        self._out = console()
-        self._began = time.monotonic()
-        self._progress = bar(self._out, silent=self._silent)
-        self._bar = self._progress.add_task("litmus", total=tests)
-
-    def __enter__(self) -> None:
-        self._progress.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
 
     def __call__(self, message: object) -> None:
         if not isinstance(message, Histogram):
@@ -135,7 +101,7 @@ class _Report:
                 print_wrapped(self._out, f"# {message}", indent="# ")
             return
         self.seen.append(message)
-        self._progress.advance(self._bar)
+        self._progress.advance(self._task)
         if self._silent:
             return
         self._out.print(summary_line(message))
@@ -163,5 +129,6 @@ class _Report:
         ended = f"{wrong} ended as none may, {len(ran) - wrong} did not, {skipped} skipped"
         seen = f"{allowed - unseen} of {counted(allowed, 'allowed outcome')} seen"
         rounds = counted(sum(each.rounds for each in ran), "round")
-        seconds = time.monotonic() - self._began
-        print_wrapped(self._out, f"{counted(len(self.seen), 'test')}: {ended}; {seen} in {rounds}; {seconds:.1f} s")
+        print_wrapped(
+            self._out, f"{counted(len(self.seen), 'test')}: {ended}; {seen} in {rounds}; {self.seconds:.1f} s"
+        )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.text import Text
 
 from cxlemu.cli.console import console
@@ -15,6 +16,7 @@ from cxlemu.cli.output import write_json
 from cxlemu.cli.progress import counting
 from cxlemu.errors import ArgumentError
 from cxlemu.units import counted
+from faults.cli.litmus import LitmusFlags
 from faults.cli.schedule_table import schedule_table
 from faults.explore.result import Budget
 from faults.litmus import run as litmus_run
@@ -28,37 +30,35 @@ from faults.verdict import Verdict
 STYLES = {Verdict.OK: "green", Verdict.VIOLATION: "bold red", Verdict.UNKNOWN: "bold yellow"}
 
 
-def run(
-    ctx: click.Context,
-    paths: tuple[Path, ...],
-    verbose: bool,
-    witness: str | None,
-    engine: str,
-    budget_states: int,
-    budget_s: float,
-    json_file: Path | None,
-) -> None:
+SEARCHES = {"witness", "engine", "budget_states"}  # options that only the search has
+HARDWARE = {"devices", "pool", "ranks", "how", "rounds", "seed", "deadline_s"}  # and those that only --backend has
+
+
+def run(ctx: click.Context, asked: LitmusFlags) -> None:
     """Run litmus tests, and print and write the results, as the command's flags say.
 
     The command exits with the code that its help tells.
-
-    Args:
-        ctx: The command's context. Every other argument is the command's parameter of the same name.
-
-    Raises:
-        ArgumentError: A path cannot be read, or the witness's condition does not fit a test.
-        ConfigError: A file is not a litmus test.
     """
-    tests = read_tests(paths)
-    conditions = [_condition(litmus, witness) for litmus in tests] if witness is not None else []
+    hardware = asked.backend is not None
+    for name in sorted(SEARCHES if hardware else HARDWARE):
+        if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE:
+            flag = next(param.opts[-1] for param in ctx.command.params if param.name == name)
+            raise ArgumentError(f"{flag} {'is for the search, not for' if hardware else 'goes with'} --backend")
+    tests = [read(file) for file in _files(asked.paths)]
+    if hardware:
+        from faults.cli.litmus_hardware import run_on_hardware  # it takes NumPy, which the search does not
+
+        run_on_hardware(ctx, asked, tests)
+        return
+    conditions = [_condition(litmus, asked.witness) for litmus in tests] if asked.witness is not None else []
     out = console()
     results: list[LitmusResult] = []
     interruption, began = Interruption(), time.monotonic()
     with interruption:
         for litmus in counting(tests, "litmus", len(tests), out):
-            results.append(litmus_run.run(litmus, Budget(budget_states, budget_s), engine))
+            results.append(litmus_run.run(litmus, Budget(asked.budget_states, asked.budget_s), asked.engine))
             out.print(_line(results[-1]))
-            if verbose:
+            if asked.verbose:
                 _print_outcomes(out, results[-1])
     for result, condition in zip(results, conditions, strict=False):
         _print_witness(out, result, condition)
@@ -66,15 +66,10 @@ def run(
     told = f"{count[Verdict.OK]} as expected, {count[Verdict.VIOLATION]} not, {count[Verdict.UNKNOWN]} unknown"
     out.print(f"{counted(len(results), 'test')}: {told}; {time.monotonic() - began:.1f} s")
     verdict = next((v for v in (Verdict.VIOLATION, Verdict.UNKNOWN) if count[v]), Verdict.OK)
-    if json_file is not None:  # a row works out witnesses
+    if asked.json_file is not None:  # a row works out witnesses
         rows = [_row(result) for result in results]
-        write_json(json_file, {"verdict": verdict.value, "rows": rows, "interrupted": interruption.happened})
+        write_json(asked.json_file, {"verdict": verdict.value, "rows": rows, "interrupted": interruption.happened})
     interruption.exit(ctx, verdict.exit_code, f"{counted(len(tests) - len(results), 'test')} not finished")
-
-
-def read_tests(paths: tuple[Path, ...]) -> list[Litmus]:
-    """Read the tests in files and folders. Raises ArgumentError and ConfigError as `run`."""
-    return [read(file) for file in _files(paths)]
 
 
 def _files(paths: tuple[Path, ...]) -> list[Path]:

@@ -2,42 +2,55 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
-from collectives.cli.texts import ALGORITHM_HELP
-from collectives.sweep.defaults import EVERY
+from collectives.defaults import EVERY
 from cxlemu.choices import INTEGRITIES
-from cxlemu.cli.vocabulary import RanksParam, option
+from cxlemu.cli.options import Flags, argument, concept, flag, taking
+from cxlemu.cli.vocabulary import RanksParam
 from faults.choices import MUTATED_RANKS_MAX, MUTATIONS
 
 _TOLD = "\b\nOperators:\n" + "\n".join(f"  {name:<10}{what}" for name, what in MUTATIONS.items())
 
 
+class MutateFlags(Flags):
+    """Which plans are mutated."""
+
+    collectives: tuple[str, ...] = argument(nargs=-1, metavar="[COLLECTIVE]...|FILE.plan")
+    ranks: Sequence[int] = concept("ranks", type=RanksParam(2, MUTATED_RANKS_MAX), default="2")
+    variant: str = flag("--variant", default=EVERY, help="Comma list of variants, or every.")
+    algorithm: str | None = concept("algorithm")
+    integrity: str | None = flag(
+        "--integrity", type=click.Choice(INTEGRITIES), help="Mutate plans whose doorbells carry checksums."
+    )
+    jobs: int | None = concept("jobs")
+    mutant: str | None = flag(
+        "--mutant", help="Try only this mutant of a single case, and print the schedule that shows it."
+    )
+    case_name: str = flag(
+        "--case",
+        default="",
+        show_default=False,
+        help="Try only the case of this name, such as 'all_gather all 2 ranks'.",
+    )
+    json_file: Path | None = concept("json")
+
+
 @click.command(epilog=_TOLD)
-@click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...|FILE.plan")
-@option("ranks", type=RanksParam(2, MUTATED_RANKS_MAX), default="2", show_default=True)
-@click.option("--variant", default=EVERY, show_default=True, help="Variants, a comma list, or every.")
-@click.option("--algorithm", metavar="FILE.py:FUNCTION", help=ALGORITHM_HELP)
-@click.option("--integrity", type=click.Choice(INTEGRITIES), help="Mutate plans whose doorbells carry checksums.")
-@click.option("-j", "--jobs", type=click.IntRange(1, 256), help="How many workers.  [default: one per core]")
-@click.option("--mutant", help="Try only this mutant of a single case, and print the schedule that shows it.")
-@click.option(
-    "--case", "case_name", default="", help="Try only the case of this name, such as 'all_gather all 2 ranks'."
-)
-@option("json")
-@click.pass_context
-def command(ctx: click.Context, /, **flags: Any) -> None:
-    """Make every mistake in the synchronization of plans, and see each found.
+@taking(MutateFlags, work="mutate_run:run")
+def command() -> None:
+    """Break the synchronization of plans in every way, and check that each mistake is found.
 
-    Each operator below changes every instruction of every rank that it is for, one at a time. A mutant is killed
-    where a rule of plans refuses it, or the prover finds a violation that an execution then shows:
-    wrong bytes, a deadlock, a barrier left too early. Otherwise the prover has to prove it right. A deletion that is
-    right means that the plan has an instruction too many.
+    Each operator below changes every instruction that it applies to, in every rank, one at a time. A mutant is killed
+    if a rule of plans refuses it, or if the prover finds a violation and an execution confirms it: wrong bytes, a
+    deadlock, a barrier left too early. The prover must prove every other mutant right. If a plan stays right without
+    an instruction, that instruction is needless.
 
-    Exit code 0: none survived, and no instruction is needless; 1 otherwise. In an algorithm or a plan of your own
-    needless instructions are listed and no failure: the builder's words may wait once more than they need to.
+    Exit code 0 if no mutant survived and no instruction is needless, else 1. In your own algorithm or plan, needless
+    instructions are listed but are no failure: the builder may wait once more than necessary.
 
     \b
     Examples:
@@ -51,6 +64,3 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
       cxlemu mutate --case 'all_gather naive 2 ranks' --mutant 0.0.1:delete
       cxlemu mutate -n 3 --case 'reduce naive 3 ranks' --mutant 0.0.4:sources=bc
     """
-    from faults.cli.mutate_run import run
-
-    run(ctx, **flags)

@@ -4,17 +4,15 @@ JSON."""
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import write_json
-from cxlemu.cli.progress import bar
+from cxlemu.cli.report import LiveReport
 from cxlemu.units import counted
 from cxlemu.version import __version__
 from faults.lockstep.schedule import to_json
@@ -23,7 +21,7 @@ from faults.mutate.operators import FAR, OPERATORS
 from faults.mutate.sweep import MutationRow, equivalent, killed, survived
 from faults.mutate.trial import Fate, MutantJudgement, Trial
 from faults.replay.calls import token_of
-from faults.replay.token import Token
+from faults.token import Token
 
 COLUMNS = ("mutants", "killed", "confirmed", "equivalent", "survived")
 HEADS = (("", "", "con-", "equi-", "sur-", ""), ("mutants", "killed", "firmed", "valent", "vived", "seconds"))
@@ -31,24 +29,13 @@ NAME_WIDTH = 32  # with six columns of 8, a line has 80; a longer name has a lin
 SHOWN_MAX = 20  # survivors and needless instructions that are printed; JSON has all
 
 
-class MutateReport:
-    """A context that prints a line when a plan is done, and the rest when all plans are or something failed.
-
-    Args:
-        cases: The plans, in the order of the JSON file.
-        json_file: Where to write the JSON file; None: nowhere.
-        interruption: Whether Ctrl-C came.
-    """
+class MutateReport(LiveReport):
+    """A context that prints a line when a plan is done, and the rest when all plans are or something failed."""
 
     def __init__(self, cases: Sequence[MutationCase], json_file: Path | None, interruption: Interruption) -> None:
-        self._interruption = interruption
-        self._cases = cases
-        self._json_file = json_file
+        super().__init__("mutants", None, json_file=json_file)
+        self._interruption, self._cases = interruption, cases
         self._rows: dict[MutationCase, MutationRow] = {}
-        self._began = time.monotonic()
-        self._out = console()
-        self._progress = bar(self._out)
-        self._task = self._progress.add_task("mutants", total=None)
 
     @property
     def bad(self) -> bool:
@@ -63,11 +50,9 @@ class MutateReport:
         """How many plans are not finished."""
         return len(self._cases) - sum(row.judged == row.mutants for row in self._rows.values())
 
-    def __enter__(self) -> Self:
-        self._progress.start()
+    def _open(self) -> None:
         for heads in HEADS:
             self._print(f"{'':<{NAME_WIDTH}}" + "".join(f"{head:>8}" for head in heads).rstrip())
-        return self
 
     def update(self, row: MutationRow) -> None:
         """Take a row that has changed; a row whose mutants are all judged is printed."""
@@ -77,24 +62,21 @@ class MutateReport:
         if row.judged == row.mutants:
             self._print(_line(str(row.case), [getattr(row, name) for name in COLUMNS], row.seconds))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
+    def _close(self, error: BaseException | None) -> None:
         rows = [self._rows[case] for case in self._cases if case in self._rows]
-        seconds = time.monotonic() - self._began
+        seconds = self.seconds
         totals = {name: sum(getattr(row, name) for row in rows) for name in COLUMNS}
         operators = {
             one.name: sum((row.operators.get(one.name, Counter()) for row in rows), Counter()) for one in OPERATORS
         }
-        if kind is None:
+        if error is None:
             self._print(_line("all", list(totals.values()), seconds))
             self._print_operators(operators, sum(row.pairs for row in rows))
             self._list("survived", [(row, judgement) for row in rows for judgement in row.survivors])
             self._list("needless", [(row, judgement) for row in rows for judgement in row.needless])
         document = {
             "cxlemu": __version__,
-            "complete": kind is None and not self._interruption.happened,
+            "complete": error is None and not self._interruption.happened,
             "interrupted": self._interruption.happened,
             "seconds": seconds,
             "summary": {**totals, "needless": sum(len(row.needless) for row in rows)},
@@ -120,9 +102,6 @@ class MutateReport:
             print_wrapped(self._out, told)
         if len(found) > SHOWN_MAX:
             self._print(f"... and {len(found) - SHOWN_MAX} more")
-
-    def _print(self, line: str) -> None:
-        self._out.print(line, markup=False)
 
 
 def _line(name: str, counts: Sequence[int], seconds: float | None = None) -> str:
@@ -169,12 +148,7 @@ def _token(case: MutationCase, judgement: MutantJudgement) -> Token:
 
 
 def print_one(case: MutationCase, judgement: MutantJudgement) -> None:
-    """Print all that is known of one mutant.
-
-    Args:
-        case: The plan that is mutated.
-        judgement: The judgement of the mutant.
-    """
+    """Print all that is known of one mutant."""
     out = console()
     lines = [f"{case}: {judgement.mutant} {judgement.instruction}: {judgement.fate.value}"]
     lines += [judgement.reason] if judgement.reason else []

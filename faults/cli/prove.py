@@ -2,76 +2,97 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
-from collectives.sweep.defaults import EVERY, REGION_BYTES, STEP_FACTOR
+from collectives.defaults import EVERY, REGION_BYTES, STEP_FACTOR
 from cxlemu.choices import DEFAULT_TOPOLOGY, DTYPE_NAMES, INTEGRITIES, REDOPS
-from cxlemu.cli.params import BytesParam, Names
-from cxlemu.cli.vocabulary import RanksParam, option
+from cxlemu.cli.options import Flags, argument, concept, flag, taking
+from cxlemu.cli.params import Names
+from cxlemu.cli.vocabulary import RanksParam
 from cxlemu.units import format_bytes, format_numbers
-from faults.choices import MATRIX_DTYPES, MATRIX_RANKS, MATRIX_REDOPS, PROVED_RANKS, PROVED_RANKS_MAX
+from faults.choices import (
+    MATRIX_DTYPES,
+    MATRIX_MOVED_DTYPES,
+    MATRIX_ODD_DTYPE,
+    MATRIX_RANKS,
+    MATRIX_REDOPS,
+    PROVED_RANKS,
+    PROVED_RANKS_MAX,
+)
+
+
+class ProveFlags(Flags):
+    """Which plans are proved, and for how long."""
+
+    collectives: tuple[str, ...] = argument(nargs=-1, metavar="[COLLECTIVE|FILE.plan]...")
+    ranks: Sequence[int] | None = concept(
+        "ranks",
+        type=RanksParam(1, PROVED_RANKS_MAX),
+        default_text=f"{format_numbers(PROVED_RANKS)}; with --algorithm {format_numbers(MATRIX_RANKS)}",
+    )
+    minbytes: int | None = concept("minbytes", default_text="4K; with --algorithm many")
+    maxbytes: int | None = concept("maxbytes", default_text="-b")
+    stepfactor: int | None = concept("stepfactor", default_text=STEP_FACTOR)
+    datatype: tuple[str, ...] | None = concept(
+        "datatype",
+        type=Names(DTYPE_NAMES),
+        help=f"{', '.join(DTYPE_NAMES)}; a comma list or all.",
+        default_text=f"f32; with --algorithm {','.join(MATRIX_DTYPES)},{MATRIX_ODD_DTYPE}, "
+        f"or {','.join(MATRIX_MOVED_DTYPES)} where nothing is folded",
+    )
+    op: tuple[str, ...] | None = concept(
+        "op",
+        type=Names(REDOPS),
+        help=f"{', '.join(REDOPS)}; a comma list or all.",
+        default_text=f"sum; with --algorithm {','.join(MATRIX_REDOPS)}",
+    )
+    root: str = concept("root", default="all", metavar="RANK|all")
+    variant: str = flag(
+        "--variant", default=EVERY, help="every, or a comma list of names that cxlemu plan list prints."
+    )
+    algorithm: str | None = concept("algorithm", help="Prove an algorithm of your own; executes the file.")
+    cluster: int | None = flag(
+        "--cluster", type=click.IntRange(1, 64), help="Number of ranks on each host, with --algorithm.  [default: 1]"
+    )
+    in_place: bool | None = flag(
+        "--in-place/--out-of-place",
+        default=None,
+        help="Make the smaller buffer part of the larger one, as in NCCL.  [default: no; with --algorithm both]",
+    )
+    integrity: str | None = flag(
+        "--integrity", type=click.Choice(INTEGRITIES), help="Prove plans whose doorbells carry checksums."
+    )
+    config: str = concept("config", default=DEFAULT_TOPOLOGY)
+    region_bytes: int | None = concept(
+        "region", default_text=f"{format_bytes(REGION_BYTES)}; a small one with --algorithm without -b"
+    )
+    budget_s: float | None = concept(
+        "budget", help="Time limit; plans that are not proved by then are unknown.", default_text="none"
+    )
+    jobs: int | None = concept("jobs")
+    json_file: Path | None = concept("json")
 
 
 @click.command()
-@click.argument("collectives", nargs=-1, metavar="[COLLECTIVE|FILE.plan]...")
-@option(
-    "ranks",
-    type=RanksParam(1, PROVED_RANKS_MAX),
-    help=f"[default: {format_numbers(PROVED_RANKS)}; with --algorithm {format_numbers(MATRIX_RANKS)}]",
-)
-@option("minbytes", help="Smallest size.  [default: 4K; with --algorithm many]")
-@option("maxbytes", help="Largest size.  [default: -b]")
-@click.option(
-    "-f",
-    "--stepfactor",
-    type=click.IntRange(2),
-    metavar="N",
-    help=f"From size to size, times.  [default: {STEP_FACTOR}]",
-)
-@option(
-    "datatype",
-    type=Names(DTYPE_NAMES),
-    help=f"{', '.join(DTYPE_NAMES)}; a comma list or all.  [default: f32; with --algorithm {','.join(MATRIX_DTYPES)}]",
-)
-@option(
-    "op",
-    type=Names(REDOPS),
-    help=f"{', '.join(REDOPS)}; a comma list or all.  [default: sum; with --algorithm {','.join(MATRIX_REDOPS)}]",
-)
-@option("root", default="all", metavar="RANK|all", show_default=True, help="Root of collectives that have one.")
-@click.option("--variant", default=EVERY, show_default=True, help="every; or naive, aggregate, all, line, ...")
-@click.option("--algorithm", metavar="FILE.py:FUNCTION", help="Prove an algorithm of your own; executes the file.")
-@click.option(
-    "--in-place/--out-of-place",
-    default=None,
-    help="Make the smaller buffer part of the larger one, as NCCL does.  [default: no; with --algorithm both]",
-)
-@click.option("--integrity", type=click.Choice(INTEGRITIES), help="Prove plans whose doorbells carry checksums.")
-@option("config", default=DEFAULT_TOPOLOGY, show_default=True, help="A topology: a file or a name.")
-@click.option(
-    "--region-bytes",
-    type=BytesParam(),
-    help=f"The communicator's ring.  [default: {format_bytes(REGION_BYTES)}; a small one with --algorithm without -b]",
-)
-@option("budget", help="Stop proving after this many seconds; what is not proved by then is unknown.  [default: none]")
-@click.option("-j", "--jobs", type=click.IntRange(1, 256), help="How many workers.  [default: one per core]")
-@option("json")
-@click.pass_context
-def command(ctx: click.Context, /, **flags: Any) -> None:
-    """Prove plans: right in every interleaving, whatever caches evict, prefetch and hold back, or why not.
+@taking(ProveFlags, work="prove_run:run")
+def command() -> None:
+    """Prove that plans are right in every interleaving, whatever caches evict, prefetch and hold back.
 
-    Each plan is proved as a call among any others, of every root, on a ring that wraps. A violation names the rank,
-    the instruction and the link of the chain that is missing, with a schedule that shows it where one was found. The
-    last line says what was covered, and what not.
+    Each plan is proved as a call among any other calls, for every root, on a ring that wraps. A violation names the
+    rank, the instruction and the missing link of the chain, and shows a schedule if one was found. The last line states
+    what was covered and what was not.
 
-    Without arguments: all collectives and barrier, in every variant, on two levels with clusters of every size that
-    the ranks can come in, and all matrix products that are fused with one, on small matrices that stand for all.
+    Without arguments, proves all collectives and barrier in every variant, two-level variants with clusters of every
+    possible size, and all matrix products fused with a collective, on small matrices that stand for all.
 
-    An algorithm of your own is asked for a matrix of calls: no bytes, one element, odd sizes, one round and many; in
-    place and not; sum, avg and max; f16 and f64; every root; 2-5, 7 and 8 ranks. Flags narrow it, or widen it. What it
-    refuses with an ArgumentError is no mistake, and no proof.
+    With --algorithm, proves a matrix of calls: no bytes, one element, odd sizes, one round, two, three and many; in
+    place and not; sum, avg, max, min and prod of f16, f64 and i32, and sum of u8, or u8 and f64 where nothing is
+    folded; every root; 2-8 and 17 ranks. Options narrow or widen the matrix. A call that the algorithm declines with
+    b.decline(reason) counts neither as a mistake nor as a proof. Misusing the builder, or building a different plan the
+    second time, is a violation.
 
     \b
     Examples:
@@ -83,11 +104,10 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
       cxlemu prove all_reduce --integrity crc32c
       cxlemu prove --algorithm examples/my_all_reduce.py:my_all_reduce
       cxlemu prove --algorithm examples/my_all_reduce.py:my_all_reduce -n 2,16
+      cxlemu prove --algorithm examples/my_all_reduce.py:my_all_reduce --cluster 2
       cxlemu prove all_reduce.plan
 
     \b
-    Exit codes: 0 all is right, 1 something is not, 2 bad input, 3 the prover cannot tell, or the budget is spent.
+    Exit codes: 0 all plans are right, 1 a plan is wrong, 2 bad input, 3 the prover cannot tell, the budget is spent, or
+    an algorithm declines every call.
     """
-    from faults.cli.prove_run import run
-
-    run(ctx, **flags)

@@ -6,7 +6,7 @@ import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
@@ -15,39 +15,32 @@ from typing import Any, Self
 from rich.markup import escape
 
 from collectives.contracts import COLLECTIVES
-from collectives.sweep.defaults import REGION_BYTES
+from collectives.defaults import REGION_BYTES
 from cxlemu.choices import DEFAULT_TOPOLOGY
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import write_json
 from cxlemu.cli.progress import bar
 from cxlemu.units import counted, format_bytes, format_numbers
 from cxlemu.version import __version__
+from faults.cli.prove_rows import Answer
 from faults.cli.violations import ViolationTold, told_of, violation_as_dict
 from faults.prove.coverage import COMBINED, IN_TURNS, Coverage, Covered
-from faults.prove.matrix import AnsweredQuestion, Matrix, Question
+from faults.prove.matrix import AnsweredQuestion, Matrix, Question, judge
 from faults.verdict import Verdict
 
-FATES = (*(verdict.value for verdict in Verdict), "refused")
-# The worst fate decides. If an algorithm refuses everything, nothing was proved, and it was bad input.
-EXIT_CODES = {"violation": 1, "unknown": 3, "ok": 0, "refused": 2}
-COLORS = {"violation": "bold red", "unknown": "bold yellow", "ok": "green", "refused": "yellow"}
+FATES = (*(verdict.value for verdict in Verdict), "declined")
+# The worst fate decides. If an algorithm declines everything, nothing was proved.
+EXIT_CODES = {"violation": 1, "unknown": 3, "ok": 0, "declined": 3}
+COLORS = {"violation": "bold red", "unknown": "bold yellow", "ok": "green", "declined": "yellow"}
 COLUMNS = "{:>5} {:>6} {:>6} {:>9} {:>7} {:>7} {:>12} {:>8}"
-KINDS_TOLD = 5  # of mistakes, and of refusals
+KINDS_TOLD = 5  # of mistakes, and of reasons to decline
 
 
 class MatrixReport:
     """A context that prints numbers of ranks as they are done; mistakes, coverage and the JSON file when all are."""
 
     def __init__(self, matrix: Matrix, algorithm: str, config: str, integrity: str | None, json_file: Path | None):
-        """Prepare the report; the context starts it.
-
-        Args:
-            matrix: The calls that the algorithm is asked for.
-            algorithm: ``FILE.py:function``.
-            config: The topology, as the command line named it.
-            integrity: Which checksums plans carry; None: none.
-            json_file: Where to write the JSON file; None: nowhere.
-        """
+        """Prepare the report; the context starts it."""
         self._matrix, self._algorithm, self._json_file = matrix, algorithm, json_file
         self._again = ["cxlemu", "prove", "--algorithm", algorithm]
         self._again += ["-c", config] if config != DEFAULT_TOPOLOGY else []
@@ -68,9 +61,9 @@ class MatrixReport:
 
     @property
     def verdict(self) -> str:
-        """The worst fate of all calls, or "refused" where none was proved."""
+        """The worst fate of all calls, or "declined" where none was proved."""
         fates = {judged.fate for judged, _ in self._rows} | ({"unknown"} if self.spent else set())
-        return next((fate for fate in EXIT_CODES if fate in fates), "refused")
+        return next((fate for fate in EXIT_CODES if fate in fates), "declined")
 
     @property
     def exit_code(self) -> int:
@@ -82,16 +75,11 @@ class MatrixReport:
         self._bar.start()
         recipe = self._matrix.recipe
         self._print(f"{recipe.collective} {self._algorithm}")
-        self._print(COLUMNS.format("ranks", "calls", "ok", "violation", "unknown", "refused", "instructions", "s"))
+        self._print(COLUMNS.format("ranks", "calls", "ok", "violation", "unknown", "declined", "instructions", "s"))
         return self
 
-    def prove(self, questions: Sequence[Question], judge: Callable[[Question], AnsweredQuestion]) -> None:
-        """Ask all questions, in this order.
-
-        Args:
-            questions: Those of the matrix.
-            judge: Answers one question.
-        """
+    def prove(self, questions: Sequence[Question], answers: Iterator[Answer]) -> None:
+        """Ask all questions, in this order."""
         self._questions = list(questions)
         task = self._bar.add_task("calls", total=len(questions))
         for ranks, its in groupby(self._questions, key=lambda question: question.call.ranks):
@@ -99,8 +87,7 @@ class MatrixReport:
                 for question in its:
                     told = f"{counted(ranks, 'rank')}, {question.size.text}, {question.call.dtype}"
                     self._bar.update(task, description=told)
-                    began = time.monotonic()
-                    self._rows.append((judge(question), time.monotonic() - began))
+                    self._rows.append(next(answers))
                     self._bar.advance(task)
             finally:
                 if self._rows and self._rows[-1][0].question.call.ranks == ranks:
@@ -118,6 +105,11 @@ class MatrixReport:
         seconds = time.monotonic() - self._began
         told = ", ".join(f"{counts[fate]} {fate}" for fate in FATES)
         style = COLORS[self.verdict]
+        if counts["declined"] > counts["ok"]:
+            reasons = dict.fromkeys(self._rows[its[0]][0].why for its in self._kinds("declined")[:KINDS_TOLD])
+            print_wrapped(
+                self._out, f"{counts['ok']} proved, {counts['declined']} declined: {'; '.join(reasons)}", style
+            )
         spent = f"; {self.spent}" if self.spent else ""
         self._print(
             f"{len(self._rows)} of {counted(len(self._questions), 'call')}: {told}; {seconds:.1f} s{spent}", style
@@ -132,7 +124,7 @@ class MatrixReport:
             "algorithm": self._algorithm,
             "integrity": self._integrity,
             "seconds": seconds,
-            "coverage": coverage.as_dict() | {"refused": [self._kind_as_dict(its) for its in self._kinds("refused")]},
+            "coverage": coverage.as_dict() | {"declined": [self._kind_as_dict(its) for its in self._kinds("declined")]},
             "by_ranks": [self._ranks_as_dict(ranks) for ranks in self._ranks],
             "rows": [self._row_as_dict(number) for number in range(len(self._rows))],
         }
@@ -156,8 +148,13 @@ class MatrixReport:
             rule = f" ({judged.rule})" if judged.rule else ""
             print_wrapped(self._out, f"{fate}{rule}: {_named(judged)}", style)
             print_wrapped(self._out, f"  {judged.why}", style)
-            if judged.proof is not None and judged.proof.violation is not None:
-                told = self._told[first] = told_of(judged.proof.violation, judged.proof, algorithm=self._algorithm)
+            proof = judged.proof
+            if proof is not None and proof.violation is not None and not proof.calls:  # a worker's
+                proof = judge(judged.question).proof
+            if proof is not None and proof.violation is not None:
+                told = self._told[first] = told_of(
+                    proof.violation, proof, algorithm=self._algorithm, hosts=judged.question.hosts
+                )
                 if told.executed:
                     print_wrapped(self._out, f"  executed: {told.executed}", style)
                 if told.again:
@@ -172,15 +169,15 @@ class MatrixReport:
 
     def _last_line(self, coverage: Coverage) -> str:
         words = [f"covered: {coverage.covered()}"]
-        for its in self._kinds("refused")[:KINDS_TOLD]:
+        for its in self._kinds("declined")[:KINDS_TOLD]:
             common = self._common(its)
             words.append(
-                f"refused: {counted(len(its), 'call')}{': ' + common if common else ''} ({self._rows[its[0]][0].why})"
+                f"declined: {counted(len(its), 'call')}{': ' + common if common else ''} ({self._rows[its[0]][0].why})"
             )
-        roots = {root for judged, _ in self._rows for root in judged.refused_roots}
+        roots = {root for judged, _ in self._rows for root in judged.declined_roots}
         if roots:
-            why = next(judged.refusal for judged, _ in self._rows if judged.refused_roots)
-            words.append(f"refused: roots {format_numbers(sorted(roots))} ({why})")
+            why = next(judged.why_declined for judged, _ in self._rows if judged.declined_roots)
+            words.append(f"declined: roots {format_numbers(sorted(roots))} ({why})")
         return ". ".join([*words, f"not covered: {coverage.not_covered()}"])
 
     def _command(self, judged: AnsweredQuestion) -> str:
@@ -192,6 +189,8 @@ class MatrixReport:
             words += ["-o", call.redop] if contract.reduces else []
             words += ["-r", str(judged.root)] if contract.rooted and judged.root is not None else []
             words.append("--in-place" if call.in_place else "--out-of-place")
+        if question.ranks_per_host > 1:
+            words += ["--cluster", str(question.ranks_per_host)]
         if question.size.region_bytes != REGION_BYTES:
             words += ["--region-bytes", str(question.size.region_bytes)]
         return shlex.join(words)
@@ -232,9 +231,11 @@ class MatrixReport:
         rings = [judged.question.size.region_bytes for judged in right]
         sizes = " to ".join(dict.fromkeys(format_bytes(ring) for ring in (min(rings), max(rings)))) if rings else ""
         calls = [Covered(judged.question.call, judged.question.size.text, judged.roots) for judged in right]
-        combined = IN_TURNS if self._matrix.in_turns else COMBINED
+        kinds = "dtype and op" if COLLECTIVES[self._matrix.recipe.collective].reduces else "dtype"
+        combined = IN_TURNS.format(kinds) if self._matrix.in_turns else COMBINED
         combined += ", but for the calls above" if len(right) < len(self._rows) else ""
-        return Coverage.of(calls, machine=f"{self._config}, of {sizes}", combined=combined)
+        machine = f"{self._config}, of {sizes}"
+        return Coverage.of(calls, machine=machine, combined=combined, ranks_per_host=self._matrix.cluster or 1)
 
     # --- as data ----------------------------------------------------------------------------------------------
 
@@ -262,6 +263,7 @@ class MatrixReport:
             "roots": list(question.all_roots if judged.roots is None else judged.roots),
             "in_place": call.in_place,
             "cluster": call.cluster,
+            "ranks_per_host": question.ranks_per_host,
             "region_bytes": question.size.region_bytes,
             "verdict": judged.fate,
             "instructions": proof.instructions if proof else 0,

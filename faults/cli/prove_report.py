@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from rich.markup import escape
-
-from cxlemu.cli.console import console, print_wrapped
+from cxlemu.cli.console import print_wrapped
 from cxlemu.cli.output import write_json
-from cxlemu.cli.progress import bar
+from cxlemu.cli.report import LiveReport
 from cxlemu.units import counted, format_bytes
 from cxlemu.version import __version__
 from faults.cli.prove_rows import Case, ProofRow
@@ -23,7 +19,7 @@ COLUMNS = "{:<19} {:<18} {:>5} {:>8} {:<9} {:>8} {:>7}"
 STYLES = {Verdict.OK: "green", Verdict.VIOLATION: "bold red", Verdict.UNKNOWN: "bold yellow"}
 
 
-class ProveReport:
+class ProveReport(LiveReport):
     """A context that prints a line when a proof is done; the rest, and the JSON file, when all are or something
     failed."""
 
@@ -36,22 +32,11 @@ class ProveReport:
         machine: str,
         roots: tuple[int, ...] | None = None,
     ) -> None:
-        """Prepare the report; the context starts it.
-
-        Args:
-            proofs: How many proofs there will be.
-            json_file: Where to write the JSON file; None: nowhere.
-            integrity: Which checksums plans carry; None: none.
-            machine: The machine on whose rings they are proved, in words.
-            roots: The roots that were asked for; None: all that `prove` chooses.
-        """
-        self._proofs, self._json_file, self._integrity = proofs, json_file, integrity
+        """Prepare the report; the context starts it."""
+        super().__init__("proofs", proofs, json_file=json_file)
+        self._proofs, self._integrity = proofs, integrity
         self._machine, self._roots = machine, roots
         self._rows: list[ProofRow] = []
-        self._began = time.monotonic()
-        self._out = console()
-        self._bar = bar(self._out)
-        self._task = self._bar.add_task("proofs", total=proofs)
         self._name = ""
         self.spent = ""  # why not everything was proved
         self.interrupted = False  # by Ctrl-C
@@ -67,29 +52,21 @@ class ProveReport:
         found = {row.proof.verdict for row in self._rows} | ({Verdict.UNKNOWN} if self.spent else set())
         return next((v for v in (Verdict.VIOLATION, Verdict.UNKNOWN) if v in found), Verdict.OK)
 
-    def __enter__(self) -> Self:
-        self._bar.start()
+    def _open(self) -> None:
         self._print(COLUMNS.format("collective", "variant", "ranks", "bytes", "verdict", "instr.", "seconds"))
-        return self
 
     def begin(self, case: Case) -> None:
         """Show which case is proved; of several that are, the first."""
         self._name = f"{case.call.collective} {case.call.algorithm} {counted(case.call.ranks, 'rank')}"
-        self._bar.update(self._task, description=self._name)
+        self._progress.update(self._task, description=self._name)
 
     def progress(self, done: int, of: int) -> None:
-        """Show how far the proof is.
-
-        Args:
-            done: Sequences of calls that are proved.
-            of: How many there are.
-        """
-        self._bar.update(self._task, description=f"{self._name}, {done} of {counted(of, 'sequence')}")
+        self._progress.update(self._task, description=f"{self._name}, {done} of {counted(of, 'sequence')}")
 
     def add(self, row: ProofRow) -> None:
         """Add a proof, and print its line."""
         self._rows.append(row)
-        self._bar.advance(self._task)
+        self._progress.advance(self._task)
         case, proof, call, style = row.case, row.proof, row.case.call, STYLES[row.proof.verdict]
         columns = (call.collective, call.algorithm, call.ranks, format_bytes(case.size_bytes), proof.verdict.value)
         more = [f"and {counted(proof.rounds_alike, 'round')} alike"] if proof.rounds_alike else []
@@ -105,11 +82,8 @@ class ProveReport:
             if row.violation.again:
                 self._print(f"  again: {row.violation.again}", style)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
-        seconds = time.monotonic() - self._began
+    def _close(self, error: BaseException | None) -> None:
+        seconds = self.seconds
         count = {verdict: sum(row.proof.verdict is verdict for row in self._rows) for verdict in Verdict}
         if len(by_ranks := self._by_ranks()) > 1:
             self._print("")
@@ -124,7 +98,7 @@ class ProveReport:
         print_wrapped(self._out, line, STYLES[self.verdict])
         document = {
             "cxlemu": __version__,
-            "complete": kind is None and not self.spent,
+            "complete": error is None and not self.spent,
             "reason": self.spent,
             "interrupted": self.interrupted,
             "verdict": self.verdict.value,
@@ -152,9 +126,6 @@ class ProveReport:
             instructions, seconds = sum(r.proof.instructions for r in rows), sum(r.seconds for r in rows)
             found.append({"ranks": ranks, "proofs": len(rows), "instructions": instructions, "seconds": seconds})
         return found
-
-    def _print(self, line: str, style: str = "") -> None:
-        self._out.print(escape(line), style=style)
 
 
 def _as_dict(row: ProofRow) -> dict[str, Any]:

@@ -5,51 +5,37 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from collectives.sweep.sweep import Case as CollectiveCase
-from cxlemu.errors import RunError
-from cxlemu.world.signals import stops_exit
-from faults.campaign.executors import Workers, cores
+from cxlemu.signals import stops_exit
+from faults.campaign.executors import Workers, cores, lost_are_told
 from faults.cli.violations import ViolationTold, told_of
+from faults.prove.matrix import AnsweredQuestion, Question
 from faults.prove.products import ProductCase
 from faults.prove.proof import Proof
 
 Case = CollectiveCase | ProductCase
+T = TypeVar("T")
 
 
 class ToProve(NamedTuple):
-    """A case to prove.
-
-    Attributes:
-        case: The case.
-        prove: Proves it, and calls ``progress`` now and then.
-        file: The file that its plan is from; empty: none.
-    """
+    """A case to prove."""
 
     case: Case
-    prove: Callable[..., Proof]
-    file: str = ""
+    prove: Callable[..., Proof]  # proves it, and calls ``progress`` now and then
+    file: str = ""  # the file that its plan is from; empty: none
 
 
 class ProofRow(NamedTuple):
-    """One proof.
+    """One proof."""
 
-    Attributes:
-        case: The call, or the cases of a fused product.
-        proof: The proof, without the plans of its calls.
-        seconds: How long it took, in seconds.
-        file: The file that the plan is from; empty: none.
-        violation: What is told of its violation, if it has one.
-    """
-
-    case: Case
-    proof: Proof
+    case: Case  # the call, or the cases of a fused product
+    proof: Proof  # the proof, without the plans of its calls
     seconds: float
-    file: str = ""
+    file: str = ""  # the file that the plan is from; empty: none
     violation: ViolationTold | None = None
 
 
@@ -64,60 +50,83 @@ class Listener(Protocol):
 
 
 Rows = Callable[[Listener], Iterator[ProofRow]]
-# What a worker proves. It is a copy of the process that asked, and finds it here: algorithms cannot be sent to it.
-_asked: Sequence[ToProve] = ()
+Answer = tuple[AnsweredQuestion, float]  # and how long it took, in seconds
+# What a worker does. It is a copy of the process that asked, and finds it here: algorithms cannot be sent to it.
+_work: Callable[[int], Any]
 
 
 @contextmanager
 def rows_of(asked: Sequence[ToProve], jobs: int | None) -> Iterator[Rows]:
-    """Prove cases: by workers that begin at once, or in this process where one worker is enough.
+    """Prove cases: by workers that begin at once, or in this process where one worker is enough."""
 
-    Args:
-        asked: The cases.
-        jobs: How many workers; None: one for each core, or none in a process that has threads and must not be copied.
+    def in_order(listener: Listener) -> Iterator[ProofRow]:
+        for one in asked:
+            listener.begin(one.case)
+            yield _row(one, progress=listener.progress) if rows is None else next(rows)
 
-    Yields:
-        A function that gives a row for each case, and tells a listener which one is next. It raises RunError if a
-        worker was killed. Workers end with the context, whatever they do.
-    """
+    with _by_workers(lambda at: _row(asked[at]), len(asked), jobs) as rows:
+        yield in_order
+
+
+@contextmanager
+def answers_of(
+    asked: Sequence[Question], judge: Callable[[Question], AnsweredQuestion], jobs: int | None
+) -> Iterator[Iterator[Answer]]:
+    """Answer the questions of a matrix, by workers or in this process as `rows_of`."""
+
+    def answer(at: int) -> Answer:
+        began = time.monotonic()
+        return judge(asked[at]), time.monotonic() - began
+
+    def sent(at: int) -> tuple[dict[str, Any], float]:
+        judged, seconds = answer(at)
+        found = {**vars(judged), "proof": judged.proof and replace(judged.proof, calls=())}
+        del found["question"]  # names a function of the user's
+        return found, seconds
+
+    with _by_workers(sent, len(asked), jobs) as found:
+        if found is None:
+            yield map(answer, range(len(asked)))
+        else:
+            yield (
+                (AnsweredQuestion(question, **its), seconds)
+                for question, (its, seconds) in zip(asked, found, strict=True)
+            )
+
+
+@contextmanager
+def _by_workers(work: Callable[[int], T], count: int, jobs: int | None) -> Iterator[Iterator[T] | None]:
+    """Yield what ``work`` returns for each number up to ``count``, in order; None where one worker is enough."""
     if jobs is None:
         jobs = cores() if threading.active_count() == 1 else 1
-    if (jobs := min(jobs, len(asked))) <= 1:
-        yield lambda listener: _in_turn(asked, listener)
+    if (jobs := min(jobs, count)) <= 1:
+        yield None
         return
-    global _asked
-    _asked = asked
+    global _work
+    _work = work
     with stops_exit(), _ending(Workers(jobs, copied=True)) as workers:
-        rows = [workers.submit(_row_at, at) for at in range(len(asked))]
+        found = [workers.submit(_done_at, at) for at in range(count)]
 
-        def in_order(listener: Listener) -> Iterator[ProofRow]:
-            for one, row in zip(asked, rows, strict=True):
-                listener.begin(one.case)
-                try:
-                    yield row.result()
-                except BrokenProcessPool as error:
-                    raise RunError("a worker was killed, perhaps for want of memory: try fewer with --jobs") from error
+        def in_order() -> Iterator[T]:
+            with lost_are_told():
+                for one in found:
+                    yield one.result()
 
-        yield in_order
+        yield in_order()
+
+
+def _done_at(at: int) -> Any:
+    return _work(at)
 
 
 @contextmanager
 def _ending(workers: Workers) -> Iterator[Workers]:
     """End workers with the context, whatever they do: a report that has what it wanted leaves work undone."""
-    try:
-        yield workers
-    finally:
-        workers.end()
-
-
-def _in_turn(asked: Sequence[ToProve], listener: Listener) -> Iterator[ProofRow]:
-    for one in asked:
-        listener.begin(one.case)
-        yield _row(one, progress=listener.progress)
-
-
-def _row_at(at: int) -> ProofRow:
-    return _row(_asked[at])
+    with lost_are_told():
+        try:
+            yield workers
+        finally:
+            workers.end()
 
 
 def _row(one: ToProve, **told: object) -> ProofRow:

@@ -18,21 +18,23 @@ from collectives import fused
 from collectives.algorithms import catalog
 from collectives.builder.recipes import Recipe, with_checksums
 from collectives.choices import PLAN_SUFFIX, is_plan
+from collectives.cli.targets import check_applies
 from collectives.contracts import COLLECTIVES
+from collectives.defaults import EVERY, REGION_BYTES
 from collectives.layouts import world_layout
-from collectives.sweep.defaults import EVERY, REGION_BYTES
 from collectives.sweep.sweep import Case, Sweep, size_steps
+from cxlemu.budget import BudgetSpentError, within
 from cxlemu.cli.interruption import Interruption
 from cxlemu.errors import ArgumentError
 from cxlemu.plan.checksums import check_integrity
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import cluster_sizes
 from cxlemu.units import counted, format_numbers
-from faults.budget import BudgetSpentError, within
-from faults.choices import MATRIX_RANKS, PROVED_RANKS, PROVED_RANKS_MAX, PROVED_SLOTS_MAX
+from faults.choices import MATRIX_HOSTS, MATRIX_RANKS, PROVED_RANKS, PROVED_RANKS_MAX, PROVED_SLOTS_MAX
+from faults.cli.prove import ProveFlags
 from faults.cli.prove_matrix_report import MatrixReport
 from faults.cli.prove_report import ProveReport
-from faults.cli.prove_rows import ToProve, rows_of
+from faults.cli.prove_rows import ToProve, answers_of, rows_of
 from faults.prove import prove
 from faults.prove.cases import prove_case
 from faults.prove.matrix import Matrix, judge
@@ -44,112 +46,99 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def run(
-    ctx: click.Context,
-    collectives: tuple[str, ...],
-    ranks: Sequence[int] | None,
-    minbytes: int | None,
-    maxbytes: int | None,
-    stepfactor: int | None,
-    datatype: tuple[str, ...] | None,
-    op: tuple[str, ...] | None,
-    root: str,
-    variant: str,
-    algorithm: str | None,
-    in_place: bool | None,
-    integrity: str | None,
-    config: str,
-    region_bytes: int | None,
-    budget_s: float | None,
-    jobs: int | None,
-    json_file: Path | None,
-) -> None:
+def run(ctx: click.Context, asked: ProveFlags) -> None:
     """Prove plans, and print and write the result, as the command's flags say.
 
     The command exits with the code that its help tells.
-
-    Args:
-        ctx: The command's context. Every other argument is the command's parameter of the same name.
-
-    Raises:
-        ArgumentError: The flags do not fit each other, or there is no such call.
-        ConfigError: The topology cannot be read.
-        PlanFileError: A file holds no plan.
     """
-    budget = _Budget(budget_s)
-    check_integrity(integrity)
-    if any(map(is_plan, collectives)):
-        _prove_saved(ctx, collectives, budget, jobs, json_file)
-    if algorithm is not None and variant != EVERY:
+    ranks = asked.ranks
+    budget = _Budget(asked.budget_s)
+    check_integrity(asked.integrity)
+    check_applies(ctx, asked.collectives)
+    if any(map(is_plan, asked.collectives)):
+        _prove_saved(ctx, asked.collectives, budget, asked.jobs, asked.json_file)
+    if asked.algorithm is not None and asked.variant != EVERY:
         raise ArgumentError("--variant does not go with --algorithm: your own algorithm has none")
     sizes = None
-    if algorithm is None or (minbytes, maxbytes, stepfactor) != (None, None, None):
-        first = BYTES if minbytes is None else minbytes
-        sizes = size_steps(first, first if maxbytes is None else maxbytes, stepfactor, None)
-    roots, topology = _roots(root), Topology.load(config)
-    if algorithm is not None:
-        if jobs is not None:
-            raise ArgumentError("--jobs does not go with --algorithm: the calls of its matrix are proved in turn")
-        own = _own(algorithm, collectives, op, roots)
+    if asked.algorithm is None or (asked.minbytes, asked.maxbytes, asked.stepfactor) != (None, None, None):
+        first = BYTES if asked.minbytes is None else asked.minbytes
+        sizes = size_steps(first, first if asked.maxbytes is None else asked.maxbytes, asked.stepfactor, None)
+    roots, topology = _roots(asked.root), Topology.load(asked.config)
+    if asked.algorithm is not None:
+        own = _own(asked.algorithm, asked.collectives, asked.op, roots)
         chosen = Matrix(
-            recipe=own if integrity is None else with_checksums(own),
+            recipe=own if asked.integrity is None else with_checksums(own),
             topology=topology,
-            ranks=MATRIX_RANKS if ranks is None else ranks,
+            ranks=(ranks or MATRIX_RANKS)
+            if asked.cluster is None
+            else (ranks or [asked.cluster * hosts for hosts in MATRIX_HOSTS]),
             sizes=sizes,
-            redops=op,
-            dtypes=datatype,
+            redops=asked.op,
+            dtypes=asked.datatype,
             roots=roots,
-            in_place=in_place,
-            region_bytes=region_bytes,
+            in_place=asked.in_place,
+            region_bytes=asked.region_bytes,
+            cluster=asked.cluster,
         )
         questions = chosen.questions()
-        with MatrixReport(chosen, algorithm, config, integrity, json_file) as own_report, budget.told_by(own_report):
-            own_report.prove(questions, budget.on(judge))
+        own_report = MatrixReport(chosen, asked.algorithm, asked.config, asked.integrity, asked.json_file)
+        with answers_of(questions, budget.on(judge), asked.jobs) as answers, own_report, budget.told_by(own_report):
+            own_report.prove(questions, answers)
         budget.interruption.exit(ctx, own_report.exit_code, own_report.left)
+    if asked.cluster is not None:
+        raise ArgumentError(
+            "--cluster goes with --algorithm: shipped variants take clusters of every size by themselves"
+        )
     ranks = PROVED_RANKS if ranks is None else ranks
-    sweep = Sweep((), sizes or (), datatype or ("f32",), op or ("sum",), in_place=bool(in_place), check=False)
-    plain = not in_place and (integrity, datatype, op, roots, region_bytes) == (None,) * 5
-    named = collectives or tuple(COLLECTIVES)
-    products = _products(collectives or fused.KINDS * plain, ranks, variant)
+    sweep = Sweep(
+        (), sizes or (), asked.datatype or ("f32",), asked.op or ("sum",), in_place=bool(asked.in_place), check=False
+    )
+    plain = not asked.in_place and (asked.integrity, asked.datatype, asked.op, roots, asked.region_bytes) == (None,) * 5
+    named = asked.collectives or tuple(COLLECTIVES)
+    products = _products(asked.collectives or fused.KINDS * plain, ranks, asked.variant)
     named = tuple(name for name in named if name not in fused.KINDS)
-    if collectives and len(named) < len(collectives) and not plain:
+    if asked.collectives and len(named) < len(asked.collectives) and not plain:
         raise ArgumentError(
             "matrix products are proved without -d, -o, -r, --in-place, --integrity and --region-bytes: leave them out"
         )
-    asked = [
-        (world_layout(topology, count, region_bytes=region_bytes or REGION_BYTES), case, recipe)
+    plans = [
+        (world_layout(topology, count, region_bytes=asked.region_bytes or REGION_BYTES), case, recipe)
         for count in ranks
-        for name in (variant.split(",") if named else ())
+        for name in (asked.variant.split(",") if named else ())
         for case in _cases(_having(replace(sweep, variant=name), named), count)
         for recipe in [catalog.recipe(case.call.collective, case.call.algorithm)]
     ]
-    if named and not asked:
+    if named and not plans:
         raise ArgumentError(
             f"-n: no number of ranks among {format_numbers(ranks)} is that of two clusters of two or more"
         )
-    if integrity is not None:
-        asked = [(layout, case, with_checksums(recipe)) for layout, case, recipe in asked if _carries(recipe, variant)]
-        if not asked:
+    if asked.integrity is not None:
+        plans = [
+            (layout, case, with_checksums(recipe)) for layout, case, recipe in plans if _carries(recipe, asked.variant)
+        ]
+        if not plans:
             raise ArgumentError(f"--integrity: {' '.join(named)} has no variant that carries checksums")
     if roots is not None and max(roots) >= min(ranks):
         raise ArgumentError(
             f"root {max(roots)} is not one of {counted(min(ranks), 'rank')}: leave out that number with -n"
         )
-    machine = " and ".join([config] * bool(asked) + ["their own"] * bool(products))  # rings that suit small matrices
+    machine = " and ".join(
+        [asked.config] * bool(plans) + ["their own"] * bool(products)
+    )  # rings that suit small matrices
     cases = [
         ToProve(case, budget.on(partial(prove_case, recipe, layout, call, roots=roots)))
-        for layout, case, recipe in asked
+        for layout, case, recipe in plans
         for call in [replace(case.call, algorithm=recipe.name, in_place=case.in_place, root=(roots or (0,))[0])]
     ]
     cases += [ToProve(product, budget.on(product.prove)) for product in products]
-    report = ProveReport(len(cases), json_file, integrity, machine=machine, roots=roots)
-    _prove(ctx, cases, jobs, report, budget)
+    report = ProveReport(len(cases), asked.json_file, asked.integrity, machine=machine, roots=roots)
+    _prove(ctx, cases, asked.jobs, report, budget)
 
 
 def _prove(
     ctx: click.Context, cases: Sequence[ToProve], jobs: int | None, report: ProveReport, budget: _Budget
 ) -> NoReturn:
-    """Prove cases, and exit. Raises RunError if a worker was killed."""
+    """Prove cases, and exit. Raises WorkerLostError if a worker was killed."""
     with rows_of(cases, jobs) as rows, report, budget.told_by(report):
         for row in rows(report):
             report.add(row)
@@ -208,7 +197,7 @@ def _prove_saved(
         if plan.ranks > PROVED_RANKS_MAX or plan.layout.slots > PROVED_SLOTS_MAX:
             raise ArgumentError(
                 f"{file}: {counted(plan.ranks, 'rank')} and {counted(plan.layout.slots, 'slot')}; "
-                f"{PROVED_RANKS_MAX} and {PROVED_SLOTS_MAX} are the most"
+                f"the limits are {PROVED_RANKS_MAX} and {PROVED_SLOTS_MAX}"
             )
         plans.append(plan)
     cases = [

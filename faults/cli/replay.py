@@ -12,18 +12,16 @@ from cxlemu.cli.vocabulary import option
 
 @click.command()
 @click.argument("token")
+@option("algorithm", help="File and function of the algorithm that the token names; executes the file.")
 @click.option(
-    "--algorithm",
-    metavar="FILE.py:FUNCTION",
-    help="Your file for a token that names its own algorithm; executes the file.",
+    "--svg", type=click.Path(path_type=Path), help="Draw the history of the wrongly read line to an SVG file."
 )
-@click.option("--svg", type=click.Path(path_type=Path), help="Draw what happened to the line that was read wrong.")
 @option("json")
 @click.pass_context
 def command(ctx: click.Context, /, **flags: Any) -> None:
     """Reproduce the failure that TOKEN describes; @FILE reads the token from a file.
 
-    The exit code is 1 when it fails again, 0 when it does not. Nothing that a token names is executed.
+    The exit code is 1 if the failure happens again, 0 if not. Nothing that a token names is executed.
 
     \b
     Examples:

@@ -9,21 +9,15 @@ import click
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import check_output, write_json, write_output
 from cxlemu.errors import ArgumentError
+from cxlemu.files import read_file
 from faults.replay.replay import replay
-from faults.replay.token import TOKEN_CHARS_MAX, parse
+from faults.token import TOKEN_CHARS_MAX, parse
 
 
 def run(ctx: click.Context, token: str, algorithm: str | None, svg: Path | None, json_file: Path | None) -> None:
     """Replay a token, and print the result, as the command's flags say.
 
-    The command exits with 1 if it fails again, else 0.
-
-    Args:
-        ctx: The command's context. Every other argument is the command's parameter of the same name.
-
-    Raises:
-        ArgumentError: The token's file cannot be read, or there is nothing to draw.
-        Exception: Those of `faults.replay.replay.replay`.
+    The command exits with 1 if it fails again, with 3 if a fault of the token never happened, else 0.
     """
     if svg is not None:
         check_output("--svg", svg)
@@ -40,12 +34,16 @@ def run(ctx: click.Context, token: str, algorithm: str | None, svg: Path | None,
     elif replayed.now:
         print_wrapped(out, f"fails: {replayed.now}", "bold red")
         print_wrapped(out, f"recorded was: {replayed.before}")
+    elif replayed.unknown:
+        print_wrapped(out, f"not reproduced: {replayed.unknown}", "yellow")
+        print_wrapped(out, f"recorded was: {replayed.before}")
     else:
         print_wrapped(out, "does not fail any more", "green")
         print_wrapped(out, f"recorded was: {replayed.before}")
     document = {
         "what": replayed.what,
         "fails": replayed.now or None,
+        "unknown": replayed.unknown or None,
         "same": replayed.same,
         "recorded": replayed.before,
     }
@@ -55,14 +53,11 @@ def run(ctx: click.Context, token: str, algorithm: str | None, svg: Path | None,
         if drawn is None:
             raise ArgumentError("--svg: nothing to draw: ranks in lockstep neither read a line wrong nor wait for ever")
         write_output("--svg", svg, drawn.encode())
-    ctx.exit(1 if replayed.now else 0)
+    ctx.exit(1 if replayed.now else 3 if replayed.unknown else 0)
 
 
 def _read(path: Path) -> str:
     try:
-        if not path.is_file():
-            raise ArgumentError(f"{path} is not a regular file: give one that holds a token")
-        with path.open("rb") as file:
-            return file.read(2 * TOKEN_CHARS_MAX + 1).decode("ascii", "replace")
-    except (OSError, ValueError) as error:
-        raise ArgumentError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        return read_file(path, 2 * TOKEN_CHARS_MAX).decode("ascii", "replace")
+    except OSError as error:
+        raise ArgumentError(f"{path} cannot be read: {error.strerror}; give a file that holds a token") from None

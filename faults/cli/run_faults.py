@@ -6,7 +6,7 @@ The entry point of cxlemu.faults: see collectives/cli/fault_scripts.py.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -15,9 +15,11 @@ import click
 from collectives.sweep.measure import EngineMaker
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import MemorySpec
+from cxlemu.units import counted
 from faults.inject.fault_engine import armed
-from faults.inject.injection import Happened
+from faults.inject.injection import FaultTally, Happened
 from faults.inject.script import Script
+from faults.inject.unfired import unfired
 
 
 @dataclass(frozen=True)
@@ -25,41 +27,31 @@ class FaultScript:
     """A fault script, and what ``cxlemu run`` needs to let its faults happen."""
 
     script: Script
+    file: Path
+    told: list[object] = field(default_factory=list)  # by the ranks, of their faults
 
     @classmethod
     def load(cls, file: Path, *, how: str, adversary: str | None) -> FaultScript:
-        """Read a script, and check that it goes with the command's flags.
-
-        Args:
-            file: The script.
-            how: How ranks are launched.
-            adversary: The flag ``--adversary``, if it is given.
-
-        Raises:
-            ConfigError: The file is not a script.
-            ArgumentError: The flags do not go with it.
-        """
+        """Read a script, and check that it goes with the command's flags."""
         script = Script.load(file)
         if how == "env":
             raise ArgumentError("--faults does not go with --launch env: faults are told where ranks are launched")
         if script.adversary is not None and adversary is not None:
             raise ArgumentError(f"--adversary does not go with {file}, which has an adversary of its own")
-        return cls(script)
+        if not script.faults and script.adversary is None:
+            raise ArgumentError(f"--faults {file} has neither faults nor an adversary: nothing would happen")
+        return cls(script, file)
+
+    def __str__(self) -> str:
+        adversary = " and an adversary" if self.script.adversary is not None else ""
+        return f"{self.file}: {counted(len(self.script.faults), 'fault')}{adversary}"
 
     def memory(self, otherwise: MemorySpec) -> MemorySpec:
         """Describe the memory with the script's adversary; ``otherwise`` if it has none."""
         return otherwise if self.script.adversary is None else self.script.memory()
 
     def check(self, *, ranks: int, backend: str) -> None:
-        """Check that every fault can happen in a world.
-
-        Args:
-            ranks: Number of ranks.
-            backend: Name of the backend.
-
-        Raises:
-            ConfigError: A fault cannot happen.
-        """
+        """Check that every fault can happen in a world."""
         self.script.check(ranks=ranks, backend=backend)
 
     @property
@@ -73,7 +65,13 @@ class FaultScript:
         def on_message(message: object) -> None:
             if isinstance(message, Happened):
                 click.echo(f"fault: {self.script.faults[message.fault]}", err=True)
+            if isinstance(message, Happened | FaultTally):
+                self.told.append(message)
             else:
                 report(message)
 
         return on_message
+
+    def unfired(self) -> list[str]:
+        """Say of each fault that never happened why it did not."""
+        return list(unfired(self.script.faults, self.told).values())

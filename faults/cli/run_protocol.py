@@ -27,15 +27,7 @@ TAKES |= {"adversary", "how", "deadline_s", "json_file"}
 
 
 def run_protocol(ctx: click.Context, spec: str) -> NoReturn:
-    """Run a user's protocol with the parameters of ``cxlemu run``; exit with 0 if nothing went wrong, else 1.
-
-    Args:
-        ctx: The context of ``cxlemu run``.
-        spec: The protocol, ``FILE.py:function``, which is executed.
-
-    Raises:
-        ArgumentError: The flags do not go with a protocol, or not with each other.
-    """
+    """Run a user's protocol with the parameters of ``cxlemu run``; exit with 0 if nothing went wrong, else 1."""
     given = ctx.params
     _check_flags(ctx)
     json_file = given["json_file"]
@@ -85,7 +77,7 @@ def run_protocol(ctx: click.Context, spec: str) -> NoReturn:
                 wrong = again(context)
         else:
             wrong = launch(again, ranks=ranks, how=how, **world)[0]
-    ctx.exit(1 if wrong else 0)
+    ctx.exit(1 if wrong else 3 if report.idle else 0)
 
 
 def _check_flags(ctx: click.Context) -> None:

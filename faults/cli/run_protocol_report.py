@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rich.text import Text
 
-from cxlemu.cli.console import console, print_wrapped
+from cxlemu.cli.console import print_wrapped
 from cxlemu.cli.output import write_json
-from cxlemu.cli.progress import bar
+from cxlemu.cli.report import LiveReport
 from cxlemu.errors import name_numbers
 from cxlemu.memory import MemorySpec
 from cxlemu.units import counted
@@ -27,50 +25,33 @@ RESULTS_SHOWN = 3  # different results of a rank
 
 @dataclass(frozen=True)
 class Setting:
-    """What runs, and where.
+    """What runs, and where."""
 
-    Attributes:
-        spec: The protocol, ``FILE.py:function``.
-        hosts: The host of each rank.
-        memory: The memory.
-        seed: The seed of the first run's adversary; None: there is no adversary.
-        runs: How many runs there will be.
-        launch: How ranks are launched.
-        cards: The real cards or the tenant's, in words; empty: neither.
-        topology: Name of the topology.
-    """
-
-    spec: str
-    hosts: tuple[int, ...]
+    spec: str  # the protocol, ``FILE.py:function``
+    hosts: tuple[int, ...]  # the host of each rank
     memory: MemorySpec
-    seed: int | None
-    runs: int
+    seed: int | None  # the seed of the first run's adversary; None: there is no adversary
+    runs: int  # how many runs there will be
     launch: str
-    cards: str
+    cards: str  # the real cards or the tenant's, in words; empty: neither
     topology: str
 
 
-class ProtocolReport:
-    """A context that is called with each `ProtocolRun` and reports them.
-
-    Args:
-        setting: What runs, and where.
-        json_file: Where to write the JSON file; None: nowhere.
-        silent: Print and write nothing: for the processes of one launcher that are not rank 0.
-    """
+class ProtocolReport(LiveReport):
+    """A context that is called with each `ProtocolRun` and reports them."""
 
     def __init__(self, setting: Setting, *, json_file: Path | None, silent: bool) -> None:
+        super().__init__("runs", setting.runs, json_file=json_file, launched=True, quiet=silent)
         self._setting = setting
-        self._json_file = None if silent else json_file
         self._runs: list[ProtocolRun] = []
         self._shown: set[object] = set()  # what went wrong
-        self._began = time.monotonic()
-        self._out = console(launched=True, quiet=silent)
-        self._progress = bar(self._out, silent=silent)
-        self._task = self._progress.add_task("runs", total=setting.runs)
 
-    def __enter__(self) -> Self:
-        self._progress.start()
+    @property
+    def idle(self) -> bool:
+        """Whether no rank did anything in any run."""
+        return bool(self._runs) and all(run.idle for run in self._runs)
+
+    def _open(self) -> None:
         setting, ranks = self._setting, len(self._setting.hosts)
         each = "+".join(str(count) for count in Counter(setting.hosts).values())
         where = f"{counted(ranks, 'rank')} on {counted(max(setting.hosts) + 1, 'host')} ({each})"
@@ -81,7 +62,6 @@ class ProtocolReport:
             self._print(f"# {'cards':<8} {setting.cards}")
         if not setting.memory.backend.emulates_caches:
             self._print(f"# {'hides':<8} {self._hides()}", "yellow")
-        return self
 
     def __call__(self, message: object) -> None:
         assert isinstance(message, ProtocolRun)
@@ -92,16 +72,13 @@ class ProtocolReport:
             self._shown.add(what)
             self._show(message)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
-        seconds = time.monotonic() - self._began
+    def _close(self, error: BaseException | None) -> None:
+        seconds = self.seconds
         try:
             if self._runs:
                 self._sum_up(seconds)
         finally:
-            self._write(seconds, error)
+            write_json(self._json_file, self._document(seconds, error))
 
     def _show(self, run: ProtocolRun) -> None:
         self._print(f"{_named(run)}: wrong", "bold red")
@@ -120,16 +97,14 @@ class ProtocolReport:
         counts = [counted(len(self._runs), "run"), f"{len(wrong)} wrong{_seeds(wrong)}"]
         counts += [f"{missing} more not made{_stopped_by(self._runs[-1])}"] if missing else []
         self._print(f"# {', '.join([*counts, f'{seconds:.1f} s'])}", "bold red" if wrong or missing else "green")
+        if self.idle:
+            self._print("nothing was judged: no rank yielded an operation", "yellow")
         target = shlex.join([setting.spec, "-n", str(len(setting.hosts))])
         if wrong and wrong[0].seed is not None:
             self._print_command(
                 f"# again: cxlemu run --protocol {target} --adversary {wrong[0].seed} --seeds 1 --repeat 10"
             )
         self._print_command(f"# A run is one interleaving. To search all of them: cxlemu explore {target}")
-
-    def _write(self, seconds: float, error: BaseException | None) -> None:
-        document = self._document(seconds, error)
-        write_json(self._json_file, document)
 
     def _memory(self) -> str:
         memory, seed = self._setting.memory, self._setting.seed

@@ -12,12 +12,6 @@ from faults.machine.text import rows
 
 
 def schedule_table(machine: Machine, schedule: Schedule) -> Table:
-    """Draw an execution as a table.
-
-    Args:
-        machine: The program's machine.
-        schedule: The moves of the execution.
-    """
     names = [thread.name for thread in machine.program.threads]
     hosts = _hosts(machine)
     table = Table("", *names, "nature", box=box.SIMPLE_HEAD)

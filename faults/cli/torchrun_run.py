@@ -6,8 +6,11 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,31 +21,37 @@ from rich.table import Table
 from cxlemu.cli.console import console
 from cxlemu.cli.output import write_json
 from cxlemu.errors import ArgumentError
+from cxlemu.files import read_file
 from cxlemu.memory import MemorySpec
+from cxlemu.plan import Op
+from cxlemu.signals import stops_exit
 from cxlemu.topology import Topology
+from cxlemu.topology.fields import closest
 from cxlemu.units import counted
+from faults.cli.torchrun_undone import undone
 from faults.torch.launch import Round, run_ranks
 from faults.torch.script import LeftOut, TrainingScript
 from faults.torch.settings import VARIABLE, Settings
 
 LINE_MAX = 240
+FOUND_MAX = 5  # findings that are printed
+REPORT_BYTES_MAX = 1 << 30
 OF_TORCH = re.compile(r"^RuntimeError: Got the following error when running the callback: ")  # what it puts before ours
 
 
 def run(ctx: click.Context, /, **flags: Any) -> None:
-    """Run the command with its flags; leaves the context with exit code 1 where something is wrong."""
+    """Run the command with its flags; exits with 1 where something is wrong, with 3 where something was not done."""
     if flags["replay"] is not None:
         ctx.exit(_replay(flags["replay"]))
     script: Path | None = flags["script"]
     if script is None:
         raise ArgumentError("name the training script: cxlemu torchrun -n 2 train.py")
     if not script.is_file():
-        raise ArgumentError(f"{script} is no file: name the training script")
+        raise ArgumentError(f"{script} is not a file: name the training script")
     if importlib.util.find_spec("torch") is None:
-        raise ArgumentError("torchrun needs PyTorch: pip install cxlemu[torch]")
+        raise ArgumentError("torchrun needs PyTorch: pip install 'cxlemu[torch]'")
     faults, pool = _script(flags), _pool(flags)
-    kept = flags["save"] or Path(tempfile.mkdtemp(prefix="torchrun-", dir="."))
-    kept.mkdir(parents=True, exist_ok=True)
+    kept = ctx.with_resource(_folder(flags["save"]))
     if faults is not None:
         (kept / "script.json").write_text(json.dumps(faults.model_dump(mode="json", exclude_none=True)))
     settings = Settings(
@@ -51,6 +60,7 @@ def run(ctx: click.Context, /, **flags: Any) -> None:
         digests=flags["digests"],
         script=None if faults is None else str((kept / "script.json").resolve()),
         pace=flags["pace"] is not None,
+        debug=bool(ctx.find_root().params.get("debug")),
     )
     settings.write()
     environment = {**os.environ, **pool, VARIABLE: settings.folder}
@@ -61,21 +71,51 @@ def run(ctx: click.Context, /, **flags: Any) -> None:
         with say:
             click.echo(line if rank == 0 else f"rank {rank}: {line}", nl=False)
 
+    if faults is not None and flags["faults"] is not None:
+        click.echo(f"# faults   {flags['faults']}: {counted(len(faults.faults), 'fault')}")
     rounds = run_ranks(str(script), flags["arguments"], flags["ranks"], flags["max_restarts"], environment, told)
     lines = _reports(kept, flags["ranks"])
+    missing = undone(flags, faults or TrainingScript(), lines)
     report = {
         "ranks": flags["ranks"],
         "rounds": [{"codes": each.codes, "stopped": each.stopped} for each in rounds],
         "events": lines,
+        "undone": missing,
     }
     wrong = _tell(lines, rounds, kept)
+    for sentence in missing:
+        click.echo(sentence, err=True)
     write_json(flags["json_file"], report)
-    if not (kept / "call").exists() and flags["save"] is None:
-        for path in kept.iterdir():
-            path.unlink()
-        kept.rmdir()
     if wrong or rounds[-1].failed:
         ctx.exit(1)
+    if missing:
+        ctx.exit(3)
+
+
+@contextmanager
+def _folder(save: Path | None) -> Iterator[Path]:
+    """The folder of a run: the user's, or a new one, which stays only where a call that went wrong is kept in it."""
+    if save is not None:
+        try:
+            save.mkdir(parents=True, exist_ok=True)
+            Path(tempfile.mkdtemp(dir=save)).rmdir()
+        except OSError as error:
+            raise ArgumentError(f"--save {save}: no files can be made there: {error.strerror}") from None
+        for report in save.glob("rank-*.jsonl"):
+            report.unlink()  # of an earlier run
+        yield save
+        return
+    with stops_exit():
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="cxlemu-torchrun-"))
+        except OSError as error:
+            where = f"{tempfile.gettempdir()} takes no files: {error.strerror}"
+            raise ArgumentError(f"{where}; name a folder with --save") from None
+        try:
+            yield folder
+        finally:
+            if not (folder / "call").exists():
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _script(flags: dict[str, Any]) -> TrainingScript | None:
@@ -89,8 +129,11 @@ def _script(flags: dict[str, Any]) -> TrainingScript | None:
         try:
             left_out.append(LeftOut(rank=int(rank), instruction=instruction))
         except ValueError:
-            raise ArgumentError(f"--leave-out {text}: there is no instruction {instruction!r}") from None
+            it = f"there is no instruction {instruction!r}; {closest(instruction, Op.__members__)}"
+            raise ArgumentError(f"--leave-out {text}: {it}") from None
     script = script.model_copy(update={"leave_out": tuple(left_out)})
+    if flags["faults"] is not None and not script.faults and not script.leave_out:
+        raise ArgumentError(f"--faults {flags['faults']} has neither faults nor leave_out: nothing would happen")
     script.check(ranks=flags["ranks"], backend=flags["backend"])
     return script if script.faults or script.leave_out else None
 
@@ -121,33 +164,47 @@ def _reports(folder: Path, ranks: int) -> list[dict[str, Any]]:
     """Read what the ranks reported, in the order of time. A line that a killed rank left half is passed over."""
     found = []
     for rank in range(ranks):
-        path = folder / f"rank-{rank}.jsonl"
-        for line in path.read_text().splitlines() if path.exists() else ():
-            try:
+        try:
+            lines = read_file(folder / f"rank-{rank}.jsonl", REPORT_BYTES_MAX).splitlines()
+        except FileNotFoundError:
+            continue
+        for line in lines:
+            with suppress(ValueError):
                 found.append(json.loads(line))
-            except ValueError:
-                continue
     return sorted(found, key=lambda event: float(event["at"]))
 
 
 def _tell(events: list[dict[str, Any]], rounds: list[Round], kept: Path) -> bool:
-    """Print what happened. Returns whether a result was wrong."""
+    """Print what happened, and last what was wrong. Returns whether a result was wrong."""
     wrong = [event for event in events if event["kind"] in ("difference", "replicas")]
-    for event in wrong:
-        click.echo(f"wrong: {event['sentence']}", err=True)
-        if event["kind"] == "difference" and (kept / "call").exists():
-            click.echo(f"again, alone: cxlemu torchrun --replay {kept / 'call'}", err=True)
     _tell_compared([event for event in events if event["kind"] == "compared"], len(wrong))
+    steps = {event["step"] for event in events if event["kind"] == "digests"}
+    if steps and not any(event["kind"] in ("error", "replicas") for event in events):
+        click.echo(f"# replicas compared: after {counted(len(steps), 'step')}, all equal")
     _tell_steps([event for event in events if event["kind"] == "steps" and event["rank"] == 0])
     happened = [event for event in events if event["kind"] == "fault"]
-    if not happened and not any(each.failed for each in rounds):
-        return bool(wrong)
+    if happened or any(each.failed for each in rounds):
+        _tell_rounds(events, rounds, happened, wrong)
+    sentences = list(dict.fromkeys(event["sentence"] for event in wrong))
+    for sentence in sentences[:FOUND_MAX]:
+        click.echo(f"wrong: {sentence}", err=True)
+    if len(sentences) > FOUND_MAX:
+        click.echo(f"and {len(sentences) - FOUND_MAX} more: --json has all", err=True)
+    if any("call" in event for event in wrong) and (kept / "call").exists():  # it is not a message
+        click.echo(f"again, alone: cxlemu torchrun --replay {kept / 'call'}", err=True)
+    return bool(wrong)
+
+
+def _tell_rounds(
+    events: list[dict[str, Any]], rounds: list[Round], happened: list[dict[str, Any]], wrong: list[dict[str, Any]]
+) -> None:
+    """Print which fault and which error came on which rank, and how long after the first fault."""
     begin = min((float(event["at"]) for event in happened), default=None)
     table = Table("rank", "round", "what", "after", box=None)
     rows: list[tuple[float, int, str, str]] = []
     for event in events:
         if event["kind"] in ("fault", "error"):
-            told = f"fault: {event['what']}" if event["kind"] == "fault" else _error(event["text"], wrong)
+            told = f"fault: {event['what']}" if event["kind"] == "fault" else _error(event, wrong)
             rows.append((float(event["at"]), event["rank"], _round_of(event, rounds), told))
     for number, each in enumerate(rounds):
         for rank, code in each.codes.items():
@@ -157,15 +214,16 @@ def _tell(events: list[dict[str, Any]], rounds: list[Round], kept: Path) -> bool
     for at, rank, number_of_round, told in sorted(rows):
         table.add_row(str(rank), number_of_round, escape(told), _after(at, begin))
     console().print(table, soft_wrap=False)
-    return bool(wrong)
 
 
-def _error(text: str, wrong: list[dict[str, Any]]) -> str:
-    """Shorten an error to its first line, or to its kind where it tells of a difference that is printed above."""
-    line = OF_TORCH.sub("", text.splitlines()[0])
-    if any(event["sentence"].partition(":")[0] in line for event in wrong):
-        return f"{line.partition(':')[0]}: what differs, see above"
-    return line[:LINE_MAX]
+def _error(event: dict[str, Any], wrong: list[dict[str, Any]]) -> str:
+    """Shorten an error to its first line, or to its kind where it tells of a difference that is printed below."""
+    line = OF_TORCH.sub("", event["text"].splitlines()[0])
+    where = re.search(r'File "([^"]*)", line (\d+)', "".join(event.get("where", ())))
+    its = f" ({Path(where[1]).name} line {where[2]})" if where else ""
+    if any(each["sentence"].partition(":")[0] in line for each in wrong):
+        return f"{line.partition(':')[0].rpartition('.')[2]}: see below{its}"
+    return (line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]} ...") + its
 
 
 def _tell_compared(events: list[dict[str, Any]], wrong: int) -> None:
@@ -175,6 +233,8 @@ def _tell_compared(events: list[dict[str, Any]], wrong: int) -> None:
         calls[event["group"]] = max(calls.get(event["group"], 0), event["calls"])
     if calls:
         made, groups = counted(sum(calls.values()), "call"), counted(len(calls), "group")
+        messages = sum(event["messages"] for event in events)
+        made += f" and {counted(messages, 'message')}" if messages else ""
         click.echo(f"# compared with Gloo: {made} of {groups}, {wrong} wrong")
 
 

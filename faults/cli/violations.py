@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,40 +17,36 @@ WITNESS_RANKS, WITNESS_BUDGET_S = 8, 5.0  # larger worlds are proved, not execut
 
 
 class ViolationTold(NamedTuple):
-    """What is told of a violation.
+    """What is told of a violation."""
 
-    Attributes:
-        executed: What goes wrong in the execution that was found; empty: none was.
-        again: The command that shows that execution again; empty: there is none.
-        data: The violation as JSON has it.
-    """
-
-    executed: str
-    again: str
-    data: dict[str, Any]
+    executed: str  # what goes wrong in the execution that was found; empty: none was
+    again: str  # the command that shows that execution again; empty: there is none
+    data: dict[str, Any]  # the violation as JSON has it
 
 
-def told_of(violation: Violation, proof: Proof, *, algorithm: str | None = None, file: str = "") -> ViolationTold:
-    """Look for an execution that shows a violation and can be checked bit by bit, and tell both.
-
-    Args:
-        violation: That of the proof.
-        proof: The proof, with the plans of its calls.
-        algorithm: ``FILE.py:function`` of a user's algorithm.
-        file: The file that the plan is from; empty: none. No command shows its executions again.
-    """
+def told_of(
+    violation: Violation,
+    proof: Proof,
+    *,
+    algorithm: str | None = None,
+    file: str = "",
+    hosts: Sequence[int] | None = None,
+) -> ViolationTold:
+    """Look for an execution that shows a violation and can be checked bit by bit, and tell both."""
     from faults.replay import calls as replay  # it loads long, and most plans are right
 
-    shown = _execution(violation, proof, replay.POOL_BYTES_MAX)
+    shown = _execution(violation, proof, replay.POOL_BYTES_MAX, hosts)
     if shown is None:
         return ViolationTold("", "", violation_as_dict(violation))
     again = ""
     with suppress(TokenError):  # the schedule may be too long for a command line
-        again = "" if file else replay.token_of(proof.calls, shown, algorithm=algorithm).command(algorithm)
+        again = "" if file or hosts else replay.token_of(proof.calls, shown, algorithm=algorithm).command(algorithm)
     return ViolationTold(f"{shown.kind.value}: {shown.detail}", again, violation_as_dict(violation, shown))
 
 
-def _execution(violation: Violation, proof: Proof, pool_bytes_max: int) -> Counterexample | None:
+def _execution(
+    violation: Violation, proof: Proof, pool_bytes_max: int, hosts: Sequence[int] | None
+) -> Counterexample | None:
     """Find an execution; None if none was found or looked for.
 
     None is looked for if arrays of the heap were mapped: behind emulated caches they are copied, and there is none to
@@ -61,7 +58,8 @@ def _execution(violation: Violation, proof: Proof, pool_bytes_max: int) -> Count
     layout = proof.calls[0].layout
     if violation.mapped or violation.rule == FOLD_ORDER or layout.ranks > WITNESS_RANKS:
         return None
-    if layout.extent_bytes * layout.cards > pool_bytes_max:
+    memory_bytes = sum(part.memory_bytes for plan in dict.fromkeys(proof.calls) for part in plan.parts)
+    if layout.extent_bytes * layout.cards + memory_bytes > pool_bytes_max:
         return None
     try:
         for plan in proof.calls:
@@ -69,16 +67,10 @@ def _execution(violation: Violation, proof: Proof, pool_bytes_max: int) -> Count
                 check_exact(plan.call)
     except ArgumentError:
         return None
-    return witness(proof.calls, violation, budget_s=WITNESS_BUDGET_S)
+    return witness(proof.calls, violation, hosts=hosts, budget_s=WITNESS_BUDGET_S)
 
 
 def violation_as_dict(violation: Violation, shown: Counterexample | None = None) -> dict[str, Any]:
-    """Give a violation as JSON has it.
-
-    Args:
-        violation: The violation.
-        shown: An execution that shows it, if one was found.
-    """
     from faults.lockstep.schedule import to_json
 
     return {

@@ -8,6 +8,7 @@ from types import GeneratorType
 from typing import Any, TypeAlias
 
 from cxlemu.errors import ArgumentError
+from cxlemu.userfile import foreign, told
 from faults.explore.frames import NotComparableError, freeze, key
 from faults.explore.leash import RanAwayError, leash
 from faults.explore.operations import Steps, as_step
@@ -36,15 +37,7 @@ class RankThread:
     """
 
     def __init__(self, function: RankFunction, places: Mapping[str, int], rank: int, ranks: int, host: int) -> None:
-        """Find the first node.
-
-        Args:
-            function: The protocol's; called with ``rank`` and ``ranks`` each time that a node is looked for.
-            places: Maps each word, in order, to its line.
-            rank: This rank's number.
-            ranks: Count of ranks.
-            host: Number of the host that the rank is on.
-        """
+        """Find the first node of a function, which is called anew, with ``rank`` and ``ranks``, for each node."""
         self.rank, self.host = rank, host
         self.name = f"rank {rank}"
         self._function, self._places, self._ranks = function, places, ranks
@@ -57,12 +50,7 @@ class RankThread:
         return self._nodes[node].step
 
     def next(self, node: int, value: int) -> int:
-        """Return the node after ``node``, which is found if this is the first time.
-
-        Args:
-            node: A node with a step that is not a FAIL.
-            value: What a LOAD saw; 0 for any other step.
-        """
+        """Return the node after a node, found once; ``value`` is what a LOAD saw, 0 for any other step."""
         here = self._nodes[node]
         if value not in here.next:
             here.next[value] = self._node((*here.history, value), here.step)
@@ -100,15 +88,16 @@ class RankThread:
             raise ArgumentError(f"{self._who()} runs on and on without a yield") from None
 
     def _led(self, history: tuple[int, ...], before: Step | None) -> tuple[_Node, Hashable]:
-        generator = self._function(self.rank, self._ranks)
-        if not isinstance(generator, GeneratorType):
-            raise ArgumentError(f"{self._function.__name__} is no generator: it has no yield")
         try:
-            operation = next(generator)
-            for left, value in zip(reversed(range(len(history))), history, strict=True):
-                if left == 0 and self._step(operation) != before:
-                    raise ArgumentError(f"{self._who()} does not do the same again when it is given the same values")
-                operation = generator.send(value) if operation.do == Do.LOAD else next(generator)
+            with foreign():
+                generator = begun(self._function, self.rank, self._ranks)
+                operation = next(generator)
+                for left, value in zip(reversed(range(len(history))), history, strict=True):
+                    if left == 0 and self._step(operation) != before:
+                        raise ArgumentError(
+                            f"{self._who()} does not do the same again when it is given the same values"
+                        )
+                    operation = generator.send(value) if operation.do == Do.LOAD else next(generator)
         except StopIteration as stop:
             result = stop.value
             return _Node(history, None, result=result), self._comparable(lambda: ("returned", freeze(result)))
@@ -132,9 +121,15 @@ class RankThread:
         return f"{self._function.__name__}, rank {self.rank}"
 
 
+def begun(function: RankFunction, rank: int, ranks: int) -> GeneratorType[Any, Any, Any]:
+    """Call a rank's function; what it returns has to be a generator."""
+    generator = function(rank, ranks)
+    if not isinstance(generator, GeneratorType):
+        raise ArgumentError(f"{function.__name__} is not a generator: it has no yield")
+    return generator
+
+
 def said(error: Exception) -> str:
     """Tell an assertion's text; for any other error, its kind and its text."""
-    text = str(error).partition("\n")[0]
-    if isinstance(error, AssertionError) and text:
-        return text
-    return f"{type(error).__name__}{': ' if text else ''}{text}"
+    text = told(error)
+    return text.removeprefix("AssertionError: ") if isinstance(error, AssertionError) else text

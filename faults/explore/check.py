@@ -24,22 +24,7 @@ ENGINES = ("native", "reference")  # the search in C; the definition itself
 
 
 def exhaustive(machine: Machine, budget: Budget, engine: str, *, past_hangs: bool = False) -> Exploration:
-    """Search every execution.
-
-    Args:
-        machine: The program's machine.
-        budget: States and seconds that may be spent.
-        engine: One of ENGINES: "native", the search in C, or "reference", the definition itself.
-        past_hangs: Go on after a deadlock, so that all outcomes are found, and return it in the end.
-
-    Returns:
-        What was found; OK only if every execution was seen. The schedule of a livelock goes on until as few threads as
-        possible are left.
-
-    Raises:
-        ArgumentError: The program is too large for the search in C, or a rank of a protocol is not as `RankThread`
-            needs it.
-    """
+    """Search every execution; OK only if all were seen. ``past_hangs``: return a deadlock in the end, not at once."""
     end = time.monotonic() + budget.seconds
     if engine == "reference":
         found = explore(machine, budget, past_hangs=past_hangs)
@@ -69,20 +54,7 @@ def search(
     runs: int = 1000,
     seed: int = 0,
 ) -> Exploration:
-    """Search executions by any strategy.
-
-    Args:
-        machine: The program's machine.
-        strategy: Which executions are searched, and in which order.
-        budget: States and seconds that may be spent.
-        engine: The name of the search, for the exhaustive strategy.
-        runs: Count of executions, for random strategies.
-        seed: Where random strategies begin.
-
-    Returns:
-        What was found. The schedule of a finding is shortened unless it is a livelock; the reference engine's is
-        already as short as possible.
-    """
+    """Search executions by any strategy; the schedule of a finding is shortened, unless it is a livelock."""
     match strategy:
         case Exhaustive():
             found = exhaustive(machine, budget, engine)
@@ -105,20 +77,7 @@ def _wrong(machine: Machine, state: MachineState) -> SearchFinding | None:
 
 
 def follow(machine: Machine, schedule: Schedule, budget: Budget) -> Exploration:
-    """Follow one execution.
-
-    Args:
-        machine: The program's machine.
-        schedule: The moves to make.
-        budget: States and seconds that may be spent. Only a livelock needs them: the search then shows that threads and
-            arrivals alone lead from the last state to no end.
-
-    Returns:
-        What is wrong where the schedule leads, or how it ends; UNKNOWN if it stops before the end and nothing is wrong.
-
-    Raises:
-        ArgumentError: The program cannot make these moves.
-    """
+    """Follow one execution and say what is wrong at its end; UNKNOWN if it stops early with nothing wrong."""
     began = time.monotonic()
     states = replay(machine, schedule)
     last = states[-1]
@@ -151,16 +110,10 @@ def _says_again(machine: Machine, says: Callable[[FinalState], str | None], said
 
 
 def judge_ends(protocol: RankProtocol, machine: Machine, found: Exploration) -> Exploration:
-    """Judge the outcomes of a search by the protocol's own assertion.
-
-    Args:
-        protocol: Has the assertion, ``final``.
-        machine: The machine that was searched.
-        found: The search's result.
-
-    Returns:
-        ``found``, or if nothing was wrong in it, the first outcome at which ``final`` raises.
-    """
+    """Return a search's result or, if that is right, the first outcome at which the protocol's ``final`` raises."""
+    threads = [thread for thread in machine.program.threads if isinstance(thread, RankThread)]
+    if found.finding is None and all(thread.step(thread.first) is None for thread in threads):
+        return replace(found, verdict=Verdict.UNKNOWN, reason="nothing was judged: no rank yields an operation")
     if found.finding is not None or protocol.final is None:
         return found
     names = [word.name for word in machine.program.words]

@@ -23,19 +23,12 @@ BEGINS, ENDS = -1, 1 << 30  # instead of an instruction's number: what a rank do
 
 
 class PlanPoint(NamedTuple):
-    """An instruction of a call.
+    """An instruction of a call."""
 
-    Attributes:
-        call: Number of the call, from 0.
-        rank: The rank that executes it.
-        stream: Number of the rank's stream.
-        at: Number of the instruction in the stream; BEGINS or ENDS: what the rank does before or after the call.
-    """
-
-    call: int
+    call: int  # number of the call, from 0
     rank: int
-    stream: int
-    at: int
+    stream: int  # number of the rank's stream
+    at: int  # number of the instruction in the stream; BEGINS or ENDS: what the rank does before or after the call
 
 
 @dataclass(frozen=True)
@@ -47,15 +40,7 @@ class Trouble:
     call: int  # the last one
 
     def shown(self, machine: Machine, origins: Sequence[Sequence[PlanPoint]]) -> tuple[SearchFinding, Schedule]:
-        """Show the same order as an execution of the abstract machine, in which everything arrives at once.
-
-        Args:
-            machine: The machine of the plans' program.
-            origins: ``[thread][node]``: the instruction that the step belongs to.
-
-        Returns:
-            The finding, and the schedule that leads to it.
-        """
+        """Show the same order as an execution of the abstract machine, in which everything arrives at once."""
         thread_of = {(steps[0].rank, steps[0].stream): t for t, steps in enumerate(origins) if steps}
         run = _Settled(machine)
         for place in self.order:
@@ -84,17 +69,9 @@ class _Ordered(SymbolicRank):
 
 
 def in_order(plans: Sequence[Plan], epochs: Sequence[int]) -> tuple[tuple[PlanPoint, ...], Trouble | None]:
-    """Execute calls symbolically, one after the other, on a coherent pool.
+    """Execute calls on a coherent pool; return the instructions in order, and what stopped them, or None.
 
     Ranks' first streams, which publish, go first.
-
-    Args:
-        plans: Consecutive calls, all with the same layout.
-        epochs: The epoch that each call starts at.
-
-    Returns:
-        The instructions in the order of execution; and the mistake, a deadlock or a broken contract, at which the
-        execution stopped, or None.
     """
     layout = plans[0].layout
     pool = SymbolicPool([SymbolicBytes(layout.extent_bytes) for _ in range(layout.cards)])

@@ -31,22 +31,15 @@ NO_CHOICE = -2  # instead of an age: no version had to be chosen; -1: the copy t
 
 
 class Abstract(NamedTuple):
-    """A move of the search in C.
+    """A move of the search in C."""
 
-    Attributes:
-        what: The kind of move, as the enum what in native/line.h counts.
-        who: A thread, a rank or a host, as in a `MachineMove`.
-        line: Number of the line.
-        age: Count of versions of the line that were made since the one that was chosen; -1: the copy that was seen
-            before; NO_CHOICE: no version had to be chosen.
-        made: Whether the move made a version: the pool's line changed.
-    """
-
-    what: int
-    who: int
+    what: int  # the kind of move, as the enum what in native/line.h counts
+    who: int  # a thread, a rank or a host, as in a `MachineMove`
     line: int
+    # count of versions of the line that were made since the one that was chosen; -1: the copy that was seen before;
+    # NO_CHOICE: no version had to be chosen
     age: int
-    made: int
+    made: int  # whether the move made a version: the pool's line changed
 
     @property
     def move(self) -> MachineMove:
@@ -58,17 +51,7 @@ class Abstract(NamedTuple):
 def concrete(
     machine: Machine, path: Sequence[Abstract], ahead: Abstract | None = None
 ) -> tuple[Schedule, MachineState]:
-    """Turn a path of the search in C into a schedule.
-
-    Args:
-        machine: The program's machine.
-        path: Moves of the search in C.
-        ahead: A move that is possible at the path's end, and not made. Without it, threads that wait for something that
-            does not come go on until they have looked at it.
-
-    Returns:
-        The schedule, and the state to which it leads.
-    """
+    """Turn a path of the search in C into a schedule and its last state; ``ahead`` is possible there, and not made."""
     planned = [*path, ahead] if ahead else path
     fetches = _fetches(machine, planned)
     run = _Run(machine)

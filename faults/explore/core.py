@@ -53,22 +53,7 @@ def explore(
     checked_reads: bool = True,
     ample: bool = True,
 ) -> Exploration:
-    """Search every execution in C, as `faults.explore.search.explore` does by the definition.
-
-    Args:
-        machine: The program's machine.
-        budget: States, bytes of memory and seconds that may be spent.
-        past_hangs: Go on after a deadlock, so that all outcomes are found, and return it in the end.
-        lazy: Do not follow clean copies; choose among versions when a load looks.
-        checked_reads: Do not branch at a load that must see one value.
-        ample: Make one move first where no outcome and no finding is lost by that.
-
-    Returns:
-        What was found. Schedules of outcomes are worked out when they are asked for.
-
-    Raises:
-        ArgumentError: The program is too large for the search.
-    """
+    """Search every execution in C, as `faults.explore.search.explore` does by the definition."""
     program, began = machine.program, time.monotonic()
     try:
         stopped, trouble, states, transitions, nbytes, reduced, rounds, finding, moves, outcomes = _search.explore(

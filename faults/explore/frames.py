@@ -11,6 +11,8 @@ from collections.abc import Hashable
 from types import BuiltinFunctionType, CellType, CodeType, FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
+from cxlemu.userfile import foreign
+
 DEPTH_MAX = 100
 PLAIN = (int, str, bytes, float, complex, bool, type(None), type(...), range)
 AS_THEY_ARE = (FunctionType, BuiltinFunctionType, ModuleType, CodeType, type)
@@ -21,20 +23,12 @@ class NotComparableError(Exception):
 
 
 def key(generator: GeneratorType[Any, Any, Any]) -> Hashable:
-    """Return the place in the code and the variables of a suspended generator: two with equal keys go on alike.
-
-    Raises:
-        NotComparableError: A variable is more than data.
-    """
+    """Return the place in the code and the variables of a suspended generator: two with equal keys go on alike."""
     return _Freezer().frame(generator, 0)
 
 
 def freeze(value: object) -> Hashable:
-    """Return a hashable value that equals another one if both were made from equal data of the same types.
-
-    Raises:
-        NotComparableError: The value is, or holds, more than data.
-    """
+    """Return a hashable value that equals another one if both were made from equal data of the same types."""
     return _Freezer().value(value, 0)
 
 
@@ -86,7 +80,8 @@ class _Freezer:
             case GeneratorType() if value.gi_frame is not None:
                 return self.frame(value, depth)
         try:  # iterators and plain objects say what they are made of, to be copied
-            made_of = value.__reduce_ex__(2)
+            with foreign():
+                made_of = value.__reduce_ex__(2)
         except Exception:
             raise NotComparableError(type(value).__name__) from None
         return self.value(made_of, depth)

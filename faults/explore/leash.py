@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from cxlemu.signals import Stop
+
 LINES_MAX = 1_000_000
 
 
-class RanAwayError(BaseException):
-    """The code executed more than LINES_MAX lines. It is not an Exception, so that the code does not catch it."""
+class RanAwayError(Stop):
+    """The code executed more than LINES_MAX lines."""
 
 
 @contextmanager
@@ -20,9 +22,6 @@ def leash() -> Iterator[None]:
     """Stop code that runs away.
 
     Under a debugger or coverage, which count lines themselves, nothing is stopped.
-
-    Raises:
-        RanAwayError: Inside the context, when the code has executed more than LINES_MAX lines.
     """
     if sys.gettrace() is not None:
         yield

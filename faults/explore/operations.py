@@ -12,17 +12,11 @@ VALUE_MAX = 2**31 - 1
 
 
 class ProtocolOperation(NamedTuple):
-    """One operation that a rank yields. `as_step` checks the word and the value when the rank yields it.
-
-    Attributes:
-        do: What the operation does.
-        place: A word; flushes and invalidates take the whole line that it lies in. Empty for Fence and Crash.
-        value: The value that is stored, signalled or waited for, from 0 to VALUE_MAX.
-    """
+    """One operation that a rank yields. `as_step` checks the word and the value when the rank yields it."""
 
     do: Do
-    place: str = ""
-    value: int = 0
+    place: str = ""  # a word; flushes and invalidates take the whole line that it lies in. Empty for Fence and Crash
+    value: int = 0  # the value that is stored, signalled or waited for, from 0 to VALUE_MAX
 
 
 T = TypeVar("T")
@@ -40,12 +34,7 @@ def Store(word: str, value: int) -> ProtocolOperation:
 
 
 def StoreNT(word: str, value: int) -> ProtocolOperation:
-    """Store a value past the cache. It is private to the rank until it has arrived in the pool.
-
-    Args:
-        word: Name of the word.
-        value: From 0 to VALUE_MAX.
-    """
+    """Store a value past the cache. It is private to the rank until it has arrived in the pool."""
     return ProtocolOperation(Do.STORE_NT, word, value)
 
 
@@ -110,20 +99,7 @@ def is_value(value: object) -> bool:
 
 
 def as_step(operation: object, places: Mapping[str, int], who: str) -> Step:
-    """Turn what a rank yielded into a step on the words of a program.
-
-    Args:
-        operation: What the rank yielded.
-        places: Maps each word, in order, to its line.
-        who: The rank, for messages, which begin with it.
-
-    Returns:
-        The step; its place is the number of a line for flushes and invalidates, else that of a word.
-
-    Raises:
-        ArgumentError: The rank yielded something that is not an operation, or one with no such word or a value that
-            does not fit.
-    """
+    """Turn what a rank yielded into a step, whose place is a line for flushes and invalidates, else a word."""
     if not isinstance(operation, ProtocolOperation):
         raise ArgumentError(f"{who} yields {operation!r:.60}: yield operations such as Load('x')")
     do, place, value = operation

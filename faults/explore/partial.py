@@ -47,16 +47,7 @@ Here = tuple[MachineState, MachineMove | None]  # a state, and the last move of 
 
 
 def bounded(machine: Machine, bound: ScheduleBound, budget: Budget) -> Exploration:
-    """Search every execution that costs at most ``bound.limit``, the cheapest first.
-
-    Args:
-        machine: The program's machine.
-        bound: Says what a move costs.
-        budget: States and seconds that may be spent.
-
-    Returns:
-        What was found: a violation, or UNKNOWN with the reason.
-    """
+    """Search executions of cost up to ``bound.limit``, cheapest first; without a violation the result is UNKNOWN."""
     tally = _Tally(machine, budget)
     start: Here = (machine.initial(), None)
     came: dict[Here, tuple[Here, MachineMove] | None] = {}
@@ -94,18 +85,7 @@ def _schedule(came: dict[Here, tuple[Here, MachineMove] | None], here: Here) -> 
 
 
 def sampled(machine: Machine, walk: Walk, budget: Budget, *, runs: int, seed: int) -> Exploration:
-    """Follow executions one at a time; the same seed gives the same ones.
-
-    Args:
-        machine: The program's machine.
-        walk: Chooses the moves.
-        budget: States and seconds that may be spent.
-        runs: Count of executions, of at most MOVES_MAX moves each.
-        seed: Seeds the random choices of every execution, together with its number.
-
-    Returns:
-        What was found: a violation, or UNKNOWN with the reason.
-    """
+    """Follow executions one at a time, a pure function of the seed; without a violation the result is UNKNOWN."""
     tally = _Tally(machine, budget)
     for run in range(runs):
         walk.begin(Random(f"{seed}/{run}"))

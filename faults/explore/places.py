@@ -20,52 +20,23 @@ class Pieces:
         self._cuts: defaultdict[Hashable, set[int]] = defaultdict(set)
 
     def cut(self, memory: Hashable, begin: int, end: int) -> None:
-        """Cut a memory at both ends of a range.
-
-        Args:
-            memory: Any key of the memory.
-            begin: First byte of the range.
-            end: The byte after the last one.
-        """
+        """Cut a memory at both ends of a range."""
         self._cuts[memory] |= {begin, end}
 
     def of(self, memory: Hashable, begin: int, end: int) -> Iterator[tuple[int, int]]:
-        """List the pieces of a range, when all cuts are made.
-
-        Args:
-            memory: Any key of the memory.
-            begin: First byte of the range, which was given to `cut`.
-            end: The byte after the last one, which was given to `cut`.
-
-        Yields:
-            The first byte of each piece, and the byte after its last one.
-        """
+        """List the pieces [begin, end) of a range whose ends were given to `cut`, when all cuts are made."""
         cuts = sorted(cut for cut in self._cuts[memory] if begin <= cut <= end)
         yield from pairwise(cuts)
 
 
 def by_line(card: int, begin: int, end: int) -> Iterator[tuple[tuple[int, int], int, int]]:
-    """Cut a range of a card at its lines.
-
-    Args:
-        card: Number of the card.
-        begin: First byte of the range, from the start of the card.
-        end: The byte after the last one.
-
-    Yields:
-        ``((card, line), begin, end)`` of each line that the range touches; bytes count from the start of the card.
-    """
+    """Cut a range of a card at its lines; yield ``((card, line), begin, end)`` of each, in bytes on the card."""
     for line in range(begin // LINE_BYTES, -(-end // LINE_BYTES)):
         yield (card, line), max(begin, line * LINE_BYTES), min(end, (line + 1) * LINE_BYTES)
 
 
 class WordNumbers:
-    """Words and lines, which get numbers in the order in which they are first named.
-
-    Attributes:
-        words: Every word so far.
-        lines: The name of every line so far.
-    """
+    """Words and lines, which get numbers in the order in which they are first named."""
 
     def __init__(self) -> None:
         self.words: list[Word] = []
@@ -74,28 +45,14 @@ class WordNumbers:
         self._line: dict[Hashable, int] = {}
 
     def line(self, key: Hashable, name: str) -> int:
-        """Return a line's number.
-
-        Args:
-            key: What tells the line from all others.
-            name: Its name, if it gets its number now.
-        """
+        """Return a line's number; a new line gets this name."""
         if key not in self._line:
             self._line[key] = len(self.lines)
             self.lines.append(name)
         return self._line[key]
 
     def word(self, key: Hashable, name: str, line: int) -> int:
-        """Return a word's number.
-
-        Args:
-            key: What tells the word from all others.
-            name: Its name, if it gets its number now.
-            line: Number of the line that it lies in.
-
-        Raises:
-            ArgumentError: The line is cut into more than WORDS_MAX words.
-        """
+        """Return a word's number."""
         if key not in self._word:
             if sum(word.line == line for word in self.words) == WORDS_MAX:
                 raise ArgumentError(

@@ -12,10 +12,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from collectives.contracts import COLLECTIVES
+from collectives.contracts import COLLECTIVES, check_buffers
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Flag, Instruction, Layout, Op, Plan, rules
+from cxlemu.plan.features import declared, unmodelled
 from faults import dead
 from faults.explore import core
 from faults.explore.coherent import BEGINS, ENDS, PlanPoint, Trouble, in_order
@@ -29,23 +30,30 @@ from faults.machine.steps import TWO_MOVES, Machine
 from faults.verdict import Verdict
 
 FIRST_EPOCH = 1
+MODELS = declared(
+    "CHECKSUMS EVENTS FOLDS HEAP MATRIX_PRODUCTS NON_TEMPORAL OWN_MEMORIES PAYLOADS PEER_WRITES TOLD_PLACES "
+    "UNEVEN_BLOCKS UNIFORM_ORDER"
+)
 
 
 @dataclass(frozen=True)
 class PlanProgram:
-    """Calls of plans, as a program of the abstract machine.
+    """Calls of plans, as a program of the abstract machine."""
 
-    Attributes:
-        plans: The calls that the program holds, in order.
-        program: A thread for each stream of each rank.
-        origins: ``[thread][node]``: the instruction that the step belongs to.
-        trouble: What is wrong even in order on a coherent pool, or None.
-    """
+    plans: tuple[Plan, ...]  # the calls that the program holds, in order
+    program: MachineProgram  # a thread for each stream of each rank
+    origins: tuple[tuple[PlanPoint, ...], ...]  # ``[thread][node]``: the instruction that the step belongs to
+    trouble: Trouble | None  # what is wrong even in order on a coherent pool, or None
+    # what the plans have that the explorer does not model, in a sentence; then the program is empty
+    unmodelled: str = ""
 
-    plans: tuple[Plan, ...]
-    program: MachineProgram
-    origins: tuple[tuple[PlanPoint, ...], ...]
-    trouble: Trouble | None
+    def known(self, machine: Machine) -> Exploration | None:
+        """Return what is known of the program without a search; None: nothing."""
+        if self.unmodelled:
+            return Exploration(Verdict.UNKNOWN, 0, 0, 0.0, reason=self.unmodelled)
+        if self.trouble is not None:
+            return Exploration(Verdict.VIOLATION, 0, 0, 0.0, *self.trouble.shown(machine, self.origins))
+        return None
 
 
 def explore_plan(
@@ -57,59 +65,23 @@ def explore_plan(
     ample: bool = True,
     budget: Budget = UNLESS_TOLD,
 ) -> Exploration:
-    """Search every execution of a call, or of consecutive calls.
-
-    Args:
-        plans: One plan, or the plans of consecutive calls on one ring.
-        hosts: The host of each rank; default: each rank on its own.
-        lazy: A reduction of the search, as for `faults.explore.core.explore`.
-        checked_reads: Another reduction of the search.
-        ample: Another reduction of the search.
-        budget: States, bytes of memory and seconds that may be spent.
-
-    Returns:
-        What was found; the finding's text names the instruction. Calls that are wrong even in order on a coherent pool
-        are not searched: the finding says so, and the count of states is 0.
-
-    Raises:
-        ArgumentError: The plans are too large to search, or are not calls on one ring, or ``hosts`` does not fit.
-        PlanError: A plan breaks a rule.
-    """
+    """Search every execution of consecutive calls; calls that are wrong even in order are reported with 0 states."""
     compiled = compile_plans([plans] if isinstance(plans, Plan) else list(plans), hosts)
     machine = Machine(compiled.program)
-    if compiled.trouble is not None:
-        finding, schedule = compiled.trouble.shown(machine, compiled.origins)
-        return Exploration(Verdict.VIOLATION, 0, 0, 0.0, finding, schedule)
+    if (known := compiled.known(machine)) is not None:
+        return known
     found = core.explore(machine, budget, lazy=lazy, checked_reads=checked_reads, ample=ample)
     return replace(found, finding=found.finding and located(compiled, found.finding, found.schedule))
 
 
 def tiny_layout(ranks: int, *, lines: int = 2, slots: int = 2, doorbells: int | None = None, cards: int = 1) -> Layout:
-    """Make a ring small enough to explore.
-
-    Args:
-        ranks: Count of ranks.
-        lines: Lines of data that each rank has in a slot.
-        slots: Slots of the ring.
-        doorbells: Doorbells of each rank in a slot; default: as many as lines.
-        cards: Cards that the lines are interleaved over, line by line.
-    """
+    """Make a ring small enough to explore."""
     card_bytes = -(-ranks * lines // cards) * LINE_BYTES
     return Layout(ranks, cards, slots, card_bytes, doorbells or lines, interleave_bytes=LINE_BYTES)
 
 
 def located(compiled: PlanProgram, finding: SearchFinding, schedule: Schedule) -> SearchFinding:
-    """Add to a finding's text the instruction that it is about.
-
-    Args:
-        compiled: The program that was searched.
-        finding: What the search found.
-        schedule: Leads to the finding.
-
-    Returns:
-        The finding with the longer text; for a load that sees a wrong version, the text also says if nothing uses what
-        the instruction loads. If the finding's thread has ended, the finding as it is.
-    """
+    """Add to a finding's text the instruction it is about; if its thread has ended, return it as it is."""
     place = where(compiled, finding.thread, schedule)
     if place is None:
         return finding
@@ -122,16 +94,7 @@ def located(compiled: PlanProgram, finding: SearchFinding, schedule: Schedule) -
 
 
 def where(compiled: PlanProgram, thread: int, schedule: Schedule) -> PlanPoint | None:
-    """Find the instruction at which a thread is after a schedule.
-
-    Args:
-        compiled: The program that the schedule belongs to.
-        thread: Number of the thread.
-        schedule: Moves from the beginning on.
-
-    Returns:
-        The instruction; None if the thread has ended.
-    """
+    """Return the instruction at which a thread is after a schedule; None if the thread has ended."""
     straight = compiled.program.threads[thread]
     node, begun = 0, False
     for move in schedule:
@@ -143,23 +106,17 @@ def where(compiled: PlanProgram, thread: int, schedule: Schedule) -> PlanPoint |
 
 
 def compile_plans(plans: Sequence[Plan], hosts: Sequence[int] | None = None) -> PlanProgram:
-    """Turn calls into a program, no further than to a call that is wrong even in order on a coherent pool.
-
-    Args:
-        plans: Consecutive calls on one ring.
-        hosts: The host of each rank; default: each rank on its own.
-
-    Raises:
-        ArgumentError: The plans are too large to be a program, or are not calls on one ring, or ``hosts`` does not fit.
-        PlanError: A plan breaks a rule.
-    """
+    """Turn calls into a program, no further than to a call that is wrong even in order on a coherent pool."""
     for plan in {id(plan): plan for plan in plans}.values():
         rules.check(plan)
+        check_buffers(plan)
     if not plans or any(plan.layout != plans[0].layout for plan in plans):
         raise ArgumentError("calls that follow each other are one plan or more, all with the same layout")
     ranks = plans[0].layout.ranks
     if hosts is not None and (len(hosts) != ranks or min(hosts) < 0):
         raise ArgumentError(f"hosts are given as {ranks} numbers, one for each rank, not {list(hosts)}")
+    if beyond := unmodelled(plans, MODELS, "the explorer"):
+        return PlanProgram(tuple(plans), MachineProgram((), (), ()), (), None, beyond)
     compiled = _Compiler(plans, hosts or range(ranks)).compiled()
     if compiled.trouble is not None and compiled.trouble.call < len(plans) - 1:
         return compile_plans(plans[: compiled.trouble.call + 1], hosts)

@@ -24,7 +24,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from cxlemu.asserts import check_asserts
 from cxlemu.errors import ArgumentError
+from cxlemu.userfile import limited
 from faults.explore.automaton import RankFunction, RankThread, said
 from faults.explore.operations import (
     Crash,
@@ -59,6 +61,7 @@ __all__ = [
 ]
 
 RANKS_MAX, WORDS_MAX = 8, 64
+FINAL_S = 10.0  # longest time that ``final`` takes for one end
 
 Final: TypeAlias = Callable[[Mapping[str, int], Sequence[Any]], None]
 
@@ -96,14 +99,21 @@ class RankProtocol:
 
         Args:
             memory: The pool's value of each word.
-            results: What each rank returned, in rank order; None for a rank that crashed.
+            results: The results of the ranks, in rank order; None for a rank that crashed.
 
         Returns:
             What ``final`` says against this end; empty if it says nothing or the protocol has none.
         """
         try:
             if self.final:
-                self.final(memory, results)
+                with limited(FINAL_S):
+                    left: object = self.final(memory, results)
+                if left is not None:
+                    raise ArgumentError(
+                        f"{self.name}: final returns {left!r:.60}, which decides nothing: let it assert"
+                    )
+        except ArgumentError:
+            raise
         except Exception as error:
             return said(error)
         return ""
@@ -117,8 +127,10 @@ class RankProtocol:
 
         Raises:
             ArgumentError: There cannot be such a protocol: a word is in two lines, there are no words or more than
-                WORDS_MAX, or an initial value or ``ranks_per_host`` does not fit.
+                WORDS_MAX, or an initial value or ``ranks_per_host`` does not fit; or Python has removed its assertions.
         """
+        for function in filter(None, (self.function, self.final)):
+            check_asserts(function, self.name)
         names = [(word, line) for line, text in enumerate(self.lines) for word in text.split()]
         places = dict(names)
         if len(places) < len(names) or not 1 <= len(names) <= WORDS_MAX:

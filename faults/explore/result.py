@@ -13,31 +13,19 @@ from faults.verdict import Verdict
 
 @dataclass(frozen=True)
 class Budget:
-    """What a search may spend; when one limit is reached, its verdict is UNKNOWN.
-
-    Attributes:
-        states: Count of states.
-        seconds: Wall-clock time.
-        nbytes: Memory, for the search in C.
-    """
+    """What a search may spend; when one limit is reached, its verdict is UNKNOWN."""
 
     states: int = 5_000_000
-    seconds: float = 60.0
-    nbytes: int = 4 << 30
+    seconds: float = 60.0  # wall-clock time
+    nbytes: int = 4 << 30  # memory, for the search in C
 
 
 class FinalState(NamedTuple):
-    """How an execution ended: all threads ended or crashed, and everything posted arrived or was lost.
+    """How an execution ended: all threads ended or crashed, and everything posted arrived or was lost."""
 
-    Attributes:
-        registers: Contents of the program's registers.
-        memory: The pool, word by word.
-        ends: Each thread's last node; -1 where its host crashed.
-    """
-
-    registers: tuple[int, ...]
-    memory: tuple[int, ...]
-    ends: tuple[int, ...]
+    registers: tuple[int, ...]  # contents of the program's registers
+    memory: tuple[int, ...]  # the pool, word by word
+    ends: tuple[int, ...]  # each thread's last node; -1 where its host crashed
 
 
 class FindingKind(StrEnum):
@@ -52,48 +40,29 @@ class FindingKind(StrEnum):
 
 @dataclass(frozen=True)
 class SearchFinding:
-    """What a search found wrong.
+    """What a search found wrong."""
 
-    Attributes:
-        kind: What is wrong.
-        thread: Number of the thread that finds it; for a deadlock or a livelock, of the first that has not ended; 0
-            where no thread finds it.
-        text: The same in words.
-    """
-
-    kind: FindingKind
+    kind: FindingKind  # what is wrong
+    # number of the thread that finds it; for a deadlock or a livelock, of the first that has not ended; 0 where no
+    # thread finds it
     thread: int
     text: str
 
 
 @dataclass(frozen=True)
 class Exploration:
-    """What a search found.
+    """What a search found."""
 
-    Attributes:
-        verdict: OK only if every execution was seen; for a schedule that was followed, if it is right to its end.
-        states: Count of states that were seen.
-        transitions: Count of moves that were made.
-        seconds: Wall-clock time of the search.
-        finding: What is wrong, or None.
-        schedule: Leads to the finding; for a schedule that was followed, that schedule.
-        outcomes: Every end that was found, with the schedule of one execution that leads to it.
-        reason: Why the verdict is UNKNOWN, such as the budget that is spent.
-        nbytes: Most memory that the search in C had, in bytes.
-        rounds: How often the search began: once more for each thing that it had wrongly taken for granted.
-        followed: Whether the schedule was given and nothing else was searched.
-        reductions: Names of those that were used, as in core.py and native/settle.c.
-    """
-
-    verdict: Verdict
-    states: int
-    transitions: int
-    seconds: float
+    verdict: Verdict  # OK only if every execution was seen; for a schedule that was followed, if it is right to its end
+    states: int  # count of states that were seen
+    transitions: int  # count of moves that were made
+    seconds: float  # wall-clock time of the search
     finding: SearchFinding | None = None
-    schedule: Schedule = ()
+    schedule: Schedule = ()  # leads to the finding; for a schedule that was followed, that schedule
+    # every end that was found, with the schedule of one execution that leads to it
     outcomes: Mapping[FinalState, Schedule] = field(default_factory=dict)
-    reason: str = ""
-    nbytes: int = 0
-    rounds: int = 1
-    followed: bool = False
-    reductions: tuple[str, ...] = ()
+    reason: str = ""  # why the verdict is UNKNOWN, such as the budget that is spent
+    nbytes: int = 0  # most memory that the search in C had, in bytes
+    rounds: int = 1  # how often the search began: once, and again for each assumption that proved wrong
+    followed: bool = False  # whether the schedule was given and nothing else was searched
+    reductions: tuple[str, ...] = ()  # names of those that were used, as in core.py and native/settle.c

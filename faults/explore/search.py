@@ -24,16 +24,7 @@ BETWEEN_LOOKS = 4096  # states, from one look at the clock to the next
 
 
 def explore(machine: Machine, budget: Budget = UNLESS_TOLD, *, past_hangs: bool = False) -> Exploration:
-    """Search every execution breadth first, so that a schedule is as short as can be, and stop at the first finding.
-
-    Args:
-        machine: The program's machine.
-        budget: States and seconds that may be spent.
-        past_hangs: Go on after a deadlock, so that all outcomes are found, and return it in the end.
-
-    Returns:
-        What was found; OK only if every execution was seen.
-    """
+    """Search breadth first, to the first finding, with the shortest schedule; OK only if every execution was seen."""
     return _Search(machine, budget, past_hangs).run()
 
 
@@ -86,11 +77,7 @@ class _Search:
         return self.result(Verdict.OK)
 
     def endless(self) -> MachineState | None:
-        """Return the first state from which threads and arrivals alone reach no end.
-
-        Raises:
-            _SpentError: The budget was spent before that was known.
-        """
+        """Return the first state from which threads and arrivals alone reach no end."""
         reaching, waiting = set(self.ended), list(self.ended)
         looks = count()
         while waiting:
@@ -163,11 +150,7 @@ def is_stuck(moves: Sequence[MachineMove]) -> bool:
 
 
 def stuck(machine: Machine, state: MachineState) -> SearchFinding:
-    """Describe a state from which no end is reached without nature's help, and in which some thread has not ended.
-
-    Returns:
-        A deadlock where only nature can move, else a livelock.
-    """
+    """Describe a state that reaches no end without nature: a deadlock if only nature can move, else a livelock."""
     left = running(machine, state)
     who = " and ".join(machine.program.threads[t].name for t in left)
     if is_stuck(machine.enabled(state)):
@@ -176,16 +159,7 @@ def stuck(machine: Machine, state: MachineState) -> SearchFinding:
 
 
 def goes_round(machine: Machine, start: MachineState, budget: Budget) -> tuple[int, bool]:
-    """Find out whether threads and arrivals alone lead from a state to no end, nor to a state where nothing moves.
-
-    Args:
-        machine: The program's machine.
-        start: The state.
-        budget: States and seconds that may be spent.
-
-    Returns:
-        The count of states that were seen, and whether this is so; False if the budget was spent before that was known.
-    """
+    """Return the states seen, and whether threads and arrivals alone reach no end; False if the budget ran out."""
     came, waiting, began = {start}, [start], time.monotonic()
     while waiting:
         state = waiting.pop()
@@ -203,17 +177,7 @@ def goes_round(machine: Machine, start: MachineState, budget: Budget) -> tuple[i
 
 
 def shown_barest(machine: Machine, schedule: Schedule, end: float) -> tuple[SearchFinding, Schedule]:
-    """Follow a livelock until as few threads as can be are left: those that go round and round.
-
-    Args:
-        machine: The program's machine.
-        schedule: Leads to the livelock.
-        end: Of the budget, on the monotonic clock, in seconds; what has been found by then, in at most STATES_TO_SHOW
-            states, will do.
-
-    Returns:
-        The finding, and the schedule that leads to it.
-    """
+    """Follow a livelock until as few threads as can be are left, or the monotonic clock shows ``end`` seconds."""
     start = replay(machine, schedule)[-1]
     came: dict[MachineState, Schedule] = {start: ()}
     waiting = deque(came)

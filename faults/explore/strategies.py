@@ -36,13 +36,9 @@ class ScheduleBound(Protocol):
 
 @dataclass(frozen=True)
 class Preemptions:
-    """Leaving a thread that could go on costs one (Musuvathi and Qadeer 2007), and so does a voluntary move.
+    """Leaving a thread that could go on costs one (Musuvathi and Qadeer 2007), and so does a voluntary move."""
 
-    Attributes:
-        limit: What an execution may cost at most.
-    """
-
-    limit: int
+    limit: int  # what an execution may cost at most
 
     def cost(self, last: MachineMove | None, move: MachineMove, moves: Sequence[MachineMove]) -> int:
         """Return 1 for a preemption or a voluntary move, else 0; for the arguments see `ScheduleBound.cost`."""
@@ -57,12 +53,9 @@ class Delays:
 
     This is the delay bound of Emmi, Qadeer and Rakamaric (2011). The scheduler goes on with the thread that went last,
     else with the first in order, unless it is delayed.
-
-    Attributes:
-        limit: What an execution may cost at most.
     """
 
-    limit: int
+    limit: int  # what an execution may cost at most
 
     def cost(self, last: MachineMove | None, move: MachineMove, moves: Sequence[MachineMove]) -> int:
         """Return how many moves are passed over, 1 for a voluntary move; for the arguments see `ScheduleBound.cost`."""
@@ -112,11 +105,7 @@ class PCT:
     """
 
     def __init__(self, depth: int) -> None:
-        """Make the walk; `begin` draws the moments of each execution.
-
-        Args:
-            depth: One more than the count of random moments; from 1 on.
-        """
+        """Make the walk; ``depth`` is one more than the count of random moments."""
         self._depth = depth
         self._longest = 20  # most moves of any execution so far, among which the moments are drawn
 
@@ -158,14 +147,7 @@ Strategy = Exhaustive | Preemptions | Delays | RandomWalk | PCT
 
 
 def parse(text: str) -> Strategy:
-    """Read the name of a strategy.
-
-    Args:
-        text: ``exhaustive``, ``preemption:K``, ``delay:K``, ``pct:D`` or ``random``; K is from 0 and D from 1 to 999.
-
-    Raises:
-        ArgumentError: There is no such strategy.
-    """
+    """Read ``exhaustive``, ``preemption:K``, ``delay:K``, ``pct:D`` or ``random``; K is from 0 and D from 1 to 999."""
     name, _, number = text.partition(":")
     if text == "exhaustive":
         return Exhaustive()

@@ -13,13 +13,7 @@ from faults.machine.program import Do
 
 
 class Local(NamedTuple):
-    """A rank's own memory in a call.
-
-    Attributes:
-        call: Number of the call.
-        rank: The rank that owns it.
-        name: Name of the buffer.
-    """
+    """A rank's own memory in a call."""
 
     call: int
     rank: int
@@ -27,38 +21,23 @@ class Local(NamedTuple):
 
 
 class TouchedBytes(NamedTuple):
-    """Some bytes of a line, or of local memory, that an instruction loads or stores.
+    """Some bytes of a line, or of local memory, that an instruction loads or stores."""
 
-    Attributes:
-        do: LOAD or STORE.
-        memory: Local memory, or card and number of a line.
-        begin: First byte, from the start of the local memory or of the communicator's part of the card.
-        end: The byte after the last one.
-    """
-
-    do: Do
-    memory: Local | tuple[int, int]
-    begin: int
-    end: int
+    do: Do  # LOAD or STORE
+    memory: Local | tuple[int, int]  # local memory, or card and number of a line
+    begin: int  # first byte, from the start of the local memory or of the communicator's part of the card
+    end: int  # the byte after the last one
 
 
 @dataclass(frozen=True)
 class RankInCall:
-    """One rank in one call: where its instructions' bytes lie.
-
-    Attributes:
-        call: Number of the call.
-        layout: The ring's.
-        frame: What the plan's parts share: regions, groups of doorbells, kernels.
-        part: The rank's part of the plan.
-        epoch: The epoch that the call starts at.
-    """
+    """One rank in one call: where its instructions' bytes lie."""
 
     call: int
     layout: Layout
-    frame: Frame
+    frame: Frame  # what the plan's parts share: regions, groups of doorbells, kernels
     part: RankPart
-    epoch: int
+    epoch: int  # the epoch that the call starts at
 
     def touches(self, i: Instruction) -> Iterator[TouchedBytes]:
         """List the bytes that an instruction loads, then those that it stores, without doorbells and their payloads."""
@@ -84,26 +63,12 @@ class RankInCall:
             yield from (TouchedBytes(do, *lines) for lines in self.lines(operand, nbytes))
 
     def local(self, operand: Operand, nbytes: int) -> tuple[Local, int, int]:
-        """Return the local memory that a buffer's operand lies in, its first byte, and the byte after its last one.
-
-        Args:
-            operand: An operand of kind BUFFER; a buffer inside another one counts as part of that one.
-            nbytes: Size of the operand.
-        """
+        """Return the local memory that a buffer's operand lies in, its first byte, and the byte after its last one."""
         buffer = self.part.buffers[operand.id]
         name, at = (buffer.inside, buffer.at) if buffer.inside else (buffer.name, 0)
         return Local(self.call, self.part.rank, name), at + operand.offset, at + operand.offset + nbytes
 
     def lines(self, operand: Operand, nbytes: int) -> Iterator[tuple[tuple[int, int], int, int]]:
-        """List the lines of a region's operand.
-
-        Args:
-            operand: An operand of kind REGION.
-            nbytes: Size of the operand.
-
-        Yields:
-            ``((card, line), begin, end)`` of each line; lines and bytes count from the start of the communicator's part
-            of the card.
-        """
+        """Yield ``((card, line), begin, end)`` of each line of a region's operand, from the start of the extent."""
         for at in accesses.pool_extents(self.frame, self.layout, self.epoch, operand, nbytes):
             yield from by_line(at.card, at.offset, at.offset + at.nbytes)

@@ -21,12 +21,15 @@ from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.memory.shadow import ShadowMemory
 from cxlemu.plan import Op
 from cxlemu.plan.layout import doorbell_word
+from cxlemu.signals import Stop
 from faults.inject.fault import Effect, Fault
 from faults.inject.injection import Injection
 from faults.inject.places import InstructionPlace, bells, data
 
+UNMOVED = "there was no line to move"
 
-class Killed(BaseException):
+
+class Killed(Stop):
     """The rank is dead, but its process cannot be, because other ranks live in it."""
 
 
@@ -36,17 +39,15 @@ def _cache(injection: Injection) -> tuple[ShadowMemory, HostCache]:
     return memory, memory.cache
 
 
-def before(what: Effect) -> Effect:
-    """Make an effect of a function that acts right before the instruction; the rank then executes the instruction.
-
-    Args:
-        what: Called with the effect's arguments when the rank comes to the instruction.
-    """
+def before(what: Callable[[Injection, int, Fault, InstructionPlace], bool | None]) -> Effect:
+    """Make an effect of a function that acts right before the instruction; the rank then executes the instruction."""
 
     def effect(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
         def act() -> bool:
-            injection.happened(number)
-            what(injection, number, fault, start)
+            if what(injection, number, fault, start) is False:
+                injection.missed[number] = f"{fault.kind} finds nothing to act on there"
+            else:
+                injection.happened(number)
             return False
 
         injection.at(start, act)
@@ -58,7 +59,7 @@ def before(what: Effect) -> Effect:
 
 
 @before
-def nature(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
+def nature(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> bool:
     """Evict, prefetch or land lines, as the fault's kind says.
 
     The lines are those that the instruction touches; or, if the fault has a ``card``, ``lines`` lines from ``line`` on,
@@ -71,8 +72,12 @@ def nature(injection: Injection, number: int, fault: Fault, start: InstructionPl
         first = min(fault.line or 0, most)
         count = 1 if fault.lines is None and fault.line is not None else fault.lines or most
         windows = [(min(fault.card, len(cache.memory) - 1), first, min(first + count, most))]
-    for card, first, last in windows:
-        memory.disturb(CacheMove(Action(fault.kind), card, first, np.ones(last - first, np.bool_)))
+    moves = [
+        CacheMove(Action(fault.kind), card, first, np.ones(last - first, np.bool_)) for card, first, last in windows
+    ]
+    if not sum(map(memory.disturb, moves)):
+        injection.missed[number] = UNMOVED
+    return bool(windows)
 
 
 @before
@@ -80,9 +85,9 @@ def tear(injection: Injection, number: int, fault: Fault, start: InstructionPlac
     """Let posted write-backs arrive, each line's with a probability of one half."""
     memory, cache = _cache(injection)
     rng = np.random.default_rng((injection.seed, number))
-    for card, held in enumerate(cache.memory):
-        lines = held.nbytes // LINE_BYTES
-        memory.disturb(CacheMove(Action.LAND, card, 0, rng.random(lines) < 0.5))
+    drawn = [rng.random(held.nbytes // LINE_BYTES) < 0.5 for held in cache.memory]
+    if not sum(memory.disturb(CacheMove(Action.LAND, card, 0, lines)) for card, lines in enumerate(drawn)):
+        injection.missed[number] = UNMOVED
 
 
 # --- doorbells -----------------------------------------------------------------------------------------------------
@@ -189,7 +194,8 @@ def slow(injection: Injection, number: int, fault: Fault, start: InstructionPlac
         injection.at(where, partial(act, delay_s))
 
 
-def _die(injection: Injection) -> NoReturn:
+def _die(injection: Injection, number: int) -> NoReturn:
+    injection.happened(number)
     if injection.context.launch not in ("threads", "turns"):
         os.kill(os.getpid(), signal.SIGKILL)
     injection.context.session.play_dead()
@@ -199,7 +205,7 @@ def _die(injection: Injection) -> NoReturn:
 @before
 def kill(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
     """Kill the rank: its process by SIGKILL or, where ranks share a process, its thread by `Killed`."""
-    _die(injection)
+    _die(injection, number)
 
 
 @before
@@ -208,26 +214,30 @@ def crash(injection: Injection, number: int, fault: Fault, start: InstructionPla
     _, cache = _cache(injection)
     cache.crash(np.random.default_rng((injection.seed, number)))
     cache.damage.cut_link(number, cache.host)  # nothing arrives any more from the host's other ranks either
-    _die(injection)
+    _die(injection, number)
 
 
 # --- cards and links -----------------------------------------------------------------------------------------------
 
 
 @before
-def poison(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
+def poison(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> bool:
     """Poison the fault's line, or the first line that the instruction touches."""
     _, cache = _cache(injection)
-    for card, line in _named(injection, fault, start):
+    named = _named(injection, fault, start)
+    for card, line in named:
         cache.damage.poison(number, card, line)
+    return bool(named)
 
 
 @before
-def lose_card(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
+def lose_card(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> bool:
     """Lose the fault's card, or the first card that the instruction touches."""
     _, cache = _cache(injection)
-    for card, _ in _named(injection, fault, start):
+    named = _named(injection, fault, start)
+    for card, _ in named:
         cache.damage.lose_card(number, card)
+    return bool(named)
 
 
 def _named(injection: Injection, fault: Fault, start: InstructionPlace) -> list[tuple[int, int]]:
@@ -268,17 +278,21 @@ def _flip(injection: Injection, card: int, offset: int, bit: int) -> None:
 
 
 @before
-def flip_payload(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
+def flip_payload(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> bool:
     """Flip a bit of the first data in the pool that the instruction touches."""
-    for card, offset, nbytes in injection.spans(start, data)[:1]:
+    found = injection.spans(start, data)[:1]
+    for card, offset, nbytes in found:
         _flip(injection, card, offset, (fault.bit or 0) % (8 * nbytes))
+    return bool(found)
 
 
 @before
-def flip_doorbell(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
+def flip_doorbell(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> bool:
     """Flip a bit of the word of the first doorbell that the instruction touches."""
-    for card, offset, _ in injection.spans(start, bells)[:1]:
+    found = injection.spans(start, bells)[:1]
+    for card, offset, _ in found:
         _flip(injection, card, offset, fault.bit or 0)
+    return bool(found)
 
 
 @before

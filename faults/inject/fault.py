@@ -134,53 +134,37 @@ def without_one_field(fault: Fault) -> Iterator[Fault]:
 
 @dataclass(frozen=True)
 class FaultKind:
-    """A kind of fault: all that scripts, sweeps, campaigns, shrinking and judging know of it.
+    """A kind of fault: all that scripts, sweeps, campaigns, shrinking and judging know of it."""
 
-    Attributes:
-        name: The ``kind`` of a script's fault, a lower-case word.
-        what: What happens, for people.
-        requirement: What a run must do when the fault has come.
-        effect: Adds what happens to the rank's call.
-        errors: Errors that survivors may raise where the fault may be detected.
-        where: Finds the instruction of the rank's call at which the fault happens, from the one that the script names;
-            None: it does not come.
-        needs: The fields that a script must give, each with the value that sweeps and campaigns give it: for a fault
-            that lasts, a time far below any deadline.
-        may: The fields that a script may give, each before those that need it.
-        emulated: Whether it happens on the emulated backend only.
-        bits: How many bits a fault with a ``bit`` can flip.
-        kills: Whether the rank alone or its whole host dies, so that peers must notice; None: neither.
-        restarts: Whether all ranks begin again in the same pool.
-        loses_data_with: A field; a fault that has it loses bytes in such a way that only a checksum can tell.
-        simpler: Yields simpler faults than one of this kind, the boldest first; repeated, it ends at a fault that has
-            no simpler one. The fault's moment is simplified separately.
-        tell: Lists what a report says of a fault besides kind, rank and when.
-    """
-
-    name: str
-    what: str
-    requirement: Requirement
-    effect: Effect
-    errors: tuple[type[RunError], ...] = ()
+    name: str  # the ``kind`` of a script's fault, a lower-case word
+    what: str  # what happens, for people
+    requirement: Requirement  # what a run must do when the fault has come
+    effect: Effect  # adds what happens to the rank's call
+    errors: tuple[type[RunError], ...] = ()  # errors that survivors may raise where the fault may be detected
+    # finds the instruction of the rank's call at which the fault happens, from the one that the script names; None: it
+    # does not come
     where: Callable[[Injection, InstructionPlace], InstructionPlace | None] = here
+    # the fields that a script must give, each with the value that sweeps and campaigns give it: for a fault that lasts,
+    # a time far below any deadline
     needs: Mapping[str, float] = field(default_factory=dict)
-    may: tuple[str, ...] = ()
-    emulated: bool = False
-    bits: int = BITS
+    may: tuple[str, ...] = ()  # the fields that a script may give, each before those that need it
+    emulated: bool = False  # whether it happens on the emulated backend only
+    bits: int = BITS  # how many bits a fault with a ``bit`` can flip
+    # whether the rank alone or its whole host dies, so that peers must notice; None: neither
     kills: Literal["rank", "host"] | None = None
-    restarts: bool = False
+    restarts: bool = False  # whether all ranks begin again in the same pool
+    # name of a field; a fault that has it loses bytes, which only a checksum detects
     loses_data_with: str | None = None
+    # whether it breaks hardware, an entry of `cxlemu.memory.damage.Damage`: nothing comes of it before an access meets
+    # it
+    met: bool = False
+    # yields simpler faults than one of this kind, the boldest first; repeated, it ends at a fault that has no simpler
+    # one. The fault's moment is simplified separately
     simpler: Callable[[Fault], Iterator[Fault]] = without_one_field
-    tell: Callable[[Fault], list[str]] = fields_given
+    tell: Callable[[Fault], list[str]] = fields_given  # lists what a report says of a fault besides kind, rank and when
 
     def at(self, rank: int, when: When, **extras: Any) -> Fault:
-        """Make a fault of this kind.
-
-        Args:
-            rank: The rank at whose instruction it happens.
-            when: Call and instruction.
-            extras: Fields of the fault, besides those that the kind needs or instead of their values.
-        """
+        """Make a fault of this kind; ``extras`` override the values that the kind gives its fields."""
         return Fault(kind=self.name, rank=rank, when=when, **{**self.needs, **extras})
 
     def may_lose_data(self, fault: Fault) -> bool:
@@ -194,14 +178,7 @@ FAULTS: dict[str, FaultKind] = {}
 
 
 def register(kind: FaultKind) -> FaultKind:
-    """Add a kind of fault to everything that knows kinds, in this process.
-
-    Returns:
-        The kind.
-
-    Raises:
-        ArgumentError: There is a kind of that name, or the declaration contradicts itself.
-    """
+    """Add a kind of fault to everything that knows kinds, in this process."""
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", kind.name):
         raise ArgumentError(f"a kind of fault is a short lower-case word, such as lose_card, not {kind.name!r:.80}")
     if kind.name in FAULTS:

@@ -18,61 +18,56 @@ Act = Callable[[], bool]
 """A function that is called before an instruction; it returns true to leave the instruction out."""
 
 
-class Happened(NamedTuple):
-    """A rank's message: a fault of the script has come.
+class FaultTally(NamedTuple):
+    """A rank's message when it leaves its world: what the faults of the script came to, as far as it knows."""
 
-    Attributes:
-        fault: Number of the fault in the script.
-        rank: The rank.
-        delay_s: For how long the fault holds the rank up, in seconds.
-    """
+    rank: int
+    calls: int  # how many calls it made since it was armed
+    # why faults of its own that its calls came to did not come, or moved nothing, by their numbers in the script
+    missed: dict[int, str]
+    met: tuple[int, ...]  # faults of the hardware, its own and others', that an access met
+
+
+class LinesMoved(NamedTuple):
+    """A rank's message at its end: how many lines its adversary moved."""
+
+    lines: int
+
+
+class Happened(NamedTuple):
+    """A rank's message: a fault of the script has come."""
 
     fault: int
     rank: int
-    delay_s: float = 0.0
+    delay_s: float = 0.0  # for how long the fault holds the rank up, in seconds
 
 
 @dataclass
 class Injection:
-    """One rank's call, and what happens in it: the effects of faults add their acts.
-
-    Attributes:
-        context: The rank's context.
-        memory: The engine's view of the pool.
-        seed: The script's seed, of everything that is random.
-        running: The call.
-        buffers: The call's arrays, as bytes.
-        acts: What happens before each instruction.
-        while_waiting: Called whenever the rank has waited for a while.
-        at_end: Called when the rank has executed all its instructions.
-    """
+    """One rank's call, and what happens in it: the effects of faults add their acts."""
 
     context: RankContext
-    memory: HostMemory
-    seed: int
+    memory: HostMemory  # the engine's view of the pool
+    seed: int  # the script's seed, of everything that is random
     running: Running
-    buffers: list[Bytes]
-    acts: dict[InstructionPlace, list[Act]] = field(default_factory=dict)
+    buffers: list[Bytes]  # the call's arrays, as bytes
+    came: set[int] = field(default_factory=set)  # the faults that have come, in this call or one before it
+    missed: dict[int, str] = field(default_factory=dict)  # why other faults did not come
+    acts: dict[InstructionPlace, list[Act]] = field(default_factory=dict)  # what happens before each instruction
+    # called whenever the rank has waited for a while
     while_waiting: list[Callable[[], object]] = field(default_factory=list)
+    # called when the rank has executed all its instructions
     at_end: list[Callable[[], object]] = field(default_factory=list)
 
     def at(self, where: InstructionPlace, act: Act) -> None:
-        """Let an act happen before an instruction; several acts happen in the order in which they were added.
-
-        Args:
-            where: The instruction.
-            act: Called when the rank comes to it; returns true to leave the instruction out.
-        """
+        """Let acts happen before an instruction, in the order of their addition; true leaves the instruction out."""
         self.acts.setdefault(where, []).append(act)
 
     def happened(self, number: int, delay_s: float = 0.0) -> None:
-        """Report that a fault has come.
-
-        Args:
-            number: Number of the fault in the script.
-            delay_s: For how long it holds the rank up, in seconds.
-        """
-        self.context.emit(Happened(number, self.context.rank, delay_s))
+        """Report that a fault has come; a second report of the same fault is none."""
+        if number not in self.came:
+            self.came.add(number)
+            self.context.emit(Happened(number, self.context.rank, delay_s))
 
     @property
     def stops(self) -> Breakpoints:
@@ -113,16 +108,7 @@ class Injection:
     def spans(
         self, start: InstructionPlace, about: Callable[[Running, Instruction], list[Span]] = touched
     ) -> list[Span]:
-        """Find bytes of the pool that an instruction touches.
-
-        Args:
-            start: The instruction. If it touches none, the next instruction of its stream that touches some takes its
-                place; if there is none, the first such instruction of the call.
-            about: Locates the bytes of an instruction; by default all that it touches.
-
-        Returns:
-            Bytes of one instruction; empty if no instruction of the call touches any.
-        """
+        """Find the bytes that an instruction touches, else the next one of its stream, else the call's first one."""
         for where in (*self.onward(start), *self.everywhere()):
             if found := about(self.running, self.instruction(where)):
                 return found

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
 from cxlemu.errors import CancelledError, PeerLostError, RankDiedError, RevokedError, RunError
@@ -28,6 +28,7 @@ class RankEnd(Enum):
 class ScenarioVerdict(Enum):
     """The verdict on a whole scenario, worst last."""
 
+    NEVER = "never happened"  # all is right, but a fault did not come, or nothing came of it
     SURVIVED = "survived"
     DETECTED = "detected"
     UNPROTECTED = "unprotected"  # wrong bytes that only a checksum can tell from right ones
@@ -38,21 +39,15 @@ class ScenarioVerdict(Enum):
     @property
     def ok(self) -> bool:
         """Whether the run did all that the faults require of it."""
-        return self in (ScenarioVerdict.SURVIVED, ScenarioVerdict.DETECTED, ScenarioVerdict.UNPROTECTED)
+        return list(ScenarioVerdict).index(self) <= list(ScenarioVerdict).index(ScenarioVerdict.UNPROTECTED)
 
 
 @dataclass(frozen=True)
 class RankOutcome:
-    """How one rank's run ended.
-
-    Attributes:
-        end: The end, in a word.
-        wrong: How many elements of its results were wrong.
-        error: What it raised.
-    """
+    """How one rank's run ended."""
 
     end: RankEnd
-    wrong: int = 0
+    wrong: int = 0  # how many elements of its results were wrong
     error: BaseException | None = None
 
     def __str__(self) -> str:
@@ -63,19 +58,16 @@ class RankOutcome:
 
 @dataclass(frozen=True)
 class ScenarioReport:
-    """What came of a scenario.
+    """What came of a scenario."""
 
-    Attributes:
-        verdict: The worst verdict on any survivor.
-        ranks: How each rank ended, in each world in turn: a restart makes a second one.
-        happened: The faults that came, in the order in which ranks reported them.
-        why: If the verdict is not ok, which rank it is about and how that rank ended.
-    """
-
-    verdict: ScenarioVerdict
+    verdict: ScenarioVerdict  # the worst verdict on any survivor
+    # how each rank ended, in each world in turn: a restart makes a second one
     ranks: tuple[dict[int, RankOutcome], ...]
-    happened: tuple[Happened, ...]
+    happened: tuple[Happened, ...]  # the faults that came, in the order in which ranks reported them
+    # if the verdict is not ok, which rank it is about and how that rank ended; if a fault never happened, why
     why: str = ""
+    # a sentence for each fault that never happened, by its number
+    unfired: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -105,17 +97,10 @@ def judge(
     deadline_s: float,
     *,
     protected: bool = False,
+    unfired: Mapping[int, str] | None = None,
 ) -> ScenarioReport:
-    """Judge how ranks ended by what the faults that came require; the worst survivor decides.
-
-    Args:
-        script: The faults that were to come.
-        hosts: The host of each rank.
-        ranks: How each rank ended, in each world in turn.
-        happened: The faults that came.
-        deadline_s: How long any one wait may take, in seconds.
-        protected: Whether a checksum covers the payload.
-    """
+    """Judge how ranks ended by what the faults that came require; the worst survivor decides."""
+    unfired = unfired or {}
     come = [(script.faults[each.fault], each) for each in happened]
     dead = {fault.rank for fault, _ in come if FAULTS[fault.kind].kills}
     crashed = {hosts[fault.rank] for fault, _ in come if FAULTS[fault.kind].kills == "host"}
@@ -132,7 +117,11 @@ def judge(
             )
             found.append((verdict, f"rank {rank}{' after the restart' * number}: {end}"))
     verdict, why = max(found, key=lambda each: list(ScenarioVerdict).index(each[0]))
-    return ScenarioReport(verdict, tuple(ranks), tuple(happened), "" if verdict.ok else why)
+    if verdict is ScenarioVerdict.SURVIVED and unfired:
+        verdict, why = ScenarioVerdict.NEVER, "; ".join(unfired.values())
+    elif verdict.ok:
+        why = ""
+    return ScenarioReport(verdict, tuple(ranks), tuple(happened), why, unfired)
 
 
 def _may_be_told(fault: Fault, happened: Happened, deadline_s: float) -> tuple[type[RunError], ...]:

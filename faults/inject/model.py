@@ -130,6 +130,7 @@ CARDS_AND_LINKS = (
         (PoisonError, *_LOST),
         may=("card", "line"),
         emulated=True,
+        met=True,
     ),
     FaultKind(
         "lose_card",
@@ -139,6 +140,7 @@ CARDS_AND_LINKS = (
         (CardLostError, *_LOST),
         may=("card",),
         emulated=True,
+        met=True,
     ),
     FaultKind(
         "stall_link",
@@ -164,6 +166,7 @@ CARDS_AND_LINKS = (
         may=("instructions",),
         emulated=True,
         loses_data_with="instructions",  # once the link is up again, only a checksum can find the lost lines
+        met=True,
     ),
 )
 

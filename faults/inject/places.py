@@ -11,27 +11,14 @@ from cxlemu.plan import Instruction, Op, RankPart, accesses
 
 
 class InstructionPlace(NamedTuple):
-    """One instruction of a rank's part.
-
-    Attributes:
-        stream: Number of the stream.
-        at: Number of the instruction in its stream.
-    """
+    """One instruction of a rank's part."""
 
     stream: int
-    at: int
+    at: int  # number of the instruction in its stream
 
 
 def place(part: RankPart, instruction: int) -> InstructionPlace | None:
-    """Find an instruction of a part by its number.
-
-    Args:
-        part: The rank's part.
-        instruction: The number, counted from 0 through the part's streams.
-
-    Returns:
-        The place; None beyond the last instruction.
-    """
+    """Find an instruction by its number, counted through the part's streams; None beyond the last."""
     for stream, one in enumerate(part.streams):
         if instruction < len(one.records):
             return InstructionPlace(stream, instruction)
@@ -40,17 +27,11 @@ def place(part: RankPart, instruction: int) -> InstructionPlace | None:
 
 
 class Span(NamedTuple):
-    """Bytes of one card.
-
-    Attributes:
-        card: Number of the card.
-        offset: Where on the card they begin, in bytes.
-        nbytes: How many they are.
-    """
+    """Bytes of one card."""
 
     card: int
-    offset: int
-    nbytes: int
+    offset: int  # of the first byte on the card
+    nbytes: int  # how many bytes
 
     @property
     def lines(self) -> tuple[int, int]:
@@ -77,13 +58,7 @@ def data(running: Running, i: Instruction) -> list[Span]:
 
 
 def bells(running: Running, i: Instruction) -> list[Span]:
-    """Locate the lines of an instruction's doorbells.
-
-    Args:
-        running: The call, and where its communicator lies.
-        i: An instruction of the rank's part. A WAIT_ALL waits neither for its own rank nor for a round before the
-            first.
-    """
+    """Locate the lines of an instruction's doorbells: none of a WAIT_ALL's own rank, or of rounds before the first."""
     layout, epoch = running.binding.layout, running.binding.epoch + i.value
     rung = accesses.doorbells(running.frame, i)
     if i.op == Op.WAIT_ALL:
@@ -93,10 +68,5 @@ def bells(running: Running, i: Instruction) -> list[Span]:
 
 
 def touched(running: Running, i: Instruction) -> list[Span]:
-    """Locate everything in the pool that an instruction touches: its data, then its doorbells.
-
-    Args:
-        running: The call, and where its communicator lies.
-        i: An instruction of the rank's part.
-    """
+    """Locate everything in the pool that an instruction touches: its data, then its doorbells."""
     return data(running, i) + bells(running, i)

@@ -25,26 +25,30 @@ from collectives.sweep.sweep import Case, load_algorithm
 from cxlemu.choices import DEFAULT_TOPOLOGY
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import BACKENDS, MemorySpec
+from cxlemu.memory.shadow import ShadowMemory
 from cxlemu.plan import Call, Layout
 from cxlemu.pool.pool import Pool
 from cxlemu.rounding import round_up
+from cxlemu.signals import stops_exit
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import ranks_per_cluster
 from cxlemu.topology.fields import Model
 from cxlemu.world import RankContext
+from cxlemu.world.context import OnMessage, ignore_message
 from cxlemu.world.outcome import Outcome
 from cxlemu.world.processes import run_processes
-from cxlemu.world.signals import stops_exit
 from cxlemu.world.threads import run_threads
 from cxlemu.world.world import World
 from faults.inject.fault import FAULTS
 from faults.inject.fault_engine import injected
-from faults.inject.injection import Happened
+from faults.inject.injection import Happened, LinesMoved
 from faults.inject.judge import ScenarioReport, became, judge
 from faults.inject.scheduler import private_pool, run_in_turns
 from faults.inject.script import Script
+from faults.inject.unfired import unfired, unmoved
 
 CARD_BYTES = 1 << 20
+NBYTES_MAX = 1 << 26  # of a block
 REGION_BYTES, HEAP_BYTES = 64 << 10, 32 << 10  # a ring of SLOTS_MIN slots
 RINGS = 2  # of a saved plan that its cards have room for: a world's communicator takes half of them
 CALLS_AFTER = SLOTS_MIN
@@ -53,11 +57,6 @@ Launch = Literal["turns", "threads", "processes"]
 
 
 def known_backend(name: str) -> str:
-    """Return the name of a backend.
-
-    Raises:
-        ValueError: There is no such backend; pydantic wants this error.
-    """
     if name not in BACKENDS:
         raise ValueError(f"a backend is one of {', '.join(BACKENDS)}")
     return name
@@ -70,7 +69,7 @@ class Scenario(Model):
     variant: str = Field(default="aggregate", description="one of its variants")
     algorithm: str | None = Field(default=None, description="FILE.py:function or FILE.plan, instead of a variant")
     ranks: Annotated[int, Field(ge=1, le=64)] = Field(default=3, description="number of ranks")
-    nbytes: Annotated[int, Field(ge=0, le=1 << 26)] = Field(default=96, description="bytes of a block")
+    nbytes: Annotated[int, Field(ge=0, le=NBYTES_MAX)] = Field(default=96, description="bytes of a block")
     dtype: str = Field(default="i32", description="of the elements")
     redop: str = Field(default="sum", description="for those that reduce")
     root: Annotated[int, Field(ge=0, le=63)] = Field(default=0, description="for those that have one")
@@ -162,18 +161,7 @@ class Scenario(Model):
 
 
 def run(scenario: Scenario) -> ScenarioReport:
-    """Run a scenario and judge how its ranks end.
-
-    Args:
-        scenario: What runs, and the faults that happen to it.
-
-    Returns:
-        The verdict, how each rank ended, and the faults that came.
-
-    Raises:
-        ConfigError: The script's faults cannot happen there.
-        ArgumentError: The call cannot run there. Nothing else is raised: the errors of ranks are in the report.
-    """
+    """Run a scenario and judge how its ranks end."""
     check(scenario.call)
     scenario.script.check(ranks=scenario.ranks, backend=scenario.backend)
     if scenario.launch == "turns" and (
@@ -190,20 +178,28 @@ def run(scenario: Scenario) -> ScenarioReport:
 
 
 def _run_in(scenario: Scenario, world: World, pool: Pool) -> ScenarioReport:
-    happened: list[Happened] = []
-    ends = [_live(scenario, world, pool, happened)]
+    messages: list[object] = []
+    ends = [_live(scenario, world, pool, messages.append)]
+    happened = [each for each in messages if isinstance(each, Happened)]
+    missing = unfired(scenario.script.faults, messages) | unmoved(scenario.script.faults, messages)
+    moved = sum(each.lines for each in messages if isinstance(each, LinesMoved))
+    if scenario.script.adversary is not None and not scenario.script.faults and not moved:
+        missing = {0: "the adversary moved no line"}
     if scenario.restarts and happened:
         again = scenario.model_copy(update={"script": Script(seed=scenario.script.seed)})
-        ends.append(_live(again, world, pool, []))
-    ranks = [became(end) for end in ends]
-    return judge(scenario.script, world.hosts, ranks, happened, scenario.deadline_s, protected=scenario.protected)
+        ends.append(_live(again, world, pool, ignore_message))
+    return judge(
+        scenario.script,
+        world.hosts,
+        [became(end) for end in ends],
+        happened,
+        scenario.deadline_s,
+        protected=scenario.protected,
+        unfired=missing,
+    )
 
 
-def _live(scenario: Scenario, world: World, pool: Pool, happened: list[Happened]) -> Outcome[int]:
-    def on_message(message: object) -> None:
-        assert isinstance(message, Happened)
-        happened.append(message)
-
+def _live(scenario: Scenario, world: World, pool: Pool, on_message: OnMessage) -> Outcome[int]:
     main = partial(_rank, scenario=scenario)
     launch = {"turns": run_in_turns, "threads": run_threads, "processes": run_processes}[scenario.launch]
     return launch(main, world, pool, on_message)
@@ -233,6 +229,8 @@ def _rank(context: RankContext, scenario: Scenario) -> int:
             if right is not None and out is not None:
                 slack = oracle.slack(case.call, comm.rank, scenario.script.seed, serial)
                 wrong += oracle.wrong_elements(out, right, slack).size
+        if isinstance(context.memory, ShadowMemory):
+            context.emit(LinesMoved(context.memory.moved()))
         return wrong
 
 

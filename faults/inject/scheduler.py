@@ -31,12 +31,7 @@ PATIENCE = 100  # deadlines after which a world is taken to hang
 
 
 class CooperativeScheduler:
-    """The virtual clock of such a world, which also hands the turn from rank to rank.
-
-    Args:
-        ranks: How many ranks take turns.
-        limit_s: Virtual time, in seconds, after which the world is taken to hang.
-    """
+    """The virtual clock of such a world, which hands the turn from rank to rank, until ``limit_s`` of virtual time."""
 
     def __init__(self, ranks: int, limit_s: float) -> None:
         self._turn = [threading.Lock() for _ in range(ranks)]
@@ -54,14 +49,7 @@ class CooperativeScheduler:
         return self._now_s
 
     def sleep(self, seconds: float) -> None:
-        """Let all other ranks have at least one turn.
-
-        Args:
-            seconds: Virtual time that must pass; even for 0 a turn takes TURN_S.
-
-        Raises:
-            CancelledError: The world has gone on for longer than its limit.
-        """
+        """Let all other ranks have at least one turn, of TURN_S or more of virtual time."""
         end = self._now_s + seconds
         while True:
             self._now_s += TURN_S
@@ -110,17 +98,7 @@ def private_pool(world: World) -> Pool:
 
 
 def run_in_turns(main: Callable[[RankContext], T], world: World, pool: Pool, on_message: OnMessage) -> Outcome[T]:
-    """Run ``main`` on every rank, one rank at a time.
-
-    Args:
-        main: Called on each rank with its context.
-        world: The ranks, their hosts and the deadline of any one wait.
-        pool: A pool that `private_pool` made.
-        on_message: Called with each message that a rank emits.
-
-    Returns:
-        What each rank returned or raised.
-    """
+    """Run ``main`` on one rank at a time, in a pool that `private_pool` made."""
     damage = Damage.none()
     caches = {host: HostCache.private(pool.cards, host=host, damage=damage) for host in set(world.hosts)}
     outcome: Outcome[T] = Outcome(world.ranks, world.deadline_s)

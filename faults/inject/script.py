@@ -21,8 +21,8 @@ from pydantic import AfterValidator, Field
 
 from cxlemu.errors import ConfigError
 from cxlemu.memory import MemorySpec
-from cxlemu.memory.adversary import DEFAULT_RATES, AdversaryRates
 from cxlemu.memory.backend import BACKENDS
+from cxlemu.memory.rates import DEFAULT_RATES, AdversaryRates
 from cxlemu.topology.document import Document
 from cxlemu.topology.fields import Model, listed, validated
 from faults.inject.fault import FAULTS, Fault
@@ -41,16 +41,7 @@ class NatureRates(Model):
 
 
 def check_faults(faults: Sequence[Fault], *, ranks: int, backend: str) -> None:
-    """Check that every fault of a script can happen in a world.
-
-    Args:
-        faults: The script's faults, in order.
-        ranks: Number of ranks.
-        backend: Name of the backend.
-
-    Raises:
-        ConfigError: A fault cannot happen.
-    """
+    """Check that every fault of a script can happen in a world."""
     for number, fault in enumerate(faults):
         if fault.rank >= ranks:
             raise ConfigError(f"faults[{number}].rank is {fault.rank}, but ranks are numbered 0 to {ranks - 1}")
@@ -72,25 +63,12 @@ class Script(Model):
 
     @classmethod
     def load(cls, path: Path) -> Script:
-        """Read a script from a file.
-
-        Raises:
-            ConfigError: The file is not a script; one sentence says ``FILE:LINE: KEY what is wrong and what would be
-                right``.
-        """
+        """Read a script from a file."""
         return validated(cls, Document.read(path, "fault script"))
 
     @classmethod
     def parse(cls, text: str, file: str = "script") -> Script:
-        """Read a script from text.
-
-        Args:
-            text: The script, as YAML.
-            file: The name that errors call it.
-
-        Raises:
-            ConfigError: The text is not a script, as `load` says it.
-        """
+        """Read a script from text."""
         return validated(cls, Document(text.encode(), file, "fault script"))
 
     def dump(self) -> str:
@@ -108,13 +86,5 @@ class Script(Model):
         return MemorySpec(seed=self.seed, rates=AdversaryRates(**self.adversary.model_dump()))
 
     def check(self, *, ranks: int, backend: str) -> None:
-        """Check that every fault can happen in a world.
-
-        Args:
-            ranks: Number of ranks.
-            backend: Name of the backend.
-
-        Raises:
-            ConfigError: A fault cannot happen.
-        """
+        """Check that every fault can happen in a world."""
         check_faults(self.faults, ranks=ranks, backend=backend)

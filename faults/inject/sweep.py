@@ -22,16 +22,7 @@ from faults.inject.script import Script
 
 
 def bases(collectives: Sequence[str], template: Scenario, *, variant: str = "every") -> list[Scenario]:
-    """Make a scenario of each collective in each variant, or of the template's own algorithm.
-
-    Args:
-        collectives: Names of collectives; empty: all.
-        template: What all scenarios have in common.
-        variant: A name, or ``every``.
-
-    Raises:
-        ArgumentError: There is no such collective or variant.
-    """
+    """Make a scenario of each collective in each variant, or of the template's own algorithm."""
     if template.algorithm is not None:
         own = load_algorithm(template.algorithm)
         return [template.model_copy(update={"collective": own.collective, "variant": own.name})]
@@ -51,15 +42,7 @@ def _variants(collective: str, variant: str, clusters: bool, checked: bool) -> l
 
 
 def everywhere(base: Scenario, kinds: Sequence[str]) -> Iterator[Scenario]:
-    """Put one fault before each instruction of each rank in the first call.
-
-    Args:
-        base: The scenario without a fault; its seed and adversary are kept.
-        kinds: Names of kinds of faults.
-
-    Yields:
-        A scenario for each kind, rank and instruction.
-    """
+    """Put one fault before each instruction of each rank in the first call; seed and adversary are kept."""
     topology, chosen = base.world().topology, base.chosen
     layout = base.ring
     if layout is None:
@@ -83,16 +66,7 @@ def everywhere(base: Scenario, kinds: Sequence[str]) -> Iterator[Scenario]:
 
 
 def some(scenarios: Sequence[Scenario], count: int, seed: int) -> list[Scenario]:
-    """Draw some of the scenarios.
-
-    Args:
-        scenarios: All scenarios.
-        count: How many to draw; all if there are no more.
-        seed: Decides which.
-
-    Returns:
-        The scenarios that were drawn, in their order.
-    """
+    """Draw ``count`` of the scenarios, in their order; all if there are no more."""
     if count >= len(scenarios):
         return list(scenarios)
     chosen = sorted(random.Random(seed).sample(range(len(scenarios)), count))
@@ -100,59 +74,34 @@ def some(scenarios: Sequence[Scenario], count: int, seed: int) -> list[Scenario]
 
 
 class ScenarioResult(NamedTuple):
-    """What came of one scenario.
-
-    Attributes:
-        scenario: The scenario.
-        verdict: The verdict on it.
-        happened: Whether a fault came.
-        why: If the verdict is not ok, which rank it is about and how that rank ended.
-    """
+    """What came of one scenario."""
 
     scenario: Scenario
     verdict: ScenarioVerdict
-    happened: bool
+    # if the verdict is not ok, which rank it is about and how that rank ended; if the fault never happened, why
     why: str
 
 
 @dataclass
 class FaultSweepRow:
-    """Counts for one collective in one variant under one kind of fault.
-
-    Attributes:
-        collective: Name of the collective.
-        variant: Name of the variant.
-        fault: Name of the kind.
-        verdicts: How often each verdict was given.
-        unreached: Runs in which the fault never came.
-    """
+    """Counts for one collective in one variant under one kind of fault."""
 
     collective: str
     variant: str
-    fault: str
-    verdicts: Counter[ScenarioVerdict] = field(default_factory=Counter)
-    unreached: int = 0
+    fault: str  # name of the kind
+    verdicts: Counter[ScenarioVerdict] = field(default_factory=Counter)  # how often each verdict was given
 
     def plain(self) -> dict[str, object]:
         """Give the row as JSON has it."""
         counts = {verdict.value.replace(" ", "_"): self.verdicts[verdict] for verdict in ScenarioVerdict}
         row = {"collective": self.collective, "variant": self.variant, "fault": self.fault}
-        return {**row, "scenarios": self.verdicts.total(), "unreached": self.unreached, **counts}
+        return {**row, "scenarios": self.verdicts.total(), **counts}
 
 
 def sweep(
     scenarios: Sequence[Scenario], *, executor: Executor | None = None, tell: Callable[[ScenarioResult], None]
 ) -> list[FaultSweepRow]:
-    """Run all scenarios.
-
-    Args:
-        scenarios: Each has a script of one fault.
-        executor: Runs them; None for this process, one after the other.
-        tell: Called with each result, in the scenarios' order.
-
-    Returns:
-        A row for each collective, variant and kind of fault.
-    """
+    """Run all scenarios, and return a row per collective, variant and kind; ``tell`` gets the results in order."""
     results: list[ScenarioResult] = []
     for result in map(_one, scenarios) if executor is None else executor.map(_one, scenarios, chunksize=16):
         results.append(result)
@@ -167,10 +116,16 @@ def summed_up(results: Iterable[ScenarioResult]) -> list[FaultSweepRow]:
         key = (result.scenario.collective, result.scenario.variant, result.scenario.script.faults[0].kind)
         row = rows.setdefault(key, FaultSweepRow(*key))
         row.verdicts[result.verdict] += 1
-        row.unreached += not result.happened
     return list(rows.values())
+
+
+def untried(rows: Iterable[FaultSweepRow]) -> list[str]:
+    """List the kinds of faults that happened in no run."""
+    rows = list(rows)
+    tried = {row.fault for row in rows if row.verdicts.total() > row.verdicts[ScenarioVerdict.NEVER]}
+    return [kind for kind in dict.fromkeys(row.fault for row in rows) if kind not in tried]
 
 
 def _one(scenario: Scenario) -> ScenarioResult:
     report = run(scenario)
-    return ScenarioResult(scenario, report.verdict, bool(report.happened), report.why)
+    return ScenarioResult(scenario, report.verdict, report.why)

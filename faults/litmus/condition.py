@@ -20,35 +20,26 @@ COMPARE: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
 
 @dataclass(frozen=True)
 class Condition:
-    """A truth about how an execution ended.
+    """A truth about how an execution ended."""
 
-    Attributes:
-        text: Comparisons, ``and``, ``or`` and ``not`` over registers (``B.r1``: that of host B), words of the pool
-            (``x``) and whole numbers.
-    """
-
+    # comparisons, ``and``, ``or`` and ``not`` over registers (``B.r1``: that of host B), words of the pool (``x``) and
+    # whole numbers
     text: str
     _tree: ast.expr
 
     @classmethod
     def parse(cls, text: str, names: Collection[str]) -> Condition:
-        """Read a condition.
-
-        Args:
-            text: The condition, of at most CHARS_MAX characters.
-            names: The registers and words that there are.
-
-        Raises:
-            ValueError: This is not a condition over ``names``; the text says what is wrong.
-        """
+        """Read a condition of at most CHARS_MAX characters on these registers and words."""
         if len(text) > CHARS_MAX:
             raise ValueError(f"is longer than {CHARS_MAX} characters")
         try:
             tree = ast.parse(text.strip(), mode="eval").body
             _check_truth(tree, names)
+            if not any(isinstance(part, ast.Name) for part in ast.walk(tree)):
+                raise ValueError("it names no register and no word, so that it is the same however the test ends")
         except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
             what = str(error) if type(error) is ValueError else "it does not parse"
-            raise ValueError(f"is no condition such as B.r1 == 1 and x == 0: {what}") from None
+            raise ValueError(f"is not a condition such as B.r1 == 1 and x == 0: {what}") from None
         return cls(text.strip(), tree)
 
     def holds(self, values: Mapping[str, int]) -> bool:
@@ -77,7 +68,7 @@ def _check_number(tree: ast.expr, names: Collection[str]) -> None:
         case ast.Name() | ast.Attribute(value=ast.Name()) if _name(tree) in names:
             return
         case ast.Name() | ast.Attribute(value=ast.Name()):
-            raise ValueError(f"there is no {_name(tree)}; there are {', '.join(sorted(names))}")
+            raise ValueError(f"there is no {_name(tree)}; there are {', '.join(sorted(names)) or 'no words'}")
     raise ValueError("it compares registers, words and whole numbers")
 
 

@@ -11,14 +11,15 @@ from hashlib import blake2b
 
 import numpy as np
 
-from collectives.communicator.loss import lost_among
-from cxlemu._native import Straight, lines_instructions
+from collectives.communicator.calls.loss import lost_among
+from cxlemu._native import lines_instructions
 from cxlemu.errors import ArgumentError, DeadlineError, MismatchError, RunError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.pool.owner import machine_digest
 from cxlemu.pool.session import lost
 from cxlemu.units import counted
 from cxlemu.world import RankContext
+from faults.litmus._straight import Straight
 from faults.litmus.histogram import Histogram, LitmusTask
 from faults.litmus.lowering import LoweredTest, Numbers, obstacle
 from faults.litmus.placing import placed
@@ -33,38 +34,18 @@ _CLEAN = None  # in place of values: the lines leave this host's cache
 
 @dataclass(frozen=True)
 class HardwareSetting:
-    """What all ranks agree on.
+    """What all ranks agree on."""
 
-    Attributes:
-        rounds: Rounds of each test.
-        seed: Seeds everything that is varied.
-        budget_s: Seconds for each test: a batch that begins before they are over is finished.
-    """
-
-    rounds: int
-    seed: int
-    budget_s: float
+    rounds: int  # rounds of each test
+    seed: int  # seeds everything that is varied
+    budget_s: float  # seconds for each test: a batch that begins before they are over is finished
 
 
 def run(context: RankContext, tasks: Sequence[LitmusTask], setting: HardwareSetting) -> int:
     """Run litmus tests one after the other; rank 0 emits a sentence on where they run, and the `Histogram` of each.
 
-    Every rank of the world calls this, with the same tests; what is ``possible`` is rank 0's alone.
-
-    Args:
-        context: The rank's.
-        tasks: The tests.
-        setting: How they are run.
-
-    Returns:
-        How many tests ended as none may.
-
-    Raises:
-        ArgumentError: The pool has no room, or the machine's cache-line instructions are not known.
-        DeadlineError: A rank made no progress for a deadline.
-        MismatchError: Ranks have different tests or settings.
-        PeerLostError: Another rank is gone.
-        RunError: What a rank told is damaged.
+    Every rank of the world calls this, with the same tests; what is ``possible`` is rank 0's alone. Return how many
+    tests ended in a forbidden way.
     """
     if not lines_instructions():
         raise ArgumentError("the cache-line instructions of this machine are not known: it takes x86-64 or arm64")
@@ -112,11 +93,7 @@ class _Runs:
         self.context.memory.fence()
 
     def _meet_all(self) -> list[int]:
-        """Exchange what each rank is asked to run, and on which machine it is.
-
-        Returns:
-            The machine of each rank.
-        """
+        """Exchange what each rank is asked to run, and return each rank's machine."""
         memory = self.context.memory
         asked = blake2b(
             repr((self.setting, [task.litmus.program for task in self.tasks])).encode(), digest_size=8

@@ -13,37 +13,25 @@ Values = tuple[int, ...]
 
 @dataclass(frozen=True)
 class LitmusTask:
-    """A litmus test that hardware is to run.
-
-    Attributes:
-        litmus: The test.
-        possible: Every outcome that the abstract machine has, the values in the order of ``litmus.names``; None where
-            that is not known.
-    """
+    """A litmus test that hardware is to run."""
 
     litmus: Litmus
+    # every outcome that the abstract machine has, the values in the order of ``litmus.names``; None where that is not
+    # known
     possible: frozenset[Values] | None = None
 
 
 @dataclass
 class Histogram:
-    """How often a test ended how.
-
-    Attributes:
-        task: The test.
-        counts: For each outcome, the values in the order of ``litmus.names``, how many rounds ended so.
-        hangs: Rounds in which a rank waited for what no rank could bring any more.
-        wanted: Rounds that were asked for.
-        seconds: How long they took.
-        skipped: Why the test was not run; empty if it was.
-    """
+    """How often a test ended how."""
 
     task: LitmusTask
+    # for each outcome, the values in the order of ``litmus.names``, how many rounds ended so
     counts: dict[Values, int] = field(default_factory=dict)
-    hangs: int = 0
-    wanted: int = 0
-    seconds: float = 0.0
-    skipped: str = ""
+    hangs: int = 0  # rounds in which a rank waited for what no rank could bring any more
+    wanted: int = 0  # rounds that were asked for
+    seconds: float = 0.0  # how long they took
+    skipped: str = ""  # why the test was not run; empty if it was
 
     @property
     def rounds(self) -> int:

@@ -72,36 +72,22 @@ VERBS = {
 
 @dataclass(frozen=True)
 class Expectation:
-    """What a test expects of an outcome.
+    """What a test expects of an outcome."""
 
-    Attributes:
-        allowed: True if some execution ends so, False if none does.
-        condition: The outcome in question.
-    """
-
-    allowed: bool
+    allowed: bool  # True if some execution ends so, False if none does
     condition: Condition
 
 
 @dataclass(frozen=True)
 class Litmus:
-    """A litmus test.
-
-    Attributes:
-        file: The file that it was read from.
-        name: Its name, as the file gives it.
-        doc: Its description; empty if there is none.
-        program: The hosts' steps; hosts and ranks are numbered in the order of the file.
-        expectations: All ``allowed``, then all ``forbidden``.
-        hangs: What is expected: True if some execution never ends, False if none does.
-    """
+    """A litmus test."""
 
     file: str
     name: str
-    doc: str
-    program: MachineProgram
-    expectations: tuple[Expectation, ...]
-    hangs: bool
+    doc: str  # its description; empty if there is none
+    program: MachineProgram  # the hosts' steps; hosts and ranks are numbered in the order of the file
+    expectations: tuple[Expectation, ...]  # all ``allowed``, then all ``forbidden``
+    hangs: bool  # what is expected: True if some execution never ends, False if none does
 
     @property
     def names(self) -> list[str]:
@@ -113,33 +99,16 @@ class Litmus:
         return dict(zip(self.names, (*outcome.registers, *outcome.memory), strict=True))
 
     def condition(self, text: str) -> Condition:
-        """Read a condition on this test.
-
-        Raises:
-            ValueError: This is not a condition over the test's registers and words; the text says what is wrong.
-        """
+        """Read a condition on this test."""
         return Condition.parse(text, self.names)
 
 
 def read(path: Path) -> Litmus:
-    """Read a litmus test.
-
-    Raises:
-        ConfigError: The file is not a litmus test; the message names file, line and key.
-    """
     return _Reader(Document.read(path, "litmus test")).litmus()
 
 
 def parse(raw: bytes, name: str) -> Litmus:
-    """Read a litmus test that is no file.
-
-    Args:
-        raw: YAML in UTF-8.
-        name: What errors call it.
-
-    Raises:
-        ConfigError: It is not a litmus test.
-    """
+    """Read a litmus test that is no file."""
     return _Reader(Document(raw, name, "litmus test")).litmus()
 
 
@@ -214,7 +183,7 @@ class _Reader:
     def _step(self, key: Key, text: object, host: str, thread: str) -> Step:
         verb, *rest = text.split() if isinstance(text, str) and text.strip() else [""]
         if verb not in VERBS:
-            raise self.error(key, f"{shown(text)} is no step; its first word is one of {', '.join(VERBS)}")
+            raise self.error(key, f"{shown(text)} is not a step; its first word is one of {', '.join(VERBS)}")
         do, takes, _ = VERBS[verb]
         if len(rest) != len(takes):
             raise self.error(key, f"{shown(text)} should be {' '.join((verb, *map(str.upper, takes)))}")

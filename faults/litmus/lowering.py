@@ -1,4 +1,4 @@
-"""A litmus test as numbers for `cxlemu._native.Straight`, which executes it with machine instructions."""
+"""A litmus test as numbers for `faults.litmus._straight.Straight`, which executes it with machine instructions."""
 
 from __future__ import annotations
 
@@ -20,24 +20,14 @@ _DOES |= {Do.SIGNAL: _RING, Do.WAIT: _LOOK, Do.RECORD: _RING, Do.AWAIT: _LOOK}
 
 @dataclass(frozen=True)
 class LoweredTest:
-    """A program of straight threads, lowered.
+    """A program of straight threads, lowered."""
 
-    Attributes:
-        steps: For each thread int64 of shape (steps, 4): what, place, value, register.
-        hosts: The host of each thread.
-        slots: int64 of shape (words, 2): each word's line, and its number in it. Events come last.
-        initial: int64 of shape (words,).
-        words: Number of the program's own words, without events.
-        lines: Number of lines, with those of events.
-        registers: Number of registers.
-    """
-
-    steps: tuple[Numbers, ...]
-    hosts: tuple[int, ...]
-    slots: Numbers
-    initial: Numbers
-    words: int
-    lines: int
+    steps: tuple[Numbers, ...]  # for each thread int64 of shape (steps, 4): what, place, value, register
+    hosts: tuple[int, ...]  # the host of each thread
+    slots: Numbers  # int64 of shape (words, 2): each word's line, and its number in it. Events come last
+    initial: Numbers  # int64 of shape (words,)
+    words: int  # number of the program's own words, without events
+    lines: int  # number of lines, with those of events
     registers: int
 
     @classmethod

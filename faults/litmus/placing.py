@@ -6,15 +6,7 @@ from collections.abc import Sequence
 
 
 def placed(hosts: Sequence[int], machines: Sequence[int]) -> tuple[int, ...] | None:
-    """Place the threads of a test.
-
-    Args:
-        hosts: The host of each thread.
-        machines: The machine of each rank.
-
-    Returns:
-        The rank of each thread; None if the threads of some host find no machine with a rank for each.
-    """
+    """Return the rank of each thread of a test; None if a host's threads find no machine with a rank for each."""
     free = {machine: [r for r, its in enumerate(machines) if its == machine] for machine in dict.fromkeys(machines)}
     on = dict.fromkeys(free, 0)  # hosts on each machine
     ranks = [0] * len(hosts)

@@ -16,15 +16,10 @@ from faults.verdict import Verdict
 
 @dataclass(frozen=True)
 class LitmusResult:
-    """What a search found of a litmus test.
-
-    Attributes:
-        litmus: The test.
-        exploration: The search's result.
-    """
+    """What a search found of a litmus test."""
 
     litmus: Litmus
-    exploration: Exploration
+    exploration: Exploration  # the search's result
 
     @property
     def complete(self) -> bool:
@@ -50,11 +45,7 @@ class LitmusResult:
         return next((end for end in self.exploration.outcomes if condition.holds(self.litmus.values(end))), None)
 
     def verdict_of(self, expectation: Expectation) -> Verdict:
-        """Judge an expectation: that an outcome was seen is certain; that it is never seen takes a complete search.
-
-        Returns:
-            OK or VIOLATION; UNKNOWN if the outcome was not seen and the search is not complete.
-        """
+        """Judge an expectation: UNKNOWN if the outcome was not seen and the search is not complete."""
         seen = self.sees(expectation.condition)
         if not seen and not self.complete:
             return Verdict.UNKNOWN
@@ -83,11 +74,5 @@ class LitmusResult:
 
 
 def run(litmus: Litmus, budget: Budget, engine: str) -> LitmusResult:
-    """Search every execution of a litmus test, past hangs.
-
-    Args:
-        litmus: The test.
-        budget: States and seconds that may be spent.
-        engine: One of `faults.explore.check.ENGINES`.
-    """
+    """Search every execution of a litmus test, past hangs."""
     return LitmusResult(litmus, exhaustive(Machine(litmus.program), budget, engine, past_hangs=True))

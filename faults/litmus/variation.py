@@ -21,35 +21,18 @@ PAUSE_RATE = 0.3  # of the steps behind the first
 
 @dataclass(frozen=True)
 class TrialBatch:
-    """Trials that are made in one go, as all ranks draw them from one seed.
+    """Trials that are made in one go, as all ranks draw them from one seed."""
 
-    Attributes:
-        addresses: int64, for each trial the address of each line, counted through all cards; then for each trial by
-            how many words the words of its lines are moved round.
-        meets: uint8, for each trial whether all ranks meet before it.
-        pinned: Whether each rank keeps to one core, the number of which is counted from this one; -1: it does not.
-        evicts: Whether all caches are emptied before the memory is looked at, or afterwards.
-        pauses: The most looks for which a rank pauses before a step.
-    """
-
+    # int64, for each trial the address of each line, counted through all cards; then for each trial by how many words
+    # the words of its lines are moved round
     addresses: Numbers
-    meets: NDArray[np.uint8]
-    pinned: int
-    evicts: bool
-    pauses: int
+    meets: NDArray[np.uint8]  # uint8, for each trial whether all ranks meet before it
+    pinned: int  # whether each rank keeps to one core, the number of which is counted from this one; -1: it does not
+    evicts: bool  # whether all caches are emptied before the memory is looked at, or afterwards
+    pauses: int  # the most looks for which a rank pauses before a step
 
     @classmethod
     def draw(cls, seed: tuple[int, ...], trials: int, lines: int, cards: int, card_bytes: int, at: int) -> TrialBatch:
-        """Draw a batch.
-
-        Args:
-            seed: The run's, the test's and the batch's numbers.
-            trials: Number of trials.
-            lines: Lines that each takes.
-            cards: Number of cards.
-            card_bytes: Bytes of each.
-            at: Where the room of all trials begins on every card; it has `batch_bytes` bytes.
-        """
         rng = np.random.default_rng(seed)
         places = rng.permutation(trials * lines) if rng.random() < 0.5 else np.arange(trials * lines)
         stride, first = int(rng.choice(STRIDES)), int(rng.integers(cards))

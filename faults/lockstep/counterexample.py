@@ -24,11 +24,12 @@ import numpy as np
 
 from collectives.checking import fused_oracle as products
 from collectives.checking import oracle
-from cxlemu.errors import DeadlineError, IntegrityError, MismatchError, UntoldError
+from cxlemu.errors import ArgumentError, DeadlineError, IntegrityError, MismatchError, UntoldError
 from cxlemu.memory.adversary import Action
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import Op, Plan
-from faults.lockstep.lockstep import Lockstep
+from cxlemu.plan.features import unmodelled
+from faults.lockstep.lockstep import MODELS, Lockstep
 from faults.lockstep.orders import (
     PUBLISH,
     RETRIEVE,
@@ -64,60 +65,38 @@ class CounterexampleKind(Enum):
 
 
 class Counterexample(NamedTuple):
-    """What one execution came to, and the schedule that repeats it.
+    """What one execution came to, and the schedule that repeats it."""
 
-    Attributes:
-        kind: What the execution showed; NOTHING if all went well.
-        detail: The same in words; empty if all went well.
-        schedule: The moves that were made.
-    """
-
-    kind: CounterexampleKind
-    detail: str
-    schedule: tuple[LockstepMove, ...]
+    kind: CounterexampleKind  # what the execution showed; NOTHING if all went well
+    detail: str  # the same in words; empty if all went well
+    schedule: tuple[LockstepMove, ...]  # the moves that were made
 
 
 class Suspect(NamedTuple):
-    """Where a mistake may be.
-
-    Attributes:
-        rank: The rank that makes it.
-        stream: The stream of this rank.
-        owner: The rank that it waits for, which owns the doorbell; None if no other rank is involved.
-        lines: Lines that may be stale.
-    """
+    """Where a mistake may be."""
 
     rank: int
-    stream: int = 0
-    owner: int | None = None
-    lines: tuple[Line, ...] = ()
+    stream: int = 0  # the stream of this rank
+    owner: int | None = None  # the rank that it waits for, which owns the doorbell; None if no other rank is involved
+    lines: tuple[Line, ...] = ()  # lines that may be stale
 
 
 @dataclass(frozen=True)
 class CallSequence:
-    """Calls one after another, with inputs that no two calls share, and what must come out of them.
+    """Calls one after another, with inputs that no two calls share, and what must come out of them."""
 
-    Attributes:
-        plans: The plan of each call.
-        inputs: ``inputs[call][rank]``: the input bytes.
-        outputs: ``outputs[call][rank]``: what the rank must get; None: this is not checked.
-        hosts: The host of each rank; None: each has its own.
-    """
-
-    plans: Sequence[Plan]
-    inputs: list[list[Bytes]] = field(repr=False)
+    plans: Sequence[Plan]  # the plan of each call
+    inputs: list[list[Bytes]] = field(repr=False)  # ``inputs[call][rank]``: the input bytes
+    # ``outputs[call][rank]``: what the rank must get; None: this is not checked
     outputs: list[list[_Right | None]] = field(repr=False)
-    hosts: Sequence[int] | None = None
+    hosts: Sequence[int] | None = None  # the host of each rank; None: each has its own
     _twins: list[Twin] = field(default_factory=list, repr=False, compare=False)  # of all sequences made from this one
 
     @classmethod
     def of(cls, plans: Sequence[Plan], hosts: Sequence[int] | None = None) -> CallSequence:
-        """Make inputs for calls, and work out their outputs.
-
-        Args:
-            plans: Consecutive calls, all for one layout and so for the same ranks.
-            hosts: The host of each rank; default: each rank on its own.
-        """
+        """Make inputs for calls, and work out their outputs."""
+        if beyond := unmodelled(plans, MODELS, "lockstep"):
+            raise ArgumentError(beyond)
         given: list[list[Bytes]] = []
         wanted: list[list[_Right | None]] = []
         for serial, plan in enumerate(plans):
@@ -131,26 +110,11 @@ class CallSequence:
         return cls(plans, given, wanted, hosts)
 
     def with_plan(self, plan: Plan, instead: Plan) -> CallSequence:
-        """Return the sequence in which one plan is executed wherever another one was; the same bytes must come out.
-
-        Args:
-            plan: The plan that is replaced, wherever this very object is.
-            instead: The plan that replaces it.
-        """
+        """Return the sequence in which one plan is executed wherever another one was; the same bytes must come out."""
         return replace(self, plans=[instead if p is plan else p for p in self.plans])
 
     def run(self, order: Order, *, quick: bool = False, end_s: float = math.inf) -> Counterexample:
-        """Execute the calls in one order, to the first thing that is wrong.
-
-        Args:
-            order: Chooses each move; it has chosen none yet.
-            quick: Run in the definition's twin in C, if it takes the order; else reach the caches through C, as for
-                `Lockstep`, if nature can then still land everything.
-            end_s: When to stop, in processor time of this thread.
-
-        Raises:
-            StepsSpentError: The time is over.
-        """
+        """Execute the calls in one order to the first mistake, or until ``end_s`` in processor time of this thread."""
         table = table_of(order, self.plans[0].ranks) if quick else None
         if table is not None:
             return self._run_twin(table, end_s)
@@ -160,7 +124,8 @@ class CallSequence:
         program = list(zip(self.plans, self.inputs, strict=True))
         kind, detail = self._shown(lambda: world.calls(program, ended=partial(self._check, {})))
         if kind is CounterexampleKind.NOTHING:
-            kind, detail = self._left_early([[(rank[0], rank[-1]) for rank in call] for call in world.steps])
+            spans = [[(min(rank, default=-1), max(rank, default=-1)) for rank in call] for call in world.steps]
+            kind, detail = self._left_early(spans)
         return Counterexample(kind, detail, tuple(world.moves))
 
     def _run_twin(self, order: OrderTable, end_s: float) -> Counterexample:
@@ -204,9 +169,12 @@ class CallSequence:
 
     def _left_early(self, spans: Sequence[Sequence[tuple[int, int]]]) -> tuple[CounterexampleKind, str]:
         """Say which barrier was left too early; ``spans``: by call and rank, when its first and last instruction was
-        done."""
+        done, -1: it has none, and so waits for nobody."""
         for number, (plan, ranks) in enumerate(zip(self.plans, spans, strict=True)):
-            if plan.call.collective == "barrier" and min(last for _, last in ranks) < max(first for first, _ in ranks):
+            if plan.call.collective != "barrier" or len(ranks) == 1:
+                continue
+            left = min(last for _, last in ranks)
+            if left < max(first for first, _ in ranks) or left < 0:
                 detail = f"call {number} ({plan.call}): a rank has left it before another one came"
                 return CounterexampleKind.TOO_EARLY, detail
         return CounterexampleKind.NOTHING, ""
@@ -262,46 +230,25 @@ def _flat(array: oracle.Array) -> Bytes:
 
 
 def execute(plans: Sequence[Plan], schedule: Sequence[LockstepMove]) -> Counterexample:
-    """Execute plans as a schedule says.
-
-    Args:
-        plans: Consecutive calls on one ring.
-        schedule: Moves to make; a move that cannot be made is left out, and moves that remain are made in the end.
-
-    Returns:
-        What the execution came to, with the schedule that was really followed. The same arguments give the same result.
-    """
+    """Execute plans as a schedule says; impossible moves are left out, and remaining ones are made in the end."""
     return CallSequence.of(plans).run(replay(schedule))
 
 
 def witness(
-    plans: Sequence[Plan], violation: Violation | None = None, *, budget_s: float = BUDGET_S
+    plans: Sequence[Plan],
+    violation: Violation | None = None,
+    *,
+    hosts: Sequence[int] | None = None,
+    budget_s: float = BUDGET_S,
 ) -> Counterexample | None:
-    """Find an execution in which calls go wrong as the prover says.
-
-    Args:
-        plans: Consecutive calls on one ring.
-        violation: The prover's finding.
-        budget_s: Processor time to search for, in seconds.
-
-    Returns:
-        The execution; None if the search found none.
-    """
-    return search(CallSequence.of(plans), suspects(violation) if violation else (), budget_s=budget_s)
+    """Find an execution in which calls go wrong as the prover says."""
+    return search(CallSequence.of(plans, hosts), suspects(violation) if violation else (), budget_s=budget_s)
 
 
 def search(program: CallSequence, near: Sequence[Suspect], *, budget_s: float = BUDGET_S) -> Counterexample | None:
-    """Find an execution in which calls go wrong, as `witness` does.
+    """Find an execution in which calls go wrong, the first suspect first, within a budget of processor time, or None.
 
     The result depends on time only if the budget cuts the search off.
-
-    Args:
-        program: The calls.
-        near: Where mistakes may be; the search begins with the first.
-        budget_s: Processor time to search for, in seconds.
-
-    Returns:
-        The execution; None if the search found none.
     """
     end = thread_time() + budget_s
     try:
@@ -339,12 +286,7 @@ def suspects(violation: Violation) -> tuple[Suspect, ...]:
 
 
 def orders(plans: Sequence[Plan], near: Sequence[Suspect]) -> Iterator[Order]:
-    """List orders, from the likeliest to show something to the least.
-
-    Args:
-        plans: The calls.
-        near: Where mistakes may be; the list begins with the first.
-    """
+    """List orders, from the likeliest to show something to the least."""
     for suspect in near[:1]:
         yield _near(suspect)[0]()
         yield from _with_nature(suspect, _near(suspect)[:1])

@@ -32,10 +32,15 @@ from cxlemu.memory.adversary import CacheMove
 from cxlemu.memory.protocol import LINE_BYTES, Bytes, HostMemory
 from cxlemu.memory.shadow import ShadowMemory
 from cxlemu.plan import Layout, Plan, RankPart
+from cxlemu.plan.features import declared
 from cxlemu.rounding import round_up
 from faults.lockstep.orders import Order, round_robin
 from faults.lockstep.schedule import LockstepMove, Nature, StreamStep
 
+MODELS = declared(
+    "CHECKSUMS EVENTS FOLDS HEAP MATRIX_PRODUCTS NON_TEMPORAL OWN_MEMORIES PAYLOADS PEER_WRITES PROCESS_ARRAYS "
+    "TOLD_PLACES UNEVEN_BLOCKS UNIFORM_ORDER"
+)
 POISON = 0xA5
 ONE_LINE = np.ones(1, np.bool_)  # of a window of one line, that one
 
@@ -44,17 +49,12 @@ Ended: TypeAlias = Callable[[int, int, Bytes], None]
 
 @dataclass
 class Queued(Runner):
-    """A rank's call that begins when the rank's call before it has ended.
+    """A rank's call that begins when the rank's call before it has ended."""
 
-    Attributes:
-        given: The input, where the array is only there in its turn; None: the arrays hold it already.
-        steps: When each instruction was done, on the world's clock.
-        output: The output bytes, once the call has ended.
-    """
-
+    # the input, where the array is only there in its turn; None: the arrays hold it already
     given: Bytes | None = field(kw_only=True)
-    steps: list[int] = field(init=False, default_factory=list)
-    output: Bytes = field(init=False)
+    steps: list[int] = field(init=False, default_factory=list)  # when each instruction was done, on the world's clock
+    output: Bytes = field(init=False)  # the output bytes, once the call has ended
 
     def begin(self) -> None:
         """Put the input into the arrays, if it is not there yet.
@@ -73,12 +73,7 @@ class Queued(Runner):
 
 
 class Lockstep:
-    """Ranks on hosts around one communicator's part of the cards.
-
-    Attributes:
-        steps: ``steps[call][rank]``, for the last calls: when each instruction was done, on a clock of all ranks.
-        moves: Every move since the world began, as a schedule that `faults.lockstep.orders.replay` takes.
-    """
+    """Ranks on hosts around one communicator's part of the cards."""
 
     def __init__(
         self,
@@ -92,20 +87,8 @@ class Lockstep:
         quick: bool = False,
         apart: int = 0,
     ) -> None:
-        """Make the world; nothing runs yet.
-
-        Args:
-            layout: The communicator's ring, doorbells and heap.
-            hosts: The host of each rank; default: each rank on its own.
-            memory: How ranks reach the cards; default: emulated caches without an adversary.
-            order: Chooses each move; default: round robin.
-            base: Offset of the communicator's part on every card, in bytes.
-            mapped: Arrays in the heap lie on the cards themselves, as NumPy's arrays on a coherent pool do; those
-                in processes keep their place from call to call.
-            quick: Ranks reach their caches through the definition's twin in C. Nature then cannot land non-temporal
-                stores, which are on their way in that twin.
-            apart: Where arrays lie is told: rank k's are k times as many bytes further on in its strip than rank 0's.
-        """
+        """Make the world; nothing runs yet. ``apart``: rank k's arrays lie k times as many bytes further on in its
+        strip."""
         self.mapped, self.apart = mapped, apart
         memory = memory or MemorySpec()
         self.layout, self.base, self.epoch = layout, base, 1
@@ -126,37 +109,13 @@ class Lockstep:
         self.moves: list[LockstepMove] = []
 
     def call(self, plan: Plan, inputs: Sequence[Bytes]) -> list[Bytes]:
-        """Run one call to its end on every rank.
-
-        Args:
-            plan: The call's plan.
-            inputs: The input bytes of every rank.
-
-        Returns:
-            Every rank's output bytes.
-
-        Raises:
-            DeadlineError: No rank can go on.
-            Exception: Whatever a rank raises.
-        """
+        """Run one call to its end on every rank; return every rank's output bytes."""
         return self.calls([(plan, inputs)])[0]
 
     def calls(
         self, program: Sequence[tuple[Plan, Sequence[Bytes]]], *, ended: Ended | None = None
     ) -> list[list[Bytes]]:
-        """Run calls, one after another on each rank; ranks may be calls apart.
-
-        Args:
-            program: Each call's plan, and the input bytes of every rank.
-            ended: Called when a rank ends a call, with the call's number, the rank and its output.
-
-        Returns:
-            Every rank's output of every call.
-
-        Raises:
-            DeadlineError: No rank can go on.
-            Exception: Whatever a rank or ``ended`` raises.
-        """
+        """Run calls, one after another on each rank, ranks maybe calls apart; return ``[call][rank]`` output bytes."""
         calls: list[list[Queued]] = []
         for plan, inputs in program:
             binding = Binding(self.layout, self.base, self.epoch, plan.call.tag())
@@ -263,9 +222,6 @@ class Lockstep:
 
         A move that changes nothing is not recorded, and no move on a doorbell's line is: every look at a doorbell
         fetches the line anew. Looks that find the old value bring the line to the cache, and are not recorded either.
-
-        Raises:
-            ArgumentError: There is no such host or line, or the memory is coherent.
         """
         line, memories = move.line + self.base // LINE_BYTES, self._of_host.get(move.host)
         if memories is None or move.card >= len(self.cards) or (line + 1) * LINE_BYTES > self.cards[0].nbytes:
@@ -280,26 +236,13 @@ class Lockstep:
 
 
 def no_such_line(move: Nature, caches: int, cards: int) -> ArgumentError:
-    """Make the error of a move of nature on a host or a line that is not there.
-
-    Args:
-        move: The move.
-        caches: How many caches there are.
-        cards: How many cards each of them has lines of.
-    """
+    """Make the error of a move of nature on a host or a line that is not there."""
     return ArgumentError(f"[{move}]: there is no such line in {caches} caches of {cards} cards")
 
 
 def fresh_buffers(part: RankPart, given: Bytes) -> list[Bytes]:
-    """Make a rank's arrays: input, output, scratch, and those that follow.
-
-    Args:
-        part: The rank's part of a plan; in place, the smaller one of input and output lies in the other.
-        given: The bytes of all inputs, one after another. All other bytes are POISON.
-
-    Returns:
-        One array of bytes for each buffer of the part.
-    """
+    """Make a rank's arrays of POISON and inputs: input, output (in place one lies in the other), scratch, and
+    others."""
     arrays = [np.full(buffer.nbytes, POISON, np.uint8) for buffer in part.buffers]
     inner_input, inner_output = part.buffers[:2]
     if inner_input.inside:
@@ -311,12 +254,7 @@ def fresh_buffers(part: RankPart, given: Bytes) -> list[Bytes]:
 
 
 def fill_inputs(arrays: Sequence[Bytes], given: Bytes) -> None:
-    """Copy inputs into a rank's arrays.
-
-    Args:
-        arrays: Input, output, scratch, and those that follow, which are inputs again as far as there are bytes.
-        given: The bytes of all inputs, one after another.
-    """
+    """Copy the bytes of all inputs into a rank's arrays: the input, then those after the scratch memory."""
     for array in (arrays[0], *arrays[3:]):
         if not given.size:
             return

@@ -26,14 +26,7 @@ def in_random_order(seed: int) -> Order:
 
 
 def in_random_nature(seed: int, hosts: Sequence[int], lines: Sequence[Line], rate: float) -> Order:
-    """Choose steps at random, and let nature disturb caches between them.
-
-    Args:
-        seed: The same seed gives the same choices.
-        hosts: Hosts whose caches nature disturbs.
-        lines: Card and number of each line that nature disturbs.
-        rate: Probability, before each step, that nature acts first.
-    """
+    """Choose steps at random; before each, with probability ``rate``, nature disturbs one of the caches."""
     rng = random.Random(seed)
 
     def choose(steps: Sequence[StreamStep]) -> LockstepMove:
@@ -48,13 +41,7 @@ class Disturbed:
     """An order in which nature does one action to every given line between two steps of another order."""
 
     def __init__(self, order: Order, action: Action, lines: Sequence[tuple[int, int, int]]) -> None:
-        """Take the other order.
-
-        Args:
-            order: Chooses the steps.
-            action: What nature does.
-            lines: Host, card and number of each line; the last one comes first.
-        """
+        """Follow an order, and let nature act on lines (host, card, number), the last one first."""
         self.order = order
         self.moves = [Nature(action, *line) for line in lines]
         self._left: list[Nature] = []
@@ -70,11 +57,6 @@ class Ranked:
     """An order that takes the step of least priority; among equals, the one that was chosen longest ago."""
 
     def __init__(self, priority: Callable[[StreamStep], Any]) -> None:
-        """Take priorities.
-
-        Args:
-            priority: Of each step, always the same.
-        """
         self.priority = priority
         self._chosen_at: dict[StreamStep, int] = {}
         self._priority_of = cache(priority)
@@ -93,13 +75,7 @@ class Ranked:
 
 
 def after_each_step(order: Order, action: Action, lines: Sequence[tuple[int, int, int]]) -> Order:
-    """Follow ``order``, but between two steps let nature do one action to every given line.
-
-    Args:
-        order: Chooses the steps.
-        action: What nature does.
-        lines: Host, card and number of each line.
-    """
+    """Follow ``order``, but between two steps let nature do one action to every given line."""
     return Disturbed(order, action, lines)
 
 
@@ -119,33 +95,13 @@ def hasty(rank: int) -> Order:
 
 
 def slow(rank: int, stream: int | None = None) -> Order:
-    """Let a rank go on only when no other rank can, so that its peers are eager.
-
-    Args:
-        rank: The rank.
-        stream: Which of its streams comes last; None: no one in particular.
-    """
+    """Let a rank (and last of its streams ``stream``, if any) go on only when no other rank can."""
     return by(lambda step: (step.rank == rank, step == (rank, stream)))
 
 
 def lagging(rank: int, stream: int) -> Order:
-    """Let a stream go on only when no other one can, not even another one of its rank.
-
-    Args:
-        rank: The stream's rank.
-        stream: Number of the stream.
-    """
+    """Let a stream go on only when no other one can, not even another one of its rank."""
     return by(lambda step: step == (rank, stream))
-
-
-def writers_first() -> Order:
-    """Let streams that publish go first."""
-    return by(lambda step: step.stream != PUBLISH)
-
-
-def readers_first() -> Order:
-    """Let streams that publish go last."""
-    return by(lambda step: step.stream == PUBLISH)
 
 
 def replay(schedule: Sequence[LockstepMove]) -> Order:

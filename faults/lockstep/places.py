@@ -13,27 +13,13 @@ FIRST_EPOCH = 1  # the epoch of a communicator's first call
 
 
 def operand_lines(plan: Plan, epoch: int, operand: Operand, nbytes: int) -> Iterator[Line]:
-    """List the lines of a region operand.
-
-    Args:
-        plan: The call's plan.
-        epoch: The epoch that the call starts at.
-        operand: An operand that lies in a region.
-        nbytes: Size of the operand.
-    """
     for extent in accesses.pool_extents(plan.frame, plan.layout, epoch, operand, nbytes):
         for line in range(extent.offset // LINE_BYTES, -(-(extent.offset + extent.nbytes) // LINE_BYTES)):
             yield extent.card, line
 
 
 def instruction_lines(plan: Plan, epoch: int, instruction: Instruction) -> Iterator[Line]:
-    """List the lines of all regions that an instruction names, operand by operand.
-
-    Args:
-        plan: The call's plan.
-        epoch: The epoch that the call starts at.
-        instruction: An instruction of the plan.
-    """
+    """List the lines of all regions that an instruction names, operand by operand."""
     for operand in accesses.in_regions(instruction.operands):
         yield from operand_lines(plan, epoch, operand, instruction.nbytes)
 

@@ -11,16 +11,13 @@ depend on where the communicator lies. As JSON a schedule is a list of such list
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
-from cxlemu.errors import ArgumentError
 from cxlemu.memory.adversary import Action
+from faults.machine.schedule import named_moves
 
-MOVES_MAX = 1_000_000
-NUMBER_MAX = 2**31 - 1
-
-_ACTIONS = {action.value: action for action in Action}
+_NUMBERS = {"step": 2, **{action.value: 3 for action in Action}}
 
 
 class StreamStep(NamedTuple):
@@ -59,28 +56,6 @@ def to_json(moves: Iterable[LockstepMove]) -> list[list[str | int]]:
 
 
 def from_json(moves: object) -> list[LockstepMove]:
-    """Read the schedule that `to_json` wrote.
-
-    Raises:
-        ArgumentError: An item is not a move; the message has the first such item.
-    """
-    if not isinstance(moves, list) or len(moves) > MOVES_MAX:
-        raise ArgumentError(f"a schedule is a list of at most {MOVES_MAX} moves, such as ['step', 0, 1]")
-    return [_move(number, move) for number, move in enumerate(moves)]
-
-
-def _move(number: int, move: object) -> LockstepMove:
-    if isinstance(move, list) and move and isinstance(move[0], str):
-        name, places = move[0], move[1:]
-        if all(type(place) is int and 0 <= place <= NUMBER_MAX for place in places):
-            if name == "step" and len(places) == 2:
-                return StreamStep(*places)
-            if name in _ACTIONS and len(places) == 3:
-                return Nature(_ACTIONS[name], *places)
-    wanted = f"['step', rank, stream] or [{' | '.join(_ACTIONS)}, host, card, line]"
-    raise ArgumentError(f"move {number} of a schedule is {wanted}, not {repr(move)[:80]}")
-
-
-def steps(moves: Sequence[LockstepMove]) -> list[StreamStep]:
-    """List the moves of a schedule that programs make."""
-    return [move for move in moves if isinstance(move, StreamStep)]
+    """Read the schedule that `to_json` wrote."""
+    named = named_moves(moves, _NUMBERS, '["step", 0, 1] or ["land", 0, 1, 17]')
+    return [StreamStep(*numbers) if name == "step" else Nature(Action(name), *numbers) for name, numbers in named]

@@ -45,27 +45,14 @@ class StepsSpentError(Exception):
 
 
 class OrderTable(NamedTuple):
-    """An order as C takes it.
+    """An order as C takes it."""
 
-    Attributes:
-        priority: By rank and stream.
-        moves: What nature does between two steps, the last one first.
-    """
-
-    priority: NDArray[np.int32]
-    moves: list[Nature]
+    priority: NDArray[np.int32]  # by rank and stream
+    moves: list[Nature]  # what nature does between two steps, the last one first
 
 
 def table_of(order: Order, ranks: int) -> OrderTable | None:
-    """Write an order that has chosen nothing yet as a table.
-
-    Args:
-        order: The order.
-        ranks: How many ranks there are.
-
-    Returns:
-        The table; None if the order is none that a table could say.
-    """
+    """Write an order that has chosen nothing yet as a table; None if no table can say it."""
     ranked, moves = (order.order, order.moves) if isinstance(order, Disturbed) else (order, [])
     if not isinstance(ranked, Ranked) or ranked.begun:
         return None
@@ -92,14 +79,7 @@ class Twin:
         right: Sequence[Sequence[Bytes | int]],
         hosts: Sequence[int] | None,
     ) -> None:
-        """Make the world; nothing runs yet.
-
-        Args:
-            plans: The plan of each call.
-            inputs: ``inputs[call][rank]``: the input bytes.
-            right: ``right[call][rank]``: the output bytes that are right, UNKNOWN or UNCHECKED.
-            hosts: The host of each rank; None: each has its own.
-        """
+        """Make the world; ``right[call][rank]`` is the output that is right, UNKNOWN or UNCHECKED. Nothing runs yet."""
         self._layout, self._ranks = plans[0].layout, range(plans[0].ranks)
         self._hosts = {host: number for number, host in enumerate(dict.fromkeys(hosts or self._ranks))}
         of_ranks = np.array([self._hosts[host] for host in hosts or self._ranks], np.int32)
@@ -129,22 +109,7 @@ class Twin:
         )
 
     def run(self, plans: Sequence[Plan], order: OrderTable, ended: Ended, end_s: float) -> None:
-        """Run calls, as `Lockstep.calls` does, in a new world.
-
-        Args:
-            plans: The plan of each call.
-            order: Chooses the steps.
-            ended: Called when a rank ends a call with other bytes than the right ones, or with UNKNOWN, with the call's
-                number, the rank and its output.
-            end_s: When to stop, in processor time of this thread.
-
-        Raises:
-            ArgumentError: Nature moves lines that are not there.
-            DeadlineError: No rank can go on.
-            PlanError: An instruction could not be executed.
-            StepsSpentError: The time is over.
-            Exception: Whatever a rank or ``ended`` raises.
-        """
+        """Run calls as `Lockstep.calls` does, in a new world; ``ended`` is called only for wrong or UNKNOWN outputs."""
         self._moves = order.moves
         scripts = [self._script(plan) for plan in plans]
         running = [
@@ -194,11 +159,7 @@ class Twin:
         return self._world.moves(self._steps, self._moves)
 
     def spans(self, call: int) -> list[tuple[int, int]]:
-        """Return when each rank did its first and its last instruction of a call, on a clock of all ranks.
-
-        Args:
-            call: The call's number in the last run.
-        """
+        """Return when each rank did its first and its last instruction of a call, on a clock of all ranks."""
         return self._world.spans(call)
 
     def _blows(self, moves: Sequence[Nature]) -> NDArray[np.int64]:
@@ -243,14 +204,7 @@ class Twin:
 
 
 def buffer_offsets(buffers: Sequence[Sequence[Sequence[Buffer]]]) -> tuple[NDArray[np.int64], int]:
-    """Lay out the buffers of all calls and ranks, in each other where `fresh_buffers` puts them.
-
-    Args:
-        buffers: ``buffers[call][rank]``: the rank's buffers.
-
-    Returns:
-        Where each begins, by call, rank and buffer; and the bytes of all.
-    """
+    """Return where each buffer begins, by call, rank and buffer, as `fresh_buffers` lays them out, and all bytes."""
     offsets, end = np.zeros((len(buffers), len(buffers[0]), BUFFERS), np.int64), 0
     for number, call in enumerate(buffers):
         for rank, its in enumerate(call):

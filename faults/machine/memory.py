@@ -9,13 +9,7 @@ NOBODY: frozenset[int] = frozenset()
 
 
 class MachineMemory:
-    """The memory of a program's hosts: what moves do to it.
-
-    Attributes:
-        program: The program.
-        lines: Numbers of the lines.
-        words: The words of each line.
-    """
+    """The memory of a program's hosts: what moves do to it."""
 
     def __init__(self, program: MachineProgram) -> None:
         self.program = program
@@ -24,13 +18,7 @@ class MachineMemory:
         self._slot = {word: slot for words in self.words for slot, word in enumerate(words)}
 
     def visible(self, s: MachineState, t: int, word: int) -> int:
-        """Return what a load sees now: its rank's own non-temporal store, the cached line, or what it would fetch.
-
-        Args:
-            s: The state.
-            t: Number of the thread that loads.
-            word: Number of the word.
-        """
+        """Return what a load sees now: its rank's own non-temporal store, the cached line, or what it would fetch."""
         thread, line = self.program.threads[t], self.program.words[word].line
         for stored, value in reversed(s.nt[thread.rank][line]):
             if stored == word:

@@ -32,23 +32,16 @@ class Do(IntEnum):
 
 
 class Step(NamedTuple):
-    """One small step of a thread.
-
-    Attributes:
-        do: What the step does.
-        place: Number of a word for STORE, STORE_NT, LOAD, SIGNAL and WAIT, of a line for FLUSH, FLUSH_KEEP and
-            INVALIDATE, of an event for RECORD and AWAIT; -1 for the others.
-        value: The value that is stored, signalled or waited for.
-        register: Number of a LOAD's destination; -1: none.
-        expect: The only value that a LOAD may see, any other one is a violation; -1: the LOAD may see any value.
-        source: Number of a register whose content a STORE, STORE_NT or SIGNAL takes instead of ``value``; -1: none.
-    """
+    """One small step of a thread."""
 
     do: Do
+    # number of a word for STORE, STORE_NT, LOAD, SIGNAL and WAIT, of a line for FLUSH, FLUSH_KEEP and INVALIDATE, of an
+    # event for RECORD and AWAIT; -1 for the others
     place: int = -1
-    value: int = 0
-    register: int = -1
-    expect: int = -1
+    value: int = 0  # the value that is stored, signalled or waited for
+    register: int = -1  # number of a LOAD's destination; -1: none
+    expect: int = -1  # the only value that a LOAD may see, any other one is a violation; -1: the LOAD may see any value
+    # number of a register whose content a STORE, STORE_NT or SIGNAL takes instead of ``value``; -1: none
     source: int = -1
 
 
@@ -117,34 +110,22 @@ class Straight:
 
 
 class Word(NamedTuple):
-    """Eight bytes of the pool that never tear.
+    """Eight bytes of the pool that never tear."""
 
-    Attributes:
-        name: The word's name in messages.
-        line: Number of the line that the word lies in.
-        initial: The word's value in the beginning.
-    """
-
-    name: str
-    line: int
-    initial: int = 0
+    name: str  # the word's name in messages
+    line: int  # number of the line that the word lies in
+    initial: int = 0  # the word's value in the beginning
 
 
 @dataclass(frozen=True)
 class MachineProgram:
-    """What the abstract machine runs. Ranks are numbered over all hosts; a rank is on one host.
+    """What the abstract machine runs. Ranks are numbered over all hosts; a rank is on one host."""
 
-    Attributes:
-        threads: The threads; a step names words, lines and registers by their position in the tuples below.
-        words: The words of the pool.
-        lines: Names of the lines.
-        registers: Names of the registers, which are 0 until something is loaded.
-    """
-
+    # the threads; a step names words, lines and registers by their position in the tuples below
     threads: Sequence[Thread]
     words: tuple[Word, ...]
     lines: tuple[str, ...]
-    registers: tuple[str, ...] = ()
+    registers: tuple[str, ...] = ()  # names of the registers, which are 0 until something is loaded
 
     @property
     def hosts(self) -> int:

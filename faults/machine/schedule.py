@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from cxlemu.errors import ArgumentError
 
-LONGEST = 1_000_000  # moves
+MOVES_MAX = 1_000_000
+NUMBER_MAX = 2**31 - 1
 
 
 class Act(StrEnum):
@@ -32,17 +33,11 @@ VOLUNTARY = frozenset({Act.EVICT, Act.DROP, Act.PREFETCH, Act.LOSE})
 
 
 class MachineMove(NamedTuple):
-    """One move of a thread or of nature.
-
-    Attributes:
-        act: What the move does.
-        who: Number of a thread for STEP and AGAIN, of a rank for LAND_NT, else of a host.
-        line: Number of the line; -1 for STEP and AGAIN.
-    """
+    """One move of a thread or of nature."""
 
     act: Act
-    who: int
-    line: int = -1
+    who: int  # number of a thread for STEP and AGAIN, of a rank for LAND_NT, else of a host
+    line: int = -1  # number of the line; -1 for STEP and AGAIN
 
 
 Schedule = tuple[MachineMove, ...]
@@ -54,14 +49,28 @@ def to_json(schedule: Sequence[MachineMove]) -> list[list[Any]]:
 
 
 def from_json(data: object) -> Schedule:
-    """Read a schedule that `to_json` wrote; whether a program can make its moves, `replay` shows.
+    """Read a schedule that `to_json` wrote; whether a program can make its moves, `replay` shows."""
+    example = '["step", 0] or ["land", 0, 1]'
+    return tuple(MachineMove(Act(act), *numbers) for act, numbers in named_moves(data, _NUMBERS, example))
 
-    Raises:
-        ArgumentError: This is not a schedule.
-    """
-    if not isinstance(data, list) or len(data) > LONGEST:
-        raise ArgumentError(f'a schedule is a list of at most {LONGEST} moves such as ["step", 0] or ["land", 0, 1]')
-    return tuple(_move(at, item) for at, item in enumerate(data))
+
+_NUMBERS = {act.value: 1 if act in (Act.STEP, Act.AGAIN) else 2 for act in Act}
+
+
+def named_moves(data: object, counts: Mapping[str, int], example: str) -> Iterator[tuple[str, list[int]]]:
+    """Read moves from JSON, each a list of a name and of as many numbers as ``counts`` says for it."""
+    if not isinstance(data, list) or len(data) > MOVES_MAX:
+        raise ArgumentError(f"a schedule is a list of at most {MOVES_MAX} moves such as {example}")
+    for at, item in enumerate(data):
+        match item:
+            case [str(name), *numbers] if len(numbers) == counts.get(name) and all(map(_is_number, numbers)):
+                yield name, numbers
+            case _:
+                raise ArgumentError(f"move {at} of the schedule is {item!r:.60}; a move is such as {example}")
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value <= NUMBER_MAX
 
 
 LETTERS = {
@@ -84,23 +93,8 @@ def to_token(schedule: Sequence[MachineMove]) -> str:
 
 
 def from_token(token: str) -> Schedule:
-    """Read a schedule that `to_token` wrote.
-
-    Raises:
-        ArgumentError: This is not a token.
-    """
-    if not re.fullmatch(r"([sa][0-9]{1,6}|[lnfedpx][0-9]{1,6}\.[0-9]{1,6})*", token) or len(token) > LONGEST:
+    """Read a schedule that `to_token` wrote."""
+    if not re.fullmatch(r"([sa][0-9]{1,6}|[lnfedpx][0-9]{1,6}\.[0-9]{1,6})*", token) or len(token) > MOVES_MAX:
         raise ArgumentError("a schedule's token is a word such as s0s0l0.1s1, as `cxlemu explore` prints it")
     found = re.findall(r"([a-z])([0-9]+)(?:\.([0-9]+))?", token)
     return tuple(MachineMove(ACTS[letter], int(who), int(line or -1)) for letter, who, line in found)
-
-
-def _move(at: int, item: object) -> MachineMove:
-    match item:
-        case ["step" | "again" as act, int(who)] if type(who) is int and who >= 0:
-            return MachineMove(Act(act), who)
-        case [str(act), int(who), int(line)] if (
-            act in set(Act) - {Act.STEP, Act.AGAIN} and type(who) is type(line) is int and min(who, line) >= 0
-        ):
-            return MachineMove(Act(act), who, line)
-    raise ArgumentError(f'move {at} of the schedule is {item!r:.60}; a move is such as ["step", 0] or ["land", 0, 1]')

@@ -12,53 +12,33 @@ T = TypeVar("T")
 
 
 class Cached(NamedTuple):
-    """A line in a host's cache; an absent one is None.
+    """A line in a host's cache; an absent one is None."""
 
-    Attributes:
-        values: Value of each word of the line.
-        dirty: Whether the line was stored to since it was fetched or posted.
-        dropping: Ranks whose flush has still to take the line out: their fence waits for that.
-    """
-
-    values: tuple[int, ...]
-    dirty: bool
-    dropping: frozenset[int]
+    values: tuple[int, ...]  # value of each word of the line
+    dirty: bool  # whether the line was stored to since it was fetched or posted
+    dropping: frozenset[int]  # ranks whose flush has still to take the line out: their fence waits for that
 
 
 class Posted(NamedTuple):
-    """A write-back on its way to the pool, its data fixed.
+    """A write-back on its way to the pool, its data fixed."""
 
-    Attributes:
-        values: Value of each word of the line.
-        ranks: Those whose fence waits for it.
-    """
-
-    values: tuple[int, ...]
-    ranks: frozenset[int]
+    values: tuple[int, ...]  # value of each word of the line
+    ranks: frozenset[int]  # those whose fence waits for it
 
 
 class MachineState(NamedTuple):
-    """All that the machine knows between two moves.
+    """All that the machine knows between two moves."""
 
-    Attributes:
-        pool: Value of each word in the pool.
-        caches: ``[host][line]``: the line in the host's cache, None if it is absent.
-        posted: ``[host][line]``: write-backs under way, the oldest first.
-        nt: ``[rank][line]``: non-temporal stores under way, each a word and its value, the oldest first.
-        registers: Content of each register.
-        events: Events that were recorded.
-        nodes: Each thread's node; CRASHED if its host crashed.
-        begun: For each thread, whether the first half of an INVALIDATE or a WAIT, the flush, is done.
-    """
-
-    pool: tuple[int, ...]
+    pool: tuple[int, ...]  # value of each word in the pool
+    # ``[host][line]``: the line in the host's cache, None if it is absent
     caches: tuple[tuple[Cached | None, ...], ...]
-    posted: tuple[tuple[tuple[Posted, ...], ...], ...]
+    posted: tuple[tuple[tuple[Posted, ...], ...], ...]  # ``[host][line]``: write-backs under way, the oldest first
+    # ``[rank][line]``: non-temporal stores under way, each a word and its value, the oldest first
     nt: tuple[tuple[tuple[tuple[int, int], ...], ...], ...]
-    registers: tuple[int, ...]
+    registers: tuple[int, ...]  # content of each register
     events: frozenset[int]
-    nodes: tuple[int, ...]
-    begun: tuple[bool, ...]
+    nodes: tuple[int, ...]  # each thread's node; CRASHED if its host crashed
+    begun: tuple[bool, ...]  # for each thread, whether the first half of an INVALIDATE or a WAIT, the flush, is done
 
 
 def initial(program: MachineProgram) -> MachineState:
@@ -82,12 +62,5 @@ def put(items: tuple[T, ...], at: int, item: T) -> tuple[T, ...]:
 
 
 def put2(rows: tuple[tuple[T, ...], ...], at: int, line: int, item: T) -> tuple[tuple[T, ...], ...]:
-    """Return the table with another item in one place.
-
-    Args:
-        rows: The table.
-        at: Number of the row.
-        line: Position in the row.
-        item: The new item.
-    """
+    """Return the table with another item in one place."""
     return put(rows, at, put(rows[at], line, item))

@@ -25,12 +25,7 @@ class Machine(MachineMemory):
         return initial(self.program)
 
     def step_of(self, s: MachineState, thread: int) -> Step | None:
-        """Return the step that a thread is at; None if the thread has ended or its host crashed.
-
-        Args:
-            s: The state.
-            thread: Number of the thread.
-        """
+        """Return the step that a thread is at; None if the thread has ended or its host crashed."""
         node = s.nodes[thread]
         return None if node == CRASHED else self.program.threads[thread].step(node)
 
@@ -44,6 +39,10 @@ class Machine(MachineMemory):
     def enabled(self, s: MachineState) -> list[MachineMove]:
         """List the moves that are possible in a state: those of threads, then those of nature."""
         return [*self._threads_moves(s), *self._natures_moves(s)]
+
+    def allows(self, s: MachineState, move: MachineMove) -> bool:
+        """Say whether a move is possible in a state."""
+        return move in (self._threads_moves(s) if move.act in (Act.STEP, Act.AGAIN) else self._natures_moves(s))
 
     def _threads_moves(self, s: MachineState) -> Iterator[MachineMove]:
         for t in range(len(s.nodes)):
@@ -102,12 +101,7 @@ class Machine(MachineMemory):
                     yield MachineMove(Act.LAND_NT, rank, line)
 
     def apply(self, s: MachineState, move: MachineMove) -> MachineState:
-        """Return the state after a move.
-
-        Args:
-            s: The state before it.
-            move: A move that is enabled in ``s``; this is not checked.
-        """
+        """Return the state after a move, which must be enabled in ``s``: this is not checked."""
         match move.act:
             case Act.STEP:
                 return self._step(s, move.who)
@@ -172,21 +166,10 @@ class Machine(MachineMemory):
 
 
 def replay(machine: Machine, schedule: Schedule) -> list[MachineState]:
-    """Follow a schedule.
-
-    Args:
-        machine: The program's machine.
-        schedule: Moves from the initial state on.
-
-    Returns:
-        The states along it, the initial one first.
-
-    Raises:
-        ArgumentError: A move is not possible where it comes.
-    """
+    """Follow a schedule from the initial state on; return the states along it, the initial one first."""
     states = [machine.initial()]
     for at, move in enumerate(schedule):
-        if move not in machine.enabled(states[-1]):
+        if not machine.allows(states[-1], move):
             text = " ".join(map(str, move[: 2 if move.line < 0 else 3]))
             raise ArgumentError(f"move {at} of the schedule, {text}, is not possible there")
         states.append(machine.apply(states[-1], move))

@@ -23,12 +23,7 @@ NATURE = {
 
 
 def step_text(program: MachineProgram, step: Step) -> str:
-    """Write a step in the words of a litmus test: ``store x 1``.
-
-    Args:
-        program: The program that the step belongs to, which has the names.
-        step: The step.
-    """
+    """Write a step in the words of a litmus test: ``store x 1``."""
     verb = step.do.name.lower()
     if step.do in LINE_WISE:
         return f"{verb} {program.lines[step.place]}"
@@ -41,32 +36,14 @@ def step_text(program: MachineProgram, step: Step) -> str:
 
 
 class ScheduleRow(NamedTuple):
-    """One move of a schedule, described.
+    """One move of a schedule, described."""
 
-    Attributes:
-        thread: Number of the thread that moves; -1 for nature.
-        host: The host on which it happens.
-        text: The move in words.
-    """
-
-    thread: int
-    host: int
+    thread: int  # number of the thread that moves; -1 for nature
+    host: int  # the host on which it happens
     text: str
 
 
 def rows(machine: Machine, schedule: Schedule) -> Iterator[ScheduleRow]:
-    """Describe the moves of a schedule.
-
-    Args:
-        machine: The program's machine.
-        schedule: Moves from the initial state on.
-
-    Yields:
-        One row for each move.
-
-    Raises:
-        ArgumentError: The program cannot make these moves.
-    """
     states = replay(machine, schedule)
     for state, move in zip(states, schedule, strict=False):
         program = machine.program

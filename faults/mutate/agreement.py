@@ -22,19 +22,12 @@ BUDGET = Budget(states=2_000_000, seconds=60.0)
 
 
 class Opinions(NamedTuple):
-    """The verdicts of prover and explorer on the calls of a plan, with a mistake or without one.
+    """The verdicts of prover and explorer on the calls of a plan, with a mistake or without one."""
 
-    Attributes:
-        mutant: The mistake; None: the plan as it is.
-        prover: The prover's verdict.
-        explorer: The explorer's verdict.
-        why: What each of them found, for people.
-    """
-
-    mutant: Mutant | None
+    mutant: Mutant | None  # the mistake; None: the plan as it is
     prover: Verdict
     explorer: Verdict
-    why: str
+    why: str  # what each of them found, for people
 
     @property
     def agree(self) -> bool:
@@ -43,16 +36,7 @@ class Opinions(NamedTuple):
 
 
 def opinions(case: MutationCase, calls: int = 1, budget: Budget = BUDGET) -> Iterator[Opinions]:
-    """Ask both judges about a plan, and about every mutant of it that obeys the rules of plans.
-
-    Args:
-        case: The plan.
-        calls: How often the plan is called, one call after the other.
-        budget: What the explorer may spend on each.
-
-    Yields:
-        The opinions on the plan itself, then those on each mutant.
-    """
+    """Ask both judges about a plan, and about every mutant of it that obeys the rules of plans."""
     plan = plan_of(case)
     yield _opinions(None, plan, calls, budget)
     for mutant in mutants(plan):

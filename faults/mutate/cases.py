@@ -26,9 +26,9 @@ from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
 from cxlemu.plan import Call, InHeap, Layout, Plan
 from cxlemu.topology.clusters import cluster_sizes
-from faults.lockstep.zero_copy_calls import HEAP_INPUT, HEAP_OUTPUT, lent, lent_if_zero_copy, with_heap
 from faults.mutate.own import smallest
 from faults.prove.sequences import filling
+from faults.zero_copy_calls import HEAP_INPUT, HEAP_OUTPUT, lent, lent_if_zero_copy, with_heap
 
 LINES_MAX = 1024
 WIDE = "wide tiles"  # compute tiles of two shards each
@@ -36,32 +36,20 @@ OPERATORS = (*COLLECTIVES, *fused.KINDS)
 
 
 class MutationCase(NamedTuple):
-    """A plan to mutate: a shipped one, or a user's.
+    """A plan to mutate: a shipped one, or a user's."""
 
-    Attributes:
-        collective: Name of the collective or the fused product.
-        variant: Name of the variant, of the style of a fused product, or of a user's algorithm.
-        ranks: Number of ranks.
-        rounds: 1; or one more than there are loops of rounds, in a ring of one slot fewer, because otherwise earlier
-            rounds would order later ones.
-        in_place: Whether the result replaces the input.
-        output_in_heap: Whether the result lies in the heap.
-        cluster: Ranks in each cluster; 1 without clusters.
-        form: For a fused product: its other transport, or WIDE.
-        checked: Whether doorbells carry checksums.
-        algorithm: ``FILE.py:function`` or ``FILE.plan`` of a user; empty for a shipped plan.
-    """
-
-    collective: str
-    variant: str
+    collective: str  # name of the collective or the fused product
+    variant: str  # name of the variant, of the style of a fused product, or of a user's algorithm
     ranks: int
+    # 1; or one more than there are loops of rounds, in a ring of one slot fewer, because otherwise earlier rounds would
+    # order later ones
     rounds: int = 1
-    in_place: bool = False
-    output_in_heap: bool = False
-    cluster: int = 1
-    form: str = ""
-    checked: bool = False
-    algorithm: str = ""
+    in_place: bool = False  # whether the result replaces the input
+    output_in_heap: bool = False  # whether the result lies in the heap
+    cluster: int = 1  # ranks in each cluster; 1 without clusters
+    form: str = ""  # for a fused product: its other transport, or WIDE
+    checked: bool = False  # whether doorbells carry checksums
+    algorithm: str = ""  # ``FILE.py:function`` or ``FILE.plan`` of a user; empty for a shipped plan
 
     def __str__(self) -> str:
         words = [self.collective, self.variant, f"{self.ranks} ranks"]
@@ -81,13 +69,7 @@ def variants(collective: str) -> list[str]:
 
 
 def cases(collective: str, variant: str, ranks: int) -> Iterator[MutationCase]:
-    """Yield all forms in which a variant synchronizes: clusters, rounds, and arrays that are in place or in the heap.
-
-    Args:
-        collective: Name of a collective or a fused product.
-        variant: One of its variants or styles.
-        ranks: Number of ranks.
-    """
+    """Yield all forms in which a variant synchronizes: clusters, rounds, arrays in place or in the heap."""
     if collective in fused.KINDS:
         yield from _fused_cases(collective, variant, ranks)
         return
@@ -173,15 +155,7 @@ def _folds(contract: Collective) -> tuple[str, str]:
 
 
 def own_cases(algorithm: str, ranks: Sequence[int]) -> Iterator[MutationCase]:
-    """List the cases of a user's algorithm or saved plan.
-
-    Args:
-        algorithm: ``FILE.py:function`` or ``FILE.plan``.
-        ranks: Numbers of ranks; a saved plan has its own.
-
-    Raises:
-        Exception: Those of `load_algorithm`.
-    """
+    """List the cases of a user's algorithm or saved plan."""
     own = load_algorithm(algorithm)
     if own.plan is not None:
         yield MutationCase(own.collective, own.name, own.plan.ranks, algorithm=algorithm)
@@ -206,6 +180,14 @@ def shipped(ranks: int) -> Iterator[MutationCase]:
     for collective in OPERATORS:
         for variant in variants(collective):
             yield from cases(collective, variant, ranks)
+
+
+def shipped_and_checked(ranks: int) -> Iterator[MutationCase]:
+    """Yield every shipped case, and then the same with checksums if its plan can carry them."""
+    for case in shipped(ranks):
+        yield case
+        if can_check(case):
+            yield case._replace(checked=True)
 
 
 def plan_of(case: MutationCase) -> Plan:
@@ -302,16 +284,7 @@ def _build(layout: Layout, call: Call) -> Plan:
 
 
 def sequence(case: MutationCase, plan: Plan, rank: int) -> list[Plan]:
-    """List the calls in which a mistake of a rank is looked for.
-
-    Args:
-        case: The case.
-        plan: Its plan, which is among the calls.
-        rank: The rank that makes the mistake.
-
-    Returns:
-        The plans of consecutive calls.
-    """
+    """List the calls in which a mistake of a rank is looked for."""
     slots = plan.layout.slots
     before = [_filling(case, plan.layout, rank)] * slots
     after = [_filling(case, plan.layout, (rank + 1) % case.ranks)] * slots
@@ -319,15 +292,7 @@ def sequence(case: MutationCase, plan: Plan, rank: int) -> list[Plan]:
 
 
 def mixtures(case: MutationCase, plan: Plan) -> Iterator[list[Plan]]:
-    """Place a plan between calls of every other shipped plan that fits the same slots, for each root that it has.
-
-    Args:
-        case: The case.
-        plan: Its plan, with a mistake or without.
-
-    Yields:
-        The plans of consecutive calls.
-    """
+    """Place a plan between calls of every other shipped plan that fits the same slots, for each root that it has."""
     layout, slots = plan.layout, plan.layout.slots
     for collective, contract in COLLECTIVES.items():
         for variant in variants(collective):
@@ -337,7 +302,8 @@ def mixtures(case: MutationCase, plan: Plan) -> Iterator[list[Plan]]:
                 try:
                     other = _build(layout, lent_if_zero_copy(call))
                     calls = [other] * slots + [plan] * (slots + 1) + [other] * slots
-                    assert all(p.parts for p in calls)
+                    for each in (other, plan):
+                        _ = each.parts
                 except ArgumentError:  # it needs larger slots, or more doorbells
                     continue
                 yield calls

@@ -17,19 +17,12 @@ from faults.mutate.operators import Mutation, MutationSite, far_pairs, mutations
 
 
 class Mutant(NamedTuple):
-    """One mistake in a plan; as text, ``RANK.STREAM.AT:KIND``.
-
-    Attributes:
-        rank: The rank that makes it.
-        stream: Number of the rank's stream.
-        at: Number of the instruction in the stream, before the mutation.
-        kind: The mistake: the name of an operator, and what tells its mutants apart.
-    """
+    """One mistake in a plan; as text, ``RANK.STREAM.AT:KIND``."""
 
     rank: int
-    stream: int
-    at: int
-    kind: str
+    stream: int  # number of the rank's stream
+    at: int  # number of the instruction in the stream, before the mutation
+    kind: str  # the mistake: the name of an operator, and what tells its mutants apart
 
     def __str__(self) -> str:
         return f"{self.rank}.{self.stream}.{self.at}:{self.kind}"
@@ -41,11 +34,7 @@ class Mutant(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Mutant:
-        """Read a mutant from its text; whether a plan has it, `apply` says.
-
-        Raises:
-            ArgumentError: The text is not a mutant.
-        """
+        """Read a mutant from its text; whether a plan has it, `apply` says."""
         if not (match := re.fullmatch(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9}):([a-z0-9=+-]{1,32})", text, re.ASCII)):
             raise ArgumentError(f"a mutant is written RANK.STREAM.AT:KIND, such as 1.0.3:delete, not {text[:80]!r}")
         return cls(int(match[1]), int(match[2]), int(match[3]), match[4])
@@ -70,18 +59,7 @@ def pairs_apart(plan: Plan) -> int:
 
 
 def apply(plan: Plan, mutant: Mutant) -> Plan:
-    """Make a mistake in a plan.
-
-    Args:
-        plan: The plan.
-        mutant: The mistake.
-
-    Returns:
-        A new plan with the mistake.
-
-    Raises:
-        ArgumentError: The plan has no such mutant.
-    """
+    """Return a new plan with the mistake."""
     streams = plan.part(mutant.rank).streams if mutant.rank < plan.ranks else ()
     if mutant.stream < len(streams) and mutant.at < len(streams[mutant.stream].records):
         for kind, mutation in mutations(MutationSite(plan, mutant.rank, mutant.stream, mutant.at)):

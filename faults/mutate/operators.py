@@ -24,19 +24,12 @@ Streams = Mapping[tuple[int, int], list[Instruction]]  # (rank, stream) -> its i
 
 @dataclass(frozen=True)
 class MutationSite:
-    """An instruction, and all that its mutations need to know.
-
-    Attributes:
-        plan: The plan.
-        rank: The rank.
-        stream: Number of the rank's stream.
-        at: Number of the instruction in the stream.
-    """
+    """An instruction, and all that its mutations need to know."""
 
     plan: Plan
     rank: int
-    stream: int
-    at: int
+    stream: int  # number of the rank's stream
+    at: int  # number of the instruction in the stream
 
     @property
     def instructions(self) -> list[Instruction]:
@@ -62,34 +55,22 @@ class MutationSite:
 
 
 class Mutation(NamedTuple):
-    """A change of a plan.
+    """A change of a plan."""
 
-    Attributes:
-        streams: The streams that change, as (rank, stream) -> instructions.
-        groups: Doorbell groups that the frame needs for them, after those that it has.
-    """
-
-    streams: Streams
-    groups: tuple[DoorbellGroup, ...] = ()
+    streams: Streams  # the streams that change, as (rank, stream) -> instructions
+    groups: tuple[DoorbellGroup, ...] = ()  # doorbell groups that the frame needs for them, after those that it has
 
 
 Mutations = Iterator[tuple[str, Mutation]]  # kinds, and the mutations that they name
 
 
 class MutationOperator(NamedTuple):
-    """A kind of mistake.
+    """A kind of mistake."""
 
-    Attributes:
-        name: Its name, with which the kind of each of its mutants begins.
-        what: What it does, for people.
-        ops: The opcodes to which it is applied.
-        make: Yields its mutations of an instruction.
-    """
-
-    name: str
-    what: str
-    ops: frozenset[Op]
-    make: Callable[[MutationSite], Mutations]
+    name: str  # its name, with which the kind of each of its mutants begins
+    what: str  # what it does, for people
+    ops: frozenset[Op]  # the opcodes to which it is applied
+    make: Callable[[MutationSite], Mutations]  # yields its mutations of an instruction
 
 
 def _delete(place: MutationSite) -> Mutations:
@@ -115,15 +96,7 @@ def _later(place: MutationSite) -> Mutations:
 
 
 def far_pairs(count: int) -> tuple[list[tuple[int, int]], int]:
-    """Choose which instructions of a stream are exchanged over a distance.
-
-    Args:
-        count: Number of instructions in the stream.
-
-    Returns:
-        Pairs of instructions that are two or more apart, evenly among all such pairs and no more than ``count``; and
-        how many such pairs there are.
-    """
+    """Choose at most ``count`` pairs of instructions two or more apart, evenly among all, and count all of them."""
     pairs = [(first, second) for first, second in combinations(range(count), 2) if second - first > 1]
     return pairs[:: -(-len(pairs) // max(count, 1)) or 1], len(pairs)
 
@@ -217,12 +190,7 @@ def _two_doorbells(place: MutationSite) -> Mutations:
 
 
 def exchanged_everywhere(plan: Plan, names: Mapping[int, int]) -> Mutation:
-    """Exchange doorbells in all streams that ring them or wait for them.
-
-    Args:
-        plan: The plan.
-        names: Each doorbell, and the one that takes its place.
-    """
+    """Exchange doorbells in all streams that ring them or wait for them."""
     groups: list[DoorbellGroup] = []
     streams: dict[tuple[int, int], list[Instruction]] = {}
     for part in plan.parts:

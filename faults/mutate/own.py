@@ -8,7 +8,7 @@ from collectives.contracts import COLLECTIVES
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Call, Layout, Plan, rules
-from faults.lockstep.zero_copy_calls import lent_if_zero_copy, with_heap
+from faults.zero_copy_calls import lent_if_zero_copy, with_heap
 
 CARDS = 2
 LINES_MAX = 1024  # of a slot on a card
@@ -16,20 +16,7 @@ DOORBELLS_MAX = 256  # of a rank
 
 
 def smallest(own: Recipe, ranks: int, rounds: int) -> Plan:
-    """Build a user's plan in the smallest slots in which it takes no more rounds than in large ones.
-
-    Args:
-        own: The user's algorithm, or a saved plan, which is returned as it is.
-        ranks: Number of ranks.
-        rounds: 1; or 2: the plan may take twice as many rounds, in a ring of one slot.
-
-    Returns:
-        A plan that obeys all rules.
-
-    Raises:
-        ArgumentError: The algorithm does not take that call.
-        PlanError: The algorithm breaks a rule.
-    """
+    """Build a user's plan in the smallest slots without more rounds, or for ``rounds`` 2 twice as many in one slot."""
     if own.plan is not None:
         return own.plan
     contract = COLLECTIVES[own.collective]

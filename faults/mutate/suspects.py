@@ -12,13 +12,7 @@ from faults.mutate.operators import FAR, WAITS
 
 
 def suspect(plans: Sequence[Plan], plan: Plan, mutant: Mutant) -> Suspect:
-    """Find where a mutant's mistake may show.
-
-    Args:
-        plans: The plans of all calls.
-        plan: The plan among them that is mutated, without the mistake.
-        mutant: The mistake.
-    """
+    """Find where a mutant's mistake may show."""
     stream = plan.part(mutant.rank).streams[mutant.stream].instructions
     instruction, layout = stream[mutant.at], plan.layout
     owner = None

@@ -20,25 +20,18 @@ SHARE = 60  # mutants that a worker takes at once
 
 @dataclass
 class MutationRow:
-    """What became of the mutants of one plan.
-
-    Attributes:
-        case: The plan.
-        mutants: Count of its mutants.
-        pairs: Count of pairs of instructions that are two or more apart, of which the operator "far" exchanges some.
-        operators: How often each fate befell the mutants of each operator.
-        survivors: The judgements of mutants that survived.
-        needless: The judgements of equivalent deletions, whose instructions the plan does not need.
-        seconds: Processor time of all workers together.
-    """
+    """What became of the mutants of one plan."""
 
     case: MutationCase
     mutants: int
+    # count of pairs of instructions that are two or more apart, of which the operator "far" exchanges some
     pairs: int = 0
+    # by operator: how often each fate befell its mutants
     operators: dict[str, Counter[Fate]] = field(default_factory=dict)
     survivors: list[MutantJudgement] = field(default_factory=list)
+    # the judgements of equivalent deletions, whose instructions the plan does not need
     needless: list[MutantJudgement] = field(default_factory=list)
-    seconds: float = 0.0
+    seconds: float = 0.0  # processor time of all workers together
 
     @property
     def fates(self) -> Counter[Fate]:
@@ -94,27 +87,17 @@ def _trial(case: MutationCase) -> Trial:
 
 @dataclass(frozen=True)
 class Share:
-    """Some of a plan's mutants, judged by one worker.
-
-    Attributes:
-        case: The plan.
-        judgements: One for each mutant.
-        seconds: Processor time that they took.
-    """
+    """Some of a plan's mutants, judged by one worker."""
 
     case: MutationCase
-    judgements: list[MutantJudgement]
-    seconds: float
+    judgements: list[MutantJudgement]  # one for each mutant
+    seconds: float  # processor time that they took
 
 
 def judge(case: MutationCase, mutants: Sequence[Mutant]) -> Share:
     """Judge some mutants of a case, in a worker.
 
     Executions that confirm the prover's finding are not kept: their schedules are long.
-
-    Args:
-        case: The plan.
-        mutants: Its mutants.
     """
     begun, trial = process_time(), _trial(case)
     judgements = [trial.judge(mutant) for mutant in mutants]
@@ -123,15 +106,7 @@ def judge(case: MutationCase, mutants: Sequence[Mutant]) -> Share:
 
 
 def sweep(cases: Sequence[MutationCase], executor: Executor) -> Iterator[MutationRow]:
-    """Judge all mutants of all cases.
-
-    Args:
-        cases: The plans.
-        executor: Runs `judge`, for SHARE mutants at a time.
-
-    Yields:
-        The row of each case when its mutants are known, and again whenever more of them are judged, until all are.
-    """
+    """Judge all mutants of all cases; yield a case's row again whenever more of its mutants are judged."""
     rows: dict[MutationCase, MutationRow] = {}
     futures: list[Future[Share]] = []
     for case in cases:
@@ -157,10 +132,6 @@ def is_needless(plan: Plan, judgement: MutantJudgement) -> bool:
     """Say whether the plan would be as good without the mutated instruction.
 
     A signal is not needless if it lets other ranks go on sooner: before work that precedes the next signal of its line.
-
-    Args:
-        plan: The plan, without the mistake.
-        judgement: The judgement of a mutant of it.
     """
     rank, stream, at, kind = judgement.mutant
     if judgement.fate is not Fate.EQUIVALENT or kind != "delete":

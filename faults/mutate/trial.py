@@ -51,34 +51,21 @@ class Fate(Enum):
 
 
 class MutantJudgement(NamedTuple):
-    """What became of one mutant.
-
-    Attributes:
-        mutant: The mutant.
-        fate: Its fate.
-        instruction: Name of the opcode of the instruction that it changes.
-        reason: In a sentence, what is wrong or not known.
-        shown: An execution in which it goes wrong, if one was found.
-    """
+    """What became of one mutant."""
 
     mutant: Mutant
     fate: Fate
-    instruction: str
-    reason: str = ""
-    shown: Counterexample | None = None
+    instruction: str  # name of the opcode of the instruction that it changes
+    reason: str = ""  # in a sentence, what is wrong or not known
+    shown: Counterexample | None = None  # an execution in which it goes wrong, if one was found
 
 
 @dataclass
 class Trial:
-    """All mutants of one plan, on trial in the calls that cases.py puts around it.
+    """All mutants of one plan, on trial in the calls that cases.py puts around it."""
 
-    Attributes:
-        case: What is mutated.
-        plan: Its plan, without a mistake.
-    """
-
-    case: MutationCase
-    plan: Plan = field(init=False)
+    case: MutationCase  # what is mutated
+    plan: Plan = field(init=False)  # its plan, without a mistake
     _programs: dict[int, CallSequence] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -98,11 +85,6 @@ class Trial:
         return self._programs[rank]
 
     def judge(self, mutant: Mutant) -> MutantJudgement:
-        """Try one mutant.
-
-        Raises:
-            ArgumentError: The plan has no such mutant.
-        """
         mutated = apply(self.plan, mutant)
         name = self.plan.part(mutant.rank).streams[mutant.stream].instructions[mutant.at].op.name
         finding = next(findings(mutated), None)

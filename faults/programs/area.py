@@ -17,9 +17,11 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from cxlemu.errors import ArgumentError
+from cxlemu.errors import ArgumentError, PoolError
+from cxlemu.units import format_bytes
 
-POOLS, HOSTS, THREADS, PATH_BYTES, TURNS = 8, 16, 256, 256, 1 << 20
+POOLS, HOSTS, THREADS, PATH_BYTES, TURNS, COHERENT = 8, 16, 256, 256, 1 << 20, 16
+RECORD_MOST, RECORD_BYTES = 1 << 21, 24  # as in native/record.h
 SHARED = Path("/dev/shm")
 PREFIX = "cxlemu-exec-"
 STARTING, WAITING, INSIDE, RUNNING, OUTSIDE, CRASHED, ENDED = range(1, 8)  # enum thread_state
@@ -30,7 +32,7 @@ class RunOptions(ctypes.Structure):
     """The options of a run: ``program_options`` of native/area.h."""
 
     _fields_ = (
-        *((name, ctypes.c_int32) for name in ("hosts", "pools", "nature", "free_running", "check")),
+        *((name, ctypes.c_int32) for name in ("hosts", "pools", "nature", "free_running", "check", "every")),
         *((name, ctypes.c_int32) for name in ("crash_host", "link_host", "poison_pool", "lost_pool", "script_length")),
         *((name, ctypes.c_uint64) for name in ("seed", "schedule", "idle_budget")),
         *((name, ctypes.c_uint64) for name in ("crash_step", "link_step", "poison_step", "lost_step")),
@@ -39,6 +41,7 @@ class RunOptions(ctypes.Structure):
         ("capacity", ctypes.c_int64 * POOLS),
         ("dax", ctypes.c_int32 * POOLS),
         ("path", (ctypes.c_char * PATH_BYTES) * POOLS),
+        ("coherent", (ctypes.c_int64 * 3) * COHERENT),
     )
 
 
@@ -51,6 +54,8 @@ class RunStatus(ctypes.Structure):
             for name in ("steps", "hash", "idle", "unannounced", "watched_lines", "watched_bytes")
         ),
         *((name, ctypes.c_int32) for name in ("outcome", "threads", "turns", "findings", "sites", "modules")),
+        *((name, ctypes.c_int32) for name in ("link_met", "card_met", "line_met")),
+        ("coherent_met", ctypes.c_uint64),
     )
 
 
@@ -65,6 +70,15 @@ class _Thread(ctypes.Structure):
         ("tid", ctypes.c_int32),
         *((name, ctypes.c_uint64) for name in ("priority", "steps", "idle_steps")),
         ("apart", ctypes.c_uint8 * 80),
+    )
+
+
+class _Doing(ctypes.Structure):
+    _fields_ = (
+        ("offset", ctypes.c_int64),
+        ("site", ctypes.c_uint32),
+        ("kind", ctypes.c_uint8),
+        ("pool", ctypes.c_uint8),
     )
 
 
@@ -107,48 +121,37 @@ class RawFinding(ctypes.Structure):
 
 
 class PoolThread(NamedTuple):
-    """A thread that takes part.
+    """A thread that takes part."""
 
-    Attributes:
-        number: Its index, which schedules name.
-        state: STARTING, WAITING, ..., ENDED.
-        command: The command it belongs to, counted over all stages.
-        host: Its host.
-        pid: Its process; 0 as long as no process has taken it up.
-        tid: Its thread in that process.
-    """
-
-    number: int
-    state: int
-    command: int
+    number: int  # its index, which schedules name
+    state: int  # STARTING, WAITING, ..., ENDED
+    command: int  # the command it belongs to, counted over all stages
     host: int
-    pid: int
-    tid: int
+    pid: int  # its process; 0 as long as no process has taken it up
+    tid: int  # its thread in that process
+
+
+class LastStep(NamedTuple):
+    """The last step that a thread made."""
+
+    kind: int  # enum step_kind
+    pool: int  # the number of its pool; 255: none
+    offset: int  # in the pool, in bytes
+    site: int  # the index of its place in `Area.places`
 
 
 class CodePlace(NamedTuple):
-    """Where an access stands in a program, and the call that led there.
+    """Where an access stands in a program, and the call that led there."""
 
-    Attributes:
-        module: The file, empty where it is unknown.
-        offset: The instruction's address in the file's address space.
-        caller_module: The caller's file, empty where it is unknown.
-        caller_offset: The call's address in the caller's file.
-    """
-
-    module: str
-    offset: int
-    caller_module: str
-    caller_offset: int
+    module: str  # the file, empty where it is unknown
+    offset: int  # the instruction's address in the file's address space
+    caller_module: str  # the caller's file, empty where it is unknown
+    caller_offset: int  # the call's address in the caller's file
 
 
 @cache
 def library_path() -> Path:
-    """Find the library that programs load.
-
-    Raises:
-        ArgumentError: It was not built.
-    """
+    """Find the library that programs load."""
     spec = importlib.util.find_spec("faults.programs._runtime")
     if spec is None or spec.origin is None:
         raise ArgumentError("faults/programs/native was not built: install the package again")
@@ -160,16 +163,18 @@ def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(str(library_path()))
     for name in ("program_options_bytes", "program_threads_bytes", "program_findings_bytes"):
         getattr(library, name).restype = ctypes.c_size_t
-    for name in ("program_make", "program_outside"):
+    for name in ("program_make", "program_outside", "program_full"):
         getattr(library, name).restype = ctypes.c_bool
     for name, kind in (
         ("program_threads", _Thread),
         ("program_findings", RawFinding),
+        ("program_doing", _Doing),
         ("program_places", _Place),
         ("program_modules", _Module),
         ("program_turns", _Turn),
         ("program_script", _Turn),
         ("program_pool", ctypes.c_uint8),
+        ("program_record", ctypes.c_uint32),
     ):
         getattr(library, name).restype = ctypes.POINTER(kind)
     sizes = (library.program_options_bytes(), library.program_threads_bytes(), library.program_findings_bytes())
@@ -185,19 +190,26 @@ class Area:
     """
 
     def __init__(self, folder: Path, options: RunOptions) -> None:
-        """Make the files of a run, and its first state.
-
-        Args:
-            folder: An empty folder.
-            options: The options of the run.
-
-        Raises:
-            ArgumentError: There is no room for them.
-        """
+        """Make the files of a run in an empty folder, and its first state."""
         self.folder = folder
         self._library = _library()
         if not self._library.program_make(os.fsencode(folder), ctypes.byref(options)):
-            raise ArgumentError(f"no room for a run in {folder}")
+            self.close()
+            raise PoolError(f"{SHARED} has no room for a run: free some, or make it larger (docker run --shm-size)")
+
+    def check_room(self, *, failed: bool = False) -> None:
+        """Raise PoolError if a page of the run's files could not be had.
+
+        Args:
+            failed: Whether a program failed: a system call that needs a page does, where there is none.
+        """
+        free = os.statvfs(SHARED)
+        if self._library.program_full() or (failed and free.f_bavail == 0):
+            size = format_bytes(free.f_blocks * free.f_frsize)
+            raise PoolError(
+                f"{SHARED} is full: it has {size}, too little for a run with these pools. Free some of it, make it "
+                "larger (docker run --shm-size), or give pools less content"
+            )
 
     def script(self, turns: Sequence[tuple[int, int]]) -> None:
         """Say which schedule the run follows; its length is in the options."""
@@ -208,6 +220,8 @@ class Area:
     def pool(self, pool: int, content: bytes) -> None:
         """Put bytes at the beginning of a pool."""
         ctypes.memmove(self._library.program_pool(pool), content, len(content))
+        self.check_room()
+        self._library.program_filled(pool, ctypes.c_int64(len(content)))
 
     def expect(self, host: int, command: int, stage: int) -> int:
         """Announce a command; returns the number of its first thread."""
@@ -250,6 +264,11 @@ class Area:
             for k, t in ((k, raw[k]) for k in range(self.status().threads))
         ]
 
+    def last_step(self, thread: PoolThread) -> LastStep:
+        """Tell what a thread did last."""
+        its = self._library.program_doing()[thread.number]
+        return LastStep(its.kind, its.pool, its.offset, its.site)
+
     def turns(self) -> list[tuple[int, int]]:
         """List the turns that were taken: a thread, and how many steps it made."""
         raw = self._library.program_turns()
@@ -269,6 +288,12 @@ class Area:
             for p in (raw[k] for k in range(max(status.sites, 1)))
         ]
 
+    def record(self) -> tuple[int, bytes]:
+        """Copy the record of a search's run: how many entries were made, and those that there was room for."""
+        raw = self._library.program_record()
+        count = raw[0]
+        return count, ctypes.string_at(ctypes.addressof(raw.contents) + 16, min(count, RECORD_MOST) * RECORD_BYTES)
+
     def close(self) -> None:
         """Let go of the files."""
         self._library.program_end()
@@ -276,11 +301,7 @@ class Area:
 
 @contextmanager
 def making(options: RunOptions) -> Iterator[Area]:
-    """Make the area of a run, and remove all of it afterwards.
-
-    Args:
-        options: The options of the run.
-    """
+    """Make the area of a run, and remove all of it afterwards."""
     _sweep()
     folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=SHARED))
     owner = os.open(folder / "owner", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cxlemu.errors import ArgumentError
+from cxlemu.files import open_file
 
 ELF, CLASS_64, LITTLE = b"\x7fELF", 2, 1
 X86_64, EXECUTABLE, SHARED = 62, 2, 3
@@ -20,17 +21,7 @@ SETUID = 0o6000
 
 
 def preloaded(words: Iterable[str]) -> list[str]:
-    """Say which programs are followed as they are, because they were not compiled with ``cxlemu cc``.
-
-    Args:
-        words: The first word of each command. A program that cannot be found is left for its start to report.
-
-    Returns:
-        Their names, each once, in order.
-
-    Raises:
-        ArgumentError: One of them cannot be followed: see `check_binary`.
-    """
+    """Return the names of the programs that were not compiled with ``cxlemu cc``, each once, in order."""
     names: dict[str, None] = {}
     for word in words:
         found = shutil.which(word)
@@ -42,14 +33,7 @@ def preloaded(words: Iterable[str]) -> list[str]:
 
 
 def check_binary(program: Path) -> None:
-    """Refuse a program that does not load our library, or whose flushes would go unseen.
-
-    Args:
-        program: What a command runs; for a script, the program behind ``#!`` is looked at.
-
-    Raises:
-        ArgumentError: It is static, of Go, of musl, of another machine, changes its user, or is no program.
-    """
+    """Refuse a program (for a script, its ``#!``) that does not load our library, or whose flushes would go unseen."""
     image = _whole(_behind_scripts(program))
     name = program.name
     if image[:4] != ELF or len(image) < HEADER_BYTES:
@@ -85,7 +69,7 @@ def is_recompiled(program: Path) -> bool:
 
 def _whole(file: Path) -> bytes:
     try:
-        with file.open("rb") as binary:
+        with open_file(file) as binary:
             return binary.read(SEARCHED_BYTES)
     except OSError as error:
         raise ArgumentError(f"{file}: {error.strerror}") from error
@@ -94,7 +78,7 @@ def _whole(file: Path) -> bytes:
 def _behind_scripts(program: Path) -> Path:
     for _ in range(INTERPRETERS):
         try:
-            with program.open("rb") as file:
+            with open_file(program) as file:
                 first = file.read(SCRIPT_BYTES).partition(b"\n")[0]
         except OSError as error:
             raise ArgumentError(f"{program}: {error.strerror}") from error

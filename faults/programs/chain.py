@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import yaml
-
 from faults.programs.findings import KINDS, ProgramFinding
 
 _WRITER = ["store x 1", "flush x", "fence", "signal f 1"]
@@ -90,29 +88,15 @@ _SHAPES: Mapping[str, tuple[_Shape, _Shape]] = {
 
 
 class Chain(NamedTuple):
-    """Two litmus tests.
+    """Two litmus tests."""
 
-    Attributes:
-        broken: YAML of the mistake: the outcome in question is allowed.
-        fixed: YAML of its repair: that outcome is forbidden.
-        outcome: The outcome: a condition of `faults.litmus.condition`.
-    """
-
-    broken: str
-    fixed: str
-    outcome: str
+    broken: str  # YAML of the mistake: the outcome in question is allowed
+    fixed: str  # YAML of its repair: that outcome is forbidden
+    outcome: str  # the outcome: a condition of `faults.litmus.condition`
 
 
 def chain(finding: ProgramFinding, positions: Mapping[str, str] | None = None) -> Chain | None:
-    """Write a finding as litmus tests.
-
-    Args:
-        finding: The finding: A is the other host, which wrote, and B the host that goes wrong.
-        positions: For each role of `faults.programs.findings.ROLES` that is known its position, as text.
-
-    Returns:
-        None where the abstract machine has no such mistake: a store that was not announced.
-    """
+    """Write a finding as litmus tests; None for what the abstract machine lacks."""
     kind = KINDS[finding.kind]
     shapes = _SHAPES.get(kind.name)
     if shapes is None:
@@ -130,6 +114,8 @@ def chain(finding: ProgramFinding, positions: Mapping[str, str] | None = None) -
 
 
 def _yaml(name: str, doc: str, shape: _Shape, expected: str) -> str:
+    import yaml  # only here: most programs are right
+
     head = yaml.safe_dump({"name": name, "doc": re.sub(r"[^\x20-\x7e]", "?", doc)}, sort_keys=False, width=110)
     lines = "lines: {L: [x, y]}\n" if shape.together else ""
     steps = "".join(f"  {host}: [{', '.join(its)}]\n" for host, its in (("A", shape.a), ("B", shape.b)))

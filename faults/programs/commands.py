@@ -5,64 +5,59 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 from cxlemu.errors import ArgumentError
-from cxlemu.pool.device import examine_device
-from cxlemu.units import format_bytes, parse_bytes
-from faults.programs.area import HOSTS, POOLS
+from cxlemu.units import format_bytes, parse_bytes, typed_bytes
+from faults.programs.area import COHERENT, POOLS
 
 DEFAULT_BYTES = 1 << 30  # of a pool whose size its program decides: only pages that are touched take memory
 CAPACITY_MAX = 1 << 36
 CONTENT_MAX = 1 << 32
 ALIGNMENT = 1 << 21
+PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class Command:
-    """One command of a stage.
+    """One command of a stage."""
 
-    Attributes:
-        words: The program and its arguments.
-        host: The host that it runs on.
-        stage: 0 for those before the first ``::``.
-    """
-
-    words: tuple[str, ...]
+    words: tuple[str, ...]  # the program and its arguments
     host: int
-    stage: int
+    stage: int  # 0 for those before the first ``::``
 
 
 @dataclass(frozen=True)
 class PoolFile:
-    """A pool as programs know it.
+    """A pool as programs know it."""
 
-    Attributes:
-        path: The absolute path that they open.
-        capacity: Bytes that can be mapped, a multiple of 2 MiB.
-        size: Bytes that the file has at first; None: it is not there before a program makes it.
-        content: The file whose bytes the pool begins with; None: zeros.
-        dax: Whether programs see a character device instead of a file.
-    """
+    path: str  # the absolute path that they open
+    capacity: int  # bytes that can be mapped, a multiple of 2 MiB
+    size: int | None  # bytes that the file has at first; None: it is not there before a program makes it
+    content: Path | None  # the file whose bytes the pool begins with; None: zeros
+    dax: bool  # whether programs see a character device instead of a file
 
-    path: str
-    capacity: int
-    size: int | None
-    content: Path | None
-    dax: bool
+    def __str__(self) -> str:
+        """Write it as --pool takes it."""
+        begins = self.content if self.content != Path(self.path) else None
+        given = self.content is None and (self.dax or self.capacity != DEFAULT_BYTES)
+        size = typed_bytes(self.size or self.capacity)
+        return self.path + (f"={begins}" if begins else f"={size}" if given else "")
+
+
+@dataclass(frozen=True)
+class CoherentRange:
+    """Bytes of a pool on which the caches of all hosts are coherent."""
+
+    text: str  # as --coherent takes it
+    pool: int
+    begin: int  # in bytes, a multiple of PAGE_BYTES
+    end: int
 
 
 def parse_commands(words: Sequence[str], hosts: int) -> list[Command]:
-    """Cut the words at ``:`` and ``::``.
-
-    Args:
-        words: All words after ``--``.
-        hosts: How many hosts there are. A command runs on the host of its position in its stage, unless ``@HOST``
-            before it names another.
-
-    Raises:
-        ArgumentError: A command is empty, or names a host that does not exist.
-    """
+    """Cut the words at ``:`` and ``::``; a command runs on the host of its position in its stage, or of ``@HOST``."""
     commands: list[Command] = []
     stage, position, these = 0, 0, list[str]()
     for word in [*words, "::"]:
@@ -85,16 +80,7 @@ def parse_commands(words: Sequence[str], hosts: int) -> list[Command]:
 
 
 def parse_pool(text: str) -> PoolFile:
-    """Read ``PATH``, ``PATH=SIZE`` or ``PATH=FILE``.
-
-    Args:
-        text: PATH is what programs open. SIZE is such as 64M; FILE holds the bytes that the pool begins with. Without
-            either, a file begins with its bytes, and a device that is there with zeros, as many as it has.
-
-    Raises:
-        ArgumentError: The text is none of these, or the file cannot be used.
-        PoolError: The device does not tell its size.
-    """
+    """Read ``PATH``, ``PATH=SIZE`` or ``PATH=FILE``."""
     path, _, value = text.partition("=")
     if not path or any(c in text for c in ":\n\0"):
         raise ArgumentError(f"--pool {text!r}: PATH, PATH=SIZE or PATH=FILE is expected, without ':'")
@@ -113,16 +99,59 @@ def parse_pool(text: str) -> PoolFile:
             raise ArgumentError(
                 f"--pool {text}: there is no such device here to tell its size: --pool {path}=64M, or {path}=FILE"
             )
+        from cxlemu.pool.device import examine_device  # only here: it needs NumPy
+
         size = examine_device(absolute).nbytes
     if size is not None and source.is_file() and size > CONTENT_MAX:
-        raise ArgumentError(f"--pool {text}: the file has {size} bytes, {CONTENT_MAX} are the most")
+        most = format_bytes(CONTENT_MAX)
+        raise ArgumentError(f"--pool {text}: the file has {format_bytes(size)}, which exceeds the limit of {most}")
     least = max(size or 0, 1) if value or dax else max(size or 0, DEFAULT_BYTES)
     capacity = -(-least // ALIGNMENT) * ALIGNMENT
     if capacity > CAPACITY_MAX:
-        most = f"{CAPACITY_MAX >> 30} GiB are the most"
-        raise ArgumentError(f"--pool {text}: it has {format_bytes(capacity)}, {most}; {path}=64M takes less")
+        asked = value if value and not source.is_file() else typed_bytes(least)
+        most = format_bytes(CAPACITY_MAX)
+        raise ArgumentError(f"--pool {text}: size {asked} exceeds the limit of {most}; write {path}=64M")
     content = source if source.is_file() else None
     return PoolFile(absolute, capacity, size if dax or content else None, content, dax)
+
+
+def parse_coherent(texts: Sequence[str], pools: Sequence[PoolFile]) -> tuple[CoherentRange, ...]:
+    """Read ``OFFSET+SIZE`` or ``all``, for another pool than the first one with its number and ``:`` before it."""
+    found: list[CoherentRange] = []
+    for text in texts:
+        match = re.fullmatch(r"(?:(\d{1,2}):)?(?:all|([^+:]+)\+([^+:]+))", text)
+        if match is None:
+            raise ArgumentError(f"--coherent {text!r}: OFFSET+SIZE, such as 0+64K, or 'all' is expected")
+        number, offset, size = match.groups()
+        if number and int(number) >= len(pools):
+            raise ArgumentError(f"--coherent {text}: there are pools 0 to {len(pools) - 1}")
+        which = [int(number or 0)] if number or offset else range(len(pools))
+        found += (_coherent(text, pool, pools[pool].capacity, offset, size) for pool in which)
+    for one, other in combinations(found, 2):
+        if one.pool == other.pool and one.begin < other.end and other.begin < one.end:
+            raise ArgumentError(f"--coherent {other.text}: it overlaps --coherent {one.text}")
+    if len(found) > COHERENT:
+        raise ArgumentError(f"--coherent: {COHERENT} ranges at most, not {len(found)}")
+    return tuple(found)
+
+
+def _coherent(text: str, pool: int, capacity: int, offset: str | None, size: str | None) -> CoherentRange:
+    begin = _bytes(text, offset) if offset else 0
+    end = begin + _bytes(text, size) if size else capacity
+    if begin % PAGE_BYTES or end % PAGE_BYTES or begin == end:
+        raise ArgumentError(
+            f"--coherent {text}: offset and size are multiples of 4 KiB, as caches agree on whole pages"
+        )
+    if end > capacity:
+        raise ArgumentError(f"--coherent {text}: it ends behind the pool, which has {format_bytes(capacity)}")
+    return CoherentRange(text, pool, begin, end)
+
+
+def _bytes(text: str, value: str) -> int:
+    try:
+        return int(value, 16) if re.fullmatch("0x[0-9a-fA-F]{1,12}", value) else parse_bytes(value)
+    except ArgumentError as error:
+        raise ArgumentError(f"--coherent {text}: {error}") from None
 
 
 def _size(text: str, value: str) -> int | None:
@@ -135,11 +164,6 @@ def _size(text: str, value: str) -> int | None:
 
 
 def parse_pools(texts: Sequence[str]) -> list[PoolFile]:
-    """Read all ``--pool`` values.
-
-    Raises:
-        ArgumentError: See `parse_pool`; or there are too many, or two of one path.
-    """
     pools = [parse_pool(text) for text in texts]
     if not pools:
         raise ArgumentError("--pool is missing: the path that the commands open, such as --pool /dev/dax0.0=64M")
@@ -148,13 +172,3 @@ def parse_pools(texts: Sequence[str]) -> list[PoolFile]:
     if len({pool.path for pool in pools}) < len(pools):
         raise ArgumentError("--pool: two pools have one path")
     return pools
-
-
-def check_hosts(hosts: int) -> None:
-    """Refuse a number of hosts that the runtime has no room for.
-
-    Raises:
-        ArgumentError: It is not from 1 to HOSTS.
-    """
-    if not 1 <= hosts <= HOSTS:
-        raise ArgumentError(f"--hosts: from 1 to {HOSTS}, not {hosts}")

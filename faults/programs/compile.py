@@ -22,24 +22,12 @@ NATIVE = Path(__file__).with_name("native")
 DEFAULTS = {"c": ("cc", "gcc", "clang"), "c++": ("c++", "g++", "clang++")}
 CHOSEN_BY = {"c": "CXLEMU_CC", "c++": "CXLEMU_CXX"}
 
-# Calls instead of copies that a compiler would expand inline, which gcc does not announce.
-EXPANDED = ("memcpy", "memmove", "memset", "memcmp", "strcpy", "strncpy", "strlen", "strcmp", "strncmp")
 _ASSEMBLY = (".s", ".S", ".asm")
 _NO_LINK = ("-c", "-S", "-E", "-M", "-MM", "-fsyntax-only", "-r")
 
 
 def compiler(language: str) -> list[str]:
-    """Choose the compiler that does the work.
-
-    Args:
-        language: ``c`` or ``c++``.
-
-    Returns:
-        Its command: what CXLEMU_CC or CXLEMU_CXX says, else the first of cc, gcc and clang that is there.
-
-    Raises:
-        ArgumentError: There is none.
-    """
+    """Return the compiler's command: CXLEMU_CC or CXLEMU_CXX, else the first of cc, gcc and clang that is installed."""
     if chosen := shlex.split(os.environ.get(CHOSEN_BY[language], "")):
         return chosen
     for name in DEFAULTS[language]:
@@ -59,19 +47,7 @@ def is_clang(command: str) -> bool:
 
 
 def compiler_arguments(language: str, words: Sequence[str], *, clang: bool) -> list[str]:
-    """Add to a compiler's arguments the flags that announce loads and stores, and the library that follows them.
-
-    Args:
-        language: ``c`` or ``c++``.
-        words: The arguments as they were given.
-        clang: Whether the compiler is clang.
-
-    Returns:
-        All arguments.
-
-    Raises:
-        ArgumentError: They ask for a static program, which loads no library.
-    """
+    """Add to a compiler's arguments the flags that announce loads and stores, and the library that follows them."""
     if "-static" in words or "-static-pie" in words:
         raise ArgumentError("cxlemu cc: a static program cannot be run on the emulated pool; leave out -static")
     kept = [word for word in words if not word.startswith(("-flto", "-fsanitize=thread"))]
@@ -89,8 +65,8 @@ def _compiles(words: Sequence[str], clang: bool) -> list[str]:
     # gcc's flag reaches the compiler proper only: given to its driver, it would link the sanitizer's runtime.
     flags = ["-fsanitize=thread", "-fno-sanitize-link-runtime"] if clang else ["-Wp,-fsanitize=thread"]
     flags.append("-fno-plt")  # each load and store is a call
-    flags += ["-fno-builtin", "-DCXLEMU_PROGRAM", "-isystem", str(program.include_dir()), "-include", "string.h"]
-    flags += [f"-D__builtin_{name}={name}" for name in EXPANDED]
+    flags += ["-fno-builtin", "-DCXLEMU_PROGRAM", "-isystem", str(program.include_dir())]
+    flags += ["-include", str(NATIVE / "calls.h")]
     if "-masm=intel" not in words:  # the macros are written in the other syntax
         flags += ["-include", str(NATIVE / "announce.h")]
     if not any(word.startswith("-g") for word in words):
@@ -102,18 +78,7 @@ def _compiles(words: Sequence[str], clang: bool) -> list[str]:
 
 
 def main(language: str, words: Sequence[str]) -> int:
-    """Run the compiler with the arguments of `compiler_arguments`.
-
-    Args:
-        language: ``c`` or ``c++``.
-        words: The compiler's arguments.
-
-    Returns:
-        Its exit code.
-
-    Raises:
-        ArgumentError: There is no compiler, or it cannot do what is asked.
-    """
+    """Run the compiler with the arguments of `compiler_arguments`, and return its exit code."""
     command = compiler(language)
     if not words:
         return subprocess.call(command)

@@ -14,21 +14,14 @@ _ROLES_MAX = 10
 
 
 class MistakeKind(NamedTuple):
-    """A kind of mistake.
+    """A kind of mistake."""
 
-    Attributes:
-        name: Its name in reports and suppressions.
-        rule: The rule that is broken: one of the prover's, or the checker's own.
-        title: The mistake in three to eight words.
-        sentence: What is wrong; ``{host}`` goes wrong at ``{line}``, ``{by}`` is the other host.
-        missing: The instruction that would repair it.
-    """
-
-    name: str
-    rule: str
-    title: str
-    sentence: str
-    missing: str
+    name: str  # its name in reports and suppressions
+    rule: str  # the rule that is broken: one of the prover's, or the checker's own
+    title: str  # the mistake in three to eight words
+    sentence: str  # what is wrong; ``{host}`` goes wrong at ``{line}``, ``{by}`` is the other host
+    missing: str  # the instruction that would repair it
+    warns: bool = False  # it does not fail a run: processors hardly do what the manual lets them do
 
 
 # enum check_kind in native/check.h.
@@ -51,7 +44,7 @@ KINDS: dict[int, MistakeKind] = {
         "fence-too-late",
         "landed",
         "a fence after the store that publishes",
-        "{host} reads {line}, and no signal that it waited for follows the fence after {by}'s store",
+        "{host} reads {line}, which {by} fenced only after it had published it",
         "fence (cxl_fence) between the flush and the store that publishes it, not after that",
     ),
     4: MistakeKind(
@@ -132,25 +125,26 @@ KINDS: dict[int, MistakeKind] = {
         "flush and fence (cxl_flush, cxl_fence) before the process ends",
     ),
     15: MistakeKind(
-        "unannounced-store",
-        "unannounced",
-        "a store that the emulator did not see",
-        "{host} changed {line} by code that was not built by cxlemu cc: what is said about this line may be wrong",
-        "build this code with cxlemu cc as well, or run the program without recompiled parts",
-    ),
-    16: MistakeKind(
         "lost-update",
         "order",
         "a store that another host's write-back undid",
         "{host} reads {line}, where {by}'s store is gone: another host wrote the whole line back over it",
         "a line of its own for each writer, or an invalidate before each store to a shared line",
     ),
-    17: MistakeKind(
+    16: MistakeKind(
         "out-of-room",
         "room",
         "the checker has no more room",
         "the checker has used up its memory: from there on nothing was judged",
         "a run that touches fewer lines of the pool, or --no-check",
+    ),
+    17: MistakeKind(
+        "invalidate-overtakes",
+        "fresh",
+        "an invalidate that no lfence orders",
+        "{host} invalidates {line} by a clflushopt that may overtake the load which told it of {by}'s store",
+        "lfence (or cxl_invalidate as a whole) between the load that told of it and the clflushopt",
+        warns=True,
     ),
 }
 
@@ -160,45 +154,25 @@ _NOT_FENCED, _FENCED_LATE = 2, 3
 
 @dataclass(frozen=True)
 class ProgramFinding:
-    """A finding, with numbers in place of positions.
+    """A finding, with numbers in place of positions."""
 
-    Attributes:
-        kind: A key of KINDS.
-        manifest: Whether wrong bytes were returned in this very run; else they would be in another execution.
-        host: The host that goes wrong.
-        other_host: The other host that is involved; 255: none.
-        pool: The pool; 255: none.
-        thread: The thread that goes wrong.
-        other_thread: The other host's thread; 65535: none.
-        times: How often it was found.
-        offset: Where in the pool; of a flush outside of every pool, the address.
-        nbytes: How many bytes are meant.
-        number: The step at which it was found; 0 where the run got stuck.
-        sites: For each of ROLES the number of a position; 0: unknown, or there is none.
-        numbers: For each of ROLES the number of the step; 0: unknown, or there is none.
-        stuck: Found because the run made no progress: this load is repeated for ever.
-        sfence: The only fence after the reader's flush was an sfence.
-        by_start: The reader knew because the writer had ended before it started.
-        flush_late: The flush came when the reader already knew of the store.
-    """
-
-    kind: int
-    manifest: bool
-    host: int
-    other_host: int
-    pool: int
-    thread: int
-    other_thread: int
-    times: int
-    offset: int
-    nbytes: int
-    number: int
-    sites: tuple[int, ...]
-    numbers: tuple[int, ...]
-    stuck: bool = False
-    sfence: bool = False
-    by_start: bool = False
-    flush_late: bool = False
+    kind: int  # a key of KINDS
+    manifest: bool  # whether wrong bytes were returned in this very run; else they would be in another execution
+    host: int  # the host that goes wrong
+    other_host: int  # the other host that is involved; 255: none
+    pool: int  # the pool; 255: none
+    thread: int  # the thread that goes wrong
+    other_thread: int  # the other host's thread; 65535: none
+    times: int  # how often it was found
+    offset: int  # where in the pool; of a flush outside of every pool, the address
+    nbytes: int  # size of the range that the finding is about
+    number: int  # the step at which it was found; 0 where the run got stuck
+    sites: tuple[int, ...]  # for each of ROLES the number of a position; 0: unknown, or there is none
+    numbers: tuple[int, ...]  # for each of ROLES the number of the step; 0: unknown, or there is none
+    stuck: bool = False  # found because the run made no progress: this load is repeated for ever
+    sfence: bool = False  # the only fence after the reader's flush was an sfence
+    by_start: bool = False  # the reader knew because the writer had ended before it started
+    flush_late: bool = False  # the flush came when the reader already knew of the store
 
     SIZE = _LAYOUT.size
 
@@ -213,27 +187,20 @@ class ProgramFinding:
             data
         )
         sites, numbers, extra = rest[:_ROLES_MAX], rest[_ROLES_MAX : 2 * _ROLES_MAX], rest[2 * _ROLES_MAX + 2 :]
-        flags = (
-            (False,) * 4 if KINDS.get(kind, KINDS[1]).rule == "unannounced" else tuple(bool(value) for value in extra)
-        )
         return cls(
             kind,
             bool(rule),
             *(host, other, pool, thread, other_thread, times, offset, nbytes, number),
             tuple(sites[: len(ROLES)]),
             tuple(numbers[: len(ROLES)]),
-            *flags,
+            *(bool(value) for value in extra),
         )
 
     @classmethod
     def many(cls, data: bytes) -> list[ProgramFinding]:
-        """Read findings that lie one after another.
-
-        Raises:
-            ValueError: The length is no multiple of one's, or there is no such kind.
-        """
+        """Read findings that lie one after another."""
         if len(data) % cls.SIZE:
-            raise ValueError(f"{len(data)} bytes are no whole findings of {cls.SIZE}")
+            raise ValueError(f"{len(data)} bytes are not whole findings of {cls.SIZE}")
         found = [cls.one(data[at : at + cls.SIZE]) for at in range(0, len(data), cls.SIZE)]
         for each in found:
             if each.kind not in KINDS:
@@ -242,11 +209,7 @@ class ProgramFinding:
 
 
 def merged(found: Iterator[ProgramFinding] | list[ProgramFinding]) -> list[ProgramFinding]:
-    """Join findings of one mistake: manifest in one run and predicted in another, or found on several paths.
-
-    Returns:
-        The first of each kind, store and access, a manifest one before a predicted one; ``times`` is the sum.
-    """
+    """Join findings of one mistake, summing ``times``; a manifest one comes before a predicted one."""
     joined: dict[tuple[int, int, int], ProgramFinding] = {}
     for each in sorted(found, key=lambda each: (not each.manifest, each.kind != one_mistake(each.kind))):
         key = (one_mistake(each.kind), each.site("store"), each.site("access"))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from faults.programs import reports
 from faults.programs.findings import ProgramFinding
-from faults.programs.replays import token_of
 from faults.programs.reports import Checked, ProgramReport
 from faults.programs.result import ExecSetting, RunEnding, RunResult
 from faults.programs.suppressions import Suppression
@@ -16,25 +15,33 @@ from faults.programs.suppressions import Suppression
 
 def again(setting: ExecSetting, result: RunResult, words: Sequence[str]) -> str:
     """Write the command that makes a run again."""
-    pools = " ".join(f"--pool {shlex.quote(pool.path)}" for pool in setting.pools)
+    from faults.programs.replays import token_of  # only here, and where a token is read: it needs pydantic
+
+    pools = " ".join(f"--pool {shlex.quote(str(pool))}" for pool in setting.pools)
     commands = " ".join(word if word in (":", "::") else shlex.quote(word) for word in words)
-    return f"cxlemu exec {pools} --hosts {setting.hosts} --replay {token_of(setting, result)} -- {commands}"
+    flags = "".join(f"{flag} " for flag in _flags(setting))
+    return f"cxlemu exec {pools} --hosts {setting.hosts} {flags}--replay {token_of(setting, result)} -- {commands}"
+
+
+def _flags(setting: ExecSetting) -> Iterator[str]:
+    """Write the flags on which it depends how a run ends."""
+    if not setting.check:
+        yield "--no-check"
+    if setting.idle_budget != ExecSetting.idle_budget:
+        yield f"--steps {setting.idle_budget}"
+    yield from dict.fromkeys(f"--coherent {its.text}" for its in setting.coherent)
+    poison = setting.poison[1:] if setting.poison else None
+    broken = {"crash": setting.crash, "link-down": setting.link_down, "poison": poison, "lose-card": setting.lose}
+    yield from (f"--{flag} {place[0]}@{place[1]}" for flag, place in broken.items() if place)
 
 
 def report_of(
     setting: ExecSetting, results: Sequence[RunResult], words: Sequence[str], reasons: Sequence[Suppression]
 ) -> ProgramReport:
-    """Join what the checker found in all runs.
-
-    Args:
-        setting: What was run.
-        results: The runs.
-        words: The commands, as they were given.
-        reasons: What is suppressed.
-    """
+    """Join what the checker found in all runs."""
     checked = [
         Checked(
-            ProgramFinding.many(b"".join(map(bytes, (*result.findings, *result.suppressed)))),
+            ProgramFinding.many(b"".join(map(bytes, (*result.findings, *result.suppressed, *result.warnings)))),
             result.places,
             str(result.choice),
             again(setting, result, words) if result.findings else "",

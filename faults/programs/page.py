@@ -14,13 +14,10 @@ from faults.programs.reports import ProgramMistake, ProgramReport
 
 
 def page(told: ProgramReport, title: str) -> str:
-    """Write a report as an HTML page; each finding's chain is searched on the abstract machine, to draw it.
-
-    Args:
-        told: The report.
-        title: Title and heading of the page.
-    """
-    sections = (line for number, mistake in enumerate(told.mistakes, 1) for line in _section(number, mistake))
+    """Write a report as an HTML page; each finding's chain is searched on the abstract machine, to draw it."""
+    sections = (
+        line for number, mistake in enumerate((*told.mistakes, *told.warnings), 1) for line in _section(number, mistake)
+    )
     return html_page(title, [*_summary(told), *sections, *_suppressed(told)])
 
 
@@ -28,6 +25,7 @@ def _summary(told: ProgramReport) -> Iterator[str]:
     count = len(told.mistakes)
     style = "bad" if count else "good"
     found, runs = counted(count, "finding"), f"in {counted(told.runs, 'run')}"
+    found += f" and {counted(len(told.warnings), 'warning')}" * bool(told.warnings)
     yield f'<p><span class="{style}">{found}</span> {runs}. <span class="dim">cxlemu {escape(__version__)}</span></p>'
     if count:
         yield "<table><tr><th></th><th>what</th><th>where</th><th>missing</th></tr>"

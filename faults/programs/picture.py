@@ -27,17 +27,7 @@ _ROLES = (
 
 
 def picture(chain: Chain, line: str, hosts: Sequence[str], positions: Mapping[str, str]) -> str | None:
-    """Draw how a chain goes wrong.
-
-    Args:
-        chain: The chain.
-        line: The line in the pool, in words.
-        hosts: Headings of the writer's and the reader's columns.
-        positions: For each role its position in the source, short.
-
-    Returns:
-        An SVG; None if the abstract machine has no execution with the chain's outcome.
-    """
+    """Draw how a chain goes wrong, as SVG; None if no execution has the chain's outcome."""
     litmus = parse(chain.broken.encode(), "a finding's chain")
     schedule = litmus_run.run(litmus, _BUDGET, ENGINES[0]).witness(litmus.condition(chain.outcome))
     return None if schedule is None else svg(_Teller(litmus, schedule, chain.outcome, positions).story(line, hosts))

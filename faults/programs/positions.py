@@ -9,8 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from cxlemu.files import read_file
+
+SOURCE_BYTES_MAX = 1 << 24
 _TIMEOUT_S = 60.0
-_SYSTEM = ("/usr/", "/lib/", "/build/", "/opt/gcc")
+_SYSTEM = ("/usr/", "/lib/", "/build/", "/opt/gcc", "/rustc/")
 _OURS = "cxl.h"  # its functions are inlined: the position to report is their caller's
 
 
@@ -35,50 +38,41 @@ class AccessPlace(Protocol):
 
 
 class Position(NamedTuple):
-    """A position in a source file.
+    """A position in a source file."""
 
-    Attributes:
-        file: The file; where its source is unknown, the program or library.
-        line: The line, from 1; 0: unknown.
-        function: The function; empty: unknown.
-        offset: The instruction's address in the program or library.
-    """
-
-    file: str
-    line: int
-    function: str
-    offset: int
+    file: str  # the file; where its source is unknown, the program or library
+    line: int  # the line, from 1; 0: unknown
+    function: str  # the function; empty: unknown
+    offset: int  # the instruction's address in the program or library; -1: unknown
 
     def __str__(self) -> str:
+        if self.offset < 0:
+            return self.file
         where = f"{self.file}:{self.line}" if self.line else f"{self.file}+0x{self.offset:x}"
         return f"{where} in {self.function}" if self.function else where
 
 
 @dataclass(frozen=True)
 class SourcePlace:
-    """An access, and the call that led there.
+    """An access, and the calls that led there."""
 
-    Attributes:
-        at: The access.
-        caller: The call; None: unknown.
-    """
+    at: Position  # the access
+    callers: tuple[Position, ...] = ()  # the calls, innermost first, as far as they are known
 
-    at: Position
-    caller: Position | None = None
+    @property
+    def caller(self) -> Position | None:
+        """The innermost call; None: unknown."""
+        return self.callers[0] if self.callers else None
 
     def __str__(self) -> str:
-        return f"{self.at}, called from {self.caller}" if self.caller else str(self.at)
+        return ", called from ".join(map(str, (self.at, *self.callers)))
+
+
+NOWHERE = SourcePlace(Position("an unknown place: a library that was not recompiled, or the kernel", 0, "", -1))
 
 
 def located(places: Sequence[AccessPlace]) -> list[SourcePlace | None]:
-    """Find the source of places.
-
-    Args:
-        places: Places that a run noted; those without a module are unknown.
-
-    Returns:
-        One for each place, None where nothing is known.
-    """
+    """Find the source of places, one for each; None where nothing is known."""
     wanted: dict[str, set[int]] = {}
     for place in places:
         for module, offset in _ends(place):
@@ -94,16 +88,24 @@ def _ends(place: AccessPlace) -> Iterator[tuple[str, int]]:
         yield place.caller_module, place.caller_offset
 
 
-def _source(place: AccessPlace, found: dict[str, dict[int, tuple[Position, Position | None]]]) -> SourcePlace | None:
+def _source(place: AccessPlace, found: dict[str, dict[int, tuple[Position, ...]]]) -> SourcePlace | None:
     if not place.module:
         return None
-    at, caller = found[place.module][place.offset]
-    if caller is None and place.caller_module:
-        caller, _ = found[place.caller_module][place.caller_offset]
-    return SourcePlace(at, caller if caller and (caller.line or caller.function) else None)
+    frames = found[place.module][place.offset]
+    if place.caller_module:
+        calls = found[place.caller_module][place.caller_offset]
+        frames = (*frames, *(its for its in calls if its.line or its.function))
+    own = [its for its in frames if _is_own(its)]
+    if frames[0].line and own:  # a library's lines are no one's: the program's line that calls it
+        frames = (*own,)
+    return SourcePlace(frames[0], frames[1:])
 
 
-def _lines(module: str, offsets: list[int]) -> Iterator[tuple[int, tuple[Position, Position | None]]]:
+def _is_own(its: Position) -> bool:
+    return its.line > 0 and not its.file.startswith(_SYSTEM) and Path(its.file).name != _OURS
+
+
+def _lines(module: str, offsets: list[int]) -> Iterator[tuple[int, tuple[Position, ...]]]:
     frames = _addr2line(module, offsets)
     for offset in offsets:
         yield offset, _best(module, offset, frames.get(offset, []))
@@ -127,16 +129,14 @@ def _addr2line(module: str, offsets: list[int]) -> dict[int, list[tuple[str, str
     return found
 
 
-def _best(module: str, offset: int, frames: list[tuple[str, str]]) -> tuple[Position, Position | None]:
-    """Choose the innermost frame of the program's own code, else the innermost known one; and the next frame of that
-    kind, into which it is inlined."""
+def _best(module: str, offset: int, frames: list[tuple[str, str]]) -> tuple[Position, ...]:
+    """Choose the frames of the program's own code, innermost first, else those that are known, else a symbol."""
     known = [_frame(function, where, offset) for function, where in frames]
-    own = [its for its in known if its.line and not its.file.startswith(_SYSTEM) and Path(its.file).name != _OURS]
-    for those in (own, [its for its in known if its.line]):
+    for those in ([its for its in known if _is_own(its)], [its for its in known if its.line]):
         if those:
-            return those[0], those[1] if len(those) > 1 else None
+            return tuple(those)
     function = next((its.function for its in known if its.function), "")
-    return Position(Path(module).name, 0, function, offset), None
+    return (Position(Path(module).name, 0, function, offset),)
 
 
 def _frame(function: str, where: str, offset: int) -> Position:
@@ -161,7 +161,7 @@ def source_line(position: Position) -> str:
     if not position.line:
         return ""
     try:
-        with Path(position.file).open(errors="replace") as file:
-            return next((text.strip() for number, text in enumerate(file, 1) if number == position.line), "")
+        lines = read_file(Path(position.file), SOURCE_BYTES_MAX).decode(errors="replace").split("\n")
     except OSError:
         return ""
+    return lines[position.line - 1].strip() if position.line <= len(lines) else ""

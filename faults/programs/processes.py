@@ -15,6 +15,7 @@ from pathlib import Path
 from cxlemu.errors import ArgumentError
 from faults.programs.area import GOING_ON, NO_PROGRESS, RUNNING, STARTING, Area, PoolThread, library_path
 from faults.programs.commands import Command
+from faults.programs.doing import doing, sleeps
 from faults.programs.result import ExecSetting, Exit, RunEnding, RunResult
 
 LOOK_MS = 20  # how often the driver looks for a thread that sleeps while all others wait for it
@@ -28,13 +29,6 @@ class RunProcesses:
     """All processes that the commands of a run become."""
 
     def __init__(self, area: Area, setting: ExecSetting, result: RunResult) -> None:
-        """Begin without any.
-
-        Args:
-            area: The run.
-            setting: What is run.
-            result: Gets the exits, an ending and notes.
-        """
         self._area, self._setting, self._result = area, setting, result
         self._ends = time.monotonic() + setting.deadline_s
         self._live: dict[int, tuple[subprocess.Popen[bytes], int]] = {}  # command -> process, first thread
@@ -45,11 +39,7 @@ class RunProcesses:
         self._looks = 0
 
     def all_stages(self) -> None:
-        """Run the stages, one after another, as long as nothing fails.
-
-        Raises:
-            ArgumentError: A command cannot be started.
-        """
+        """Run the stages, one after another, as long as nothing fails."""
         commands = self._setting.commands
         for stage in range(commands[-1].stage + 1):
             these = [(number, command) for number, command in enumerate(commands) if command.stage == stage]
@@ -148,6 +138,7 @@ class RunProcesses:
             self._result.ending = RunEnding.FAILED
         elif time.monotonic() > self._ends:
             self._result.ending = RunEnding.DEADLINE
+            self._result.doing = doing(self._area, self._setting)
 
     def _exit(self, number: int, code: int) -> Exit:
         crashed = self._setting.crash is not None and self._setting.commands[number].host == self._setting.crash[0]
@@ -173,28 +164,20 @@ class RunProcesses:
             self._stands = stands
             if thread.pid == 0:
                 self._look_at_start(thread)
-            elif self._looks >= (SLEEPING_LOOKS if _sleeps(thread.pid, thread.tid) else COMPUTING_LOOKS):
-                self._without(thread, "sleeps in a system call" if _sleeps(thread.pid, thread.tid) else "computes")
+            elif self._looks >= (SLEEPING_LOOKS if sleeps(thread.pid, thread.tid) else COMPUTING_LOOKS):
+                self._without(thread, "sleeps in a system call" if sleeps(thread.pid, thread.tid) else "computes")
             return
 
     def _look_at_start(self, thread: PoolThread) -> None:
         """Let the others go on without a command that has not opened the pool, once its process sleeps."""
         process, _ = self._live.get(thread.command, (None, 0))
-        if process and self._looks >= STARTING_LOOKS and _sleeps(process.pid, process.pid):
+        if process and self._looks >= STARTING_LOOKS and sleeps(process.pid, process.pid):
             self._without(thread, "has not opened the pool")
 
     def _without(self, thread: PoolThread, why: str) -> None:
         if self._area.outside(thread):
             name = Path(self._setting.commands[thread.command].words[0]).name
             self._result.notes.append(f"{name} {why}: the others go on, so the same token may not give the same trace")
-
-
-def _sleeps(pid: int, tid: int) -> bool:
-    """Whether a thread waits in the kernel."""
-    try:
-        return Path(f"/proc/{pid}/task/{tid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
-    except (OSError, IndexError):
-        return False
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -11,9 +11,10 @@ from pydantic import Field, ValidationError
 
 from cxlemu.errors import TokenError
 from cxlemu.topology.fields import Model
+from faults.delta import fewer
 from faults.programs.result import ExecSetting, RunChoice, RunResult
 from faults.programs.run import run
-from faults.replay.token import Token, parse
+from faults.token import Token, parse
 
 KIND = "exec"
 TURNS_MAX = 20_000  # of a schedule in a token; for a longer one the token holds its seed alone
@@ -32,12 +33,6 @@ class ExecBody(Model):
 
 
 def token_of(setting: ExecSetting, result: RunResult) -> Token:
-    """Make the token of a run.
-
-    Args:
-        setting: What was run.
-        result: What it came to.
-    """
     choice = result.choice
     body = ExecBody(
         hosts=setting.hosts,
@@ -50,11 +45,6 @@ def token_of(setting: ExecSetting, result: RunResult) -> Token:
 
 
 def read_token(word: str) -> ExecBody:
-    """Read the token of a run.
-
-    Raises:
-        TokenError: The word is damaged, or it is the token of something else.
-    """
     token = parse(word)
     if token.kind != KIND:
         raise TokenError(f"this token is for cxlemu replay: it holds {token.kind}, not a run of programs")
@@ -65,7 +55,6 @@ def read_token(word: str) -> ExecBody:
 
 
 def choice_of(body: ExecBody) -> RunChoice:
-    """Return the choice that a token holds."""
     return RunChoice(body.seed, body.schedule, tuple((thread, steps) for thread, steps in body.script))
 
 
@@ -73,16 +62,7 @@ def shrink(setting: ExecSetting, failed: RunResult, *, runs: int = 60, seconds: 
     """Look for the shortest schedule that fails the same way.
 
     Turns are left out, first many at once, then one by one; the threads that are left take theirs as they come. A
-    failure without nature's moves is simpler than one with them.
-
-    Args:
-        setting: What is run.
-        failed: The run that failed.
-        runs: The most further runs to make.
-        seconds: How long to search at most, in seconds.
-
-    Returns:
-        The shortest run that was found, perhaps ``failed`` itself.
+    failure without nature's moves is simpler than one with them. The result may be ``failed`` itself.
     """
     ends = time.monotonic() + seconds
     left = runs
@@ -92,34 +72,22 @@ def shrink(setting: ExecSetting, failed: RunResult, *, runs: int = 60, seconds: 
         if left <= 0 or time.monotonic() > ends:
             return None
         left -= 1
+        quiet = replace(setting, show=False, deadline_s=min(setting.deadline_s, max(ends - time.monotonic(), 0.01)))
         again = run(quiet, choice)
         return again if again.signature() == failed.signature() else None
 
-    quiet = replace(setting, show=False)
     if setting.free or len(failed.turns) > TURNS_MAX:
         return failed
     best = failed
     if failed.choice.seed is not None:
-        calm = attempt(replace(failed.choice, seed=None, script=tuple(failed.turns)))
-        best = calm or best
-    script = _fewer(list(best.turns), lambda turns: attempt(replace(best.choice, script=tuple(turns))))
-    return script if script is not None and len(script.choice.script) < len(failed.turns) else best
+        best = attempt(replace(failed.choice, seed=None, script=tuple(failed.turns))) or failed
+    shorter: RunResult | None = None
 
+    def fails(turns: Sequence[tuple[int, int]]) -> bool:
+        nonlocal shorter
+        again = attempt(replace(best.choice, script=tuple(turns))) if turns else None
+        shorter = again or shorter
+        return again is not None
 
-def _fewer(
-    turns: list[tuple[int, int]], attempt: Callable[[list[tuple[int, int]]], RunResult | None]
-) -> RunResult | None:
-    """Leave out ever smaller parts of a schedule, as delta debugging does."""
-    found: RunResult | None = None
-    part = max(len(turns) // 2, 1)
-    while part and turns:
-        at = 0
-        while at < len(turns):
-            fewer = turns[:at] + turns[at + part :]
-            shorter = attempt(fewer) if fewer else None
-            if shorter is not None:
-                found, turns = shorter, fewer
-            else:
-                at += part
-        part //= 2
-    return found
+    fewer(best.turns, fails)
+    return shorter if shorter is not None and len(shorter.choice.script) < len(failed.turns) else best

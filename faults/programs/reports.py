@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.memory.line import LINE_BYTES
 from cxlemu.version import __version__
 from faults.programs.chain import Chain, chain
 from faults.programs.findings import KINDS, ROLES, MistakeKind, ProgramFinding, merged, one_mistake
-from faults.programs.positions import AccessPlace, SourcePlace, located
+from faults.programs.positions import NOWHERE, AccessPlace, SourcePlace, located
 from faults.programs.suppressions import Suppression
 
 # In the order of the chain; {by} is the other host, {host} the one that goes wrong.
@@ -33,55 +33,34 @@ _DOES = {
     "locked-across-hosts": "increments",
     "flush-outside": "flushes",
     "msync": "calls msync",
-    "unannounced-store": "flushes",
 }
 _BEFORE_ACCESS = ("fence-too-late",)  # there the fence comes after what publishes
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A run that the checker watched.
-
-    Attributes:
-        findings: What it found.
-        places: What the findings' positions mean.
-        name: The run in words: ``seed 3``.
-        replay: The command that makes it again; empty: there is none.
-        ended: Whether all programs ended by themselves, and well; else flushes may have been still to come.
-    """
+    """A run that the checker watched."""
 
     findings: Sequence[ProgramFinding]
-    places: Sequence[AccessPlace]
-    name: str
-    replay: str = ""
-    ended: bool = True
+    places: Sequence[AccessPlace]  # what the findings' positions mean
+    name: str  # the run in words: ``seed 3``
+    replay: str = ""  # the command that makes it again; empty: there is none
+    ended: bool = True  # whether all programs ended by themselves, and well; else flushes may have been still to come
 
 
 @dataclass(frozen=True)
 class ProgramMistake:
-    """A mistake of a program.
-
-    Attributes:
-        kind: Its kind.
-        finding: How it was first found; a run with wrong bytes before one without.
-        places: For each role that is known its position.
-        pool: The pool's name.
-        run: The run that it was first found in.
-        replay: The command that makes this run again; empty: there is none.
-        runs: In how many runs it was found.
-        times: How often in all of them.
-        reason: Why it is suppressed; empty: it is not.
-    """
+    """A mistake of a program."""
 
     kind: MistakeKind
-    finding: ProgramFinding
-    places: Mapping[str, SourcePlace]
+    finding: ProgramFinding  # how it was first found; a run with wrong bytes before one without
+    places: Mapping[str, SourcePlace]  # for each role that is known its position
     pool: str
-    run: str
-    replay: str
-    runs: int = 1
-    times: int = 1
-    reason: str = ""
+    run: str  # the run that it was first found in
+    replay: str  # the command that makes this run again; empty: there is none
+    runs: int = 1  # in how many runs it was found
+    times: int = 1  # how often in all of them
+    reason: str = ""  # why it is suppressed; empty: it is not
 
     @property
     def host(self) -> str:
@@ -150,29 +129,17 @@ class ProgramMistake:
 
 @dataclass(frozen=True)
 class ProgramReport:
-    """What was found in all runs.
+    """What was found in all runs."""
 
-    Attributes:
-        mistakes: Those that count, each once, in the order in which they were found.
-        suppressed: Those that a suppression matches, each with its reason.
-        unused: Suppressions that matched nothing.
-        runs: How many runs there were.
-    """
-
-    mistakes: Sequence[ProgramMistake]
-    suppressed: Sequence[ProgramMistake] = ()
-    unused: Sequence[Suppression] = field(default=())
-    runs: int = 0
+    mistakes: Sequence[ProgramMistake]  # those that count, each once, in the order in which they were found
+    suppressed: Sequence[ProgramMistake] = ()  # those that a suppression matches, each with its reason
+    warnings: Sequence[ProgramMistake] = ()  # those that do not fail a run
+    unused: Sequence[Suppression] = field(default=())  # suppressions that matched nothing
+    runs: int = 0  # how many runs there were
 
 
 def report(runs: Iterable[Checked], pools: Sequence[str], suppressions: Sequence[Suppression] = ()) -> ProgramReport:
-    """Join what was found in all runs: each mistake once, by its kind and the lines and callers of store and access.
-
-    Args:
-        runs: The runs.
-        pools: Names of the pools, by their numbers.
-        suppressions: The findings to leave out, each with a reason.
-    """
+    """Join what was found in all runs: each mistake once, by its kind and the lines and callers of store and access."""
     joined: dict[tuple[str, ...], ProgramMistake] = {}
     count = 0
     for run in runs:
@@ -190,15 +157,17 @@ def report(runs: Iterable[Checked], pools: Sequence[str], suppressions: Sequence
                 known, mistake, key=lambda its: (its.finding.manifest, its.kind.name == key[0])
             )  # of equals, ``known``
             joined[key] = replace(first, runs=known.runs + 1, times=known.times + mistake.times)
-    mistakes, suppressed, used = [], [], set()
+    mistakes: list[ProgramMistake] = []
+    warnings: list[ProgramMistake] = []
+    suppressed, used = [], set()
     for mistake in joined.values():
         match = next((its for its in suppressions if its.matches(mistake.kind.name, mistake.places.values())), None)
         if match is None:
-            mistakes.append(mistake)
+            (warnings if mistake.kind.warns else mistakes).append(mistake)
         else:
             used.add(match)
             suppressed.append(replace(mistake, reason=match.reason))
-    return ProgramReport(mistakes, suppressed, [its for its in suppressions if its not in used], count)
+    return ProgramReport(mistakes, suppressed, warnings, [its for its in suppressions if its not in used], count)
 
 
 def _of_run(run: Checked, pools: Sequence[str]) -> Iterator[ProgramMistake]:
@@ -210,6 +179,8 @@ def _of_run(run: Checked, pools: Sequence[str]) -> Iterator[ProgramMistake]:
         if KINDS[finding.kind].rule == "exit" and (not run.ended or finding.site("store") in unflushed):
             continue
         places = {role: place for role in ROLES if (place := known.get(finding.site(role))) is not None}
+        if not finding.site("store") and finding.numbers[ROLES.index("store")]:
+            places["store"] = NOWHERE
         pool = pools[finding.pool] if finding.pool < len(pools) else "no pool"
         yield ProgramMistake(KINDS[finding.kind], finding, places, pool, run.name, run.replay, times=finding.times)
 
@@ -218,11 +189,11 @@ def _of_run(run: Checked, pools: Sequence[str]) -> Iterator[ProgramMistake]:
 
 
 def as_json(told: ProgramReport) -> dict[str, Any]:
-    """Give a report as JSON has it."""
     return {
         "version": __version__,
         "runs": told.runs,
         "findings": [_plain(its) for its in told.mistakes],
+        "warnings": [_plain(its) for its in told.warnings],
         "suppressed": [{**_plain(its), "reason": its.reason} for its in told.suppressed],
         "unused_suppressions": [{"line": its.line, "kind": its.kind, "where": its.where} for its in told.unused],
     }
@@ -252,12 +223,9 @@ def _plain(mistake: ProgramMistake) -> dict[str, Any]:
 
 
 def _placed(place: SourcePlace) -> dict[str, Any]:
-    caller = place.caller
     at = {"file": place.at.file, "line": place.at.line, "function": place.at.function, "offset": place.at.offset}
-    return {
-        **at,
-        "called_from": {"file": caller.file, "line": caller.line, "function": caller.function} if caller else None,
-    }
+    callers = [{"file": its.file, "line": its.line, "function": its.function} for its in place.callers]
+    return {**at, "called_from": callers[0] if callers else None, "callers": callers}
 
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -276,7 +244,7 @@ def as_sarif(told: ProgramReport) -> dict[str, Any]:
     ]
     order = [kind.name for kind in KINDS.values()]
     driver = {"name": "cxlemu", "version": __version__, "rules": rules}
-    results = [_result(its, order) for its in (*told.mistakes, *told.suppressed)]
+    results = [_result(its, order) for its in (*told.mistakes, *told.warnings, *told.suppressed)]
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
 
 
@@ -286,7 +254,7 @@ def _result(mistake: ProgramMistake, order: list[str]) -> dict[str, Any]:
     result: dict[str, Any] = {
         "ruleId": mistake.kind.name,
         "ruleIndex": order.index(mistake.kind.name),
-        "level": "error",
+        "level": "warning" if mistake.kind.warns else "error",
         "message": {"text": f"{mistake.sentence}. Missing: {mistake.missing}."},
         "locations": [_location(main)] if main else [],
         "relatedLocations": [{**_location(place, says), "id": k} for k, (_, says, place) in enumerate(steps)],

@@ -6,39 +6,69 @@ import ctypes
 import os
 from pathlib import Path
 
-from faults.programs.area import NO_PROGRESS, PATH_BYTES, Area, RunOptions, making
+from cxlemu.files import read_file
+from faults.programs.area import NO_PROGRESS, PATH_BYTES, Area, RunOptions, RunStatus, making
+from faults.programs.doing import going_round
+from faults.programs.findings import KINDS
 from faults.programs.processes import RunProcesses
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
 
 
 def run(setting: ExecSetting, choice: RunChoice) -> RunResult:
-    """Run all stages once.
-
-    Args:
-        setting: What is run.
-        choice: The seed or the schedule.
-
-    Raises:
-        ArgumentError: A command cannot be started.
-    """
+    """Run all stages once."""
     with making(_options(setting, choice)) as area:
         area.script(choice.script)
         _fill(area, setting)
+        area.check_room()
         result = RunResult(choice)
         running = RunProcesses(area, setting, result)
         try:
             running.all_stages()
         finally:
             running.end_all()
+        area.check_room(failed=result.ending is RunEnding.FAILED)
         status = area.status()
         if status.outcome == NO_PROGRESS:
             result.ending = RunEnding.NO_PROGRESS
+            result.doing = going_round(area, setting)
         area.judge()
+        area.check_room()
         result.steps, result.trace, result.unannounced = status.steps, status.hash, status.unannounced
         watched = area.status()
         result.watched_lines, result.watched_bytes = watched.watched_lines, watched.watched_bytes
-        result.turns, result.findings, result.places = area.turns(), area.findings(), area.places()
+        result.unfired = _unfired(setting, watched)
+        result.turns, result.places = area.turns(), area.places()
+        if setting.every:
+            result.record = area.record()
+        for raw in area.findings():
+            kind = KINDS[raw.kind]
+            if kind.rule == "exit" and result.ending is not RunEnding.ENDED:
+                continue  # its flush may have been still to come
+            (result.warnings if kind.warns else result.findings).append(raw)
         return result
+
+
+def _unfired(setting: ExecSetting, status: RunStatus) -> dict[str, str]:
+    """Say of each fault that never happened, or that no access met afterwards, why, by its flag."""
+    asked: list[tuple[str, int | None, bool]] = [
+        ("--crash", setting.crash and setting.crash[-1], True),
+        ("--link-down", setting.link_down and setting.link_down[-1], bool(status.link_met)),
+        ("--lose-card", setting.lose and setting.lose[-1], bool(status.card_met)),
+        ("--poison", setting.poison and setting.poison[-1], bool(status.line_met)),
+    ]
+    found = {}
+    for flag, step, met in asked:
+        if step is not None and not 1 <= step <= status.steps:
+            found[flag] = (
+                f"{flag} never happened: it is at step {step}, and the longest run made steps 1 to {status.steps}"
+            )
+        elif step is not None and not met:
+            found[flag] = f"{flag} changed nothing: no access met it afterwards"
+    for k, its in enumerate(setting.coherent):
+        if not status.coherent_met >> k & 1:
+            flag = f"--coherent {its.text}"
+            found[flag] = f"{flag} changed nothing: no program touched it in pool {its.pool}"
+    return found
 
 
 def _options(setting: ExecSetting, choice: RunChoice) -> RunOptions:
@@ -49,6 +79,7 @@ def _options(setting: ExecSetting, choice: RunChoice) -> RunOptions:
         nature=choice.seed is not None,
         free_running=setting.free,
         check=setting.check,
+        every=setting.every,
         crash_host=-1,
         link_host=-1,
         poison_pool=-1,
@@ -71,6 +102,8 @@ def _options(setting: ExecSetting, choice: RunChoice) -> RunOptions:
     for k, pool in enumerate(setting.pools):
         options.capacity[k], options.dax[k] = pool.capacity, pool.dax
         options.path[k].value = os.fsencode(pool.path)[: PATH_BYTES - 1]
+    for k, its in enumerate(setting.coherent):
+        options.coherent[k][:] = (its.pool, its.begin, its.end)
     return options
 
 
@@ -81,7 +114,7 @@ def _fill(area: Area, setting: ExecSetting) -> None:
             with (area.folder / f"file-{k}").open("wb") as file:
                 file.truncate(pool.size)
         if pool.content is not None:
-            area.pool(k, pool.content.read_bytes())
+            area.pool(k, read_file(pool.content, pool.capacity))
         if pool.dax:
             for name in (Path(pool.path).name, f"252:{k}"):
                 system = area.folder / "sys" / name

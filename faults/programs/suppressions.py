@@ -17,6 +17,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from cxlemu.errors import ConfigError
+from cxlemu.files import read_file
 from faults.programs.findings import KINDS
 from faults.programs.positions import Position, SourcePlace
 
@@ -25,25 +26,18 @@ BYTES_MAX = 1 << 20
 
 @dataclass(frozen=True)
 class Suppression:
-    """A line of the file.
+    """A line of the file."""
 
-    Attributes:
-        kind: Name of a kind of findings, or ``*``.
-        where: The pattern.
-        reason: Why the finding is left out.
-        line: Number of the line.
-    """
-
-    kind: str
+    kind: str  # name of a kind of findings, or ``*``
     where: str
-    reason: str
+    reason: str  # why the finding is left out
     line: int
 
     def matches(self, kind: str, places: Iterable[SourcePlace]) -> bool:
         """Say whether this is a finding's kind, and one of its places."""
         if self.kind not in ("*", kind):
             return False
-        positions = (its for place in places for its in (place.at, place.caller) if its is not None)
+        positions = (its for place in places for its in (place.at, *place.callers))
         return any(_at(self.where, position) for position in positions)
 
 
@@ -59,21 +53,12 @@ def _from_each_folder(path: str) -> list[str]:
 
 
 def read(path: Path) -> list[Suppression]:
-    """Read a file of suppressions.
-
-    Raises:
-        ConfigError: The file cannot be read, or a line has no known kind, no place or no reason.
-    """
     try:
-        with path.open("rb") as file:
-            data = file.read(BYTES_MAX + 1)
-        text = data.decode()
+        text = read_file(path, BYTES_MAX).decode()
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; give a file of suppressions that can be read") from None
+        raise ConfigError(f"{path}: {error.strerror}; give a file of suppressions") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not UTF-8 text; give a file of suppressions") from None
-    if len(data) > BYTES_MAX:
-        raise ConfigError(f"{path}: larger than {BYTES_MAX} bytes, which no list of suppressions needs")
     return [
         _parsed(f"{path}:{number}", number, line) for number, line in enumerate(text.splitlines(), 1) if _says(line)
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from cxlemu.units import counted
@@ -15,10 +16,10 @@ _DEEPER = 4  # columns by which a source line is indented below its position
 
 def text(told: ProgramReport) -> str:
     """Write a report for a terminal; the commands that `repeats` writes come after it."""
-    parts = ["\n".join(_told(number, mistake)) for number, mistake in enumerate(told.mistakes, 1)]
-    parts += [
-        wrapped(f"suppressed: {its.kind.name} at {_where(its)}: {its.reason}", more="  ") for its in told.suppressed
-    ]
+    parts = ["\n".join(_told(f"{number}.", mistake)) for number, mistake in enumerate(told.mistakes, 1)]
+    parts += ["\n".join(_told("warning:", mistake)) for mistake in told.warnings]
+    suppressed = Counter(f"suppressed: {its.kind.name} at {_where(its)}: {its.reason}" for its in told.suppressed)
+    parts += [wrapped(says + (f" ({n} findings)" if n > 1 else ""), more="  ") for says, n in suppressed.items()]
     parts += [
         wrapped(f"suppression in line {its.line} matched nothing: {its.kind} {its.where}", more="  ")
         for its in told.unused
@@ -27,12 +28,7 @@ def text(told: ProgramReport) -> str:
 
 
 def repeats(told: ProgramReport, also: Mapping[str, str] | None = None) -> str:
-    """Write the command that makes a run again, for each run once.
-
-    Args:
-        told: The report: the runs in which its mistakes were found.
-        also: Further commands, and which run each makes.
-    """
+    """Write the command that makes a run again, for each run once."""
     runs = {its.replay: its.run for its in told.mistakes if its.replay} | dict(also or {})
     return "".join(f"again{f' ({run})' if len(runs) > 1 else ''}: {replay}\n" for replay, run in runs.items())
 
@@ -50,8 +46,8 @@ def wrapped(sentence: str, indent: str = "", more: str = "") -> str:
     return "\n".join(lines)
 
 
-def _told(number: int, mistake: ProgramMistake) -> Iterator[str]:
-    yield f"{number}. {mistake.kind.name}: {mistake.kind.title}"
+def _told(which: str, mistake: ProgramMistake) -> Iterator[str]:
+    yield f"{which} {mistake.kind.name}: {mistake.kind.title}"
     yield wrapped(mistake.sentence, "   ")
     yield wrapped(mistake.shows, "   ")
     steps = list(mistake.steps())
@@ -67,7 +63,9 @@ def _step(says: str, place: SourcePlace) -> Iterator[str]:
     margin = " " * len(says)
     if place.caller and len(says) + len(str(place)) > WIDTH:
         yield f"{says}{place.at},"
-        yield f"{margin}called from {place.caller}"
+        *outer, last = place.callers
+        yield from (f"{margin}called from {its}," for its in outer)
+        yield f"{margin}called from {last}"
     else:
         yield f"{says}{place}"
     if code := source_line(place.at):

@@ -17,26 +17,10 @@ class WordMemory:
     """A rank's memory, by the words and lines of a program."""
 
     def __init__(self, memory: HostMemory, places: WordAddresses) -> None:
-        """Wrap a memory.
-
-        Args:
-            memory: The rank's own.
-            places: Where the program's words and lines lie in the pool.
-        """
         self.memory, self.places = memory, places
 
     def do(self, step: Step) -> int:
-        """Do one step of the abstract machine.
-
-        Args:
-            step: Any step but RECORD, AWAIT, CRASH and FAIL.
-
-        Returns:
-            What a LOAD saw, or a WAIT in the one look that this is; 0 for any other step.
-
-        Raises:
-            NotImplementedError: The step is not a step of memory.
-        """
+        """Do one step but RECORD, AWAIT, CRASH or FAIL; return what a LOAD or WAIT saw, else 0."""
         memory = self.memory
         match step.do:
             case Do.STORE:
@@ -58,7 +42,7 @@ class WordMemory:
             case Do.WAIT:
                 return self._look(self.places.words[step.place])
             case _:
-                raise NotImplementedError(f"{step.do.name} is no step of memory")
+                raise NotImplementedError(f"{step.do.name} is not a step of memory")
         return 0
 
     def settle(self) -> None:

@@ -15,15 +15,10 @@ WORDS_MAX = LINE_BYTES // WORD_BYTES
 
 
 class PoolAddress(NamedTuple):
-    """Where a line or a word begins.
-
-    Attributes:
-        card: Number of the card.
-        offset: Bytes from the start of the card.
-    """
+    """Where a line or a word begins."""
 
     card: int
-    offset: int
+    offset: int  # bytes from the start of the card
 
     @property
     def line(self) -> PoolAddress:
@@ -38,27 +33,14 @@ class PoolAddress(NamedTuple):
 
 @dataclass(frozen=True)
 class WordAddresses:
-    """Where all lines and words of a program lie.
+    """Where all lines and words of a program lie."""
 
-    Attributes:
-        lines: The address of each line.
-        words: The address of each word.
-    """
-
-    lines: tuple[PoolAddress, ...]
-    words: tuple[PoolAddress, ...]
+    lines: tuple[PoolAddress, ...]  # the address of each line
+    words: tuple[PoolAddress, ...]  # the address of each word
 
     @classmethod
     def of(cls, words: Sequence[Word], lines: Sequence[PoolAddress]) -> WordAddresses:
-        """Place the words of each line one after the other.
-
-        Args:
-            words: The program's words.
-            lines: The address of each line.
-
-        Raises:
-            ArgumentError: A line has more than WORDS_MAX words.
-        """
+        """Place the words of each line one after the other."""
         taken = [0] * len(lines)
         places = []
         for word in words:
@@ -77,11 +59,5 @@ def lines_per_card(lines: int, cards: int) -> int:
 
 
 def over_cards(lines: int, cards: int, offset: int) -> tuple[PoolAddress, ...]:
-    """Place lines on cards in turn: lines of different cards arrive in any order.
-
-    Args:
-        lines: Count of lines.
-        cards: Count of cards.
-        offset: Where the first line of each card begins, in bytes from the start of the card.
-    """
+    """Place lines on cards in turn: lines of different cards arrive in any order."""
     return tuple(PoolAddress(line % cards, offset + line // cards * LINE_BYTES) for line in range(lines))

@@ -15,9 +15,11 @@ from traceback import walk_tb
 from types import FrameType, GeneratorType
 from typing import Any
 
+from cxlemu.budget import BudgetSpentError, within
 from cxlemu.errors import ArgumentError
 from cxlemu.pool.session_area import backoff
-from faults.explore.automaton import said
+from cxlemu.userfile import foreign
+from faults.explore.automaton import begun, said
 from faults.explore.leash import RanAwayError, leash
 from faults.explore.operations import as_step
 from faults.explore.programs import RankProtocol
@@ -29,6 +31,8 @@ RESULT_CHARS = TEXT_CHARS = 800  # limits of what other ranks are told
 ARRIVAL_S = 0.05  # what is posted arrives after this time, if it did not before
 PAUSE_RATES, PAUSE_S = (0.05, 0.4), 0.01  # with a seed: how often a rank pauses before an operation; longest pause
 LOOK_AT_OTHERS_S = 0.02
+OWN_CODE_S = 0.5  # how much longer than its deadline a rank may stay in code of its own
+IDLE = "without an operation"
 _POSTS = {Do.FLUSH, Do.FLUSH_KEEP, Do.STORE_NT, Do.SIGNAL}
 
 
@@ -44,19 +48,12 @@ class How(StrEnum):
 
 @dataclass(frozen=True)
 class Ending:
-    """How a rank ended, and what is known of it.
-
-    Attributes:
-        how: How the rank ended.
-        result: What the rank returned, as ``repr`` writes it; empty if it did not return.
-        text: What went wrong, or what the rank was doing.
-        where: The line of its generator: "file.py:12".
-    """
+    """How a rank ended, and what is known of it."""
 
     how: How
-    result: str = ""
-    text: str = ""
-    where: str = ""
+    result: str = ""  # what the rank returned, as ``repr`` writes it; empty if it did not return
+    text: str = ""  # what went wrong, or what the rank was doing
+    where: str = ""  # the line of its generator: "file.py:12"
 
     @property
     def value(self) -> Any:
@@ -96,19 +93,7 @@ class Rank:
         look: Callable[[], None],
         crash: Callable[[], None],
     ) -> None:
-        """Prepare the rank; its deadline begins now.
-
-        Args:
-            protocol: The protocol.
-            rank: This rank's number.
-            ranks: Count of ranks.
-            words: The rank's memory.
-            deadline_s: After how many seconds the rank is stuck.
-            pauses: Decides where the rank pauses, for at most PAUSE_S seconds; None: nowhere.
-            look: Called every LOOK_AT_OTHERS_S seconds between operations; may raise StoppedError, or another error to
-                give up.
-            crash: Does what Crash() asks for.
-        """
+        """Prepare the rank, whose deadline begins now; ``look`` is called every LOOK_AT_OTHERS_S, and may raise."""
         self._protocol, self._rank, self._ranks = protocol, rank, ranks
         self._words, self._look, self._crash = words, look, crash
         self._pauses = pauses
@@ -125,19 +110,24 @@ class Rank:
     def run(self) -> Ending:
         """Run the rank's generator to its end, or to its deadline.
 
-        What the rank posted then arrives, unless the rank crashed.
-
-        Returns:
-            How the rank ended; an exception of its generator, other than ArgumentError, is How.FAILED.
-
-        Raises:
-            ArgumentError: The function is not a generator, runs on without a yield, yields something else than
-                operations, raises this itself, or returns what ``final`` could not read.
-            Exception: Whatever the memory, ``look`` and ``crash`` raise, except StoppedError.
+        What the rank posted then arrives, unless the rank crashed. An exception of the generator other than
+        ArgumentError ends it with How.FAILED.
         """
-        generator = self._protocol.function(self._rank, self._ranks)
-        if not isinstance(generator, GeneratorType):
-            raise ArgumentError(f"{self._protocol.name} is no generator: it has no yield")
+        try:
+            with within(self._deadline_s + OWN_CODE_S):
+                return self._run()
+        except BudgetSpentError as spent:
+            text = f"after {self._deadline_s:g} s it runs code of its own, after operation {self._operations}"
+            return Ending(How.STUCK, text=text, where=_raised(spent))
+
+    def _run(self) -> Ending:
+        try:
+            with foreign():
+                generator = begun(self._protocol.function, self._rank, self._ranks)
+        except ArgumentError:
+            raise
+        except Exception as error:
+            return Ending(How.FAILED, text=said(error)[:TEXT_CHARS])
         try:
             ending = self._driven(generator)
         except _CrashedError:
@@ -149,7 +139,7 @@ class Rank:
             text = f"{stopped}, while it {self._doing}"
             ending = Ending(How.STOPPED, text=text[:TEXT_CHARS], where=_standing(generator))
         finally:
-            with suppress(Exception):  # its end is known
+            with suppress(Exception), foreign():  # its end is known
                 generator.close()
         self._all_arrives()
         return ending
@@ -158,10 +148,10 @@ class Rank:
         seen = None
         while True:
             try:
-                with leash():
+                with leash(), foreign():
                     operation = generator.send(seen)
             except StopIteration as stop:
-                return Ending(How.RETURNED, self._told(stop.value))
+                return Ending(How.RETURNED, self._told(stop.value), "" if self._operations else IDLE)
             except RanAwayError:
                 raise ArgumentError(f"{self._who} runs on and on without a yield") from None
             except ArgumentError:
@@ -198,11 +188,7 @@ class Rank:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Let posted lines arrive that are due, and look at the others if that is due.
-
-        Raises:
-            _StuckError: The deadline is over.
-        """
+        """Let posted lines arrive that are due, and look at the others if that is due."""
         now = time.monotonic()
         if self._posted_at is not None and now >= self._posted_at + ARRIVAL_S:
             self._words.settle()
@@ -219,11 +205,7 @@ class Rank:
         self._words.settle()
 
     def _told(self, result: Any) -> str:
-        """Return a result as text.
-
-        Raises:
-            ArgumentError: The protocol has a ``final``, which would not get the result back from this text.
-        """
+        """Return a result as text."""
         text = repr(result)
         try:
             same = len(text) <= RESULT_CHARS and ast.literal_eval(text) == result
@@ -245,7 +227,7 @@ def _standing(generator: GeneratorType[Any, Any, Any]) -> str:
     return "" if frame is None else _line(frame, frame.f_lineno)
 
 
-def _raised(error: Exception) -> str:
+def _raised(error: BaseException) -> str:
     """Return the innermost line of a generator that the error came through."""
     frames = [
         (frame, line) for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_flags & inspect.CO_GENERATOR

@@ -21,27 +21,13 @@ class Reports:
     """A page in the pool for each rank, on which it tells all others how it ended."""
 
     def __init__(self, memory: HostMemory, arena: Arena, ranks: int) -> None:
-        """Take room for the reports of all ranks.
-
-        Args:
-            memory: A memory that nothing disturbs.
-            arena: Where the room is taken; every rank has to take the same.
-            ranks: Count of ranks.
-
-        Raises:
-            ArgumentError: The pool has no room for them.
-        """
+        """Take room for the reports of all ranks, the same on every rank."""
         self._memory = memory
         self._offset = arena.take(ranks * REPORT_BYTES).at
         self._ranks = ranks
 
     def publish(self, rank: int, ending: Ending) -> None:
-        """Write a rank's report, so that it is in the pool when this returns.
-
-        Args:
-            rank: The rank that ended.
-            ending: How it ended.
-        """
+        """Write a rank's report, so that it is in the pool when this returns."""
         text = json.dumps(asdict(ending)).encode()
         assert len(text) <= REPORT_BYTES - LENGTH_BYTES
         page = np.frombuffer(len(text).to_bytes(LENGTH_BYTES, "little") + text, np.uint8)
@@ -51,11 +37,7 @@ class Reports:
         self._memory.fence()
 
     def read(self) -> tuple[Ending, ...]:
-        """Read the reports of all ranks, in rank order; a barrier must lie between `publish` and this.
-
-        Raises:
-            RunError: A report is damaged.
-        """
+        """Read the reports of all ranks, in rank order; a barrier must lie between `publish` and this."""
         nbytes = self._ranks * REPORT_BYTES
         self._memory.invalidate(CARD, self._offset, nbytes)
         pages = np.empty(nbytes, np.uint8)
@@ -69,8 +51,10 @@ def _parse(rank: int, page: bytes) -> Ending:
     try:
         said: dict[str, object] = json.loads(page[LENGTH_BYTES:][:length])  # no longer than the page
         result, text, where = (said[name] for name in ("result", "text", "where"))
-        assert isinstance(result, str) and isinstance(text, str) and isinstance(where, str)
-        assert max(map(len, (result, text, where))) <= TEXT_CHARS
+        if not (isinstance(result, str) and isinstance(text, str) and isinstance(where, str)):
+            raise TypeError
+        if max(map(len, (result, text, where))) > TEXT_CHARS:
+            raise ValueError
         return Ending(How(str(said["how"])), result, text, where)
-    except (AssertionError, ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise RunError(f"the report of rank {rank} in the pool is damaged") from None

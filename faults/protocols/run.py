@@ -18,7 +18,7 @@ from cxlemu.world import RankContext
 from faults.explore.programs import RankProtocol
 from faults.protocols.memory import WordMemory
 from faults.protocols.places import WORD_BYTES, WordAddresses, lines_per_card, over_cards
-from faults.protocols.rank import LOOK_AT_OTHERS_S, Ending, How, Rank, StoppedError
+from faults.protocols.rank import IDLE, LOOK_AT_OTHERS_S, Ending, How, Rank, StoppedError
 from faults.protocols.reports import Reports
 
 assert LOOK_AT_OTHERS_S <= HEARTBEAT_S
@@ -28,26 +28,23 @@ _RUNNING, _THROUGH, _FAILED = 1, 2, 3  # the tag of a rank's status
 
 @dataclass(frozen=True)
 class ProtocolRun:
-    """What became of one run.
+    """What became of one run."""
 
-    Attributes:
-        number: The run's number, from 0.
-        seed: The adversary's; None: there was no adversary.
-        endings: How each rank ended, in rank order.
-        memory: The pool's value of each word in the end.
-        final: What the protocol's ``final`` said against the end; empty if it said nothing or was not asked.
-    """
-
-    number: int
-    seed: int | None
-    endings: tuple[Ending, ...]
-    memory: Mapping[str, int]
-    final: str = ""
+    number: int  # the run's number, from 0
+    seed: int | None  # the adversary's; None: there was no adversary
+    endings: tuple[Ending, ...]  # how each rank ended, in rank order
+    memory: Mapping[str, int]  # the pool's value of each word in the end
+    final: str = ""  # what the protocol's ``final`` said against the end; empty if it said nothing or was not asked
 
     @property
     def wrong(self) -> bool:
         """Whether a rank failed or was stuck, or ``final`` said something against the end."""
         return bool(self.final) or any(ending.wrong for ending in self.endings)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no rank did anything."""
+        return all((ending.how, ending.text) == (How.RETURNED, IDLE) for ending in self.endings)
 
     @property
     def stuck(self) -> bool:
@@ -56,14 +53,7 @@ class ProtocolRun:
 
 
 def load(spec: str) -> RankProtocol:
-    """Load a protocol.
-
-    Args:
-        spec: ``FILE.py:NAME``; the file is executed.
-
-    Raises:
-        ArgumentError: There is no such protocol.
-    """
+    """Load a protocol from ``FILE.py:NAME``; the file is executed."""
     found, file, name = userfile.load(spec, "--protocol")
     if not isinstance(found, RankProtocol):
         raise ArgumentError(f"--protocol {spec}: {file} has no {name!r} decorated with @protocol")
@@ -75,23 +65,7 @@ def run(
 ) -> int:
     """Run a protocol once for each seed, up to the first run that is stuck; rank 0 emits each `ProtocolRun` as it ends.
 
-    Every rank of the world calls this. Every run begins with the same memory.
-
-    Args:
-        context: The rank's; the world's own memory has no adversary, and its hosts are the protocol's.
-        protocol: The protocol, or ``FILE.py:NAME`` as for `load`.
-        seeds: The seed of each run's adversary; None: without an adversary.
-        exitfirst: Also stop after the first run that is wrong.
-
-    Returns:
-        How many runs were wrong.
-
-    Raises:
-        ArgumentError: There is no such protocol, it does not fit the world or into the pool, or it does what cannot be
-            run: a Crash() on a real pool, or of a host that ranks share.
-        CancelledError: Another rank failed with an error that is not its protocol's.
-        PeerLostError: Another rank is gone.
-        RunError: What a rank told of its end is damaged.
+    Every rank of the world calls this. Every run begins with the same memory. Return how many runs were wrong.
     """
     runs = _Runs(context, load(protocol) if isinstance(protocol, str) else protocol)
     return sum(run.wrong for run in runs.all(seeds, exitfirst))
@@ -177,13 +151,7 @@ class _Runs:
         self.context.session.report(0, number, tag, self.protocol.name)
 
     def _look(self, number: int) -> None:
-        """Look at the other ranks, and say that this one is alive.
-
-        Raises:
-            StoppedError: Another rank's protocol failed.
-            CancelledError: Another rank failed otherwise.
-            Exception: What the world's own check raises.
-        """
+        """Look at the other ranks, and say that this one is alive."""
         self.context.check()
         self.context.session.beat()
         for peer in self.peers:

@@ -18,6 +18,7 @@ from cxlemu.compiled import check_compiled
 from cxlemu.errors import ArgumentError, ContractError, DeadlineError, PlanError
 from cxlemu.plan import DTYPE_NAMES, RANK_ORDER, Layout, Op, Plan, RankPart, RedOp, rules
 from cxlemu.plan.accesses import LOADED, STORED
+from cxlemu.plan.features import declared, unmodelled
 from cxlemu.plan.instructions import OPERAND_FIELDS
 from cxlemu.plan.kernels import KERNELS, Touched
 from cxlemu.plan.layout import layout_record
@@ -38,15 +39,8 @@ def _operands(table: Mapping[Op, tuple[str, ...]]) -> dict[Op, int]:
 
 
 def check_accesses(compiled: Sequence[tuple[int, int]]) -> None:
-    """Check that C loads and stores the same operands of each opcode as plan/accesses.py.
-
-    Args:
-        compiled: For each opcode, the operands that C loads and those that it stores, each with a bit for each of
-            OPERAND_FIELDS.
-
-    Raises:
-        ImportError: C and plan/accesses.py differ.
-    """
+    """Check that C and plan/accesses.py agree on each opcode's operands; a mask has a bit per field of
+    OPERAND_FIELDS."""
     for verb, column, table in (("loads", 0, LOADED), ("stores", 1, STORED)):
         ours = {f"{op.name} {verb}": bits for op, bits in _operands(table).items()}
         check_compiled("faults.prove._pass", {f"{op.name} {verb}": compiled[op][column] for op in Op}, ours)
@@ -58,6 +52,10 @@ _PROVED, _VIOLATED, _OPAQUE, _CHECKSUM, _PRODUCT, _FOLD_WORDS, _PRODUCT_WORDS = 
     for name in ("PROVED", "VIOLATED", "OPAQUE", "CHECKSUM", "PRODUCT", "FOLD_WORDS", "PRODUCT_WORDS")
 )
 _NOTHING = Touched(0, 0, 0)
+MODELS = declared(
+    "CHECKSUMS EVENTS FOLDS HEAP MATRIX_PRODUCTS NON_TEMPORAL OWN_MEMORIES PAYLOADS PEER_WRITES PROCESS_ARRAYS "
+    "TOLD_PLACES UNEVEN_BLOCKS UNIFORM_ORDER"
+)
 CARDS_MAX = 256  # of one pool, as cxlemu/native/core.h has it
 _REASONS = {
     _pass.CONSTANTS[
@@ -79,23 +77,7 @@ def prove_calls(
     mapped: bool = False,
     obliges: bool = False,
 ) -> Proof:
-    """Prove that consecutive calls on one communicator are right in every interleaving, whatever caches do.
-
-    Args:
-        plans: The plans of the calls, all on one layout.
-        hosts: The host of each rank; default: each rank on its own.
-        without: Names of rules (`RULES`) that are switched off.
-        mapped: Whether arrays of the heap lie in the pool itself, and their users store to them between calls.
-        obliges: Whether every call is also held to the obligations that allow any other call before and after it.
-
-    Returns:
-        A proof: OK, a violation with its sentence, or UNKNOWN with what the prover cannot do.
-
-    Raises:
-        ArgumentError: There are no calls, they share no ring, ``hosts`` or ``without`` does not fit, a collective has
-            no contract, or the layout has more than CARDS_MAX cards.
-        PlanError: The records are not instructions, or break a rule of plans so that the prover cannot take them.
-    """
+    """Prove that consecutive calls are right in every interleaving; UNKNOWN names what the prover cannot do."""
     began, mask = time.monotonic(), mask_of(without)
     layout = _layout(plans)
     kinds = list({id(plan): plan for plan in plans}.values())
@@ -119,6 +101,8 @@ def prove_calls(
         for plan in kinds:
             rules.check(plan)  # names the instruction and the rule
         raise PlanError(f"the prover cannot take this plan: {error}") from error
+    if beyond := next(filter(None, (_beyond(_Itself(plan)) for plan in kinds)), ""):
+        return Proof(Verdict.UNKNOWN, None, beyond, 0, time.monotonic() - began, tuple(plans))
     verdict, reason, rule, detail, instructions, at, by, card, line = found
 
     def proof(verdict: Verdict, violation: Violation | None = None, why: str = "") -> Proof:
@@ -207,6 +191,11 @@ def _described(its: _Itself, mapped: bool) -> _Described:
     dtype, redop = plan.call.dtype, plan.call.redop
     folds = DTYPE_NAMES.index(dtype), RedOp[redop.upper()], commutes(dtype, redop)
     return regions.view(np.uint8), groups.view(np.uint8), _kernels(plan), frame.rounds, meets, *folds, parts
+
+
+@lru_cache(8)
+def _beyond(its: _Itself) -> str:
+    return unmodelled([its.plan], MODELS, "the prover")
 
 
 def _kernels(plan: Plan) -> object:

@@ -8,10 +8,10 @@ from dataclasses import replace
 from collectives.algorithms.catalog import build
 from collectives.builder.recipes import Recipe
 from cxlemu.plan import Call, Layout, Plan
-from faults.lockstep.zero_copy_calls import placed
 from faults.prove.proof import Proof
 from faults.prove.rounds import shortened
 from faults.prove.sequences import Progress, prove
+from faults.zero_copy_calls import placed
 
 
 def prove_case(
@@ -22,21 +22,7 @@ def prove_case(
     roots: Sequence[int] | None = None,
     progress: Progress | None = None,
 ) -> Proof:
-    """Prove that a call is right on a ring, whatever calls come before and after.
-
-    Args:
-        recipe: The algorithm. If it takes arrays in a heap, the call's are placed there.
-        layout: The ring.
-        call: The call; its root does not matter.
-        roots: The roots to prove it for; default: as `prove` chooses them.
-        progress: Called after each sequence of calls, with the number of sequences done and their count.
-
-    Returns:
-        The proof. A call of many equal rounds is proved with fewer rounds: ``rounds_alike`` counts the rounds left out.
-
-    Raises:
-        ArgumentError: The algorithm has no such call.
-    """
+    """Prove that a call is right on a ring, whatever calls surround it; ``rounds_alike`` counts the rounds left out."""
     if call.heap is None:
         call, layout = placed(recipe, call, layout)
     call, alike = shortened(recipe, layout, call)

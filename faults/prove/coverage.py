@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,72 +10,51 @@ from collectives.builder.recipes import CHECKED
 from collectives.contracts import COLLECTIVES
 from cxlemu.choices import DTYPE_NAMES, REDOPS
 from cxlemu.plan import Call
+from cxlemu.plan.reduction import folds
 from cxlemu.units import format_numbers
 from faults.prove.sequences import ALL_ROOTS_RANKS
 
 COMBINED = "each with each"
-IN_TURNS = "each number of ranks with each size, dtype and place; each op with each number of ranks and size"
+IN_TURNS = "each number of ranks with each size and place; each {} with each number of ranks and with each size"
 
 
 @dataclass(frozen=True)
 class Covered:
-    """One call that was proved.
-
-    Attributes:
-        call: The call.
-        size: Its size in words.
-        roots: The roots that it was proved for; None: as `prove` chooses them.
-    """
+    """One call that was proved."""
 
     call: Call
-    size: str
-    roots: tuple[int, ...] | None = None
+    size: str  # its size in words
+    roots: tuple[int, ...] | None = None  # the roots that it was proved for; None: as `prove` chooses them
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """What all calls that were proved right have covered.
+    """What all calls that were proved right have covered."""
 
-    Attributes:
-        collectives: Names of the collectives and fused products.
-        variants: Names of the variants, and of styles of fused products.
-        ranks: Numbers of ranks, rising.
-        sizes: Sizes in words.
-        dtypes: Names of the dtypes.
-        ops: Names of the operations.
-        roots: The roots that were asked for; None: all, or a few if there are many ranks.
-        rooted: Whether any of the collectives has a root.
-        in_place: The places that were proved: out of place (False), in place (True) or both.
-        combined: How ranks, sizes, dtypes and operations were combined, in words.
-        machine: The machine on whose rings they were proved.
-        clusters: Numbers of ranks in each cluster; empty without clusters.
-    """
-
-    collectives: tuple[str, ...]
-    variants: tuple[str, ...]
-    ranks: tuple[int, ...]
-    sizes: tuple[str, ...]
-    dtypes: tuple[str, ...]
-    ops: tuple[str, ...]
-    roots: tuple[int, ...] | None
-    rooted: bool
-    in_place: tuple[bool, ...]
-    combined: str
-    machine: str
-    clusters: tuple[int, ...] = ()
+    collectives: tuple[str, ...]  # names of the collectives and fused products
+    variants: tuple[str, ...]  # names of the variants, and of styles of fused products
+    ranks: tuple[int, ...]  # numbers of ranks, rising
+    sizes: tuple[str, ...]  # sizes in words
+    dtypes: tuple[str, ...]  # names of the dtypes
+    ops: tuple[str, ...]  # names of the operations
+    roots: tuple[int, ...] | None  # the roots that were asked for; None: all, or a few if there are many ranks
+    rooted: bool  # whether any of the collectives has a root
+    in_place: tuple[bool, ...]  # the places that were proved: out of place (False), in place (True) or both
+    combined: str  # how ranks, sizes, dtypes and operations were combined, in words
+    machine: str  # the machine on whose rings they were proved
+    clusters: tuple[int, ...] = ()  # numbers of ranks in each cluster; empty without clusters
+    ranks_per_host: int = 1  # how many ranks each host has
+    unmet: tuple[str, ...] = ()  # dtypes with the operations that they did not meet, in words
 
     @classmethod
-    def of(cls, calls: Iterable[Covered], *, machine: str, combined: str = COMBINED) -> Coverage:
-        """Sum up calls that were proved.
-
-        Args:
-            calls: The calls.
-            machine: The machine on whose rings they were proved.
-            combined: How ranks, sizes, dtypes and operations were combined, in words.
-        """
+    def of(
+        cls, calls: Iterable[Covered], *, machine: str, combined: str = COMBINED, ranks_per_host: int = 1
+    ) -> Coverage:
+        """Sum up calls that were proved."""
         its = list(calls)
         moving = [one for one in its if one.call.gemm is not None or COLLECTIVES[one.call.collective].moves_data]
         plain = [one for one in moving if one.call.gemm is None]
+        pairs = {(one.call.dtype, one.call.redop) for one in plain}
         chosen = [one for one in plain if not COLLECTIVES[one.call.collective].one_buffer] or plain
         return cls(
             collectives=_unique(one.call.collective for one in its),
@@ -90,6 +69,8 @@ class Coverage:
             combined=combined,
             machine=machine,
             clusters=tuple(sorted({one.call.cluster for one in its} - {1})),
+            ranks_per_host=ranks_per_host,
+            unmet=tuple(_unmet(pairs)),
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -106,6 +87,8 @@ class Coverage:
             + (f", clusters of {format_numbers(self.clusters)}" if self.clusters else ""),
             "; ".join([", ".join(its) for its in (self.sizes, self.ops, self.dtypes) if its]),
         ]
+        if self.ranks_per_host > 1:
+            words.append(f"{self.ranks_per_host} ranks a host")
         if self.rooted:
             words.append(self._roots_text())
         if self.dtypes:
@@ -131,13 +114,14 @@ class Coverage:
             words.append(_others("ops", REDOPS, self.ops))
         if self.dtypes:
             words.append(_others("dtypes", tuple(DTYPE_NAMES), self.dtypes))
+            words += self.unmet
             if self.in_place == (False,):
                 words.append("in place")
             elif self.in_place == (True,) and any(_has_two_buffers(name) for name in self.collectives):
                 words.append("out of place")
         if not any(variant.endswith(CHECKED) for variant in self.variants):
             words.append("plans with checksums")
-        words += ["other rings", "ranks that share a host"]
+        words += ["other rings", "ranks that share a host" if self.ranks_per_host == 1 else "other ranks a host"]
         return "; ".join(word for word in words if word)
 
     def _roots_text(self) -> str:
@@ -151,6 +135,13 @@ class Coverage:
 def _roots_of(its: Sequence[Covered]) -> tuple[int, ...] | None:
     some = [one.roots for one in its if one.roots is not None and _rooted(one.call)]
     return tuple(sorted({root for roots in some for root in roots})) if some else None
+
+
+def _unmet(pairs: Collection[tuple[str, str]]) -> Iterator[str]:
+    ops = _unique(redop for _, redop in pairs if redop != "none")
+    for dtype in _unique(dtype for dtype, _ in sorted(pairs)):
+        if left := [redop for redop in REDOPS if redop in ops and folds(dtype, redop) and (dtype, redop) not in pairs]:
+            yield f"{dtype} with {', '.join(left)}"
 
 
 def _has_two_buffers(collective: str) -> bool:

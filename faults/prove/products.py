@@ -28,15 +28,10 @@ TILINGS = (
 
 
 class ProductCase(NamedTuple):
-    """All cases of a fused product in one style.
+    """All cases of a fused product in one style."""
 
-    Attributes:
-        call: One of the cases' calls.
-        cases: Each case's ring and call.
-    """
-
-    call: Call
-    cases: list[tuple[Layout, Call]]
+    call: Call  # one of the cases' calls
+    cases: list[tuple[Layout, Call]]  # each case's ring and call
 
     @property
     def size_bytes(self) -> int:
@@ -49,14 +44,7 @@ class ProductCase(NamedTuple):
         return False
 
     def prove(self, *, progress: Progress | None = None) -> Proof:
-        """Prove all cases.
-
-        Args:
-            progress: Called after each case, with the number of cases done and their count.
-
-        Returns:
-            The first proof that is not OK, else the last one; its instructions and seconds are those of all proofs.
-        """
+        """Prove all cases; return the first proof that is not OK, else the last, with all instructions and seconds."""
         instructions, seconds = 0, 0.0
         proof = Proof(Verdict.OK, None, "", 0, 0.0)
         for number, (layout, call) in enumerate(self.cases):
@@ -76,19 +64,7 @@ def product_case(kind: str, style: str, ranks: int) -> ProductCase:
 
 
 def product_cases(kind: str, style: str, ranks: int) -> Iterator[tuple[Layout, Call]]:
-    """Yield every tiling, order and transport of a style, in one round and in several.
-
-    Args:
-        kind: Name of the fused product, such as ``all_gather_gemm``.
-        style: One of `collectives.fused.STYLES`.
-        ranks: Number of ranks.
-
-    Yields:
-        Each case's ring and call.
-
-    Raises:
-        ArgumentError: There is no such product or style.
-    """
+    """Yield every tiling, order and transport of a style, in one round and in several."""
     m, n, k = SHARD_ROWS * ranks, 7, 6 * ranks
     if kind == "all_gather_gemm":
         n *= ranks

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Plan
+from cxlemu.suggest import unknown
 from faults.verdict import Verdict
 
 # The rules of docs/memory-model.md, in the order of enum rule in pass/pass.h; each can be switched off.
@@ -33,79 +34,51 @@ DEADLOCK = "deadlock"  # also found: a wait that no signal satisfies
 
 @dataclass(frozen=True, slots=True)
 class ProgramPoint:
-    """An instruction of a call.
-
-    Attributes:
-        call: Number of the call.
-        rank: The rank.
-        stream: Number of the rank's stream.
-        at: Number of the instruction in the stream; -1 for what the user does before the call, one too many for after
-            it.
-    """
+    """An instruction of a call."""
 
     call: int
     rank: int
-    stream: int
+    stream: int  # number of the rank's stream
+    # number of the instruction in the stream; -1 for what the user does before the call, one too many for after it
     at: int
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A rule that is broken at an instruction.
+    """A rule that is broken at an instruction."""
 
-    Attributes:
-        rule: Name of the rule, one of RULES, or DEADLOCK.
-        call: Number of the call; with ``rank``, ``stream`` and ``at`` it is the instruction's `ProgramPoint`.
-        card: The card of the line; -1 if no pool line is at stake.
-        line: The line of the communicator's extent on that card; -1 if no pool line is at stake.
-        sentence: What is wrong, for people.
-        by: The other instruction that is involved, if there is one.
-        mapped: Whether arrays of the heap lie in the pool itself in the calls that were proved, as on real cards.
-    """
-
-    rule: str
-    call: int
+    rule: str  # name of the rule, one of RULES, or DEADLOCK
+    call: int  # number of the call; with ``rank``, ``stream`` and ``at`` it is the instruction's `ProgramPoint`
     rank: int
     stream: int
     at: int
-    card: int
-    line: int
-    sentence: str
-    by: ProgramPoint | None = None
+    card: int  # the card of the line; -1 if no pool line is at stake
+    line: int  # the line of the communicator's extent on that card; -1 if no pool line is at stake
+    sentence: str  # what is wrong, for people
+    by: ProgramPoint | None = None  # the other instruction that is involved, if there is one
+    # whether arrays of the heap lie in the pool itself in the calls that were proved, as on real cards
     mapped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The prover's answer about a sequence of calls.
+    """The prover's answer about a sequence of calls."""
 
-    Attributes:
-        verdict: OK, VIOLATION or UNKNOWN.
-        violation: What is wrong, if the verdict is VIOLATION and the prover's own pass found it.
-        reason: The sentence of a violation, or what the prover cannot do if the verdict is UNKNOWN.
-        instructions: Count of instructions that were looked at.
-        seconds: How long that took.
-        calls: The plans of the calls; a violation counts them from 0.
-        rounds_alike: Count of further rounds of the call that were not looked at, because they repeat those that were
-            (rounds.py says why that is enough).
-    """
-
-    verdict: Verdict
-    violation: Violation | None
-    reason: str
-    instructions: int
+    verdict: Verdict  # OK, VIOLATION or UNKNOWN
+    violation: Violation | None  # what is wrong, if the verdict is VIOLATION and the prover's own pass found it
+    reason: str  # the sentence of a violation, or what the prover cannot do if the verdict is UNKNOWN
+    instructions: int  # count of instructions that were looked at
     seconds: float
+    # the plans of the calls; a violation counts them from 0
     calls: tuple[Plan, ...] = field(default=(), repr=False, compare=False)
+    # count of further rounds of the call that were not looked at, because they repeat those that were (rounds.py says
+    # why that is enough)
     rounds_alike: int = 0
 
 
 def mask_of(without: Collection[str]) -> int:
-    """Encode rules that are switched off: bit k for rule k of RULES.
-
-    Raises:
-        ArgumentError: There is no such rule.
-    """
+    """Encode rules that are switched off: bit k for rule k of RULES."""
     for name in without:
         if name not in RULES:
-            raise ArgumentError(f"there is no rule {name!r} to switch off: it is one of {', '.join(RULES)}")
+            raise ArgumentError(unknown("rule", name, RULES))
     return sum(1 << RULES.index(name) for name in set(without))

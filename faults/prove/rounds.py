@@ -18,6 +18,7 @@ import numpy as np
 
 from collectives.algorithms.catalog import build
 from collectives.builder import DONE_GROUP, Batches, Builder, Chunk
+from collectives.builder.alike import APART, LEAST
 from collectives.builder.recipes import Recipe
 from cxlemu.plan import Call, Kind, Layout, Op, Plan
 from cxlemu.plan.instructions import OPERAND_FIELDS, Records
@@ -64,24 +65,12 @@ def _loops(recipe: Recipe, layout: Layout, call: Call) -> list[tuple[int, int]]:
 
 
 def shortened(recipe: Recipe, layout: Layout, call: Call) -> tuple[Call, int]:
-    """Shorten a call to fewer rounds that tell as much.
-
-    Args:
-        recipe: The algorithm. Only a shipped one of the plain builder or in batches, without arrays in the heap, is
-            shortened.
-        layout: The ring.
-        call: The call.
-
-    Returns:
-        The call of fewer rounds, and how many rounds fewer it has; the same call and 0 if it cannot be shortened.
-
-    Raises:
-        ArgumentError: The algorithm has no such call.
-    """
+    """Shorten a call to fewer rounds that tell as much; return how many fewer, 0 if it cannot be shortened."""
     if recipe.source or recipe.builder not in _COUNTING or recipe.spec.takes_heap or call.ranks == 1:
         return call, 0
     loops = _loops(recipe, layout, call)
-    enough = 2 * layout.slots + 3
+    # Two laps, and as many rounds as it takes until the builder repeats them as columns, the last one being a part.
+    enough = max(2 * layout.slots + 3, layout.slots + APART + LEAST + 1)
     if len(loops) != 1 or -(-loops[0][0] // loops[0][1]) <= 2 * enough:
         return call, 0
     [(nbytes, piece)] = loops
@@ -125,15 +114,7 @@ def _repeats(long: Records, short: Records, after: int, events: int, slots: int)
 
 
 def rounds_of(records: Records, slots: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Find the round to which each record of a stream belongs: the last one that was named so far.
-
-    Args:
-        records: The stream's records, in order.
-        slots: Slots of the ring.
-
-    Returns:
-        Array of int64, as long as ``records``; -1 before any round is named.
-    """
+    """Find the round of each record of a stream, the last one named so far, int64; -1 before any."""
     named = np.where(np.isin(records["op"], _NUMBERED), records["value"], -1)
     done = (records["op"] == Op.WAIT_ALL) & (records["arg"] == DONE_GROUP)
     named += np.where(done, slots, 0)  # it names the round that used the slot before

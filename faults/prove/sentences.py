@@ -106,17 +106,7 @@ _USER = "rank {rank} may still be reading {line} when {by}'s call has returned, 
 def sentence(
     plans: Sequence[Plan], rule: str, detail: int, at: ProgramPoint, by: ProgramPoint | None, card: int, line: int
 ) -> str:
-    """Put one finding into words that end with the instruction at which it was found.
-
-    Args:
-        plans: The plans of the calls.
-        rule: Name of the rule that is broken, or DEADLOCK.
-        detail: One of this module's constants: in which way it is broken.
-        at: The instruction.
-        by: The other instruction that is involved, if there is one.
-        card: The card of the line; -1: the finding is about a slot.
-        line: The line of the extent on that card, the line of a local buffer for the rule ``local``, or the slot.
-    """
+    """Put one finding into words that end with its instruction; card -1 means that ``line`` is a slot."""
     key = (rule, detail)
     words = _SENTENCES[key if key in _SENTENCES else detail]
     layout = plans[at.call].layout

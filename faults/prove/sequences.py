@@ -39,23 +39,8 @@ def prove(
     without: Collection[str] = frozenset(),
     progress: Progress | None = None,
 ) -> Proof:
-    """Prove that a plan is right in all executions, whatever calls come before and after.
-
-    Args:
-        plan: The plan to prove. If its arrays lie in the heap, it is proved twice: with arrays that are copied there,
-            and with arrays that live there.
-        rooted: Gives the call's plan for another root, so that roots rotate; without it the plan is repeated.
-        roots: The roots to rotate; default: all, or `some_roots` of more than 8 ranks.
-        hosts: The host of each rank; default: each rank on its own.
-        without: Names of rules that are not checked.
-        progress: Called after each sequence, with the number of sequences done and their count.
-
-    Returns:
-        The first proof that failed or ran out, else the last one; its instructions and seconds are those of all proofs.
-
-    Raises:
-        Exception: Those of `faults.prove.calls.prove_calls`.
-    """
+    """Prove a plan in all executions, whatever calls surround it; return the first proof that is not OK, else the
+    last."""
     todo = [
         (calls, mapped)
         for mapped in ((False, True) if plan.call.heap else (False,))
@@ -81,12 +66,7 @@ def _sequences(plan: Plan, rooted: Rooted | None, roots: Sequence[int] | None) -
 
 
 def some_roots(ranks: int, root: int = 0) -> Sequence[int]:
-    """Choose the roots to rotate where the caller names none: all, or a few if there are more than 8 ranks.
-
-    Args:
-        ranks: Count of ranks.
-        root: A root that is always among them.
-    """
+    """Choose the roots to rotate where the caller names none: all, or of more than 8 ranks a few, ``root`` included."""
     return sorted({0, 1, ranks // 2, ranks - 1, root}) if ranks > ALL_ROOTS_RANKS else range(ranks)
 
 
@@ -99,11 +79,7 @@ def _rotating(plan: Plan, rooted: Rooted, roots: Sequence[int]) -> list[Plan]:
 
 
 def among_others(plan: Plan) -> list[Plan]:
-    """Place a plan after broadcasts that fill slots, until the ring has wrapped, and between those that fill doorbells.
-
-    Returns:
-        The plans of consecutive calls.
-    """
+    """Place a plan after broadcasts that fill slots until the ring wraps, and between those that fill doorbells."""
     slots, last = plan.layout.slots, plan.ranks - 1
     data, lines, others = (filling(plan.layout, *which) for which in ((NAIVE, 0), (LINE, last), (NAIVE, last)))
     return [data] * slots + [plan] * _calls(plan, slots + 1) + [lines] * slots + [plan] + [others] * slots
@@ -116,13 +92,7 @@ def _calls(plan: Plan, rounds: int) -> int:
 
 @lru_cache(64)
 def filling(layout: Layout, spec: VariantSpec, root: int) -> Plan:
-    """Build a broadcast of all bytes of a slot or, in lines, of all doorbell lines of a rank.
-
-    Args:
-        layout: The ring that it fills.
-        spec: Its algorithm; ``spec.in_lines`` says which of the two.
-        root: The rank that sends.
-    """
+    """Build a broadcast of all bytes of a slot or, in lines, of all doorbell lines of a rank."""
     nbytes = layout.doorbells_per_rank * PAYLOAD_BYTES if spec.in_lines else layout.slot_bytes
     call = Call("broadcast", spec.name, layout.ranks, nbytes, root=root)
     return build(recipe("broadcast", spec.name), layout, call)

@@ -1,1 +1,1 @@
-"""Tokens: findings as text that replays elsewhere."""
+"""Runs the failure of a token again: a campaign's case, or calls with a mistake."""

@@ -26,10 +26,11 @@ from faults.campaign.picture import drawn
 from faults.campaign.record import Execution
 from faults.lockstep.counterexample import CallSequence, Counterexample, CounterexampleKind
 from faults.lockstep.orders import replay
-from faults.lockstep.schedule import MOVES_MAX, from_json, to_json
+from faults.lockstep.schedule import from_json, to_json
+from faults.machine.schedule import MOVES_MAX
 from faults.mutate.mutants import Mutant, apply
 from faults.replay.replayed import Replayed
-from faults.replay.token import Token
+from faults.token import Token
 
 KIND = "calls"
 CALLS_MAX, CARD_BYTES_MAX, POOL_BYTES_MAX = 1000, 1 << 28, 1 << 30
@@ -107,27 +108,17 @@ class Ring(Model):
 
 
 class Body(Model):
-    """The body of a token of this kind.
+    """The body of a token of this kind."""
 
-    Attributes:
-        ring: The ring of all calls.
-        calls: The calls, in order.
-        moves: The schedule.
-        kind: What came of the execution.
-        detail: What came of it, in a sentence.
-        plans: The digest of the plan with the mistake; without one, of the first plan.
-        algorithm: ``FILE.py:function`` of a user's algorithm.
-        algorithm_sha256: The digest of its file.
-    """
-
-    ring: Ring
+    ring: Ring  # the ring of all calls
+    # the calls, in order
     calls: Annotated[tuple[OneCall, ...], Field(strict=False, min_length=1, max_length=CALLS_MAX)]
     moves: Annotated[list[Any], Field(max_length=MOVES_MAX)]
-    kind: Word
-    detail: Annotated[str, Field(max_length=4000)]
-    plans: Digest
-    algorithm: Annotated[str, Field(max_length=4096)] | None = None
-    algorithm_sha256: Digest | None = None
+    kind: Word  # what came of the execution
+    detail: Annotated[str, Field(max_length=4000)]  # what came of it, in a sentence
+    plans: Digest  # the digest of the plan with the mistake; without one, of the first plan
+    algorithm: Annotated[str, Field(max_length=4096)] | None = None  # ``FILE.py:function`` of a user's algorithm
+    algorithm_sha256: Digest | None = None  # the digest of its file
 
 
 def token_of(
@@ -138,21 +129,7 @@ def token_of(
     mutant: str | None = None,
     algorithm: str | None = None,
 ) -> Token:
-    """Make the token of an execution that went wrong.
-
-    Args:
-        plans: The plans of the calls as they are meant.
-        shown: The execution.
-        mutated: The plan among them that has the mistake.
-        mutant: The mistake, ``RANK.STREAM.AT:KIND``.
-        algorithm: ``FILE.py:function`` or ``FILE.plan`` of a user's algorithm.
-
-    Returns:
-        The token. If it is too large for a word, writing it raises TokenError.
-
-    Raises:
-        ArgumentError: The file of the algorithm cannot be read, or the plan has no such mutant.
-    """
+    """Make the token of an execution that went wrong; writing one that is too large for a word raises TokenError."""
     calls = []
     for plan in plans:
         call = {name: value for name, value in asdict(plan.call).items() if value is not None}
@@ -166,19 +143,7 @@ def token_of(
 
 
 def replay_calls(body: Mapping[str, Any], algorithm: str | None) -> Replayed:
-    """Execute the calls of a token again.
-
-    Args:
-        body: The token's body.
-        algorithm: The file that stands for the user's algorithm that the token names; it is executed.
-
-    Returns:
-        How the failure fared.
-
-    Raises:
-        TokenError: The body is of another version, or its pool is too large.
-        InputError: The calls cannot run here, or an algorithm is missing, or given where the token names none.
-    """
+    """Execute the calls of a token again; ``algorithm`` is executed, and stands for the one that the token names."""
     try:
         parsed = Body.model_validate(body)
     except ValidationError as error:
@@ -208,7 +173,7 @@ def replay_calls(body: Mapping[str, Any], algorithm: str | None) -> Replayed:
     what = (
         f"{counted(len(plans), 'call')}, [{wrong.call}] with {parsed.calls[plans.index(wrong)].mutant or 'no mutation'}"
     )
-    return Replayed(what, f"{parsed.kind}: {parsed.detail}", now, tuple(remarks), lambda: drawn(execution))
+    return Replayed(what, f"{parsed.kind}: {parsed.detail}", now, "", tuple(remarks), lambda: drawn(execution))
 
 
 def _own(parsed: Body, algorithm: str | None) -> tuple[Recipe | None, list[str]]:

@@ -10,28 +10,15 @@ from typing import Any
 
 from cxlemu.errors import ArgumentError, TokenError
 from faults.campaign.case import CampaignCase, digest
-from faults.campaign.judge import Judgement, judge
+from faults.campaign.judge import NEVER, Judgement, judge
 from faults.campaign.picture import picture
 from faults.replay.calls import replay_calls
 from faults.replay.replayed import Replayed
-from faults.replay.token import Token
+from faults.token import Token
 
 
 def replay(token: Token, algorithm: str | None = None) -> Replayed:
-    """Run what a token describes, here.
-
-    Args:
-        token: A token of a campaign, of ``cxlemu prove`` or of ``cxlemu mutate``.
-        algorithm: The ``FILE.py:function`` that stands for the one that the token names; it is executed.
-
-    Returns:
-        How the failure fared.
-
-    Raises:
-        TokenError: The token is of another version, or of a kind that is not known here.
-        ArgumentError: An algorithm is missing, or given where the token names none.
-        InputError: The token's case cannot run here.
-    """
+    """Run what a token describes, here; ``algorithm`` is executed, and stands for the one that the token names."""
     if token.kind not in REPLAYERS:
         known = ", ".join(REPLAYERS)
         raise TokenError(f"this token is of a kind {token.kind!r}, known here are {known}: update cxlemu")
@@ -39,20 +26,7 @@ def replay(token: Token, algorithm: str | None = None) -> Replayed:
 
 
 def replay_case(body: Mapping[str, Any], algorithm: str | None) -> Replayed:
-    """Judge the case of a campaign's token again.
-
-    Args:
-        body: The token's body.
-        algorithm: The ``FILE.py:function`` that stands for the one that the case names; it is executed.
-
-    Returns:
-        How the failure fared.
-
-    Raises:
-        TokenError: The body is of another version, or holds no case.
-        ArgumentError: An algorithm is missing, or given where the case names none.
-        InputError: The case cannot run here.
-    """
+    """Judge the case of a campaign's token again; ``algorithm`` is executed, and stands for the one that it names."""
     found = body.get("found")
     if body.keys() != {"case", "found"} or not isinstance(found, dict):
         raise TokenError("a token of this kind holds a case and what was found, this one does not: update cxlemu")
@@ -72,7 +46,8 @@ def replay_case(body: Mapping[str, Any], algorithm: str | None) -> Replayed:
     now = judge(case.check())
     if case.launch != "lockstep":
         remarks.append(f"ranks as {case.launch} take their own time: it may take a few tries")
-    return Replayed(str(case), _words(before), _words(now), tuple(remarks), lambda: picture(case))
+    unknown = now.detail if now.kind == NEVER else ""
+    return Replayed(str(case), _words(before), _words(now), unknown, tuple(remarks), lambda: picture(case))
 
 
 def _words(judgement: Judgement) -> str:

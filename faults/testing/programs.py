@@ -73,9 +73,10 @@ class TestProgram:
             result = suppress(setting, run(setting, choice), reasons)
             if result.failed or result.ending is RunEnding.DEADLINE:
                 told = text(report_of(setting, [result], words, reasons))
-                outputs, command = _outputs(setting, result), again(setting, result, words)
+                outputs = _outputs(setting, result) + "".join(f"{says}\n" for says in result.doing)
+                command = again(setting, result, words)
                 raise ProgramFailed(f"{result.choice}: {result.ending.value}\n{told}{outputs}again: {command}")
-            if untouched([result]):
+            if untouched(setting, [result]):
                 raise ProgramFailed(f"{result.choice}: no command opened {' or '.join(pools)}, so nothing was checked")
 
 

@@ -25,6 +25,7 @@ import pytest
 
 if TYPE_CHECKING:
     from faults.testing.programs import TestProgram
+    from faults.testing.torch_worlds import TorchWorld
     from faults.testing.worlds import Worlds
 
 SEED_BITS = 32
@@ -109,6 +110,18 @@ def cxl_program(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[...,
     return builder(tmp_path, request.node.path.parent, _own_seed(request.node))
 
 
+@pytest.fixture
+def torch_world(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., TorchWorld]:
+    """Run training functions over the pool: ``torch_world(ranks=2, compare=True).run(train, 20).results``.
+
+    Returns:
+        What makes a world; `faults.testing.torch_worlds.TorchWorld.run` runs a function on its ranks.
+    """
+    from faults.testing.torch_worlds import worlds
+
+    return worlds(tmp_path, request.node.path.parent, _own_seed(request.node))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
@@ -118,9 +131,10 @@ def pytest_runtest_makereport(
         _show_the_users_frames(call.excinfo)
     report = yield
     worlds = item.stash.get(_WORLDS, None)
-    if report.failed and worlds is not None:
+    if report.failed and (worlds is not None or "torch_world" in getattr(item, "fixturenames", ())):
         again = f"pytest --cxl-seed {item.config.stash[_SEED]} '{item.nodeid}'"
-        report.sections.append(("cxlemu", "\n".join([*worlds.history(), f"again: {again}"])))
+        history = [] if worlds is None else worlds.history()
+        report.sections.append(("cxlemu", "\n".join([*history, f"again: {again}"])))
     return report
 
 

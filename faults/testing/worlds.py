@@ -17,6 +17,7 @@ from cxlemu.choices import DEFAULT_TOPOLOGY
 from cxlemu.errors import ArgumentError, RankFailures
 from cxlemu.memory import MemorySpec
 from cxlemu.topology import Topology
+from cxlemu.userfile import foreign, is_unrun
 from cxlemu.world import launch, launch_survivors
 from cxlemu.world.context import RankContext
 from cxlemu.world.outcome import Outcome
@@ -26,6 +27,7 @@ from faults.inject.fault_engine import injected
 from faults.inject.injection import Happened
 from faults.inject.judge import became, judge
 from faults.inject.script import Script
+from faults.inject.unfired import unfired
 
 T = TypeVar("T")
 
@@ -88,18 +90,17 @@ class TestWorld:
         where |= {"how": self.how, "deadline_s": self.deadline_s, "heap_bytes": "cards"}
         if not self.script.faults:
             return launch(rank, **where)
-        happened: list[Happened] = []
-        ended = launch_survivors(rank, **where, on_message=happened.append)  # type: ignore[arg-type]
-        return self._judged(ended, happened)
+        messages: list[object] = []
+        ended = launch_survivors(rank, **where, on_message=messages.append)
+        return self._judged(ended, messages)
 
-    def _judged(self, ended: Outcome[T], happened: Sequence[Happened]) -> list[T]:
-        came = {each.fault for each in happened}
-        for number, fault in enumerate(self.script.faults):
-            if number not in came:
-                raise NotHandled(f"[{fault}] never came: its rank has no such call or instruction")
+    def _judged(self, ended: Outcome[T], messages: Sequence[object]) -> list[T]:
+        for sentence in unfired(self.script.faults, messages).values():
+            raise NotHandled(sentence)
         if self.requires == "survive" and ended.failures:
             failures = RankFailures(ended.failures)
             raise failures from next(iter(failures.failures.values()))
+        happened = [each for each in messages if isinstance(each, Happened)]
         hosts = machine(self.config, self.memory).place(self.ranks)
         ends: Outcome[int] = Outcome(self.ranks, self.deadline_s)
         ends.results, ends.failures = dict.fromkeys(ended.results, 0), ended.failures
@@ -126,11 +127,18 @@ class _Rank:
     def __call__(self, context: RankContext) -> Any:
         if not self.script.faults:
             with Communicator.world(context, engine=self.engine) as comm:
-                return self.main(comm)
+                return self._called(comm)
         engine = injected(context, self.engine, self.script)
         with Communicator.world(context, engine=engine) as comm:
             engine.arm()
-            return self.main(comm)
+            return self._called(comm)
+
+    def _called(self, comm: Communicator) -> Any:
+        with foreign():  # or os._exit would end the tests, as if all were passed
+            result = self.main(comm)
+        if is_unrun(result):
+            raise ArgumentError("main is a generator or async, so nothing of it ran: leave out yield and async")
+        return result
 
 
 class Worlds:

@@ -30,20 +30,12 @@ GLOO_S = 1800.0
 
 
 class GlooShadow:
-    """The group's ranks once more, through Gloo, for arrays.
-
-    Args:
-        store: The group's part of torch's store.
-        rank: This rank in the group.
-        size: The number of members.
-
-    Attributes:
-        group: torch's process group of Gloo.
-    """
+    """The group's ranks once more, through Gloo, for arrays. Made when all ranks are connected: none ends before."""
 
     def __init__(self, store: Store, rank: int, size: int) -> None:
         its_store = dist.PrefixStore("shadow/", store)
         self.group = dist.ProcessGroupGloo(its_store, rank, size, timeout=timedelta(seconds=GLOO_S))
+        self.group.barrier().wait()
         self._size = size
 
     def gather(self, array: Array) -> list[Array]:
@@ -61,20 +53,7 @@ class GlooShadow:
 
 
 class Compared:
-    """A communicator's verbs, each of which is checked against Gloo; everything else is the communicator's.
-
-    Args:
-        comm: The communicator.
-        group: The group's name.
-        gloo: The same ranks through Gloo.
-        found: Called on every rank with the first difference, before the call raises.
-        found_message: Called with a message that differs, on the rank that received it, before its receive raises.
-        as_run: Makes of a plan what the ranks ran, where a script lets them leave out instructions.
-
-    Attributes:
-        group: As given.
-        calls: How many were made; messages are not among them.
-    """
+    """A communicator's verbs, each of which is checked against Gloo; everything else is the communicator's."""
 
     def __init__(
         self,
@@ -85,7 +64,7 @@ class Compared:
         found_message: Callable[[MessageDifference], None],
         as_run: Callable[[Plan], Plan],
     ) -> None:
-        messages = MessageShadow(comm, group, gloo.group, found_message)
+        self.messages = messages = MessageShadow(comm, group, gloo.group, found_message)
         self.isend, self.irecv, self.leave = messages.isend, messages.irecv, messages.leave
         self._comm, self.group, self._gloo, self._found, self._as_run = comm, group, gloo, found, as_run
         self.calls = 0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from collectives.communicator.arrays import Array
-from collectives.communicator.planner import CallArguments
+from collectives.communicator.calls.planner import CallArguments
 from cxlemu.errors import CxlemuError
 from cxlemu.plan import Kind, Op, Plan
 from cxlemu.plan.text import text
@@ -18,26 +19,15 @@ OUTPUT = 1  # of a part's buffers
 
 @dataclass(frozen=True)
 class ShadowedCall:
-    """A call of a process group.
-
-    Attributes:
-        group: The group's name.
-        number: Which of the group's calls that carry data, from 1.
-        collective: Its name.
-        op: The reduction; "none" where there is none.
-        root: The root's rank in the group.
-        dtype: The elements' type, as plans name it.
-        elements: How many elements this rank brings.
-        ranks: The group's size.
-    """
+    """A call of a process group."""
 
     group: str
-    number: int
+    number: int  # which of the group's calls that carry data, from 1
     collective: str
-    op: str
-    root: int
-    dtype: str
-    elements: int
+    op: str  # the reduction; "none" where there is none
+    root: int  # the root's rank in the group
+    dtype: str  # the elements' type, as plans name it
+    elements: int  # how many elements this rank brings
     ranks: int
 
     def __str__(self) -> str:
@@ -47,29 +37,17 @@ class ShadowedCall:
 
 @dataclass(frozen=True)
 class Difference:
-    """The first call whose result is not what it must be.
-
-    Attributes:
-        call: The call.
-        rank: The first rank in the group with a wrong result.
-        element: The first wrong element of its result.
-        count: How many of its elements are wrong.
-        of: How many elements its result has.
-        got: The wrong element.
-        right: What it must be.
-        instruction: The instruction that stored the element; "" on other ranks, and where none is found.
-        reason: Why the rank's plan can store something else, as the prover has it; "" where it finds nothing.
-    """
+    """The first call whose result is not what it must be."""
 
     call: ShadowedCall
-    rank: int
-    element: int
-    count: int
-    of: int
-    got: str
-    right: str
-    instruction: str = ""
-    reason: str = ""
+    rank: int  # the first rank in the group with a wrong result
+    element: int  # the first wrong element of its result
+    count: int  # how many of its elements are wrong
+    of: int  # how many elements its result has
+    got: str  # the wrong element
+    right: str  # what it must be
+    instruction: str = ""  # the instruction that stored the element; "" on other ranks, and where none is found
+    reason: str = ""  # why the rank's plan can store something else, as the prover has it; "" where it finds nothing
 
     @classmethod
     def explained(
@@ -86,27 +64,13 @@ class Difference:
         out: Array | None,
         as_run: Callable[[Plan], Plan],
     ) -> Difference:
-        """Describe a difference, and on the rank that has it also look for the instruction.
-
-        Args:
-            call: The call.
-            rank: The rank that has it; the others up to ``right`` are attributes as well.
-            element: The first wrong element.
-            count: How many are wrong.
-            of: How many there are.
-            got: The wrong element.
-            right: What it must be.
-            comm: The communicator.
-            x: What was passed to the call.
-            out: Where its result went.
-            as_run: Makes of a plan what the ranks ran, where a script lets them leave out instructions.
-        """
+        """Describe a difference, and on the rank that has it also look for the instruction."""
         instruction = reason = ""
         if rank == comm.rank and out is not None:
             plan = _plan_of(comm, call, x, out)
             if plan is not None:
                 instruction = _storing(plan, rank, element * out.itemsize)
-                reason = prove(as_run(plan)).reason
+                reason = re.sub(r"\(call \d+, ", "(", prove(as_run(plan)).reason)  # the prover's own number of it
         return cls(call, rank, element, count, of, got, right, instruction, reason)
 
     def sentence(self) -> str:

@@ -20,12 +20,7 @@ if TYPE_CHECKING:
 
 
 def watch_replicas(harness: TrainingHarness, every: int) -> None:
-    """Compare the parameters of every DistributedDataParallel, over Gloo, after ``every`` steps of an optimizer.
-
-    Args:
-        harness: Where a difference is reported.
-        every: The number of steps.
-    """
+    """Compare the parameters of every DistributedDataParallel, over Gloo, after ``every`` steps of an optimizer."""
     replicas: weakref.WeakSet[Any] = weakref.WeakSet()
     paths: dict[str, GlooShadow] = {}
     steps = 0
@@ -56,6 +51,8 @@ def _compare(harness: TrainingHarness, model: Any, step: int, paths: dict[str, G
     named = list(model.module.named_parameters())
     mine = np.frombuffer(b"".join(_digest(parameter) for _, parameter in named), np.uint64)
     others = paths[name].gather(mine)
+    if dist.get_rank(group) == 0:
+        harness.tell("digests", step=step)
     for rank, theirs in enumerate(others):
         if theirs.size != others[0].size:
             raise ContractError(f"step {step}: rank {rank} has {theirs.size} parameters, rank 0 {others[0].size}")

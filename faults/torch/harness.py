@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from collectives.communicator.arrays import Array
 from collectives.communicator.communicator import Communicator
 from cxlemu.engines import Engine, engine_for
-from cxlemu.engines.native import NativeEngine
+from cxlemu.memory.shadow import ShadowMemory
 from cxlemu.plan import Op, Plan
 from cxlemu.world import RankContext
 from faults.inject.fault_engine import armed
-from faults.inject.injection import Happened
+from faults.inject.injection import FaultTally, Happened
 from faults.inject.script import Script
 from faults.torch.compare import Compared, GlooShadow
 from faults.torch.difference import Difference
@@ -34,12 +34,7 @@ if TYPE_CHECKING:
 
 
 class TrainingHarness:
-    """The harness of one rank: see `collectives.torch.harness.Harness`.
-
-    Args:
-        settings: What ``cxlemu torchrun`` asks for.
-        rank: This rank in the world.
-    """
+    """The harness of one rank: see `collectives.torch.harness.Harness`."""
 
     def __init__(self, settings: Settings, rank: int) -> None:
         self.settings, self.rank = settings, rank
@@ -56,23 +51,34 @@ class TrainingHarness:
             os.fsync(file.fileno())
 
     def engine(self, context: RankContext, group: str) -> str | Engine:
-        """Make the engine of a group: with the script's faults where it has some for the group, else the native one."""
-        its = [fault for fault in self._script.faults if fault.group == group]
-        if its and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
-            faults = tuple(fault.alone() for fault in its)
+        """Make the engine of a group: with the script's faults for the group, and without what this rank leaves out."""
+        engine: str | Engine = "native"
+        self.tell("group", group=group)
+        if isinstance(memory := context.memory, ShadowMemory):
+            context.at_end.append(lambda: self.tell("nature", moved=memory.moved()))
+        if left_out := self._left_out(self.rank):
+            inner = engine_for("native", context.backend, context.memory, context.pool.cards, context.pacer)
+            engine = leaving = LeavingOut(inner, context, left_out)
+            context.at_end.append(partial(self._tell_left_out, leaving))
+        its = [number for number, fault in enumerate(self._script.faults) if fault.group == group]
+        if not its or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
+            return engine
+        script = Script(seed=self._script.seed, faults=tuple(self._script.faults[number].alone() for number in its))
 
-            def emit(message: object) -> None:
-                if isinstance(message, Happened):
-                    self.tell("fault", what=str(its[message.fault]), group=group)
+        def emit(message: object) -> None:
+            if isinstance(message, Happened):
+                number = its[message.fault]
+                self.tell("fault", what=str(self._script.faults[number]), group=group, number=number)
+            elif isinstance(message, FaultTally):
+                missed = {its[number]: why for number, why in message.missed.items()}
+                met = [its[entry] for entry in message.met]
+                self.tell("ended", group=group, pool_rank=message.rank, calls=message.calls, missed=missed, met=met)
 
-            telling = replace(context, emit=emit)
-            return armed(telling, "native", Script(seed=self._script.seed, faults=faults))
-        left_out = self._left_out(self.rank)
-        if not left_out:
-            return "native"
-        inner = engine_for("native", context.backend, context.memory, context.pool.cards, context.pacer)
-        assert isinstance(inner, NativeEngine)
-        return LeavingOut.like(inner, left_out)
+        return armed(replace(context, emit=emit), engine, script)
+
+    def _tell_left_out(self, engine: LeavingOut) -> None:
+        for op, count in engine.left_out.items():
+            self.tell("left out", instruction=op.name, count=count, mattered=engine.mattered[op])
 
     def around(self, comm: Communicator, group: str, store: Store) -> Any:
         """Shadow a group's communicator on Gloo, or take the time of its calls, where that is asked for."""
@@ -98,7 +104,8 @@ class TrainingHarness:
         """Let the others compare what this rank sent, and tell what was compared and how long steps took."""
         if isinstance(comm, Compared):
             comm.leave()
-            self.tell("compared", group=comm.group, calls=comm.calls)
+            its = comm.messages
+            self.tell("compared", group=comm.group, calls=comm.calls, messages=its.compared, lost=its.lost)
         if self._steps is not None:
             self._steps.leave()
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import IO
 
-from cxlemu.world.signals import stops_exit
+from cxlemu.signals import stops_exit
 from faults.torch.settings import PARENT
 
 GRACE_S = 10.0  # for the other ranks, once one has failed
@@ -22,17 +22,12 @@ TICK_S = 0.02
 
 @dataclass
 class Round:
-    """One start of all ranks.
+    """One start of all ranks."""
 
-    Attributes:
-        ended: For each rank when it ended, by `time.time`.
-        codes: For each rank its exit code; negative: the signal that killed it.
-        stopped: Ranks that were still running when the grace was over.
-    """
-
-    ended: dict[int, float] = field(default_factory=dict)
+    ended: dict[int, float] = field(default_factory=dict)  # for each rank when it ended, by `time.time`
+    # for each rank its exit code; negative: the signal that killed it
     codes: dict[int, int] = field(default_factory=dict)
-    stopped: list[int] = field(default_factory=list)
+    stopped: list[int] = field(default_factory=list)  # ranks that were still running when the grace was over
 
     @property
     def failed(self) -> bool:
@@ -48,19 +43,7 @@ def run_ranks(
     environment: Mapping[str, str],
     say: Callable[[int, str], None],
 ) -> list[Round]:
-    """Run a script on every rank, as torchrun does, on this machine.
-
-    Args:
-        script: The script's file.
-        arguments: Its arguments.
-        ranks: How many ranks.
-        restarts: How often all ranks may begin again after one failed.
-        environment: The ranks' environment, beside rank, size and where they meet.
-        say: Called with a rank and a line that it printed, from threads.
-
-    Returns:
-        What became of each round, the last one last.
-    """
+    """Run a script on every rank, as torchrun does, on this machine; return every round, the last one last."""
     rounds: list[Round] = []
     with stops_exit():
         while not rounds or (rounds[-1].failed and len(rounds) <= restarts):
@@ -92,6 +75,7 @@ def _round(
                 "TORCHELASTIC_RESTART_COUNT": str(number),
                 "TORCHELASTIC_RUN_ID": f"cxlemu-{os.getpid()}",
                 PARENT: str(os.getpid()),
+                "PYTHONOPTIMIZE": "",  # the script's assertions are part of what is judged
             }
             child = subprocess.Popen(
                 # -P: the folder in which the command runs may be a checkout without what was compiled.

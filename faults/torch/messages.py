@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from collectives.communicator.arrays import Array, dtype_name
-from collectives.communicator.messages.requests import ANY, Request, Status
+from collectives.communicator.messages.requests import ANY, Rank, Request, Status
 from cxlemu.errors import ContractError
 from cxlemu.memory.protocol import Bytes
 
@@ -27,33 +27,19 @@ STAY = timedelta(seconds=20)
 
 @dataclass(frozen=True)
 class MessageDifference:
-    """A message that is not what was sent.
-
-    Attributes:
-        group: The group's name.
-        number: Which of the messages that the rank received in the group, from 1.
-        rank: Who received it.
-        source: Who sent it.
-        tag: Its tag.
-        dtype: The elements' type, as plans name it.
-        element: The first wrong element; -1 where the size is wrong.
-        count: How many elements are wrong.
-        of: How many were sent.
-        got: The wrong element, or the wrong size.
-        right: What it must be.
-    """
+    """A message that is not what was sent."""
 
     group: str
-    number: int
-    rank: int
-    source: int
-    tag: int
-    dtype: str
-    element: int
-    count: int
-    of: int
-    got: str
-    right: str
+    number: int  # which of the messages that the rank received in the group, from 1
+    rank: int  # who received it
+    source: Rank  # who sent it
+    tag: Rank
+    dtype: str  # the elements' type, as plans name it
+    element: int  # the first wrong element; -1 where the size is wrong
+    count: int  # how many elements are wrong
+    of: int  # how many were sent
+    got: str  # the wrong element, or the wrong size
+    right: str  # what it must be
 
     def sentence(self) -> str:
         """Say what is wrong, in a sentence."""
@@ -70,13 +56,7 @@ class MessageDifference:
 
 
 class ComparedReceive:
-    """A receive under way, which ends with the comparison. Has what a `Request` has.
-
-    Args:
-        request: The communicator's request.
-        array: Where the message goes.
-        settle: Compares what can be compared.
-    """
+    """A receive under way, which ends with the comparison. Has what a `Request` has."""
 
     def __init__(self, request: Request, array: Array, settle: Callable[[], None]) -> None:
         self.request, self.array = request, array
@@ -96,7 +76,7 @@ class ComparedReceive:
 
     @property
     def error(self) -> BaseException | None:
-        """What ended it, where it did not end well."""
+        """The error that ended it, if it failed."""
         return self.difference or self.request.error
 
     def wait(self, timeout_s: float | None = None) -> Status:
@@ -108,36 +88,29 @@ class ComparedReceive:
         return status
 
     def test(self) -> bool:
-        """Make progress, and tell whether the request is done. Compares nothing: any thread may ask, at any moment."""
+        """Make progress, and return whether the request is done. Compares nothing: any thread may ask, at any time."""
         return self.request.test()
 
     def add_done_callback(self, function: Callable[[Any], None]) -> None:
         """Call ``function(self)`` when the request is done."""
         self.request.add_done_callback(lambda _: function(self))
 
-    def might_match(self, source: int, tag: int) -> bool:
+    def might_match(self, source: Rank, tag: Rank) -> bool:
         """Whether a message would match this receive."""
         return self.request.peer in (ANY, source) and self.request.tag in (ANY, tag)
 
 
 class MessageShadow:
-    """A rank's messages in a group, once more through Gloo.
-
-    Args:
-        comm: The communicator.
-        group: The group's name.
-        gloo: torch's process group of the same ranks.
-        found: Called with the first difference, before its receive raises.
-    """
+    """A rank's messages in a group, once more through Gloo."""
 
     def __init__(self, comm: Any, group: str, gloo: Any, found: Callable[[MessageDifference], None]) -> None:
         self._comm, self._group, self._gloo, self._found = comm, group, gloo, found
         self._changed = threading.RLock()
         self._leaving: list[tuple[Any, torch.Tensor]] = []  # Gloo reads the tensors
-        self._to_itself: dict[int, deque[Bytes]] = defaultdict(deque)  # by tag
+        self._to_itself: dict[Rank, deque[Bytes]] = defaultdict(deque)  # by tag
         self._posted: list[ComparedReceive] = []  # in order
-        self._count = 0
-        self._lost = False  # a message that did not fit is gone, and what follows is not known
+        self.compared = 0
+        self.lost = False  # a message that did not fit is gone, and what follows is not known
 
     def isend(self, array: Array, dest: int, tag: int = 0) -> Request:
         """Begin to send an array, by Gloo as well."""
@@ -154,7 +127,7 @@ class MessageShadow:
                     self._leaving.append((self._gloo.send([tensor], dest, tag), tensor))
             return request
 
-    def irecv(self, array: Array, source: int = ANY, tag: int = ANY) -> ComparedReceive:
+    def irecv(self, array: Array, source: Rank = ANY, tag: Rank = ANY) -> ComparedReceive:
         """Begin to receive a message, which is compared when it came."""
         with self._changed:
             receive = ComparedReceive(self._comm.irecv(array, source, tag), array, self.settle)
@@ -178,8 +151,8 @@ class MessageShadow:
                 status = receive.request.status
                 if not receive.request.done:
                     still_open.append(receive)
-                elif status is None or self._lost:
-                    self._lost = True
+                elif status is None or self.lost:
+                    self.lost = True
                     self._posted.remove(receive)
                 elif any(each.might_match(status.source, status.tag) for each in still_open):
                     if receive.kept is None:
@@ -189,12 +162,12 @@ class MessageShadow:
                     self._compare(receive, status)
 
     def _compare(self, receive: ComparedReceive, status: Status) -> None:
-        self._count += 1
+        self.compared += 1
         try:
             right = self._sent(status.source, status.tag)
         except RuntimeError as error:  # Gloo's
-            self._lost = True
-            said = f"messages of group {self._group} are not compared from number {self._count} on: {error}"
+            self.lost = True
+            said = f"messages of group {self._group} are not compared from number {self.compared} on: {error}"
             warnings.warn(said, RuntimeWarning, stacklevel=2)
             return
         came = _bytes(receive.array)[: status.nbytes] if receive.kept is None else receive.kept
@@ -207,12 +180,12 @@ class MessageShadow:
             element, count = int(differ[0]), differ.size
             got, wanted = (str(each.view(dtype)[element]) for each in (came, right))
         of, name = right.nbytes // dtype.itemsize, dtype_name(receive.array, reduces=False)
-        its = (self._group, self._count, self._comm.rank, status.source, status.tag, name)
+        its = (self._group, self.compared, self._comm.rank, status.source, status.tag, name)
         difference = MessageDifference(*its, element, count, of, got, wanted)
         self._found(difference)
         receive.difference = ContractError(difference.sentence())
 
-    def _sent(self, source: int, tag: int) -> Bytes:
+    def _sent(self, source: Rank, tag: Rank) -> Bytes:
         if source == self._comm.rank:
             return self._to_itself[tag].popleft()
         nbytes = torch.zeros(1, dtype=torch.int64)

@@ -17,24 +17,27 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 import collectives.torch  # noqa: F401  (registers the backend where torch does not load it itself)
 from collectives.torch.harness import Installed
 from collectives.torch.options import Options
+from cxlemu.errors import CxlemuError
 from cxlemu.world.processes import die_with
 from faults.torch.digests import watch_replicas
 from faults.torch.harness import TrainingHarness
 from faults.torch.settings import PARENT, Settings
 
+# what torch's own errors say of those that a process group raised
+OF_GROUPS = ("DistBackendError: cxl: ", "ContractError: ")
+_HERE = Path(__file__).resolve().parents[2]
+_NOT_SHOWN = [f"{_HERE / name}/" for name in ("collectives", "cxlemu", "faults")] + [f"{Path(torch.__file__).parent}/"]
+_LIBRARY = f"{Path(os.__file__).parent}/"
+
 
 def main(script: str, *arguments: str) -> None:
-    """Run a training script, and report how it ended.
-
-    Args:
-        script: The script's file.
-        arguments: Its own arguments.
-    """
+    """Run a training script, and report how it ended."""
     die_with(int(os.environ[PARENT]))
     settings = Settings.of_environment()
     harness = TrainingHarness(settings, int(os.environ["RANK"]))
@@ -45,15 +48,52 @@ def main(script: str, *arguments: str) -> None:
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(Path(script).resolve().parent))
     try:
-        runpy.run_path(script, run_name="__main__")
+        run(script)
     except SystemExit as stop:
-        harness.tell("end", code=stop.code if isinstance(stop.code, int) else int(stop.code is not None))
+        harness.tell("end", code=_code(stop))
         raise
     except BaseException as error:
         line = "".join(traceback.format_exception_only(error)).strip()
-        harness.tell("error", type=type(error).__name__, text=line)
+        harness.tell("error", type=type(error).__name__, text=line, where=frames_of_the_script(error)[-1:])
+        if not settings.debug:
+            complain(error, line)
+            raise SystemExit(1) from None
         raise
     harness.tell("end", code=0)
+
+
+def run(script: str) -> None:
+    """Run a script. Where it ends well, leave the groups that it did not destroy: what they compared is told then."""
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as stop:
+        if _code(stop):
+            raise
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _code(stop: SystemExit) -> int:
+    return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+
+
+def complain(error: BaseException, line: str) -> None:
+    """Print an error of the script, with its own frames alone; the launcher's table has those of process groups."""
+    if isinstance(error, (dist.DistBackendError, CxlemuError)) or any(each in line for each in OF_GROUPS):
+        return
+    frames = "".join(frames_of_the_script(error))
+    print(f"Traceback (most recent call last):\n{frames}{line}", file=sys.stderr, flush=True)
+
+
+def frames_of_the_script(error: BaseException) -> list[str]:
+    """Return an error's frames as a traceback has them, but not those of torch, of this package and of Python."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_shown(frame.filename)]
+    return traceback.format_list(frames)
+
+
+def _is_shown(file: str) -> bool:
+    of_python = file.startswith("<frozen") or (file.startswith(_LIBRARY) and "site-packages" not in file)
+    return not of_python and not file.startswith(tuple(_NOT_SHOWN))
 
 
 def every_group_is_cxl() -> None:
@@ -87,7 +127,7 @@ if __name__ == "__main__":
     try:
         main(*sys.argv[1:])
     except SystemExit as stop:
-        ended = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        ended = _code(stop)
         if ended and not isinstance(stop.code, int):
             print(stop.code, file=sys.stderr)
     except Exception:

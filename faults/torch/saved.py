@@ -5,6 +5,7 @@ A folder has ``call.json`` and ``input-K.npy``, the bytes that rank K passed. No
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -19,10 +20,10 @@ from collectives.communicator.communicator import Communicator
 from collectives.contracts import COLLECTIVES
 from cxlemu.cli.output import read_json
 from cxlemu.engines import engine_for
-from cxlemu.engines.native import NativeEngine
 from cxlemu.errors import ArgumentError
+from cxlemu.files import read_file
 from cxlemu.memory import MemorySpec
-from cxlemu.memory.adversary import AdversaryRates
+from cxlemu.memory.rates import AdversaryRates
 from cxlemu.plan import DTYPE_NAMES, DTYPES, Call, Op, RedOp
 from cxlemu.plan.reduction import fold
 from cxlemu.pool.superblock import RANKS_MAX
@@ -36,51 +37,27 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class SavedCall:
-    """What ``call.json`` says.
-
-    Attributes:
-        format: FORMAT.
-        sentence: What went wrong.
-        collective: The collective.
-        op: The reduction, or "none".
-        root: The root.
-        dtype: The elements' type.
-        ranks: The group's size.
-        topology: The topology's name.
-        backend: The memory.
-        seed: Of the adversary, or None.
-        rates: Of the adversary.
-        card_bytes: Of each card.
-        leave_out: Instructions that ranks left out.
-    """
+    """What ``call.json`` says."""
 
     format: int
-    sentence: str
+    sentence: str  # what went wrong
     collective: str
-    op: str
+    op: str  # the reduction, or "none"
     root: int
     dtype: str
     ranks: int
     topology: str
     backend: str
-    seed: int | None
-    rates: dict[str, float]
+    seed: int | None  # of the adversary; None: there is none
+    rates: dict[str, float]  # of the adversary
     card_bytes: int
-    leave_out: list[dict[str, Any]]
+    leave_out: list[dict[str, Any]]  # instructions that ranks left out
 
 
 def save(
     folder: Path, difference: Difference, inputs: Sequence[Array], comm: Communicator, leave_out: list[dict[str, Any]]
 ) -> None:
-    """Keep a call that went wrong.
-
-    Args:
-        folder: Where; it is made.
-        difference: What went wrong.
-        inputs: What each rank passed.
-        comm: The communicator.
-        leave_out: Instructions that ranks left out.
-    """
+    """Keep a call that went wrong in a new folder, with what each rank passed and left out."""
     folder.mkdir(parents=True, exist_ok=True)
     context, call = comm._context, difference.call
     spec = context.world.memory if context.world is not None else MemorySpec()
@@ -105,14 +82,7 @@ def save(
 
 
 def load(folder: Path) -> tuple[SavedCall, list[Array]]:
-    """Read a call that was kept.
-
-    Returns:
-        The call, and what each rank passed.
-
-    Raises:
-        ArgumentError: The folder has no such call, or it is damaged.
-    """
+    """Read a call that was kept, and what each rank passed."""
     plain = read_json(folder / "call.json", "--replay")
     if not isinstance(plain, dict) or set(plain) != {f.name for f in fields(SavedCall)} or plain["format"] != FORMAT:
         raise ArgumentError(f"--replay {folder}: call.json is not of a call that cxlemu torchrun saved")
@@ -124,12 +94,12 @@ def load(folder: Path) -> tuple[SavedCall, list[Array]]:
     inputs = []
     for rank in range(its.ranks):
         path = folder / f"input-{rank}.npy"
-        if not path.is_file() or path.stat().st_size > INPUT_BYTES_MAX:
-            raise ArgumentError(f"--replay {folder}: {path.name} is missing, or larger than {INPUT_BYTES_MAX} bytes")
         try:
-            raw = np.load(path, allow_pickle=False)
+            raw = np.load(io.BytesIO(read_file(path, INPUT_BYTES_MAX)), allow_pickle=False)
             inputs.append(np.ascontiguousarray(raw, np.uint8).reshape(-1).view(DTYPES[its.dtype]))
-        except (ValueError, OSError, EOFError) as error:
+        except OSError as error:
+            raise ArgumentError(f"--replay {folder}: {path.name} cannot be read: {error.strerror}") from None
+        except (ValueError, EOFError, MemoryError) as error:
             raise ArgumentError(f"--replay {folder}: {path.name} is damaged: {error}") from None
     return its, inputs
 
@@ -139,18 +109,7 @@ def _lower(op: RedOp) -> str:
 
 
 def replay(its: SavedCall, inputs: Sequence[Array]) -> list[str]:
-    """Make a kept call again, alone, after as many calls like it as fill the ring with other bytes.
-
-    Args:
-        its: The call.
-        inputs: What each rank passes.
-
-    Returns:
-        For each rank with a wrong result, a sentence.
-
-    Raises:
-        CxlemuError: What the call raises.
-    """
+    """Make a kept call again, after as many like it as fill the ring with other bytes; say which ranks are wrong."""
     call = Call(its.collective, "", its.ranks, 0, its.dtype, its.op, its.root)
     rates = AdversaryRates(**its.rates)
     memory = MemorySpec(its.backend, seed=its.seed, rates=rates) if its.seed is not None else MemorySpec(its.backend)
@@ -158,8 +117,7 @@ def replay(its: SavedCall, inputs: Sequence[Array]) -> list[str]:
     def main(context: RankContext) -> str:
         ops = frozenset(Op[each["instruction"]] for each in its.leave_out if each["rank"] == context.rank)
         inner = engine_for("native", context.backend, context.memory, context.pool.cards, context.pacer)
-        assert isinstance(inner, NativeEngine)
-        with Communicator.world(context, engine=LeavingOut.like(inner, ops) if ops else inner) as comm:
+        with Communicator.world(context, engine=LeavingOut(inner, context, ops) if ops else inner) as comm:
             share = inputs[call.root].size // comm.size
             other = [np.zeros_like(each) for each in inputs]
             for _ in range(comm.layout.slots):

@@ -68,15 +68,7 @@ class TrainingScript(Model):
         return validated(cls, Document.read(path, "fault script"))
 
     def check(self, *, ranks: int, backend: str) -> None:
-        """Check that every fault can happen in a world.
-
-        Args:
-            ranks: Number of ranks.
-            backend: Name of the backend.
-
-        Raises:
-            ConfigError: A fault cannot happen.
-        """
+        """Check that every fault can happen in a world."""
         check_faults(self.faults, ranks=ranks, backend=backend)
         for number, left in enumerate(self.leave_out):
             if left.rank >= ranks:

@@ -11,8 +11,8 @@ from typing import Any
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from collectives.communicator.arrays import dtype_name
+from collectives.communicator.calls.planner import CallArguments
 from collectives.communicator.communicator import Communicator
-from collectives.communicator.planner import CallArguments
 from collectives.contracts import COLLECTIVES
 from cxlemu.cost import CostModel
 from cxlemu.engines.virtual import VirtualCall, simulate
@@ -22,11 +22,7 @@ Key = tuple[str, str, int, str, int]  # collective, op, root, dtype, elements
 
 
 class PacedSteps:
-    """The steps of this rank.
-
-    Args:
-        tell: Called with "steps" and what is known of them, when a group is left.
-    """
+    """The steps of this rank."""
 
     def __init__(self, tell: Callable[..., None]) -> None:
         self._tell = tell
@@ -49,7 +45,6 @@ class PacedSteps:
             self._tell("steps", steps=steps)
 
     def made(self, comm: Communicator, key: Key, arguments: CallArguments, seconds: float) -> None:
-        """Note a call."""
         pacer = comm._context.pacer
         assert pacer is not None
         with self._changed:
@@ -76,12 +71,7 @@ class PacedSteps:
 
 
 class TimedVerbs:
-    """A communicator's verbs, which note how long they take; everything else is the communicator's.
-
-    Args:
-        comm: The communicator.
-        steps: Where it is noted.
-    """
+    """A communicator's verbs, which note how long they take; everything else is the communicator's."""
 
     def __init__(self, comm: Communicator, steps: PacedSteps) -> None:
         self._comm, self._steps = comm, steps

@@ -38,13 +38,27 @@ def pages() -> dict[str, dict[str, str]]:
 
 def page(name: str, modules: list[str]) -> str:
     """All modules of a package, for mkdocstrings to fill in."""
-    made = [f"{BEHIND}# {name}\n"]
+    made = [f"{BEHIND}# {name}\n", *names(name)]
     for module in modules:
         made.append(f"::: {module}\n")
         if module == name:  # what it takes from its modules stands there
             made[-1] = made[-1].rstrip("\n")
             made.append(f"    options:\n      members: {defined(name) or 'false'}\n")
     return "\n".join(made)
+
+
+def names(package: str) -> list[str]:
+    """A table of what programs import from a package; nothing where it does not say."""
+    if not (ROOT / package.replace(".", "/") / "__init__.py").exists():
+        return []
+    module = importlib.import_module(package)
+    rows = []
+    for name in getattr(module, "__all__", ()):
+        value = getattr(module, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            first = next(iter((inspect.getdoc(value) or "").replace("``", "`").replace("|", r"\|").splitlines()), "")
+            rows.append(f"| [`{package}.{name}`][{value.__module__}.{value.__qualname__}] | {first} |")
+    return ["| import | |", "|---|---|", *rows, ""] if rows else []
 
 
 def defined(package: str) -> list[str]:
@@ -57,14 +71,8 @@ def defined(package: str) -> list[str]:
 def index() -> str:
     """The page of what users import, and of all packages."""
     lines = ["# Public names\n", "What programs import; [the Python API](../../python.md) shows it in use.\n"]
-    lines += ["| import | |", "|---|---|"]
     for room in ("cxlemu", "collectives", "faults"):
-        module = importlib.import_module(room)
-        for name in module.__all__:
-            value = getattr(module, name)
-            if inspect.isclass(value) or inspect.isfunction(value):
-                first = (inspect.getdoc(value) or "").splitlines()[0]
-                lines.append(f"| [`{room}.{name}`][{value.__module__}.{value.__qualname__}] | {first} |")
+        lines += names(room)
     lines.append("\n## Packages\n")
     for room, about in ROOMS.items():
         lines.append(f"- **{room}**, {about}: {', '.join(f'[{name}]({name}.md)' for name, _ in packages(room))}")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import click
 
-from cxlemu.cli import VerbGroup, main
+from cxlemu.cli import main
 from cxlemu.cli.commands import commands, load
 
 Commands = Iterator[tuple[str, click.Command]]
@@ -27,8 +27,7 @@ def forms(name: str, command: click.Command) -> Commands:
             below = command.get_command(click.Context(command), verb)
             assert below is not None
             yield from forms(f"{name} {verb}", below)
-    elif name.removeprefix("cxlemu ") in VerbGroup.forms:
-        group = VerbGroup.forms[name.removeprefix("cxlemu ")]
+    elif group := getattr(command, "forms_of", None):
         for verb in commands(group):
             below = load(group, verb)
             assert below is not None
@@ -43,7 +42,7 @@ def pages() -> dict[str, str]:
     verbs = commands("cxlemu.commands")
     made = {}
     listed = ["# All commands\n", "Each page has what `--help` prints: every option with its default, and examples.\n"]
-    for verb, (_, line) in verbs.items():
+    for verb, (_, line, *_) in verbs.items():
         command = main.get_command(click.Context(main), verb)
         assert command is not None
         found = list(forms(f"cxlemu {verb}", command))

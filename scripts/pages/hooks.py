@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+
 import api_pages
 import command_pages
 import key_pages
@@ -24,9 +27,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     _made.update({f"reference/commands/{name}.md": text for name, text in made.items()})
     names = ["index", *(name for name in made if name != "index")]
     reference.append({"All commands": [f"reference/commands/{name}.md" for name in names]})
-    files = key_pages.pages()
-    _made.update({f"reference/files/{name}.md": text for name, text in files.items()})
-    reference.append({"All YAML keys": [f"reference/files/{name}.md" for name in files]})
+    reference.append({"All YAML keys": [f"reference/files/{name}.md" for name in key_pages.pages()]})
     packages = api_pages.pages()
     _made["reference/python/index.md"] = api_pages.index()
     _made.update({f"reference/python/{name}.md": text for room in packages.values() for name, text in room.items()})
@@ -52,4 +53,16 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Let links lead to pages of the site, and draw sequences."""
     if page.file.src_uri in _hidden or page.file.src_uri in _made:
         return markdown
+    if page.file.src_uri == "glossary.md":
+        markdown = terms(markdown)
+        page.meta["search"] = {"boost": 4}  # before pages that only mention a term
     return sequence.drawn(out_links.rewritten(markdown, page.file.src_uri))
+
+
+def terms(markdown: str) -> str:
+    """Give each term of the glossary a heading, by which a search finds it."""
+    return re.sub(
+        r"(?m)^- \*\*(.+?)\*\*: ((?:.+\n)(?:  .+\n)*)",
+        lambda item: f"### {item[1]}\n\n{inspect.cleandoc(item[2])}\n\n",
+        markdown,
+    )

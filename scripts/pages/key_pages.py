@@ -1,10 +1,14 @@
-"""A page for every kind of YAML file: all keys with type, unit, default and meaning, from the models that read them."""
+"""A page for every kind of YAML file: all keys with type, unit, default and meaning, from the models that read them.
+
+`python scripts/pages/key_pages.py` writes them to docs/reference/files; a test compares.
+"""
 
 from __future__ import annotations
 
 import inspect
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -36,11 +40,15 @@ FILES: dict[str, tuple[str, str, type[Model]]] = {
     "topology": ("Topologies", f"Read by `-c`; see [topologies](../../topologies.md).\n{FIGURES}", Parts),
     "accelerator": ("Accelerators", f"Named by a topology's `accelerator`.\n{FIGURES}", Accelerator),
     "faults": ("Fault scripts", "Read by `--faults`; see [faults](../../faults.md).", Script),
-    "training-faults": ("Fault scripts of training", "Read by `cxlemu torchrun --faults`.", TrainingScript),
-    "campaign": ("Campaigns", "Read by `cxlemu faults campaign`; see [campaigns](../../campaigns.md).", Spec),
+    "training-faults": (
+        "Fault scripts of training",
+        "Read by `cxlemu torchrun --faults`; see [PyTorch](../../pytorch.md#under-test-cxlemu-torchrun).",
+        TrainingScript,
+    ),
+    "campaign": ("Campaigns", "Read by `cxlemu faults campaign`; see [campaigns](../../faults.md#campaigns).", Spec),
     "language-model": (
         "Language models",
-        f"Read by `cxlemu simulate training`; see [training](../../training.md).\n{FIGURES}",
+        f"Read by `cxlemu simulate training`; see [modelled training](../../modelled-training.md).\n{FIGURES}",
         LanguageModel,
     ),
     "memory-workload": (
@@ -58,6 +66,7 @@ UNITS = {
     "watts": "W",
     "seconds": "s",
 }
+FOLDER = Path(__file__).parents[2] / "docs" / "reference" / "files"
 PLAIN = {int: "whole number", float: "number", bool: "true or false", str: "text", Any: "anything"}
 
 
@@ -66,7 +75,7 @@ def pages() -> dict[str, str]:
     made = {"index": ""}
     for name, (title, first, model) in FILES.items():
         sections = "\n".join(section(each, whole=each is model) for each in below(model))
-        made[name] = f"# {title}\n\n{first}\n\n{sections}"
+        made[name] = f"# {title}\n\n{first.strip()}\n\n{sections}"
     made["faults"] += faults()
     made["litmus"] = litmus()
     names = {**{name: title for name, (title, _, _) in FILES.items()}, "litmus": "Litmus tests"}
@@ -99,7 +108,7 @@ def models(annotation: Any) -> Iterator[type[Model]]:
 
 def section(model: type[Model], *, whole: bool) -> str:
     """The keys of one mapping, as a table."""
-    heading = "" if whole else f"## {model.__name__} {{#{model.__name__}}}\n\n"
+    heading = "" if whole else f"## {model.__name__}\n\n"
     about = re.sub(r"``(.*?)``", r"`\1`", inspect.getdoc(model) or "")
     about = "" if model is Parts else re.sub(r"\n\n(Args|Attributes):.*", "", about, flags=re.DOTALL) + "\n\n"
     rows = [row(model, key, field) for key, field in model.model_fields.items()]
@@ -159,7 +168,7 @@ def told(annotation: Any) -> tuple[str, list[str], bool]:
         each = f" ({', '.join(bounds)})" if bounds else ""
         return f"list of {kind}{each}", [], size
     if inspect.isclass(annotation) and issubclass(annotation, Model):
-        return f"[{annotation.__name__}](#{annotation.__name__})", [], False
+        return f"[{annotation.__name__}](#{annotation.__name__.lower()})", [], False
     return PLAIN[annotation], [], False
 
 
@@ -200,7 +209,7 @@ def faults() -> str:
 
 def litmus() -> str:
     """The keys of a litmus test and its steps, from the tables that its reader has."""
-    lines = ["# Litmus tests\n", "Read by `cxlemu litmus`; see [protocols](../../protocols.md#litmus-tests).\n"]
+    lines = ["# Litmus tests\n", "Read by `cxlemu litmus`; see [protocols](../../litmus.md).\n"]
     lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
     for key, (kind, required, about) in language.KEYS.items():
         lines.append(f"| `{key}` | {language.KINDS[kind]} | {'**required**' if required else 'none'} | {about} |")
@@ -210,3 +219,9 @@ def litmus() -> str:
     for verb, (_, takes, about) in language.VERBS.items():
         lines.append(f"| `{' '.join([verb, *map(str.upper, takes)])}` | {about} |")
     return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, text in pages().items():
+        (FOLDER / f"{name}.md").write_text(text)

@@ -27,6 +27,8 @@ def rewritten(text: str, uri: str) -> str:
 
     def there(link: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(uri), link[1])).rstrip("/")
+        if path.startswith("docs/"):
+            return link[0]
         return f"]({posixpath.relpath(page_of(path), posixpath.dirname(uri) or '.')}{link[2] or ''})"
 
     return _LINK.sub(there, text)

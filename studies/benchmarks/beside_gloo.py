@@ -28,15 +28,10 @@ WIDTH, STEPS, CALLS, TIMEOUT = 512, 5, 300, timedelta(seconds=120)
 
 
 class Took(NamedTuple):
-    """How long a step or call took rank 0, in seconds.
+    """How long a step or call took rank 0, in seconds."""
 
-    Attributes:
-        clock: Wall-clock time.
-        processor: CPU time of all threads of the rank.
-    """
-
-    clock: float
-    processor: float
+    clock: float  # wall-clock time
+    processor: float  # CPU time of all threads of the rank
 
 
 def layers(count: int) -> nn.Sequential:
@@ -192,7 +187,6 @@ def line(way: str, gloo: list[Took], cxl: list[Took]) -> str:
 
 
 def main() -> int:
-    """Fork the ranks, and wait for them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ways", nargs="*", metavar="WAY", help=f"of {', '.join(WAYS)} (default: all)")
     parser.add_argument("--ranks", type=int, default=2)

@@ -28,38 +28,20 @@ SIZES = (1 << 20, 16 << 20)
 
 
 class Above(NamedTuple):
-    """A call and its bound.
+    """A call and its bound."""
 
-    Attributes:
-        ratio: Its time by the bound of its bytes.
-        started: Its time by the bound that also has what no plan hides (collectives/sweep/virtual/bounds.py).
-        config: The topology.
-        ranks: How many ranks call.
-        collective: What they call.
-        nbytes: Its size, as nccl-tests counts it.
-        variant: What `auto` took.
-        bound_by: What the bound is spent on.
-    """
-
-    ratio: float
-    started: float
+    ratio: float  # its time by the bound of its bytes
+    started: float  # its time by the bound that also has what no plan hides (collectives/sweep/virtual/bounds.py)
     config: str
-    ranks: int
-    collective: str
-    nbytes: int
-    variant: str
-    bound_by: str
+    ranks: int  # how many ranks call
+    collective: str  # what they call
+    nbytes: int  # its size, as nccl-tests counts it
+    variant: str  # what `auto` took
+    bound_by: str  # what the bound is spent on
 
 
 def survey(sizes: Sequence[int] = SIZES) -> list[Above]:
-    """Simulate every collective on every pool.
-
-    Args:
-        sizes: The sizes, as nccl-tests counts them.
-
-    Returns:
-        All calls that have a bound, the worst first.
-    """
+    """Simulate every collective on every pool."""
     found = []
     for config, worlds in POOLS.items():
         topology = Topology.load(config)
@@ -75,7 +57,6 @@ def survey(sizes: Sequence[int] = SIZES) -> list[Above]:
 
 
 def main() -> None:
-    """Print the worst rows."""
     parser = argparse.ArgumentParser(description="Print the calls that are furthest above their lower bounds.")
     parser.add_argument("--bytes", type=parse_bytes, action="append", help="a size; several may be given")
     parser.add_argument("--rows", type=int, default=10, help="how many rows")

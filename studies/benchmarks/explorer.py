@@ -6,7 +6,7 @@
 
 Each search runs in a process of its own; memory is what that process grew by. "Before" is, without --before, today's
 search with ``ample`` off: it visits the states that the search visited before it reduced threads with branches.
-SPIN searches the definition itself (faults/explore/spin.py), of the lines that the protocol touches, with its own
+SPIN searches the definition itself (studies/benchmarks/spin.py), of the lines that the protocol touches, with its own
 partial order reduction, gcc -O2 -DSAFETY -DMEMLIM. A search that does not end in its time, or in 4 GiB, says how far
 it came.
 """
@@ -27,9 +27,9 @@ from typing import NamedTuple
 from cxlemu import userfile
 from faults.explore import core
 from faults.explore.result import Budget
-from faults.explore.spin import promela
 from faults.machine.steps import Machine
 from faults.verdict import Verdict
+from studies.benchmarks.spin import promela
 
 ROOT = Path(__file__).resolve().parents[2]
 PROTOCOLS: tuple[str, ...] = (
@@ -46,17 +46,12 @@ STATES_MAX, MEMORY_MIB = 100_000_000, 4096
 
 
 class Spent(NamedTuple):
-    """What a search took.
-
-    Attributes:
-        nbytes: How much memory it took.
-        whole: Whether it ended within its time and memory, with the verdict ok.
-    """
+    """What a search took."""
 
     states: int
     seconds: float
-    nbytes: int
-    whole: bool
+    nbytes: int  # how much memory it took
+    whole: bool  # whether it ended within its time and memory, with the verdict ok
 
     def __str__(self) -> str:
         return f"{'' if self.whole else '> '}{self.states:,} | {self.seconds:.2f} s | {self.nbytes / 1e6:.1f} MB"
@@ -69,13 +64,7 @@ def program_of(spec: str):  # type: ignore[no-untyped-def]
 
 
 def search(spec: str, ample: bool, limit_s: float) -> Spent:
-    """Search every execution of a protocol, in this process.
-
-    Args:
-        spec: NAME:RANKS, of examples/protocols.
-        ample: Whether the search reduces threads with branches.
-        limit_s: The time after which it gives up.
-    """
+    """Search every execution of a protocol, in this process."""
     machine, before = Machine(program_of(spec)), _memory()
     found = core.explore(machine, Budget(STATES_MAX, limit_s, MEMORY_MIB << 20), ample=ample)
     return Spent(found.states, found.seconds, _memory() - before, found.verdict == Verdict.OK)
@@ -86,14 +75,7 @@ def _memory() -> int:
 
 
 def in_a_process(spec: str, ample: bool, limit_s: float, checkout: Path = ROOT) -> Spent:
-    """Search in a process of its own, so that memory is what that process grew by.
-
-    Args:
-        spec: NAME:RANKS, of examples/protocols.
-        ample: Whether the search reduces threads with branches.
-        limit_s: The time after which it gives up.
-        checkout: The root of the checkout whose search runs.
-    """
+    """Search in a process of its own, so that memory is what that process grew by."""
     code = f"from studies.benchmarks.explorer import *; print(json.dumps(search({spec!r}, {ample}, {limit_s})))"
     if checkout != ROOT:  # it has no such file, and the protocols are those of today
         code = f"import runpy, sys; g = runpy.run_path({__file__!r}); sys.path.pop(); {code.partition('; ')[2]}"
@@ -105,12 +87,7 @@ def in_a_process(spec: str, ample: bool, limit_s: float, checkout: Path = ROOT) 
 
 
 def spin(spec: str, limit_s: float) -> Spent:
-    """Search the same protocol with SPIN.
-
-    Args:
-        spec: NAME:RANKS, of examples/protocols.
-        limit_s: The time after which SPIN is interrupted.
-    """
+    """Search the same protocol with SPIN."""
     program = program_of(spec)
     core.explore(Machine(program), Budget(STATES_MAX, limit_s))  # which finds the nodes that the model is made of
     with tempfile.TemporaryDirectory() as folder:
@@ -133,7 +110,6 @@ def spin(spec: str, limit_s: float) -> Spent:
 
 
 def main() -> int:
-    """Print the table; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("protocols", nargs="*", default=list(PROTOCOLS), metavar="NAME:RANKS")
     parser.add_argument("--limit-s", type=float, default=60.0)

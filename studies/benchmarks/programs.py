@@ -1,21 +1,25 @@
-"""How much slower a program runs under `cxlemu exec`: a queue between two hosts, beside itself on a plain mapping.
+"""How much slower programs run under `cxlemu exec`, beside themselves on a plain mapping; also on a busy machine.
 
 python -m studies.benchmarks.programs
-python -m studies.benchmarks.programs --messages 2000 --alternations 3
+python -m studies.benchmarks.programs --work copies "queue 64" --alternations 1 --no-busy
 
-A producer and a consumer pass messages of 4 KiB with a sequence number and a checksum. The ways alternate in one run,
-and each way's best time counts: that of all its processes on processors (the plain program uses two at once, the others
-one at a time), and the clock's.
+Queues of messages of 64 B, 1 KiB and 4 KiB between two hosts, a hash table of two hosts, copies of 4 KiB and a private
+computation of one. The ways alternate in one run, and each way's best time counts: the clock's, and that of all its
+processes on processors. The busy machine has two more processes for each processor: a way's best time there is
+divided by its best time before, and by the three that share its processor. 1.0 is a fair share.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,40 +31,52 @@ from faults.programs.compile import compiler_arguments
 from faults.programs.result import ExecSetting, RunChoice, RunEnding
 from faults.programs.run import run
 
-SOURCE = Path(__file__).parents[2] / "tests/faults/programs/queue.c"
-BODY_BYTES = 4072
-SCHEDULE = 9  # bursts of 512 steps
+QUEUE = Path(__file__).parents[2] / "tests/faults/programs/queue.c"
+OTHER = Path(__file__).with_name("programs.c")
+HEAD_BYTES = 16  # of a queue's message
 PLAIN = "plain mapping"
+BUSY_OF_EACH = 2  # processes that compute, for each processor
+POOL = "/dev/shm/benchmark"
+
+
+class Exercise(NamedTuple):
+    """A program, and how it is run."""
+
+    source: Path
+    flags: tuple[str, ...]
+    stages: tuple[tuple[str, ...], ...]  # the arguments of each command that runs beside the others, stage by stage
 
 
 class Best(NamedTuple):
-    """The best of a way's runs.
+    """The best of a way's runs."""
 
-    Attributes:
-        processor_s: CPU time of all processes, in seconds.
-        clock_s: Wall-clock time, in seconds.
-    """
-
-    processor_s: float
-    clock_s: float
+    clock_s: float  # wall-clock time, in seconds
+    processor_s: float  # CPU time of all processes, in seconds
 
 
-def ways(folder: Path, messages: int) -> dict[str, Callable[[], None]]:
-    """Compile the queue, and tell how to run it in each way.
+def works(scale: float) -> dict[str, Exercise]:
+    """List what is measured; ``scale`` makes all of it longer or shorter."""
+    queues = {
+        f"queue {nbytes}": Exercise(
+            QUEUE,
+            (f"-DBODY={nbytes - HEAD_BYTES}", f"-DMESSAGES={round(scale * messages)}"),
+            (("new",), ("produce", "consume")),
+        )
+        for nbytes, messages in ((64, 20_000), (1024, 5_000), (4096, 2_000))
+    }
+    others = {
+        "hash table": ((f"table {round(scale * 5000)} 0", f"table {round(scale * 5000)} 1"),),
+        "copies": ((f"copies {round(scale * 5000)}",),),
+        "private": ((f"private {round(scale * 20000)}",),),
+    }
+    return queues | {name: Exercise(OTHER, (), stages) for name, stages in others.items()}
 
-    Args:
-        folder: Where programs and pools lie.
-        messages: How many messages pass through the queue.
 
-    Returns:
-        For each way, by its name, a function that runs the queue in it.
-
-    Raises:
-        ArgumentError: The queue's source is not here.
-    """
-    if not SOURCE.exists():
-        raise ArgumentError(f"{SOURCE} is not here: run this in a checkout")
-    words = ["-O2", f"-DBODY={BODY_BYTES}", f"-DMESSAGES={messages}", f"-I{program.include_dir()}", str(SOURCE), "-o"]
+def ways(folder: Path, work: Exercise) -> dict[str, Callable[[], None]]:
+    """Compile a program, and tell how to run it in each way."""
+    if not work.source.exists():
+        raise ArgumentError(f"{work.source} is not here: run this in a checkout")
+    words = ["-O2", *work.flags, f"-I{program.include_dir()}", str(work.source), "-o"]
     plain, macros, recompiled = (str(folder / name) for name in ("plain", "macros", "recompiled"))
     for command in (
         [*words, plain],
@@ -69,73 +85,85 @@ def ways(folder: Path, messages: int) -> dict[str, Callable[[], None]]:
     ):
         subprocess.run(["gcc", *command], check=True)
     return {
-        PLAIN: lambda: _alone(plain, str(folder / "pool")),
-        "recompiled, with the checker": lambda: _emulated(recompiled, check=True),
-        "recompiled": lambda: _emulated(recompiled, check=False),
-        "preloaded, with cxl.h's calls": lambda: _emulated(macros, check=False),
-        "preloaded, by traps": lambda: _emulated(plain, check=False),
-        "preloaded, each access, with the checker": lambda: _emulated(plain, check=True),
+        PLAIN: lambda: _alone(plain, work, folder / "pool"),
+        "checker, bursts of 64": lambda: _emulated(recompiled, work, RunChoice(None, 6)),
+        "checker, step by step": lambda: _emulated(recompiled, work, RunChoice(None, 0)),
+        "checker, seed 1": lambda: _emulated(recompiled, work, RunChoice(1, 1)),
+        "checker, --free": lambda: _emulated(recompiled, work, RunChoice(None, 0), free=True),
+        "preloaded, cxl.h's calls": lambda: _emulated(macros, work, RunChoice(None, 6), check=False),
     }
 
 
-def _alone(binary: str, pool: str) -> None:
-    Path(pool).unlink(missing_ok=True)
-    subprocess.run([binary, pool, "new"], check=True)
-    both = [subprocess.Popen([binary, pool, side]) for side in ("produce", "consume")]
-    if sum(one.wait() != 0 for one in both):
-        raise RuntimeError("the queue failed on a plain mapping")
+def _alone(binary: str, work: Exercise, pool: Path) -> None:
+    pool.unlink(missing_ok=True)
+    for stage in work.stages:
+        all_of_it = [subprocess.Popen([binary, str(pool), *words.split()]) for words in stage]
+        if sum(one.wait() != 0 for one in all_of_it):
+            raise RuntimeError(f"{stage} failed on a plain mapping")
 
 
-def _emulated(binary: str, *, check: bool) -> None:
-    pool = "/dev/shm/queue"
-    told = f"{binary} {pool} new :: {binary} {pool} produce : {binary} {pool} consume".split()
-    setting = ExecSetting(parse_commands(told, 2), parse_pools([pool]), check=check, deadline_s=300)
-    result = run(setting, RunChoice(None, SCHEDULE))
+def _emulated(binary: str, work: Exercise, choice: RunChoice, *, check: bool = True, free: bool = False) -> None:
+    told = " :: ".join(" : ".join(f"{binary} {POOL} {words}" for words in stage) for stage in work.stages)
+    setting = ExecSetting(parse_commands(told.split(), 2), parse_pools([POOL]), check=check, free=free, deadline_s=300)
+    result = run(setting, choice)
     if result.ending is not RunEnding.ENDED or result.failed:
-        raise RuntimeError(f"the queue failed under exec: {result.ending.value}, {result.exits}")
+        raise RuntimeError(f"{told} failed under exec: {result.ending.value}, {result.exits}")
 
 
-def _processor_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+@contextmanager
+def busy(others: int) -> Iterator[None]:
+    """Let other processes compute meanwhile."""
+    computing = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(others)]
+    try:
+        yield
+    finally:
+        for one in computing:
+            one.kill()
+            one.wait()
 
 
-def measure(messages: int, alternations: int) -> dict[str, Best]:
-    """Run all ways in turn.
+def _timed(go: Callable[[], None]) -> Best:
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    go()
+    clock_s, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return Best(clock_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
-    Args:
-        messages: How many messages pass through the queue in a run.
-        alternations: How often each way runs.
 
-    Returns:
-        Each way's best.
-    """
+def measure(built: dict[str, Callable[[], None]], alternations: int) -> dict[str, Best]:
+    """Run all ways in turn."""
     best: dict[str, Best] = {}
-    with tempfile.TemporaryDirectory(dir=SHARED) as name:
-        built = ways(Path(name), messages)
-        for _ in range(alternations):
-            for way, go in built.items():
-                before, began = _processor_s(), time.monotonic()
-                go()
-                took = Best(_processor_s() - before, time.monotonic() - began)
-                best[way] = Best(*map(min, took, best.get(way, took)))
+    for _ in range(alternations):
+        for way, go in built.items():
+            took = _timed(go)
+            best[way] = Best(*map(min, took, best.get(way, took)))
     return best
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print each way's time beside the plain mapping's."""
-    parser = argparse.ArgumentParser(description="Print how much slower a queue runs under cxlemu exec.")
-    parser.add_argument("--messages", type=int, default=5000, help="of 4 KiB, in a run")
-    parser.add_argument("--alternations", type=int, default=5, help="how often each way runs")
+    parser = argparse.ArgumentParser(description="Print how much slower programs run under cxlemu exec.")
+    parser.add_argument("--work", nargs="+", choices=list(works(1)), default=list(works(1)), help="what is measured")
+    parser.add_argument("--scale", type=float, default=1.0, help="how much of it, 1.0 being 5,000 messages of 1 KiB")
+    parser.add_argument("--alternations", type=int, default=3, help="how often each way runs")
+    parser.add_argument("--no-busy", action="store_true", help="measure the machine as it is only")
     asked = parser.parse_args(arguments)
-    best = measure(asked.messages, asked.alternations)
-    plain = best[PLAIN]
-    print(f"{'way':<42} {'processor':>10} {'times':>6} {'clock':>9} {'times':>6}")
-    for way, its in best.items():
-        print(
-            f"{way:<42} {its.processor_s:>8.3f} s {its.processor_s / plain.processor_s:>6.1f} {its.clock_s:>7.3f} s "
-            f"{its.clock_s / plain.clock_s:>6.1f}"
-        )
+    processors = len(os.sched_getaffinity(0))
+    print(f"{'work':<12} {'way':<26} {'clock':>9} {'times':>6} {'processor':>10} {'times':>6} {'busy/share':>10}")
+    for name in asked.work:
+        with tempfile.TemporaryDirectory(dir=SHARED) as folder:
+            built = ways(Path(folder), works(asked.scale)[name])
+            best, loaded = measure(built, asked.alternations), dict[str, Best]()
+            if not asked.no_busy:
+                with busy(BUSY_OF_EACH * processors):
+                    loaded = measure(built, asked.alternations)
+        plain = best[PLAIN]
+        for way, its in best.items():
+            of_share = f"{loaded[way].clock_s / its.clock_s / (BUSY_OF_EACH + 1):>10.1f}" if loaded else ""
+            print(
+                f"{name:<12} {way:<26} {its.clock_s:>7.3f} s {its.clock_s / plain.clock_s:>6.1f} "
+                f"{its.processor_s:>8.3f} s {its.processor_s / max(plain.processor_s, 1e-3):>6.1f} {of_share}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

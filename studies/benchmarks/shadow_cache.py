@@ -13,10 +13,11 @@ from statistics import median
 import numpy as np
 
 from cxlemu import _native
-from cxlemu.memory.adversary import DEFAULT_RATES, Adversary
+from cxlemu.memory.adversary import Adversary
 from cxlemu.memory.cache import HostCache
 from cxlemu.memory.native import NativeShadowMemory
 from cxlemu.memory.protocol import LINE_BYTES, Bytes
+from cxlemu.memory.rates import DEFAULT_RATES
 
 SIZES = (1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
 _BYTES = 1 << 27  # that a step moves in all of its rounds, at least
@@ -85,7 +86,6 @@ def _lines(nbytes: int, place: int) -> Bytes:
 
 
 def main() -> None:
-    """Print a table of steps and sizes."""
     found = {nbytes: fractions_of_memcpy(nbytes) for nbytes in SIZES}
     print(f"{'KiB':32}" + "".join(f"{nbytes >> 10:8}" for nbytes in SIZES))
     for name in found[SIZES[0]]:

@@ -25,7 +25,7 @@ from collectives.algorithms.catalog import load_algorithm
 from collectives.builder import ALL, LINE, VariantSpec
 from collectives.builder.recipes import Recipe
 from collectives.contracts import COLLECTIVES, buffers
-from collectives.sweep.defaults import AUTO
+from collectives.defaults import AUTO
 from collectives.sweep.sweep import Case, size_steps
 from collectives.sweep.virtual.plans import plan_of, planned
 from collectives.sweep.virtual.simulated import check_memory, model_of
@@ -50,29 +50,19 @@ ALTERNATIONS, BUDGET_BYTES, CALLS = 9, 8 << 20, range(3, 400)
 
 @dataclass(frozen=True, slots=True)
 class TextbookRow:
-    """One call of a page's algorithm.
-
-    Attributes:
-        form: The page's fastest form.
-        ratio: Its time divided by that of what `auto` takes.
-        variant: What `auto` takes.
-    """
+    """One call of a page's algorithm."""
 
     page: str
-    form: str
+    form: str  # the page's fastest form
     fabric: str
     ranks: int
     size_bytes: int
-    ratio: float
-    variant: str
+    ratio: float  # its time divided by that of what `auto` takes
+    variant: str  # what `auto` takes
 
 
 def pages(folder: Path) -> list[Recipe]:
-    """Load every algorithm of a folder.
-
-    Raises:
-        ArgumentError: There are none.
-    """
+    """Load every algorithm of a folder."""
     found = [load_algorithm(f"{file}:{file.stem}") for file in sorted(folder.glob("*.py"))]
     if not found:
         raise ArgumentError(f"{folder} has no algorithms: run this where examples/algorithms lies")
@@ -80,14 +70,7 @@ def pages(folder: Path) -> list[Recipe]:
 
 
 def calls(recipe: Recipe, ranks: int, wanted: Iterable[int], dtype: str) -> Iterator[Call]:
-    """Yield calls of a page's collective, one for each size that makes a block.
-
-    Args:
-        recipe: The page's algorithm.
-        ranks: How many ranks call.
-        wanted: Sizes in bytes, as nccl-tests counts them; a collective that moves no data has one call.
-        dtype: A name of `cxlemu.plan.DTYPES`.
-    """
+    """Yield calls of a page's collective, one for each size that makes a block."""
     its = COLLECTIVES[recipe.collective]
     op = "sum" if its.reduces else "none"
     for size in wanted if its.moves_data else (0,):
@@ -97,12 +80,7 @@ def calls(recipe: Recipe, ranks: int, wanted: Iterable[int], dtype: str) -> Iter
 
 
 def forms(recipe: Recipe, nbytes: int) -> Iterator[tuple[str, Recipe]]:
-    """Yield the forms that a page runs in, by name; "lines" only up to LINES_MAX_BYTES.
-
-    Args:
-        recipe: The page's algorithm.
-        nbytes: The size of a block.
-    """
+    """Yield the forms that a page runs in, by name; "lines" only up to LINES_MAX_BYTES."""
     for form, spec in FORMS.items():
         if form != "lines" or nbytes <= LINES_MAX_BYTES:
             name = f"{recipe.name}.{form.replace(' ', '-')}"
@@ -110,16 +88,7 @@ def forms(recipe: Recipe, nbytes: int) -> Iterator[tuple[str, Recipe]]:
 
 
 def on_fabric(topology: Topology, recipe: Recipe, call: Call) -> TextbookRow:
-    """Compare a page's forms with `auto` on a modelled fabric.
-
-    Args:
-        topology: The fabric.
-        recipe: The page's algorithm.
-        call: What is called.
-
-    Raises:
-        ArgumentError: The call has no room there.
-    """
+    """Compare a page's forms with `auto` on a modelled fabric."""
 
     def ns(plan: Plan) -> int:
         program = [VirtualCall(plan)]
@@ -141,17 +110,7 @@ def _row(recipe: Recipe, form: str, fabric: str, call: Call, ratio: float, varia
 
 
 def natively(context: RankContext, folder: Path, wanted: list[int], dtype: str) -> list[TextbookRow]:
-    """Measure all pages on one rank; rank 0's times count.
-
-    Args:
-        context: This rank's, from `launch`.
-        folder: The folder of pages.
-        wanted: Sizes in bytes.
-        dtype: A name of `cxlemu.plan.DTYPES`.
-
-    Returns:
-        A row for each call, except barriers.
-    """
+    """Measure all pages on one rank; rank 0's times count."""
     found = []
     with Communicator.world(context, engine=NATIVE, region_bytes=NATIVE_REGION_BYTES) as comm:
         for recipe in pages(folder):
@@ -236,7 +195,7 @@ def main(
     \b
     Examples:
       python -m studies.benchmarks.textbook -c six-cards -n 2,4
-      python -m studies.benchmarks.textbook --page rabenseifner_all_reduce -b 64K --rows 0
+      python -m studies.benchmarks.textbook --page bruck_all_gather -b 64K --rows 0
       python -m studies.benchmarks.textbook -c none --native --json textbook.json
     """
     wanted = size_steps(minbytes, maxbytes, stepfactor, None)

@@ -24,16 +24,7 @@ T = TypeVar("T")
 
 
 def timed(do: Callable[..., T], *arguments: Any, times: int = 1) -> tuple[T, float]:
-    """Call a function a few times.
-
-    Args:
-        do: The function.
-        arguments: What it is called with.
-        times: How often it is called.
-
-    Returns:
-        What it returns, and the seconds of CPU time that one call takes.
-    """
+    """Call a function a few times."""
     begin = time.process_time()
     for _ in range(times):
         done = do(*arguments)
@@ -71,12 +62,7 @@ def growth() -> None:
 
 
 class InSimpy:
-    """The cost model as SimPy processes, one for each stream.
-
-    Args:
-        model: The topology's costs.
-        plan: What is run.
-    """
+    """The cost model as SimPy processes, one for each stream."""
 
     def __init__(self, model: CostModel, plan: Plan) -> None:
         import simpy
@@ -106,16 +92,7 @@ class InSimpy:
         return self.events.setdefault((rank, number), self.env.event())
 
     def way(self, rank: int, card: int, to_pool: bool) -> tuple[list[int], int]:
-        """Return the way between a rank and a card.
-
-        Args:
-            rank: The rank.
-            card: The card.
-            to_pool: Whether bytes go to the pool.
-
-        Returns:
-            The numbers of the resources on the way, in the order in which bytes pass them, and the latency in ns.
-        """
+        """Return the resources between a rank and a card, in the order bytes pass them, and the latency in ns."""
         model = self.model
         host = model.hosts[rank]
         route = model.routes[model.route_of[0, host, card]]
@@ -125,16 +102,7 @@ class InSimpy:
         return links + ends if to_pool else ends[::-1] + links, int(route["latency_ns"])
 
     def take(self, number: int, asked_ns: int, nbytes: int) -> tuple[int, int]:
-        """Occupy a resource for some bytes, as soon as it is free.
-
-        Args:
-            number: The resource.
-            asked_ns: When the bytes come.
-            nbytes: How many they are.
-
-        Returns:
-            When they begin to pass, and when the last one has passed.
-        """
+        """Occupy a resource as soon as it is free; return when bytes begin to pass, and when the last has passed."""
         resource = self.model.resources[number]
         if resource.gbytes_per_s is None:
             return asked_ns, asked_ns
@@ -143,17 +111,7 @@ class InSimpy:
         return start, self.free_ns[number]
 
     def transfer(self, rank: int, operand: Any, nbytes: int, to_pool: bool) -> tuple[int, int]:
-        """Copy between a rank's memory and the pool.
-
-        Args:
-            rank: The rank.
-            operand: The place in the pool.
-            nbytes: How many bytes; all are on one card.
-            to_pool: Whether bytes go to the pool.
-
-        Returns:
-            When the last byte arrived, and how long the way is, there and back.
-        """
+        """Copy between a rank's memory and one card; return when the last byte arrived, and the way there and back."""
         (piece,) = self.plan.frame.regions[operand.id].map.extents(operand.offset, nbytes)
         resources, latency_ns = self.way(rank, piece.card, to_pool)
         engine = self.model.first["to" if to_pool else "from"] + rank
@@ -174,12 +132,7 @@ class InSimpy:
         return 2 * latency_ns + int(self.model.card_rows["latency_ns"][card]) + int(self.costs["doorbell_observe_ns"])
 
     def stream(self, rank: int, instructions: list[Any]) -> Iterator[Any]:
-        """Run one stream's instructions, as a SimPy process.
-
-        Args:
-            rank: The stream's rank.
-            instructions: Records of the plan.
-        """
+        """Run one stream's instructions, as a SimPy process."""
         env, costs = self.env, self.costs
         yield env.timeout(int(costs["call_ns"]))
         for i in instructions:
@@ -210,12 +163,7 @@ class InSimpy:
         self.done_ns = max(self.done_ns, int(env.now))
 
     def shown(self, bell: Any, after_ns: int) -> Iterator[Any]:
-        """Show a doorbell's event after the way to the pool.
-
-        Args:
-            bell: The event.
-            after_ns: How long the way is.
-        """
+        """Show a doorbell's event after the way to the pool."""
         yield self.env.timeout(after_ns)
         bell.succeed()
 

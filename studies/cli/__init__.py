@@ -5,22 +5,26 @@ verb -> (module or module:name, one line of help): the entry points in pyproject
 
 from __future__ import annotations
 
+from cxlemu.cli.commands import Table
+
 __all__ = ["REPRODUCE", "SIMULATE", "VERBS"]
 
-VERBS: dict[str, tuple[str, str]] = {
-    "reproduce": ("studies.cli.reproduce", "Published measurements beside what the model says."),
-    "bench": ("studies.cli.bench", "Compare with MPI, Gloo and this machine's limits."),
+VERBS: Table = {
+    "reproduce": ("studies.cli.reproduce", "Compare the model with published measurements.", "model"),
+    "bench": ("studies.cli.bench", "Compare with MPI, Gloo and this machine's limits.", "manage"),
 }
 
 # forms of other packages' commands
-SIMULATE: dict[str, tuple[str, str]] = {
-    "memory": ("studies.cli.simulate_memory", "Memory-bound workloads on tiers of memory."),
-    "trace": ("studies.cli.simulate_trace", "A trace of Chakra's, replayed."),
-    "training": ("studies.cli.simulate_training", "A language model's training step."),
+SIMULATE: Table = {
+    "memory": ("studies.cli.simulate_memory", "Simulate memory-bound workloads on tiers of memory."),
+    "serving": ("studies.cli.simulate_serving", "Simulate serving of a language model."),
+    "trace": ("studies.cli.simulate_trace", "Replay a Chakra trace."),
+    "training": ("studies.cli.simulate_training", "Simulate a training step of a language model."),
 }
-REPRODUCE: dict[str, tuple[str, str]] = {
-    "cccl": ("studies.cli.reproduce:cccl", "Collectives over a CXL pool against NCCL over InfiniBand."),
-    "flux": ("studies.cli.reproduce:flux", "GEMMs fused with communication, on NVLink and PCIe."),
-    "scalepool": ("studies.cli.reproduce:scalepool", "Training on clusters joined by CXL against RDMA."),
-    "validation": ("studies.cli.reproduce:validation", "Measurements of real switches and networks beside the model."),
+REPRODUCE: Table = {
+    "cccl": ("studies.cli.reproduce:cccl", "Compare collectives over a CXL pool with NCCL over InfiniBand."),
+    "flux": ("studies.cli.reproduce:flux", "Compare GEMMs fused with communication on NVLink and PCIe."),
+    "scalepool": ("studies.cli.reproduce:scalepool", "Compare training on clusters joined by CXL and by RDMA."),
+    "serving": ("studies.cli.reproduce:serving", "Compare measured servers of language models."),
+    "validation": ("studies.cli.reproduce:validation", "Compare measurements of real switches and networks."),
 }

@@ -2,79 +2,77 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 import click
 
 from cxlemu.choices import TRANSPORTS
+from cxlemu.cli.options import Flags, argument, concept, flag, taking
 from cxlemu.cli.several import for_each_ranks
-from cxlemu.cli.vocabulary import RanksParam, option
+from cxlemu.cli.vocabulary import RanksParam
 from studies.choices import SOURCES
 from studies.peers import find
 
 
-@click.command()
-@click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...")
-@option("ranks", type=RanksParam(1, 64), default="2", show_default=True)
-@option("minbytes", default="8", show_default=True, help="Smallest size.")
-@option("maxbytes", default="64M", show_default=True, help="Largest size.")
-@click.option(
-    "--alternations", type=click.IntRange(1), default=5, show_default=True, help="Times that all are timed in turn."
-)
-@click.option(
-    "--source",
-    type=click.Choice(list(SOURCES)),
-    default="both",
-    show_default=True,
-    help="Rewritten before each call, as applications do, or the same as in the call before.",
-)
-@click.option(
-    "--peers",
-    "names",
-    default=",".join(find.NAMES),
-    show_default=True,
-    help="Peers to compare with; a comma list, or none.",
-)
-@click.option(
-    "--peer-python",
-    "pythons",
-    multiple=True,
-    metavar="NAME=PATH",
-    help="The Python that has mpi4py or torch for a peer.  [default: this one]",
-)
-@click.option(
-    "--single-copy/--no-single-copy",
-    default=True,
-    show_default=True,
-    help="Whether MPI may copy straight from one process's memory into another's, as no pool can.",
-)
-@click.option(
-    "--accelerator",
-    metavar="cuda|cuda:N|fake",
-    help="Measure arrays of a device, too: of a GPU for each rank in turn, of this one, or of a fake.",
-)
-@click.option(
-    "--transport",
-    type=click.Choice(TRANSPORTS),
-    default="pool",
-    show_default=True,
-    help="process: also measure a handle whose arrays travel from process to process, as MPI's single copies do.",
-)
-@option("config", default="six-cards", show_default=True, help="Our pool's topology: a file or a name.")
-@click.option("--deadline-s", type=click.FloatRange(0, min_open=True), default=120.0, show_default=True)
-@option("json")
-@option("plot", help="Draw it there: .png, .svg or .pdf; needs matplotlib.")
-@click.option(
-    "--callgrind", is_flag=True, help="Count the instructions of small calls, too: free of noise; needs valgrind."
-)
-@for_each_ranks("plot_file")
-@click.pass_context
-def command(ctx: click.Context, /, **flags: Any) -> None:
-    """Compare our collectives with Open MPI, MPICH and Gloo, and with what this machine can do at best.
+class BenchFlags(Flags):
+    """What is measured, with whom, and how often."""
 
-    All implementations take turns in one run, with the same sizes, ranks, cores and buffers (float32), and every result
-    is checked. Peers are optional: the header lists those that were found, and why others are absent. Sizes are those
-    of `cxlemu run`: 8 bytes and all powers of four.
+    collectives: tuple[str, ...] = argument(nargs=-1, metavar="[COLLECTIVE]...")
+    ranks: int = concept("ranks", type=RanksParam(1, 64), default="2")
+    minbytes: int = concept("minbytes", default="8")
+    maxbytes: int = concept("maxbytes", default="64M")
+    alternations: int = flag(
+        "--alternations", type=click.IntRange(1), default=5, help="Rounds in which all take turns."
+    )
+    source: str = flag(
+        "--source",
+        type=click.Choice(list(SOURCES)),
+        default="both",
+        help="Rewrite sources before each call, as applications do, or leave them the same.",
+    )
+    peers: str = flag("--peers", default=",".join(find.NAMES), help="Libraries to compare with: a comma list, or none.")
+    pythons: tuple[str, ...] = flag(
+        "--peer-python",
+        multiple=True,
+        metavar="NAME=PATH",
+        help="Python that has mpi4py or torch for a peer.  [default: this one]",
+    )
+    single_copy: bool = flag(
+        "--single-copy/--no-single-copy",
+        default=True,
+        help="Let MPI copy straight from process to process, which no pool can.",
+    )
+    accelerator: str | None = flag(
+        "--accelerator",
+        metavar="cuda|cuda:N|fake",
+        help="Also measure arrays on a device: one GPU per rank in turn, this GPU, or a fake.",
+    )
+    transport: str = flag(
+        "--transport",
+        type=click.Choice(TRANSPORTS),
+        default="pool",
+        help="process: also measure arrays that travel from process to process, as MPI's single copies do.",
+    )
+    config: str = concept("config", default="six-cards", help="Topology of our pool: a file or a name.")
+    deadline_s: float = concept("deadline", default=120.0)
+    json_file: Path | None = concept("json")
+    plot_file: Path | None = concept("plot", help="Draw the results to a .png, .svg or .pdf; needs matplotlib.")
+    callgrind: bool = flag(
+        "--callgrind",
+        is_flag=True,
+        help="Also count the instructions of small calls, which no noise changes; needs valgrind.",
+    )
+
+
+@click.command()
+@for_each_ranks("plot_file")
+@taking(BenchFlags, work="bench_run:run")
+def command() -> None:
+    """Compare our collectives with Open MPI, MPICH and Gloo, and with the limits of this machine.
+
+    All implementations take turns in one run with the same sizes, ranks, cores and buffers (float32), and every result
+    is checked. Peers are optional: the header lists the installed peers, and why others are absent. Sizes are 8 bytes
+    and all powers of four.
 
     \b
     Examples:
@@ -86,6 +84,3 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
       cxlemu bench --peer-python mpich=peers/mpich/bin/python
       cxlemu bench --accelerator cuda:0 -b 1M
     """
-    from studies.cli.bench_run import run
-
-    run(ctx, **flags)

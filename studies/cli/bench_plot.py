@@ -39,15 +39,7 @@ LABELS = {
 
 
 def draw(rows: Sequence[RatioRow], *, title: str) -> Any:
-    """Draw a comparison. If some rows have rewritten sources, only these are drawn: that is how applications call.
-
-    Args:
-        rows: All cells.
-        title: What was measured.
-
-    Returns:
-        A matplotlib Figure.
-    """
+    """Draw a comparison. If some rows have rewritten sources, only these are drawn: that is how applications call."""
     rewritten = any(row.rewritten for row in rows)
     drawn = [row for row in rows if row.rewritten == rewritten]
     names = list(dict.fromkeys(row.collective for row in drawn))

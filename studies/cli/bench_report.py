@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rich import box
 from rich.table import Table
 
-from collectives.communicator.transport import PROCESS
+from collectives.communicator.calls.transport import PROCESS
 from cxlemu.accelerator.named import standing
 from cxlemu.cli.columns import Column, Columns
-from cxlemu.cli.console import console, print_wrapped
+from cxlemu.cli.console import print_wrapped
 from cxlemu.cli.output import write_json
-from cxlemu.cli.progress import bar
+from cxlemu.cli.report import LiveReport
 from cxlemu.machine import thresholds
 from cxlemu.plan import Call
 from cxlemu.units import counted, format_bytes
@@ -39,19 +37,8 @@ COLUMNS = (
 ON_DEVICE = tuple(Column(name, "", 8) for name in ("device", "hand"))
 
 
-class BenchReport:
-    """Prints rows as they come; the means, and the JSON file, when all are there or something failed.
-
-    Args:
-        ranks: How many ranks each implementation has.
-        calls: All cells.
-        alternations: How many times every implementation is timed, in turn.
-        modes: Whether sources are rewritten before each call; both may be measured.
-        single_copy: Whether MPI may copy straight from one process's memory into another's.
-        accelerator: The name of the device whose arrays are measured as well; None: none.
-        transport: "process": our arrays also travel from process to process; "pool".
-        json_file: Where everything is written; None: nowhere.
-    """
+class BenchReport(LiveReport):
+    """Prints rows as they come; the means, and the JSON file, when all are there or something failed."""
 
     def __init__(
         self,
@@ -65,31 +52,26 @@ class BenchReport:
         transport: str,
         json_file: Path | None,
     ) -> None:
+        self._total = len(calls) * len(modes)
+        super().__init__("looking for peers", self._total, json_file=json_file)
         self._accelerator, self._transport = accelerator, transport
         self._single_copy = single_copy
         self._ranks = ranks
         self._alternations = alternations
-        self._total = len(calls) * len(modes)
-        self._json_file = json_file
         self.rows: list[RatioRow] = []
         self._versions: dict[str, str] = {}
         self._absent: dict[str, str] = {}
         self.instructions: list[Counted] = []
         self._machine: MachineSpeed | None = None
-        self._began = time.monotonic()
-        self._out = console()
-        self._progress = bar(self._out)
         self._columns = Columns((), "", 0, self._out.width)
-        self._task = self._progress.add_task("looking for peers", total=self._total)
 
     @property
     def wrong(self) -> int:
         """How many elements any implementation got wrong."""
         return sum(sum(row.wrong.values()) for row in self.rows)
 
-    def __enter__(self) -> Self:
+    def _open(self) -> None:
         cores = len(os.sched_getaffinity(0))
-        self._progress.start()
         self._print(f"# {'cxlemu':<8} {__version__}, engine native, pool in shared memory")
         pinned = "each pinned to its core" if self._ranks <= cores else "oversubscribed, not pinned"
         self._print(f"# {'ranks':<8} {self._ranks} on {counted(cores, 'core')}, {pinned}")
@@ -100,7 +82,6 @@ class BenchReport:
             )
         times = f"medians of {counted(self._alternations, 'alternation')}, float32, every result checked"
         self._print(f"# {'times':<8} us a call, slowest rank, {times}")
-        return self
 
     def starting(self, name: str) -> None:
         """Show that an implementation is starting."""
@@ -176,10 +157,7 @@ class BenchReport:
         """Show that instructions are being counted."""
         self._progress.update(self._task, description="counting instructions")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
+    def _close(self, error: BaseException | None) -> None:
         ratios = means(self.rows)
         if self.rows:
             self._print("#")
@@ -195,8 +173,7 @@ class BenchReport:
                 "yellow",
             )
         missing = f", {self._total - len(self.rows)} more not finished" if len(self.rows) < self._total else ""
-        seconds = time.monotonic() - self._began
-        self._print(f"# {counted(len(self.rows), 'row')}{missing}, {self.wrong} wrong, {seconds:.1f} s")
+        self._print(f"# {counted(len(self.rows), 'row')}{missing}, {self.wrong} wrong, {self.seconds:.1f} s")
         if self._json_file is not None:
             write_json(self._json_file, self._document(ratios, error))
 
@@ -221,7 +198,7 @@ class BenchReport:
             "geometric_means": [mean._asdict() for mean in ratios],
             "instructions": [counted._asdict() for counted in self.instructions],
             "wrong": self.wrong,
-            "seconds": time.monotonic() - self._began,
+            "seconds": self.seconds,
         }
         if error is not None:
             document["error"] = str(error) or type(error).__name__

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from collectives.contracts import COLLECTIVES
@@ -12,6 +10,7 @@ from cxlemu.cli.first_time import measure_machine
 from cxlemu.errors import ArgumentError
 from cxlemu.units import counted
 from studies.choices import SOURCES
+from studies.cli.bench import BenchFlags
 from studies.cli.bench_plot import draw
 from studies.cli.bench_report import BenchReport
 from studies.cli.picture import check_picture, save
@@ -19,81 +18,62 @@ from studies.peers import callgrind as instructions
 from studies.peers import compare, find
 
 
-def run(
-    ctx: click.Context,
-    collectives: tuple[str, ...],
-    ranks: int,
-    minbytes: int,
-    maxbytes: int,
-    alternations: int,
-    source: str,
-    names: str,
-    pythons: tuple[str, ...],
-    single_copy: bool,
-    accelerator: str | None,
-    transport: str,
-    config: str,
-    deadline_s: float,
-    json_file: Path | None,
-    plot_file: Path | None,
-    callgrind: bool,
-) -> None:
-    """Run ``cxlemu bench``; the arguments are the command's flags.
-
-    Exits with 1 where a result was wrong.
-
-    Raises:
-        ArgumentError: A flag does not fit, or a file cannot be written.
-        ConfigError: The topology is wrong.
-    """
-    if plot_file is not None:
-        check_picture("--plot", plot_file)
-    chosen = collectives or tuple(name for name, contract in COLLECTIVES.items() if contract.among_all)
+def run(ctx: click.Context, asked: BenchFlags) -> None:
+    """Run ``cxlemu bench``; exits with 1 where a result was wrong."""
+    if asked.plot_file is not None:
+        check_picture("--plot", asked.plot_file)
+    chosen = asked.collectives or tuple(name for name, contract in COLLECTIVES.items() if contract.among_all)
     for name in chosen:
         if name not in COLLECTIVES or not COLLECTIVES[name].among_all:
-            raise ArgumentError(f"{name!r} is no collective that moves data")
-    calls = compare.cells(chosen, compare.default_sizes(minbytes, maxbytes), ranks)
+            raise ArgumentError(f"{name!r} is not a collective that moves data")
+    calls = compare.cells(chosen, compare.default_sizes(asked.minbytes, asked.maxbytes), asked.ranks)
     if not calls:
-        raise ArgumentError(f"there is no size between {minbytes} and {maxbytes}: sizes are 8 and powers of four")
-    if accelerator is not None:
-        device_named(name_for_rank(accelerator, 0))
-    if callgrind:
+        raise ArgumentError(
+            f"there is no size between {asked.minbytes} and {asked.maxbytes}: sizes are 8 and powers of four"
+        )
+    if asked.accelerator is not None:
+        device_named(name_for_rank(asked.accelerator, 0))
+    if asked.callgrind:
         instructions.check_available()
     measure_machine()
-    modes = SOURCES[source]
+    modes = SOURCES[asked.source]
     report = BenchReport(
-        ranks,
+        asked.ranks,
         calls,
-        alternations,
+        asked.alternations,
         modes,
-        single_copy=single_copy,
-        accelerator=accelerator,
-        transport=transport,
-        json_file=json_file,
+        single_copy=asked.single_copy,
+        accelerator=asked.accelerator,
+        transport=asked.transport,
+        json_file=asked.json_file,
     )
     with report:
-        found = [find.find(name, _pythons(pythons)) for name in _peers(names)]
-        if accelerator is not None:
-            found.append(find.find_nccl(accelerator, ranks, _pythons(pythons)))
+        found = [find.find(name, _pythons(asked.pythons)) for name in _peers(asked.peers)]
+        if asked.accelerator is not None:
+            found.append(find.find_nccl(asked.accelerator, asked.ranks, _pythons(asked.pythons)))
         with compare.started(
-            ranks,
+            asked.ranks,
             found,
             largest=calls,
-            config=config,
-            single_copy=single_copy,
-            transport=transport,
-            deadline_s=deadline_s,
-            accelerator=accelerator,
+            config=asked.config,
+            single_copy=asked.single_copy,
+            transport=asked.transport,
+            deadline_s=asked.deadline_s,
+            accelerator=asked.accelerator,
             on_start=report.starting,
         ) as comparison:
             report.opened(comparison)
             for call in calls:
-                report.add(comparison.measure(call, alternations=alternations, modes=modes))
-        if callgrind:
+                report.add(comparison.measure(call, alternations=asked.alternations, modes=modes))
+        if asked.callgrind:
             report.counting()
             report.instructions = instructions.count(compare.cells(chosen, instructions.SIZES, instructions.RANKS))
-    if plot_file is not None:
-        save(draw(report.rows, title=f"{counted(ranks, 'rank')} on this machine, float32"), "--plot", plot_file)
+    if asked.plot_file is not None:
+        save(
+            draw(report.rows, title=f"{counted(asked.ranks, 'rank')} on this machine, float32"),
+            "--plot",
+            asked.plot_file,
+        )
     ctx.exit(1 if report.wrong else 0)
 
 

@@ -32,29 +32,14 @@ KINDS: dict[str, dict[str, None]] = {
 
 
 def check_picture(flag: str, path: Path) -> None:
-    """Refuse a picture before the work begins.
-
-    Args:
-        flag: The flag that names it, for errors.
-        path: The picture.
-
-    Raises:
-        ArgumentError: It could not be drawn or written in the end.
-    """
+    """Refuse a picture before the work begins."""
     check_drawing(flag)
     _kind(flag, path)
     check_output(flag, path)
 
 
 def check_drawing(flag: str) -> None:
-    """Refuse to draw without matplotlib.
-
-    Args:
-        flag: The flag that asks for a picture, for errors.
-
-    Raises:
-        ArgumentError: matplotlib is not installed.
-    """
+    """Refuse to draw without matplotlib."""
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
@@ -62,16 +47,7 @@ def check_drawing(flag: str) -> None:
 
 
 def save(figure: Any, flag: str, path: Path) -> None:
-    """Write a figure, as its file's suffix says, whole or not at all; a file without suffix is a PNG.
-
-    Args:
-        figure: A matplotlib Figure.
-        flag: The flag that names the file, for errors.
-        path: The file.
-
-    Raises:
-        ArgumentError: The suffix is unknown, or the file cannot be written.
-    """
+    """Write a figure, as its file's suffix says, whole or not at all; a file without suffix is a PNG."""
     import matplotlib
 
     file, kind = io.BytesIO(), _kind(flag, path)
@@ -92,18 +68,7 @@ def _kind(flag: str, path: Path) -> str:
 def panels(
     inches: tuple[float, float], rows: int = 1, columns: int = 1, *, title: str = "", share: str = ""
 ) -> tuple[Any, list[Any]]:
-    """Make a figure of panels.
-
-    Args:
-        inches: Its width and height.
-        rows: How many rows of panels.
-        columns: How many panels in a row.
-        title: Above all panels.
-        share: Which axes all panels have in common: "x", "y", "xy" or "".
-
-    Returns:
-        A matplotlib Figure, and its panels row by row.
-    """
+    """Make a figure of panels."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -115,12 +80,7 @@ def panels(
 
 
 def legend(figure: Any, columns: int = 5) -> None:
-    """Add one legend for all panels, with each label once, below them and inside the picture.
-
-    Args:
-        figure: A matplotlib Figure.
-        columns: The most labels in a row.
-    """
+    """Add one legend for all panels, with each label once, below them and inside the picture."""
     entries: dict[str, Any] = {}
     for panel in figure.axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
@@ -132,13 +92,7 @@ def legend(figure: Any, columns: int = 5) -> None:
 
 
 def powers_axis(panel: Any, ticks: Sequence[float], label: Callable[[Any], str] = "{:g}".format) -> None:
-    """Make a panel's x axis logarithmic, with these ticks alone, over a pale grid.
-
-    Args:
-        panel: A matplotlib Axes.
-        ticks: Where the ticks are.
-        label: Returns a tick's text.
-    """
+    """Make a panel's x axis logarithmic, with these ticks alone, over a pale grid."""
     panel.set_xscale("log", base=2)
     panel.set_xticks(ticks, [label(tick) for tick in ticks], fontsize=8)
     panel.minorticks_off()
@@ -147,13 +101,7 @@ def powers_axis(panel: Any, ticks: Sequence[float], label: Callable[[Any], str] 
 
 
 def sizes_axis(panel: Any, sizes: Sequence[int], parts: int = 5) -> None:
-    """Make a panel's x axis one of sizes, with ticks where there is room for their labels.
-
-    Args:
-        panel: A matplotlib Axes.
-        sizes: In bytes, ascending.
-        parts: The most intervals between ticks.
-    """
+    """Make a panel's x axis one of sizes, with ticks where there is room for their labels."""
     apart = (sizes[-1] / sizes[0]) ** (1 / parts) * 0.999
     ticks = list(sizes[:1])
     for size in sizes:

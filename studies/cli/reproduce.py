@@ -1,18 +1,48 @@
-"""``cxlemu reproduce``: published systems' figures, ours beside each."""
+"""``cxlemu reproduce``: published figures of other systems, ours beside each."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 import click
 
 from cxlemu.cli.commands import group_of
-from cxlemu.cli.vocabulary import option
+from cxlemu.cli.options import JsonFlags, concept, flag, taking
 
-_verbose_option = click.option(
-    "-v", "--verbose", is_flag=True, help="With every assumed figure 25% lower and higher; takes minutes."
-)
-_plot_option = option("plot", dest="plot_dir", help="Draw it, as PNG files in this directory: there are several.")
+
+class ReproduceFlags(JsonFlags):
+    """Where the figures and their pictures go, and whether they are intervals."""
+
+    intervals: bool = flag(
+        "--intervals",
+        is_flag=True,
+        help="Also print each figure low, middle and high, within the ranges of the configs' figures.",
+    )
+    plot_dir: Path | None = concept("plot", help="Draw the figures to PNG files in this directory.")
+
+
+class CcclFlags(ReproduceFlags):
+    """What is compared with CCCL's figures."""
+
+    verbose: bool = concept("verbose", help="Also vary every assumed figure by 25% in both directions; takes minutes.")
+
+
+class FluxFlags(CcclFlags):
+    """What is compared with FLUX's figures."""
+
+    rows: tuple[int, ...] = flag(
+        "-m",
+        type=click.IntRange(8, 1 << 16),
+        multiple=True,
+        metavar="N",
+        help="Compare only shapes of N rows, without ranges and blocks; may be repeated.",
+    )
+
+
+class ScalePoolFlags(ReproduceFlags):
+    """What is compared with ScalePool's figures."""
+
+    verbose: bool = concept("verbose", help="Also show the results of other assumptions; takes twice as long.")
 
 
 @click.group(cls=group_of("cxlemu.reproduce"))
@@ -26,20 +56,19 @@ def command() -> None:
       cxlemu reproduce cccl
       cxlemu reproduce flux
       cxlemu reproduce scalepool
+      cxlemu reproduce serving
       cxlemu reproduce validation
     """
 
 
 @click.command()
-@option("json")
-@_plot_option
-@_verbose_option
-def cccl(**flags: Any) -> None:
+@taking(CcclFlags, work="reproduce_cccl:run")
+def cccl() -> None:
     """Compare CCCL's published figures (arXiv 2602.22457) with our plans on the modelled hardware.
 
-    Collectives over a CXL pool, three hosts and six cards against NCCL over InfiniBand. Each
-    figure says what it is: config (put in), fitted (one figure, on AllGather alone) or predicted. Exit code 0, also
-    where the model is far off: those are listed, with what it shows.
+    Collectives over a CXL pool with three hosts and six cards are compared with NCCL over InfiniBand. Each figure is
+    marked as input (config), fitted (one figure, on AllGather alone) or predicted. Exit code 0 also where the model is
+    far off: such figures are listed with what they show.
 
     \b
     Examples:
@@ -47,29 +76,16 @@ def cccl(**flags: Any) -> None:
       cxlemu reproduce cccl -v
       cxlemu reproduce cccl --plot out --json cccl.json
     """
-    from studies.cli.reproduce_cccl import run
-
-    run(**flags)
 
 
 @click.command()
-@click.option(
-    "-m",
-    "rows",
-    type=click.IntRange(8, 1 << 16),
-    multiple=True,
-    metavar="N",
-    help="Only shapes of N rows; no ranges, no blocks.",
-)
-@option("json")
-@_plot_option
-@_verbose_option
-def flux(**flags: Any) -> None:
+@taking(FluxFlags, work="reproduce_flux:run")
+def flux() -> None:
     """Compare FLUX's published figures (arXiv 2406.06858) with our fused plans on the modelled hardware.
 
-    Layers of GPT-3 on eight accelerators, over NVLink, PCIe and a CXL pool: every shape in the tiles that are fastest
-    there, beside the same products medium-grained and unfused. Nothing is fitted to them. Exit code 0, also where the
-    model is far off: that is listed.
+    Layers of GPT-3 run on eight accelerators over NVLink, PCIe and a CXL pool: every shape with its fastest tiles,
+    beside the same products medium-grained and unfused. Nothing is fitted to the figures. Exit code 0 also where the
+    model is far off: such figures are listed.
 
     \b
     Examples:
@@ -78,48 +94,54 @@ def flux(**flags: Any) -> None:
       cxlemu reproduce flux -m 512 -m 4096
       cxlemu reproduce flux --plot out --json flux.json
     """
-    from studies.cli.reproduce_flux import run
-
-    run(**flags)
 
 
 @click.command()
-@option("json")
-@_plot_option
-@click.option("-v", "--verbose", is_flag=True, help="What other assumptions would give, too; takes twice as long.")
-def scalepool(**flags: Any) -> None:
+@taking(ScalePoolFlags, work="reproduce_scalepool:run")
+def scalepool() -> None:
     """Compare ScalePool's published figures (arXiv 2510.14580) with our steps on the modelled hardware.
 
-    Five language models train on clusters of 72 accelerators with NVLink inside, and between them switched CXL or, as
-    the baseline, InfiniBand. Nothing is fitted: hardware is that of configs/, parallelism that of the models' papers.
-    The figures of tier 2 are of the workloads of cxlemu simulate memory.
-    --plot also draws how the speedups move with switches, links and RDMA's overhead, which takes longer.
+    Five language models train on clusters of 72 accelerators. NVLink joins accelerators inside a cluster; switched CXL
+    or, as the baseline, InfiniBand joins clusters. Nothing is fitted: configs/ describes the hardware, the models'
+    papers the parallelism. The workloads of cxlemu simulate memory give the figures of tier 2.
+    --plot also draws how the speedups change with switches, links and RDMA's overhead, which takes longer.
 
     \b
     Examples:
       cxlemu reproduce scalepool -v
       cxlemu reproduce scalepool --plot out --json scalepool.json
     """
-    from studies.cli.reproduce_scalepool import run
-
-    run(**flags)
 
 
 @click.command()
-@option("json")
-@_plot_option
-def validation(**flags: Any) -> None:
-    """Compare what others measured on real switches and networks with the model.
+@taking(ReproduceFlags, work="reproduce_validation:run")
+def validation() -> None:
+    """Compare published measurements of real switches and networks with the model.
 
-    Ports of a CXL switch, reads of two sizes beside each other, processors, RDMA, NVLink, and NCCL's small
-    collectives, each with its source and date. No config is changed for it, and nothing
-    fitted to it. Exit code 0, also where the model is far off: those are listed, with the reason.
+    The measurements are of ports of a CXL switch, concurrent reads of two sizes, processors, RDMA, NVLink, and NCCL's
+    small collectives, each with its source and date. No config is changed for them, and nothing is fitted to them.
+    Exit code 0 also where the model is far off: such figures are listed with the reason.
 
     \b
     Examples:
       cxlemu reproduce validation
+      cxlemu reproduce validation --intervals
       cxlemu reproduce validation --plot out --json validation.json
     """
-    from studies.cli.reproduce_validation import run
 
-    run(**flags)
+
+@click.command()
+@taking(JsonFlags, work="reproduce_serving:run")
+def serving() -> None:
+    """Compare measured servers of language models with cxlemu simulate serving.
+
+    The measurements are times to the first token, times per output token and throughputs of vLLM on H100, H200, A100
+    and H800, keys and values handed over by Mooncake, and what Beluga (arXiv 2511.20172) publishes of a CXL pool
+    against RDMA. Nothing is fitted to them. Exit code 0 also where the model is far off: such figures are listed with
+    the reason.
+
+    \b
+    Examples:
+      cxlemu reproduce serving
+      cxlemu reproduce serving --json serving.json
+    """

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
+import click
 from rich.table import Table
 
 from cxlemu.cli.console import plain_table
 from cxlemu.units import format_bytes
 from cxlemu.version import __version__
 from studies.cli.picture import COLOURS, legend, panels, powers_axis, sizes_axis
+from studies.cli.reproduce import CcclFlags
+from studies.cli.reproduce_intervals import intervals_document, predicted, print_intervals
 from studies.cli.reproduce_report import ReproductionReport, told_misses
 from studies.cli.reproduce_varied import print_varied
 from studies.published.cccl import (
@@ -27,15 +29,12 @@ from studies.published.cccl import (
 )
 from studies.published.cccl_otherwise import FEW, otherwise
 from studies.published.rows import MISS, Row, hits
+from studies.ranged import of_cccl
 
 
-def run(json_file: Path | None, plot_dir: Path | None, verbose: bool) -> None:
-    """Run ``cxlemu reproduce cccl``; the arguments are the command's flags.
-
-    Raises:
-        ArgumentError: A file cannot be written or drawn.
-    """
-    report = ReproductionReport(json_file, plot_dir, PICTURES)
+def run(_ctx: click.Context, asked: CcclFlags) -> None:
+    """Run ``cxlemu reproduce cccl``."""
+    report = ReproductionReport(asked, PICTURES)
     work = Reproduction()
     rows = list(report.finished(work.each_row(), "comparing figures"))
     if report.interrupted:
@@ -49,12 +48,16 @@ def run(json_file: Path | None, plot_dir: Path | None, verbose: bool) -> None:
         report.lines(f"  {name}: {_chosen(work, name)}" for name in AVERAGES)
     report.lines(_footer(work, rows))
     varied = None
-    if verbose:
+    if asked.verbose:
         report.lines(
             ["", f"Sizes are {', '.join(map(format_bytes, FEW))} below, so that rows differ from the table's."]
         )
         varied = print_varied(report, rows, otherwise(work))
-    report.keep({**_document(work, rows), "otherwise": varied}, work)
+    found = None
+    if asked.intervals:
+        report.lines(["", f"Sizes are {', '.join(map(format_bytes, FEW))} in what follows."])
+        found = print_intervals(report, predicted(rows), of_cccl(work))
+    report.keep({**_document(work, rows), "otherwise": varied, **intervals_document(found)}, work)
 
 
 def _header(work: Reproduction) -> list[str]:

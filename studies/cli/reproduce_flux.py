@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import product
-from pathlib import Path
 from typing import Any
+
+import click
 
 from cxlemu.cli.columns import Column
 from cxlemu.units import counted
 from cxlemu.version import __version__
 from studies.cli.picture import BLUE, COLOURS, VERMILION, legend, panels, powers_axis
+from studies.cli.reproduce import FluxFlags
+from studies.cli.reproduce_intervals import intervals_document, predicted, print_intervals
 from studies.cli.reproduce_report import ReproductionReport, told_misses
 from studies.cli.reproduce_varied import print_varied
 from studies.published.flux import (
@@ -26,6 +29,7 @@ from studies.published.flux import (
 from studies.published.flux_clusters import MODEL, RANKS, Shape
 from studies.published.flux_otherwise import otherwise
 from studies.published.rows import MISS, Row, hits
+from studies.ranged import of_flux
 
 COLUMNS = (
     *(Column(name, "", width) for name, width in (("m", 5), ("GEMM", 5), ("comm", 5), ("unfused", 7), ("medium", 6))),
@@ -35,14 +39,10 @@ TIMES = ("GEMM", "comm", "unfused", "medium", "fused")
 TILES, TILES_WIDTH = "rows, tile, order, transport", 28
 
 
-def run(rows: tuple[int, ...], json_file: Path | None, plot_dir: Path | None, verbose: bool) -> None:
-    """Run ``cxlemu reproduce flux``; the arguments are the command's flags.
-
-    Raises:
-        ArgumentError: A file cannot be written or drawn.
-    """
-    report = ReproductionReport(json_file, plot_dir, PICTURES)
-    work = Reproduction(rows or ROWS)
+def run(_ctx: click.Context, asked: FluxFlags) -> None:
+    """Run ``cxlemu reproduce flux``."""
+    report = ReproductionReport(asked, PICTURES)
+    work = Reproduction(asked.rows or ROWS)
     report.header(_header(work))
     shapes = list(report.finished(work.each_shape(), "simulating shapes", len(CLUSTERS) * len(SHAPES) * len(work.m)))
     _print_shapes(report, shapes)
@@ -54,8 +54,9 @@ def run(rows: tuple[int, ...], json_file: Path | None, plot_dir: Path | None, ve
     report.lines([""])
     report.figures(found)
     report.lines(_footer(work, found))
-    varied = print_varied(report, found, otherwise(work)) if verbose else None
-    report.keep({**_document(work, found), "otherwise": varied}, shapes)
+    varied = print_varied(report, found, otherwise(work)) if asked.verbose else None
+    ranges = print_intervals(report, predicted(found), of_flux(work)) if asked.intervals else None
+    report.keep({**_document(work, found), "otherwise": varied, **intervals_document(ranges)}, shapes)
 
 
 def _header(work: Reproduction) -> list[str]:

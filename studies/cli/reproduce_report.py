@@ -20,6 +20,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.units import counted
 from cxlemu.version import __version__
 from studies.cli.picture import KINDS, check_drawing, check_picture, save
+from studies.cli.reproduce import ReproduceFlags
 from studies.published.rows import MISS, Row, hits
 
 T = TypeVar("T")
@@ -27,22 +28,11 @@ WIDE = 100  # columns of a terminal that has room for all columns of tables
 
 
 class ReproductionReport:
-    """Prints a reproduction as it comes, and keeps it in files when it is whole.
+    """Prints a reproduction as it comes, and keeps it in files when it is whole."""
 
-    Args:
-        json_file: The file of ``--json``; None: there is none.
-        plot_dir: The directory of ``--plot``; None: there is none.
-        pictures: By file name, the function that draws the figure.
-
-    Raises:
-        ArgumentError: A file cannot be written or drawn.
-    """
-
-    def __init__(
-        self, json_file: Path | None, plot_dir: Path | None, pictures: Mapping[str, Callable[..., Any]]
-    ) -> None:
-        _check_directory(plot_dir, pictures)
-        self._json_file, self._plot_dir, self._pictures = json_file, plot_dir, pictures
+    def __init__(self, asked: ReproduceFlags, pictures: Mapping[str, Callable[..., Any]]) -> None:
+        _check_directory(asked.plot_dir, pictures)
+        self._json_file, self._plot_dir, self._pictures = asked.json_file, asked.plot_dir, pictures
         self._out = console()
         self._interruption = Interruption()
 
@@ -52,22 +42,12 @@ class ReproductionReport:
             print_wrapped(self._out, f"# {line}", indent="#   ")
 
     def lines(self, lines: Iterable[str], style: str = "") -> None:
-        """Print sentences and lines of a table.
-
-        Args:
-            lines: What is printed.
-            style: A style of rich's.
-        """
+        """Print sentences and lines of a table."""
         for line in lines:
             print_wrapped(self._out, line, style)
 
     def rows(self, lines: Iterable[str], style: str = "") -> None:
-        """Print lines of a table as they are.
-
-        Args:
-            lines: What is printed.
-            style: A style of rich's.
-        """
+        """Print lines of a table as they are."""
         for line in lines:
             self._out.print(Text(line, style))
 
@@ -81,7 +61,6 @@ class ReproductionReport:
         return self._out.width < WIDE
 
     def table(self, table: Table) -> None:
-        """Print a table."""
         self._out.print(table, soft_wrap=False)
 
     def figures(self, rows: Sequence[Row]) -> None:
@@ -89,13 +68,7 @@ class ReproductionReport:
         self.table(table_of(rows, read_in=not self.is_narrow))
 
     def finished(self, steps: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-        """Yield each step, and show how many are done; after Ctrl-C there are no more, and `interrupted` is true.
-
-        Args:
-            steps: What is worked off.
-            what: What is done, for the line.
-            total: How many steps there are; None: it is not known.
-        """
+        """Yield each step, and show how many are done; after Ctrl-C there are no more, and `interrupted` is true."""
         with self._interruption:
             yield from counting(steps, what, total)
 
@@ -105,16 +78,7 @@ class ReproductionReport:
         return self._interruption.happened
 
     def end(self, system: str, rows: Sequence[Row], **more: Any) -> NoReturn:
-        """End the command after Ctrl-C, with the figures that are finished.
-
-        Args:
-            system: Which system is reproduced.
-            rows: The figures.
-            more: What else ``--json`` gets.
-
-        Raises:
-            ArgumentError: The file of ``--json`` cannot be written.
-        """
+        """End the command after Ctrl-C, with the figures that are finished."""
         near, predicted = hits(list(rows))
         if rows:
             self.figures(rows)
@@ -124,15 +88,7 @@ class ReproductionReport:
         raise AssertionError  # it has ended
 
     def keep(self, document: dict[str, Any], *work: Any) -> None:
-        """Write the files. After Ctrl-C there are no pictures, and the command ends.
-
-        Args:
-            document: What ``--json`` gets.
-            work: What the functions that draw figures are called with.
-
-        Raises:
-            ArgumentError: A file cannot be written.
-        """
+        """Write the files. After Ctrl-C there are no pictures, and the command ends."""
         write_json(self._json_file, document | {"interrupted": self.interrupted})
         if self.interrupted:
             self._interruption.exit(click.get_current_context(), 0)
@@ -159,12 +115,7 @@ def _check_directory(plot_dir: Path | None, pictures: Collection[str]) -> None:
 
 
 def table_of(rows: Sequence[Row], *, read_in: bool = True) -> Table:
-    """List figures, published and ours, with the error, one in a row; those that are off are red.
-
-    Args:
-        rows: The figures.
-        read_in: Whether beside each stands where it was read: `studies.published.rows.READ_IN`.
-    """
+    """List figures, published and ours, with the error, one in a row; those that are off are red."""
     table = plain_table()
     names = ("figure", "published", *(["read in"] * read_in), "ours", "error", "kind")
     for name in names:

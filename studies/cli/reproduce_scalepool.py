@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
+import click
 from rich.table import Table
 
 from cxlemu.cli.console import plain_table
@@ -17,24 +17,23 @@ from cxlemu.topology.provenance import KINDS
 from cxlemu.units import counted
 from cxlemu.version import __version__
 from studies.cli.picture import COLOURS, SKY, VERMILION, legend, panels, powers_axis
+from studies.cli.reproduce import ScalePoolFlags
+from studies.cli.reproduce_intervals import intervals_document, predicted, print_intervals
 from studies.cli.reproduce_report import ReproductionReport, told_misses
 from studies.cli.simulate_memory_plot import draw as draw_tiers
 from studies.published.rows import MISS, Row, hits
 from studies.published.scalepool import GEOMEAN, Pair, Reproduction
 from studies.published.sensitivity import axes
 from studies.published.tiers import SCALEPOOL, TierStudy, told
+from studies.ranged import of_scalepool
 from studies.training.durations import LEVELS
 
 CHECKED_RANKS, CHECKED_SLICE_BYTES = 64, 4 << 20
 
 
-def run(json_file: Path | None, plot_dir: Path | None, verbose: bool) -> None:
-    """Run ``cxlemu reproduce scalepool``; the arguments are the command's flags.
-
-    Raises:
-        ArgumentError: A file cannot be written or drawn.
-    """
-    report = ReproductionReport(json_file, plot_dir, PICTURES)
+def run(_ctx: click.Context, asked: ScalePoolFlags) -> None:
+    """Run ``cxlemu reproduce scalepool``."""
+    report = ReproductionReport(asked, PICTURES)
     work = Reproduction()
     study = TierStudy()
     rows = list(report.finished(chain(work.rows(), study.rows()), "comparing figures"))
@@ -45,9 +44,10 @@ def run(json_file: Path | None, plot_dir: Path | None, verbose: bool) -> None:
     report.lines([""])
     report.table(_step_table(work.pairs))
     report.lines(_footer(work, rows))
-    if verbose:
+    if asked.verbose:
         report.lines(["", *_otherwise(work), *told(study)])
-    report.keep(_document(work, rows, verbose), work, study)
+    found = print_intervals(report, predicted(rows), of_scalepool(work)) if asked.intervals else None
+    report.keep(_document(work, rows, asked.verbose) | intervals_document(found), work, study)
 
 
 def _header(work: Reproduction) -> list[str]:
@@ -67,7 +67,8 @@ def _step_table(pairs: Sequence[Pair]) -> Table:
     table = plain_table()
     table.add_column("a step, s", no_wrap=True)
     table.add_column("ranks", justify="right", no_wrap=True)
-    levels = list(dict.fromkeys(LEVELS.values()))
+    spent_on = {LEVELS[kind] for pair in pairs for step in (pair.baseline, pair.scalepool) for kind in step.billed_ns}
+    levels = [level for level in dict.fromkeys(LEVELS.values()) if level in spent_on]
     for name in (*levels, "all"):
         table.add_column(name.replace(" clusters", ""), justify="right", no_wrap=True)
     for pair in pairs:

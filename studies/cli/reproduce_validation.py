@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
+import click
 from rich.table import Table
 
 from cxlemu.cli.console import plain_table
 from cxlemu.cli.progress import spinning
 from cxlemu.version import __version__
 from studies.cli.picture import BLUE, VERMILION, panels
+from studies.cli.reproduce import ReproduceFlags
+from studies.cli.reproduce_intervals import intervals_document, print_intervals
 from studies.cli.reproduce_report import ReproductionReport
 from studies.published.rows import MISS
+from studies.ranged import of_validation
 from studies.validation.measured import SLOWER
 from studies.validation.study import Study, Validated
 
 
-def run(json_file: Path | None, plot_dir: Path | None) -> None:
-    """Run ``cxlemu reproduce validation``; the arguments are the command's flags.
-
-    Raises:
-        ArgumentError: A file cannot be written or drawn.
-    """
-    report = ReproductionReport(json_file, plot_dir, PICTURES)
+def run(_ctx: click.Context, asked: ReproduceFlags) -> None:
+    """Run ``cxlemu reproduce validation``."""
+    report = ReproductionReport(asked, PICTURES)
     study = Study()
     with spinning("simulating"):
         rows = study.rows
@@ -34,13 +33,17 @@ def run(json_file: Path | None, plot_dir: Path | None) -> None:
     )
     report.table(_table(rows))
     report.lines(_footer(study))
-    report.keep(_document(study), study)
+    found = None
+    if asked.intervals:
+        ranges = {its.figure: (its.low, its.high) for its in (row.measured for row in rows) if not its.put_in}
+        found = print_intervals(report, ranges, of_validation())
+    report.keep(_document(study) | intervals_document(found), study)
 
 
 def _table(rows: Sequence[Validated]) -> Table:
     table = plain_table()
     for name in ("figure", "measured", "ours", "error", ""):
-        table.add_column(name, justify="left" if name in ("figure", "") else "right", no_wrap=True)
+        table.add_column(name, justify="left" if name in ("figure", "") else "right", no_wrap=name != "figure")
     letters = _letters(rows)
     for row in rows:
         its, percent = row.measured, round(100 * row.relative_error)

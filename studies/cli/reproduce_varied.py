@@ -17,16 +17,7 @@ LEAST = 0.005  # moves by less, of a row's value, are left out of the table
 def print_varied(
     report: ReproductionReport, rows: Sequence[Row], steps: Iterable[tuple[str, dict[str, tuple[float, float]]]]
 ) -> Otherwise:
-    """Print each row with every assumed figure that moves it, and how many rows would be near.
-
-    Args:
-        report: Prints them.
-        rows: The table.
-        steps: Assumed figures, each with the rows' values with less and with more of it; AS_ASSUMED first.
-
-    Returns:
-        The steps, by assumed figure, with those that move nothing.
-    """
+    """Print each row with every assumed figure that moves it, and how many rows would be near."""
     otherwise = dict(report.finished(steps, "varying assumed figures"))
     if AS_ASSUMED not in otherwise:
         return otherwise  # Ctrl-C came
@@ -52,12 +43,7 @@ def print_varied(
 
 
 def varied_table(rows: Sequence[Row], otherwise: Otherwise) -> Table:
-    """List, below each row, the assumed figures that move it, the strongest first.
-
-    Args:
-        rows: The table.
-        otherwise: By assumed figure, the rows' values with less and with more of it.
-    """
+    """List, below each row, the assumed figures that move it, the strongest first."""
     table = plain_table()
     table.add_column("figure", no_wrap=True)
     for name in ("published", "as assumed", "-25%", "+25%"):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 import click
 
+from cxlemu.cli.options import Flags, argument, concept, flag, taking
 from cxlemu.cli.params import Names
 from cxlemu.cli.several import for_each_ranks
-from cxlemu.cli.vocabulary import RanksParam, option
+from cxlemu.cli.vocabulary import RanksParam
 from studies.choices import PAGES, SEED, TIERS_CONFIGS
 
 
@@ -18,50 +19,53 @@ def _policies() -> tuple[str, ...]:
     return tuple(POLICIES)
 
 
+class MemoryFlags(Flags):
+    """Which workloads run on which memories."""
+
+    workloads: tuple[str, ...] = argument(nargs=-1, metavar="[WORKLOAD]...")
+    configs: tuple[str, ...] = concept(
+        "config",
+        multiple=True,
+        help="Topology: a file or a name; repeat it to compare several.",
+        default_text=", ".join(TIERS_CONFIGS),
+    )
+    policy: tuple[str, ...] = flag(
+        "--policy",
+        type=Names(_policies),
+        default="static",
+        help="Policies that place and move pages; a comma list or all.",
+    )
+    ranks: int = concept(
+        "ranks", type=RanksParam(1, 1024), default="1", help="Number of ranks; each has its own working set."
+    )
+    minbytes: int | None = concept("minbytes", help="Smallest working set.", default_text="half the nearest memory")
+    maxbytes: int | None = concept(
+        "maxbytes", help="Largest working set.", default_text="-b, or what fits all of the topologies"
+    )
+    stepfactor: int = concept("stepfactor", default=2)
+    pages: int = flag(
+        "--pages",
+        type=click.IntRange(8, 1 << 16),
+        metavar="N",
+        default=PAGES,
+        help="Number of sampled pages that the nearest memory holds.",
+    )
+    seed: int = flag("--seed", type=click.IntRange(0), metavar="N", default=SEED, help="Seed of the accesses.")
+    verbose: bool = concept("verbose", help="Also show each tier's share of the accesses, and their time.")
+    json_file: Path | None = concept("json")
+    plot_file: Path | None = concept("plot", help="Draw time over working set to a .png, .svg or .pdf.")
+
+
 @click.command()
-@click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...")
-@option(
-    "config", dest="configs", multiple=True, help=f"A topology; again for more.  [default: {', '.join(TIERS_CONFIGS)}]"
-)
-@click.option("--policy", type=Names(_policies), default="static", show_default=True, help="A comma list, or all.")
-@option(
-    "ranks",
-    type=RanksParam(1, 1024),
-    default="1",
-    show_default=True,
-    help="Each with a working set of its own.",
-)
-@option("minbytes", help="Smallest working set.  [default: half the nearest memory]")
-@option("maxbytes", help="Largest.  [default: -b, or what fits all of the topologies]")
-@click.option(
-    "-f",
-    "--stepfactor",
-    type=click.IntRange(2),
-    metavar="N",
-    default=2,
-    show_default=True,
-    help="Size times.",
-)
-@click.option(
-    "--pages",
-    type=click.IntRange(8, 1 << 16),
-    metavar="N",
-    default=PAGES,
-    show_default=True,
-    help="Of a sample, that the nearest memory holds.",
-)
-@click.option("--seed", type=click.IntRange(0), metavar="N", default=SEED, show_default=True)
-@click.option("-v", "--verbose", is_flag=True, help="Also each tier's share of accesses, and their time.")
-@option("json")
-@option("plot", help="Draw time over working set: .png, .svg or .pdf.")
 @for_each_ranks("plot_file")
-def command(**flags: Any) -> None:
+@taking(MemoryFlags, work="simulate_memory_run:run")
+def command() -> None:
     """Simulate memory-bound workloads on a topology's tiers of memory.
 
-    A rank has each space of the topology, nearest first: its own memory, that of its peers, pools and memory nodes.
-    Other ranks lend their memory and do nothing. WORKLOAD is pointer-chase, embedding, kv-cache (default: all three)
-    or a file. Policies place pages and move them: static never, lru brings near what was touched, hotness what is
-    clearly hotter, prefetch what will be needed. Moves take the same links as accesses do.
+    A rank uses each space of the topology, nearest first: its own memory, its peers' memory, pools and memory nodes.
+    Idle ranks lend their memory. WORKLOAD is pointer-chase, embedding, kv-cache (default: all three) or a file.
+    Policies place and move pages: static moves none, lru brings touched pages near, hotness clearly hotter pages,
+    prefetch pages that are needed next. Moves share their links with accesses.
 
     \b
     Examples:
@@ -69,6 +73,3 @@ def command(**flags: Any) -> None:
       cxlemu simulate memory pointer-chase -b 128G -e 16T --plot chase.png
       cxlemu simulate memory kv-cache --policy all -b 1T --json kv.json
     """
-    from studies.cli.simulate_memory_run import run
-
-    run(**flags)

@@ -15,15 +15,7 @@ LINES = ("-", "--", ":", "-.")  # one per policy
 
 
 def draw(rows: Sequence[Measured], edges: Memory) -> Any:
-    """Draw the time per access over the working set.
-
-    Args:
-        rows: All measurements.
-        edges: The topology whose nearest memories are marked where they are full.
-
-    Returns:
-        A matplotlib Figure.
-    """
+    """Draw the time per access over the working set."""
     names = list(dict.fromkeys(row.workload for row in rows))
     figure, every = panels((4.2 * len(names) + 0.6, 4.8), 1, len(names), share="y")
     for panel, name in zip(every, names, strict=True):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import click
@@ -23,6 +22,7 @@ from cxlemu.units import counted, format_bytes
 from cxlemu.version import __version__
 from studies.choices import TIERS_CONFIGS
 from studies.cli.picture import check_picture, save
+from studies.cli.simulate_memory import MemoryFlags
 from studies.cli.simulate_memory_plot import draw
 from studies.tiering.study import Measured, Memory
 from studies.tiering.workloads import Workload
@@ -30,31 +30,13 @@ from studies.tiering.workloads import Workload
 NUMBER_WIDTH, SIZE_WIDTH = 9, 13
 
 
-def run(
-    workloads: tuple[str, ...],
-    configs: tuple[str, ...],
-    policy: tuple[str, ...],
-    ranks: int,
-    minbytes: int | None,
-    maxbytes: int | None,
-    stepfactor: int,
-    pages: int,
-    seed: int,
-    verbose: bool,
-    json_file: Path | None,
-    plot_file: Path | None,
-) -> None:
-    """Run ``cxlemu simulate memory``; the arguments are the command's flags.
-
-    Raises:
-        ArgumentError: A flag does not fit, or a file cannot be written or drawn.
-        ConfigError: A topology or a workload is wrong.
-    """
-    if plot_file is not None:
-        check_picture("--plot", plot_file)
-    kinds = [Workload.load(name) for name in workloads or Workload.shipped()]
-    memories = [Memory(Topology.load(name), ranks) for name in configs or TIERS_CONFIGS]
-    sizes = _sizes(memories, minbytes, maxbytes, stepfactor)
+def run(ctx: click.Context, asked: MemoryFlags) -> None:
+    """Run ``cxlemu simulate memory``; the arguments are the command's flags."""
+    if asked.plot_file is not None:
+        check_picture("--plot", asked.plot_file)
+    kinds = [Workload.load(name) for name in asked.workloads or Workload.shipped()]
+    memories = [Memory(Topology.load(name), asked.ranks) for name in asked.configs or TIERS_CONFIGS]
+    sizes = _sizes(memories, asked.minbytes, asked.maxbytes, asked.stepfactor)
     out = console()
     for line in _header(memories):
         print_wrapped(out, f"# {line}", indent="#            ")
@@ -62,27 +44,23 @@ def run(
     finished, interruption = 0, Interruption()
     with interruption:
         for workload in kinds:
-            asked = [*product(sizes, memories, policy)]
+            measured_on = [*product(sizes, memories, asked.policy)]
             its = [
-                memory.measure(workload, size, policy=name, pages=pages, seed=seed)
-                for size, memory, name in counting(asked, workload.name, len(asked), out)
+                memory.measure(workload, size, policy=name, pages=asked.pages, seed=asked.seed)
+                for size, memory, name in counting(measured_on, workload.name, len(measured_on), out)
             ]
-            _print(out, workload, its, verbose)
+            _print(out, workload, its, asked.verbose)
             measured += its
             finished += 1
     document = _document(memories, kinds[:finished], measured)
-    write_json(json_file, document | {"interrupted": interruption.happened})
-    if plot_file is not None and measured:
-        save(draw(measured, memories[0]), "--plot", plot_file)
+    write_json(asked.json_file, document | {"interrupted": interruption.happened})
+    if asked.plot_file is not None and measured:
+        save(draw(measured, memories[0]), "--plot", asked.plot_file)
     interruption.exit(click.get_current_context(), 0, f"{counted(len(kinds) - finished, 'workload')} not finished")
 
 
 def _sizes(memories: Sequence[Memory], minbytes: int | None, maxbytes: int | None, stepfactor: int) -> list[int]:
-    """List the working sets' sizes.
-
-    Raises:
-        ArgumentError: There are none, or not all of the topologies have room for them.
-    """
+    """List the working sets' sizes."""
     smallest = min(memories, key=lambda memory: memory.capacity_bytes)
     if maxbytes is None:
         maxbytes = smallest.capacity_bytes if minbytes is None else minbytes

@@ -3,34 +3,48 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
 from cxlemu.choices import DEFAULT_TOPOLOGY
-from cxlemu.cli.vocabulary import option
+from cxlemu.cli.options import JsonFlags, argument, concept, flag, taking
+
+
+class TraceFlags(JsonFlags):
+    """Which trace is replayed, and on what."""
+
+    prefix: Path = argument(type=click.Path(path_type=Path))
+    config: str = concept("config", default=DEFAULT_TOPOLOGY, help="Topology of the modelled fabric: a file or a name.")
+    groups_file: Path | None = flag(
+        "--groups", type=click.Path(path_type=Path), help="JSON file that maps the name of each group to its ranks."
+    )
+    skip_missing: bool = flag(
+        "--skip-missing", is_flag=True, help="Let nodes wait only for nodes that are there: a converter may drop some."
+    )
+    ctrl_deps: bool = flag(
+        "--ctrl-deps", is_flag=True, help="Let nodes also wait for their ctrl_deps, as Chakra's own reader does not."
+    )
+    accelerator: str | None = flag(
+        "--accelerator",
+        help="Take computing times of this accelerator: a shipped name or a file.  [default: what the trace recorded]",
+    )
+    trace_file: Path | None = concept("trace")
+    verbose: bool = concept("verbose", help="List every collective call, in the order in which the calls begin.")
 
 
 @click.command()
-@click.argument("prefix", type=click.Path(path_type=Path))
-@option("config", default=DEFAULT_TOPOLOGY, show_default=True, help="The modelled fabric: a topology file or name.")
-@click.option("--groups", "groups_file", type=click.Path(path_type=Path), help="JSON: group's name -> its ranks.")
-@click.option("--accelerator", help="Computing takes what it would.  [default: what the trace recorded]")
-@option("json")
-@click.option("--trace", "trace_file", type=click.Path(path_type=Path), help="Write what happened when, for Perfetto.")
-@click.option("-v", "--verbose", is_flag=True, help="Every collective call, in the order in which they begin.")
-def command(**flags: Any) -> None:
+@taking(TraceFlags, work="simulate_trace_run:run")
+def command() -> None:
     """Replay Chakra execution traces: PREFIX.0.et, PREFIX.1.et, ..., one for each rank.
 
-    Collectives run as our plans between their ranks on the config's fabric; computing takes what was recorded, or what
-    the accelerator would take. docs/chakra.md says which nodes are read, and how to compare with ASTRA-sim. Needs
-    protobuf.
+    Collectives run as our plans between their ranks on the config's fabric. Computing takes its recorded time, or its
+    time on --accelerator. docs/chakra.md lists the nodes that are read, and compares with ASTRA-sim. Needs protobuf.
 
     \b
     Examples:
       cxlemu simulate trace examples/traces/fsdp -c titan2-6xcz120
       cxlemu simulate trace my_trace --groups groups.json --trace replayed.json
-    """
-    from studies.cli.simulate_trace_run import run
 
-    run(**flags)
+    \b
+    Exit codes: 0 replayed, 2 bad input, such as a rank without a file, 3 no node takes time.
+    """

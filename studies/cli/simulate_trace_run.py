@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
+import click
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from cxlemu.chakra.workload import load
+from cxlemu.chakra.workload import ChakraCollective, Computing, load
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import check_output, read_json, write_json, write_output
 from cxlemu.cli.progress import spinning
@@ -19,32 +19,34 @@ from cxlemu.errors import ArgumentError
 from cxlemu.topology import Accelerator, Topology
 from cxlemu.units import counted, format_bytes
 from cxlemu.version import __version__
+from studies.cli.simulate_trace import TraceFlags
 from studies.traces import Called, Replay, replay
 
 EVENTS_MAX = 300_000
 
 
-def run(
-    prefix: Path,
-    config: str,
-    groups_file: Path | None,
-    accelerator: str | None,
-    json_file: Path | None,
-    trace_file: Path | None,
-    verbose: bool,
-) -> None:
-    """Run ``cxlemu simulate trace``; the arguments are the command's flags.
-
-    Raises:
-        ArgumentError: A flag does not fit, or a file cannot be written.
-        ConfigError: The topology or the accelerator is wrong.
-        PlanFileError: The traces are wrong, or their ranks do not match.
-    """
-    check_output("--trace", trace_file)
-    topology = Topology.load(config)
-    computer = None if accelerator is None else Accelerator.load(accelerator)
-    groups = None if groups_file is None else read_json(groups_file, "--groups")
-    workload = load(prefix, groups, str(groups_file))
+def run(ctx: click.Context, asked: TraceFlags) -> None:
+    """Run ``cxlemu simulate trace``; exit with 3 where nothing was to do."""
+    check_output("--trace", asked.trace_file)
+    topology = Topology.load(asked.config)
+    computer = None if asked.accelerator is None else Accelerator.load(asked.accelerator)
+    groups = None if asked.groups_file is None else read_json(asked.groups_file, "--groups")
+    workload = load(
+        asked.prefix,
+        groups,
+        str(asked.groups_file),
+        without_missing=asked.skip_missing,
+        ctrl_deps=asked.ctrl_deps,
+    )
+    called = {step.what.group for steps in workload.ranks for step in steps if isinstance(step.what, ChakraCollective)}
+    if groups is not None and called.isdisjoint(groups):
+        raise ArgumentError("--groups does nothing here, because no node is called in one of its groups: leave it out")
+    if computer is not None and not any(
+        isinstance(step.what, Computing) and step.what.operations + step.what.moved_bytes and not step.what.on_cpu
+        for steps in workload.ranks
+        for step in steps
+    ):
+        raise ArgumentError("--accelerator does nothing here, because no node has operations for one: leave it out")
     with spinning(f"replaying {counted(workload.steps, 'node')}"):
         found = replay(workload, topology, computer)
     out = console()
@@ -53,17 +55,22 @@ def run(
     for line in (
         f"cxlemu   {__version__}: modelled times, the same on every machine",
         f"config   {topology.name}: {topology.description}",
-        f"trace    {prefix.name}: {size}, {recorded}",
+        f"trace    {asked.prefix.name}: {size}, {recorded}",
     ):
         print_wrapped(out, f"# {line}", indent="#          ")
-    out.print(_each(found) if verbose else _summary(found), soft_wrap=False)
+    out.print(_each(found) if asked.verbose else _summary(found), soft_wrap=False)
     for line in _totals(found):
         print_wrapped(out, line)
-    write_json(json_file, _document(found, topology, accelerator))
-    if trace_file is not None:
+    write_json(asked.json_file, _document(found, topology, asked.accelerator))
+    if asked.trace_file is not None:
         if len(found.computed) + sum(len(call.members) for call in found.calls) > EVENTS_MAX:
             raise ArgumentError(f"--trace takes {EVENTS_MAX} events at most: replay a smaller workload")
-        write_output("--trace", trace_file, perfetto(found.events()))
+        write_output("--trace", asked.trace_file, perfetto(found.events()))
+    if not found.time_ns:
+        print_wrapped(
+            out, "Nothing was replayed: no node of this trace computes, or has anything to communicate.", "yellow"
+        )
+        ctx.exit(3)
 
 
 def _summary(found: Replay) -> Table:

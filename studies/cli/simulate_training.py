@@ -3,59 +3,98 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
+from cxlemu.cli.options import Flags, concept, flag, taking
 from cxlemu.cli.several import for_each_ranks
-from cxlemu.cli.vocabulary import RanksParam, option
+from cxlemu.cli.vocabulary import RanksParam
 from studies.choices import OFFLOAD_PLACES
 from studies.training.parallelism import RECOMPUTE
 
 DEFAULT_TOPOLOGY = "titan2-6xcz120"
 
 
+class TrainingFlags(Flags):
+    """Which model trains, how it is cut, and on which fabric."""
+
+    model: str = flag("--model", default="llama3-8b", help="Model: a shipped name or a file.")
+    parallel: str = flag(
+        "--parallel",
+        default="fsdp",
+        metavar="WORDS",
+        help="Comma list of fsdp, sp, serial, ring, dp=N, tp=N, pp=N, ep=N and cp=N.",
+    )
+    config: str = concept("config", default=DEFAULT_TOPOLOGY, help="Topology of the modelled fabric: a file or a name.")
+    against: tuple[str, ...] = flag(
+        "--against",
+        multiple=True,
+        metavar="CONFIG",
+        help="Topology of another fabric to compare with. Several give a range.",
+    )
+    inside: str | None = flag(
+        "--inside", metavar="CONFIG", help="Topology of the fabric inside a cluster, which tensor parallelism uses."
+    )
+    ranks: int | None = concept("ranks", type=RanksParam(1, 1 << 20), default_text="one for each place of -c")
+    accelerator: str = flag("--accelerator", default="h100-sxm", help="Accelerator: a shipped name or a file.")
+    batch: int | None = flag(
+        "--batch",
+        type=click.IntRange(1, 1 << 24),
+        metavar="SEQUENCES",
+        help="Number of sequences of a step, on all ranks together.  [default: the model's]",
+    )
+    microbatch: int = flag(
+        "--microbatch",
+        type=click.IntRange(1, 4096),
+        metavar="SEQUENCES",
+        default=1,
+        help="Number of sequences of a microbatch.",
+    )
+    recompute: str = flag(
+        "--recompute",
+        type=click.Choice(RECOMPUTE),
+        default="none",
+        help="Activations that the backward pass computes again.",
+    )
+    capacity_factor: float | None = flag(
+        "--capacity-factor",
+        type=click.FloatRange(0, min_open=True),
+        metavar="X",
+        help="Drop the tokens of an expert beyond X times the mean.  [default: none]",
+    )
+    skew: float | None = flag(
+        "--skew",
+        type=click.FloatRange(0, 10),
+        metavar="X",
+        help="Spread of the experts' popularity, whose logarithm is normal.  [default: 0]",
+    )
+    seed: int | None = flag(
+        "--seed", type=click.IntRange(0), metavar="N", help="Seed of the experts that tokens go to.  [default: 1]"
+    )
+    offload: str | None = flag(
+        "--offload",
+        type=click.Choice(OFFLOAD_PLACES),
+        help="Memory that holds the optimizer's state.  [default: the accelerator's]",
+    )
+    fails: tuple[str, ...] = flag(
+        "--fail",
+        multiple=True,
+        metavar="WHAT:NAME@US",
+        help="Fail link:NAME or switch:NAME of -c, US microseconds after the step began.",
+    )
+    json_file: Path | None = concept("json")
+    trace_file: Path | None = concept("trace")
+
+
 @click.command()
-@click.option("--model", default="llama3-8b", show_default=True, help="A shipped model's name, or a file.")
-@click.option(
-    "--parallel",
-    default="fsdp",
-    show_default=True,
-    metavar="WORDS",
-    help="fsdp, sp, serial, dp=N, tp=N, pp=N, with commas between.",
-)
-@option("config", default=DEFAULT_TOPOLOGY, show_default=True, help="The fabric: a topology file or name.")
-@click.option("--against", metavar="CONFIG", help="Another fabric to compare with.")
-@click.option("--inside", metavar="CONFIG", help="The fabric inside a cluster, which tensor parallelism uses.")
-@option("ranks", type=RanksParam(1, 1 << 20), help="[default: one for each place of -c]")
-@click.option("--accelerator", default="h100-sxm", show_default=True, help="A shipped accelerator's name, or a file.")
-@click.option(
-    "--batch",
-    type=click.IntRange(1, 1 << 24),
-    metavar="SEQUENCES",
-    help="Of a step, all ranks.  [default: the model's]",
-)
-@click.option("--microbatch", type=click.IntRange(1, 4096), metavar="SEQUENCES", default=1, show_default=True)
-@click.option("--recompute", type=click.Choice(RECOMPUTE), default="none", show_default=True)
-@click.option(
-    "--offload", type=click.Choice(OFFLOAD_PLACES), help="Where the optimizer's state is, if not with the accelerator."
-)
-@click.option(
-    "--fail",
-    "fails",
-    multiple=True,
-    metavar="WHAT:NAME@US",
-    help="link:NAME@US or switch:NAME@US of -c fails US microseconds after the step began.",
-)
-@option("json")
-@click.option("--trace", "trace_file", type=click.Path(path_type=Path), help="Write what happened when, for Perfetto.")
 @for_each_ranks("trace_file")
-def command(**flags: Any) -> None:
+@taking(TrainingFlags, work="simulate_training_run:run")
+def command() -> None:
     """Simulate a training step of a language model.
 
-    Computing takes what the accelerator makes of the model's matrix products; every collective takes what our plans
-    take in virtual time. A step's time is billed to what the accelerators do, and while they do nothing, to what they
-    wait for: that is the communication that shows.
+    The accelerator's model gives the time of matrix products, and our plans in virtual time that of collectives. The
+    report divides the time of a step into computing and, while accelerators are idle, the communication that they
+    wait for: the exposed communication.
 
     \b
     Examples:
@@ -64,7 +103,5 @@ def command(**flags: Any) -> None:
       cxlemu simulate training --batch 12 --microbatch 4 --trace step.json
       cxlemu simulate training --model my-model.yaml --offload pool
       cxlemu simulate training -n 36 -c pod-1024 --inside nvl72 --parallel tp=12
+      cxlemu simulate training -n 8 -c cxl-8xh100 --batch 8 --parallel fsdp,cp=2
     """
-    from studies.cli.simulate_training_run import run
-
-    run(**flags)

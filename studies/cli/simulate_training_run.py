@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
 from rich import box
 from rich.table import Table
 
-from collectives.cli.simulate_failures import failed_ways
+from collectives.cli.simulate_failures import failed_ways, too_late
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import check_output, write_json, write_output
@@ -19,11 +18,14 @@ from cxlemu.cli.progress import counting, spinning
 from cxlemu.engines.trace import perfetto
 from cxlemu.errors import ArgumentError, CutOffError
 from cxlemu.topology import Accelerator, Topology
+from cxlemu.topology.differences import differences, spread
 from cxlemu.topology.failures import Failure
 from cxlemu.topology.provenance import KINDS, Provenances
 from cxlemu.units import counted, format_bytes
 from cxlemu.version import __version__
+from studies.cli.simulate_training import TrainingFlags
 from studies.training.durations import LEVELS
+from studies.training.experts import Router
 from studies.training.language_model import LanguageModel
 from studies.training.machine import TrainingMachine
 from studies.training.offload import offload_to
@@ -35,42 +37,25 @@ from studies.training.timeline import events
 TRACED_OPERATIONS_MAX = 300_000
 
 
-def run(
-    model: str,
-    parallel: str,
-    config: str,
-    against: str | None,
-    inside: str | None,
-    ranks: int | None,
-    accelerator: str,
-    batch: int | None,
-    microbatch: int,
-    recompute: str,
-    offload: str | None,
-    fails: tuple[str, ...],
-    json_file: Path | None,
-    trace_file: Path | None,
-) -> None:
-    """Run ``cxlemu simulate training``; the arguments are the command's flags.
-
-    Raises:
-        ArgumentError: A flag does not fit, or a file cannot be written.
-        ConfigError: A topology, model or accelerator is wrong.
-        CutOffError: Failures leave no way that the step needs.
-    """
-    check_output("--trace", trace_file)
-    shape = LanguageModel.load(model)
-    if batch is not None:
-        shape = shape.varied(batch_sequences=batch)
-    topology = Topology.load(config)
+def run(ctx: click.Context, asked: TrainingFlags) -> None:
+    """Run ``cxlemu simulate training``; the arguments are the command's flags."""
+    ranks = asked.ranks
+    check_output("--trace", asked.trace_file)
+    shape = LanguageModel.load(asked.model)
+    if asked.batch is not None:
+        shape = shape.varied(batch_sequences=asked.batch)
+    topology = Topology.load(asked.config)
     ranks = ranks or topology.host_count * topology.hosts.ranks_per_host
-    how = Parallelism.parse(parallel, ranks)
-    computer = Accelerator.load(accelerator)
-    cluster = None if inside is None else Topology.load(inside)
-    failures = sorted((Failure.parse(text, topology) for text in fails), key=lambda its: its.at_ns)
-    fabrics = [fabric_of(topology, how.data, sharing=how.tensor)]
-    if against is not None:
-        fabrics.append(fabric_of(Topology.load(against), how.data, sharing=how.tensor))
+    how = Parallelism.parse(asked.parallel, ranks)
+    if asked.inside is not None and how.tensor * how.expert * how.context == 1:
+        raise ArgumentError(f"--inside does nothing here, because --parallel {how} has no tp, ep or cp: leave it out")
+    router = _router(asked, shape)
+    computer = Accelerator.load(asked.accelerator)
+    cluster = None if asked.inside is None else Topology.load(asked.inside)
+    failures = sorted((Failure.parse(text, topology) for text in asked.fails), key=lambda its: its.at_ns)
+    fabrics = [fabric_of(topology, how.replicas, sharing=how.tensor)]
+    others = [Topology.load(name) for name in asked.against]
+    fabrics += [fabric_of(other, how.replicas, sharing=how.tensor) for other in others]
     steps, interruption = [], Interruption()
     with interruption:
         for fabric in counting(fabrics, "simulating fabrics", len(fabrics)):
@@ -79,48 +64,78 @@ def run(
                 fabric,
                 None if cluster is None else fabric_of(cluster, how.tensor),
                 1 if cluster is None else cluster.host_count * cluster.hosts.ranks_per_host,
-                None if offload is None else offload_to(offload, topology, ranks),
+                None if asked.offload is None else offload_to(asked.offload, topology, ranks),
             )
-            steps.append(train(shape, how, machine, microbatch=microbatch, recompute=recompute))
+            steps.append(
+                train(shape, how, machine, microbatch=asked.microbatch, recompute=asked.recompute, router=router)
+            )
         if failures:
             with spinning("simulating what fails"):
-                steps.insert(1, _failing(steps[0], topology, failures, microbatch, recompute))
+                steps.insert(1, _failing(steps[0], topology, failures, asked.microbatch, asked.recompute, router))
     if not steps:
         raise KeyboardInterrupt  # nothing ended that could be kept
     out = console()
-    for line in _header(steps[0], topology, recompute, microbatch):
+    for line in _header(steps[0], topology, asked.recompute, asked.microbatch):
         print_wrapped(out, f"# {line}", indent="#   ")
     out.print(_table(steps), soft_wrap=False)
     for line in failed_ways(topology, ranks, failures):
         print_wrapped(out, f"# {line}", indent="#   ")
     for line in _footer(steps, failing=bool(failures) and not interruption.happened):
         print_wrapped(out, line)
-    document = _document(steps, recompute, microbatch)
-    write_json(json_file, document | {"interrupted": interruption.happened})
-    if trace_file is not None:
+    if len(others) > 1:
+        print_wrapped(out, "The other fabrics differ in:")
+        for line in differences(others):
+            print_wrapped(out, f"  {line}", indent="    ")
+    document = _document(steps, asked.recompute, asked.microbatch)
+    write_json(asked.json_file, document | {"interrupted": interruption.happened})
+    if asked.trace_file is not None:
         if len(steps[0].timeline.operations) > TRACED_OPERATIONS_MAX:
             raise ArgumentError(f"--trace takes {TRACED_OPERATIONS_MAX} operations at most: take fewer microbatches")
-        write_output("--trace", trace_file, perfetto(events(steps[0].timeline)))
+        write_output("--trace", asked.trace_file, perfetto(events(steps[0].timeline)))
+    never = bool(failures) and bool(steps) and too_late(failures, steps[0].time_ns / 1e3)
+    if never:
+        print_wrapped(out, f"--fail: nothing failed before the end of the step: {', '.join(asked.fails)}", "yellow")
     left = len(fabrics) + bool(failures) - len(steps)
-    interruption.exit(click.get_current_context(), 0, f"{counted(left, 'step')} not simulated")
+    interruption.exit(click.get_current_context(), 3 if never else 0, f"{counted(left, 'step')} not simulated")
+
+
+def _router(asked: TrainingFlags, model: LanguageModel) -> Router:
+    given = (("--capacity-factor", asked.capacity_factor), ("--skew", asked.skew), ("--seed", asked.seed))
+    for name, value in given:
+        if value is not None and not model.expert_blocks:
+            raise ArgumentError(f"{name} does nothing here: {model.name} has no experts")
+    return Router(asked.skew or 0.0, asked.capacity_factor, 1 if asked.seed is None else asked.seed)
 
 
 def _failing(
-    usual: TrainingStep, topology: Topology, failures: Sequence[Failure], microbatch: int, recompute: str
+    usual: TrainingStep,
+    topology: Topology,
+    failures: Sequence[Failure],
+    microbatch: int,
+    recompute: str,
+    router: Router,
 ) -> TrainingStep:
     """Simulate the same step, in which every collective that begins after a failure takes the ways that are left."""
     later = []
     for at_ns in sorted({failure.at_ns for failure in failures if failure.at_ns < usual.time_ns}):
         lost = [failure for failure in failures if failure.at_ns <= at_ns]
-        later.append((at_ns, replace(usual.machine, between=fabric_of(topology, usual.parallelism.data, lost))))
+        later.append((at_ns, replace(usual.machine, between=fabric_of(topology, usual.parallelism.replicas, lost))))
     try:
         its = train(
-            usual.model, usual.parallelism, usual.machine, microbatch=microbatch, recompute=recompute, later=later
+            usual.model,
+            usual.parallelism,
+            usual.machine,
+            microbatch=microbatch,
+            recompute=recompute,
+            router=router,
+            later=later,
         )
     except CutOffError as error:
         why = f", which the step needs: {', '.join(map(str, failures))}"
         raise CutOffError(error.host, error.card, why) from None
-    return replace(its, machine=replace(usual.machine, between=fabric_of(topology, usual.parallelism.data, failures)))
+    return replace(
+        its, machine=replace(usual.machine, between=fabric_of(topology, usual.parallelism.replicas, failures))
+    )
 
 
 def _header(step: TrainingStep, topology: Topology, recompute: str, microbatch: int) -> list[str]:
@@ -134,9 +149,21 @@ def _header(step: TrainingStep, topology: Topology, recompute: str, microbatch: 
         f"cxlemu       {__version__}: what a model says, the same on every machine",
         f"model        {model.name}, {model.parameters / 1e9:.4g} billion parameters; {sequences}",
         f"parallelism  {step.parallelism}, recomputing {recompute}",
+        *_experts(step),
         f"accelerator  {step.parallelism.ranks} x {machine.accelerator.name}",
         f"memory       {format_bytes(step.memory_bytes)} of {format_bytes(room)} on the fullest{fits}",
         f"figures      {_kinds(provenance)}",
+    ]
+
+
+def _experts(step: TrainingStep) -> list[str]:
+    its = step.model
+    if not its.expert_blocks:
+        return []
+    dropped = f", {step.load.dropped:.1%} of the tokens dropped" if step.load.dropped else ""
+    return [
+        f"experts      {its.active_experts} of {its.experts} for each token in {its.expert_blocks} of "
+        f"{counted(its.blocks, 'block')}; the busiest rank gets {step.load.busiest:.2f} times the mean{dropped}"
     ]
 
 
@@ -174,14 +201,17 @@ def _footer(steps: list[TrainingStep], *, failing: bool) -> list[str]:
         for fabric in filter(None, (step.machine.between, step.machine.inside)):
             if plans := ", ".join(f"{collective} as {plan}" for collective, plan in fabric.chosen.items()):
                 lines.append(f"  plans on {fabric.name}: {plans}")
-        if line := step.machine.between.line(step.parallelism.data):
-            lines.append(f"  collectives of {counted(step.parallelism.data, 'rank')} follow {line}")
+        if line := step.machine.between.line(step.parallelism.replicas):
+            lines.append(f"  collectives of {counted(step.parallelism.replicas, 'rank')} follow {line}")
     if failing:
         before, after = (step.time_ns / 1e6 for step in steps[:2])
         lines.append(f"What fails takes the step from {before:.1f} to {after:.1f} ms: {after / before - 1:+.1%}.")
-    if len(steps) > 1 + failing:
-        ours, other = steps[0], steps[-1]
-        lines.append(f"{ours.machine.between.name} takes a step {other.time_ns / ours.time_ns:.2f} times as fast.")
+    ours, others = steps[0], steps[1 + failing :]
+    names, ratios = [its.machine.between.name for its in others], [its.time_ns / ours.time_ns for its in others]
+    if len(others) == 1:
+        lines.append(f"{ours.machine.between.name} takes a step {ratios[0]:.2f} times as fast.")
+    elif others:
+        lines.append(f"Compared with {ours.machine.between.name}, a step takes {spread(names, ratios)}.")
     return lines
 
 
@@ -195,6 +225,8 @@ def _document(steps: list[TrainingStep], recompute: str, microbatch: int) -> dic
         "ranks": first.parallelism.ranks,
         "microbatch_sequences": microbatch,
         "recompute": recompute,
+        "busiest_experts": first.load.busiest,
+        "dropped_tokens": first.load.dropped,
         "memory_bytes": first.memory_bytes,
         "memory_fits": first.memory_bytes <= first.machine.accelerator.memory_bytes,
         "steps": [

@@ -45,12 +45,7 @@ class SourceMove(NamedTuple):
 
 
 def moves(call: Call, rank: int) -> list[SourceMove]:
-    """List what one rank copies and sums, as the table above has it. A reduction's share is a whole number of elements.
-
-    Args:
-        call: The collective, its ranks and its size.
-        rank: The rank that moves the bytes.
-    """
+    """List what one rank copies and sums, as in the table above. A reduction's share is whole elements."""
     its = COLLECTIVES[call.collective]
     if its.reduces and its.replaces:
         return _shared_sum(call, rank)
@@ -74,12 +69,7 @@ def _shared_sum(call: Call, rank: int) -> list[SourceMove]:
 
 
 def limit_us(moves_us: float, round_trip_us: float) -> float:
-    """Return the limit of a call, in us: its moves, or half a round trip where that is longer.
-
-    Args:
-        moves_us: The time of the slowest rank's moves.
-        round_trip_us: A cache line's way between two cores, there and back.
-    """
+    """Return the limit of a call, in us: its moves, or half a round trip where that is longer."""
     return max(moves_us, round_trip_us / 2)
 
 

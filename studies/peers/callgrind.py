@@ -50,14 +50,7 @@ class Counted(NamedTuple):
 
 
 def check_available() -> str:
-    """Find valgrind.
-
-    Returns:
-        Its path.
-
-    Raises:
-        ArgumentError: valgrind is missing, or its headers were when this was built.
-    """
+    """Find valgrind."""
     valgrind = shutil.which("valgrind")
     if valgrind is None:
         raise ArgumentError("--callgrind needs valgrind, which is not on PATH: apt-get install valgrind")
@@ -67,15 +60,7 @@ def check_available() -> str:
 
 
 def count(calls: Sequence[Call]) -> list[Counted]:
-    """Count the instructions of calls of 2 ranks, on each path ("call", "handle").
-
-    Args:
-        calls: The collectives and sizes.
-
-    Raises:
-        ArgumentError: See `check_available`.
-        RunError: valgrind failed; the error has what it said.
-    """
+    """Count the instructions of calls of 2 ranks, on each path ("call", "handle")."""
     valgrind = check_available()
     named = [f"{call.collective}:{call.nbytes}" for call in calls]
     with tempfile.TemporaryDirectory(prefix="cxlemu-callgrind-") as folder:

@@ -43,16 +43,7 @@ def default_sizes(first: int = MIN_BYTES, last: int = MAX_BYTES) -> list[int]:
 
 
 def cells(collectives: Sequence[str], wanted: Sequence[int], ranks: int) -> list[Call]:
-    """List all calls of a comparison, in float32.
-
-    Args:
-        collectives: Their names.
-        wanted: Sizes as in `collectives.sizes`, in bytes; rounded up to an element for every rank.
-        ranks: How many ranks call.
-
-    Returns:
-        One call for each collective and size; sizes that round up to the same call are one.
-    """
+    """List all calls of a comparison, in float32."""
     found: dict[tuple[str, int], Call] = {}
     for collective in collectives:
         for size in wanted:
@@ -72,16 +63,7 @@ class Comparison:
     absent: list[Absent]
 
     def measure(self, call: Call, *, alternations: int, modes: Sequence[bool]) -> list[RatioRow]:
-        """Measure one cell; again, `MEASURED_MOST` times at most, while any time in it is impossible.
-
-        Args:
-            call: The collective and its size.
-            alternations: How many times every implementation is timed, in turn.
-            modes: Whether sources are rewritten before each call; both may be measured.
-
-        Returns:
-            A row for each mode.
-        """
+        """Measure one cell; again, `MEASURED_MOST` times at most, while any time in it is impossible."""
         lanes, wrong, absent = self._prepare(call)
         for measured in range(1, MEASURED_MOST + 1):
             samples = self._timed(lanes, alternations, modes)
@@ -132,17 +114,11 @@ class Comparison:
 
 
 class MachineSpeed(NamedTuple):
-    """What this machine does at best.
+    """What this machine does at best."""
 
-    Attributes:
-        copy_gbytes_per_s: Bytes that all ranks together write per time, copying.
-        reduce_gbytes_per_s: The same, summing two vectors.
-        round_trip_ns: One cache line between two ranks, there and back.
-    """
-
-    copy_gbytes_per_s: float
-    reduce_gbytes_per_s: float
-    round_trip_ns: float
+    copy_gbytes_per_s: float  # bytes that all ranks together write per time, copying
+    reduce_gbytes_per_s: float  # bytes that all ranks together write per time, summing two vectors
+    round_trip_ns: float  # one cache line between two ranks, there and back
 
 
 @contextmanager
@@ -161,20 +137,6 @@ def started(
     """Start all implementations, pinned alike; as a context, it ends them.
 
     A peer that does not start is absent, with its reason; ours must start.
-
-    Args:
-        ranks: How many ranks each implementation has.
-        found: The peers, from `studies.peers.find.find`.
-        largest: Calls whose buffers must have room in the pool and in the limit's memory.
-        config: The topology of our pool: a file or a shipped name.
-        single_copy: Whether MPI may copy straight from one process's memory into another's.
-        transport: "process": also measure our arrays from process to process; "pool".
-        deadline_s: How long to wait for each answer of a rank, in seconds.
-        accelerator: The name of a device on whose arrays ours is measured as well; None: none.
-        on_start: Called with an implementation's name before it starts.
-
-    Yields:
-        The comparison.
     """
     absent = [peer for peer in found if isinstance(peer, Absent)]
     with ExitStack() as stack:

@@ -34,25 +34,14 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A peer that can be measured here.
-
-    Attributes:
-        python: The interpreter that has what the peer needs.
-        launcher: The command that starts its ranks, if there is one.
-    """
+    """A peer that can be measured here."""
 
     name: str
-    python: str
-    launcher: str | None
+    python: str  # the interpreter that has what the peer needs
+    launcher: str | None  # the command that starts its ranks, if there is one
 
     def start(self, group: Group, *, single_copy: bool, deadline_s: float) -> None:
-        """Start the peer's ranks, as workers of a group.
-
-        Args:
-            group: The group that they connect to.
-            single_copy: Whether MPI may copy from one process's memory into another's through the kernel.
-            deadline_s: How long Gloo waits for its ranks, in seconds.
-        """
+        """Start the peer's ranks, as workers of a group."""
         environment = {} if single_copy or self.name not in MPIS else MPIS[self.name].two_copies
         programs = _STARTS[self.name](self, group, deadline_s)
         group.start(program._replace(environment={**program.environment, **environment}) for program in programs)
@@ -60,19 +49,12 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class MpiLibrary:
-    """An MPI library.
+    """An MPI library."""
 
-    Attributes:
-        launchers: The commands that may start its ranks.
-        signature: A word by which a launcher names itself.
-        vendor: mpi4py's name for the library.
-        two_copies: The environment that forbids a single copy.
-    """
-
-    launchers: tuple[str, ...]
-    signature: str
-    vendor: str
-    two_copies: Mapping[str, str]
+    launchers: tuple[str, ...]  # the commands that may start its ranks
+    signature: str  # a word by which a launcher names itself
+    vendor: str  # mpi4py's name for the library
+    two_copies: Mapping[str, str]  # the environment that forbids a single copy
 
 
 MPIS = {
@@ -91,15 +73,7 @@ NCCL = "nccl"  # beside ours on arrays of devices alone
 
 
 def find(name: str, pythons: Mapping[str, str]) -> Peer | Absent:
-    """Look for a peer by trying it.
-
-    Args:
-        name: One of NAMES.
-        pythons: By a peer's name, the interpreter to use for it (default: the current one).
-
-    Returns:
-        The peer; or Absent, with the reason.
-    """
+    """Look for a peer by trying it."""
     python = pythons.get(name, sys.executable)
     if name not in MPIS:
         said = _try([python, "-c", _TORCH_PROBE])
@@ -117,15 +91,9 @@ def find(name: str, pythons: Mapping[str, str]) -> Peer | Absent:
 
 
 def find_nccl(accelerator: str, ranks: int, pythons: Mapping[str, str]) -> Peer | Absent:
-    """Look for NCCL, which needs a GPU of its own for each rank.
-
-    Args:
-        accelerator: The name of the device on which our arrays live.
-        ranks: How many ranks call.
-        pythons: By a peer's name, the interpreter to use for it (default: the current one).
-    """
+    """Look for NCCL, which needs a GPU of its own for each rank."""
     if not accelerator.startswith("cuda"):
-        return Absent(NCCL, f"{accelerator} is no GPU")
+        return Absent(NCCL, f"{accelerator} is not a GPU")
     python = pythons.get(NCCL, sys.executable)
     said = _try([python, "-c", _NCCL_PROBE])
     if not said.isdecimal():

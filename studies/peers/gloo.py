@@ -13,14 +13,7 @@ from studies.peers.worker import Call, Prepared, Repeated, allocate, die_with_pa
 
 
 class Gloo:
-    """One rank of Gloo.
-
-    Args:
-        rank: Its number.
-        ranks: How many there are.
-        store: The file through which ranks find each other.
-        deadline_s: How long a rank waits for the others, in seconds.
-    """
+    """One rank of Gloo."""
 
     backend = "gloo"
 
@@ -42,11 +35,7 @@ class Gloo:
         self.version = f"torch {torch.__version__}"
 
     def prepare(self, command: dict[str, Any]) -> dict[str, Prepared]:
-        """Prepare a call, and make it once; see `studies.peers.worker.Implementation`.
-
-        Raises:
-            NotImplementedError: Gloo does not support the collective.
-        """
+        """Prepare a call, and make it once; see `studies.peers.worker.Implementation`."""
         buffers = allocate(command)
         x, out = (None if array is None else self._from_numpy(array) for array in buffers)
         call = self._bound(command["collective"], x, out, command["root"], command["ranks"])
@@ -85,20 +74,11 @@ class Gloo:
         return calls[collective]
 
     def barrier(self) -> None:
-        """Wait for all ranks."""
         self._distributed.barrier()
 
 
 def main(socket_path: str, rank: str, ranks: str, store: str, deadline_s: str) -> None:
-    """Run one rank until the coordinator ends it; all arguments are words of a command line.
-
-    Args:
-        socket_path: Where the coordinator listens.
-        rank: Its number.
-        ranks: How many there are.
-        store: The file through which ranks find each other.
-        deadline_s: How long a rank waits for the others, in seconds.
-    """
+    """Run one rank until the coordinator ends it; all arguments are words of a command line."""
     die_with_parent()
     gloo = Gloo(int(rank), int(ranks), store, float(deadline_s))
     serve(gloo, socket_path, gloo.version)

@@ -24,16 +24,11 @@ GRACE_S = 5.0
 
 
 class PeerProcess(NamedTuple):
-    """One process to start.
-
-    Attributes:
-        environment: What must be in its environment beside ours.
-        pass_fds: File descriptors that it inherits.
-    """
+    """One process to start."""
 
     arguments: tuple[str, ...]
-    environment: Mapping[str, str] = {}
-    pass_fds: tuple[int, ...] = ()
+    environment: Mapping[str, str] = {}  # what must be in its environment beside ours
+    pass_fds: tuple[int, ...] = ()  # file descriptors that it inherits
 
 
 def worker_arguments(python: str, module: str, *arguments: str) -> tuple[str, ...]:
@@ -41,11 +36,6 @@ def worker_arguments(python: str, module: str, *arguments: str) -> tuple[str, ..
 
     Our package comes last on its path, so that the interpreter's own packages are the ones it uses; and the folder in
     which the command runs is not on it, as that may be a checkout without what was compiled.
-
-    Args:
-        python: The interpreter.
-        module: The module of studies.peers whose ``main`` runs.
-        arguments: What ``main`` gets.
     """
     path = f"import sys; sys.path[:] = [*filter(None, sys.path), {str(ROOT)!r}]"
     code = f"{path}; from studies.peers import {module} as worker; worker.main(*sys.argv[1:])"
@@ -53,18 +43,7 @@ def worker_arguments(python: str, module: str, *arguments: str) -> tuple[str, ..
 
 
 class Group:
-    """Starts processes, of which ``ranks`` connect to the socket; as a context it ends them all.
-
-    Args:
-        name: The implementation, in errors.
-        ranks: How many ranks connect.
-        deadline_s: How long to wait until all ranks have connected, and for each answer, in seconds.
-
-    Raises:
-        DeadlineError: An answer does not come.
-        RankDiedError: A rank is gone; the error has what was printed.
-        RunError: A rank failed.
-    """
+    """Starts processes, of which ``ranks`` connect to the socket; as a context it ends them all."""
 
     def __init__(self, name: str, ranks: int, *, deadline_s: float) -> None:
         self.name = name
@@ -83,12 +62,7 @@ class Group:
         self._listener.listen(ranks)
 
     def start(self, programs: Iterable[PeerProcess]) -> None:
-        """Start processes, and wait until all ranks have connected.
-
-        Raises:
-            DeadlineError: Not all ranks came.
-            RankDiedError: A process ended before all ranks came.
-        """
+        """Start processes, and wait until all ranks have connected."""
         for program in programs:
             self._processes.append(
                 subprocess.Popen(
@@ -122,20 +96,7 @@ class Group:
             self.version = hello["version"]
 
     def ask(self, command: Mapping[str, Any], each: Sequence[Mapping[str, Any]] | None = None) -> list[dict[str, Any]]:
-        """Send a command to all ranks.
-
-        Args:
-            command: What they should do: see `studies.peers.worker`.
-            each: For each rank, what its command has in addition.
-
-        Returns:
-            All ranks' answers, in rank order.
-
-        Raises:
-            DeadlineError: An answer does not come.
-            RankDiedError: A rank is gone.
-            RunError: A rank failed.
-        """
+        """Send a command to all ranks."""
         for rank in range(self.ranks):
             own = dict(command) | (dict(each[rank]) if each else {})
             try:

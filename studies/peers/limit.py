@@ -22,12 +22,7 @@ PING_PONG_BYTES = 4 * LINE_BYTES
 
 
 class Moves:
-    """A rank's copies and sums, repeated in C.
-
-    Args:
-        moves: What is copied and summed.
-        buffers: The rank's arrays; ``x`` is what is rewritten.
-    """
+    """A rank's copies and sums, repeated in C."""
 
     def __init__(self, moves: tuple[_measure.Move, ...], buffers: Buffers) -> None:
         self.buffers = buffers
@@ -35,11 +30,9 @@ class Moves:
         self._x = buffers.x
 
     def once(self) -> None:
-        """Move the bytes once."""
         self.repeat(1)
 
     def repeat(self, iterations: int) -> None:
-        """Move the bytes ``iterations`` times."""
         _measure.move(self._moves, None, iterations)
 
     def rewrite_and_repeat(self, iterations: int) -> None:
@@ -76,15 +69,7 @@ class RoundTrips:
 
 
 class Limit:
-    """One rank of the machine's limit.
-
-    Args:
-        fd: The memory that all ranks share: lines of the ping-pong and the barrier, then each rank's source.
-        rank: Its number.
-        ranks: How many there are.
-        stride: The bytes of each rank's source.
-        deadline_s: How long a rank waits at a barrier for the others, in seconds.
-    """
+    """One rank of the machine's limit."""
 
     def __init__(self, fd: int, rank: int, ranks: int, stride: int, deadline_s: float) -> None:
         self.rank = rank
@@ -111,11 +96,7 @@ class Limit:
         return {"moves": Moves(tuple(moves), Buffers(x, own.out)), "line": RoundTrips(self)}
 
     def barrier(self) -> None:
-        """Wait for all ranks; every rank counts how often it arrived, in a line of its own.
-
-        Raises:
-            TimeoutError: A rank did not come.
-        """
+        """Wait for all ranks; every rank counts how often it arrived, in a line of its own."""
         self._arrived[self.rank] += 1
         wanted = self._arrived[self.rank]
         ends = time.monotonic() + self.deadline_s
@@ -128,15 +109,6 @@ class Limit:
 
 
 def main(socket_path: str, fd: str, rank: str, ranks: str, stride: str, deadline_s: str) -> None:
-    """Run one rank until the coordinator ends it; all arguments are words of a command line, as those of `Limit`.
-
-    Args:
-        socket_path: Where the coordinator listens.
-        fd: The memory that all ranks share.
-        rank: Its number.
-        ranks: How many there are.
-        stride: The bytes of each rank's source.
-        deadline_s: How long a rank waits at a barrier for the others, in seconds.
-    """
+    """Run one rank until the coordinator ends it; all arguments are words of a command line, as those of `Limit`."""
     die_with_parent()
     serve(Limit(int(fd), int(rank), int(ranks), int(stride), float(deadline_s)), socket_path, "this machine")

@@ -40,7 +40,6 @@ class Mpi:
         return calls[collective]
 
     def barrier(self) -> None:
-        """Wait for all ranks."""
         self._comm.Barrier()
 
 

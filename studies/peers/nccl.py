@@ -13,14 +13,7 @@ from studies.peers.worker import Buffers, Call, Prepared, allocate, die_with_par
 
 
 class OnTensors:
-    """A call on tensors of a GPU, repeated by Python. A time ends when the GPU has done it.
-
-    Args:
-        call: Makes the call once.
-        tensors: The source and the result, or None.
-        buffers: The host's arrays, from and to which checks copy.
-        torch: The module, which waits for the GPU.
-    """
+    """A call on tensors of a GPU, repeated by Python. A time ends when the GPU has done it."""
 
     def __init__(self, call: Call, tensors: tuple[Any, Any], buffers: Buffers, torch: Any) -> None:
         self.buffers = buffers
@@ -36,7 +29,6 @@ class OnTensors:
             held.out[:] = out.cpu().numpy()  # type: ignore[index]
 
     def repeat(self, iterations: int) -> None:
-        """Make the call ``iterations`` times."""
         for _ in itertools.repeat(None, iterations):
             self._call()
         self._wait()

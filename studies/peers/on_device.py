@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collectives.communicator.operations import Operation
+from collectives.communicator.calls.operations import Operation
 from cxlemu.accelerator.arrays import DeviceArray
 from cxlemu.accelerator.device import ComputeDevice, Queue
 from cxlemu.engines.mover import BufferPart
@@ -28,15 +28,7 @@ class Arrays(NamedTuple):
 
 
 class OnDevice:
-    """A call on arrays of a device, repeated by Python. A time ends when the device has done it.
-
-    Args:
-        call: Makes the call once.
-        arrays: What it is bound to.
-        buffers: The host's arrays, of the same sizes, from and to which checks copy.
-        device: The device.
-        queue: Its queue, in which the arrays' user works.
-    """
+    """A call on arrays of a device, repeated by Python. A time ends when the device has done it."""
 
     def __init__(self, call: Call, arrays: Arrays, buffers: Buffers, device: ComputeDevice, queue: Queue) -> None:
         self.buffers = buffers
@@ -57,7 +49,6 @@ class OnDevice:
             self.buffers.out[:] = out.get()  # type: ignore[index]
 
     def repeat(self, iterations: int) -> None:
-        """Make the call ``iterations`` times."""
         for _ in itertools.repeat(None, iterations):
             self._call()
         self._device.synchronize(self._queue)
@@ -81,13 +72,7 @@ class OnDevice:
 
 
 def device_paths(private: Buffers, device: ComputeDevice, handle: Handle) -> dict[str, OnDevice]:
-    """Prepare a call's paths on a device: "device", which takes its arrays, and "hand".
-
-    Args:
-        private: The host's arrays of the call.
-        device: This rank's device.
-        handle: Binds the call to arrays.
-    """
+    """Prepare a call's paths on a device: "device", which takes its arrays, and "hand"."""
     queue = device.queue()
 
     def made(host: np.ndarray | None) -> DeviceArray | None:

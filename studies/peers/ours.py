@@ -12,10 +12,10 @@ import numpy as np
 
 from collectives.algorithms.choose import ZERO_COPY_MIN_BYTES
 from collectives.builder import PUSH, ZERO_COPY
+from collectives.communicator.calls.operations import Operation
+from collectives.communicator.calls.transport import PROCESS
 from collectives.communicator.communicator import Communicator
-from collectives.communicator.operations import Operation
-from collectives.communicator.transport import PROCESS
-from collectives.sweep.defaults import REGION_BYTES
+from collectives.defaults import REGION_BYTES
 from cxlemu.accelerator.device import ComputeDevice
 from cxlemu.accelerator.named import device_named, name_for_rank
 from cxlemu.errors import ArgumentError
@@ -34,13 +34,7 @@ BOTH_IN_POOL = ("all_reduce",)  # a result that is published again need not be c
 
 
 class OurPeer:
-    """One rank of ours, on a communicator of the whole world.
-
-    Args:
-        comm: The communicator.
-        device: The rank's device, whose arrays are measured as well; None: no device's.
-        direct: Another communicator, whose arrays travel from process to process; None where this is not asked for.
-    """
+    """One rank of ours, on a communicator of the whole world."""
 
     def __init__(
         self, comm: Communicator, device: ComputeDevice | None = None, direct: Communicator | None = None
@@ -118,7 +112,6 @@ class OurPeer:
         return self._comm.heap.zeros(nbytes // 4, np.float32)
 
     def barrier(self) -> None:
-        """Wait for all ranks."""
         self._comm.barrier()
 
 
@@ -150,15 +143,6 @@ def main(
     """Run the parent of all ranks: it owns the pool, and is told to stop by SIGTERM.
 
     All arguments are words of a command line.
-
-    Args:
-        socket_path: Where the coordinator listens.
-        ranks: How many ranks to launch.
-        config: The pool's topology: a file or a shipped name.
-        deadline_s: The world's deadline, in seconds.
-        heap_bytes: The room that each rank's arrays need.
-        accelerator: The name of a device whose arrays are measured as well; empty: none.
-        transport: "pool"; or "process", and all ranks are on one host.
     """
     die_with_parent(signal.SIGTERM)
     topology, heap = _with_room(Topology.load(config), int(ranks), int(heap_bytes))

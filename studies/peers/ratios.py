@@ -23,7 +23,7 @@ class Lane(NamedTuple):
 OURS, LIMIT = "cxlemu", "limit"
 NO_PEERS = (OURS, LIMIT, "nccl")  # of our call on arrays of the host
 ON_DEVICE = {Lane(OURS, "device"), Lane(OURS, "hand"), Lane("nccl", "call")}  # no limit of cores is theirs
-LEAST_US = 1e-3  # nothing that is measured here can be told from less
+LEAST_US = 1e-3  # below the timer's resolution
 IMPOSSIBLE = 0.5  # of the machine's limit, measured in the same minute: less is no time of a call
 SIZE_CLASSES = (("<= 1 KiB", 0, 1 << 10), ("<  1 MiB", (1 << 10) + 1, (1 << 20) - 1), (">= 1 MiB", 1 << 20, 1 << 62))
 
@@ -59,15 +59,10 @@ class RatioRow:
 
 
 class Timing(NamedTuple):
-    """Microseconds per call.
+    """Microseconds per call."""
 
-    Attributes:
-        calls_us: The call, with the rewriting of its source, if there was any.
-        rewrite_us: The rewriting alone.
-    """
-
-    calls_us: float
-    rewrite_us: float
+    calls_us: float  # the call, with the rewriting of its source, if there was any
+    rewrite_us: float  # the rewriting alone
 
 
 @dataclass
@@ -95,16 +90,7 @@ def row(
     absent: Mapping[str, str],
     measured: int = 1,
 ) -> RatioRow:
-    """Make a cell's row of its timings.
-
-    Args:
-        call: The collective and its size.
-        samples: Each lane's timings; those of OURS "call" and of LIMIT "moves" and "line" must be there.
-        rewritten: Which timings to take.
-        wrong: By implementation, how many elements were wrong.
-        absent: By implementation, why it has no such collective.
-        measured: How many times the cell was measured.
-    """
+    """Make a cell's row of its timings."""
     taken = {lane: each.us(rewritten) for lane, each in samples.items()}
     us = {lane: statistics.median(each) for lane, each in taken.items()}
     moves_us, round_trip_us = us[Lane(LIMIT, "moves")], us[Lane(LIMIT, "line")]

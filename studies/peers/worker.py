@@ -88,12 +88,7 @@ class Implementation(Protocol):
 
 
 class Repeated:
-    """Any call, repeated by Python. The source is rewritten by the same memory operation, whichever peer is measured.
-
-    Args:
-        call: Makes the call once.
-        buffers: The arrays that it is bound to.
-    """
+    """Any call, repeated by Python. One memory operation rewrites the source, whichever peer is measured."""
 
     def __init__(self, call: Call, buffers: Buffers) -> None:
         self.call = call
@@ -101,11 +96,9 @@ class Repeated:
         self._x = buffers.x
 
     def once(self) -> None:
-        """Make the call once."""
         self.call()
 
     def repeat(self, iterations: int) -> None:
-        """Make the call ``iterations`` times."""
         call = self.call
         for _ in itertools.repeat(None, iterations):
             call()
@@ -129,11 +122,7 @@ class Repeated:
 
 
 def allocate(command: dict[str, Any]) -> Buffers:
-    """Allocate a call's arrays, float32, with every page touched.
-
-    Args:
-        command: Its "input_bytes", "output_bytes" and "in_place" are read.
-    """
+    """Allocate a call's arrays, float32, with every page touched."""
     x, out = (np.zeros(command[name] // 4, np.float32) for name in ("input_bytes", "output_bytes"))
     for array in (x, out):
         array.fill(0)  # zeros alone maps nothing
@@ -144,30 +133,13 @@ def allocate(command: dict[str, Any]) -> Buffers:
 
 
 def contribution(rank: int, at: int, elements: int, serial: int) -> Array:
-    """Return what a rank has in its input: whole numbers so small that every sum is exact.
-
-    Args:
-        rank: Its number.
-        at: The first element.
-        elements: How many elements.
-        serial: The number of the call; each has other inputs.
-    """
+    """Return what a rank has in its input: whole numbers so small that every sum is exact."""
     places = np.arange(at + serial, at + serial + elements, dtype=np.int64) % PERIOD
     return ((rank + 1) * (places + 1)).astype(np.float32)
 
 
 def wrong_elements(call: Call, buffers: Buffers, rank: int, pieces: list[Any]) -> int:
-    """Make the call a few times on known inputs, and compare with NumPy.
-
-    Args:
-        call: Makes the call once.
-        buffers: The arrays that it is bound to; overwritten.
-        rank: This rank.
-        pieces: (offset, bytes, contributions) of the output: see `collectives.contracts.postcondition`.
-
-    Returns:
-        How many elements were wrong, over all calls.
-    """
+    """Make the call a few times on known inputs, overwriting its buffers; return how many elements are wrong."""
     wrong = 0
     for serial in range(CHECKED_CALLS):
         if buffers.out is not None:
@@ -186,13 +158,7 @@ def wrong_elements(call: Call, buffers: Buffers, rank: int, pieces: list[Any]) -
 
 
 def serve(implementation: Implementation, path: str, version: str) -> None:
-    """Obey the coordinator until it closes or is gone.
-
-    Args:
-        implementation: What is measured.
-        path: The socket where the coordinator listens.
-        version: What the implementation is, in words.
-    """
+    """Obey the coordinator until it closes or is gone."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
         with connection.makefile("rw", encoding="utf-8") as stream:
@@ -259,10 +225,6 @@ class _Obedience:
 
 
 def die_with_parent(how: signal.Signals = signal.SIGKILL) -> None:
-    """End this process, on Linux, when its parent is killed, so that nothing is left behind.
-
-    Args:
-        how: The signal that ends it.
-    """
+    """End this process, on Linux, when its parent is killed, so that nothing is left behind."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, how)

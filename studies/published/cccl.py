@@ -22,7 +22,7 @@ from studies.published.ours import RANKS, OurPlans, Ours
 from studies.published.rows import Row, row_of
 from studies.published.training import Training
 
-TEST_BED, GROWN, BASELINE = "titan2-6xcz120", "twelve-hosts", "infiniband-3xh100"
+TEST_BED, GROWN, BASELINE = "titan2-6xcz120", "twelve-hosts", "infiniband-3xh100-cccl"
 SIZES = tuple(1 << power for power in range(20, 33))  # 1 MB - 4 GB
 VARIANTS = ("naive", "aggregate", "all")
 CURVE = (2, 4, 8, 16)  # chunks; which numbers CCCL compares is not known
@@ -56,11 +56,7 @@ SWINGS = {256 << 20: 0.20, 1 << 30: 0.09}  # all_gather: by how much its slowest
 
 
 class Reproduction:
-    """CCCL's figures beside ours: simulated when asked for, and the same every time.
-
-    Args:
-        sizes: In bytes, as nccl-tests counts them; powers of two, ascending.
-    """
+    """CCCL's figures beside ours: simulated when asked for, and the same every time."""
 
     def __init__(self, sizes: Sequence[int] = SIZES) -> None:
         self.sizes = tuple(sizes)
@@ -89,17 +85,7 @@ class Reproduction:
     def speedups(
         self, collective: str, variant: str = "all", *, slice_ns: int | None = None, chunks: int = 0
     ) -> list[float]:
-        """Compare our plans with NCCL on InfiniBand.
-
-        Args:
-            collective: Its name.
-            variant: Ours: one of VARIANTS.
-            slice_ns: What a slice costs NCCL's receiver; None: the fitted cost.
-            chunks: Into how many chunks ours are cut at every size; 0: those that are fastest.
-
-        Returns:
-            NCCL's time divided by ours, for each size.
-        """
+        """Return NCCL's time divided by ours, for each size; ``chunks=0`` takes the fastest number of chunks."""
         cost_ns = self.slice_ns if slice_ns is None else slice_ns
         return [
             self.nccl.time_us(collective, size, RANKS, cost_ns)
@@ -108,14 +94,7 @@ class Reproduction:
         ]
 
     def on(self, ours: Topology, grown: Topology, baseline: Topology, sizes: Sequence[int]) -> Reproduction:
-        """Return the same reproduction on other hardware and sizes, with nothing fitted anew.
-
-        Args:
-            ours: Replaces the test bed.
-            grown: Replaces the test bed of more hosts.
-            baseline: Replaces InfiniBand.
-            sizes: In bytes, powers of two, ascending.
-        """
+        """Return the same reproduction on other hardware and sizes (powers of two), with nothing fitted anew."""
         other = Reproduction(sizes)
         other.slice_ns = self.slice_ns
         if ours is self.ours.topology:
@@ -128,45 +107,24 @@ class Reproduction:
         return other
 
     def gain(self, collective: str, over: str, variant: str = "all") -> float:
-        """Return how many times as long one variant takes as another, the mean over sizes.
-
-        Args:
-            collective: Its name.
-            over: The slower variant.
-            variant: The faster one.
-        """
+        """Return how many times as long one variant takes as another, the mean over sizes."""
         return statistics.fmean(
             self.ours.time(collective, size, variant=over).us / self.ours.time(collective, size, variant=variant).us
             for size in self.sizes
         )
 
     def growth(self, collective: str, ranks: int, *, whole_chunks: bool = False) -> list[float]:
-        """Return, for each size, our time on a number of hosts divided by that on three.
-
-        Args:
-            collective: Its name.
-            ranks: How many hosts, with a rank each.
-            whole_chunks: Whether a chunk lies on one card, not on all.
-        """
+        """Return, for each size, our time on a number of hosts divided by that on three."""
         ours = self.grown_whole if whole_chunks else self.grown
         return [ours.time(collective, size, ranks=ranks).us / ours.time(collective, size).us for size in self.sizes]
 
     def by_chunks(self, collective: str) -> dict[int, float]:
-        """Compare numbers of chunks per block.
-
-        Returns:
-            For each of CURVE, the mean over sizes of its time divided by that of the best number for this size.
-        """
+        """Compare numbers of chunks per block."""
         curves = [self.curve(collective, size) for size in self.sizes]
         return {k: statistics.fmean(its[k] for its in curves) for k in CURVE}
 
     def curve(self, collective: str, size: int) -> dict[int, float]:
-        """Return, for each of CURVE, a call's time by that of the best of these numbers of chunks.
-
-        Args:
-            collective: Its name.
-            size: As nccl-tests counts it, in bytes.
-        """
+        """Return, for each of CURVE, a call's time by that of the best of these numbers of chunks."""
         us = {k: self.ours.time(collective, size, chunks=k).us for k in CURVE}
         return {k: its / min(us.values()) for k, its in us.items()}
 

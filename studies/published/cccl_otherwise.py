@@ -15,16 +15,7 @@ FEW = SIZES[::6]
 
 
 def otherwise(work: Reproduction, sizes: Sequence[int] = FEW) -> Iterator[tuple[str, dict[str, tuple[float, float]]]]:
-    """Vary every assumed figure of both fabrics, one at a time, by a quarter.
-
-    Args:
-        work: The table as assumed; what it has simulated is not simulated again.
-        sizes: In bytes, powers of two, ascending.
-
-    Yields:
-        The figure's name, and our value of each row of the table with less and with more of it; first the rows as they
-        are, under AS_ASSUMED.
-    """
+    """Vary every assumed figure of both fabrics, one at a time, by a quarter."""
     ours, grown, baseline = work.ours.topology, work.grown.topology, work.nccl.topology
     usual = predictions(work.on(ours, grown, baseline, sizes).each_row())
     yield AS_ASSUMED, beside(usual, usual)

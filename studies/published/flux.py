@@ -65,12 +65,7 @@ SLOWED = 0.189
 
 
 class Reproduction:
-    """FLUX's figures beside ours: simulated when asked for, and the same every time.
-
-    Args:
-        rows: Numbers of rows of the GEMMs, m.
-        clusters: Other clusters than those shipped: of them only those that FLUX measured are simulated.
-    """
+    """FLUX's figures beside ours: simulated when asked for, and the same every time."""
 
     def __init__(
         self,
@@ -113,7 +108,6 @@ class Reproduction:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """The table."""
         return list(self.each_row())
 
     @cached_property
@@ -143,11 +137,7 @@ class Reproduction:
             yield row_of(f"{words}: overlap", published, efficiency, shows=shows, read_in="repository")
 
     def slowed(self) -> dict[str, tuple[float, float]]:
-        """Return what efficiencies would be if tiles took `SLOWED` longer while anything moves.
-
-        Returns:
-            For every cluster that was measured, the lowest and the best efficiency.
-        """
+        """Return what efficiencies would be if tiles took `SLOWED` longer while anything moves."""
         found = {}
         for cluster, published in CLUSTERS.items():
             if published is not None:

@@ -25,21 +25,14 @@ from studies.training.language_model import LanguageModel
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What one block takes on one rank, in ns.
-
-    Attributes:
-        fused_ns: GEMMs with their collectives, each fused where that is the faster way.
-        unfused_ns: The same in the baseline.
-        medium_ns: The same medium-grained, shard by shard, as TransformerEngine overlaps them.
-        rest_ns: All else.
-    """
+    """What one block takes on one rank, in ns."""
 
     phase: str
     tokens: int
-    fused_ns: float
-    unfused_ns: float
-    medium_ns: float
-    rest_ns: float
+    fused_ns: float  # GEMMs with their collectives, each fused where that is the faster way
+    unfused_ns: float  # the same in the baseline
+    medium_ns: float  # the same medium-grained, shard by shard, as TransformerEngine overlaps them
+    rest_ns: float  # everything but GEMMs and collectives
 
     @property
     def speedup(self) -> float:
@@ -58,17 +51,7 @@ Times = Callable[[str, Operator], float]  # of a style, in ns
 def block(
     model: LanguageModel, accelerator: Accelerator, ranks: int, phase: str, tokens: int, times: Times, call_ns: int
 ) -> Block:
-    """Add up what one block takes on one rank.
-
-    Args:
-        model: Its shape.
-        accelerator: Every rank has one.
-        ranks: How many tensor ranks the block is divided among.
-        phase: "training", "prefill" or "decoding".
-        tokens: Those of a microbatch, those of all prompts, or one of each sequence that is decoded.
-        times: Returns what an operator takes in a style, "fused", "medium" or "unfused", in ns.
-        call_ns: What it takes to launch a plain GEMM.
-    """
+    """Add up what one block takes on one rank."""
 
     def gemm_ns(m: int, n: int, k: int) -> float:
         return fastest(accelerator, Product(m, n, k, DTYPE)).ns(accelerator.multiprocessors) + call_ns

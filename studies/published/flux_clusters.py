@@ -37,13 +37,7 @@ class Shape:
 
 
 class Clusters:
-    """Operators on shipped clusters, each tuned and simulated once.
-
-    Args:
-        as_tuned: Clusters whose choices are taken, instead of tuning anew; None: every shape is tuned. All that take
-            them share their plans, as only times and rates differ.
-        described: Returns a cluster's topology and, if it is not the topology's, its accelerator.
-    """
+    """Operators on shipped clusters, each tuned and simulated once."""
 
     def __init__(self, as_tuned: Clusters | None = None, described: Described = shipped) -> None:
         self._as_tuned, self._described = as_tuned, described
@@ -52,26 +46,14 @@ class Clusters:
         self._shapes: dict[tuple[str, Operator], Shape] = {}
 
     def ns(self, cluster: str, style: str, operator: Operator) -> float:
-        """Return what an operator takes in one style, in ns.
-
-        Args:
-            cluster: A shipped topology.
-            style: "unfused", "medium" or "fused"; an all-reduce is only asked for unfused.
-            operator: What is computed and sent.
-        """
+        """Return what an operator takes in one style, in ns."""
         if style == "unfused" and operator.kind == "gemm_all_reduce":
             its = self.simulator(cluster)
             return its.run(its.fastest(operator, "unfused")).time_ns
         return float(getattr(self.shape(cluster, operator).metrics, f"{style}_ns"))
 
     def block(self, cluster: str, phase: str, tokens: int) -> Block:
-        """Return what one of the model's blocks takes, fused and unfused.
-
-        Args:
-            cluster: A shipped topology.
-            phase: "training", "prefill" or "decoding".
-            tokens: See `studies.published.flux_block.block`.
-        """
+        """Return what one of the model's blocks takes, fused and unfused."""
         topology, accelerator = self.simulator(cluster).topology, self.simulator(cluster).model.accelerator
         assert accelerator is not None
         times, call_ns = partial(self.ns, cluster), topology.costs.call_ns or 0
@@ -86,12 +68,7 @@ class Clusters:
         return self._simulators[cluster]
 
     def shape(self, cluster: str, operator: Operator) -> Shape:
-        """Return an operator on a cluster, tuned and simulated once.
-
-        Args:
-            cluster: A shipped topology.
-            operator: What is computed and sent.
-        """
+        """Return an operator on a cluster, tuned and simulated once."""
         key = cluster, operator
         if key not in self._shapes:
             its = self.simulator(cluster)

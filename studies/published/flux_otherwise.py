@@ -16,15 +16,7 @@ from studies.published.variation import AS_ASSUMED, FACTORS, assumed, beside, pr
 
 
 def otherwise(work: Reproduction) -> Iterator[tuple[str, dict[str, tuple[float, float]]]]:
-    """Vary every assumed figure of the clusters that FLUX measured, one at a time, by a quarter.
-
-    Args:
-        work: The table as assumed.
-
-    Yields:
-        The figure's name, and our value of each row of the table with less and with more of it; first the rows as they
-        are, under AS_ASSUMED.
-    """
+    """Vary every assumed figure of the clusters that FLUX measured, one at a time, by a quarter."""
     usual = predictions(work.rows)
     yield AS_ASSUMED, beside(usual, usual)
     clusters = dict.fromkeys((*MEASURED, *(cluster for cluster, _ in REPORTED)))

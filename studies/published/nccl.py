@@ -25,10 +25,6 @@ class Nccl:
     their shares, 0.7 and 0.25 in NCCL's tuning, of what a ring's slices carry at that cost: if they carried shares of
     the wire's rate, LL128 would be the fastest for every size, which it is not in NCCL. Sends in groups have a measured
     cost, and no parameter.
-
-    Args:
-        topology: The baseline.
-        plans: Plans that are shared with those on other topologies; those made here are added.
     """
 
     def __init__(self, topology: Topology, plans: NcclPlans | None = None) -> None:
@@ -45,11 +41,7 @@ class Nccl:
         return protocols[0].costs.doorbell_observe_ns or 0
 
     def costing(self, slice_ns: int) -> Topology:
-        """Return the topology where a slice costs its receiver something else in a ring.
-
-        Args:
-            slice_ns: What it costs in Simple, in ns.
-        """
+        """Return the topology where a slice costs its receiver something else in a ring."""
         if slice_ns not in self._costing:
             space = self.topology.pool_space
             simple, *others = space.protocols or ()
@@ -68,14 +60,7 @@ class Nccl:
         return self._costing[slice_ns]
 
     def time_us(self, collective: str, size_bytes: int, ranks: int, slice_ns: int) -> float:
-        """Return what one call takes, in us; each call is simulated once.
-
-        Args:
-            collective: Its name.
-            size_bytes: As nccl-tests counts it.
-            ranks: How many ranks call it.
-            slice_ns: What a slice costs its receiver in Simple, instead of the file's figure.
-        """
+        """Return the time of one call in us, simulated once; ``slice_ns`` replaces the file's cost of a slice."""
         key = collective, size_bytes, ranks, slice_ns
         if key not in self._times:
             taken, plan = self.taken(collective, size_bytes, ranks, slice_ns)
@@ -87,14 +72,7 @@ class Nccl:
     def taken(
         self, collective: str, size_bytes: int, ranks: int, slice_ns: int | None = None
     ) -> tuple[NcclChoice, Plan]:
-        """Return the algorithm and protocol that NCCL takes for a call, and its plan.
-
-        Args:
-            collective: Its name.
-            size_bytes: As nccl-tests counts it.
-            ranks: How many ranks call it.
-            slice_ns: What a slice costs its receiver in Simple; None: the file's figure.
-        """
+        """Return the algorithm and protocol that NCCL takes for a call, and its plan."""
         (case,) = Sweep((collective,), [size_bytes], check=False).cases(ranks)
         call = replace(case.call, in_place=case.in_place)
         catalog.check(call)
@@ -105,11 +83,6 @@ class Nccl:
 
 
 def ring_gbytes_per_s(copied_gbytes_per_s: float | None, slice_ns: int) -> float:
-    """Return the rate at which slices of a ring carry bytes in Simple, in GB/s.
-
-    Args:
-        copied_gbytes_per_s: How fast their receiver copies them, in GB/s; None: in no time.
-        slice_ns: What each slice costs its receiver beside that, in ns.
-    """
+    """Return the rate at which slices of a ring carry bytes in Simple, in GB/s."""
     nbytes = SLICE_BYTES["ring"]
     return nbytes / (nbytes / (copied_gbytes_per_s or float("inf")) + slice_ns)

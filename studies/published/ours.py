@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from collectives.algorithms import catalog
+from collectives.builder.part import VariantSpec
 from collectives.builder.recipes import Recipe
-from collectives.builder.variant import VariantSpec
 from collectives.sweep.sweep import Sweep
 from collectives.sweep.virtual.rings import virtual_layout
 from cxlemu.cost import CostModel
@@ -26,28 +26,16 @@ OurPlans: TypeAlias = dict[tuple[VariantSpec, Layout, Call], Plan]
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """What a call takes.
-
-    Attributes:
-        busiest: What was busy longest.
-        utilization: The share of the time for which it was busy.
-        chunks: Into how many chunks a block is cut at most.
-    """
+    """What a call takes."""
 
     us: float
-    busiest: str
-    utilization: float
-    chunks: int
+    busiest: str  # what was busy longest
+    utilization: float  # the share of the time for which it was busy
+    chunks: int  # into how many chunks a block is cut at most
 
 
 class Ours:
-    """Our plans on a topology, each simulated once.
-
-    Args:
-        topology: The test bed.
-        whole_chunks: Interleave the pool so that a chunk lies on one card.
-        plans: Plans that are shared with those on other topologies; those made here are added. None: none is kept.
-    """
+    """Our plans on a topology, each simulated once."""
 
     def __init__(self, topology: Topology, *, whole_chunks: bool = False, plans: OurPlans | None = None) -> None:
         self.topology = topology
@@ -59,15 +47,7 @@ class Ours:
     def time(
         self, collective: str, size_bytes: int, *, variant: str = "all", ranks: int = RANKS, chunks: int = 0
     ) -> Time:
-        """Return what one call takes.
-
-        Args:
-            collective: Its name.
-            size_bytes: As nccl-tests counts it.
-            variant: "naive", "aggregate" or "all", as CCCL has them.
-            ranks: How many ranks call it.
-            chunks: The most chunks of a block; 0: one, or for "all" those of CHUNKS that take least.
-        """
+        """Return the time of one call; ``chunks=0`` is one chunk, or for "all" the number of CHUNKS that is fastest."""
         if chunks == 0 and self._recipe(collective, variant).spec.chunks > 1:
             each = [self.time(collective, size_bytes, variant=variant, ranks=ranks, chunks=k) for k in CHUNKS]
             return min(each, key=lambda its: its.us)

@@ -12,25 +12,18 @@ READ_IN = ("abstract", "paper", "secondary", "repository")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure.
-
-    Attributes:
-        published: The nearer end of the published range.
-        read_in: Where it was read, one of READ_IN.
-        relative_error: Ours: 0 within the published range, else from its nearer end.
-        kind: "config" (put in), "fitted", "predicted", or "reading": predicted as well, by another reading of a
-            published figure that has a row already, and so not counted.
-        shows: For a miss, what the model shows.
-    """
+    """One figure."""
 
     figure: str
-    published: float
+    published: float  # the nearer end of the published range
     published_range: tuple[float, float]
-    read_in: str
+    read_in: str  # one of READ_IN: where the figure was read
     ours: float
-    relative_error: float
+    relative_error: float  # ours: 0 within the published range, else from its nearer end
+    # "config" (put in), "fitted", "predicted", or "reading": predicted as well, by another reading of a published
+    # figure that has a row already, and so not counted
     kind: str
-    shows: str = ""
+    shows: str = ""  # for a miss, what the model shows
 
     @property
     def missed(self) -> bool:
@@ -47,16 +40,7 @@ def row_of(
     *,
     read_in: str,
 ) -> Row:
-    """Put our figure beside a published one.
-
-    Args:
-        figure: Its name.
-        published: A value, or a range with its lower end first.
-        ours: The same figure as we have it.
-        kind: "config", "fitted", "predicted" or "reading".
-        shows: What the model shows; kept for a miss only.
-        read_in: Where the published figure was read, one of READ_IN.
-    """
+    """Put our figure beside a published one."""
     assert read_in in READ_IN, read_in
     low, high = published if isinstance(published, tuple) else (published, published)
     nearer = min(max(ours, low), high)

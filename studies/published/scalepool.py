@@ -97,12 +97,7 @@ class Pair:
 
 
 class Reproduction:
-    """ScalePool's figures beside ours: simulated when asked for, and the same every time.
-
-    Args:
-        setup: The two systems and the cases (default: the shipped setup).
-        two_levels: Whether only what has to cross clusters crosses.
-    """
+    """ScalePool's figures beside ours: simulated when asked for, and the same every time."""
 
     def __init__(self, setup: Setup | None = None, *, two_levels: bool = False) -> None:
         self.setup = setup or Setup.load("scalepool")
@@ -116,13 +111,7 @@ class Reproduction:
         self._on_scalepool: list[TrainingStep] = []
 
     def step(self, case: ScalePoolCase, fabric: TrainingFabric, offload: Offload) -> TrainingStep:
-        """Simulate a case's training step.
-
-        Args:
-            case: Model, parallelism and microbatch.
-            fabric: What is between clusters.
-            offload: The place for the optimizer's state.
-        """
+        """Simulate a case's training step."""
         how = replace(Parallelism.parse(case.parallel, None), overlap=self.setup.overlap)
         clusters = self.setup.cluster_ranks
         sharing = next(n for n in range(clusters // how.tensor, 0, -1) if how.data % n == 0) if self.two_levels else 1
@@ -171,12 +160,7 @@ class Reproduction:
         return {pair.case.model: pair.speedup for pair in other.pairs}
 
     def varied(self, *, baseline: Topology | None = None, scalepool: Topology | None = None) -> Reproduction:
-        """Return the same reproduction with another fabric; what does not change is not simulated again.
-
-        Args:
-            baseline: Replaces the baseline's topology between clusters.
-            scalepool: Replaces ScalePool's topology between clusters.
-        """
+        """Return the same reproduction with another fabric; what does not change is not simulated again."""
         other = Reproduction(self.setup)
         other.inside = self.inside
         if baseline is not None:

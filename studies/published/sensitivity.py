@@ -13,17 +13,12 @@ OVERHEADS = ("call_ns", "copy_ns", "doorbell_ring_ns", "doorbell_observe_ns")
 
 
 class Axis(NamedTuple):
-    """One assumption that is varied.
-
-    Attributes:
-        base: The value that the configs have.
-        of: Takes a value of the assumption, and returns the pairs simulated with it.
-    """
+    """One assumption that is varied."""
 
     name: str
     values: tuple[float, ...]
-    base: float
-    of: Callable[[float], list[Pair]]
+    base: float  # the value that the configs have
+    of: Callable[[float], list[Pair]]  # takes a value of the assumption, and returns the pairs simulated with it
 
 
 def axes(work: Reproduction) -> Iterator[Axis]:
@@ -56,24 +51,14 @@ def axes(work: Reproduction) -> Iterator[Axis]:
 
 
 def with_switches(topology: Topology, hops: float) -> Topology:
-    """Return the topology with another number of switches on each way, each as slow as the ones in the file.
-
-    Args:
-        topology: A fabric of three switches, which stand for all.
-        hops: How many switches are on each way.
-    """
+    """Return the topology with another number of switches on each way, each as slow as the ones in the file."""
     (fabric,) = topology.fabrics
     slower = fabric.model_copy(update={"port_latency_ns": round(hops / SWITCHES * fabric.port_latency_ns)})
     return topology.model_copy(update={"fabrics": (slower,)})
 
 
 def with_rate(topology: Topology, gbytes_per_s: float) -> Topology:
-    """Return the topology with another rate of every accelerator's own link; links between switches grow with it.
-
-    Args:
-        topology: A topology of one fabric.
-        gbytes_per_s: The rate of an accelerator's own link.
-    """
+    """Return the topology with another rate of every accelerator's own link; links between switches grow with it."""
     (fabric,) = topology.fabrics
     link = fabric.host_link.model_copy(update={"gbytes_per_s": gbytes_per_s})
     return topology.model_copy(update={"fabrics": (fabric.model_copy(update={"host_link": link}),)})
@@ -83,10 +68,6 @@ def with_overhead(topology: Topology, factor: float) -> Topology:
     """Return the topology with slower or faster software, on every call and flag, in every protocol.
 
     NCCL chooses among the protocols by these costs.
-
-    Args:
-        topology: A topology whose pool has protocols.
-        factor: How many times as long software takes.
     """
     space = topology.pool_space
     slower = [its.model_copy(update={"costs": _longer(its.costs, factor)}) for its in space.protocols or ()]

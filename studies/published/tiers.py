@@ -29,11 +29,7 @@ CXL = ("bridge", "leaf", "spine", "far-leaf", "far-bridge")  # switches
 
 
 class TierStudy:
-    """The study of tier 2: simulated when asked for, and the same every time.
-
-    Args:
-        pages: For how many pages of the sample the nearest memory has room.
-    """
+    """The study of tier 2: simulated when asked for, and the same every time."""
 
     def __init__(self, pages: int = PAGES) -> None:
         self.memories = {name: Memory(Topology.load(name)) for name in (BASELINE, CLUSTERS, SCALEPOOL)}
@@ -49,11 +45,7 @@ class TierStudy:
         self._measured = measured
 
     def varied(self, topologies: Mapping[str, Topology]) -> TierStudy:
-        """Return the same study on other hardware; what does not change is not simulated again.
-
-        Args:
-            topologies: By the name of a system, the topology that replaces it.
-        """
+        """Return the same study on other hardware; what does not change is not simulated again."""
         other = TierStudy()
         other.memories = self.memories | {name: Memory(topology) for name, topology in topologies.items()}
         other._measured = self._measured
@@ -62,17 +54,7 @@ class TierStudy:
     def gain(
         self, over: str, sizes: Sequence[int], *, policies: tuple[str, str] | None = None, only: Workload | None = None
     ) -> float:
-        """Return how many times as long an access takes on another system as on ScalePool's tiers.
-
-        Args:
-            over: The other system's topology, by name.
-            sizes: Working sets, in bytes.
-            policies: The other system's policy, and ScalePool's (default: those of POLICIES).
-            only: One workload instead of all.
-
-        Returns:
-            The geometric mean over workloads and working sets.
-        """
+        """Return how many times as long an access takes on another system, as a geometric mean."""
         its, ours = policies or (POLICIES[over], POLICIES[SCALEPOOL])
         return statistics.geometric_mean(
             self._measured(self.memories[over], one, size, its).access_ns
@@ -91,11 +73,7 @@ class TierStudy:
         ]
 
     def gains(self, *, policies: tuple[str, str] | None = None) -> list[float]:
-        """Return the three figures.
-
-        Args:
-            policies: The other system's policy, and ScalePool's (default: those of POLICIES).
-        """
+        """Return the three figures."""
         cases = ((BASELINE, self.in_cluster), (BASELINE, self.beyond), (CLUSTERS, self.beyond))
         return [self.gain(over, sizes, policies=policies) for over, sizes in cases]
 
@@ -135,11 +113,7 @@ def told(study: TierStudy) -> Iterator[str]:
 
 
 def variations(topologies: Mapping[str, Topology]) -> Iterator[tuple[str, dict[str, Topology]]]:
-    """Yield each varied assumption, and the topologies that change by it.
-
-    Args:
-        topologies: By name, those of the study.
-    """
+    """Yield each varied assumption, and the topologies that change by it."""
     for factor in (0.5, 2):
         ns, slower = _with_copies(topologies[BASELINE], factor)
         yield f"starting a copy took {ns} ns", {BASELINE: slower}

@@ -24,13 +24,7 @@ BATCHES = (1, 2, 3, 4, 8)  # sequences a GPU
 
 
 class Training:
-    """CCCL's training case on two fabrics. The speedup's row is that of the first of BATCHES.
-
-    Args:
-        ours: The pool's topology.
-        baseline: InfiniBand's topology.
-        simulated: The case on other topologies; where one is the same, what it has simulated is taken.
-    """
+    """CCCL's training case on two fabrics. The speedup's row is that of the first of BATCHES."""
 
     def __init__(self, ours: Topology, baseline: Topology, simulated: Training | None = None) -> None:
         known = {id(fabric.topology): fabric for fabric in (simulated.fabrics if simulated else ())}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from cxlemu.topology import Accelerator, Topology
 from cxlemu.topology.document import Key
+from cxlemu.topology.intervals import changed, value_at
 from studies.published.rows import Row
 
 FACTORS = (0.75, 1.25)
@@ -20,15 +21,14 @@ Described = TypeVar("Described", Topology, Accelerator)
 
 
 def assumed(described: Topology | Accelerator) -> Iterator[tuple[Key, str]]:
-    """Yield the key and the name of each figure, a time or a rate, that a file assumes.
-
-    Args:
-        described: A topology or an accelerator as loaded. Figures of 0, and those that a topology's bill has, are left
-            out.
-    """
+    """Yield the key and the name of each figure, a time or a rate, that a file assumes."""
     for key, standing in described.provenance.items():
         last = str(key[-1])
-        if standing.kind == "assumed" and (last.endswith(UNITS) or last in OF_ACCELERATORS) and _at(described, key):
+        if (
+            standing.kind == "assumed"
+            and (last.endswith(UNITS) or last in OF_ACCELERATORS)
+            and value_at(described, key)
+        ):
             yield key, ".".join(str(part) for part in key)
 
 
@@ -36,16 +36,10 @@ def varied(described: Described, key: Key, factor: float) -> Described:
     """Return a topology or an accelerator with one figure times a factor.
 
     Times and sizes stay whole, shares at most 1.
-
-    Args:
-        described: The topology or the accelerator.
-        key: The figure's key in its file.
-        factor: How many times as much.
     """
-    value, last = _at(described, key), str(key[-1])
+    value, last = value_at(described, key), str(key[-1])
     more = round(value * factor) if isinstance(value, int) or last.endswith("_ns") else value * factor
-    changed: Described = _with(described, key, min(more, 1.0) if last.endswith("_efficiency") else more)
-    return changed
+    return changed(described, {key: min(more, 1.0) if last.endswith("_efficiency") else more})
 
 
 def predictions(rows: Iterable[Row]) -> dict[str, float]:
@@ -56,20 +50,3 @@ def predictions(rows: Iterable[Row]) -> dict[str, float]:
 def beside(less: dict[str, float], more: dict[str, float]) -> dict[str, tuple[float, float]]:
     """Return each row's values with less and with more of an assumed figure."""
     return {figure: (less[figure], more[figure]) for figure in less}
-
-
-def _at(node: Any, key: Key) -> Any:
-    for part in key:
-        node = node[part] if isinstance(part, int) else getattr(node, part, None)
-        if node is None:
-            return None
-    return node
-
-
-def _with(node: Any, key: Key, value: Any) -> Any:
-    if not key:
-        return value
-    first, rest = key[0], key[1:]
-    if isinstance(first, int):
-        return (*node[:first], _with(node[first], rest, value), *node[first + 1 :])
-    return node.model_copy(update={first: _with(getattr(node, first), rest, value)})

@@ -21,24 +21,9 @@ class Move:
 
 
 class Placement:
-    """Which page lies in which tier; tiers are numbered, and the nearest is 0.
-
-    Attributes:
-        tier_of: For each page, its tier.
-        room: How many pages each tier holds.
-        free: How many more pages each tier has room for.
-    """
+    """Which page lies in which tier; tiers are numbered, and the nearest is 0."""
 
     def __init__(self, tier_of: NDArray[np.int64], room: Sequence[int]) -> None:
-        """Place every page.
-
-        Args:
-            tier_of: For each page, its tier; copied.
-            room: How many pages each tier holds.
-
-        Raises:
-            ArgumentError: A tier is asked to hold more than its room, or is not there.
-        """
         if tier_of.size and not 0 <= tier_of.min() <= tier_of.max() < len(room):
             raise ArgumentError(f"pages lie in tiers 0 to {len(room) - 1}, not in {tier_of.min()} or {tier_of.max()}")
         held = np.bincount(tier_of, minlength=len(room))
@@ -55,15 +40,7 @@ class Placement:
         return found
 
     def move(self, page: int, target: int) -> Move:
-        """Move a page to another tier, which has room for it.
-
-        Args:
-            page: Its number.
-            target: The tier where it lies from now on.
-
-        Raises:
-            ArgumentError: The tier is full.
-        """
+        """Move a page to another tier, which has room for it."""
         if self.free[target] < 1:
             raise ArgumentError(f"page {page} does not fit tier {target}, which is full")
         source = int(self.tier_of[page])
@@ -73,50 +50,17 @@ class Placement:
         return Move(page, source, target)
 
     def exchange(self, page: int, other: int) -> list[Move]:
-        """Exchange two pages of different tiers; neither tier needs room for that, as a buffer holds one page.
-
-        Args:
-            page: Its number; its move is the second one.
-            other: The other page; its move is the first one.
-        """
+        """Exchange two pages of different tiers; neither tier needs room for that, as a buffer holds one page."""
         mine, its = int(self.tier_of[page]), int(self.tier_of[other])
         self.tier_of[page], self.tier_of[other] = its, mine
         return [Move(other, its, mine), Move(page, mine, its)]
 
 
 def fill(order: Iterable[int], room: Sequence[int]) -> Placement:
-    """Place pages in an order, each in the nearest tier that has room.
-
-    Args:
-        order: Every page once.
-        room: How many pages each tier holds.
-
-    Raises:
-        ArgumentError: All tiers are full.
-    """
+    """Place pages in an order, each in the nearest tier that has room."""
     pages = np.fromiter(order, np.int64)
     if pages.size > sum(room):
         raise ArgumentError(f"{pages.size} pages do not fit tiers with room for {sum(room)}")
     tier_of = np.empty(pages.size, np.int64)
     tier_of[pages] = np.repeat(np.arange(len(room)), room)[: pages.size]
     return Placement(tier_of, room)
-
-
-def by_class(pages_of: dict[str, int], order: Sequence[str]) -> list[int]:
-    """Order the pages of tensor classes, as ZeRO-Offload places what training needs.
-
-    Args:
-        pages_of: By class, its number of pages; pages are numbered class after class.
-        order: The classes that come first; the others follow as ``pages_of`` has them.
-
-    Raises:
-        ArgumentError: A class is not there.
-    """
-    first, at = {}, 0
-    for name, pages in pages_of.items():
-        first[name], at = at, at + pages
-    for name in order:
-        if name not in first:
-            raise ArgumentError(f"there is no tensor class {name!r}; it is one of {', '.join(first)}")
-    names = [*order, *(name for name in pages_of if name not in order)]
-    return [page for name in names for page in range(first[name], first[name] + pages_of[name])]

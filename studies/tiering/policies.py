@@ -43,11 +43,9 @@ class Static:
     """Pages stay where they were placed."""
 
     def begin(self, placement: Placement, schedule: Sequence[int]) -> list[Move]:
-        """Return no moves."""
         return []
 
     def touched(self, step: int, page: int) -> list[Move]:
-        """Return no moves."""
         return []
 
 
@@ -84,14 +82,8 @@ class Lru:
 class Hotness:
     """Counts accesses to each page, and moves what is clearly hotter than what it displaces.
 
-    Pages that are about equally hot stay where they are.
-
-    Args:
-        period: Each time after this many accesses, pages of further tiers, hottest first, change places with the
-            coldest of a nearer one.
-        half_life: Accesses after which a count is halved.
-        ratio: A page changes places only if it is at least ``HOT``, and this many times as hot as the other one.
-        moves_max: The most pages that go up at a time.
+    Pages that are about equally hot stay: one moves only if it is at least ``HOT`` and ``ratio`` times as hot as the
+    other. Counts halve every ``half_life`` accesses; at most ``moves_max`` pages go up after every ``period`` of them.
     """
 
     HOT = 2.0
@@ -139,9 +131,6 @@ class Prefetch:
 
     A page comes in place of the one that is needed last, if that is later still (Belady's rule). It needs the schedule,
     which a training step or a batch of decoding has.
-
-    Args:
-        ahead: How many accesses before its own a page is brought.
     """
 
     def __init__(self, ahead: int = 16) -> None:

@@ -27,35 +27,21 @@ Row = tuple[int, int, int, int, int]  # op, arg, region, offset, nbytes
 
 @dataclass(frozen=True)
 class Program:
-    """One rank's accesses and moves.
+    """One rank's accesses and moves."""
 
-    Attributes:
-        tiers: For each access, the tier where its page lies then.
-        pages: For each access, its page.
-        nbytes: For each access, how much of the page it reads.
-        page_bytes: The size of every page.
-        moves: By k, the moves that begin when k accesses are over.
-    """
-
-    tiers: NDArray[np.int64]
-    pages: NDArray[np.int64]
-    nbytes: NDArray[np.int64]
-    page_bytes: int
-    moves: dict[int, list[Move]] = field(default_factory=dict)
+    tiers: NDArray[np.int64]  # for each access, the tier where its page lies then
+    pages: NDArray[np.int64]  # for each access, its page
+    nbytes: NDArray[np.int64]  # for each access, how much of the page it reads
+    page_bytes: int  # the size of every page
+    moves: dict[int, list[Move]] = field(default_factory=dict)  # by k, the moves that begin when k accesses are over
 
 
 def timed(
     model: CostModel, regions: Sequence[Sequence[Region]], programs: Sequence[Program]
 ) -> tuple[VirtualRun, list[NDArray[np.int64]]]:
-    """Run all ranks' programs at once in virtual time.
+    """Run all ranks' programs at once in virtual time; return the run, and the time of each access by rank, in ns.
 
-    Args:
-        model: The topology's costs.
-        regions: ``regions[tier][rank]`` is where a rank's part of a tier lies.
-        programs: One for each rank, from rank 0 on.
-
-    Returns:
-        The run; and for each rank, what each access takes in ns, from the end of the one before it to its own.
+    ``regions[tier][rank]`` is a rank's part of a tier. An access takes from the end of the one before it to its own.
     """
     ranks = len(programs)
     table = tuple(its[rank] for its in regions for rank in range(ranks))

@@ -19,14 +19,7 @@ class SnoopFilter:
         self._held: OrderedDict[int, None] = OrderedDict()
 
     def read(self, lines: Iterable[int]) -> int:
-        """Note that lines are read, one after another.
-
-        Args:
-            lines: Their numbers.
-
-        Returns:
-            How many others are back-invalidated for that.
-        """
+        """Note that lines are read, one after another."""
         held, before = self._held, 0
         for line in lines:
             if line in held:

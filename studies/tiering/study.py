@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from cxlemu.cost import CostModel
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.suggest import unknown
 from cxlemu.topology import Topology
 from cxlemu.units import counted, format_bytes
 from studies.choices import PAGES, SEED
@@ -29,18 +30,14 @@ ACCESSES, WARM_UP_ACCESSES = 8192, 3 * 8192  # with policies that move pages: me
 
 @dataclass(frozen=True, slots=True)
 class TierUse:
-    """How the ranks used one tier.
-
-    Attributes:
-        ns: The time of all accesses to it together, waiting for moves included.
-    """
+    """How the ranks used one tier."""
 
     name: str
     capacity_bytes: int  # one rank's
     load_ns: int
     accesses: int
     bytes_read: int
-    ns: int
+    ns: int  # the time of all accesses to it together, waiting for moves included
     moved_in_bytes: int
     moved_out_bytes: int
     coherence_ns: int  # its directory and snoops, over all accesses to it
@@ -54,18 +51,14 @@ class TierUse:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Measured accesses of ``ranks`` ranks, each to a working set of its own.
-
-    Attributes:
-        access_ns: The mean time of an access, over all accesses of all ranks.
-    """
+    """Measured accesses of ``ranks`` ranks, each to a working set of its own."""
 
     topology: str
     workload: str
     policy: str
     ranks: int
     working_set_bytes: int
-    access_ns: float
+    access_ns: float  # the mean time of an access, over all accesses of all ranks
     accesses: int
     moved_bytes: float  # by policies, for each access
     tiers: tuple[TierUse, ...]
@@ -75,15 +68,6 @@ class Memory:
     """A topology's tiers, as the first ``ranks`` ranks have them; the others lend their memory."""
 
     def __init__(self, topology: Topology, ranks: int = 1) -> None:
-        """Find the tiers.
-
-        Args:
-            topology: The machine.
-            ranks: How many ranks access memory.
-
-        Raises:
-            ArgumentError: See `studies.tiering.tiers.tiers_of`.
-        """
         self.topology, self.ranks = topology, ranks
         self.model = CostModel.of(topology, topology.host_count * topology.hosts.ranks_per_host)
         self.tiers = tiers_of(self.model, ranks)
@@ -106,19 +90,9 @@ class Memory:
 
         Where pages stay, one pass over the working set is measured; otherwise ACCESSES of them, after those in which
         the policy learned.
-
-        Args:
-            workload: Which pages are touched.
-            working_set_bytes: That of each rank.
-            policy: One of POLICIES.
-            pages: For how many pages of the sample the nearest memory has room.
-            seed: Seeds rank 0's accesses; each next rank's seed is one more.
-
-        Raises:
-            ArgumentError: The policy is unknown, or the working set does not fit or needs too large a sample.
         """
         if policy not in POLICIES:
-            raise ArgumentError(f"there is no policy {policy!r}: it is one of {', '.join(POLICIES)}")
+            raise ArgumentError(unknown("policy", policy, POLICIES))
         sample = self._sample(workload, working_set_bytes, pages)
         runs = [_follow(policy, workload, sample, seed + rank) for rank in range(self.ranks)]
         # memory that takes copies is read a page at a time, all other as much as is asked for
@@ -210,17 +184,11 @@ class Memory:
 
 @dataclass(frozen=True)
 class Sample:
-    """A few pages that stand for a working set.
+    """A few pages that stand for a working set."""
 
-    Attributes:
-        pages: How many there are.
-        real_pages: How many pages of the working set they stand for.
-        room: For each tier, how many of the sample's pages it holds.
-    """
-
-    pages: int
-    real_pages: int
-    room: tuple[int, ...]
+    pages: int  # of the sample
+    real_pages: int  # how many pages of the working set they stand for
+    room: tuple[int, ...]  # for each tier, how many of the sample's pages it holds
 
 
 @dataclass(frozen=True)

@@ -20,35 +20,21 @@ REGION_BYTES = 1 << 40
 
 @dataclass(frozen=True)
 class Tier:
-    """One kind of memory that ranks have.
-
-    Attributes:
-        capacity_bytes: What each of the ranks has of it.
-        regions: For each rank, where its part lies.
-        load_ns: What a load of an idle line takes.
-    """
+    """One kind of memory that ranks have."""
 
     name: str
     space: Space
     own: bool
-    capacity_bytes: int
-    regions: tuple[Region, ...]
+    capacity_bytes: int  # of each rank
+    regions: tuple[Region, ...]  # for each rank, where its part lies
     copied: bool  # takes copies, not loads: a page at a time
     coherence_ns: int  # per access
     filter_lines: int | None  # that the snoop filters of all its homes together have room for; None: for all lines
-    load_ns: int = 0
+    load_ns: int = 0  # what a load of an idle line takes
 
 
 def tiers_of(model: CostModel, ranks: int) -> list[Tier]:
-    """Find the tiers of a topology's memory, nearest first.
-
-    Args:
-        model: The topology's costs.
-        ranks: How many ranks share memory alike, from rank 0 on; the others lend theirs and do nothing.
-
-    Raises:
-        ArgumentError: There are more ranks than places, or the topology has no memory for them.
-    """
+    """Find the tiers of a topology's memory, nearest first; the ranks that share it are 0 to ``ranks - 1``."""
     if not 1 <= ranks <= len(model.hosts):
         raise ArgumentError(f"{model.topology.name} has {len(model.hosts)} places for ranks, not {ranks}")
     found: list[Tier] = []

@@ -62,10 +62,6 @@ class Workload(Described):
 
         Which pages are popular does not matter then, as popular ones lie anywhere: rows in the order of their keys,
         sessions as they come.
-
-        Args:
-            page_count: How many pages there are.
-            seed: Seeds the order.
         """
         return np.random.default_rng(seed).permutation(page_count)
 
@@ -74,12 +70,6 @@ class Workload(Described):
 
         Pages are apart by their popularity, as a policy that moves them tells them apart: each stands for equally many
         of ``real_pages`` that are about equally popular.
-
-        Args:
-            page_count: How many pages the sample has.
-            real_pages: How many pages they stand for.
-            accesses: The length of the trace.
-            seed: Seeds the accesses.
         """
         random = np.random.default_rng(seed)
         if self.kind == "chase":  # one cycle through all pages, again and again
@@ -92,16 +82,7 @@ class Workload(Described):
 
 
 def zipf_shares(page_count: int, real_pages: int, skew: float) -> NDArray[np.float64]:
-    """Return how large a part of all accesses goes to each part of the pages.
-
-    Args:
-        page_count: How many equal parts the pages are divided into.
-        real_pages: How many pages there are.
-        skew: The k-th most popular page is read as often as k to the power -skew.
-
-    Returns:
-        Shares that add up to 1, most popular first.
-    """
+    """Return each part's share of all accesses, most popular first; the k-th page is read as often as k ** -skew."""
     ends = zipf_sums(np.linspace(0, real_pages, page_count + 1), skew)
     shares: NDArray[np.float64] = np.diff(ends) / ends[-1]
     return shares
@@ -112,10 +93,6 @@ def zipf_sums(upto: NDArray[np.float64], skew: float) -> NDArray[np.float64]:
 
     Up to TERMS it is added term by term; from there on it is the integral with the trapezoidal correction of Euler and
     Maclaurin. In between it is a straight line.
-
-    Args:
-        upto: The numbers, not necessarily whole.
-        skew: 0 or more.
     """
     few = np.arange(1, TERMS + 1, dtype=np.float64) ** -skew
     exact = np.interp(upto, np.arange(TERMS + 1), np.concatenate([[0.0], np.cumsum(few)]))

@@ -22,19 +22,5 @@ __all__ = ["Called", "Computed", "Replay", "replay"]
 
 
 def replay(workload: ChakraWorkload, topology: Topology, accelerator: Accelerator | None = None) -> Replay:
-    """Replay a workload on a modelled fabric, in virtual time.
-
-    Args:
-        workload: Every rank's nodes, as read from its Chakra traces.
-        topology: The fabric that the collectives run on.
-        accelerator: Computing on an accelerator takes what it would take on this one, where a node says how much it
-            computes; without one, every node takes the time that was recorded.
-
-    Returns:
-        What every rank did and when; times in ns.
-
-    Raises:
-        PlanFileError: Ranks call different things or wait for each other.
-        ArgumentError: Computing has no time, or collectives do not fit the topology.
-    """
+    """Replay a workload on a modelled fabric, in virtual time."""
     return Schedule(workload, topology, accelerator).run()

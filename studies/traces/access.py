@@ -13,17 +13,7 @@ _ALIGN_BYTES = 4096
 
 
 def access_ns(topology: Topology, model: CostModel, rank: int, what: PoolAccess) -> int:
-    """Simulate one access on a fabric that is otherwise idle.
-
-    Args:
-        topology: The fabric. The bytes lie on all cards of its pool, interleaved.
-        model: Its costs.
-        rank: The rank that loads or stores.
-        what: The access.
-
-    Returns:
-        Its time, in ns: INVALIDATE and READ for a load; WRITE, FLUSH and FENCE for a store.
-    """
+    """Simulate one access on a fabric that is otherwise idle."""
     if not what.nbytes:
         return 0
     space = topology.pool_space

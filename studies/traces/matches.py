@@ -11,56 +11,32 @@ from cxlemu.errors import PlanFileError
 
 @dataclass
 class Match:
-    """A collective whose ranks are not all ready yet.
+    """A collective whose ranks are not all ready yet."""
 
-    Attributes:
-        what: The collective, as every one of its ranks calls it.
-        members: The ranks of its group.
-        places: For each member, the index of its step.
-        missing: How many members are not ready yet.
-        ready_ns: By rank, when it was ready.
-    """
-
-    what: ChakraCollective
-    members: tuple[int, ...]
-    places: tuple[int, ...]
-    missing: int
-    ready_ns: dict[int, int] = field(default_factory=dict)
+    what: ChakraCollective  # the collective, as every one of its ranks calls it
+    members: tuple[int, ...]  # the ranks of its group
+    places: tuple[int, ...]  # for each member, the index of its step
+    missing: int  # how many members are not ready yet
+    ready_ns: dict[int, int] = field(default_factory=dict)  # by rank, when it was ready
 
 
 @dataclass
 class TracedMessage:
-    """A message between two ranks.
+    """A message between two ranks."""
 
-    Attributes:
-        what: The message, as both its ranks name it.
-        places: The index of its step on the rank that sends it, and on the one that receives it.
-        begin_ns: When its sender began to send it; None before.
-        sent_ns: When its sender had sent it.
-        arrives_ns: When all of it can be with its receiver, if that is ready by then.
-        variant: The variant of `send` that it took.
-        ready_ns: When its receiver was ready; None before.
-    """
-
-    what: ChakraMessage
-    places: tuple[int, int]
-    begin_ns: int | None = None
-    sent_ns: int = 0
-    arrives_ns: int = 0
-    variant: str = ""
-    ready_ns: int | None = None
+    what: ChakraMessage  # the message, as both its ranks name it
+    places: tuple[int, int]  # the index of its step on the rank that sends it, and on the one that receives it
+    begin_ns: int | None = None  # when its sender began to send it; None before
+    sent_ns: int = 0  # when its sender had sent it
+    arrives_ns: int = 0  # when all of it can be with its receiver, if that is ready by then
+    variant: str = ""  # the variant of `send` that it took
+    ready_ns: int | None = None  # when its receiver was ready; None before
 
 
 def matched(workload: ChakraWorkload) -> tuple[list[Match], dict[tuple[int, int], Match]]:
-    """Find which steps of different ranks are one collective.
+    """Find which steps of different ranks are one collective: all of them, and each by (rank, index of the step).
 
     The k-th collective of a group on one of its ranks is the k-th on all of them.
-
-    Returns:
-        All matches, and each match again by (rank, index of the step).
-
-    Raises:
-        PlanFileError: Ranks of a group call different collectives, or not equally many.
     """
     called: dict[str, dict[int, list[int]]] = {}
     for rank, steps in enumerate(workload.ranks):
@@ -87,15 +63,9 @@ def matched(workload: ChakraWorkload) -> tuple[list[Match], dict[tuple[int, int]
 
 
 def messages(workload: ChakraWorkload) -> dict[tuple[int, int], TracedMessage]:
-    """Find which steps of two ranks are one message.
+    """Find which steps of two ranks are one message: each twice, by (rank, index of the step).
 
     The k-th message that a rank sends to another with a tag, in a group, is the k-th that this one receives.
-
-    Returns:
-        Each message twice, by (rank, index of the step).
-
-    Raises:
-        PlanFileError: A message has one end, or ends of different sizes.
     """
     found: dict[tuple[int, int], TracedMessage] = {}
     ends: dict[tuple[int, int, int, str], tuple[list[int], list[int]]] = {}

@@ -14,26 +14,17 @@ MEMORY = "memory"  # the unit of a rank that loads from the pool and stores to i
 
 
 class Called(NamedTuple):
-    """One collective, as all its ranks called it, or one message.
+    """One collective, as all its ranks called it, or one message."""
 
-    Attributes:
-        what: The collective or message.
-        name: The name of its node on its first rank.
-        members: The ranks of its group; of a message its sender and receiver.
-        places: For each member, the index of its step.
-        variant: The algorithm that was run, or why nothing was.
-        ready_ns: When its first rank was ready.
-        spans: For each member, from when to when it was in it, in ns; empty where all were from begin to end.
-    """
-
-    what: ChakraCollective | ChakraMessage
-    name: str
-    members: tuple[int, ...]
-    places: tuple[int, ...]
-    variant: str
-    ready_ns: int
+    what: ChakraCollective | ChakraMessage  # name of the collective or message
+    name: str  # the name of its node on its first rank
+    members: tuple[int, ...]  # the ranks of its group; of a message its sender and receiver
+    places: tuple[int, ...]  # for each member, the index of its step
+    variant: str  # the algorithm that was run, or why nothing was
+    ready_ns: int  # when its first rank was ready
     begin_ns: int
     end_ns: int
+    # for each member, from when to when it was in it, in ns; empty where all were from begin to end
     spans: tuple[tuple[int, int], ...] = ()
 
     def span(self, rank: int) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from collectives.contracts import COLLECTIVES
-from collectives.sweep.defaults import AUTO
+from collectives.defaults import AUTO
 from collectives.sweep.sweep import Case
 from collectives.sweep.virtual.plans import planned
 from collectives.sweep.virtual.simulated import check_memory
@@ -29,16 +29,7 @@ _Between: TypeAlias = "tuple[ChakraCollective, tuple[int, ...]]"  # a collective
 
 
 class Schedule:
-    """A replay in progress: each step begins as soon as what it needs is free, in the order in which steps may begin.
-
-    Args:
-        workload: Every rank's nodes, as read from its Chakra traces.
-        topology: The fabric that the collectives run on.
-        accelerator: See `studies.traces.replay`.
-
-    Raises:
-        PlanFileError: Ranks of a group call different collectives.
-    """
+    """A replay in progress: each step begins once what it needs is free, in the order in which steps may begin."""
 
     def __init__(self, workload: ChakraWorkload, topology: Topology, accelerator: Accelerator | None) -> None:
         self._workload, self._topology, self._accelerator = workload, topology, accelerator
@@ -62,12 +53,7 @@ class Schedule:
         self._left = workload.steps
 
     def run(self) -> Replay:
-        """Replay the workload to its end; a schedule runs once.
-
-        Raises:
-            PlanFileError: Nodes wait for each other.
-            ArgumentError: Computing has no time, or collectives do not fit the topology.
-        """
+        """Replay the workload to its end; a schedule runs once."""
         for rank, missing in enumerate(self._missing):
             for at, count in enumerate(missing):
                 if not count:
@@ -244,10 +230,24 @@ class Schedule:
         for match in self._matches:
             if match.missing:
                 absent = next(r for r in match.members if r not in match.ready_ns)
-                step = self._workload.ranks[absent][match.places[match.members.index(absent)]]
-                return f"nodes wait for each other: node {step.id} of rank {absent}, {match.what.name}, never begins"
+                at = match.places[match.members.index(absent)]
+                step, why = self._workload.ranks[absent][at], self._why(absent, at)
+                called = f"node {step.id} of rank {absent}, {match.what.name},"
+                return f"nodes wait for each other: {called} never begins{why}"
         rank, at = next((r, a) for r, its in enumerate(self._missing) for a, left in enumerate(its) if left)
-        return f"nodes wait for each other: node {self._workload.ranks[rank][at].id} of rank {rank} never begins"
+        named = f"node {self._workload.ranks[rank][at].id} of rank {rank}"
+        return f"nodes wait for each other: {named} never begins{self._why(rank, at)}"
+
+    def _why(self, rank: int, at: int) -> str:
+        """Name the nodes of a rank that a node waits for, up to one that waits for one of them."""
+        steps, path = self._workload.ranks[rank], [at]
+        while (before := next((b for b in steps[path[-1]].after if self._missing[rank][b]), None)) is not None:
+            if before in path:
+                cycle = [*path[path.index(before) :], before]
+                ids = " -> ".join(str(steps[each].id) for each in cycle[:8])
+                return f": each waits for the next of {ids}" + " -> ..." * (len(cycle) > 8)
+            path.append(before)
+        return ""
 
 
 def _unit(what: Work, rank: int) -> str:

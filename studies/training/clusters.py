@@ -14,6 +14,7 @@ from functools import cache
 from cxlemu.errors import ArgumentError
 from cxlemu.topology import Link, Topology
 from cxlemu.topology.endpoints import members
+from cxlemu.units import counted
 from studies.training.fabrics import Modelled
 
 POINTS = (2, 4)  # clusters
@@ -22,16 +23,7 @@ ON_A_LINE = ("all_gather", "reduce_scatter")  # where a rank's slice stays the s
 
 
 class Clustered:
-    """A fabric of clusters over a pool, on which collectives run on two levels.
-
-    Args:
-        topology: The whole machine; each of its hosts is a cluster.
-        sharing: How many groups of ranks, each with a part of every cluster, do the same at once on one pool.
-        points: The two numbers of clusters that are simulated, and that the line goes through.
-
-    Raises:
-        ArgumentError: The machine cannot be cut down so.
-    """
+    """A fabric of clusters over a pool, on which collectives run on two levels."""
 
     def __init__(self, topology: Topology, sharing: int = 1, points: tuple[int, int] = POINTS) -> None:
         self.topology, self.sharing, self.points = topology, sharing, points
@@ -62,11 +54,6 @@ class Clustered:
 
         Collectives other than all-gather and reduce-scatter, and ranks that do not fill two or more clusters, are
         simulated on the whole machine.
-
-        Args:
-            collective: Its name.
-            size_bytes: As nccl-tests counts it.
-            ranks: How many ranks call it.
         """
         clusters, rest = divmod(ranks, self.group)
         few, more = self.points
@@ -78,48 +65,21 @@ class Clustered:
         return more_ns + (more_ns - few_ns) * (clusters - more) // (more - few)
 
     def simulated_ns(self, collective: str, size_bytes: int, clusters: int) -> int:
-        """Simulate all ranks of a number of clusters.
-
-        Args:
-            collective: Its name.
-            size_bytes: As nccl-tests counts it.
-            clusters: How many clusters the machine is cut down to.
-
-        Returns:
-            What one call takes, in ns.
-        """
+        """Simulate all ranks of a number of clusters; return a call's time in ns."""
         fabric = self._of(clusters)
         ns = fabric.time_ns(collective, size_bytes, clusters * self.group)
         self.chosen |= fabric.chosen
         return ns
 
     def error(self, collective: str, slice_bytes: int, clusters: int) -> float:
-        """Compare the line with a simulation of all clusters.
-
-        Args:
-            collective: Its name.
-            slice_bytes: What each rank contributes or receives.
-            clusters: How many clusters call it.
-
-        Returns:
-            The line's relative error: 0.01 is a hundredth too long.
-        """
+        """Return the line's relative error against a simulation of all clusters."""
         ranks = clusters * self.group
         full_ns = self.simulated_ns(collective, slice_bytes * ranks, clusters)
         return self.time_ns(collective, slice_bytes * ranks, ranks) / full_ns - 1
 
 
 def cut_down(topology: Topology, clusters: int, sharing: int = 1) -> Topology:
-    """Cut a machine down to a few of its hosts and their share of all that hosts have in common.
-
-    Args:
-        topology: The whole machine; each of its hosts is a cluster.
-        clusters: How many hosts are left.
-        sharing: Each host keeps one ``sharing``-th of its ranks.
-
-    Raises:
-        ArgumentError: Hosts are no clusters, or cards do not divide so.
-    """
+    """Cut a machine down to a few of its hosts and their share of all that hosts have in common."""
     hosts = topology.hosts
     if topology.fabrics or hosts.ranks_per_host % sharing or hosts.ranks_per_host // sharing < 2:
         raise ArgumentError(f"{topology.name} is not made of hosts that are clusters, each of {sharing} groups or more")
@@ -127,7 +87,10 @@ def cut_down(topology: Topology, clusters: int, sharing: int = 1) -> Topology:
     for group in topology.cards:
         count, rest = divmod(group.count * clusters, hosts.count * sharing) if group.owner is None else (1, 0)
         if rest or not count:
-            raise ArgumentError(f"{topology.name}: {group.count} cards do not divide among {hosts.count} clusters")
+            groups = f", each of {counted(sharing, 'group')} of ranks" * (sharing > 1)
+            raise ArgumentError(
+                f"{topology.name}: {group.count} cards do not divide among {hosts.count} clusters{groups}"
+            )
         cards.append(group.model_copy(update={"count": count}))
     return topology.model_copy(
         update={

@@ -8,6 +8,7 @@ is not counted.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 from cxlemu.cost.gemm import Product, fastest
@@ -22,36 +23,66 @@ ADAM_BYTES = 30  # per parameter: gradient read; master, both moments read and w
 
 
 class Compute:
-    """What a model's blocks take on an accelerator.
+    """What a model's blocks take on an accelerator."""
 
-    Args:
-        model: Its shape.
-        accelerator: Every rank has one.
-        tensor: How many ranks the blocks are divided among.
-        sequence: Whether the rest of a block is divided by tokens; see Parallelism.
-    """
-
-    def __init__(self, model: LanguageModel, accelerator: Accelerator, tensor: int = 1, *, sequence: bool = False):
+    def __init__(
+        self,
+        model: LanguageModel,
+        accelerator: Accelerator,
+        tensor: int = 1,
+        *,
+        sequence: bool = False,
+        experts: int = 1,
+        busiest: float = 1.0,
+    ) -> None:
+        """``experts`` ranks share the experts; the busiest of them gets ``busiest`` times the mean number of tokens."""
         self.model, self.accelerator, self.tensor, self.sequence = model, accelerator, tensor, sequence
+        self.experts, self.busiest = experts, busiest
 
     @lru_cache(maxsize=16)  # noqa: B019 - a few durations, asked for thousands of times
     def block_ns(self, tokens: int) -> int:
         """Return what one block's forward pass takes on one rank."""
+        return self.gemms_ns(tokens) + self.rest_ns(tokens)
+
+    def gemms_ns(self, tokens: int) -> int:
+        """Return what the GEMMs of a block's forward pass take on one rank."""
         its, share = self.model, self.tensor
-        gemms_ns = sum(
-            self._gemm_ns(tokens, columns, depth)
-            for columns, depth in (
-                (-(-(its.heads + 2 * its.kv_heads) * its.head_size // share), its.hidden),
-                (its.hidden, -(-its.heads * its.head_size // share)),
-                ((2 if its.gated else 1) * -(-its.feedforward // share), its.hidden),
-                (its.hidden, -(-its.feedforward // share)),
-            )
-        )
-        return gemms_ns + self.rest_ns(tokens)
+        if its.kv_rank:
+            (down, depth), *heads, (hidden, values) = its.attention_products
+            pairs = [(down, depth), *((-(-columns // share), depth) for columns, depth in heads)]
+            pairs.append((hidden, -(-values // share)))
+        else:
+            columns = -(-(its.heads + 2 * its.kv_heads) * its.head_size // share)
+            pairs = [(columns, its.hidden), (its.hidden, -(-its.heads * its.head_size // share))]
+        attention_ns = sum(self._gemm_ns(tokens, *pair) for pair in pairs)
+        dense_ns = self._feedforward_ns(tokens, its.feedforward) if its.expert_blocks < its.blocks else 0
+        if not its.expert_blocks:
+            return attention_ns + dense_ns
+        mixed_ns = self._experts_ns(tokens)
+        if its.shared_experts:
+            mixed_ns += self._feedforward_ns(tokens, its.shared_experts * its.expert_feedforward)
+        return attention_ns + (dense_ns * (its.blocks - its.expert_blocks) + mixed_ns * its.expert_blocks) // its.blocks
+
+    def _feedforward_ns(self, tokens: int, width: int) -> int:
+        mine = -(-width // self.tensor)
+        up = (2 if self.model.gated else 1) * mine
+        return self._gemm_ns(tokens, up, self.model.hidden) + self._gemm_ns(tokens, self.model.hidden, mine)
+
+    def _experts_ns(self, tokens: int) -> int:
+        """Return what the busiest rank's routed experts take: one product of all their tokens, and all weights read."""
+        its = self.model
+        routed = math.ceil(tokens * its.active_experts * self.busiest)
+        met = min((its.experts or 1) // self.experts, routed)
+        weights = met * (3 if its.gated else 2) * its.hidden * -(-its.expert_feedforward // self.tensor)
+        return max(self._feedforward_ns(routed, its.expert_feedforward), self._stream_ns(2 * weights))
 
     def rest_ns(self, tokens: int) -> int:
         """Return what a block's forward pass takes without its GEMMs."""
-        return self.scores_ns(tokens) + self._stream_ns(2 * self.kept_bytes(tokens))
+        return self.scores_ns(tokens) + self.moved_ns(tokens)
+
+    def moved_ns(self, tokens: int) -> int:
+        """Return what norms, activations and residuals of a block's forward pass take."""
+        return self._stream_ns(2 * self.kept_bytes(tokens))
 
     def scores_ns(self, tokens: int) -> int:
         """Return what attention itself takes in a block's forward pass."""
@@ -64,12 +95,7 @@ class Compute:
         return self._gemm_ns(tokens, -(-self.model.vocabulary // self.tensor), self.model.hidden)
 
     def kept_bytes(self, tokens: int, *, checkpointed: bool = False) -> int:
-        """Return what one block keeps on one rank for its backward pass.
-
-        Args:
-            tokens: How many tokens pass the block.
-            checkpointed: Whether only the block's input is kept.
-        """
+        """Return what one block keeps on one rank for its backward pass."""
         whole = self.model.activation_bytes(tokens, checkpointed=checkpointed)
         if self.sequence or checkpointed:
             return whole // (self.tensor if self.sequence else 1)

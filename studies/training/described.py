@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Self
 from pydantic import PrivateAttr
 
 from cxlemu.errors import ConfigError
-from cxlemu.suggest import meant
+from cxlemu.suggest import with_choices
 from cxlemu.topology.document import Document, shown
-from cxlemu.topology.fields import Model, listed, validated
+from cxlemu.topology.fields import Model, validated
 from cxlemu.topology.hardware import with_hardware
 from cxlemu.topology.provenance import Provenances, take_provenance, with_provenance
 
@@ -32,11 +32,7 @@ class Described(Model):
         return with_provenance(self.model_dump(mode="json", exclude_none=True), self._provenance)
 
     def varied(self, **values: Any) -> Self:
-        """Return a copy with other values, which have no provenance.
-
-        Args:
-            values: By the name of a field, its new value.
-        """
+        """Return a copy with other values, which have no provenance."""
         other = self.model_copy(update=values)
         other._provenance = {key: standing for key, standing in self._provenance.items() if key[0] not in values}
         return other
@@ -48,15 +44,7 @@ class Described(Model):
 
     @classmethod
     def load(cls, path_or_name: str | Path) -> Self:
-        """Read a file, or a shipped one by its name.
-
-        Args:
-            path_or_name: A shipped name, with or without ``.yaml``, or else the path of a file.
-
-        Raises:
-            ConfigError: The file is wrong or absent; one sentence, ``FILE:LINE: KEY what is wrong and what would be
-                right``.
-        """
+        """Read a file, or a shipped one by its name."""
         wanted, shipped = str(path_or_name), cls.shipped()
         path = shipped.get(wanted.removesuffix(".yaml"), Path(path_or_name))
         try:
@@ -64,8 +52,9 @@ class Described(Model):
         except OSError:  # a name that no file can have, such as one that is too long
             exists = False
         if not exists:
-            there = f"a shipped {cls.noun} ({listed(shipped)}){meant(wanted, shipped)}"
-            raise ConfigError(f"{shown(wanted)} is neither a file nor {there}")
+            raise ConfigError(
+                with_choices(f"{shown(wanted)} is neither a file nor a shipped {cls.noun}", wanted, shipped, " ({})")
+            )
         document = Document.read(path, cls.noun)
         with_hardware(document)
         data, provenance = take_provenance(document)

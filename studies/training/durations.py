@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from studies.training.compute import Compute
+from studies.training.experts import ExpertLoad, Router
+from studies.training.fabrics import TrainingFabric
 from studies.training.language_model import LanguageModel
 from studies.training.machine import GRADIENT_BYTES, STATE_BYTES, WEIGHT_BYTES, TrainingMachine
 from studies.training.parallelism import Parallelism
@@ -19,6 +21,8 @@ LEVELS = {
     "recompute": "compute",
     "optimizer": "compute",
     "tensor": "inside clusters",
+    "all_to_all": "experts",
+    "context": "context ranks",
     "all_gather": "between",
     "reduce_scatter": "between",
     "pipeline": "between",
@@ -29,43 +33,39 @@ BETWEEN = tuple(kind for kind, where in LEVELS.items() if where == "between")
 
 
 class Durations:
-    """What each piece of a training step takes on one rank.
-
-    Args:
-        model: Its shape.
-        parallelism: Which rank holds what.
-        machine: The accelerators and fabrics.
-        microbatch: In sequences.
-        recompute: One of `studies.training.parallelism.RECOMPUTE`.
-    """
+    """What each piece of a training step takes on one rank."""
 
     def __init__(
-        self, model: LanguageModel, parallelism: Parallelism, machine: TrainingMachine, microbatch: int, recompute: str
+        self,
+        model: LanguageModel,
+        parallelism: Parallelism,
+        machine: TrainingMachine,
+        microbatch: int,
+        recompute: str,
+        router: Router = Router(),  # noqa: B008 - it is frozen
     ) -> None:
         self.model, self.parallelism, self.machine = model, parallelism, machine
-        self.tokens = microbatch * model.sequence
+        self.tokens = microbatch * model.sequence // parallelism.context
         self.recompute = recompute
-        self.compute = Compute(model, machine.accelerator, parallelism.tensor, sequence=parallelism.sequence)
+        self.load = router.load(model, self.tokens, parallelism.expert) if model.expert_blocks else ExpertLoad()
+        self.compute = Compute(
+            model,
+            machine.accelerator,
+            parallelism.tensor,
+            sequence=parallelism.sequence,
+            experts=parallelism.expert,
+            busiest=self.load.busiest,
+        )
 
     # --- computing, with what tensor ranks say to each other meanwhile ----------------------------------------------
 
     def forward(self, blocks: int, *, head: bool = False) -> list[Part]:
-        """Return the forward pass through a stage's blocks, with what tensor ranks exchange meanwhile.
-
-        Args:
-            blocks: How many blocks one microbatch passes.
-            head: Whether the stage has the head, which turns the last block's output into tokens.
-        """
+        """Return the forward pass through a stage's blocks, with what tensor ranks exchange meanwhile."""
         head_ns = self.compute.head_ns(self.tokens) if head else 0
         return self._parts("forward", blocks * self.compute.block_ns(self.tokens) + head_ns, blocks)
 
     def backward(self, blocks: int, *, head: bool = False) -> list[Part]:
-        """Return the backward pass through a stage's blocks, preceded by what is recomputed.
-
-        Args:
-            blocks: How many blocks one microbatch passes.
-            head: Whether the stage has the head.
-        """
+        """Return the backward pass through a stage's blocks, preceded by what is recomputed."""
         again = []
         if self.recompute == "full":
             again = self._parts("recompute", blocks * self.compute.block_ns(self.tokens), blocks)
@@ -76,9 +76,49 @@ class Durations:
         return again + self._parts("backward", ns, blocks)
 
     def _parts(self, kind: str, ns: int, blocks: int) -> list[Part]:
-        if self.parallelism.tensor == 1:
-            return [Part(kind, ns)]
-        return [Part(kind, ns), Part("tensor", blocks * self._tensor_block_ns())]
+        parts = [Part(kind, ns)]
+        how = self.parallelism
+        if how.tensor > 1:
+            parts.append(Part("tensor", blocks * self._tensor_block_ns()))
+        if how.expert > 1 and self.model.expert_blocks:
+            parts.append(
+                Part("all_to_all", blocks * self._experts_ns() * self.model.expert_blocks // self.model.blocks)
+            )
+        if how.context > 1:
+            parts.append(Part("context", blocks * self._context_ns(backward=kind == "backward")))
+        return parts
+
+    def _fabric(self, ranks: int) -> TrainingFabric:
+        """Return the fabric over which some ranks talk that are neighbours beyond tensor ranks."""
+        its = self.machine
+        return (
+            its.inside
+            if its.inside is not None and ranks * self.parallelism.tensor <= its.cluster_ranks
+            else its.between
+        )
+
+    def _experts_ns(self) -> int:
+        """Return how long tokens are on their way to their experts and back, as the busiest rank sees it."""
+        ranks, its = self.parallelism.expert, self.model
+        sent = self.tokens * its.active_experts * its.hidden * HIDDEN_BYTES * self.load.busiest
+        sent /= self.parallelism.tensor if self.parallelism.sequence else 1
+        size_bytes = round(sent) // (ranks * HIDDEN_BYTES) * HIDDEN_BYTES * ranks
+        return 2 * self._fabric(ranks).time_ns("all_to_all", size_bytes, ranks)
+
+    def _context_ns(self, *, backward: bool) -> int:
+        """Return what context ranks' keys and values add to a pass through a block.
+
+        They are gathered, and their gradients scattered, or go round behind the scores (arXiv 2310.01889).
+        """
+        ranks = self.parallelism.context
+        fabric = self._fabric(ranks)
+        each = self.tokens * self.model.kv_bytes // self.model.blocks // self.parallelism.tensor
+        each = each // HIDDEN_BYTES * HIDDEN_BYTES
+        if self.parallelism.ring:
+            round_ns = (ranks - 1) * fabric.time_ns("broadcast", each, 2)
+            return (2 if backward else 1) * max(round_ns - self.compute.scores_ns(self.tokens), 0)
+        gathered_ns = fabric.time_ns("all_gather", each * ranks, ranks)
+        return gathered_ns + (fabric.time_ns("reduce_scatter", each * ranks, ranks) if backward else 0)
 
     def _tensor_block_ns(self) -> int:
         """Return what tensor ranks exchange in one pass through a block.
@@ -98,13 +138,25 @@ class Durations:
         """Return how many of some parameters one tensor rank holds."""
         return -(-parameters // self.parallelism.tensor)
 
-    def gather(self, parameters: int) -> list[Part]:
-        """Return how a tensor rank's weights are gathered, of which every data rank has a part."""
-        return self._between("all_gather", WEIGHT_BYTES * self.share(parameters))
+    def gather(self, blocks: int, embedding: int = 0) -> list[Part]:
+        """Return how a tensor rank's weights are gathered, of which every rank that holds the same ones has a part."""
+        return self._sharded("all_gather", WEIGHT_BYTES, blocks, embedding)
 
-    def scatter(self, parameters: int) -> list[Part]:
-        """Return how a tensor rank's gradients are scattered, of which every data rank keeps the sum of a part."""
-        return self._between("reduce_scatter", GRADIENT_BYTES * self.share(parameters))
+    def scatter(self, blocks: int, embedding: int = 0) -> list[Part]:
+        """Return how a tensor rank's gradients are scattered, of which every such rank keeps the sum of a part."""
+        return self._sharded("reduce_scatter", GRADIENT_BYTES, blocks, embedding)
+
+    def _sharded(self, collective: str, nbytes: int, blocks: int, embedding: int) -> list[Part]:
+        """Return a collective of blocks and an embedding: one more for experts, which fewer ranks have alike."""
+        its, how = self.model, self.parallelism
+        experts = blocks * its.expert_parameters
+        if how.expert == 1:
+            return self._between(
+                collective, nbytes * self.share(blocks * its.block_parameters + embedding), how.replicas
+            )
+        others = blocks * its.block_parameters - experts + embedding
+        mine = self._between(collective, nbytes * self.share(-(-experts // how.expert)), how.replicas // how.expert)
+        return self._between(collective, nbytes * self.share(others), how.replicas) + mine
 
     def hand_over(self) -> list[Part]:
         """Return how a microbatch's activations, or their gradients, go from one stage's rank to the next one's."""
@@ -112,18 +164,17 @@ class Durations:
         nbytes //= self.parallelism.tensor if self.parallelism.sequence else 1
         return [Part("pipeline", self.machine.between.time_ns("broadcast", nbytes, 2), nbytes)]
 
-    def _between(self, collective: str, nbytes: int) -> list[Part]:
-        """Return a collective between data ranks, in equal parts, as padding would make them."""
-        ranks = self.parallelism.data
+    def _between(self, collective: str, nbytes: int, ranks: int) -> list[Part]:
+        """Return a collective between some ranks, in equal parts, as padding would make them."""
         each = nbytes // (ranks * WEIGHT_BYTES) * WEIGHT_BYTES
         ns = self.machine.between.time_ns(collective, each * ranks, ranks)
         return [Part(collective, ns, each * (ranks - 1))]
 
     # --- the optimizer, and room ------------------------------------------------------------------------------------
 
-    def update(self, parameters: int) -> list[Part]:
-        """Return the update of those of a tensor rank's parameters whose state this data rank keeps."""
-        mine = -(-self.share(parameters) // self.parallelism.data)
+    def update(self, blocks: int, embedding: int) -> list[Part]:
+        """Return the update of those of a tensor rank's parameters whose state this rank keeps."""
+        mine = -(-self.share(blocks * self.model.block_parameters + embedding) // self.parallelism.replicas)
         if self.machine.offload is not None:
             return [Part("offload", self.machine.offload.update_ns(mine))]
         return [Part("optimizer", self.compute.update_ns(mine))]
@@ -132,12 +183,14 @@ class Durations:
         """Return what the fullest rank holds: weights, gradients, state, and the activations of what is under way."""
         its, how = self.model, self.parallelism
         blocks = -(-its.blocks // how.pipeline)
-        mine = self.share(blocks * its.block_parameters + its.embedding_parameters // min(how.pipeline, 2))
-        state = 0 if self.machine.offload is not None else STATE_BYTES * -(-mine // how.data)
+        block = its.block_parameters - its.expert_parameters + -(-its.expert_parameters // how.expert)
+        mine = self.share(blocks * block + its.embedding_parameters // min(how.pipeline, 2))
+        all_of = self.share(blocks * its.block_parameters + its.embedding_parameters // min(how.pipeline, 2))
+        kept_state = -(-all_of // how.replicas)
+        state = 0 if self.machine.offload is not None else STATE_BYTES * kept_state
         held = mine
         if how.sharded:
-            gathered = GATHERED_UNITS * its.block_parameters + its.embedding_parameters
-            held = -(-mine // how.data) + self.share(gathered)
+            held = kept_state + self.share(GATHERED_UNITS * block + its.embedding_parameters)
         full = self.recompute == "full"
         under_way = blocks * min(how.pipeline, microbatches)
         kept = under_way * self.compute.kept_bytes(self.tokens, checkpointed=full)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from collectives.algorithms import catalog
 from collectives.algorithms.nccl import RECIPES
-from collectives.sweep.defaults import AUTO
+from collectives.defaults import AUTO
 from collectives.sweep.sweep import Sweep
 from collectives.sweep.virtual.plans import plan_of
 from collectives.sweep.virtual.simulated import model_of, simulate_case
@@ -61,14 +61,6 @@ class Modelled:
     def __init__(
         self, topology: Topology, *, tuned: bool = False, variant: str = AUTO, failures: Sequence[Failure] = ()
     ) -> None:
-        """Model every call on one topology.
-
-        Args:
-            topology: The fabric.
-            tuned: Take the fastest of all plans, for each call.
-            variant: Taken instead of ``auto``, where ``tuned`` is off.
-            failures: Links and switches that have failed before anything begins.
-        """
         self.topology, self.tuned, self.variant = topology, tuned, variant
         self._failures = [failure._replace(at_ns=0) for failure in failures]
         self.chosen: dict[str, str] = {}
@@ -84,13 +76,7 @@ class Modelled:
         return ""
 
     def time_ns(self, collective: str, size_bytes: int, ranks: int) -> int:
-        """Return what one call takes, in ns; each call is simulated once.
-
-        Args:
-            collective: Its name.
-            size_bytes: As nccl-tests counts it; dtype bf16.
-            ranks: How many ranks call it; a call of one rank takes no time.
-        """
+        """Return what one call takes, in ns; each call is simulated once."""
         key = collective, size_bytes, ranks
         if ranks < 2 or not size_bytes:
             return 0

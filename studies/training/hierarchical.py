@@ -10,13 +10,7 @@ from studies.training.fabrics import TrainingFabric
 
 
 class TwoLevels:
-    """A fabric between clusters, on which collectives send between clusters only what has to cross.
-
-    Args:
-        inside: The fabric inside a cluster.
-        between: The fabric between clusters.
-        sharing: How many ranks of a group are in one cluster.
-    """
+    """A fabric between clusters, on which collectives send between clusters only what has to cross."""
 
     def __init__(self, inside: TrainingFabric, between: TrainingFabric, sharing: int) -> None:
         self.inside, self.between, self.sharing = inside, between, sharing
@@ -39,11 +33,6 @@ class TwoLevels:
         """Return what one call takes, in ns.
 
         All-gather and reduce-scatter take two levels; other collectives run between clusters alone.
-
-        Args:
-            collective: Its name.
-            size_bytes: As nccl-tests counts it.
-            ranks: How many ranks call it; two levels need a multiple of ``sharing``.
         """
         if collective not in ("all_gather", "reduce_scatter") or self.sharing < 2 or ranks % self.sharing:
             return self.between.time_ns(collective, size_bytes, ranks)

@@ -35,6 +35,20 @@ class LanguageModel(Described):
     head_size: Count = Field(description="width of one head")
     feedforward: Count = Field(description="width of the feed-forward layer")
     gated: bool = Field(description="whether the feed-forward layer has a gate, a third matrix")
+    experts: Count | None = Field(default=None, description="routed experts of a block; absent: one feed-forward layer")
+    active_experts: Count = Field(default=1, description="routed experts that each token meets")
+    shared_experts: Annotated[int, Field(ge=0, le=1024)] = Field(default=0, description="experts that all tokens meet")
+    expert_feedforward: Count = Field(default=1, description="width of an expert's feed-forward layer")
+    dense_blocks: Annotated[int, Field(ge=0, le=10**7)] = Field(
+        default=0, description="blocks with one feed-forward layer beside those with experts; both count as their mean"
+    )
+    kv_rank: Annotated[int, Field(ge=0, le=10**7)] = Field(
+        default=0, description="width of what keys and values are compressed to (latent attention); 0: not at all"
+    )
+    query_rank: Count = Field(default=1, description="with kv_rank, width of what queries are compressed to")
+    rope_size: Annotated[int, Field(ge=0, le=10**7)] = Field(
+        default=0, description="with kv_rank, width of a head's part that knows positions"
+    )
     vocabulary: Count = Field(description="number of tokens")
     position_parameters: Annotated[int, Field(ge=0, le=10**12)] = Field(
         default=0, description="of a block, which meet positions, not tokens: held and sent, but not worth computing"
@@ -47,23 +61,59 @@ class LanguageModel(Described):
     def _heads_share_evenly(self) -> LanguageModel:
         if self.heads % self.kv_heads:
             raise Misplaced(("kv_heads",), f"are {self.kv_heads} but should divide heads, which are {self.heads}")
+        if self.experts is not None and self.active_experts > self.experts:
+            raise Misplaced(("active_experts",), f"are {self.active_experts}, more than the {self.experts} experts")
+        if self.dense_blocks > self.blocks:
+            raise Misplaced(("dense_blocks",), f"are {self.dense_blocks}, more than the {self.blocks} blocks")
         return self
 
     @property
     def attention_parameters(self) -> int:
         """The parameters of one block's attention."""
+        if self.kv_rank:
+            return sum(columns * depth for columns, depth in self.attention_products)
         queries_and_output = 2 * self.hidden * self.heads * self.head_size
         return queries_and_output + 2 * self.hidden * self.kv_heads * self.head_size
 
     @property
+    def attention_products(self) -> list[tuple[int, int]]:
+        """The products of latent attention (arXiv 2405.04434): columns and depth of each, those of heads last."""
+        return [
+            (self.query_rank + self.kv_rank + self.rope_size, self.hidden),
+            (self.heads * (self.head_size + self.rope_size), self.query_rank),
+            (self.heads * 2 * self.head_size, self.kv_rank),
+            (self.hidden, self.heads * self.head_size),
+        ]
+
+    @property
+    def expert_blocks(self) -> int:
+        """How many blocks have experts."""
+        return 0 if self.experts is None else self.blocks - self.dense_blocks
+
+    @property
+    def expert_parameters(self) -> int:
+        """The parameters of the routed experts of the mean block."""
+        return (self.experts or 0) * self._feedforward(self.expert_feedforward) * self.expert_blocks // self.blocks
+
+    @property
     def multiplying_parameters(self) -> int:
-        """The parameters of one block that every token meets."""
-        return self.attention_parameters + (3 if self.gated else 2) * self.hidden * self.feedforward
+        """The parameters of the mean block that a token meets."""
+        met = (self.active_experts + self.shared_experts) * self._feedforward(self.expert_feedforward)
+        return self.attention_parameters + self._mean(self._feedforward(self.feedforward), met)
 
     @property
     def block_parameters(self) -> int:
-        """All parameters of one block."""
-        return self.multiplying_parameters + self.position_parameters
+        """All parameters of the mean block."""
+        shared = self.shared_experts * self._feedforward(self.expert_feedforward)
+        dense = self.attention_parameters + self._mean(self._feedforward(self.feedforward), shared)
+        return dense + self.expert_parameters + self.position_parameters
+
+    def _feedforward(self, width: int) -> int:
+        return (3 if self.gated else 2) * self.hidden * width
+
+    def _mean(self, dense: int, expert: int) -> int:
+        """Return the mean over blocks without and with experts."""
+        return (dense * (self.blocks - self.expert_blocks) + expert * self.expert_blocks) // self.blocks
 
     @property
     def embedding_parameters(self) -> int:
@@ -74,6 +124,13 @@ class LanguageModel(Described):
     def parameters(self) -> int:
         """All parameters of the model."""
         return self.blocks * self.block_parameters + self.embedding_parameters
+
+    @property
+    def kv_bytes(self) -> int:
+        """The bytes of one token's keys and values in all blocks, in 16 bits."""
+        if self.kv_rank:
+            return 2 * self.blocks * (self.kv_rank + self.rope_size)
+        return 2 * 2 * self.blocks * self.kv_heads * self.head_size
 
     def block_flops(self, tokens: int) -> int:
         """Count the FLOPs of one block's forward pass."""
@@ -91,9 +148,5 @@ class LanguageModel(Described):
         """Count the bytes that one block keeps for its backward pass.
 
         Scores are never kept: they are computed anew, as FlashAttention does.
-
-        Args:
-            tokens: How many tokens pass the block.
-            checkpointed: Whether only the block's input is kept.
         """
         return tokens * self.hidden * (CHECKPOINT_BYTES if checkpointed else ACTIVATION_BYTES)

@@ -15,19 +15,15 @@ GRADIENT_BYTES = WEIGHT_BYTES = 2
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """A place for the optimizer's state beside an accelerator.
-
-    Attributes:
-        at_memory: Gradients are sent there and weights come back, as in ZeRO-Offload (arXiv 2101.06840), and the
-            processor there updates. Without it the state itself passes the accelerator.
-        update_gbytes_per_s: With ``at_memory``, the rate at which state passes the processor there, one accelerator's
-            share of it.
-    """
+    """A place for the optimizer's state beside an accelerator."""
 
     name: str
     to_gbytes_per_s: float
     from_gbytes_per_s: float
+    # gradients are sent there and weights come back, as in ZeRO-Offload (arXiv 2101.06840), and the processor there
+    # updates. Without it the state itself passes the accelerator
     at_memory: bool
+    # with ``at_memory``, the rate at which state passes the processor there, one accelerator's share of it
     update_gbytes_per_s: float | None = None
 
     def update_ns(self, parameters: int) -> int:
@@ -42,16 +38,10 @@ class Offload:
 
 @dataclass(frozen=True, slots=True)
 class TrainingMachine:
-    """Accelerators and the fabrics between them.
-
-    Attributes:
-        between: Carries all communication except tensor parallelism.
-        inside: Carries tensor parallelism, in clusters of ``cluster_ranks``.
-        offload: The place for the optimizer's state; None: it stays in the accelerators' memory.
-    """
+    """Accelerators and the fabrics between them."""
 
     accelerator: Accelerator
-    between: TrainingFabric
-    inside: TrainingFabric | None = None
+    between: TrainingFabric  # carries all communication except tensor parallelism
+    inside: TrainingFabric | None = None  # carries tensor parallelism, in clusters of ``cluster_ranks``
     cluster_ranks: int = 1
-    offload: Offload | None = None
+    offload: Offload | None = None  # the place for the optimizer's state; None: it stays in the accelerators' memory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cxlemu.errors import ArgumentError
+from cxlemu.suggest import unknown
 from cxlemu.topology import LocalMemory, Topology
 from studies.choices import OFFLOAD_PLACES
 from studies.training.machine import Offload
@@ -15,14 +16,6 @@ def offload_to(place: str, topology: Topology, ranks: int) -> Offload:
 
     ``host``: the hosts' processors update, through the copy engines, as in ZeRO-Offload. ``pool``: state passes the
     accelerator, and every rank has its share of the cards.
-
-    Args:
-        place: "host" or "pool".
-        topology: The machine.
-        ranks: How many ranks share its hosts and cards.
-
-    Raises:
-        ArgumentError: There is no such place.
     """
     costs = topology.costs
     to, from_ = (rate or NOT_SAID for rate in (costs.to_pool_gbytes_per_s, costs.from_pool_gbytes_per_s))
@@ -37,9 +30,7 @@ def offload_to(place: str, topology: Topology, ranks: int) -> Offload:
         cards = [topology.card(card) for card in topology.cards_of(topology.pool_space)]
         share = sum(card.total_gbytes_per_s for card in cards) / ranks / 2  # reads and writes at once
         return Offload("pool", min(to, share), min(from_, share), at_memory=False)
-    raise ArgumentError(
-        f"there is no place {place!r} for the optimizer's state: it is one of {', '.join(OFFLOAD_PLACES)}"
-    )
+    raise ArgumentError(unknown("place for the optimizer's state", place, OFFLOAD_PLACES))
 
 
 def passing_gbytes_per_s(memory: LocalMemory) -> float:

@@ -9,46 +9,42 @@ from typing import Any
 from cxlemu.errors import ArgumentError
 
 RECOMPUTE = ("none", "selective", "full")
-DEGREES = {"dp": "data", "tp": "tensor", "pp": "pipeline"}
-FLAGS = {"fsdp": "sharded", "sp": "sequence", "overlap": "overlap", "serial": "overlap"}
+DEGREES = {"dp": "data", "tp": "tensor", "pp": "pipeline", "ep": "expert", "cp": "context"}
+FLAGS = {"fsdp": "sharded", "sp": "sequence", "overlap": "overlap", "serial": "overlap", "ring": "ring"}
 
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
     """How ranks divide a model.
 
-    There are ``data`` x ``tensor`` x ``pipeline`` ranks; tensor ranks are neighbours, then data, then pipeline.
-
-    Attributes:
-        sharded: Parameters are gathered block by block and dropped again (FSDP, ZeRO-3). Without it every data rank
-            holds all parameters of its stage, and only the optimizer is sharded (ZeRO-1).
-        sequence: What tensor parallelism leaves whole is divided by tokens (arXiv 2205.05198).
-        overlap: Communication between data ranks goes on behind the computation.
+    There are ``data`` x ``context`` x ``tensor`` x ``pipeline`` ranks; tensor ranks are neighbours, then context, then
+    data, then pipeline. ``expert`` of the data and context ranks share the experts of a block.
     """
 
     data: int = 1
     tensor: int = 1
     pipeline: int = 1
+    expert: int = 1  # ranks that share a block's experts, and send each other's tokens there
+    context: int = 1  # ranks that share a sequence, each with a part of its tokens
+    ring: bool = False  # keys and values go round among context ranks behind the scores, instead of being gathered
+    # parameters are gathered block by block and dropped again (FSDP, ZeRO-3). Without it every data rank holds all
+    # parameters of its stage, and only the optimizer is sharded (ZeRO-1)
     sharded: bool = False
-    sequence: bool = False
-    overlap: bool = True
+    sequence: bool = False  # what tensor parallelism leaves whole is divided by tokens (arXiv 2205.05198)
+    overlap: bool = True  # communication between data ranks goes on behind the computation
 
     @property
     def ranks(self) -> int:
-        """How many ranks there are."""
-        return self.data * self.tensor * self.pipeline
+        return self.replicas * self.tensor * self.pipeline
+
+    @property
+    def replicas(self) -> int:
+        """The ranks that hold, or share, the same weights: data and context ranks."""
+        return self.data * self.context
 
     @classmethod
     def parse(cls, text: str, ranks: int | None) -> Parallelism:
-        """Read ``--parallel``: ``fsdp``, ``tp=8,pp=64,dp=6,sp`` or ``fsdp,tp=12,serial``.
-
-        Args:
-            text: Words with commas between them.
-            ranks: How many ranks there are, which gives dp where the text leaves it open; None: as the text says.
-
-        Raises:
-            ArgumentError: A word is unknown, or the degrees do not multiply to the ranks.
-        """
+        """Read ``--parallel``: ``fsdp``, ``tp=8,pp=64,dp=6,sp`` or ``fsdp,tp=12,serial``."""
         given: dict[str, Any] = {}
         for word in text.split(","):
             name, _, value = word.strip().partition("=")
@@ -58,22 +54,32 @@ class Parallelism:
                 given[DEGREES[name]] = int(value)
             else:
                 raise ArgumentError(
-                    f"--parallel {word.strip()!r} is not a word of it: write fsdp, sp, serial, dp=N, tp=N or pp=N, "
-                    f"with commas between them"
+                    f"--parallel {word.strip()!r} is not a word of it: write fsdp, sp, serial, ring, dp=N, tp=N, pp=N, "
+                    f"ep=N or cp=N, with commas between them"
                 )
         found = cls(**given)
         if found.sharded and found.pipeline > 1:
             raise ArgumentError("--parallel: fsdp does not go with pp: it would gather every stage for each microbatch")
         if "data" not in given and ranks is not None:
-            data, rest = divmod(ranks, found.tensor * found.pipeline)
+            data, rest = divmod(ranks, found.ranks)
+            words = "tp x pp" + " x cp" * (found.context > 1)
             if rest or not data:
-                raise ArgumentError(f"--parallel {text}: {ranks} ranks are no multiple of tp x pp, {found.ranks}")
+                raise ArgumentError(f"--parallel {text}: {ranks} ranks are not a multiple of {words}, {found.ranks}")
             found = replace(found, data=data)
         if ranks is not None and found.ranks != ranks:
-            raise ArgumentError(f"--parallel {text}: dp x tp x pp is {found.ranks}, but there are {ranks} ranks")
+            words = "dp x tp x pp" + " x cp" * (found.context > 1)
+            raise ArgumentError(f"--parallel {text}: {words} is {found.ranks}, but there are {ranks} ranks")
+        if found.replicas % found.expert:
+            raise ArgumentError(
+                f"--parallel {text}: ep={found.expert} does not divide the {found.replicas} ranks that hold the same "
+                f"weights, which share the experts"
+            )
+        if found.ring and found.context == 1:
+            raise ArgumentError(f"--parallel {text}: ring goes with cp=N, whose keys and values go round")
         return found
 
     def __str__(self) -> str:
         kind = "fsdp" if self.sharded else "dp"
         words = [f"{kind}={self.data}", f"tp={self.tensor}", f"pp={self.pipeline}"]
-        return " ".join(words + ["sp"] * self.sequence + ["serial"] * (not self.overlap))
+        words += [f"ep={self.expert}"] * (self.expert > 1) + [f"cp={self.context}"] * (self.context > 1)
+        return " ".join(words + ["ring"] * self.ring + ["sp"] * self.sequence + ["serial"] * (not self.overlap))

@@ -20,13 +20,6 @@ def blocks_of(blocks: int, stages: int) -> list[int]:
     """Divide blocks among stages as equally as can be.
 
     Blocks that are left over go to stages in the middle, as the ends have embedding and head.
-
-    Args:
-        blocks: How many blocks the model has.
-        stages: How many stages there are.
-
-    Returns:
-        The number of blocks of each stage.
     """
     each, more = divmod(blocks, stages)
     first = (stages - more) // 2
@@ -34,17 +27,9 @@ def blocks_of(blocks: int, stages: int) -> list[int]:
 
 
 def order(stage: int, stages: int, microbatches: int) -> list[tuple[bool, int]]:
-    """Order one stage's passes.
+    """Order one stage's passes: (whether it is a forward pass, microbatch) for each.
 
     First come as many forwards as there are stages behind it, then both in turn, then the backwards that are left.
-
-    Args:
-        stage: Its number, from 0.
-        stages: How many stages there are.
-        microbatches: How many microbatches a step has.
-
-    Returns:
-        (whether it is a forward pass, microbatch) for each pass.
     """
     ahead = min(stages - 1 - stage, microbatches)
     found = [(True, number) for number in range(ahead)]
@@ -102,17 +87,12 @@ class _Stage:
         self.scattered: list[int] = []
 
     def gather(self) -> None:
-        block = self.its.model.block_parameters
         for at in range(self.blocks):
-            parameters = block + (self.embedding if not at else 0)
-            self.gathered.append(self._add(f"gather {at}", self.sending, self.its.gather(parameters)))
+            weights = self.its.gather(1, self.embedding if not at else 0)
+            self.gathered.append(self._add(f"gather {at}", self.sending, weights))
 
     def turn(self, forward: bool, number: int, microbatches: int) -> tuple[int, int]:
-        """Add one microbatch: in one piece, except for the first forward and the last backward.
-
-        Returns:
-            The numbers of its first and its last operation.
-        """
+        """Add one microbatch: in one piece, except for the first forward and the last backward."""
         words = f"{'forward' if forward else 'backward'} {number}"
         make = self.its.forward if forward else self.its.backward
         if forward and number == 0:
@@ -138,12 +118,11 @@ class _Stage:
         if not self.its.parallelism.overlap:
             for at in reversed(range(self.blocks)):
                 self._scatter(at, ())
-        parameters = self.blocks * self.its.model.block_parameters + self.embedding
-        self._add("update", COMPUTE, self.its.update(parameters), self.scattered[-1:])
+        self._add("update", COMPUTE, self.its.update(self.blocks, self.embedding), self.scattered[-1:])
 
     def _scatter(self, at: int, after: Sequence[int]) -> None:
-        parameters = self.its.model.block_parameters + (self.embedding if not at else 0)
-        self.scattered.append(self._add(f"scatter {at}", self.sending, self.its.scatter(parameters), after))
+        gradients = self.its.scatter(1, self.embedding if not at else 0)
+        self.scattered.append(self._add(f"scatter {at}", self.sending, gradients, after))
 
     def _add(self, words: str, stream: str, parts: Sequence[Part], after: Sequence[int] = ()) -> int:
         return self.made.add(words, self.stage, stream, parts, after)

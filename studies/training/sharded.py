@@ -24,23 +24,23 @@ def program(its: Durations, microbatches: int) -> TimelineProgram:
     made = TimelineProgram()
     sending = SENDING if its.parallelism.overlap else COMPUTE
     model = its.model
-    block, root = model.block_parameters, model.embedding_parameters
+    root = model.embedding_parameters
     last = model.blocks - 1
     for number in range(microbatches):
-        rooted = made.add(f"gather embedding and head, {number}", 0, sending, its.gather(root))
+        rooted = made.add(f"gather embedding and head, {number}", 0, sending, its.gather(0, root))
         used: list[int] = []
         for at in range(model.blocks):
-            gathered = made.add(f"gather {at}, {number}", 0, sending, its.gather(block), used[-2:-1])
+            gathered = made.add(f"gather {at}, {number}", 0, sending, its.gather(1), used[-2:-1])
             parts = its.forward(1, head=at == last)
             used.append(made.add(f"forward {at}, {number}", 0, COMPUTE, parts, (rooted, gathered)))
-        waiting = [made.add(f"gather {last} again, {number}", 0, sending, its.gather(block), used[-1:])]
+        waiting = [made.add(f"gather {last} again, {number}", 0, sending, its.gather(1), used[-1:])]
         done: list[int] = used[-1:]
         for at in reversed(range(model.blocks)):
             if at:
-                waiting.append(made.add(f"gather {at - 1} again, {number}", 0, sending, its.gather(block), done[-2:-1]))
+                waiting.append(made.add(f"gather {at - 1} again, {number}", 0, sending, its.gather(1), done[-2:-1]))
             parts = its.backward(1, head=at == last)
             done.append(made.add(f"backward {at}, {number}", 0, COMPUTE, parts, (waiting.pop(0),)))
-            scattered = made.add(f"scatter {at}, {number}", 0, sending, its.scatter(block), done[-1:])
-        scattered = made.add(f"scatter embedding and head, {number}", 0, sending, its.scatter(root), done[-1:])
-    made.add("update", 0, COMPUTE, its.update(model.parameters), (scattered,))
+            scattered = made.add(f"scatter {at}, {number}", 0, sending, its.scatter(1), done[-1:])
+        scattered = made.add(f"scatter embedding and head, {number}", 0, sending, its.scatter(0, root), done[-1:])
+    made.add("update", 0, COMPUTE, its.update(model.blocks, root), (scattered,))
     return made

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from cxlemu.errors import ArgumentError
 from studies.training import pipelined, sharded
 from studies.training.durations import BETWEEN, Durations
+from studies.training.experts import ExpertLoad, Router
 from studies.training.language_model import LanguageModel
 from studies.training.machine import TrainingMachine
 from studies.training.parallelism import Parallelism
@@ -26,25 +27,19 @@ MODEL_PASSES = 3  # forward, and backward twice as much
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """One simulated step.
-
-    Attributes:
-        microbatches: How many each data rank took.
-        billed_ns: Where the mean lane's time went; the sum is the step's time.
-        memory_bytes: What the fullest rank holds.
-    """
+    """One simulated step."""
 
     model: LanguageModel
     parallelism: Parallelism
     machine: TrainingMachine
-    microbatches: int
+    microbatches: int  # how many each data rank took
     timeline: Timeline
-    billed_ns: dict[str, float]
-    memory_bytes: int
+    billed_ns: dict[str, float]  # where the mean lane's time went; the sum is the step's time
+    memory_bytes: int  # what the fullest rank holds
+    load: ExpertLoad = ExpertLoad()  # what experts get  # noqa: RUF009 - it is frozen
 
     @property
     def time_ns(self) -> int:
-        """How long the step takes."""
         return self.timeline.time_ns
 
     @property
@@ -77,21 +72,12 @@ def train(
     *,
     microbatch: int = 1,
     recompute: str = "none",
+    router: Router = Router(),  # noqa: B008 - it is frozen
     later: Sequence[tuple[int, TrainingMachine]] = (),
 ) -> TrainingStep:
     """Simulate one step of ``model.batch_sequences`` sequences.
 
-    Args:
-        model: Its shape, with the batch.
-        parallelism: Which rank holds what.
-        machine: The accelerators and fabrics.
-        microbatch: In sequences.
-        recompute: One of `studies.training.parallelism.RECOMPUTE`.
-        later: (time in ns, machine), in order of time: operations that begin from this time on run on this machine, as
-            after a failure.
-
-    Raises:
-        ArgumentError: Degrees do not divide what they should, or the step has too many operations.
+    ``later`` is (time in ns, machine), in order of time: operations that begin from then on run on that machine.
     """
     per_rank, rest = divmod(model.batch_sequences, parallelism.data * microbatch)
     if rest or not per_rank:
@@ -99,6 +85,10 @@ def train(
             f"a batch of {model.batch_sequences} sequences does not divide into {parallelism.data} x {microbatch} "
             f"(data ranks x microbatch): give --batch or --microbatch"
         )
+    if parallelism.expert > 1 and not model.expert_blocks:
+        raise ArgumentError(f"ep={parallelism.expert} does nothing: {model.name} has no experts")
+    if model.sequence % parallelism.context:
+        raise ArgumentError(f"cp={parallelism.context} does not divide a sequence of {model.sequence} tokens")
     if parallelism.pipeline > model.blocks:
         raise ArgumentError(f"{parallelism.pipeline} stages are more than the {model.blocks} blocks of {model.name}")
     if parallelism.tensor > machine.cluster_ranks:
@@ -111,12 +101,14 @@ def train(
         raise ArgumentError(
             f"a step of some {count} operations is too long: take larger microbatches or more data ranks"
         )
-    durations = Durations(model, parallelism, machine, microbatch, recompute)
+    durations = Durations(model, parallelism, machine, microbatch, recompute, router)
     build = sharded.program if parallelism.sharded else pipelined.program
-    others = [(at_ns, Durations(model, parallelism, its, microbatch, recompute)) for at_ns, its in later]
+    others = [(at_ns, Durations(model, parallelism, its, microbatch, recompute, router)) for at_ns, its in later]
     timeline = run(build(durations, per_rank), [(at_ns, build(its, per_rank)) for at_ns, its in others])
     total: Counter[str] = Counter()
     for lane in range(parallelism.pipeline):
         total.update(timeline.billed(lane))
     billed = {kind: ns / parallelism.pipeline for kind, ns in total.items()}
-    return TrainingStep(model, parallelism, machine, per_rank, timeline, billed, durations.memory_bytes(per_rank))
+    return TrainingStep(
+        model, parallelism, machine, per_rank, timeline, billed, durations.memory_bytes(per_rank), durations.load
+    )

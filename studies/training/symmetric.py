@@ -21,12 +21,7 @@ SIMULATED_RANKS = 256  # in clusters over a pool: more are a line
 
 
 class Symmetric:
-    """A fabric that is simulated for few ranks, and a line for more.
-
-    Args:
-        inner: Simulates up to ``points[1]`` ranks.
-        points: The two numbers of ranks that the line goes through.
-    """
+    """A fabric that is simulated for up to ``points[1]`` ranks; a line through both points stands for more."""
 
     def __init__(self, inner: TrainingFabric, points: tuple[int, int] = POINTS) -> None:
         self.inner, self.points = inner, points
@@ -46,13 +41,7 @@ class Symmetric:
         return f"a line through {self.points[0]} and {self.points[1]}" if ranks > self.points[1] else ""
 
     def time_ns(self, collective: str, size_bytes: int, ranks: int) -> int:
-        """Return what one call takes, in ns: simulated, or on the line beyond the larger of the two points.
-
-        Args:
-            collective: Its name.
-            size_bytes: As nccl-tests counts it.
-            ranks: How many ranks call it.
-        """
+        """Return what one call takes, in ns: simulated, or on the line beyond the larger of the two points."""
         few, more = self.points
         if ranks <= more:
             return self.inner.time_ns(collective, size_bytes, ranks)
@@ -60,16 +49,7 @@ class Symmetric:
         return more_ns + (more_ns - few_ns) * (ranks - more) // (more - few)
 
     def error(self, collective: str, slice_bytes: int, ranks: int) -> float:
-        """Compare the line with a simulation of all ranks.
-
-        Args:
-            collective: Its name.
-            slice_bytes: What each rank contributes or receives.
-            ranks: How many ranks call it.
-
-        Returns:
-            The line's relative error: 0.01 is a hundredth too long.
-        """
+        """Return the line's relative error against a simulation of all ranks."""
         size_bytes = slice_bytes * ranks
         return self.time_ns(collective, size_bytes, ranks) / self.inner.time_ns(collective, size_bytes, ranks) - 1
 
@@ -81,22 +61,15 @@ def fabric_of(topology: Topology, ranks: int, failures: Sequence[Failure] = (), 
     the topology states protocols, its rule chooses the plans. Otherwise they are the fastest ones on owned memory, and
     those of ``auto`` on a pool. On a pool with too many ranks in clusters to simulate, plans are those on two levels,
     along a line.
-
-    Args:
-        topology: The fabric.
-        ranks: The most ranks that a collective has.
-        failures: Links and switches that have failed before anything begins.
-        sharing: How many groups of ranks do the same at once; it counts only on two levels.
-
-    Raises:
-        ArgumentError: There are more ranks than places, on a pool or with failures.
     """
     space, places = topology.pool_space, topology.place_count
-    if ranks > places and (not space.owned or failures):
+    clustered = not space.owned and cluster_memory(topology, places) is not None
+    if (ranks * sharing if clustered else ranks) > places and (not space.owned or failures):
+        each = f", with {sharing} tensor ranks at each of them: {ranks * sharing} in all" * (sharing > 1)
         raise ArgumentError(
-            f"{topology.name} has places for {places} ranks, but {ranks} are to talk to each other over it"
+            f"{topology.name} has places for {places} ranks, but {ranks} are to talk to each other over it{each}"
         )
-    if ranks > SIMULATED_RANKS and not failures and not space.owned and cluster_memory(topology, places) is not None:
+    if ranks > SIMULATED_RANKS and not failures and clustered:
         return Clustered(topology, sharing)
     inner = Modelled(topology, tuned=space.owned and space.protocols is None, failures=failures)
     return Symmetric(inner) if space.owned and not failures else inner

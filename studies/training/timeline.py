@@ -19,31 +19,21 @@ BUBBLE = "bubble"
 
 
 class Part(NamedTuple):
-    """A part of an operation.
+    """A part of an operation."""
 
-    Attributes:
-        kind: What the time is billed to.
-        nbytes: What a rank receives meanwhile.
-    """
-
-    kind: str
+    kind: str  # what the time is billed to
     ns: int
-    nbytes: int = 0
+    nbytes: int = 0  # that a rank receives meanwhile
 
 
 class TimelineOperation(NamedTuple):
-    """One operation of a stream; its parts follow each other.
-
-    Attributes:
-        lane: A rank, or all ranks that do the same.
-        after: Numbers of the operations that it comes after, which may be added later.
-    """
+    """One operation of a stream; its parts follow each other."""
 
     name: str
-    lane: int
+    lane: int  # a rank, or all ranks that do the same
     stream: str
     parts: tuple[Part, ...]
-    after: list[int]
+    after: list[int]  # numbers of the operations that it comes after, which may be added later
 
 
 @dataclass
@@ -53,18 +43,7 @@ class TimelineProgram:
     operations: list[TimelineOperation] = field(default_factory=list)
 
     def add(self, name: str, lane: int, stream: str, parts: Iterable[Part], after: Iterable[int] = ()) -> int:
-        """Append an operation.
-
-        Args:
-            name: What a trace calls it.
-            lane: A rank, or all ranks that do the same.
-            stream: The lane's stream that it takes a turn in.
-            parts: What it consists of, one after another.
-            after: Numbers of the operations that it comes after.
-
-        Returns:
-            Its number.
-        """
+        """Append an operation that comes after those numbered ``after``; return its number."""
         self.operations.append(TimelineOperation(name, lane, stream, tuple(parts), list(after)))
         return len(self.operations) - 1
 
@@ -142,12 +121,8 @@ class Timeline:
 def run(program: TimelineProgram, later: Sequence[tuple[int, TimelineProgram]] = ()) -> Timeline:
     """Run a program. The work grows linearly with the number of operations and of their predecessors.
 
-    Asserts that no operations wait in a circle.
-
-    Args:
-        program: The operations.
-        later: (time in ns, program with the same operations), in order of time: operations that begin from this time on
-            take what they take in this program, as after a failure.
+    ``later`` is (time in ns, program with the same operations), in order of time: operations that begin from then on
+    take what they take there. Asserts that no operations wait in a circle.
     """
     operations = list(program.operations)
     count = len(operations)

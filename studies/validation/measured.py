@@ -7,6 +7,18 @@ from dataclasses import dataclass
 
 TITAN = "arXiv 2608.21731, as summarized; XConn Titan", "2026-08"
 BELUGA = "Beluga, arXiv 2511.20172; XConn XC50256", "2025-11"
+CZ120 = "Micron, MLC on one CZ120, as tomshardware.com reports", "2023-08"
+GB200 = "Azure/AI-benchmarking-guide issue 7, nvbandwidth, GB200", "2025-04"
+H800_PAIR = "deepseek-ai/DeepSeek-V3 issue 28, H800, measured one way", "2024-12"
+H100_PAIR = "NVIDIA/nccl issue 1264, p2pBandwidthLatencyTest, HGX H100", "2024-04"
+A100_RING = "NVIDIA/nccl-tests issue 149, NCCL's author, 8 x A100 on NVSwitch, 8 GiB", "2023-07"
+A100_TWO = "NVIDIA/nccl-tests issue 178, 2 x A100, NV12, 12 GiB", "2023-11"
+NDR = "NVIDIA/nccl-tests issue 290, NVIDIA's answer, H100, NDR, a NIC in a ring", "2025-03"
+HDR_FOUR = "NVIDIA/nccl-tests issue 119, 3 hosts with 8 x A100 and 4 HDR adapters, 128 MiB", "2022-11"
+PERFTEST = "linux-rdma/perftest issue 131, ib_read_lat and ib_write_lat, adapter not named", "2022-01"
+FLUX_90 = "bytedance/flux issue 90, 8 x H100, 8192 x 28672, PyTorch and FLUX", "2025-04"
+SYMMETRIC = "NVIDIA/nccl issue 1940, symmetric kernels, 8 x H200 or H800", "2025-12"
+GRAPHS = "NVIDIA/nccl issue 1259, 2 x H100, NVLink SHARP, CUDA graphs", "2024-04"
 CMPI = "cMPI, arXiv 2510.05476, as summarized; another CXL platform", "2025-10"
 UCX = "openucx/ucx issue 8851, ib_read_bw over HDR", "2023-02"
 SPARKS = "NVIDIA/dgx-spark-playbooks issue 25, nccl-tests, 2 x GB10, 200 Gb/s", "2025-11"
@@ -17,46 +29,68 @@ A100_PAIR = "NVIDIA/nccl-tests issue 100, p2pBandwidthLatencyTest, HGX A100", "2
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A published measurement.
-
-    Attributes:
-        figure: What was measured.
-        unit: Its unit, or "x" for a ratio.
-        low: The lower end of what was measured.
-        high: The upper end.
-        source: Where it was published, and on which hardware.
-        date: When: a year, or a year and a month.
-        put_in: Whether our configs have a figure of the same thing, measured by others: then it predicts nothing.
-    """
+    """A published measurement."""
 
     figure: str
-    unit: str
-    low: float
+    unit: str  # its unit, or "x" for a ratio
+    low: float  # the lower end of what was measured
     high: float
-    source: str
-    date: str
+    source: str  # where it was published, and on which hardware
+    date: str  # when: a year, or a year and a month
+    # whether our configs have a figure of the same thing, measured by others: then it predicts nothing
     put_in: bool = False
 
 
 def one(figure: str, unit: str, value: float, where: tuple[str, str], *, put_in: bool = False) -> Measurement:
-    """Return a measurement of one value."""
     return Measurement(figure, unit, value, value, *where, put_in)
 
 
-PORT_READ = one("one x8 port, reads", "GB/s", 21.9, TITAN, put_in=True)
-PORT_WRITE = one("one x8 port, writes", "GB/s", 22.0, TITAN, put_in=True)
+PORT_READ = one("one x8 port, reads", "GB/s", 21.9, TITAN)
+PORT_WRITE = one("one x8 port, writes", "GB/s", 22.0, TITAN)
 TWO_PORTS = one("one host, two x8 ports", "GB/s", 47.2, TITAN)
+HOST_READ = one("one host's x16 port, reads by its processor", "GB/s", 46.2, BELUGA)
+HOST_WRITE = one("one host's x16 port, writes by its processor", "GB/s", 33.0, BELUGA)
+MIXED = one("one card, two reads to a write", "GB/s", 36.0, CZ120)
 TWO_STREAMS = one("two 4 KiB streams, one port, each", "GB/s", 10.6, TITAN)
 KEPT = one("4 KiB reads beside 64 B reads, rate kept", "x", 0.978, TITAN)
 SLOWER = one("64 B reads beside 4 KiB reads, time", "x", 6.9, TITAN)
 LOAD = Measurement("64 B load through a switch", "us", 0.555, 0.750, *BELUGA, put_in=True)
 STORED = one("16 KiB stored past the caches", "us", 2.41, BELUGA)
+FLUSHED_WRITE = one("16 KiB stored and flushed", "us", 8.50, BELUGA)
 FLUSHED_READ = one("16 KiB flushed and read", "us", 5.98, BELUGA)
 MESSAGE = one("8 bytes and a flag, to another host", "us", 0.79, CMPI)
 RDMA_READ = one("RDMA reads, one HDR adapter", "GB/s", 23.0, UCX, put_in=True)
 GATHERED = Measurement("all_gather, 16 GiB, 2 ranks, busbw", "GB/s", 18.94, 20.95, *SPARKS)
 PAIR = Measurement("two A100 on NVLink, both ways", "GB/s", 424.0, 521.0, *A100_PAIR)
+NVLINK_5 = one("two GPUs on NVLink 5, one way", "GB/s", 770.0, GB200)
+NVLINK_H800 = one("two H800 on NVLink, one way", "GB/s", 160.0, H800_PAIR)
+NVLINK_H100 = Measurement("two H100 on NVLink, one way", "GB/s", 371.0, 376.8, *H100_PAIR)
+NVLINK_H100_BOTH = one("two H100 on NVLink, both ways", "GB/s", 783.0, H100_PAIR)
+REDUCED_BY_EIGHT = one("all_reduce, 8 x A100, busbw", "GB/s", 230.0, A100_RING)
+REDUCED_BY_TWO = one("all_reduce, 2 x A100, busbw", "GB/s", 208.0, A100_TWO)
+NDR_RING = Measurement("all_gather over NDR, 2 ranks, busbw", "GB/s", 46.0, 48.0, *NDR)
+HDR_RINGS = one("all_reduce over four HDR adapters a host, busbw", "GB/s", 96.0, HDR_FOUR, put_in=True)
+RDMA_LOAD = one("RDMA read of a few bytes", "us", 1.91, PERFTEST)
+RDMA_STORE = one("RDMA write of a few bytes, one way", "us", 0.93, PERFTEST)
+SYMMETRIC_8 = one("all_reduce of 8 B, 8 x H800", "us", 2.3, SYMMETRIC)
+GRAPH_64K = one("all_reduce of 64 KiB, 2 x H100", "us", 6.0, GRAPHS)
+PRODUCTS = {  # GEMM and reduce-scatter, by rows: unfused, fused
+    rows: [
+        one(f"GEMM+RS, m = {rows}, {style}", "ms", ms, FLUX_90)
+        for style, ms in zip(("unfused", "fused"), both, strict=True)
+    ]
+    for rows, both in {
+        1024: (0.180, 0.183),
+        2048: (0.290, 0.331),
+        4096: (0.542, 0.633),
+        8192: (1.040, 1.241),
+        16384: (2.011, 2.459),
+    }.items()
+}
 SMALL = {
+    8: Measurement("all_reduce of 8 B, 2 ranks", "us", 18.96, 19.90, *A100_HDR),
+    16: Measurement("all_reduce of 16 B, 2 ranks", "us", 19.10, 20.67, *A100_HDR),
+    32: Measurement("all_reduce of 32 B, 2 ranks", "us", 18.98, 19.16, *A100_HDR),
     64: Measurement("all_reduce of 64 B, 2 ranks", "us", 19.07, 19.36, *A100_HDR),
     8 << 10: Measurement("all_reduce of 8 KiB, 2 ranks", "us", 30.33, 35.15, *SPARKS_SMALL),
     16 << 10: Measurement("all_reduce of 16 KiB, 2 ranks", "us", 30.75, 31.67, *SPARKS_SMALL),

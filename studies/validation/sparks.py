@@ -18,11 +18,7 @@ NOT_TAKEN = "ll128"
 
 
 def of_sparks(topology: Topology) -> Topology:
-    """Return a machine whose hosts have the adapters and protocols of DGX Sparks.
-
-    Args:
-        topology: Hosts with an adapter of 200 Gb/s each, and NCCL's protocols.
-    """
+    """Return a machine whose hosts have the adapters and protocols of DGX Sparks."""
     links = (link.model_copy(update={"gbytes_per_s": link.gbytes_per_s / ADAPTERS}) for link in topology.links)
     spaces = (
         space.model_copy(update={"protocols": tuple(its for its in space.protocols if its.name != NOT_TAKEN)})

@@ -28,50 +28,28 @@ Program = Sequence[Instruction]
 
 
 class Requests(NamedTuple):
-    """Requests of one processor, one at a time.
-
-    Attributes:
-        host: The processor's host.
-        card: The card that it reads or writes.
-        nbytes: The size of a request.
-        times: How many there are.
-        op: Op.READ or Op.WRITE.
-    """
+    """Requests of one processor, one at a time."""
 
     host: int
-    card: int
-    nbytes: int
-    times: int
+    card: int  # the card that it reads or writes
+    nbytes: int  # the size of a request
+    times: int  # number of requests
     op: Op = Op.READ
 
     def program(self) -> list[Instruction]:
-        """Return its instructions."""
         pool, mine = Operand(Kind.REGION, self.card), Operand(Kind.BUFFER)
         dst, src = (mine, pool) if self.op == Op.READ else (pool, mine)
         return [Instruction(self.op, nbytes=self.nbytes, dst=dst, a=src)] * self.times
 
 
 def by_processors(topology: Topology, costs: Costs | None = None) -> Topology:
-    """Return a machine as its processors use it: without what copies and doorbells of accelerators cost.
-
-    Args:
-        topology: The machine; its hosts, switches, links and cards stay as they are.
-        costs: The processors' own costs; None: they cost nothing.
-    """
+    """Return a machine as its processors use it: without what copies and doorbells of accelerators cost."""
     hosts = topology.hosts.model_copy(update={"ranks_per_host": 1})
     return topology.model_copy(update={"hosts": hosts, "costs": costs or Costs()})
 
 
 def ends_ns(topology: Topology, programs: Sequence[tuple[int, Program]]) -> list[int]:
-    """Run programs that begin at once.
-
-    Args:
-        topology: The machine.
-        programs: The host and the instructions of each. Region k is card k.
-
-    Returns:
-        When each ends, in nanoseconds.
-    """
+    """Run programs that begin at once."""
     hosts = [host for host, _ in programs]
     each = max(hosts.count(host) for host in hosts)
     machine = topology.model_copy(update={"hosts": topology.hosts.model_copy(update={"ranks_per_host": each})})
@@ -96,15 +74,7 @@ def ends_ns(topology: Topology, programs: Sequence[tuple[int, Program]]) -> list
 
 
 def requests_ns(topology: Topology, processors: Sequence[Requests]) -> list[float]:
-    """Run processors that begin at once.
-
-    Args:
-        topology: The machine, see `by_processors`.
-        processors: What each asks for.
-
-    Returns:
-        How long a request of each takes in the mean, in nanoseconds.
-    """
+    """Run processors that begin at once; return the mean time of a request of each, in ns."""
     ends = ends_ns(topology, [(its.host, its.program()) for its in processors])
     return [end / its.times for end, its in zip(ends, processors, strict=True)]
 

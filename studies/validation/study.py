@@ -3,22 +3,29 @@ accelerators issue requests where processors were measured (`by_processors`), as
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 from collectives.sweep.sweep import Sweep
 from collectives.sweep.virtual.simulated import simulate_case
 from cxlemu.plan import Instruction, Kind, Op, Operand
-from cxlemu.topology import Costs, Topology
+from cxlemu.topology import Accelerator, Costs, Topology
 from studies.published.rows import MISS
 from studies.validation import measured
+from studies.validation.accelerators import OWN_LIMITS, call, of_a100, of_hopper, of_products, payload_gbytes_per_s
 from studies.validation.measured import SMALL, Measurement
 from studies.validation.sparks import of_sparks
 from studies.validation.streams import Requests, by_processors, ends_ns, gbytes_per_s, requests_ns
 
 SWITCHED, NETWORK, NVLINK = "titan2-6xcz120", "infiniband-3xh100", "nvlink-8xa100"
+GPUDIRECT, NDR, RACK, HOPPER = "infiniband-3xh100-gpudirect", "clusters-rdma", "nvl72", "nvlink-8xh800"
+PRODUCTS = "products"
+ADAPTERS = 4  # of each host whose rings were measured together
+RING_BYTES = 1 << 28
 PORT = "card-x8"
 AT_ONCE = 8  # requests of 4 KiB that a benchmark keeps under way: the least power of two that fills a port
+EVERY = tuple(range(6))  # cards
 DEPTHS = (1, 2, 4, 8, 16, 32)
 SMALL_REQUEST, REQUEST, COUNT = 64, 4096, 400
 LARGE = 1 << 20
@@ -27,19 +34,12 @@ GATHERED_BYTES = 1 << 30  # for 16 GiB: busbw does not change any more
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """A measured figure and ours.
+    """A measured figure and ours."""
 
-    Attributes:
-        measured: What others measured.
-        config: The topology that ours is of.
-        ours: The model's figure, in the same unit.
-        why: Why it is off; for a miss only.
-    """
-
-    measured: Measurement
-    config: str
-    ours: float
-    why: str = ""
+    measured: Measurement  # what others measured
+    config: str  # the topology that ours is of
+    ours: float  # the model's figure, in the same unit
+    why: str = ""  # why it is off; for a miss only
 
     @property
     def relative_error(self) -> float:
@@ -54,28 +54,16 @@ class Validated:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """64 B reads beside this many 4 KiB reads under way at once, through one port.
+    """64 B reads beside this many 4 KiB reads under way at once, through one port."""
 
-    Attributes:
-        at_once: How many 4 KiB reads are under way.
-        alone_gbytes_per_s: What they read alone.
-        kept: The share of it that they keep beside 64 B reads.
-        slower: How much longer a 64 B read takes than alone.
-    """
-
-    at_once: int
-    alone_gbytes_per_s: float
-    kept: float
-    slower: float
+    at_once: int  # how many 4 KiB reads are under way
+    alone_gbytes_per_s: float  # of these reads, with no other traffic
+    kept: float  # the share of it that they keep beside 64 B reads
+    slower: float  # how much longer a 64 B read takes than alone
 
 
 def beside(topology: Topology, at_once: int) -> Beside:
-    """Read 64 B on one host while another keeps 4 KiB reads under way, all from one card.
-
-    Args:
-        topology: The machine, see `by_processors`.
-        at_once: How many 4 KiB reads are under way.
-    """
+    """Read 64 B on one host while another keeps 4 KiB reads under way, all from one card."""
     large = [Requests(0, 0, REQUEST, COUNT)] * at_once
     small = Requests(1, 0, SMALL_REQUEST, COUNT)
     alone = gbytes_per_s(topology, large)
@@ -89,10 +77,25 @@ def beside(topology: Topology, at_once: int) -> Beside:
 class Study:
     """All figures, each computed when it is first asked for."""
 
+    def __init__(self, machines: Mapping[str, Topology] | None = None, accelerator: Accelerator | None = None) -> None:
+        """Compute the figures of configs as shipped, or of others in their places.
+
+        Args:
+            machines: Topologies by the names of the configs that they stand for.
+            accelerator: What products run on; None: H100 as shipped.
+        """
+        self._machines, self._accelerator = dict(machines or {}), accelerator
+
+    def machine(self, config: str) -> Topology:
+        """Return the machine that stands for a config."""
+        if config not in self._machines:
+            self._machines[config] = Topology.load(config)
+        return self._machines[config]
+
     @cached_property
     def switched(self) -> Topology:
         """The pool's fabric, as processors use it."""
-        return by_processors(Topology.load(SWITCHED))
+        return by_processors(self.machine(SWITCHED))
 
     @cached_property
     def curve(self) -> list[Beside]:
@@ -117,7 +120,11 @@ class Study:
     @cached_property
     def rows(self) -> list[Validated]:
         """Every figure, in the order of the table."""
-        return [*self._ports(), *self._processors(), *self._network()]
+        return [row for config in PARTS for row in self.rows_of(config)]
+
+    def rows_of(self, config: str) -> list[Validated]:
+        """Compute the figures of one config, or of the products."""
+        return [row for part in PARTS[config] for row in part(self)]
 
     def _ports(self) -> list[Validated]:
         one = next(its for its in self.curve if its.at_once == AT_ONCE)
@@ -126,8 +133,15 @@ class Study:
         of_two = gbytes_per_s(self.switched, two) / 2
         rates = [
             gbytes_per_s(self.switched, [Requests(0, card, LARGE, 40, op) for card in cards for _ in range(2)])
-            for cards, op in (((0,), Op.READ), ((0,), Op.WRITE), ((0, 1), Op.READ))
+            for cards, op in (((0,), Op.READ), ((0,), Op.WRITE), ((0, 1), Op.READ), (EVERY, Op.READ), (EVERY, Op.WRITE))
         ]
+        read, write = (Requests(0, 0, REQUEST, times, op).program() for times, op in ((2, Op.READ), (1, Op.WRITE)))
+        mixed = [(0, (read + write) * (COUNT // 2))] * (4 * AT_ONCE)
+        mixed_gbytes_per_s = len(mixed) * REQUEST * 3 * (COUNT // 2) / max(ends_ns(self.switched, mixed))
+        stored = (
+            "the port's rate: how many writes a processor keeps under way, and whether it reads each line before, is "
+            "not published"
+        )
         queue = (
             f"with {AT_ONCE} reads of 4 KiB under way; it is {self.curve[0].slower:.2f} with one and "
             f"{deepest.slower:.1f} with {deepest.at_once}, and how many there were is not published"
@@ -136,6 +150,9 @@ class Study:
             Validated(measured.PORT_READ, SWITCHED, rates[0]),
             Validated(measured.PORT_WRITE, SWITCHED, rates[1]),
             Validated(measured.TWO_PORTS, SWITCHED, rates[2]),
+            Validated(measured.HOST_READ, SWITCHED, rates[3]),
+            Validated(measured.HOST_WRITE, SWITCHED, rates[4], stored),
+            Validated(measured.MIXED, SWITCHED, mixed_gbytes_per_s),
             Validated(measured.TWO_STREAMS, SWITCHED, of_two),
             Validated(measured.KEPT, SWITCHED, one.kept),
             Validated(measured.SLOWER, SWITCHED, one.slower, queue),
@@ -151,55 +168,66 @@ class Study:
         read = Requests(0, 0, 16 << 10, 1)
         write = Instruction(Op.WRITE, nbytes=8, dst=Operand(Kind.REGION), a=Operand(Kind.BUFFER))
         told = [(0, [write, Instruction(Op.SIGNAL, arg=0)]), (1, [Instruction(Op.WAIT, arg=0)])]
+        unflushed = "the config is that of accelerators, whose copies need no flush: flushed lines cost nothing there"
         # one line carries the bytes and the flag, so that nothing is fenced between them
         return [
             Validated(measured.LOAD, SWITCHED, requests_ns(self.switched, [Requests(0, 0, 64, 1)])[0] / 1e3),
             Validated(measured.STORED, SWITCHED, ends_ns(machine, [(0, stored)])[0] / 1e3),
-            Validated(
-                measured.FLUSHED_READ,
-                SWITCHED,
-                requests_ns(machine, [read])[0] / 1e3,
-                "the config is that of accelerators, whose copies need no flush: 256 flushed lines cost nothing there",
-            ),
+            Validated(measured.FLUSHED_WRITE, SWITCHED, ends_ns(machine, [(0, stored)])[0] / 1e3, unflushed),
+            Validated(measured.FLUSHED_READ, SWITCHED, requests_ns(machine, [read])[0] / 1e3, unflushed),
             Validated(measured.MESSAGE, SWITCHED, ends_ns(self.switched, told)[1] / 1e3),
         ]
 
     def _network(self) -> list[Validated]:
-        pair = Topology.load(NVLINK)
-        collected = nccl_us("all_gather", GATHERED_BYTES)
+        network = self.machine(NETWORK)
+        collected = nccl_us("all_gather", GATHERED_BYTES, network)
         return [
-            Validated(measured.RDMA_READ, NETWORK, _rdma_read()),
-            Validated(
-                measured.GATHERED,
-                NETWORK,
-                GATHERED_BYTES / 2 / collected / 1e3,
-                "a slice costs its receiver what is fitted to CCCL's AllGather, whose baseline is slower than this log",
-            ),
+            Validated(measured.RDMA_READ, NETWORK, next(iter(network.expanded.links)).payload_gbytes_per_s),
+            Validated(measured.GATHERED, NETWORK, GATHERED_BYTES / 2 / collected / 1e3),
             *(
-                Validated(its, NETWORK, nccl_us("all_reduce", nbytes), _as_sparks(nbytes))
+                Validated(its, NETWORK, nccl_us("all_reduce", nbytes, network), _as_sparks(nbytes))
                 for nbytes, its in SMALL.items()
-            ),
-            Validated(
-                measured.PAIR,
-                NVLINK,
-                2 * next(link for link in pair.expanded.links).payload_gbytes_per_s,
-                "the link at its rate: what an A100's own engines leave of it is not in the config",
             ),
         ]
 
+    def _adapters(self) -> list[Validated]:
+        gpudirect = self.machine(GPUDIRECT)
+        way_ns = gpudirect.load_latency_ns(0, 1)
+        rings = ADAPTERS * call(gpudirect, "all_reduce", RING_BYTES, gpudirect.host_count).busbw_gbytes_per_s
+        one_way_ns = (way_ns - gpudirect.card(1).latency_ns) / 2
+        unnamed = "an adapter, a switch and a cable of HDR; which adapter was measured is not said"
+        return [
+            Validated(measured.HDR_RINGS, GPUDIRECT, rings),
+            Validated(measured.RDMA_LOAD, GPUDIRECT, way_ns / 1e3, unnamed),
+            Validated(measured.RDMA_STORE, GPUDIRECT, one_way_ns / 1e3, unnamed),
+        ]
+
+    def _ndr(self) -> list[Validated]:
+        return [
+            Validated(measured.NDR_RING, NDR, call(self.machine(NDR), "all_gather", RING_BYTES, 2).busbw_gbytes_per_s)
+        ]
+
+    def _nvlink_5(self) -> list[Validated]:
+        return [Validated(measured.NVLINK_5, RACK, payload_gbytes_per_s(self.machine(RACK)), OWN_LIMITS)]
+
+    def _a100(self) -> list[Validated]:
+        return [Validated(its, NVLINK, ours, why) for its, ours, why in of_a100(self.machine(NVLINK))]
+
+    def _hopper(self) -> list[Validated]:
+        return [Validated(its, HOPPER, ours, why) for its, ours, why in of_hopper(self.machine(HOPPER))]
+
+    def _products(self) -> list[Validated]:
+        found = of_products(self.machine(HOPPER), self._accelerator)
+        return [Validated(its, PRODUCTS, ours, why) for its, ours, why in found]
+
 
 def nccl_us(collective: str, nbytes: int, topology: Topology | None = None) -> float:
-    """Return what NCCL takes for a collective of 2 ranks, in microseconds.
-
-    Args:
-        collective: Its name.
-        nbytes: Its size, as nccl-tests counts it.
-        topology: Hosts on InfiniBand (default: `NETWORK`).
-    """
+    """Return what NCCL takes for a collective of 2 ranks, in microseconds."""
     (case,) = Sweep((collective,), [nbytes]).cases(2)
     return simulate_case(topology or Topology.load(NETWORK), case, space="inboxes")[0].time_us
 
 
+@cache
 def _as_sparks(nbytes: int) -> str:
     """Say what the model has for an all_reduce where adapters and protocols are those of GB10."""
     ours = nccl_us("all_reduce", nbytes, of_sparks(Topology.load(NETWORK)))
@@ -209,6 +237,14 @@ def _as_sparks(nbytes: int) -> str:
     )
 
 
-def _rdma_read() -> float:
-    """Return how fast a host reads another one's memory over its adapter, in GB/s."""
-    return next(link for link in Topology.load(NETWORK).expanded.links).payload_gbytes_per_s
+# by config, what is computed on it; products, which also depend on an accelerator, stand for themselves
+PARTS: dict[str, tuple[Callable[[Study], list[Validated]], ...]] = {
+    SWITCHED: (Study._ports, Study._processors),
+    NETWORK: (Study._network,),
+    GPUDIRECT: (Study._adapters,),
+    NDR: (Study._ndr,),
+    RACK: (Study._nvlink_5,),
+    NVLINK: (Study._a100,),
+    HOPPER: (Study._hopper,),
+    PRODUCTS: (Study._products,),
+}

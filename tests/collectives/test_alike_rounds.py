@@ -20,11 +20,11 @@ ROWS = {
 WORLDS = [(2, 2), pytest.param((3, 4), marks=pytest.mark.deep), pytest.param((4, 2), marks=pytest.mark.deep)]
 
 
-def told(collective: str, variant: str, ranks: int, slots: int, in_place: bool) -> list[object]:
+def told(collective: str, variant: str, ranks: int, slots: int, in_place: bool, nbytes: int = 0) -> list[object]:
     """Build a plan of some dozens of rounds, and return all that is in it."""
     layout = Layout(ranks, 6, slots, slot_card_bytes=2048, doorbells_per_rank=64, interleave_bytes=2048)
     redop = "avg" if collective in ("all_reduce", "reduce_scatter") else "none"
-    call = Call(collective, variant, ranks, ROWS[collective][1], "f32", redop, in_place=in_place)
+    call = Call(collective, variant, ranks, nbytes or ROWS[collective][1], "f32", redop, in_place=in_place)
     plan = build(recipe(collective, variant), layout, call)
     parts = [plan.part(rank) for rank in range(ranks)]
     streams = [[(stream.name, stream.records.tobytes()) for stream in part.streams] for part in parts]
@@ -50,3 +50,10 @@ def test_rounds_in_columns_are_the_rounds_one_by_one(
         with monkeypatch.context() as patched:
             patched.setattr(alike, "LEAST", 1 << 40)
             assert told(collective, variant, *world, in_place) == found, variant
+
+
+def test_a_root_says_that_it_is_done_with_the_last_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No round follows those in columns, and the root retrieves nothing in any."""
+    found = told("broadcast", "all", 2, 2, False, 24 * 6 * 2048)
+    monkeypatch.setattr(alike, "LEAST", 1 << 40)
+    assert told("broadcast", "all", 2, 2, False, 24 * 6 * 2048) == found

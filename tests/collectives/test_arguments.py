@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from collectives import Communicator
-from collectives.communicator.arguments import as_array
+from collectives.communicator.calls.arguments import as_array
 from cxlemu import RankContext, launch
 from cxlemu.dlpack import _Versioned
 from cxlemu.errors import ArgumentError
@@ -123,7 +123,7 @@ def test_read_only_arrays_with_gaps_take_no_result() -> None:
     def program(comm: Communicator) -> None:
         x = np.zeros(8, np.int32)
         x.flags.writeable = False
-        with pytest.raises(ArgumentError, match="out is read-only"):
+        with pytest.raises(ArgumentError, match="x is read-only"):
             comm.all_reduce(x[::2])
         assert comm.all_gather(x[::2]).shape == (3, 4)
 

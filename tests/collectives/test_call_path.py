@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 LISTED = re.compile(r"^\d+\. \[([^\]]+)\]\(\.\./([^)]+)\)", re.MULTILINE)
-MOST = 28  # a new file on the way of a call is worth a thought: what would be one file less?
+MOST = 29  # a new file on the way of a call is worth a thought: what would be one file less?
 
 
 def listed(heading: str) -> list[str]:

@@ -26,11 +26,21 @@ from cxlemu.plan import DTYPES, Call, Instruction, Layout, Op, Plan, encode
 from cxlemu.plan.reduction import folds
 from cxlemu.topology import Topology
 from faults.lockstep.lockstep import Lockstep
-from faults.lockstep.orders import Order, in_random_order, readers_first, round_robin, slow, writers_first
-from faults.lockstep.zero_copy_calls import lent, may_be_in_place, with_heap
+from faults.lockstep.orders import (
+    Order,
+    in_random_order,
+    round_robin,
+    slow,
+)
 from faults.prove.cases import prove_case
 from faults.verdict import Verdict
+from faults.zero_copy_calls import (
+    lent,
+    with_heap,
+)
 from tests.helpers.expected import COLLECTIVES, OPS, REDUCTIONS, expected, input_bytes, same
+from tests.helpers.in_place import may_be_in_place
+from tests.helpers.lockstep_orders import readers_first, writers_first
 from tests.helpers.tiers import examples
 
 ROOTED = ("broadcast", "gather", "scatter", "reduce")
@@ -322,7 +332,7 @@ def test_a_variant_is_cut_into_fewer_chunks_where_its_name_says_so() -> None:
         recipe("all_reduce", "two_shot").spec, name="two_shot-1", chunks=1
     )
     for name in ("two_shot-0", "two_shot-4", "two_shot-01", "two_shot-", "aggregate-1", "line-1", "mine-1"):
-        with pytest.raises(ArgumentError, match=f"all_reduce has no variant '{name}': it has naive, aggregate, all"):
+        with pytest.raises(ArgumentError, match=f"all_reduce has no variant '{name}'.* naive, aggregate, all"):
             recipe("all_reduce", name)
 
 

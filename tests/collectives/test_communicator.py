@@ -15,6 +15,7 @@ from collectives.algorithms.catalog import load_algorithm, variants
 from collectives.communicator.communicator import Communicator
 from cxlemu.errors import (
     ArgumentError,
+    BuilderError,
     CardLostError,
     DeadlineError,
     MismatchError,
@@ -395,7 +396,7 @@ MISUSES: dict[str, tuple[Callable[[Communicator, np.ndarray], Any], str]] = {
     ),
     "a read-only result": (
         lambda comm, x: comm.all_reduce(read_only(x)),
-        "out is read-only, the result cannot be written to it",
+        "x is read-only, the result cannot be written to it",
     ),
     "arrays that overlap": (
         lambda comm, x: comm.all_reduce(x[:4], out=x[2:]),
@@ -668,7 +669,7 @@ def test_an_algorithm_that_breaks_a_rule_is_refused_before_it_runs(tmp_path: Pat
     file = tmp_path / "mine.py"
     file.write_text(OVERSTEPPING)
     mine = load_algorithm(f"{file}:far_block")
-    with pytest.raises(ArgumentError, match="publish of block 40, the loop has 1 a rank"):
+    with pytest.raises(BuilderError, match=r"mine\.py:9: .*publish of block 40, the loop has 1 a rank"):
         together(lambda comm: comm.all_reduce(of(100), variant=mine), ranks=2)
     file.write_text(OVERSTEPPING.replace("=40", "=0").replace("b.output(chunk", "b.output(4 + chunk"))
     far = load_algorithm(f"{file}:far_block")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from collectives import Communicator
-from collectives.communicator.runner import EPOCHS_END
+from collectives.communicator.calls.runner import EPOCHS_END
 from cxlemu.errors import RunError
 from cxlemu.memory import MemorySpec
 from cxlemu.plan.layout import doorbell_word

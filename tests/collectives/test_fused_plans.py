@@ -153,7 +153,7 @@ def test_plans_are_pure_and_round_trip_through_files(tmp_path) -> None:  # type:
     plan = small("gemm_all_reduce", "fused", 2)
     assert build(plan.layout, plan.call) == plan
     save(plan, tmp_path / "fused.plan")
-    assert load(tmp_path / "fused.plan") == plan
+    assert load(tmp_path / "fused.plan", lambda plan: None) == plan
 
 
 def test_a_roomy_ring_takes_all_in_one_round() -> None:
@@ -169,14 +169,14 @@ def test_a_roomy_ring_takes_all_in_one_round() -> None:
         ({"m": 15}, "m = 15 does not divide among 2 ranks"),
         ({"k": 0}, "takes k from 1"),
         ({"dtype": "i32"}, "multiplies f16, bf16, f32, f64, not i32"),
-        ({"kind": "gemm"}, "there is no operator 'gemm'"),
+        ({"kind": "gemm"}, "unknown operator 'gemm'"),
         ({"style": "fine"}, "has no style 'fine'"),
         ({"order": "random"}, "has no order 'random'"),
         ({"transport": "throw"}, "has no transport 'throw': it has push, pull"),
         ({"comm_tile_rows": 9}, "has 1 to 8 rows, a rank's shard, not 9"),
         ({"compute_tile": (4, 33)}, "1 x 1 to 16 x 32, not 4 x 33"),
         ({"style": "medium", "comm_tile_rows": 2}, "has no such tiles to choose"),
-        ({"m": 1 << 24, "n": 1 << 24, "compute_tile": (1, 1)}, "compute tiles are too many"),
+        ({"m": 1 << 24, "n": 1 << 24, "compute_tile": (1, 1)}, "compute tiles exceed the limit"),
     ],
 )
 def test_what_is_impossible_is_refused_in_a_sentence(changes: dict[str, object], says: str) -> None:

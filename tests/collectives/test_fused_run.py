@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 from collectives.communicator.communicator import Communicator
 from collectives.fused import STYLES
@@ -20,7 +19,6 @@ from collectives.fused.choice import Operator, Tiling
 from collectives.fused.halves import communicating
 from collectives.sweep.fused.measure import Job, Seen, measure
 from collectives.sweep.fused.seen import events, metrics, plan_of, refusal, times_ns
-from cxlemu.cli import main
 from cxlemu.cost import CostModel
 from cxlemu.engines import engine_for
 from cxlemu.engines.native import NativeEngine
@@ -33,6 +31,7 @@ from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import DTYPES, Layout, Op
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
+from tests.helpers import commands
 from tests.helpers.tiers import PATIENT_S
 
 WORDS = ("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce")
@@ -295,8 +294,7 @@ def test_overlap_is_claimed_only_where_it_can_be(
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def cxlemu(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["fused", *map(str, arguments)])
+cxlemu = partial(commands.cxlemu, "fused")
 
 
 SMALL = ("-s", "64x32x64", "--backend", "shm", "--iters", 1, "-w", 0)
@@ -341,7 +339,7 @@ def test_one_style_alone_has_a_time_and_no_metrics() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["all_reduce"], "there is no operator 'all_reduce': it is one of all_gather_gemm"),
+        (["all_reduce"], "unknown operator 'all_reduce'; did you mean gemm_all_reduce? Choose from all_gather_gemm"),
         (["all_gather_gemm", "-s", "64x64"], "is not MxNxK, such as 256x256x256"),
         (["all_gather_gemm", "-s", "63x64x64"], "m = 63 does not divide among 2 ranks"),
         (["all_gather_gemm", "--tile", "0x4"], "a compute tile is of 1 x 1 to"),

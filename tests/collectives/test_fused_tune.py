@@ -7,15 +7,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from collectives.choices import KINDS
 from collectives.fused.choice import Operator, Tiling, call_of
 from collectives.sweep.fused.halving import candidates, halve
 from collectives.sweep.fused.measure import Job
 from collectives.sweep.fused.race import Heat, race
-from cxlemu.cli import main
 from cxlemu.world import launch
+from tests.helpers import commands
 
 OPERATOR = Operator("gemm_reduce_scatter", 64, 16, 32, "f32")
 
@@ -94,8 +93,7 @@ def test_ranks_agree_on_what_every_call_took() -> None:
     assert [len(calls) for calls in short] == [1, 0, 0]
 
 
-def cxlemu(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["fused", *arguments], env={"COLUMNS": "160"})
+cxlemu = partial(commands.cxlemu, "fused", columns=160)
 
 
 @pytest.mark.deep

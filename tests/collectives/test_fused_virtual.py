@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from collectives.fused.choice import Operator, Tiling
 from collectives.sweep.fused.tuned import TunedFile, modelled, this_one
 from collectives.sweep.fused.tuner import tune
 from collectives.sweep.fused.virtual import Simulator
-from cxlemu.cli import main
 from cxlemu.errors import ArgumentError
 from cxlemu.topology import Topology
+from tests.helpers import commands
 
 OPERATOR = Operator("all_gather_gemm", 512, 8192, 4096)
 CLUSTER = Topology.load("nvlink-8xa100")
 HERE = modelled(CLUSTER)
 
 
-def cxlemu(*arguments: str) -> Result:
-    return CliRunner().invoke(main, arguments, env={"COLUMNS": "120"})
+cxlemu = partial(commands.cxlemu, columns=120)
 
 
 @pytest.fixture(scope="module")

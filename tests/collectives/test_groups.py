@@ -6,14 +6,18 @@ import gc
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pytest
 
 from collectives.communicator.communicator import Communicator
+from collectives.communicator.membership import opening
 from cxlemu.errors import ArgumentError, PeerLostError, RankFailures, RevokedError
 from cxlemu.memory import MemorySpec
+from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.memory.shadow import ShadowMemory
+from cxlemu.pool.board import Board, Notice
 from cxlemu.pool.ledger import LINES_MAX
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
@@ -321,3 +325,95 @@ def test_a_group_finds_no_message_of_the_group_whose_room_it_took(memory: Memory
     (rooms, _), (_, found) = together(main, 2, memory=memory)
     assert len(rooms) == 1, "the room did not come back: this test shows nothing"
     assert found == [each for turn in range(3) for each in [None, *([turn, k] for k in range(20))]]
+
+
+# --- giving up ----------------------------------------------------------------------------------------------------
+
+
+def test_who_closed_a_communicator_stores_no_notice_where_others_have_the_room() -> None:
+    """Neither later, nor between the last look at whether it is closed and the store."""
+    notices: list[str] = []
+
+    def main(context: RankContext) -> None:
+        comm = Communicator.world(context)
+        runner, closing = comm._runner, threading.Thread(target=comm.close)
+        post = Board.post
+
+        def close_first(board: Board, rank: int, notice: Notice) -> None:
+            closing.start()
+            closing.join(0.2)  # it has to wait for this notice
+            notices.append("held" if comm._terms.room in context.rooms.held else "given back")
+            post(board, rank, notice)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Board, "post", close_first)
+            comm.revoke()
+            closing.join()
+            comm.abort()
+            runner.give_up(RevokedError("another thread was about to"))
+        assert comm.closed and not context.rooms.held
+
+    together(main, 1)
+    assert notices == ["held"]
+
+
+def test_a_rank_tells_once_why_it_gave_up() -> None:
+    """A second notice over the first one could tear it, and peers that have not looked yet would never hear."""
+
+    def main(context: RankContext) -> list[str]:
+        comm = Communicator.world(context)
+        if context.rank == 0:
+            comm._runner.give_up(RevokedError("first"))
+            comm._runner.give_up(PeerLostError("second", (1,)))
+        context.session.barrier(PATIENT_S)
+        return [notice.cause.name for notice in comm._board.notices().values()]
+
+    assert together(main, 2) == [["REVOKED"]] * 2
+
+
+def test_a_rank_that_does_not_open_a_communicator_tells_those_that_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes a member for dead that is not; the others have all votes, and would wait for it in vain."""
+    ready = opening.await_ready
+
+    def suspicious(context: RankContext, board: Board, members: Any, deadline_s: float) -> None:
+        ready(context, board, members, deadline_s)
+        if context.rank == 2 and len(members) < 4:
+            raise PeerLostError("rank 0 gave no sign of life", (0,))
+
+    monkeypatch.setattr("collectives.communicator.communicator.await_ready", suspicious)
+
+    def main(context: RankContext) -> str:
+        comm = Communicator.world(context)
+        if context.rank == 3:
+            return ""
+        with pytest.raises(PeerLostError) as raised:
+            comm.group([0, 1, 2]).barrier()
+        return str(raised.value).partition(";")[0]
+
+    told = together(main, 4)
+    assert told == ["rank 2 took this rank, 0, for lost", "rank 0 is lost, as rank 2 reports", told[2], ""]
+
+
+def test_what_a_rank_wrote_before_it_failed_to_move_in_has_left_its_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeros that were not flushed would be written back later, over what others have there then."""
+
+    def interrupted(memory: Any, session: Any, places: Any) -> None:
+        for base, extents in places:
+            for card, offset, nbytes in extents:
+                memory.write(card, base + offset, np.zeros(nbytes, np.uint8))
+        raise RevokedError("between the store and the flush")
+
+    monkeypatch.setattr("collectives.communicator.membership.premises.clear_doorbells", interrupted)
+
+    def main(context: RankContext) -> list[bool]:
+        with pytest.raises(RevokedError):
+            Communicator.world(context)
+        assert not context.rooms.held
+        first, last = (at // LINE_BYTES for at in (context.arena.at, context.arena.end))
+        for card in context.pool.cards:
+            card[context.arena.at : context.arena.end] = 7  # others', from now on
+        for cached in cast(ShadowMemory, context.memory).cache.cards:
+            cached.evict(first, last, np.ones(last - first, bool))
+        return [bool((card[context.arena.at : context.arena.end] == 7).all()) for card in context.pool.cards]
+
+    assert all(together(main, 1, topology=with_cards_of(1 << 20), heap_bytes="cards")[0])

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives import Communicator
-from collectives.communicator.heap_memory import PAGE_BYTES, StripMemory
+from collectives.communicator.heap.heap_memory import PAGE_BYTES, StripMemory
 from cxlemu import RankContext
 from cxlemu.errors import ArgumentError, MismatchError, PoolError, RankFailures
 from cxlemu.memory import MemorySpec

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives.algorithms.catalog import build, recipe, variants
+from collectives.algorithms.catalog import build, load_plan, recipe, variants
 from collectives.algorithms.choose import choose
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.algorithms.hierarchical.levels import HIERARCHICAL
@@ -33,7 +33,10 @@ from cxlemu.topology import Topology
 from cxlemu.topology.clusters import cluster_memory, cluster_sizes, ranks_per_cluster
 from cxlemu.world import RankContext, launch
 from faults.lockstep.lockstep import Lockstep
-from faults.lockstep.orders import in_random_order, readers_first, slow, writers_first
+from faults.lockstep.orders import (
+    in_random_order,
+    slow,
+)
 from faults.mutate.cases import MutationCase, cases, plan_of
 from faults.mutate.mutants import mutants
 from faults.mutate.trial import Fate, Trial
@@ -41,6 +44,7 @@ from faults.prove import prove
 from faults.prove.cases import prove_case
 from faults.verdict import Verdict
 from tests.helpers.expected import OPS, REDUCTIONS, expected, input_bytes, same
+from tests.helpers.lockstep_orders import readers_first, writers_first
 from tests.helpers.tiers import examples
 
 MOVING = ("all_gather", "broadcast", "gather", "scatter", "all_reduce", "reduce_scatter", "reduce", "all_to_all")
@@ -223,7 +227,7 @@ def test_no_two_doorbells_of_a_slot_share_a_line() -> None:
 def test_a_plan_on_memories_goes_through_a_file(tmp_path: Path) -> None:
     made = plan(call_of("reduce_scatter", 8, 4), layout_of(8, owned=True))
     plan_file.save(made, tmp_path / "two.plan")
-    assert plan_file.load(tmp_path / "two.plan") == made
+    assert load_plan(tmp_path / "two.plan") == made
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from collectives.builder import LINE, Builder
 from collectives.builder.recipes import algorithm, recipes_of, with_checksums
 from collectives.communicator.communicator import Communicator
 from cxlemu.cli import main
-from cxlemu.errors import ArgumentError, IntegrityError, MismatchError, RankFailures
+from cxlemu.errors import ArgumentError, BuilderError, IntegrityError, MismatchError, RankFailures
 from cxlemu.memory import MemorySpec
 from cxlemu.memory.protocol import Bytes, HostMemory
 from cxlemu.plan import Call, Layout, Op, Plan, checksums, rules
@@ -25,7 +25,7 @@ from cxlemu.plan.kernels import KERNELS
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
 from faults.lockstep.lockstep import Lockstep
-from faults.lockstep.zero_copy_calls import lent, with_heap
+from faults.zero_copy_calls import lent, with_heap
 from tests.helpers.expected import COLLECTIVES, REDUCTIONS, expected, input_bytes
 from tests.helpers.tiers import PATIENT_S
 
@@ -160,7 +160,7 @@ def in_halves(b: Builder) -> None:
 
 def test_an_algorithm_that_cuts_chunks_itself_is_told_how() -> None:
     [chosen] = recipes_of(in_halves)
-    with pytest.raises(ArgumentError, match=r"a part of a chunk is made by the builder's part\(\)"):
+    with pytest.raises(BuilderError, match=r"a part of a chunk is made by the builder's part\(\)"):
         build(with_checksums(chosen), LAYOUT, Call("broadcast", chosen.name, RANKS, 200, "u8")).part(0)
 
 
@@ -220,7 +220,7 @@ def test_split_and_shrunken_communicators_check_as_well() -> None:
 
 
 def test_another_checksum_or_none_at_hand_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ArgumentError, match="there is no integrity 'md5': it is one of crc32c, or None"):
+    with pytest.raises(ArgumentError, match="unknown integrity 'md5': choose from crc32c, or None"):
         checksums.check_integrity("md5")
     monkeypatch.setitem(sys.modules, "google_crc32c", None)
     checksums._library.cache_clear()

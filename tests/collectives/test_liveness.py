@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import threading
 import time
 from dataclasses import replace
@@ -14,14 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from collectives.communicator.calls.loss import lost_among
 from collectives.communicator.communicator import Communicator
-from collectives.communicator.loss import lost_among
 from cxlemu._native import Pulse
 from cxlemu.errors import PeerLostError
 from cxlemu.memory import MemorySpec
 from cxlemu.memory.cache import HostCache
 from cxlemu.memory.native import NativeShadowMemory
-from cxlemu.pool.liveness import PULSE_S
+from cxlemu.pool.ledger import Identity
+from cxlemu.pool.liveness import PULSE_S, Liveness
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch, launch_survivors
 from tests.helpers.card_files import MIB, blank_cards, pool_of
@@ -29,6 +31,27 @@ from tests.helpers.tiers import PATIENT_S
 
 LAPTOP = Topology.load("laptop")
 HOURS = 7200.0  # a deadline that no test waits for
+
+
+class Told:
+    """A ledger in which ranks say this."""
+
+    def __init__(self, *its: Identity | None) -> None:
+        self.its, self.memory = its, None
+
+    def identity(self, rank: int) -> Identity | None:
+        return self.its[rank]
+
+
+def test_only_another_process_of_this_machine_is_known_to_have_ended() -> None:
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    mine = Identity(1, os.getpid(), 5)
+    ledger = Told(Identity(1, ended.pid, 6), Identity(1, ended.pid, 5), mine, None)
+    life = Liveness(ledger, mine)  # type: ignore[arg-type]
+    assert life.ended(range(4)) == {1: ended.pid}
+    assert [rank for rank in range(4) if life.watched(rank)] == [1]  # rank 2 is a thread of this process
+    life.close()
 
 
 def _killed_in_a_call(context: RankContext) -> str:

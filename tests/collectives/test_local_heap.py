@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives import Communicator
-from collectives.communicator.local_heap import LocalBlocks, size_class
+from collectives.communicator.heap.local_heap import LocalBlocks, size_class
 from cxlemu import RankContext, launch
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import AdversaryRates, MemorySpec
@@ -158,8 +158,11 @@ def test_an_array_that_is_held_keeps_the_room_of_its_communicator() -> None:
         group = comm.dup()
         x = group.heap.local.empty(1000, np.uint8)
         x[:] = comm.rank
+        rooms = comm._context.rooms
+        held = [hold.name for hold in rooms.held]
         with pytest.warns(ResourceWarning, match="1 array in the pool"):
             group.close()
+        assert [hold.name for hold in rooms.held] == held
         others = [comm.dup() for _ in range(3)]
         for other in others:
             other.all_reduce(np.ones(100_000, np.float32))

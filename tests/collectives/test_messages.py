@@ -14,11 +14,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives import ANY, Communicator, Status
+from collectives import ANY, UNDEFINED, Communicator, Status
+from collectives.communicator.messages import envelopes
 from collectives.communicator.messages.envelopes import INLINE_BYTES
 from collectives.communicator.messages.mailboxes import SLOTS_MIN, mailboxes_in
 from cxlemu import RankContext, Topology, launch
-from cxlemu.errors import ArgumentError, DeadlineError, PeerLostError, RankFailures, RevokedError, TruncationError
+from cxlemu.errors import (
+    ArgumentError,
+    DeadlineError,
+    MismatchError,
+    PeerLostError,
+    RankFailures,
+    RevokedError,
+    TruncationError,
+)
 from cxlemu.memory import AdversaryRates, MemorySpec
 from faults.inject.fault_engine import injected
 from faults.inject.script import Script
@@ -212,7 +221,7 @@ def test_requests_are_tested_waited_for_and_call_back() -> None:
         leaving.wait()
         coming.add_done_callback(told.append)
         assert told == [coming, coming] and coming.done
-        assert comm.waitany([leaving, coming]) == 0 and comm.waitall([coming]) == [Status(peer, 4, 2_400_000)]
+        assert comm.waitany([leaving, coming]) is UNDEFINED and comm.waitall([coming]) == [Status(peer, 4, 2_400_000)]
         return int(out.sum())
 
     assert together(program) == [300_000, 0]
@@ -409,13 +418,22 @@ def test_what_a_courier_cannot_deliver_is_an_error_of_that_receive() -> None:
 
 
 @pytest.mark.parametrize(
+    "head", [(envelopes.MESSAGE_BYTES_MAX + 1, 0, 1), (8, -1, 1), (8, 0, envelopes.ITEM_BYTES_MAX + 1)], ids=str
+)
+def test_an_envelope_that_no_rank_writes_is_refused(head: tuple[int, int, int]) -> None:
+    assert envelopes.unpack(envelopes.pack(8, 5, 2, b"eight by"), 3) == (8, 5, 2, b"eight by")
+    with pytest.raises(MismatchError, match=r"rank 3 announces a message of .* which no rank sends"):
+        envelopes.unpack(envelopes.pack(*head, b""), 3)
+
+
+@pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda comm, x: comm.send(x, 2), r"send: dest 2 is not one of the ranks 0\.\.1"),
-        (lambda comm, x: comm.send(x, ANY), r"send: dest -1 is not one of the ranks"),
+        (lambda comm, x: comm.send(x, ANY), r"send: dest ANY is not one of the ranks"),
         (lambda comm, x: comm.send(x, 0, tag=-1), "send: a tag is a whole number from 0 to 2147483647, not -1"),
         (lambda comm, x: comm.send(x, 0, tag=1 << 31), "not 2147483648"),
-        (lambda comm, x: comm.recv(x, 5), r"recv: source 5 is not one of the ranks 0\.\.1 or ANY"),
+        (lambda comm, x: comm.recv(x, 5), r"recv: source 5 is not one of the ranks 0\.\.1, ANY or PROC_NULL"),
         (lambda comm, x: comm.recv(x, 0, tag=-2), "or ANY, not -2"),
         (lambda comm, x: comm.isend(np.array([x, None], object), 0), "holds Python objects"),
         (lambda comm, x: comm.irecv(np.array([x, None], object), 0), "holds Python objects"),

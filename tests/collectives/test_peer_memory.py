@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from collectives.algorithms.catalog import build, recipe
 from collectives.builder.carriers import HeapCarrier
+from collectives.communicator.calls.operations import Planned
+from collectives.communicator.calls.planner import CallArguments
+from collectives.communicator.calls.transport import check_transport, in_processes, layout_in_processes
 from collectives.communicator.communicator import Communicator
-from collectives.communicator.heap_blocks import lines
-from collectives.communicator.operations import Planned
-from collectives.communicator.planner import CallArguments
-from collectives.communicator.transport import check_transport, in_processes, layout_in_processes
+from collectives.communicator.heap.heap_blocks import lines
 from cxlemu import _native
 from cxlemu.accelerator.arrays import FakeArray
 from cxlemu.accelerator.fake import FakeDevice
@@ -379,7 +379,7 @@ def test_communicators_check_it_before_anything_is_made() -> None:
 
     told = launch(main, ranks=2, topology=Topology.load("laptop"), memory=COHERENT, deadline_s=PATIENT_S)
     for pigeon, hosts in told:
-        assert pigeon == "there is no transport 'carrier pigeon': it is one of pool, process"
+        assert pigeon == "unknown transport 'carrier pigeon': choose from pool, process"
         assert "rank 1 on host 1" in hosts
 
 

@@ -6,18 +6,17 @@ import io
 import json
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 from rich.console import Console
 
 from collectives.algorithms.catalog import build, recipe, variants
 from collectives.communicator.communicator import Communicator
 from collectives.contracts import COLLECTIVES
 from collectives.layouts import layout_for
-from cxlemu.cli import main
 from cxlemu.memory import MemorySpec
 from cxlemu.plan import Call, Flag, Instruction, Kernel, Kind, Layout, Op, Operand, Plan, RedOp
 from cxlemu.plan import file as plan_file
@@ -25,7 +24,8 @@ from cxlemu.plan.text import amount, counts, text
 from cxlemu.plan.view import render
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
-from faults.lockstep.zero_copy_calls import lent_if_zero_copy
+from faults.zero_copy_calls import lent_if_zero_copy
+from tests.helpers import commands
 
 
 def made(collective: str, variant: str, ranks: int = 4, nbytes: int = 1 << 16, **changes: object) -> Plan:
@@ -243,8 +243,7 @@ def test_ranks_that_do_equally_much_share_a_line() -> None:
 # --- the command line ----------------------------------------------------------------------------------------
 
 
-def cxlemu(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["plan", *map(str, arguments)])
+cxlemu = partial(commands.cxlemu, "plan")
 
 
 def test_show_prints_every_rank_whole_into_a_pipe() -> None:
@@ -299,11 +298,11 @@ def test_a_wrong_file_is_told_in_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"collective": "sort"}, "there is no collective 'sort'"),
-        ({"dtype": "f128"}, "there is no dtype 'f128'"),
+        ({"collective": "sort"}, "unknown collective 'sort'"),
+        ({"dtype": "f128"}, "unknown dtype 'f128'"),
         ({"redop": "xor"}, "takes op sum, prod, min, max, avg, band, bor, bxor, not 'xor'"),
         ({"root": 77}, "root 77 is not one of the ranks 0..2"),
-        ({"nbytes": 1002}, "1002 bytes are no whole number of f32 elements"),
+        ({"nbytes": 1002}, "1002 bytes are not a whole number of f32 elements"),
         ({"nbytes": 1004}, "rank 0 has input of 1000 B, output of 1000 B; its call takes input of 1004 B, output of"),
         ({"in_place": True}, "its call takes input of 1000 B at 0 of output, output of 1000 B"),
         ({"collective": "all_gather", "redop": "none"}, "its call takes input of 1000 B, output of 3000 B"),
@@ -347,7 +346,7 @@ def test_save_into_a_pipe_and_through_a_link(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (["show"], "give a COLLECTIVE, or --algorithm"),
-        (["show", "sort"], "there is no collective 'sort'"),
+        (["show", "sort"], "unknown collective 'sort'"),
         (["show", "all_gather", "--variant", "best"], "has no variant 'best'"),
         (["show", "all_gather", "-o", "sum"], "takes op none, not 'sum'"),
         (["show", "broadcast", "-n", "2", "-r", "2"], "root 2 is not one of the ranks 0..1"),

@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from collectives.algorithms import catalog
-from collectives.algorithms.catalog import build, load_algorithm, own_recipe, recipe
+from collectives.algorithms.catalog import build, load_algorithm, load_plan, own_recipe, recipe
 from collectives.algorithms.choose import PUSH_MIN_BYTES
 from collectives.builder import PUSH, Builder
 from collectives.builder.recipes import Recipe, algorithm, with_checksums
+from collectives.communicator.calls.operations import Planned
+from collectives.communicator.calls.planner import CallArguments
 from collectives.communicator.communicator import Communicator
-from collectives.communicator.operations import Planned
-from collectives.communicator.planner import CallArguments
 from collectives.in_heap import gives_up
 from cxlemu import _native
 from cxlemu.cost import CostModel
 from cxlemu.engines.reference import PLACES, Runner
 from cxlemu.engines.virtual import VirtualCall, simulate
-from cxlemu.errors import ArgumentError, PlaceError, PlanRuleError, RankFailures
+from cxlemu.errors import ArgumentError, BuilderError, PlaceError, PlanRuleError, RankFailures
 from cxlemu.machine import VARIABLE, thresholds
 from cxlemu.memory import AdversaryRates, MemorySpec
 from cxlemu.plan import Call, Flag, InHeap, Kind, Layout, Op, Plan, file, rules
@@ -36,13 +36,13 @@ from cxlemu.world import RankContext, launch
 from faults.explore.plans import explore_plan, tiny_layout
 from faults.lockstep.lockstep import Lockstep
 from faults.lockstep.orders import in_random_order, slow
-from faults.lockstep.zero_copy_calls import HEAP_OUTPUT, lent_if_zero_copy, placed, with_heap
 from faults.mutate import cases as cases_module
 from faults.mutate.cases import MutationCase
 from faults.mutate.mutants import Mutant
 from faults.mutate.trial import Trial
 from faults.prove import prove
 from faults.verdict import Verdict
+from faults.zero_copy_calls import HEAP_OUTPUT, lent_if_zero_copy, placed, with_heap
 from tests.helpers.card_files import MIB, blank_cards, pool_of
 from tests.helpers.expected import COLLECTIVES, expected, input_bytes
 from tests.helpers.tiers import PATIENT_S, examples
@@ -337,7 +337,7 @@ def test_a_saved_plan_is_loaded_again(collective: str, tmp_path: Path) -> None:
     root = 2 if collective in ("gather", "scatter") else 0
     plan = build(recipe(collective, "push"), LAYOUT, replace(pushed(collective, 64).call, root=root))
     file.save(plan, saved := tmp_path / "push.plan")
-    assert file.load(saved) == plan
+    assert load_plan(saved) == plan
     spec = load_algorithm(str(saved)).spec
     assert spec.pushes and not spec.zero_copy
 
@@ -351,7 +351,7 @@ def test_a_plan_file_from_before_has_no_writers_of_blocks(tmp_path: Path) -> Non
     assert len(old) < len(header)
     body = begin + len(old).to_bytes(8, "little") + old + records
     saved.write_bytes(body + zlib.crc32(body).to_bytes(4, "little"))
-    assert file.load(saved) == plan
+    assert load_plan(saved) == plan
 
 
 def test_a_saved_plan_from_before_doorbells_told_runs_where_it_says(tmp_path: Path) -> None:
@@ -488,7 +488,7 @@ def test_an_algorithm_of_ones_own_has_a_block_for_each_result() -> None:
     own = own_recipe(one_block, "one_block", "a.py:one_block")
     assert own is not None
     call = Call("all_gather", own.name, 3, 64, heap=InHeap(None, output=0, told=True))
-    with pytest.raises(ArgumentError, match=r"each rank's result has its block: rounds\(..., blocks=3\)"):
+    with pytest.raises(BuilderError, match=r"each rank's result has its block: rounds\(..., blocks=3\)"):
         build(own, LAYOUT, call).part(0)
 
 

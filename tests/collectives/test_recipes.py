@@ -11,7 +11,7 @@ import pytest
 from collectives import Builder, Communicator, algorithm
 from collectives.algorithms import catalog
 from collectives.checking.symbolic import verify
-from collectives.communicator.verbs import Verbs
+from collectives.communicator.verbs.verbs import Verbs
 from collectives.contracts import COLLECTIVES, Collective, Piece
 from collectives.layouts import layout_for
 from collectives.sweep.sweep import Case

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -62,7 +61,8 @@ class Mortal:
 
 def live_until(context: RankContext, fate: Fate) -> None:
     session = context.session
-    fate.sessions.append(copy(session))
+    fate.sessions.append(twin := object.__new__(type(session)))  # sessions refuse to be copied
+    vars(twin).update(vars(session))
     session._area = type(session._area)(Mortal(session._area.memory, fate), context.pool.session_offset)
     mortal = replace(context, memory=Mortal(context.memory, fate))
     try:

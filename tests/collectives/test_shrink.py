@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import signal
 import threading
 import time
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 
 from collectives.communicator.communicator import Communicator
-from collectives.communicator.shrink import Agreement, Roster
+from collectives.communicator.membership.shrink import Agreement, Roster, head_bytes
 from cxlemu.errors import (
     CardLostError,
     DeadlineError,
@@ -34,16 +35,17 @@ from cxlemu.errors import (
 )
 from cxlemu.memory import HostCache, MemorySpec
 from cxlemu.memory.protocol import HostMemory
-from cxlemu.pool.arena import Arena
-from cxlemu.pool.board import Board, Cause, Notice, Stage, Vote, board_bytes
-from cxlemu.pool.ledger import FIRST_HOLD, Identity, Ledger
-from cxlemu.pool.rooms import Rooms
+from cxlemu.pool import board as board_module
+from cxlemu.pool.ballots import BallotAction
+from cxlemu.pool.board import Board, Cause, Notice, Proposal, Stage, Vote, board_bytes
+from cxlemu.pool.ledger import Hold, HoldState
 from cxlemu.pool.segments import pool_names
 from cxlemu.pool.session import Session
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch, launch_survivors
 from cxlemu.world.outcome import Outcome
 from tests.helpers.card_files import MIB, blank_cards, pool_of
+from tests.helpers.shrinking import ARENA, BOARD_OFFSET, SESSION_OFFSET, Scheduled, Survivor, rooms_of, schedules
 from tests.helpers.tiers import PATIENT_S
 
 LAPTOP = Topology.load("laptop")
@@ -209,7 +211,6 @@ def test_survivors_of_silent_threads_go_on(dead: set[int]) -> None:
 
 # --- agreeing, with a death at every step ---------------------------------------------------------------------------
 
-SESSION_OFFSET, BOARD_OFFSET, LEDGER_OFFSET, ARENA = 4096, 8192, 12288, Arena(65536, 1 << 20)
 SILENCE_S = 2.0  # of a dead rank; a living one may have to wait as long for a core
 
 
@@ -217,156 +218,119 @@ class Dead(Exception):
     pass
 
 
-class Mortal(Board):
-    """A board whose rank dies before or after its first vote of a stage."""
-
-    dies: tuple[str, Stage] | None = None
-
-    def vote(self, rank: int, vote: Vote) -> None:
-        if self.dies == ("before", vote.stage):
-            raise Dead
-        super().vote(rank, vote)
-        if self.dies == ("after", vote.stage):
-            raise Dead
-
-
-def memories(ranks: int) -> list[HostMemory]:
-    card = np.zeros(ARENA.end, np.uint8)
-    return [MemorySpec().open([card], host_cache=HostCache.private([card]), host=h, rank=h) for h in range(ranks)]
-
-
 def sessions(ranks: int) -> list[Session]:
-    usual: dict[str, Any] = {
-        "session_offset": SESSION_OFFSET,
-        "max_ranks": 8,
-        "fingerprint": b"",
-        "deadline_s": PATIENT_S,
-    }
-    opened = [partial(Session.open, m, rank=r, ranks=ranks, **usual) for r, m in enumerate(memories(ranks))]
+    card = np.zeros(ARENA.end, np.uint8)
+    usual: dict[str, Any] = {"session_offset": SESSION_OFFSET, "max_ranks": 8, "fingerprint": b""}
+    opened = [
+        partial(
+            Session.open,
+            MemorySpec().open([card], host_cache=HostCache.private([card]), host=rank, rank=rank),
+            rank=rank,
+            ranks=ranks,
+            deadline_s=PATIENT_S,
+            **usual,
+        )
+        for rank in range(ranks)
+    ]
     with ThreadPoolExecutor(ranks) as threads:
         return list(threads.map(lambda call: call(), opened))
 
 
-def rooms_of(session: Session, ranks: int) -> Rooms:
-    ledger = Ledger(session.memory, LEDGER_OFFSET, 32, session.id, session.rank)
-    return Rooms(ledger, ranks, session.id, Identity(FIRST_HOLD, os.getpid(), 0))
-
-
 def agreements(ranks: int, deadline_s: float = SILENCE_S) -> list[Agreement]:
-    return [
-        Agreement(
-            session,
-            Mortal(session.memory, BOARD_OFFSET, session.id, ranks),
-            session.rank,
-            tuple(range(ranks)),
-            rooms_of(session, ranks),
-            ARENA,
-            room_bytes=lambda ranks, largest: largest // 8 // 4096 * 4096,
-            deadline_s=deadline_s,
+    made = []
+    for session in sessions(ranks):
+        board = Board(session.memory, BOARD_OFFSET, session.id, ranks)
+        board.vote(session.rank, Vote(Stage.READY))
+        its_rooms = rooms_of(session.memory, session.id, session.rank, ranks)
+        members = tuple(range(ranks))
+        made.append(
+            Agreement(session, board, session.rank, members, its_rooms, ARENA, lambda ranks, largest: 8192, deadline_s)
         )
-        for session in sessions(ranks)
-    ]
+    return made
 
 
-def reached(agreement: Agreement, seen: list[Roster], lost: frozenset[int] = frozenset()) -> Roster | Exception:
-    def prepare(roster: Roster) -> Roster:
-        seen.append(roster)
-        return roster
-
+def reached(agreement: Agreement, dies_at: int = -1) -> Roster | Exception:
+    """What a rank gets; the one that dies does so before a step, counted from 0."""
     try:
-        return agreement.reach(lost, prepare)
+        steps = agreement.steps(frozenset())
+        for number in itertools.count():
+            next(steps)
+            if number == dies_at:
+                raise Dead
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
     except (Dead, RunError) as error:
         return error
+    raise AssertionError
 
 
-def reach_all(all_of_them: Sequence[Agreement]) -> tuple[list[Roster | Exception], list[Roster]]:
-    """What each got, and every roster that anybody prepared room for."""
-    seen: list[Roster] = []
+def reach_all(all_of_them: Sequence[Agreement], victim: int = -1, dies_at: int = -1) -> list[Roster | Exception]:
     with ThreadPoolExecutor(len(all_of_them)) as threads:
-        return list(threads.map(partial(reached, seen=seen), all_of_them)), seen
+        deaths = [dies_at if one.rank == victim else -1 for one in all_of_them]
+        return list(threads.map(reached, all_of_them, deaths))
 
 
-DEATHS = [
-    *((0, when, stage) for stage in Stage for when in ("before", "after")),
-    *((2, when, stage) for stage in (Stage.JOINED, Stage.READY) for when in ("before", "after")),
-]
+# A leader of three votes and looks in steps 0 to 6, asks in 7, promises in 8 and 9, proposes in 13, accepts in 14.
+DEATHS = [(0, at) for at in (0, 1, 7, 8, 10, 13, 14, 15, 16, 19, 20)] + [(2, at) for at in (0, 1, 4)]
 
 
-@pytest.mark.each_value_once
-@pytest.mark.parametrize(("victim", "when", "stage"), DEATHS)
-def test_survivors_agree_whenever_one_dies_in_between(victim: int, when: str, stage: Stage) -> None:
-    ranks = agreements(4)
-    ranks[victim].board.dies = (when, stage)  # type: ignore[attr-defined]
-    ranks[victim].rooms.release = lambda name: None  # type: ignore[method-assign]  # the dead give nothing back
-    found, seen = reach_all(ranks)
-    assert isinstance(found.pop(victim), Dead)
-    assert (
-        len({(roster.closed, roster.ranks, roster.room.at) for roster in found if isinstance(roster, Roster)}) == 1
-    ), found
-    assert all(isinstance(roster, Roster) for roster in found), found
-    [agreed, *others] = [roster for roster in found if isinstance(roster, Roster)]
-    assert others == [agreed] * 2
-    survivors = [rank for rank in range(4) if rank != victim]
-    # Who was ready before it died may have been counted: the new communicator finds that it is gone.
-    assert list(agreed.ranks) in ([survivors, [0, 1, 2, 3]] if (when, stage) == ("after", Stage.READY) else [survivors])
-    # A leader whose members died gives the room back before it claims again; nobody else may claim what it holds.
-    for one, other in itertools.combinations({(roster.closed.leader, roster.room) for roster in seen}, 2):
-        assert one[0] == other[0] or one[1].name == other[1].name or not one[1].overlaps(other[1])
-
-
-def test_two_leaders_never_claim_the_same_room() -> None:
-    """Ranks that take each other for dead: each closes alone, and nobody's room is the other's."""
-    pair = agreements(2)
-    looked = threading.Barrier(2)
-
-    class Blind(Mortal):
-        """Sees no votes until both ranks have decided to close."""
-
-        sees = False
-
-        def votes(self) -> dict[int, Vote]:
-            return super().votes() if self.sees else {}
-
-    def close(one: Agreement, ranks: tuple[int, ...]) -> Roster:
-        looked.wait(PATIENT_S)
-        one.board.sees = True  # type: ignore[attr-defined]
-        return Agreement._close(one, ranks)
-
-    for one in pair:
-        one.board.__class__ = Blind
-        one._silent = lambda rank, lost: True  # type: ignore[method-assign]
-        one._close = partial(close, one)  # type: ignore[method-assign]
-    found, _ = reach_all(pair)
-    rooms = [roster.room for roster in found if isinstance(roster, Roster)]
-    assert len(rooms) == 2 and not rooms[0].overlaps(rooms[1])
+@pytest.mark.deep(rows=lambda victim, at: (victim, at) in DEATHS[::2])
+@pytest.mark.parametrize(("victim", "at"), DEATHS)
+def test_survivors_agree_whenever_one_dies_in_between(victim: int, at: int) -> None:
+    ranks = agreements(3)
+    found = reach_all(ranks, victim, at)
+    dead = found.pop(victim)
+    assert isinstance(dead, Dead)
+    [agreed, *others] = found
+    assert isinstance(agreed, Roster) and others == [agreed], found
+    survivors = [rank for rank in range(3) if rank != victim]
+    assert [*agreed.ranks] in ([0, 1, 2], survivors)  # whose proposal was accepted before it died is on it
 
 
 def test_who_comes_too_late_is_told_even_when_the_others_are_gone() -> None:
     ranks = agreements(3)
-    found, _ = reach_all(ranks[:2])
+    found = reach_all(ranks[:2])
     assert [roster.ranks for roster in found if isinstance(roster, Roster)] == [(0, 1)] * 2
     for gone in ranks[:2]:
         gone.session.leave()
-    late = reached(ranks[2], [])
+    late = reached(ranks[2])
     assert isinstance(late, ExcludedError)
     assert str(late).startswith("ranks 0, 1 went on without rank 2, which they took for dead")
+    for gone, roster in zip(ranks, found, strict=False):
+        assert isinstance(roster, Roster)
+        gone.rooms.release(roster.room.name)
+    ranks[0].board.memory.write(0, found[0].room.at, np.full(64, 255, np.uint8))  # type: ignore[union-attr]
+    ranks[0].board.memory.invalidate(0, found[0].room.at, 64)  # type: ignore[union-attr]
+    late = reached(ranks[2])
+    assert isinstance(late, ExcludedError)
+    assert str(late).startswith("the others went on without rank 2, which they took for dead")
 
 
-def test_the_same_ranks_can_agree_again_and_again() -> None:
+def test_who_is_on_the_roster_of_room_that_was_given_back_is_excluded() -> None:
+    """Also where another communicator has taken that room since."""
+    leader, late = agreements(2)
+    leader._silent = lambda rank, lost: False  # type: ignore[method-assign]
+    steps = late.steps(frozenset())
+    for _ in range(3):  # it joins, and is slow then
+        next(steps)
+    roster = reached(leader)
+    assert isinstance(roster, Roster) and roster.ranks == (0, 1)
+    leader.rooms.release(roster.room.name)
+    again = leader.rooms.claim(9, ARENA, lambda largest: 8192)
+    assert again.at == roster.room.at
+    with pytest.raises(ExcludedError, match="rank 0 went on without rank 1"):
+        late.reach(frozenset())
+    assert late.rooms.held == []
+
+
+def test_a_decision_is_found_again_and_never_taken_back() -> None:
     ranks = agreements(3)
-    places = []
-    for _ in range(3):
-        found, _ = reach_all(ranks)
-        assert [roster.ranks for roster in found if isinstance(roster, Roster)] == [(0, 1, 2)] * 3
-        places += [roster.room.at for roster in found[:1] if isinstance(roster, Roster)]
-    assert len(set(places)) == 3  # all three are still held
-
-
-def test_an_agreement_of_before_is_none_now() -> None:
-    leader, follower = agreements(2)
-    reach_all([leader, follower])
-    votes = follower.board.votes()
-    assert votes[0].stage == Stage.READY and follower._closed_by(0, votes) is None
+    found = reach_all(ranks)
+    assert [roster.ranks for roster in found if isinstance(roster, Roster)] == [(0, 1, 2)] * 3
+    for one in ranks:
+        one._silent = lambda rank, lost: True  # type: ignore[method-assign]
+    assert reach_all(ranks) == found
+    assert [len(one.rooms.held) for one in ranks] == [1, 1, 1]
 
 
 def test_a_rank_whose_peers_neither_join_nor_die_goes_on_alone() -> None:
@@ -379,10 +343,175 @@ def test_a_rank_whose_peers_neither_join_nor_die_goes_on_alone() -> None:
 
     with ThreadPoolExecutor(1) as threads:
         living = threads.submit(live)
-        alone = reached(ranks[0], [])
+        alone = reached(ranks[0])
         over.set()
         living.result()
     assert isinstance(alone, Roster) and alone.ranks == (0,)
+    assert isinstance(reached(ranks[1]), ExcludedError)
+
+
+def test_a_proposal_that_lost_gives_its_room_back() -> None:
+    """Rank 1 takes rank 0 for dead, and is overtaken between its proposal and its vote for it."""
+    slow, fast = agreements(2)
+    slow._silent = fast._silent = lambda rank, lost: True  # type: ignore[method-assign]
+    steps = slow.steps(frozenset())
+    while next(steps).do != BallotAction.PROPOSE:
+        pass
+    next(steps)
+    steps.close()  # an error; it proposes the same again
+    steps = slow.steps(frozenset())
+    while next(steps).do != BallotAction.PROPOSE:
+        pass
+    next(steps)
+    assert len(slow.rooms.held) == 1
+    won = reached(fast)
+    assert isinstance(won, Roster) and won.ranks == (1,)
+    with pytest.raises(ExcludedError, match="rank 1 went on without rank 0"):
+        while True:
+            next(steps)
+    assert slow.rooms.held == []
+
+
+def test_what_was_accepted_before_an_error_is_decided_after_it() -> None:
+    """Its room stays held meanwhile."""
+    first, other = agreements(2)
+    first._silent = other._silent = lambda rank, lost: True  # type: ignore[method-assign]
+    steps = first.steps(frozenset())
+    for _ in range(13):
+        next(steps)
+    accepted = first.board.vote_of(0)
+    assert accepted is not None and accepted.accepted
+    steps.close()
+    roster = reached(other)
+    assert isinstance(roster, ExcludedError)  # it carried the first one's proposal through
+    again = reached(first)
+    assert isinstance(again, Roster) and again.ranks == (0,) and accepted.value is not None
+    assert again.room.name == accepted.value.name
+
+
+def test_a_vote_that_cannot_be_read_is_waited_for() -> None:
+    """It may be being written, and say anything: a rank that never can read it does not go on without it."""
+    (one, other) = agreements(2, deadline_s=0.3)
+    lines = np.full(2 * 64, 0xA5, np.uint8)
+    one.board.memory.write(0, BOARD_OFFSET + 4 * 64, lines)
+    one.board.memory.invalidate(0, BOARD_OFFSET + 4 * 64, lines.nbytes)
+    other._silent = one._silent = lambda rank, lost: True  # type: ignore[method-assign]
+    assert isinstance(found := reached(one), DeadlineError), found
+    assert one.rooms.held == []
+    other.board.vote(1, Vote(Stage.READY))
+    assert isinstance(reached(one), Roster)
+
+
+def test_a_proposal_for_room_that_never_was_is_waited_for_as_well() -> None:
+    (one, other) = agreements(2, deadline_s=0.3)
+    one._silent = lambda rank, lost: True  # type: ignore[method-assign]
+    for at in (0, ARENA.at - 64, ARENA.end):
+        other.board.vote(1, Vote(Stage.DECIDED, 3, 3, Proposal(1, 5, at, 0)))
+        assert isinstance(found := reached(one), DeadlineError), found
+
+
+@pytest.mark.parametrize("wrong", ["elsewhere", "outside", "only said", "given back meanwhile"])
+def test_who_finds_no_such_room_in_the_ledger_does_not_go_on(wrong: str) -> None:
+    leader, other = agreements(2)
+    leader._silent = lambda rank, lost: False  # type: ignore[method-assign]
+    steps = other.steps(frozenset())
+    for _ in range(3):
+        next(steps)
+    roster = reached(leader)
+    assert isinstance(roster, Roster) and roster.ranks == (0, 1)
+    page = 4096
+    room = {
+        "elsewhere": roster.room._replace(at=roster.room.at + page, end=roster.room.end + page),
+        "outside": roster.room._replace(end=ARENA.end + page),
+        "only said": roster.room._replace(state=HoldState.REFUSED),
+    }.get(wrong, roster.room)
+    other.rooms.find = lambda rank, name: room if rank == 0 else None  # type: ignore[method-assign]
+    joined: list[Hold] = []
+    other.rooms.join = lambda leader, its: joined.append(its)  # type: ignore[method-assign, func-returns-value]
+    with pytest.raises(ExcludedError):
+        other.reach(frozenset())
+    assert joined == ([roster.room] if wrong == "given back meanwhile" else [])
+
+
+# --- who leads ------------------------------------------------------------------------------------------------------
+
+
+def survivors(ranks: int) -> tuple[Scheduled, list[Agreement]]:
+    clock, card = Scheduled(), np.zeros(ARENA.end, np.uint8)
+    made = [Survivor(card, rank, ranks, MemorySpec(), random.Random(0), clock).agreement for rank in range(ranks)]
+    for each in made:
+        del each._silent  # type: ignore[method-assign]
+    return clock, made
+
+
+def test_the_lowest_rank_that_is_alive_leads_when_all_the_others_have_joined() -> None:
+    _, (first, second, _) = survivors(3)
+    here, away = Vote(Stage.JOINED), Vote(Stage.READY)
+    everyone = dict.fromkeys(range(3), here)
+    assert first._is_to_lead(everyone, 0.0, frozenset()) and first._alive == (0, 1, 2)
+    assert not second._is_to_lead(everyone, 0.0, frozenset())
+    assert not first._is_to_lead(everyone | {2: away}, 0.9, frozenset())
+    assert first._is_to_lead(everyone | {2: away}, 1.0, frozenset()) and first._alive == (0, 1)
+    assert second._is_to_lead(everyone | {0: away}, 1.0, frozenset()) and second._alive == (1, 2)
+    assert first._is_to_lead(dict.fromkeys(range(3), away), 1.0, frozenset()) and first._alive == (0,)
+
+
+def test_of_several_ranks_that_led_each_waits_now_and_then() -> None:
+    _, (first, _) = survivors(2)
+    both = {rank: Vote(Stage.JOINED, promised=rank + 2) for rank in range(2)}
+    assert {first._is_to_lead(both, 0.0, frozenset()) for _ in range(200)} == {False, True}
+
+
+def test_a_rank_that_left_is_silent_at_once_and_one_that_is_said_to_be_dead_after_half_a_deadline() -> None:
+    clock, (first, second) = survivors(2)
+    assert not first._silent(1, frozenset([1]))
+    clock.time += 0.6
+    assert first._silent(1, frozenset([1])) and not first._silent(1, frozenset())
+    clock.time += 0.5
+    assert first._silent(1, frozenset())
+    second.session.beat()
+    assert not first._silent(1, frozenset([1]))
+    second.session.leave()
+    assert first._silent(1, frozenset())
+
+
+class Recorded:
+    """Memory that notes what is called."""
+
+    def __init__(self, memory: HostMemory) -> None:
+        self.memory, self.calls = memory, list[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        self.calls.append(name)
+        return getattr(self.memory, name)
+
+
+def test_a_proposal_is_in_the_pool_before_any_vote_for_it() -> None:
+    """It lies in room that a dropped communicator gives back, where there is no other."""
+    _, (one, other) = survivors(2)
+    recorded = Recorded(one.board.memory)
+    one.board.memory = recorded  # type: ignore[assignment]
+    one.rooms.claim(9, ARENA, lambda largest: largest)
+    one.rooms.search = lambda: one.rooms.release(9)  # type: ignore[method-assign]
+    one._alive = (1,)
+    proposal = one._propose()
+    assert recorded.calls[:2] == ["write", "flush"] and recorded.calls[-1] == "fence"
+    assert other._named(proposal) == (1,)
+    assert other.session.board(proposal.at + head_bytes(2), 1, proposal.name).vote_of(0) == Vote()
+
+
+# --- all of it, in any order ----------------------------------------------------------------------------------------
+
+
+def test_any_schedule_has_one_decision() -> None:
+    counts = schedules(0, 150)
+    for what in ("went on", "excluded", "crashed", "failed", "paused", "several led", "carried through by another"):
+        assert counts[what], counts
+
+
+@pytest.mark.deep
+def test_many_schedules_have_one_decision_each() -> None:
+    assert schedules(10_000, 3000)["several led"] > 500
 
 
 # --- the board ------------------------------------------------------------------------------------------------------
@@ -395,26 +524,49 @@ def boards(session: int = 7, ranks: int = 2) -> Board:
 
 def test_a_board_shows_what_was_posted() -> None:
     board = boards(ranks=16)
-    assert (board.notices(), board.votes()) == ({}, {})
+    assert (board.notices(), board.vote_of(0), board.is_ready(0)) == ({}, None, False)
     board.post(1, Notice(Cause.PEER_LOST, tuple(range(10, 20))))
-    board.vote(0, Vote(Stage.CLOSED, 3, 1, 1 << 40, 2**32 - 1))
     assert board.notices() == {1: Notice(Cause.PEER_LOST, (10, 11, 12, 13, 14))}
-    assert board.votes() == {0: Vote(Stage.CLOSED, 3, 1, 1 << 40, 2**32 - 1)}
+    largest = Proposal(15, 2**64 - 1, (1 << 46) - 1, 2**32 - 1)
+    for vote in (Vote(), Vote(Stage.READY), Vote(Stage.JOINED, 1 << 62), Vote(Stage.DECIDED, 1 << 62, 1, largest)):
+        board.vote(2, vote)
+        assert (board.vote_of(2), board.is_ready(2)) == (vote, vote.stage >= Stage.READY)
 
 
 def test_lines_of_another_session_or_damaged_ones_are_none() -> None:
     board = boards()
     board.post(0, Notice(Cause.POISON, (1, 2)))
-    board.vote(0, Vote(Stage.JOINED, 0, 0, 0))
+    first, second = Vote(Stage.READY), Vote(Stage.JOINED, 2)
+    board.vote(0, first)
+    board.vote(0, second)
     other = Board(board.memory, 0, 8, 2)
-    assert (other.notices(), other.votes()) == ({}, {})
-    lines = np.empty(128, np.uint8)
+    assert (other.notices(), other.vote_of(0)) == ({}, None)
+    lines = np.empty(192, np.uint8)
     board.memory.read(0, 0, lines)
-    for bit in range(1024):
+    for bit in range(0, 1536, 3):
         damaged = lines.copy()
         damaged[bit // 8] ^= 1 << bit % 8
         board.memory.write(0, 0, damaged)
-        assert (len(board.notices()), len(board.votes())) == ((0, 1) if bit < 512 else (1, 0))
+        assert len(board.notices()) == (bit >= 512)
+        assert board.vote_of(0) == (first if 512 <= bit < 1024 else second)  # the one before, while one is written
+
+
+def test_a_rank_votes_on_where_its_line_counts_more_votes_than_there_can_be() -> None:
+    board = boards()
+    board._store(2, board_module._VOTE_MAGIC, board_module._VOTE.pack(7, 2**32 - 1, 1, 0, 0, 0, 0, 0, 0))
+    assert board.vote_of(0) is None
+    board.vote(0, Vote(Stage.JOINED))
+    assert board.vote_of(0) == Vote(Stage.JOINED)
+
+
+@pytest.mark.parametrize("wrong", ["ballot", "accepted", "leader", "place", "stage", "decision"])
+def test_a_vote_that_no_rank_can_have_written_is_none(wrong: str) -> None:
+    board = boards()
+    proposal = Proposal(2 if wrong == "leader" else 1, 5, 1 << 46 if wrong == "place" else 64, 0)
+    promised, accepted = (1 << 62) + 1 if wrong == "ballot" else 3, {"accepted": 4, "decision": 0}.get(wrong, 3)
+    stage: Any = {"stage": 4, "decision": Stage.DECIDED}.get(wrong, Stage.JOINED)
+    board.vote(0, Vote(stage, promised, accepted, proposal))
+    assert board.vote_of(0) is None
 
 
 # --- what the others are told ---------------------------------------------------------------------------------------
@@ -527,6 +679,41 @@ def test_a_communicator_can_shrink_again_and_again_without_a_loss(kind: Any) -> 
     assert together(
         program, 3, spec=MemorySpec(kind), topology="six-cards", deadline_s=PATIENT_S
     ).results == dict.fromkeys(range(3), [(3, [6, 6, 6])] * 4)
+
+
+def test_a_communicator_that_shrank_shrinks_from_what_it_became() -> None:
+    def program(comm: Communicator) -> Any:
+        first = comm.shrink()
+        if comm.rank == 2:
+            return None  # leaves
+        second = comm.shrink()
+        with pytest.raises(RevokedError):
+            first.barrier()
+        return first.members, second.members, sums(second, 2), second._terms.head_bytes
+
+    gone_on = ((0, 1, 2), (0, 1), [3, 3], 4096)
+    assert together(program, 3).results == {0: gone_on, 1: gone_on, 2: None}
+
+
+def test_those_who_are_said_to_be_lost_need_less_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By this rank's own error, and by what others report."""
+    asked: list[frozenset[int]] = []
+
+    def reach(agreement: Agreement, lost: frozenset[int]) -> Roster:
+        asked.append(lost)
+        raise DeadlineError("none")
+
+    monkeypatch.setattr(Agreement, "reach", reach)
+
+    def program(comm: Communicator) -> None:
+        if comm.rank == 0:
+            comm._board.post(1, Notice(Cause.PEER_LOST, (2,)))
+            comm._runner.give_up(PeerLostError("rank 1 is lost", (1,)))
+            with pytest.raises(DeadlineError):
+                comm.shrink()
+
+    together(program, 3)
+    assert asked == [{1, 2}]
 
 
 def test_calls_under_way_end_and_their_errors_are_dropped() -> None:

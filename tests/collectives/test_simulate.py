@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 from collectives.algorithms import catalog
 from collectives.algorithms.catalog import recipe
@@ -21,7 +20,7 @@ from collectives.sweep.virtual.plans import planned
 from collectives.sweep.virtual.rings import virtual_layout
 from collectives.sweep.virtual.simulated import simulate_case
 from collectives.sweep.virtual.split import split_calls
-from cxlemu.cli import INTERRUPTED, main
+from cxlemu.cli import INTERRUPTED
 from cxlemu.cost import CostModel
 from cxlemu.engines.trace import GROUPS, events, perfetto
 from cxlemu.engines.virtual import VirtualCall, simulate
@@ -29,14 +28,11 @@ from cxlemu.errors import ArgumentError
 from cxlemu.plan import Call, Op
 from cxlemu.topology import Topology
 from tests.helpers.by_hand import FENCE, signal, wait
+from tests.helpers.commands import cxlemu
 from tests.helpers.fabric_helpers import plan, read, write
 
 TITAN = Topology.load("titan2-6xcz120")
 VARIANTS = [(c, v) for c in COLLECTIVES for v in catalog.variants(c)]
-
-
-def cxlemu(*arguments: str) -> Result:
-    return CliRunner().invoke(main, arguments)
 
 
 def case_of(collective: str, variant: str = "auto", *, ranks: int = 3, nbytes: int = 1 << 20) -> Case:
@@ -170,14 +166,14 @@ def test_every_variant_runs_and_line_only_where_it_makes_sense() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["all_gatherer"], "there is no collective 'all_gatherer'"),
+        (["all_gatherer"], "unknown collective 'all_gatherer'"),
         (["all_gather", "--variant", "two_shot"], "all_gather has no variant 'two_shot'"),
         (["all_gather", "-c", "nowhere"], "is neither a file nor a shipped topology"),
         (["all_gather", "-b", "1G", "--check"], "is too large to be checked on real bytes"),
         (["broadcast", "-r", "9"], "root 9 is not one of the ranks"),
         (["all_gather", "--json", "/proc/nothing"], "--json /proc/nothing cannot be written"),
         (["all_gather", "--trace", "/proc/nothing"], "--trace /proc/nothing cannot be written"),
-        (["all_gather", "--trace", "x.json"], "instructions are too many for a trace, "),
+        (["all_gather", "--trace", "x.json"], "instructions exceed the limit of a trace, "),
         (["all_gather", "-b", "2M", "-e", "1M"], "--minbytes 2097152 is more than --maxbytes 1048576"),
     ],
 )

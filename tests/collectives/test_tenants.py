@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,8 @@ from hypothesis import strategies as st
 
 import tests.helpers.tenant_programs as programs
 from collectives.algorithms.catalog import recipe
+from collectives.communicator.calls.planner import plan_of
 from collectives.communicator.communicator import Communicator
-from collectives.communicator.planner import plan_of
 from cxlemu.capacity import FabricManager, PoolManager
 from cxlemu.capacity.lease import Tenant, lease_for
 from cxlemu.capacity.lines import (
@@ -50,14 +51,17 @@ from cxlemu.engines.pace import Pace
 from cxlemu.engines.streams import Binding, Running
 from cxlemu.errors import AccessError, ArgumentError, CapacityError, CxlemuError, PlanError, PoolError
 from cxlemu.memory import HostCache, MemorySpec
-from cxlemu.memory.adversary import DEFAULT_RATES, Adversary
+from cxlemu.memory.adversary import Adversary
 from cxlemu.memory.direct import DirectMemory
 from cxlemu.memory.protocol import LINE_BYTES
+from cxlemu.memory.rates import DEFAULT_RATES
 from cxlemu.memory.shadow import ShadowMemory
 from cxlemu.plan import Call
 from cxlemu.pool.dax import DaxPool
-from cxlemu.pool.owner import Owner
+from cxlemu.pool.life import LifeLock
+from cxlemu.pool.owner import NOBODY, Owner
 from cxlemu.pool.pool import Pool
+from cxlemu.pool.session_area import COUNT_MAX
 from cxlemu.pool.shm import ShmPool
 from cxlemu.rounding import round_up
 from cxlemu.world import RankContext, from_environment, launch
@@ -229,6 +233,8 @@ def test_a_damaged_line_is_no_line(line: int, byte: int, flip: int) -> None:
         GrantLine(9, 2 * MIB + 1, BLOCK, GrantState.HELD, tenant_bytes("evil")),
         GrantLine(9, 2**63, 2**63, GrantState.HELD, tenant_bytes("evil")),
         GrantLine(9, 2 * MIB, BLOCK, 77, tenant_bytes("evil")),
+        GrantLine(0, 2 * MIB, BLOCK, GrantState.HELD, tenant_bytes("evil")),
+        GrantLine(9, 2 * MIB, BLOCK, GrantState.HELD, tenant_bytes("")),
     ],
 )
 def test_a_sealed_line_that_cannot_be_is_no_line(manager: PoolManager, line: GrantLine) -> None:
@@ -253,6 +259,56 @@ def test_overlapping_grants_are_never_both_believed(manager: PoolManager) -> Non
     manager.table.store_grant(9, line)
     with pytest.raises(PoolError, match="its grant 9 overlaps an older one"):
         again(manager)
+
+
+def test_a_grant_that_is_there_twice_is_never_believed(manager: PoolManager) -> None:
+    red = manager.add("red", BLOCK)
+    manager.table.store_grant(9, GrantLine(red.number, red.end, BLOCK, GrantState.HELD, tenant_bytes("red")))
+    with pytest.raises(PoolError, match="it has a grant 1 twice"):
+        again(manager)
+
+
+def test_a_table_without_numbers_gives_no_grant(manager: PoolManager) -> None:
+    manager.table.store_header(manager.table.header()._replace(given=COUNT_MAX))
+    with pytest.raises(CapacityError, match="has no number left for a grant"):
+        manager.add("red", BLOCK)
+
+
+def test_in_a_grant_is_who_says_so_of_this_grant_and_may_run(manager: PoolManager, pool: ShmPool) -> None:
+    red = manager.add("red", BLOCK)
+    slot, owner = manager._slots[red.number], Owner.current()
+    dead = replace(owner, start_ticks=owner.start_ticks + 1)
+    said = [(owner, 0, True), (owner, red.number, False), (dead, red.number, True), (dead, red.number, True)]
+    for rank, (who, number, inside) in enumerate(said):
+        manager.table.store_use(slot, rank, UseLine.of(number, who, inside=inside))
+    assert manager.users_of(red) == []
+    lock = LifeLock(pool.lock_path, manager.table.life_at(slot, 3))  # it looks dead from here, and lives
+    assert manager.users_of(red) == [dead]
+    lock.release()
+    manager.table.store_use(slot, 0, UseLine.of(red.number, owner, inside=True))
+    assert manager.users_of(red) == [owner]
+
+
+def test_what_is_given_back_is_zero_in_the_pool_and_not_in_a_cache(manager: PoolManager, pool: ShmPool) -> None:
+    red = manager.add("red", MIB)
+    for card in pool.cards:
+        card[red.at : red.end] = 9
+    manager.memory = ShadowMemory(HostCache.private(pool.cards))
+    manager.release(red)
+    assert not any(card[red.at : red.end].any() for card in pool.cards)
+
+
+def test_a_rank_says_that_it_is_in_before_it_looks(pool: ShmPool, manager: PoolManager) -> None:
+    memory, did = DirectMemory(pool.cards), []
+
+    class Noted:
+        def __getattr__(self, name: str) -> Any:
+            did.append(name)
+            return getattr(memory, name)
+
+    table = manager.table.shown_by(Noted())  # type: ignore[arg-type]
+    table.store_use(0, 0, UseLine.of(1, Owner.current(), inside=True))
+    assert did == ["signal", "fence"]
 
 
 def test_lines_arrive_between_hosts_that_share_no_cache(pool: ShmPool) -> None:
@@ -533,11 +589,48 @@ def test_a_rank_that_comes_too_late_is_refused_and_writes_nothing(manager: PoolM
         assert all((card == was).all() for card, was in zip(pool.cards, before, strict=True))
 
 
+def test_a_rank_that_comes_while_its_grant_is_released_is_refused(
+    manager: PoolManager, pool: ShmPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the manager has looked who is in and before it wipes: it would wipe under the rank."""
+    red = manager.add("red", MIB)
+    lease, users_of, looked = lease_for("red", SHM, pool.name, wait_s=0), manager.users_of, []
+
+    def meanwhile(grant: Grant) -> list[Owner]:
+        found = users_of(grant)
+        looked.append(found)
+        with TenantPool.attach(lease, SHM, 1.0) as mine, pytest.raises(AccessError, match="taken away or given back"):
+            Tenancy(mine, 0).enter()
+        return found
+
+    monkeypatch.setattr(manager, "users_of", meanwhile)
+    manager.release(red)
+    assert looked == [[]]
+
+
+def test_no_line_of_who_has_left_arrives_later(manager: PoolManager, pool: ShmPool) -> None:
+    """Stored and never flushed, on either card: a host that writes it back later would write into who comes next."""
+    red = manager.add("red", MIB)
+    with TenantPool.attach(lease_for("red", SHM, pool.name, wait_s=0), SHM, 1.0) as mine:
+        cache, place = HostCache.private(mine.cards), Tenancy(mine, 0)
+        memory = ShadowMemory(cache)
+        place.enter()
+        for card in range(CARDS):
+            memory.write(card, MIB - LINE_BYTES, np.full(LINE_BYTES, 9, np.uint8))
+        place.leave(memory)
+        manager.release(red)
+        beside = ShadowMemory(cache)  # of another rank of the same host, whose lines go to the pool
+        for card in range(CARDS):
+            beside.flush(card, 0, MIB)
+        beside.fence()
+    assert not any(card[red.at : red.end].any() for card in pool.cards)
+
+
 @pytest.mark.parametrize("said", [False, True])
 def test_a_rank_whose_grant_goes_while_it_enters_is_refused(
     said: bool, manager: PoolManager, pool: ShmPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between its looks, before or after it has ``said`` that it is in: then nobody gets its bytes until it left."""
+    """Between its looks, before or after it has ``said`` that it is in: nobody gets its bytes until it left."""
     manager.add("red", MIB)
     say, seen = Tenancy._say, []
 
@@ -555,9 +648,25 @@ def test_a_rank_whose_grant_goes_while_it_enters_is_refused(
         with pytest.raises(AccessError, match="was taken away or given back"):
             Tenancy(mine, 0).enter()
         line = mine.table.use(mine.lease.slot, 0)
-    assert seen == [MIB if said else 0] and line is not None and not line.inside
+    assert seen == [MIB] and line is not None and not line.inside
     manager.reclaim()
     assert manager.account("red").leaving_bytes == 0 and manager.free_bytes == manager.card_bytes - manager.first_byte
+
+
+def test_a_rank_whose_line_another_one_stored_over_is_still_in(manager: PoolManager, pool: ShmPool) -> None:
+    """As does the same rank of another world, or of a grant that had the slot before, when it comes and goes."""
+    red = manager.add("red", MIB)
+    lease = lease_for("red", SHM, pool.name, wait_s=0)
+    with TenantPool.attach(lease, SHM, 1.0) as one, TenantPool.attach(lease, SHM, 1.0) as another:
+        stays, goes = Tenancy(one, 0), Tenancy(another, 0)
+        stays.enter()
+        goes.enter()
+        goes.leave(DirectMemory(another.cards))
+        with pytest.raises(CapacityError, match="1 rank is in it"):
+            manager.release(red)
+        assert manager.users_of(red) == [NOBODY]
+        stays.leave(DirectMemory(one.cards))
+    manager.release(red)
 
 
 def test_what_is_added_reaches_who_waits_for_it(manager: PoolManager, pool: ShmPool) -> None:
@@ -679,6 +788,24 @@ def test_a_read_only_mapping_cannot_be_made_writable(pool: ShmPool) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     address = ctypes.c_void_p(part.ctypes.data)
     assert libc.mprotect(address, ctypes.c_size_t(4096), 3) == -1 and ctypes.get_errno() == errno.EACCES
+
+
+def test_who_asks_the_kernel_for_more_gets_it_as_the_page_on_tenants_says(pool: ShmPool) -> None:
+    """Isolation is against mistakes: a longer mapping of a grant reaches the bytes behind it in the card's file."""
+    manager = PoolManager.begin(pool, BLOCK)
+    red, blue = manager.add("red", BLOCK), manager.add("blue", BLOCK)
+    assert red.end == blue.at
+    pool.cards[0][blue.at : blue.end] = 7
+    part = pool.part(0, red.at, red.nbytes)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mremap.restype = ctypes.c_void_p
+    address, nbytes, may_move = ctypes.c_void_p(part.ctypes.data), ctypes.c_size_t(part.nbytes), 1
+    grown = libc.mremap(address, nbytes, ctypes.c_size_t(part.nbytes + 4096), may_move)
+    assert ctypes.string_at(grown + part.nbytes, 4096) == b"\7" * 4096
+    back = libc.mremap(ctypes.c_void_p(grown), ctypes.c_size_t(part.nbytes + 4096), nbytes, may_move | 2, address)
+    assert back == part.ctypes.data  # MREMAP_FIXED: where the array expects it
+    page = (Path(__file__).parents[2] / "docs/tenants.md").read_text()
+    assert "grows a mapping with `mremap` | nothing: it reaches every byte of the pool" in page
 
 
 @pytest.mark.parametrize("align", [4096, 65536])

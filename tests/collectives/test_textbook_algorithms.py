@@ -27,7 +27,7 @@ from faults.mutate.mutants import mutants
 from faults.mutate.trial import Trial
 from faults.prove.cases import prove_case
 from faults.verdict import Verdict
-from tests.helpers.textbook import CLAIMS, FOLDER, NAMES, call, made, small_ring, steps_of, textbook
+from tests.helpers.textbook import CLAIMS, EXAMPLES, NAMES, PAGES, asked, call, made, small_ring, steps_of, textbook
 
 RANKS = (2, 3, 4, 5, 6, 7, 8, 16)
 EACH = pytest.mark.parametrize("name", NAMES)
@@ -90,7 +90,7 @@ def test_every_execution_is_right(name: str, ranks: int) -> None:
             assert found.verdict is Verdict.OK, found.finding or found.reason
 
 
-@pytest.mark.deep(rows=lambda name: name not in ("ring_all_gather", "binomial_reduce"))
+@pytest.mark.deep(rows=lambda name: name not in ("ring_all_gather", "reduce_binomial"))
 @EACH
 def test_no_mutant_survives(name: str) -> None:
     """With two ranks, in place where that makes a difference. What is equivalent, no execution shows to be wrong."""
@@ -116,11 +116,11 @@ def test_executions_on_caches_that_nothing_keeps_coherent_give_numpys_bytes(name
         assert shown.kind is CounterexampleKind.NOTHING, shown.detail
 
 
-@pytest.mark.deep(rows=lambda name: name != "binomial_reduce")
+@pytest.mark.deep(rows=lambda name: name != "reduce_binomial")
 @EACH
 def test_threads_run_it(name: str) -> None:
     """Real ones, on an emulated pool with an adversary; the oracle's inputs are exact in any order."""
-    words = ["run", "--algorithm", f"{FOLDER / name}.py:{name}", "-n", 4, "--launch", "threads", "--adversary", 7]
+    words = ["run", *asked(name), "-n", 4, "--launch", "threads", "--adversary", 7]
     words += ["-b", "4K", "-e", "4K", "-o", "sum,avg", "-d", "f32,bf16", "-r", "all"]
     done = CliRunner().invoke(main, [str(word) for word in words])
     assert done.exit_code == 0, done.output
@@ -129,7 +129,7 @@ def test_threads_run_it(name: str) -> None:
 @EACH
 def test_it_is_simulated_and_checked(name: str, tmp_path: Path) -> None:
     collective = textbook(name).collective
-    words = ["simulate", collective, "--algorithm", f"{FOLDER / name}.py:{name}", "-n", 4, "-b", "256K", "--check"]
+    words = ["simulate", *asked(name), "-n", 4, "-b", "256K", "--check"]
     done = CliRunner().invoke(main, [str(word) for word in [*words, "--json", tmp_path / "it.json"]])
     assert done.exit_code == 0, done.output
     rows = json.loads((tmp_path / "it.json").read_text())["rows"]
@@ -148,7 +148,7 @@ def wide(ranks: int) -> Layout:
 @EACH
 @pytest.mark.parametrize("ranks", RANKS)
 def test_steps_and_bytes_are_those_the_docstring_gives(name: str, ranks: int) -> None:
-    claim, page = CLAIMS[name], (FOLDER / f"{name}.py").read_text()
+    claim, page = CLAIMS[name], PAGES[name].read_text()
     told = " ".join(page.split('"""')[1].split())
     assert claim.steps_text in told
     for text in claim.texts:
@@ -165,27 +165,11 @@ def test_steps_and_bytes_are_those_the_docstring_gives(name: str, ranks: int) ->
 
 
 def test_every_page_is_a_page_with_a_source_and_its_command() -> None:
-    for name in NAMES:
-        page = (FOLDER / f"{name}.py").read_text()
+    for name, file in PAGES.items():
+        page = file.read_text()
         assert len(page.splitlines()) <= 85, name
         assert "\nSource: " in page
-        assert f"--algorithm examples/algorithms/{name}.py:{name}\n" in page
-
-
-@pytest.mark.parametrize(
-    ("shipped", "name"),
-    [
-        ("all_reduce_doubling", "recursive_doubling_all_reduce"),
-        ("all_reduce_rabenseifner", "rabenseifner_all_reduce"),
-        ("all_to_all_pairwise", "pairwise_all_to_all"),
-        ("reduce_binomial", "binomial_reduce"),
-    ],
-)
-def test_what_auto_may_take_is_the_page_itself(shipped: str, name: str) -> None:
-    """Word for word, but for its name."""
-    ours, page = (FOLDER.parent.parent / "collectives" / "algorithms" / f"{shipped}.py", FOLDER / f"{name}.py")
-    bodies = [file.read_text().split(") -> None:")[1] for file in (ours, page)]
-    assert bodies[0] == bodies[1]
+        assert name not in EXAMPLES or f"--algorithm examples/algorithms/{name}.py:{name}\n" in page
 
 
 def test_zero_copy_says_what_it_cannot_forward() -> None:

@@ -12,7 +12,7 @@ import pytest
 from collectives.algorithms.catalog import build, recipe
 from collectives.checking.symbolic import verify
 from collectives.communicator.communicator import Communicator
-from collectives.communicator.heap_blocks import lines
+from collectives.communicator.heap.heap_blocks import lines
 from collectives.contracts import COLLECTIVES, NO_ZERO_COPY_IN_PLACE
 from collectives.in_heap import lends, told_in_heap
 from cxlemu import _native
@@ -32,10 +32,10 @@ from cxlemu.world import RankContext, launch
 from faults.explore.plans import explore_plan, tiny_layout
 from faults.lockstep.lockstep import Lockstep
 from faults.lockstep.orders import in_random_order
-from faults.lockstep.zero_copy_calls import in_heap
 from faults.prove.calls import prove_calls
 from faults.prove.sequences import among_others
 from faults.verdict import Verdict
+from faults.zero_copy_calls import in_heap
 from tests.helpers.expected import REDUCTIONS, expected, input_bytes
 from tests.helpers.tiers import PATIENT_S
 

@@ -349,3 +349,26 @@ def test_other_counts_are_another_call() -> None:
     with pytest.raises(RankFailures) as raised:
         together(program, 2)
     assert any(isinstance(error, (MismatchError, ArgumentError)) for error in raised.value.failures.values())
+
+
+def test_blocks_of_which_no_rank_says_how_large_they_are_are_even() -> None:
+    """As in mpi4py; what any rank says goes before that, and what does not divide is refused on all ranks."""
+
+    def main(context: RankContext) -> Any:
+        with Communicator.world(context) as comm:
+            x = np.arange(4.0) + 10 * comm.rank
+            found = [comm.all_to_allv(x).tolist(), comm.all_to_allv(x, np.zeros(4)).tolist()]
+            counts = [1, 3] if comm.rank == 0 else None
+            found.append(
+                comm.all_to_allv(x, send_counts=counts, recv_counts=[1, 2] if comm.rank == 0 else None).tolist()
+            )
+            for size, out in ((3, None), (4, np.zeros(6 if comm.rank else 4))):
+                with pytest.raises(
+                    ArgumentError, match=r"no rank says how large|rank 0 sends 16 bytes to rank 1, which"
+                ):
+                    comm.all_to_allv(np.arange(float(size)), out)
+            return found
+
+    first, second = launch(main, ranks=2, topology="laptop", memory="shm", deadline_s=PATIENT_S)
+    assert first == [[0, 1, 10, 11], [0, 1, 10, 11], [0, 10, 11]]
+    assert second == [[2, 3, 12, 13], [2, 3, 12, 13], [1, 2, 3, 12, 13]]

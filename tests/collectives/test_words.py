@@ -11,7 +11,7 @@ from collectives.algorithms.catalog import build
 from collectives.builder import ALL, LINE, NAIVE, SCRATCH, Builder, Chunk, Event, VariantSpec
 from collectives.builder.recipes import Recipe
 from collectives.checking.symbolic import verify
-from cxlemu.errors import ArgumentError
+from cxlemu.errors import BuilderError, DeclinedError
 from cxlemu.plan import Call, Flag, Instruction, Kind, Layout, Op, Operand, Plan, RedOp
 from faults.prove import prove
 from faults.verdict import Verdict
@@ -309,10 +309,6 @@ MISUSES: dict[str, tuple[Algorithm, str]] = {
     "a part in the middle of a line": (in_a_round(lambda b, c: b.part(c, 8, 3)), r"a multiple of b.grain \(64\) on"),
     "a loop that is left": (_break, "rank 0 leaves round 0 by break"),
     "a loop in a loop": (_nested, "a round begins inside another one"),
-    "more bells than doorbells": (
-        lambda b: list(_bells(b)),
-        "17 bells a rank need as many doorbells",
-    ),
     "no such spread": (in_a_round(lambda b, c: None, spread="card"), 'spread="cards" or "ranges", not \'card\''),
     "no blocks": (in_a_round(lambda b, c: None, blocks=0), "rounds takes blocks, a number from 1 on, not 0"),
     "half a bell": (in_a_round(lambda b, c: None, bells=0.5), "rounds takes bells, a number from 0 on, not 0.5"),
@@ -330,8 +326,18 @@ MISUSES: dict[str, tuple[Algorithm, str]] = {
 @pytest.mark.parametrize("what", MISUSES)
 def test_misuse_gets_a_sentence(what: str) -> None:
     algorithm, sentence = MISUSES[what]
-    with pytest.raises(ArgumentError, match=sentence):
+    with pytest.raises(BuilderError, match=f"^mine.py:mine: all_reduce mine .*{sentence}"):
         assert plan(algorithm).part(0)
+
+
+def test_more_bells_than_doorbells_are_no_mistake() -> None:
+    with pytest.raises(DeclinedError, match="17 bells a rank need as many doorbells"):
+        assert plan(lambda b: list(_bells(b))).part(0)
+
+
+def test_what_an_algorithm_declines_is_no_mistake() -> None:
+    with pytest.raises(DeclinedError, match=r"^all_reduce mine 128 B .*: takes odd ranks$"):
+        assert plan(lambda b: b.decline("takes odd ranks")).part(0)
 
 
 @pytest.mark.parametrize("word", ["fold", "combine"])
@@ -342,7 +348,7 @@ def test_what_folds_nothing_has_no_use_for_folding(word: str) -> None:
         else:
             b.combine(b.output(), chunk, 1, b.input())
 
-    with pytest.raises(ArgumentError, match=f"broadcast folds nothing, so it has no use for {word}"):
+    with pytest.raises(BuilderError, match=f"broadcast folds nothing, so it has no use for {word}"):
         assert plan(in_a_round(folding), collective="broadcast").part(0)
 
 

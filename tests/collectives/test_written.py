@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collectives.builder.alike import APART, LEAST, AlikeRounds
-from collectives.builder.written import Event, Written, concatenated
+from collectives.builder.part import Event, Written, concatenated
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Instruction, Kind, Op, Operand
 

@@ -15,19 +15,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives.algorithms.catalog import build, recipe
+from collectives.communicator.calls.operations import Planned
+from collectives.communicator.calls.planner import CallArguments
 from collectives.communicator.communicator import Communicator
-from collectives.communicator.heap import SymmetricHeap
-from collectives.communicator.operations import Planned
-from collectives.communicator.planner import CallArguments
+from collectives.communicator.heap.heap import SymmetricHeap
 from cxlemu.errors import ArgumentError, MismatchError
 from cxlemu.memory import AdversaryRates, MemorySpec
 from cxlemu.plan import DTYPES, Call, InHeap, Layout, Op
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
 from faults.lockstep.lockstep import Lockstep
-from faults.lockstep.orders import in_random_order, slow
-from faults.lockstep.zero_copy_calls import HEAP_RANK_BYTES, lent, may_be_in_place, with_heap
+from faults.lockstep.orders import (
+    in_random_order,
+    slow,
+)
+from faults.zero_copy_calls import (
+    HEAP_RANK_BYTES,
+    lent,
+    with_heap,
+)
 from tests.helpers.expected import COLLECTIVES, OPS, REDUCTIONS, expected, input_bytes
+from tests.helpers.in_place import may_be_in_place
 from tests.helpers.tiers import PATIENT_S, examples
 
 LAPTOP, SIX_CARDS = Topology.load("laptop"), Topology.load("six-cards")
@@ -265,8 +273,8 @@ REFUSED: dict[str, tuple[Program, str]] = {
         "or whole elements of one",
     ),
     "objects": (lambda c: c.heap.empty(3, object), "arrays of object hold Python objects"),
-    "a negative shape": (lambda c: c.heap.empty((2, -1)), r"\(2, -1\) is no shape of an array"),
-    "a broken shape": (lambda c: c.heap.empty(2.5), "2.5 is no shape of an array"),  # type: ignore[arg-type]
+    "a negative shape": (lambda c: c.heap.empty((2, -1)), r"\(2, -1\) is not the shape of an array"),
+    "a broken shape": (lambda c: c.heap.empty(2.5), "2.5 is not the shape of an array"),  # type: ignore[arg-type]
 }
 
 

@@ -25,12 +25,12 @@ from cxlemu.plan.reduction import reductions
 from cxlemu.plan.rules import check, findings
 from faults.lockstep.counterexample import CallSequence
 from faults.lockstep.lockstep import Lockstep
-from faults.lockstep.zero_copy_calls import lent_if_zero_copy, with_heap
 from faults.mutate.cases import MutationCase, plan_of, sequence, shipped
 from faults.mutate.mutants import Mutant, apply, mutants
 from faults.mutate.trial import Fate, Trial
 from faults.prove import prove_calls
 from faults.verdict import Verdict
+from faults.zero_copy_calls import lent_if_zero_copy, with_heap
 from tests.helpers.device_world import DeviceWorld
 
 WILD = AdversaryRates(evict=0.3, prefetch=0.3, land=0.3)

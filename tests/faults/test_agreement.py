@@ -6,9 +6,10 @@ from collections import Counter
 
 import pytest
 
+from cxlemu.plan.features import features
 from faults.mutate import agreement
 from faults.mutate.agreement import opinions
-from faults.mutate.cases import MutationCase
+from faults.mutate.cases import MutationCase, plan_of, shipped_and_checked
 from faults.prove import prove_calls
 from faults.verdict import Verdict
 
@@ -22,6 +23,9 @@ CASES = [
     (MutationCase("all_gather_gemm", "fused", 2), 1),
     (MutationCase("gemm_reduce_scatter", "medium", 2), 1),
     (MutationCase("scatter", "hierarchical", 4, cluster=2), 1),
+    (MutationCase("broadcast", "naive", 2, checked=True), 2),
+    (MutationCase("gather", "push", 2), 1),
+    (MutationCase("reduce", "binomial", 2), 1),
 ]
 
 
@@ -32,6 +36,12 @@ def test_they_agree_on_a_plan_and_on_all_of_its_mutants(case: MutationCase, call
     assert [one for one in found if not one.agree] == []
     counted = Counter(one.prover for one in found)
     assert found[0].prover is Verdict.OK and counted[Verdict.VIOLATION] > 5 and counted[Verdict.OK] > 3
+
+
+def test_the_plans_have_every_feature_of_the_shipped_ones() -> None:
+    """Whether each judge models each of them, test_features.py asks."""
+    shipped = frozenset().union(*(features(plan_of(case)) for case in shipped_and_checked(2)))
+    assert frozenset().union(*(features(plan_of(case)) for case, _ in CASES)) == shipped
 
 
 @pytest.mark.parametrize("rule", ["fresh", "landed", "order"])

@@ -17,9 +17,9 @@ import pytest
 from click.testing import CliRunner
 
 from collectives.algorithms.catalog import build, recipe
+from cxlemu.budget import BudgetSpentError, within
 from cxlemu.cli import main
 from cxlemu.plan import Call
-from faults.budget import BudgetSpentError, within
 from faults.campaign import run as campaign
 from faults.campaign.executors import Workers
 from faults.campaign.judge import Judgement

@@ -17,17 +17,18 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from click.testing import CliRunner, Result
 
-from cxlemu.cli import main
 from faults.campaign.case import CampaignCase
 from faults.campaign.executors import Workers
 from faults.campaign.explain import story
 from faults.campaign.judge import Judgement, executed, judge
+from faults.campaign.report import as_junit
 from faults.campaign.run import CampaignRunner, TimedJudgement, judged
 from faults.campaign.shrink import shrink
 from faults.campaign.spec import Spec
-from faults.replay.token import Token, parse
+from faults.inject import Fault, Script, When
+from faults.token import Token, parse
+from tests.helpers.commands import cxlemu
 from tests.helpers.tiers import PATIENT_S
 
 ROOT = Path(__file__).parents[2]
@@ -46,10 +47,6 @@ BROKEN = CampaignCase(  # rank 1 does not invalidate what it reads from rank 0
 
 def threads() -> Executor:
     return ThreadPoolExecutor(2)
-
-
-def cxlemu(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 # --- finding and shrinking -----------------------------------------------------------------------------------
@@ -243,7 +240,7 @@ def test_a_token_of_what_was_mended_does_not_fail(reports: Path) -> None:
         (str(Token("nonsense", {})), "of a kind 'nonsense'"),
         (str(Token("case", {})), "holds a case and what was found"),
         (str(Token("case", {"case": {}, "found": {}})), "no case"),
-        ("@nowhere", "not a regular file"),
+        ("@nowhere", "No such file or directory"),
     ],
 )
 def test_what_cannot_be_replayed_is_one_sentence(word: str, sentence: str) -> None:
@@ -323,7 +320,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
     ("flags", "sentence"),
     [
         (("--budget", "soon"), "is not a time"),
-        (("-n", "two"), "no number of ranks from 1 to 64"),
+        (("-n", "two"), "invalid rank count 'two': must be 1 to 64"),
         (("-n", "1000"), "ranks"),
         (("--kinds", "crush"), "there is no fault 'crush'"),
         (("-c", "nowhere.yaml"), "neither a file nor a shipped topology"),
@@ -477,3 +474,28 @@ def test_a_dask_cluster_judges_as_processes_do(tmp_path: Path) -> None:
     assert (finding["kind"], finding["count"]) == ("wrong bytes", 2)
     assert finding["case"]["nbytes"] == 1
     assert not multiprocessing.active_children()  # the cluster ends with the campaign
+
+
+def test_a_token_whose_fault_never_happens_reproduces_nothing() -> None:
+    late = Fault(kind="crash", rank=1, when=When(call=0, instruction=999))
+    case = CampaignCase(
+        collective="broadcast", variant="naive", ranks=2, nbytes=64, launch="turns", script=Script(faults=(late,))
+    )
+    token = Token("case", {"case": case.plain(), "found": Judgement("hung", "crash", "broadcast naive", "why").plain()})
+    result = cxlemu("replay", str(token))
+    assert result.exit_code == 3 and "not reproduced: fault 1 never happened: rank 1 has" in result.output
+
+
+def test_cases_whose_faults_never_happen_are_counted_by_themselves(tmp_path: Path) -> None:
+    late = tmp_path / "late.yaml"
+    late.write_text("faults:\n  - {kind: crash, rank: 1, when: {instruction: 999}}")
+    spec = {"collectives": ("broadcast",), "variants": ("naive",), "ranks": (2,), "launches": ("turns",)}
+    sweep = Spec.model_validate(spec | {"kinds": ("crash",), "scripts": (str(late),)}).sweep(2)
+    result = CampaignRunner(sweep, threads, 1, budget_s=PATIENT_S).run()
+    assert result.counts["never happened"] == 2 and result.with_faults == 4
+    assert result.complete and not result.untried and result.exit_code == 0
+    suites = ET.fromstring(as_junit(result))
+    assert suites.attrib["skipped"] == "2" and len(suites.findall(".//skipped")) == 2
+    only = Spec.model_validate(spec | {"kinds": ("nature",), "scripts": (str(late),)}).sweep(2)
+    result = CampaignRunner(only, threads, 1, budget_s=PATIENT_S).run()
+    assert result.untried and result.exit_code == 3

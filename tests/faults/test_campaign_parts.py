@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from hypothesis import strategies as st
 from cxlemu.errors import ArgumentError, ConfigError, TokenError
 from faults.campaign.case import CampaignCase
 from faults.campaign.journal import Journal
-from faults.campaign.shrink import fewer, simpler, smaller
+from faults.campaign.judge import Judgement
+from faults.campaign.shrink import simpler
 from faults.campaign.spec import Spec
+from faults.delta import fewer, smaller
 from tests.helpers.tiers import examples
 
 # --- fewer ---------------------------------------------------------------------------------------------------
@@ -57,6 +60,30 @@ def test_smaller_follows_the_boldest_step_that_still_fails() -> None:
     assert asked[:3] == [50, 25, 49]
 
 
+# --- cases ---------------------------------------------------------------------------------------------------
+
+EXAMPLE = Path(__file__).parents[2] / "examples/my_all_reduce.py"
+CASE = CampaignCase(collective="broadcast", variant="all", ranks=2, nbytes=64, launch="lockstep", engine="reference")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"algorithm": f"{EXAMPLE}:my_all_reduce"}, "is an algorithm for all_reduce, not broadcast"),
+        ({"engine": "native"}, "ranks in lockstep run on the reference engine"),
+        ({"launch": "turns", "engine": "native"}, "ranks in turns run on the reference engine"),
+        ({"launch": "threads", "mutant": "x"}, "are for ranks in lockstep, not for threads"),
+        ({"integrity": "crc32c"}, "in lockstep nothing happens but nature"),
+        ({"config": "nowhere", "cluster": 2}, "unknown shipped topology 'nowhere'"),
+        ({"config": "laptop", "cluster": 2}, "laptop says how many ranks each host has"),
+    ],
+)
+def test_a_case_that_cannot_run_is_one_sentence(changes: dict[str, object], sentence: str) -> None:
+    assert CASE.check() is CASE
+    with pytest.raises(ArgumentError, match=sentence):
+        CASE.model_copy(update=changes).check()
+
+
 # --- journals ------------------------------------------------------------------------------------------------
 
 CAMPAIGN = {"spec": {"ranks": [2]}, "seeds": 3}
@@ -69,33 +96,106 @@ def written(path: Path, *records: dict[str, object]) -> Path:
     return path
 
 
+def case_record(case: str, kind: str = "survived") -> dict[str, object]:
+    return {"case": case, "judgement": Judgement(kind).plain(), "seconds": 0.5}
+
+
+A, B, C = (case_record(name) for name in "abc")
+
+
 def test_a_journal_remembers(tmp_path: Path) -> None:
-    path = written(tmp_path / "j", {"case": "a", "n": 1}, {"case": "b"})
-    with Journal(path, CAMPAIGN) as journal:
-        assert journal.done == [{"case": "a", "n": 1}, {"case": "b"}]
+    with Journal(written(tmp_path / "j", A, B), CAMPAIGN) as journal:
+        assert journal.done == [A, B] and not journal.dropped
 
 
-@pytest.mark.parametrize("cut", range(1, 12))
+@pytest.mark.parametrize("cut", [1, 2, 50, 99, -1])
 def test_a_journal_that_was_cut_off_goes_on_from_its_last_whole_line(tmp_path: Path, cut: int) -> None:
-    path = written(tmp_path / "j", {"case": "a"}, {"case": "b"})  # the last line has 13 bytes
-    path.write_bytes(path.read_bytes()[:-cut])
+    path = written(tmp_path / "j", A, B)
+    whole = path.read_bytes()
+    last = len(whole.splitlines(keepends=True)[-1])
+    path.write_bytes(whole[: -(last - 1 if cut < 0 else cut)])
     with Journal(path, CAMPAIGN) as journal:
-        assert journal.done == [{"case": "a"}]
-        journal.add({"case": "c"})
+        assert journal.done == [A] and journal.dropped == 3
+        journal.add(C)
     with Journal(path, CAMPAIGN) as journal:
-        assert journal.done == [{"case": "a"}, {"case": "c"}]
+        assert journal.done == [A, C] and not journal.dropped
+
+
+@pytest.mark.parametrize("kept", [1, 17, 30])
+def test_a_first_line_that_was_cut_off_is_written_again(tmp_path: Path, kept: int) -> None:
+    path = written(tmp_path / "j")
+    path.write_bytes(path.read_bytes()[:kept])
+    with Journal(path, CAMPAIGN) as journal:
+        assert journal.done == [] and journal.dropped == 1
+        journal.add(A)
+    with Journal(path, CAMPAIGN) as journal:
+        assert journal.done == [A]
+
+
+def edited(lines: list[bytes]) -> list[bytes]:
+    return [lines[0], lines[1].replace(b"survived", b"right"), *lines[2:]]
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (edited, 2),
+        (lambda lines: [lines[0], lines[2]], 2),  # a line was taken out
+        (lambda lines: [lines[0], lines[2], lines[1]], 2),
+        (lambda lines: [*lines, lines[2]], 4),
+    ],
+)
+def test_a_journal_that_was_edited_is_not_believed(
+    tmp_path: Path, change: Callable[[list[bytes]], list[bytes]], line: int
+) -> None:
+    path = written(tmp_path / "j", A, B)
+    content = b"".join(change(path.read_bytes().splitlines(keepends=True)))
+    path.write_bytes(content)
+    with pytest.raises(ArgumentError, match=f"line {line} was changed .* its checksum does not match"):
+        Journal(path, CAMPAIGN)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {**A, "judgement": 5},
+        {**A, "judgement": {"kind": "right"}},
+        {**A, "judgement": {**Judgement("right").plain(), "detail": 1}},
+        {**A, "seconds": "1"},
+        {**A, "seconds": float("nan")},
+        {**A, "seconds": -1},
+        {**A, "seconds": True},
+        {**A, "case": 3},
+        {"case": "a"},
+    ],
+)
+def test_a_record_that_is_no_cases_is_refused(tmp_path: Path, record: dict[str, object]) -> None:
+    path = written(tmp_path / "j", A, record)
+    with pytest.raises(ArgumentError, match="line 3 is not a campaign's"):
+        Journal(path, CAMPAIGN)
+
+
+def test_two_campaigns_do_not_write_to_one_journal(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    with Journal(path, CAMPAIGN) as journal:
+        with pytest.raises(ArgumentError, match="another campaign writes to it"):
+            Journal(path, CAMPAIGN)
+        journal.add(A)
+    with Journal(path, CAMPAIGN) as journal:
+        assert journal.done == [A]
 
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
         (b"hello\n", "line 1 is not a campaign's"),
-        (b'{"journal":1,"campaign":{}}', "line 1 is not a campaign's"),  # perhaps somebody's other file
+        (b"hello", "line 1 is not a campaign's"),  # perhaps somebody's other file
         (b"[" * 100_000 + b"\n", "line 1 is not a campaign's"),
         (b'{"journal":2}\n', "line 1 is not a campaign's"),
-        (b'{"journal":1,"campaign":{"seeds":4}}\n', "is of another campaign"),
-        (json.dumps({"journal": 1, "campaign": CAMPAIGN}).encode() + b"\n[]\n", "line 2 is not a campaign's"),
-        (json.dumps({"journal": 1, "campaign": CAMPAIGN}).encode() + b'\n{"case":3}\n', "line 2 is not a campaign's"),
+        (b'{"checksum":"0","journal":2}\n', "line 1 was changed"),
+        (b"[" * 900 + b"]" * 900 + b"\n", "line 1 is not a campaign's"),
+        (b'{"journal":1,"campaign":{"seeds":4}}\n', "has no checksums: give another file"),
     ],
 )
 def test_a_file_that_is_no_journal_of_this_campaign_is_left_as_it_is(
@@ -108,9 +208,23 @@ def test_a_file_that_is_no_journal_of_this_campaign_is_left_as_it_is(
     assert path.read_bytes() == content
 
 
+def test_a_journal_of_another_campaign_is_left_as_it_is(tmp_path: Path) -> None:
+    path = written(tmp_path / "j", A)
+    content = path.read_bytes()
+    with pytest.raises(ArgumentError, match="is of another campaign"):
+        Journal(path, {"seeds": 4})
+    assert path.read_bytes() == content
+
+
 def test_a_directory_is_no_journal(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="not a regular file"):
         Journal(tmp_path, CAMPAIGN)
+
+
+def test_a_fifo_is_no_journal(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "j")
+    with pytest.raises(ArgumentError, match="not a regular file"):
+        Journal(tmp_path / "j", CAMPAIGN)
 
 
 # --- specifications and cases --------------------------------------------------------------------------------
@@ -180,7 +294,7 @@ def test_a_wrong_file_is_one_sentence(tmp_path: Path, text: str, sentence: str) 
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        (Spec(collectives=("all_redcue",)), "there is no collective 'all_redcue'"),
+        (Spec(collectives=("all_redcue",)), "unknown collective 'all_redcue'"),
         (Spec(variants=("nonsense",)), "no variant 'nonsense'"),
         (Spec(kinds=("crush",)), "there is no fault 'crush'"),
         (Spec(kinds=()), "0 cases"),
@@ -237,3 +351,10 @@ def test_simpler_cases_always_end(ranks: int, nbytes: int, calls: int, seed: int
     assert smallest.calls == (1 if launch == "lockstep" else calls)
     assert smallest.nbytes == min(nbytes, 1)
     assert smallest.script.seed == 0
+
+
+def test_an_item_that_can_go_only_after_another_is_left_out_too() -> None:
+    def fails(some: Sequence[str]) -> bool:
+        return {"z", "c"} <= set(some) and ("b" not in some or "a" in some)
+
+    assert fewer(["z", "a", "b", "c"], fails) == ["z", "c"]

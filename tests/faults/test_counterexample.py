@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
+from collectives.algorithms.catalog import build, recipe
 from cxlemu.memory.adversary import Action
-from cxlemu.plan import Op, Plan
+from cxlemu.plan import Instruction, Layout, Op, Plan, Stream, encode
 from faults.lockstep import counterexample as search
 from faults.lockstep.counterexample import CallSequence, CounterexampleKind, execute, witness
+from faults.lockstep.orders import slow
 from faults.lockstep.schedule import Nature, StreamStep, from_json, to_json
 from faults.mutate.cases import MutationCase, plan_of, sequence
 from faults.mutate.mutants import Mutant, apply, mutants
@@ -101,6 +104,32 @@ def test_a_line_that_is_invalidated_before_the_wait_is_shown_by_a_prefetch_in_be
     assert {(m.action, m.host) for m in prefetches} == {(Action.PREFETCH, 1)}
     only_steps: Sequence[StreamStep] = [m for m in shown.schedule if isinstance(m, StreamStep)]
     assert execute(plans, only_steps).kind is CounterexampleKind.NOTHING  # nature is to blame, as well
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize("idle", [(1,), (0, 1)])
+def test_a_rank_without_instructions_has_left_a_barrier_too_early(idle: tuple[int, ...], quick: bool) -> None:
+    plan = plan_of(MutationCase("barrier", "line", 2))
+    for rank in idle:
+        plan = plan.with_part(replace(plan.part(rank), streams=(Stream("main", encode([])),)))
+    if idle == (1,):  # the other one only rings, and does not wait
+        rings = Instruction(Op.SIGNAL, arg=plan.layout.done(0))
+        plan = plan.with_part(replace(plan.part(0), streams=(Stream("main", encode([rings])),)))
+    shown = CallSequence.of([plan]).run(slow(0, 0), quick=quick)
+    assert shown.kind is CounterexampleKind.TOO_EARLY
+
+
+def test_a_rank_without_instructions_gets_nothing() -> None:
+    plan = plan_of(MutationCase("all_gather", "all", 2))
+    for rank in range(2):
+        plan = plan.with_part(replace(plan.part(rank), streams=()))
+    shown = CallSequence.of([plan]).run(slow(0, 0))
+    assert shown.kind is CounterexampleKind.WRONG
+    alone = replace(plan_of(MutationCase("barrier", "line", 2)).call, ranks=1)
+    assert (
+        CallSequence.of([build(recipe("barrier", "line"), Layout(1, 1, 2, 64, 2, 64), alone)]).run(slow(0, 0)).kind
+        is CounterexampleKind.NOTHING
+    )
 
 
 def test_the_search_ends_with_its_budget() -> None:

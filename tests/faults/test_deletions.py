@@ -28,13 +28,17 @@ from faults.lockstep.orders import (
     by,
     hasty,
     in_random_order,
-    readers_first,
     round_robin,
     slow,
-    writers_first,
 )
-from faults.lockstep.zero_copy_calls import HEAP_INPUT, HEAP_OUTPUT, lent, with_heap
+from faults.zero_copy_calls import (
+    HEAP_INPUT,
+    HEAP_OUTPUT,
+    lent,
+    with_heap,
+)
 from tests.helpers.expected import COLLECTIVES, REDUCTIONS, expected, input_bytes
+from tests.helpers.lockstep_orders import readers_first, writers_first
 
 RANKS = 3
 LAYOUT = with_heap(Layout(RANKS, cards=2, slots=2, slot_card_bytes=1024, doorbells_per_rank=8, interleave_bytes=256))

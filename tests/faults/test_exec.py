@@ -12,10 +12,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from cxlemu.cli import main
 from cxlemu.errors import ArgumentError, TokenError
@@ -26,6 +27,7 @@ from faults.programs.judge import report_of
 from faults.programs.replays import choice_of, read_token, shrink, token_of
 from faults.programs.result import WORST_CASES, ExecSetting, RunChoice, RunEnding, RunResult
 from faults.programs.run import run
+from tests.helpers import commands
 from tests.helpers.compilers import installed
 
 SOURCES = Path(__file__).parent / "programs"
@@ -146,9 +148,9 @@ def test_every_access_is_announced(build: Build, monkeypatch: pytest.MonkeyPatch
         assert result.ending is RunEnding.ENDED and result.unannounced == 0
 
 
-def test_a_store_that_nobody_announced_fails_the_run(build: Build) -> None:
+def test_a_store_that_nobody_announced_is_counted(build: Build) -> None:
     result = worst(store_then_load(build("accesses.cc", "-std=c++17", "-DUNANNOUNCED")))
-    assert result.unannounced == 1 and result.failed
+    assert result.unannounced == 1
 
 
 @pytest.mark.parametrize("name", COMPILERS)
@@ -212,7 +214,7 @@ def test_the_checker_keeps_256_bytes_of_a_line(build: Build, name: str, others: 
     for _ in range(others):
         words += [":", str(build("litmus.c", "-O2")), POOLS[name], *looks]
     setting = ExecSetting(parse_commands(words, 2 + others), parse_pools([POOLS[name]]), hosts=2 + others)
-    for choice in (*(RunChoice(None, k) for k in WORST_CASES), RunChoice(0, 0), RunChoice(1, 1)):
+    for choice in (*(RunChoice(None, k) for k in WORST_CASES), RunChoice(0, 0), RunChoice(2, 2)):
         result = run(setting, choice)
         assert result.ending is RunEnding.ENDED
         lines = 6 if name == "queue" else 48
@@ -269,7 +271,7 @@ def test_a_device_that_is_there_tells_its_size(tmp_path: Path, monkeypatch: pyte
     pool = parse_pool(device)
     assert (pool.size, pool.capacity, pool.content, pool.dax) == (6 << 20, 6 << 20, None, True)
     (real / "size").write_text(f"{1 << 40}\n")
-    with pytest.raises(ArgumentError, match=r"it has 1 TiB, 64 GiB are the most; /dev/dax0\.0=64M takes less"):
+    with pytest.raises(ArgumentError, match=r"size 1T exceeds the limit of 64 GiB; write /dev/dax0\.0=64M"):
         parse_pool(device)
 
 
@@ -360,8 +362,7 @@ def test_ctrl_c_leaves_nothing(build: Build, tmp_path: Path) -> None:
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def cxlemu(*words: str | os.PathLike[str]) -> Result:
-    return CliRunner().invoke(main, ["exec", *map(str, words)])
+cxlemu = partial(commands.cxlemu, "exec")
 
 
 def test_exit_codes_and_json(build: Build, tmp_path: Path) -> None:
@@ -418,6 +419,14 @@ def test_pools_are_whole_pages(tmp_path: Path) -> None:
     assert parse_pool("/dev/shm/new").size is None
 
 
+@pytest.mark.parametrize(
+    ("given", "written"), [("/dev/shm/new", ""), ("/dev/shm/new=64K", "=2M"), ("/dev/dax0.0=4G", "=4G")]
+)
+def test_a_pool_is_written_with_the_room_that_its_run_had(given: str, written: str) -> None:
+    pool = parse_pool(given)
+    assert str(pool) == given.partition("=")[0] + written and parse_pool(str(pool)).capacity == pool.capacity
+
+
 def test_another_token_is_refused() -> None:
     with pytest.raises(TokenError):
         read_token("cxl1.AAAA")
@@ -434,7 +443,7 @@ def test_commands_that_open_no_pool_are_no_success(tmp_path: Path) -> None:
     json_file = tmp_path / "exec.json"
     done = CliRunner().invoke(main, ["exec", "--pool", "/x=64K", "--json", str(json_file), "--", "true"])
     assert done.exit_code == 3
-    assert "no command opened a pool, so nothing was checked: do they open /x?" in done.output
+    assert "nothing was judged: no program touched the pool; do they open and use /x?" in done.output
     assert json.loads(json_file.read_text())["verdict"] == "unknown"
 
 
@@ -450,3 +459,16 @@ def test_commands_that_open_no_pool_are_no_success(tmp_path: Path) -> None:
 def test_pools_that_make_no_sense_are_refused(pools: list[str], says: str) -> None:
     done = CliRunner().invoke(main, ["exec", *pools, "--", "true"])
     assert done.exit_code == 2 and says in " ".join(done.output.split())
+
+
+def test_runs_that_find_nothing_load_no_large_package(build: Build) -> None:
+    """Importing takes longer than the runs of a small program."""
+    program = build("queue.c", "-O2")
+    words = f"{program} q new :: {program} q produce : {program} q consume".split()
+    arguments = ["exec", "--pool", "q", "--seed", "1", "--", *words]
+    code = (
+        f"import sys\nfrom cxlemu.cli import main\nmain({arguments}, standalone_mode=False)\n"
+        "print('loaded:', *sorted({'numpy', 'pydantic', 'yaml', 'torch'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert "1 run: 0 failed" in done.stdout and done.stdout.endswith("loaded:\n"), done.stdout + done.stderr

@@ -14,7 +14,7 @@ from cxlemu.errors import ArgumentError
 from faults.programs.commands import parse_commands, parse_pools
 from faults.programs.compile import compiler, compiler_arguments, is_clang
 from faults.programs.findings import KINDS, ProgramFinding
-from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
+from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, unfired
 from faults.programs.run import run
 
 SOURCE = Path(__file__).parent / "programs" / "handed.c"
@@ -104,9 +104,35 @@ def test_a_locked_instruction_in_assembly_is_seen(handed: Path) -> None:
     assert set(kinds(result)) == {"locked-across-hosts"}
 
 
-def test_a_store_in_assembly_is_loud_where_nobody_saw_it(handed: Path) -> None:
+def test_a_store_in_assembly_is_found_where_nobody_saw_it(handed: Path) -> None:
     result = after(handed, "H hidden")
     if handed.name == "recompiled":
-        assert result.unannounced == 1 and result.failed and kinds(result) == ["unannounced-store"]
+        assert result.unannounced == 1 and codes(result) == [0] and kinds(result) == []
     else:
         assert result.unannounced == 0 and codes(result) == [0] and kinds(result) == []
+
+
+@pytest.mark.parametrize(
+    ("broken", "flag", "said"),
+    [
+        ({"crash": (0, 99_999)}, "--crash", "never happened: it is at step 99999"),
+        ({"crash": (0, 0)}, "--crash", "never happened: it is at step 0"),
+        ({"link_down": (1, 99_999)}, "--link-down", "never happened"),
+        ({"lose": (0, 99_999)}, "--lose-card", "never happened"),
+        ({"poison": (0, 0, 99_999)}, "--poison", "never happened"),
+        ({"poison": (0, 32 << 10, 1)}, "--poison", "changed nothing: no access met it"),
+        ({"link_down": (1, 1)}, "--link-down", "changed nothing: no access met it"),
+    ],
+)
+def test_a_fault_that_never_happened_or_that_nothing_met_is_told(
+    handed: Path, broken: dict[str, object], flag: str, said: str
+) -> None:
+    result = after(handed, "H store :: @0 H value", **broken)
+    assert list(result.unfired) == [flag] and said in result.unfired[flag]
+    assert unfired([result]) == [result.unfired[flag]]
+    assert unfired([result, after(handed, "H store :: @0 H value")]) == []
+
+
+def test_a_fault_that_was_met_is_not_told(handed: Path) -> None:
+    for broken in ({"link_down": (1, 1)}, {"lose": (0, 1)}, {"crash": (0, 1)}):
+        assert after(handed, "H store :: @1 H value", **broken).unfired == {}

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cxlemu import userfile
-from cxlemu.cli import INTERRUPTED, main
+from cxlemu.cli import INTERRUPTED
 from cxlemu.errors import ArgumentError
 from faults.explore.check import ENGINES, follow, judge_ends, search
 from faults.explore.partial import bounded
@@ -43,6 +42,7 @@ from faults.machine.program import Do, Step, Straight
 from faults.machine.schedule import Act, MachineMove, Schedule, from_json, from_token, to_json, to_token
 from faults.machine.steps import Machine, replay
 from faults.verdict import Verdict
+from tests.helpers.commands import cxlemu
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "protocols"
 BUDGET = Budget(states=1_000_000, seconds=60)
@@ -641,15 +641,11 @@ def test_an_error_of_the_program_comes_through_either_search(engine: str) -> Non
 
 
 def test_a_function_that_yields_nothing_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="is no generator: it has no yield"):
+    with pytest.raises(ArgumentError, match="is not a generator: it has no yield"):
         protocol("x")(lambda rank, ranks: None).program(1)  # type: ignore[arg-type, return-value]
 
 
 # -- the command line
-
-
-def cxlemu(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def test_ctrl_c_leaves_it_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -761,9 +757,12 @@ def test_exit_codes() -> None:
         (["FILE:fixed", "--replay", "FILE"], "not JSON"),
         (["FILE:fixed", "--replay", "s0s0s0s0s0s0s0"], "move 2 of the schedule, step 0, is not possible there"),
         (["FILE:fixed", "--calls", "2"], "--calls, --cluster, --among, -d, -o, -r and --in-place go with a"),
-        (["all_gather", "-b", "1G"], "1 x 536,870,912 bytes of 2 ranks are too many to search: 65536 at most"),
+        (
+            ["all_gather", "-b", "1G"],
+            "1 call with blocks of 512M on 2 ranks are too large to search: 64 KiB in all at most",
+        ),
         (["all_gather", "--variant", "best"], "all_gather has no variant 'best': it has naive, "),
-        (["FILE:fixed", "-n", "9"], "'9' is no number of ranks from 1 to 8"),
+        (["FILE:fixed", "-n", "9"], "invalid rank count '9': must be 1 to 8"),
         (["FILE:fixed", "--json", "/nowhere/x"], "--json /nowhere/x cannot be written"),
     ],
 )

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from click.testing import CliRunner, Result
 
 from collectives.algorithms.catalog import variants
-from cxlemu.cli import main
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Op
 from faults.campaign.case import CampaignCase
@@ -23,13 +21,10 @@ from faults.inject.sweep import bases, everywhere, some
 from faults.mutate.mutants import mutants
 from faults.prove import prove_calls
 from faults.verdict import Verdict
+from tests.helpers.commands import cxlemu
 
 TWO_HOSTS = CampaignCase(collective="all_gather", variant="hierarchical", ranks=4, nbytes=150, cluster=2)
 XLINK = CampaignCase(collective="all_gather", variant="hierarchical", ranks=8, nbytes=150, config="two-clusters")
-
-
-def cxlemu(*arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments))
 
 
 def with_seed(case: CampaignCase, seed: int) -> CampaignCase:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cxlemu.errors import ConfigError
 from cxlemu.memory import MemorySpec
-from cxlemu.memory.adversary import AdversaryRates
+from cxlemu.memory.rates import AdversaryRates
 from faults.inject.fault import FAULTS, NUMBER_MAX, Fault, Requirement, When
 from faults.inject.places import InstructionPlace, place
 from faults.inject.script import NatureRates, Script
@@ -109,7 +109,7 @@ def test_a_defect_is_one_sentence_with_file_key_and_line(text: str, sentence: st
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none\.yaml: not a regular file; give a fault script file"):
+    with pytest.raises(ConfigError, match=r"none\.yaml: No such file or directory; give a fault script file"):
         Script.load(tmp_path / "none.yaml")
     (tmp_path / "some.yaml").write_text("seed: 7")
     assert Script.load(tmp_path / "some.yaml") == Script(seed=7)

@@ -28,7 +28,7 @@ from faults.inject import RankEnd, RankOutcome, Scenario, ScenarioReport, Scenar
 from faults.inject.fault import FAULTS, Fault, Requirement, When
 from faults.inject.injection import Happened
 from faults.inject.judge import judge
-from faults.inject.script import Script
+from faults.inject.script import NatureRates, Script
 from faults.inject.sweep import everywhere, some, sweep
 
 
@@ -62,7 +62,9 @@ RIGHT = ["right"] * 3
 @pytest.mark.parametrize("instruction", [COPY, FENCE, SIGNAL, READ])
 def test_what_must_be_survived_is(kind: str, instruction: int) -> None:
     fields: dict[str, object] = {field: {"seconds": 0.01, "gbytes_per_s": 1e-3}[field] for field in FAULTS[kind].needs}
-    assert ends("all_gather", script(kind, 1, instruction, **fields)) == (SURVIVED, RIGHT)
+    verdict, ended = ends("all_gather", script(kind, 1, instruction, **fields))
+    assert ended == RIGHT
+    assert verdict is SURVIVED or (verdict is ScenarioVerdict.NEVER and kind in ("evict", "prefetch", "land", "tear"))
 
 
 @pytest.mark.parametrize(
@@ -198,7 +200,10 @@ def test_processes_are_killed_for_good(kind: str, instruction: int) -> None:
 def all_of(scenarios: Sequence[Scenario]) -> list[str]:
     """What is not as it should be."""
     found: list[str] = []
-    sweep(scenarios, tell=lambda r: found.append(r.why) if not r.verdict.ok or not r.happened else None)
+    sweep(
+        scenarios,
+        tell=lambda r: found.append(r.why) if not r.verdict.ok or r.verdict is ScenarioVerdict.NEVER else None,
+    )
     return found
 
 
@@ -320,7 +325,7 @@ def test_ctrl_c_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["nothing"], "there is no collective 'nothing'"),
+        (["nothing"], "unknown collective 'nothing'"),
         (["barrier", "--variant", "naive"], "barrier has no variant 'naive'"),
         (["--engine", "native", "--launch", "turns"], "--launch turns is for --engine reference"),
     ],
@@ -360,3 +365,19 @@ def test_a_script_that_does_not_fit_the_run_is_refused(tmp_path: Path, words: li
     given = {"RANK": "0", "WORLD_SIZE": "3"}
     result = CliRunner().invoke(main, ["run", "-n", "3", "--faults", str(file), *words], env=given)
     assert result.exit_code == 2 and sentence in result.output, result.output
+
+
+@pytest.mark.parametrize(
+    ("kind", "moves", "moves_none"), [("evict", 3, 0), ("prefetch", 0, 3), ("tear", 4, 0), ("land", None, 0)]
+)
+def test_a_move_of_nature_that_moves_no_line_never_happened(kind: str, moves: int | None, moves_none: int) -> None:
+    nothing = run(scenario("all_gather", script(kind, 1, moves_none), ranks=2))
+    assert nothing.verdict is ScenarioVerdict.NEVER
+    assert f"fault 1 changed nothing: there was no line to move [{kind} at rank 1" in nothing.why
+    assert moves is None or run(scenario("all_gather", script(kind, 1, moves), ranks=2)).verdict is SURVIVED
+
+
+@pytest.mark.parametrize(("rate", "verdict"), [(0.0, ScenarioVerdict.NEVER), (0.3, ScenarioVerdict.SURVIVED)])
+def test_an_adversary_that_moves_no_line_is_not_survived(rate: float, verdict: ScenarioVerdict) -> None:
+    nature = Script(seed=1, adversary=NatureRates(evict=rate, prefetch=rate, land=rate))
+    assert run(scenario("all_gather", nature)).verdict is verdict

@@ -103,11 +103,11 @@ def test_a_witness_that_was_asked_for() -> None:
     ("arguments", "says"),
     [
         ([], "Missing argument"),
-        (["nowhere.yaml"], "nowhere.yaml: not a regular file; give a litmus test file"),
+        (["nowhere.yaml"], "nowhere.yaml: No such file or directory; give a litmus test file"),
         (["EMPTY"], "holds no .yaml file"),
         (["MP", "--witness", "B.q == 0"], "there is no B.q; there are B.r, f, x, in "),
         (["MP", "--json", "/nowhere/x"], "--json /nowhere/x cannot be written"),
-        (["MP", "--budget", "0"], "'0' is no time at all"),
+        (["MP", "--budget", "0"], "'0' is not a time above 0"),
     ],
 )
 def test_bad_input_gets_one_sentence(tmp_path: Path, arguments: list[str], says: str) -> None:

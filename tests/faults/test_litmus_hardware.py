@@ -22,13 +22,13 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cxlemu._native import Straight as NativeStraight
 from cxlemu.cli import main
 from cxlemu.errors import ArgumentError, DeadlineError, InputError
 from cxlemu.memory import MemorySpec
 from cxlemu.world import launch
 from faults.cli import litmus_hardware
 from faults.explore.result import Budget
+from faults.litmus._straight import Straight as NativeStraight
 from faults.litmus.condition import Condition
 from faults.litmus.hardware import HardwareSetting, run
 from faults.litmus.histogram import Histogram, LitmusTask

@@ -33,7 +33,6 @@ from faults.cli.mutate_run import _cases
 from faults.lockstep import counterexample as witness
 from faults.lockstep.counterexample import CounterexampleKind, execute
 from faults.lockstep.schedule import from_json
-from faults.lockstep.zero_copy_calls import HEAP_INPUT
 from faults.mutate import cases as cases_module
 from faults.mutate import trial
 from faults.mutate.cases import MutationCase, can_check, cases, mixtures, plan_of, sequence, shipped
@@ -52,6 +51,7 @@ from faults.mutate.sweep import MutationRow, equivalent, is_needless, killed, su
 from faults.mutate.trial import Fate, Trial
 from faults.prove import prove, prove_calls
 from faults.verdict import Verdict
+from faults.zero_copy_calls import HEAP_INPUT
 
 NAIVE = MutationCase("all_gather", "naive", 2)
 BELLS = (*WAITS, *RINGS)
@@ -575,7 +575,7 @@ def test_the_command_shows_one_mutant_with_a_schedule_that_replays() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["bcast"], "no collective 'bcast'"),
+        (["bcast"], "unknown collective 'bcast'"),
         (["--variant", "fast"], "no variant 'fast'"),
         (["barrier", "--variant", "naive"], "it has line"),
         (["-n", "1"], "2 to 8"),

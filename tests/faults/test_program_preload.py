@@ -96,7 +96,11 @@ MISTAKES = [pytest.param(n, marks=[] if n in (1, 2, 9, 10) else pytest.mark.deep
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_shows_in_what_the_program_does(build: Build, mistake: int) -> None:
-    failed = failure(queue(build("queue.c", f"-DMISTAKE={mistake}")), WORST + seeds(10))
+    made = build("queue.c", f"-DMISTAKE={mistake}")
+    if mistake in (5, 6):  # it loops over loads alone, which nobody sees here: it may as well compute
+        assert run(queue(made, deadline_s=5), RunChoice(None, 0)).ending is RunEnding.DEADLINE
+        return
+    failed = failure(queue(made), WORST + seeds(10))
     assert failed is not None
     assert failed.ending in (RunEnding.FAILED, RunEnding.NO_PROGRESS)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,17 +14,18 @@ from hypothesis import strategies as st
 
 from collectives.algorithms.catalog import build, recipe, variants
 from collectives.builder import Builder
+from collectives.builder.alike import AlikeRounds
 from collectives.builder.recipes import algorithm, recipes_of, with_checksums
 from cxlemu.plan import Call, Instruction, Layout, Op, Plan, encode
 from faults.lockstep.counterexample import CallSequence as Execution
 from faults.lockstep.counterexample import CounterexampleKind
 from faults.lockstep.orders import hasty, in_random_nature
 from faults.lockstep.places import data_lines
-from faults.lockstep.zero_copy_calls import lent_if_zero_copy, with_heap
 from faults.prove import Proof, prove, prove_calls
 from faults.prove.cases import prove_case
 from faults.prove.rounds import shortened
 from faults.verdict import Verdict
+from faults.zero_copy_calls import lent_if_zero_copy, with_heap
 from tests.faults.test_deletions import CASES, EXPOSED, RANKS, Case, Program, deletions, plan_of, without
 from tests.helpers.expected import COLLECTIVES, REDUCTIONS
 from tests.helpers.tiers import examples
@@ -266,12 +268,28 @@ TWO_LOOPS = ("two_shot_batched", "two_shot_crosswise")
 def test_calls_of_many_rounds_are_proved_by_fewer_alike(collective: str, variant: str) -> None:
     """The longer call, looked at as a whole, is right as well; calls of two loops are always looked at as a whole."""
     own, layout = recipe(collective, variant), layout_of(2)
-    plan = build(own, layout, call_of(collective, variant, 2, 100_000))
+    plan = build(own, layout, call_of(collective, variant, 2, 200_000))
     proof = prove_case(own, layout, plan.call)
     assert right(proof) and (proof.rounds_alike > 0) == (variant not in TWO_LOOPS)
     shorter, less = shortened(own, layout, plan.call)
     assert (build(own, layout, shorter).rounds, less) == (plan.rounds - less, proof.rounds_alike)
     assert right(prove_calls([plan], obliges=True))
+
+
+def test_what_is_wrong_with_rounds_in_columns_shows_in_fewer_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A root that never says that it is done with rounds in columns, and one round more than two laps has none."""
+    write = AlikeRounds._write
+
+    def forgetful(self: AlikeRounds, name: str, last: Any, apart: Any, rounds: int) -> None:
+        if len(last):
+            write(self, name, last, apart, rounds)
+
+    own, layout = recipe("broadcast", "all"), layout_of(2)
+    call = call_of("broadcast", "all", 2, 64 * 3584)  # 64 whole rounds
+    assert right(found := prove_case(own, layout, call)) and found.rounds_alike > 0
+    monkeypatch.setattr(AlikeRounds, "_write", forgetful)
+    found = prove_case(own, layout, call)
+    assert (found.verdict, found.rounds_alike > 0) == (Verdict.VIOLATION, True)
 
 
 def test_an_algorithm_that_differs_in_one_round_is_not_shortened() -> None:

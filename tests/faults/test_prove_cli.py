@@ -171,13 +171,15 @@ def test_ctrl_c_keeps_what_is_finished(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("nonsense",), "no collective 'nonsense'"),
+        (("nonsense",), "unknown collective 'nonsense'"),
         (("broadcast", "--variant", "two_shot"), "broadcast has no variant 'two_shot'"),
         (("--variant", "all", "--algorithm", "x.py:y"), "--variant does not go with --algorithm"),
         (("--algorithm", "nowhere.py:y"), "no file nowhere.py"),
-        (("--algorithm", "x.py:y", "-j", "2"), "--jobs does not go with --algorithm"),
         (("-b", "4K", "-e", "8"), "is more than"),
-        (("--integrity", "crc32c", "barrier"), "barrier has no variant that carries checksums"),
+        (
+            ("--integrity", "crc32c", "barrier"),
+            "--integrity does nothing here, because no collective of barrier moves data",
+        ),
         (("--integrity", "crc32c", "--variant", "all,line"), "the line variant carries its payload where"),
         (("-c", "no-such-machine"), "no-such-machine"),
         (("--json", "/nowhere/proofs.json"), "cannot be written"),

@@ -8,11 +8,9 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from collectives.checking.symbolic import verify
 from collectives.fused import KINDS, STYLES, TRANSPORTS, fused_plan
-from cxlemu.cli import main
 from cxlemu.errors import ContractError
 from cxlemu.plan import Frame, Instruction, Kernel, Layout, Op, Plan, RankPart, encode
 from cxlemu.plan.kernels import KERNELS, KernelKind
@@ -25,6 +23,7 @@ from faults.mutate.trial import Fate, Trial
 from faults.prove import Proof, prove, prove_calls
 from faults.replay.calls import token_of
 from faults.verdict import Verdict
+from tests.helpers.commands import cxlemu
 
 
 def small(kind: str, style: str, ranks: int, lines: int = 40, dtype: str = "f32", **tiles: object) -> Plan:
@@ -177,10 +176,6 @@ def test_what_an_unknown_kernel_makes_stays_unknown(monkeypatch: pytest.MonkeyPa
 
 
 # --- the commands ----------------------------------------------------------------------------------------------------
-
-
-def cxlemu(*arguments: str) -> Result:
-    return CliRunner().invoke(main, list(arguments))
 
 
 def test_prove_names_products(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
-"""``cxlemu prove --algorithm``: mistakes that show for some calls only, refusals, and what the last line says."""
+"""``cxlemu prove --algorithm``: mistakes that show for some calls only, what is declined, and the last line."""
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import replace
 from itertools import product
@@ -18,6 +19,7 @@ from collectives.contracts import COLLECTIVES
 from cxlemu.cli import main
 from cxlemu.cli.vocabulary import RanksParam
 from cxlemu.topology import Topology
+from faults.choices import MATRIX_DTYPES as DTYPES
 from faults.choices import MATRIX_RANKS as RANKS
 from faults.choices import MATRIX_REDOPS as REDOPS
 from faults.cli import violations
@@ -26,6 +28,8 @@ from faults.prove.matrix import Matrix, judge
 
 TESTS = Path(__file__).parents[1] / "helpers"
 MINE = f"{TESTS.parents[1]}/examples/my_all_reduce.py:my_all_reduce"
+RING = f"{TESTS.parents[1]}/examples/algorithms/ring_all_gather.py:ring_all_gather"
+KINDS = {*product(DTYPES, REDOPS), ("u8", "sum")}
 THE_OLD_DEFAULT = ("-n", "2-4", "-b", "4K", "-d", "f32", "--out-of-place")
 
 
@@ -57,32 +61,49 @@ def test_the_whole_matrix_of_a_right_algorithm(tmp_path: Path) -> None:
     rows, coverage = document["rows"], document["coverage"]
     assert (document["verdict"], {row["verdict"] for row in rows}) == ("ok", {"ok"})
     sizes = coverage["sizes"]
-    assert sizes[:4] == ["0 B", "1 element", "13 elements", "101 elements"] and len(sizes) == 8
+    assert sizes[:4] == ["0 B", "1 element", "13 elements", "101 elements"] and len(sizes) == 9
     assert coverage["ranks"] == list(RANKS) and set(coverage["ops"]) == set(REDOPS)
-    assert (coverage["dtypes"], coverage["in_place"]) == (["f16", "f64"], [False, True])
+    assert (set(coverage["dtypes"]), coverage["in_place"]) == ({*DTYPES, "u8"}, [False, True])
     # What the last line says of combinations.
-    pairs = {(row["ranks"], row["size"], row["dtype"], row["in_place"]) for row in rows}
-    assert pairs == set(product(RANKS, sizes, ("f16", "f64"), (False, True))) and len(rows) == len(pairs) == 192
-    assert {(row["ranks"], row["size"], row["op"]) for row in rows} == set(product(RANKS, sizes, REDOPS))
-    assert {(row["op"], row["dtype"], row["in_place"]) for row in rows} == set(
-        product(REDOPS, ("f16", "f64"), (False, True))
-    )
-    assert "192 of 192 calls: 192 ok, 0 violation, 0 unknown, 0 refused" in result.output
-    assert last_line(result).startswith("covered: all_reduce; n = 2-5, 7, 8; 0 B, 1 element, 13 elements")
+    cells = {(row["ranks"], row["size"], row["in_place"]) for row in rows}
+    assert cells == set(product(RANKS, sizes, (False, True))) and len(rows) == len(cells) == 144
+    for each, its in (("ranks", RANKS), ("size", sizes), ("in_place", (False, True))):
+        met = {(row[each], row["dtype"], row["op"]) for row in rows}
+        assert met == {(one, *kind) for one in its for kind in KINDS}, each
+    assert "144 of 144 calls: 144 ok, 0 violation, 0 unknown, 0 declined" in result.output
+    assert last_line(result).startswith("covered: all_reduce; n = 2-8, 17; 0 B, 1 element, 13 elements")
     assert last_line(result) == f"covered: {coverage['covered']}. not covered: {coverage['not_covered']}"
-    assert "not covered: n = 6; n above 8; other sizes; ops prod, min, band, bor, bxor; dtypes u8," in last_line(result)
-    assert [(r["ranks"], r["calls"], r["ok"]) for r in document["by_ranks"]] == [(n, 32, 32) for n in RANKS]
+    assert "each dtype and op with each number of ranks and with each size" in last_line(result)
+    assert "not covered: n = 9-16; n above 17; other sizes; ops band, bor, bxor; dtypes i8," in last_line(result)
+    assert "; u8 with prod, min, max, avg; " in last_line(result)
+    assert [(r["ranks"], r["calls"], r["ok"]) for r in document["by_ranks"]] == [(n, 18, 18) for n in RANKS]
 
 
-def test_sizes_are_those_of_one_round_of_two_and_of_many() -> None:
+@pytest.mark.parametrize("ranks", [(2,), (2, 3), (5, 6, 7, 8), RANKS])
+@pytest.mark.parametrize("sizes", [(24,), (24, 48), None])
+@pytest.mark.parametrize("name", ["wrong_min", "up_to_ten", "root_zero"])
+def test_each_dtype_and_op_meets_each_number_of_ranks_and_each_size(
+    name: str, ranks: tuple[int, ...], sizes: tuple[int, ...] | None
+) -> None:
+    asked = _matrix(own(name), ranks=ranks, sizes=sizes).questions()
+    kinds = KINDS if name == "wrong_min" else set(product(("u8", "f64"), ("none",)))
+    for each in ({q.call.ranks for q in asked}, {q.size.text for q in asked} - {"0 B"}):
+        for value in each:
+            its = [q.call for q in asked if value in (q.call.ranks, q.size.text)]
+            assert {(call.dtype, call.redop) for call in its} == kinds, value
+    assert len({(q.call, q.size.region_bytes) for q in asked}) == len(asked)
+
+
+@pytest.mark.parametrize("spec", [MINE, RING])
+def test_sizes_are_those_of_one_round_of_two_three_and_many(spec: str) -> None:
     for ranks in RANKS:
-        asked = {q.size.text: q for q in _matrix(MINE, ranks=(ranks,)).questions() if q.call.dtype == "f64"}
+        asked = {q.size.text: q for q in _matrix(spec, ranks=(ranks,), dtypes=("f64",)).questions()}
         rounds = {text: build(q.recipe, q.layout, q.call).rounds for text, q in asked.items()}
         assert rounds["1 element"] == rounds["1 round"] == 1
-        assert rounds["1 round and 1 element"] == 2
+        assert (rounds["1 round and 1 element"], rounds["3 rounds"]) == (2, 3)
         assert rounds["many rounds and 13 elements"] > 2 * asked["1 round"].layout.slots
         assert asked["1 round"].call.nbytes % (8 * ranks) == 0
-        assert asked["4 KiB on the machine's ring"].layout.slot_bytes > 100 * asked["1 round"].layout.slot_bytes / ranks
+        assert asked["4 KiB on the machine's ring"].layout.slot_bytes > asked["1 round"].layout.slot_bytes
 
 
 def _matrix(spec: str, **narrowed: Any) -> Matrix:
@@ -92,18 +113,18 @@ def _matrix(spec: str, **narrowed: Any) -> Matrix:
 @pytest.mark.parametrize(
     ("flags", "calls", "words"),
     [
-        (("-n", "2", "-b", "24"), 4, "n = 2; 24 B; sum, avg, max; f16, f64; out of place and in place"),
-        (("-n", "2,5", "-b", "24", "-d", "f32"), 12, "n = 2, 5; 24 B; sum, avg, max; f32; out of place and in place"),
+        (("-n", "2", "-b", "24"), 16, "n = 2; 24 B; sum, avg, max, min, prod; f16, f64, i32, u8; out of place and in"),
+        (("-n", "2,5", "-b", "24", "-d", "f32"), 12, "n = 2, 5; 24 B; sum, avg, max, min, prod; f32; out of place"),
         (
             ("-n", "2-3", "-b", "8", "-e", "32", "-f", "4", "-o", "prod", "-d", "i8", "--in-place"),
             4,
             "n = 2, 3; 8 B, 32 B; prod; i8; in place",
         ),
-        (("-n", "6", "-o", "all", "-d", "bf16", "--out-of-place"), 40, "n = 6; 0 B, 1 element"),
-        (("-n", "1", "-b", "24"), 4, "n = 1; 24 B"),
+        (("-n", "6", "-o", "all", "-d", "bf16", "--out-of-place"), 45, "n = 6; 0 B, 1 element"),
+        (("-n", "1", "-b", "24"), 16, "n = 1; 24 B"),
         (
             ("-n", "2", "--region-bytes", "8K", "-d", "f64", "-o", "sum", "--in-place"),
-            7,
+            8,
             "rings of six-cards, of 8 KiB",
         ),
     ],
@@ -130,20 +151,26 @@ def test_a_narrowed_root_is_the_only_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "ranks", "case", "common", "sentence"),
     [
-        ("never_divides", "2,3", "(contract): 2 ranks, 1 element of f16 (blocks of 2 B), avg,", "avg", "/ 2"),
+        ("never_divides", "2,3", "(contract): 2 ranks, 1 element of f64 (blocks of 8 B), avg,", "avg", "/ 2"),
         (
             "splits_f64",
             "2,3",
             "(plan): 2 ranks, 1 element of f64 (blocks of 8 B),",
             "f64",
-            "no whole number of elements",
+            "not a whole number of elements",
         ),
-        ("only_pairs", "2,3", "(contract): 2 ranks, 1 element of f16", "all but 0 B, 1 round, 4 KiB", "never written"),
+        ("only_pairs", "2,3", "(contract): 2 ranks, 1 element of f64", "all but 0 B, 1 round, 4 KiB", "never written"),
         ("wrong_in_place", "2,3", "in place, a ring of 24 KiB", "in place", "may still read it"),
-        ("up_to_five", "5,7", "(contract): 7 ranks, 1 element of f16", "n = 7", "bytes 10..11 of rank 0's output"),
-        ("first_round", "2,3", "2 ranks, 1 round and 1 element of f16", "1 round and 1 element, many rounds", "output"),
-        ("until_it_wraps", "3", "3 ranks, many rounds and 13 elements of f16", "many rounds", "output"),
-        ("no_bytes", "2,3", "(raises): 2 ranks, 0 B of f16", "0 B", "fails for rank 0 with ZeroDivisionError"),
+        ("up_to_five", "5,7", "(contract): 7 ranks, 1 element of u8", "n = 7", "bytes 5..5 of rank 0's output"),
+        (
+            "first_round",
+            "2,3",
+            "2 ranks, 1 round and 1 element of f64",
+            "1 round and 1 element, 3 rounds, many",
+            "output",
+        ),
+        ("until_it_wraps", "3", "3 ranks, many rounds and 13 elements of f64", "many rounds", "output"),
+        ("no_bytes", "2,3", "(builder): 2 ranks, 0 B of u8", "0 B", "ZeroDivisionError"),
     ],
 )
 def test_a_mistake_that_the_old_default_passed(name: str, ranks: str, case: str, common: str, sentence: str) -> None:
@@ -171,7 +198,7 @@ def _shown_again(result: Result, sentence: str) -> None:
 def test_a_root_other_than_zero_is_named() -> None:
     result = prove("--algorithm", own("root_zero"), "-n", "2,3")
     assert result.exit_code == 1, result.output
-    assert "violation (plan): 2 ranks, 1 element of f16 (blocks of 2 B), root 1, in place" in result.output
+    assert "violation (plan): 2 ranks, 1 element of f64 (blocks of 8 B), root 1, in place" in result.output
     assert " -r 1 --in-place" in result.output
     _shown_again(result, "which has 0 (rule buffer")
 
@@ -194,54 +221,153 @@ def test_a_mistake_in_the_matrix_is_executed_and_replayed(monkeypatch: pytest.Mo
     assert replayed.exit_code == 1 and "fails again, exactly as recorded" in replayed.output, replayed.output
 
 
-# --- refusals -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("name", "told", "common"),
+    [
+        ("pairs_of_folded_bytes", "2 ranks, many rounds and 13 elements of u8", "u8"),
+        ("pairs_of_bytes", "2 ranks, 1 element of u8", "u8"),
+        ("wrong_min", "13 elements of f64 (", "min"),
+        ("wrong_integers", "of i32 (", "i32"),
+        ("up_to_ten", "17 ranks, 1 element of", "n = 17"),
+        ("last_of_three", "2 ranks, 3 rounds of", "3 rounds"),
+        ("no_grids", "6 ranks, 1 element of", "n = 6"),
+    ],
+)
+def test_what_one_row_or_column_shows(name: str, told: str, common: str) -> None:
+    result = prove("--algorithm", own(name))
+    assert result.exit_code == 1, result.output
+    lines = [line for line in result.output.splitlines() if line.startswith(("violation ", "  and "))]
+    assert told in lines[0] and common in lines[1] and len(lines) == 2, lines
 
 
-def test_what_an_algorithm_refuses_is_no_mistake_and_no_proof(tmp_path: Path) -> None:
+def test_what_is_built_differently_the_second_time() -> None:
+    result = prove("--algorithm", own("another_each_time"), "-n", "3", "-b", "24", "-d", "u8", "-j", "1")
+    assert result.exit_code == 1, result.output
+    assert "violation (twice): 3 ranks" in result.output
+    assert "the algorithm builds another plan the second time: it depends on more than its builder" in result.output
+
+
+@pytest.mark.parametrize(("flags", "code"), [((), 1), (("--cluster", "2"), 0), (("--cluster", "1"), 1)])
+def test_ranks_that_share_a_host(flags: tuple[str, ...], code: int) -> None:
+    result = prove("--algorithm", own("never_invalidates"), "-n", "2", "-b", "128", *flags)
+    assert result.exit_code == code, result.output
+    assert ("; 2 ranks a host;" in last_line(result)) is (code == 0)
+    assert last_line(result).endswith("other ranks a host" if code == 0 else "everything")
+
+
+def test_hosts_of_some_ranks_are_one_to_four(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is executed is so on those hosts: a rank reads wrong bytes of the other host's ranks alone."""
+    monkeypatch.setattr(violations, "WITNESS_BUDGET_S", 60)
+    result = prove("--algorithm", own("never_invalidates"), "--cluster", "3", "-b", "384", "-d", "f64")
+    assert result.exit_code == 1, result.output
+    assert "violation (fresh): 6 ranks" in result.output and "and 5 more: all but n = 3" in result.output
+    assert "executed: wrong bytes" in result.output and ": 192 of rank" in result.output
+    assert "again: " not in result.output
+    _shown_again(result, "did not invalidate it after the wait")
+
+
+@pytest.mark.parametrize("name", ["up_to_five", "declines_roots"])
+def test_workers_find_the_same(name: str, tmp_path: Path) -> None:
+    found = []
+    for jobs in ("1", "3"):
+        result = prove("--algorithm", own(name), "-n", "2,7", "-j", jobs, "--json", str(tmp_path / jobs))
+        document = json.loads((tmp_path / jobs).read_text())
+        for row in document["rows"]:
+            del row["seconds"]
+        found.append((result.exit_code, document["rows"], document["coverage"]))
+    assert found[0] == found[1]
+
+
+# --- misuse of the builder ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "sentence", "common"),
+    [
+        ("right_for_no_bytes", "# the line that is named", "publish of a chunk of round 0, which is over", "but 0 B"),
+        ("blocks_of_four", "block=peer // 4", "retrieve of block 1, the loop has 1 a rank", "n = 6"),
+        ("raises", "raise ArgumentError", "fails for rank 0 .*ArgumentError: takes nothing.*; b.decline", ""),
+    ],
+)
+def test_misuse_is_a_violation_with_its_line(name: str, line: str, sentence: str, common: str) -> None:
+    numbers = [n for n, text in enumerate((TESTS / "wrong_algorithms.py").read_text().splitlines(), 1) if line in text]
+    result = prove("--algorithm", own(name), "-n", "2,6")
+    assert result.exit_code == 1, result.output
+    lines = result.output.splitlines()
+    [told] = [number for number, text in enumerate(lines) if text.startswith("violation (builder): ")]
+    assert re.search(rf"wrong_algorithms\.py:{numbers[-1]}: .*{sentence}", lines[told + 1]), lines[told + 1]
+    assert common in lines[told + 3]
+    for words in (
+        ("run", "--algorithm", own(name), "-n", "6", "--launch", "threads"),
+        ("explore", own(name), "-n", "6"),
+        ("mutate", "--algorithm", own(name), "-n", "6"),
+        ("simulate", "all_gather", "--algorithm", own(name), "-n", "6", "-b", "1K"),
+        ("faults", "campaign", "--algorithm", own(name), "-n", "6", "--seeds", "1", "-j", "1"),
+        ("faults", "sweep", "--algorithm", own(name), "-n", "6", "-j", "1"),
+    ):
+        other = CliRunner().invoke(main, words)
+        assert other.exit_code == 1 and re.search(rf"py:{numbers[-1]}: .*{sentence}", other.output), other.output
+
+
+# --- what is declined ---------------------------------------------------------------------------------------------
+
+
+def test_what_an_algorithm_declines_is_no_mistake_and_no_proof(tmp_path: Path) -> None:
     file = tmp_path / "proofs.json"
     result = prove("--algorithm", own("powers_of_two"), "-n", "2-4", "-d", "f16", "--json", str(file))
     assert result.exit_code == 0, result.output
-    assert "44 of 44 calls: 32 ok, 0 violation, 0 unknown, 12 refused" in result.output
-    assert "refused: 12 calls: n = 3 (powers_of_two needs a power of two ranks, not 3)" in last_line(result)
+    assert "48 of 48 calls: 36 ok, 0 violation, 0 unknown, 12 declined" in result.output
+    assert "declined: 12 calls: n = 3 (all_gather powers_of_two 0 B f16: needs a power of two ranks" in last_line(
+        result
+    )
     assert "covered: all_gather; n = 2, 4;" in last_line(result) and "not covered: n = 3;" in last_line(result)
     document = json.loads(file.read_text())
-    [refused] = document["coverage"]["refused"]
-    assert (refused["calls"], refused["common"]) == (12, "n = 3") and document["coverage"]["ranks"] == [2, 4]
-    assert {row["verdict"] for row in document["rows"] if row["ranks"] == 3} == {"refused"}
+    [declined] = document["coverage"]["declined"]
+    assert (declined["calls"], declined["common"]) == (12, "n = 3") and document["coverage"]["ranks"] == [2, 4]
+    assert {row["verdict"] for row in document["rows"] if row["ranks"] == 3} == {"declined"}
 
 
 def test_an_algorithm_that_takes_equal_shares_alone_is_proved_in_many_rounds() -> None:
     result = prove("--algorithm", own("equal_shares"), "-n", "3,7", "-d", "f64")
     assert result.exit_code == 0, result.output
-    assert "covered: all_gather; n = 3, 7; 0 B, 1 round, many rounds; f64;" in last_line(result)
-    assert "refused: 20 calls: " in last_line(result) and "(equal_shares needs blocks of 3 equal" in last_line(result)
+    assert "covered: all_gather; n = 3, 7; 0 B, 1 round, 3 rounds, many rounds; f64;" in last_line(result)
+    assert "declined: 20 calls: " in last_line(result) and "f64: needs blocks of 3 equal" in last_line(result)
 
 
-def test_roots_that_are_refused_are_said() -> None:
-    result = prove("--algorithm", own("refuses_roots"), "-n", "2,3", "-d", "f16")
+def test_roots_that_are_declined_are_said() -> None:
+    result = prove("--algorithm", own("declines_roots"), "-n", "2,3", "-d", "f16")
     assert result.exit_code == 0, result.output
     assert "root 0; in place" in last_line(result) and "other roots" in last_line(result)
-    assert "refused: roots 1, 2 (refuses_roots broadcasts from rank 0, not from 1)" in last_line(result)
+    assert "declined: roots 1, 2 (broadcast declines_roots 0 B" in last_line(result)
 
 
-def test_where_everything_is_refused_nothing_is_ok(tmp_path: Path) -> None:
-    result = prove("--algorithm", own("refuses"), "-n", "2", "--json", str(tmp_path / "proofs.json"))
-    assert result.exit_code == 2, result.output
-    assert last_line(result).startswith("covered: nothing. refused: 24 calls (refuses takes nothing at all)")
-    assert json.loads((tmp_path / "proofs.json").read_text())["verdict"] == "refused"
+def test_where_everything_is_declined_nothing_is_ok(tmp_path: Path) -> None:
+    result = prove("--algorithm", own("declines"), "-n", "2", "--json", str(tmp_path / "proofs.json"))
+    assert result.exit_code == 3, result.output
+    assert "0 proved, 12 declined: all_gather declines 0 B u8: takes nothing at all" in result.output
+    assert last_line(result).startswith("covered: nothing. declined: 12 calls (all_gather declines 0 B u8: takes noth")
+    assert json.loads((tmp_path / "proofs.json").read_text())["verdict"] == "declined"
+
+
+def test_where_most_is_declined_it_is_said() -> None:
+    result = prove("--algorithm", own("powers_of_two"), "-n", "2,3,5", "-b", "24", "-d", "f16")
+    assert result.exit_code == 0, result.output
+    assert (
+        "\n2 proved, 4 declined: all_gather powers_of_two 8 B f16: needs a power of two ranks, not 3" in result.output
+    )
 
 
 def test_two_levels_are_proved_with_clusters_of_every_size() -> None:
     result = prove("--algorithm", own("on_two_levels"), "-n", "3,8", "-b", "48", "-d", "f64")
     assert result.exit_code == 0, result.output
-    assert "18 of 18 calls: 12 ok, 0 violation, 0 unknown, 6 refused" in result.output
-    assert "covered: all_reduce; n = 8, clusters of 2, 4; 48 B; sum, avg, max; f64;" in last_line(result)
+    assert "18 of 18 calls: 12 ok, 0 violation, 0 unknown, 6 declined" in result.output
+    assert "covered: all_reduce; n = 8, clusters of 2, 4; 48 B; min, prod, sum, avg, max; f64;" in last_line(result)
 
 
-def test_zero_copy_in_place_is_refused_where_no_call_can_be(tmp_path: Path) -> None:
+def test_zero_copy_in_place_is_declined_where_no_call_can_be(tmp_path: Path) -> None:
     matrix = _matrix(own("exchanges_lent"), ranks=(3,), sizes=(600,))
     fates = {(q.call.in_place, judge(q).fate) for q in matrix.questions()}
-    assert fates == {(False, "ok"), (True, "refused")}
+    assert fates == {(False, "ok"), (True, "declined")}
 
 
 # --- plan files ---------------------------------------------------------------------------------------------------
@@ -298,7 +424,7 @@ def test_numbers_of_ranks_in_every_form() -> None:
         assert takes.convert(text, None, None) == right
         assert takes.convert(right, None, None) == right
     for text in ("", "0", "65", "4-2", "2,", "2-", "a", "2--3", "1-2-3", "٣"):
-        with pytest.raises(click.BadParameter, match="no number of ranks from 1 to 64"):
+        with pytest.raises(click.BadParameter, match=r"invalid rank count .*: must be 1 to 64"):
             takes.convert(text, None, None)
 
 
@@ -335,6 +461,8 @@ def _layout_and_call(ranks: int) -> tuple[Any, Any]:
         (("--algorithm", own("root_zero"), "-r", "3", "-n", "2-4"), "root 3 is not one of 2 ranks"),
         (("--algorithm", own("root_zero"), "-r", "x"), "-r takes a rank, or all, not 'x'"),
         (("broadcast", "-r", "3", "-n", "2-4"), "root 3 is not one of 2 ranks"),
+        (("--algorithm", MINE, "--cluster", "2", "-n", "3"), "--cluster: 3 ranks are not on hosts of 2 each"),
+        (("broadcast", "--cluster", "2"), "--cluster goes with --algorithm"),
         (("gemm_reduce_scatter", "-d", "f64"), "matrix products are proved without -d"),
         (("--algorithm", MINE, "--region-bytes", "1K"), "a ring of 1024 bytes has no line for each"),
         (("--algorithm", MINE, "-n", "2-300", "-o", "all", "-d", "all"), "more than 10000 calls: narrow it"),

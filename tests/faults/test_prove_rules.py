@@ -74,6 +74,9 @@ MISTAKES = {
     "reads before the signal": Mistake(
         "order", [PUBLISHES, READS], [PUBLISHES, READS[1:]], "rank 1 reads line 0 of slot 0 on card 0 but has waited"
     ),
+    "reads what nobody wrote": Mistake(
+        "order", [PUBLISHES, READS], [PUBLISHES, [*READS[:2], load(64, 8)]], "which nobody has written"
+    ),
     "overwrites before all have read": Mistake(
         "order", [ANSWERS, OVERWRITES], [ANSWERS_EARLY, OVERWRITES], "rank 1 overwrites line 0 of slot 0 on card 0"
     ),
@@ -165,6 +168,13 @@ MISTAKES = {
         [STORES_AND_IS_DONE, [done(1, 2)]],
         [[store(0, 8), flush(0, 8), done(0, 2)], [done(1, 2)]],
         "rank 0's store to line 0 of slot 0 on card 0 may not have landed",
+        obliges=True,
+    ),
+    "done before all is read": Mistake(
+        "exit",
+        [[*PUBLISHES, done(0, 2)], [*READS, done(1, 2)]],
+        [[*PUBLISHES, done(0, 2)], [*READS[:2], done(1, 2), READS[2]]],
+        "rank 1 may still be reading line 0 of slot 0",
         obliges=True,
     ),
     "a slot taken from those who are not done": Mistake(
@@ -447,7 +457,7 @@ def test_questions_that_mean_nothing_are_refused() -> None:
         "nothing to prove": lambda: prove_calls([]),
         "share no ring": lambda: prove_calls([one, other]),
         "3 hosts are named for 2 ranks": lambda: prove_calls([one], hosts=[0, 1, 2]),
-        "no rule 'fence'": lambda: prove_calls([one], without={"fence"}),
+        "unknown rule 'fence'": lambda: prove_calls([one], without={"fence"}),
     }.items():
         with pytest.raises(ArgumentError, match=words):
             ask()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from cxlemu.cli import main
-from cxlemu.errors import ArgumentError, InputError
-from faults.testing.worlds import requires_of, script_of
+from cxlemu.errors import ArgumentError, InputError, RankFailures
+from cxlemu.userfile import LeftError
+from faults.inject.script import Script
+from faults.testing.worlds import Worlds, requires_of, script_of
 
 pytest_plugins = ["pytester"]
 
@@ -244,7 +248,7 @@ def test_a_fault_that_never_came_tests_nothing(pytester: pytest.Pytester) -> Non
         """
 @pytest.mark.cxl_faults({"kind": "land", "rank": 0, "when": {"call": 1, "instruction": 0}})
 def test_it(cxl_world):
-    with pytest.raises(NotHandled, match="never came"):
+    with pytest.raises(NotHandled, match="fault 1 never happened: rank 0 made 1 call"):
         cxl_world(ranks=2).run(main)
 """,
     )
@@ -258,7 +262,7 @@ CRASH = {"kind": "crash", "rank": 0, "when": {"instruction": 0}}
     [
         ((), {}, "cxl_faults takes fault scripts"),
         ((3,), {}, "cxl_faults takes files and mappings"),
-        (("nowhere.yaml",), {}, "nowhere.yaml: not a regular file"),
+        (("nowhere.yaml",), {}, "nowhere.yaml: No such file or directory"),
         ((CRASH | {"kind": "crush"},), {}, "did you mean crash?"),
         (({"kind": "crash", "rank": 0},), {}, r"faults\[0\].when is missing"),
         (({"kind": object()},), {}, "made of words and numbers"),
@@ -344,3 +348,19 @@ def test_a_failure_shows_the_users_frames(pytester: pytest.Pytester, whole: bool
     out = pytester.runpytest_inprocess(*ALONE, "--tb=short", *["--full-trace"] * whole).stdout.str()
     assert "launch(main, ranks=1" in out and "comm.all_reduce([1, 2, 3])" in out and "x is a list" in out
     assert ("in_rank_order" in out, "staging.arrays" in out) == (shown, shown)
+
+
+def test_a_rank_that_leaves_does_not_end_the_tests() -> None:
+    with pytest.raises(RankFailures) as caught:
+        Worlds(1, Script())(ranks=2).run(lambda comm: os._exit(0))
+    assert {str(error) for error in caught.value.failures.values() if isinstance(error, LeftError)} == {"os._exit(0)"}
+
+
+async def waits(comm: object) -> int:
+    return 1
+
+
+@pytest.mark.parametrize("main", [lambda comm: (yield), waits])
+def test_a_main_of_which_nothing_runs_is_refused(main: Any) -> None:
+    with pytest.raises(ArgumentError, match="nothing of it ran"):
+        Worlds(1, Script())(ranks=2).run(main)

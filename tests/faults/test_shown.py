@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from cxlemu.cli import main
 from cxlemu.plan import Op
 from faults.lockstep.counterexample import CounterexampleKind
 from faults.lockstep.orders import hasty
@@ -16,11 +14,8 @@ from faults.mutate.cases import MutationCase
 from faults.mutate.mutants import Mutant, apply
 from faults.mutate.trial import Trial
 from faults.replay.calls import token_of
-from faults.replay.token import Token, parse
-
-
-def cxlemu(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+from faults.token import Token, parse
+from tests.helpers.commands import cxlemu
 
 
 def shown_token(mutant: str = "1.0.7:delete", case: MutationCase = MutationCase("all_gather", "naive", 2)) -> Token:  # noqa: B008

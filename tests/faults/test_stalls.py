@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from collectives import Communicator
-from collectives.communicator import revocation
+from collectives.communicator.calls import revocation
 from cxlemu.engines.reference import ReferenceEngine
 from cxlemu.errors import ExcludedError, PeerLostError, RunError
 from cxlemu.memory import MemorySpec

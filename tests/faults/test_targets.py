@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from collectives.algorithms.catalog import build, load_algorithm, recipe
-from cxlemu.cli import main
 from cxlemu.plan import Call, file
 from faults.explore.plans import tiny_layout
 from faults.mutate.mutants import Mutant, apply
+from tests.helpers import commands
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_all_reduce.py"
 OWN = f"{EXAMPLE}:my_all_reduce"
@@ -47,10 +47,7 @@ def outside(b: Builder) -> None:
 """
 
 
-def cxlemu(*arguments: object, code: int = 0) -> Result:
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert result.exit_code == code, result.output
-    return result
+cxlemu = partial(commands.cxlemu, code=0)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cxlemu.errors import TokenError
-from faults.replay.token import JSON_BYTES_MAX, PREFIX, TOKEN_CHARS_MAX, Token, parse, versions_here
+from faults.token import JSON_BYTES_MAX, PREFIX, TOKEN_CHARS_MAX, Token, parse, versions_here
 from tests.helpers.tiers import examples
 
 JSON = st.recursive(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,17 +16,26 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from collectives.communicator.communicator import Communicator
 from cxlemu.cli import main
+from cxlemu.engines import engine_for
 from cxlemu.errors import ArgumentError
-from cxlemu.memory.adversary import DEFAULT_RATES
-from cxlemu.plan import DTYPES
+from cxlemu.memory import MemorySpec
+from cxlemu.memory.rates import DEFAULT_RATES
+from cxlemu.plan import DTYPES, Op
 from cxlemu.pool import segments
+from cxlemu.world import RankContext, launch
 from faults.cli.torchrun_run import _tell as tell
+from faults.cli.torchrun_undone import undone
 from faults.torch.launch import Round
+from faults.torch.leaving_out import LeavingOut
 from faults.torch.saved import FORMAT, SavedCall, load, replay
+from faults.torch.script import TrainingScript
 from tests.helpers.tiers import PATIENT_S
+from tests.helpers.torch_ranks import torch_ranks
 
 ROOT = Path(__file__).parents[2]
+SLOTS_MAX = 32  # of a ring here
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="torch is not installed: pip install cxlemu[torch]"
 )
@@ -64,7 +74,7 @@ def test_a_kept_call_is_right_alone_and_wrong_without_its_invalidates(call: str,
         ({"collective": "os.system"}, "there is no call os.system"),
         ({"dtype": "object"}, "of object"),
         ({"ranks": 10**9}, "ranks are not 1 to 64"),
-        ({"ranks": 3}, "input-2.npy is missing"),
+        ({"ranks": 3}, "input-2.npy cannot be read: No such file"),
     ],
 )
 def test_a_damaged_call_is_refused(change: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -83,9 +93,9 @@ def test_a_pickle_is_not_read(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         ([], "name the training script"),
-        (["nothing.py"], "nothing.py is no file"),
+        (["nothing.py"], "nothing.py is not a file"),
         (["--leave-out", "INVALIDATE", __file__], "RANK:INSTRUCTION"),
-        (["--leave-out", "1:SLEEP", __file__], "no instruction"),
+        (["--leave-out", "1:INVALDATE", __file__], "no instruction 'INVALDATE'; did you mean INVALIDATE?"),
         (["--leave-out", "2:INVALIDATE", __file__], "numbered 0 to 1"),
         (["--backend", "tape", __file__], "a backend is one of"),
         (["--pace", "six-cards", "-c", "laptop", __file__], "leave out --config"),
@@ -105,7 +115,8 @@ def test_what_cannot_be_run_is_said(
 
 def torchrun(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-P", "-m", "cxlemu", "torchrun", "--card-bytes", "8M", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=2 * PATIENT_S)
+    env = {**os.environ, "TMPDIR": str(cwd)}  # where a call that differs is kept
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=2 * PATIENT_S)
 
 
 TRAIN = str(ROOT / "examples/train_ddp.py")
@@ -115,13 +126,16 @@ TRAIN = str(ROOT / "examples/train_ddp.py")
 @pytest.mark.deep
 def test_the_invalidate_that_is_taken_out_is_named_in_the_first_step(tmp_path: Path) -> None:
     done = torchrun("--compare", "gloo", "--leave-out", "1:INVALIDATE", TRAIN, "3", cwd=tmp_path)
+    assert "nothing was" not in done.stdout + done.stderr  # compared, or left out: ranks that failed had not said
     assert done.returncode == 1
     assert "step 0" not in done.stdout
     (wrong,) = (line for line in done.stderr.splitlines() if line.startswith("wrong: "))
     assert "of group 0, all_reduce sum of" in wrong and "differs from Gloo: rank 0, element" in wrong
     assert "the prover: rank 1 reads line" in wrong and "did not invalidate it" in wrong
     table = done.stdout[done.stdout.index(" rank  round  what") :].splitlines()
-    assert max(map(len, table)) <= 80 and sum("DistBackendError: what differs, see above" in row for row in table) == 2
+    told = re.compile(r"DistBackendError: see below \(train_ddp.py line \d+\)")
+    assert max(map(len, table)) <= 80 and sum(bool(told.search(row)) for row in table) == 2
+    assert "(call " not in wrong  # which would be the prover's own number
     (again,) = (line for line in done.stderr.splitlines() if line.startswith("again, alone: "))
     found = subprocess.run(
         [sys.executable, "-m", *again.removeprefix("again, alone: ").split()],
@@ -138,7 +152,8 @@ def test_nothing_differs_where_nothing_is_taken_out(tmp_path: Path) -> None:
     done = torchrun("-n", "3", "--adversary", "7", "--compare", "gloo", "--digests", "1", TRAIN, "2", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"(?m)^# compared with Gloo: [1-9][0-9]* calls of 1 group, 0 wrong$", done.stdout)
-    assert list(tmp_path.iterdir()) == []
+    assert "# replicas compared: after 2 steps, all equal\n" in done.stdout
+    assert [each for each in tmp_path.iterdir() if "torchinductor" not in each.name] == []  # torch's own cache
 
 
 @needs_torch
@@ -163,7 +178,7 @@ def test_ranks_find_what_lies_beside_the_script_and_no_checkout_where_they_run(t
     (scripts / "beside.py").write_text("WORD = 'beside'\n")
     (scripts / "train.py").write_text("import json, beside\nprint('it is', beside.WORD)\n")
     done = torchrun("-n", "1", str(scripts / "train.py"), cwd=checkout)
-    assert done.returncode == 0 and "it is beside" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 3 and "it is beside" in done.stdout, done.stdout + done.stderr
 
 
 MESSAGES = str(ROOT / "tests/faults/torch_messages.py")
@@ -177,6 +192,19 @@ def test_messages_are_compared_in_any_order(memory: tuple[str, str], tmp_path: P
     assert done.returncode == 0, done.stdout + done.stderr
     assert "step 5 [507.0, 508.0]" in done.stdout and "not compared" not in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@needs_torch
+@pytest.mark.deep
+@pytest.mark.parametrize("ends", ["", "raise SystemExit"])
+def test_a_script_that_destroys_no_group_is_compared_to_its_end(ends: str, tmp_path: Path) -> None:
+    """Rank 0 ends first, with a message under way that rank 1 has not looked at."""
+    late = "\nimport time\nif rank:\n    time.sleep(1)\n    dist.recv(x, 0)\nelse:\n    dist.isend(x, 1)\n"
+    script = Path(MESSAGES).read_text().replace("dist.destroy_process_group()", late + ends)
+    (tmp_path / "script.py").write_text(script)
+    done = torchrun("--compare", "gloo", "script.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 calls and 31 messages of 1 group, 0 wrong" in done.stdout
 
 
 @needs_torch
@@ -216,3 +244,194 @@ def test_what_ranks_said_is_no_markup(tmp_path: Path, capsys: pytest.CaptureFixt
     event = {"kind": "error", "rank": 0, "at": 1.0, "text": said}
     assert not tell([event], [Round({0: 2.0}, {0: 1})], tmp_path)
     assert "".join(said.split()) in "".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"), [(None, 3), (KeyboardInterrupt(), 130), (SystemExit(143), 143), (ArgumentError("no"), 2)]
+)
+@pytest.mark.parametrize("call", [False, True])
+def test_a_folder_stays_only_where_a_call_is_kept_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: BaseException | None, code: int, call: bool
+) -> None:
+    def ranks(*_: object) -> list[Round]:
+        (folder,) = tmp_path.glob("cxlemu-torchrun-*")
+        if call:
+            (folder / "call").mkdir()
+        if ending is not None:
+            raise ending
+        return [Round(codes={0: 0})]
+
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    monkeypatch.setattr("faults.cli.torchrun_run.run_ranks", ranks)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert CliRunner().invoke(main, ["torchrun", "-n", "1", "train.py"]).exit_code == code
+    assert len(list(tmp_path.glob("cxlemu-torchrun-*"))) == call
+
+
+def test_a_folder_that_takes_no_files_is_said_and_save_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    for folder, flags in (("gone", []), ("", ["--save", str(tmp_path / "file")])):
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / folder))
+        done = CliRunner().invoke(main, ["torchrun", "-n", "1", *flags, str(tmp_path / "train.py")])
+        assert done.exit_code == 2 and "--save" in done.output, done.output
+
+
+def test_a_folder_that_is_used_again_has_no_reports_of_the_earlier_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "rank-1.jsonl").write_text('{"kind": "replicas", "rank": 1, "at": 1.0, "sentence": "old"}\n')
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    monkeypatch.setattr("faults.cli.torchrun_run.run_ranks", lambda *given: [Round(codes={0: 0, 1: 0})])
+    done = CliRunner().invoke(main, ["torchrun", "--save", str(tmp_path), str(tmp_path / "train.py")])
+    assert "old" not in done.output and done.exit_code == 3, done.output  # nothing ran over the pool
+
+
+RAISES = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+if dist.get_rank():
+    torch.ones(2) @ torch.ones(3)
+dist.all_reduce(torch.ones(4))
+"""
+
+
+@needs_torch
+@pytest.mark.deep
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_scripts_error_has_its_own_frames_and_a_groups_error_is_in_the_table(debug: bool, tmp_path: Path) -> None:
+    (tmp_path / "raises.py").write_text(RAISES)
+    verbs = ["--debug"] * debug + ["torchrun", "--card-bytes", "8M", "raises.py"]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "cxlemu", *verbs],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENT_S,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 1 and "torch.ones(2) @ torch.ones(3)" in said and "(raises.py line 6)" in said
+    assert ("faults/torch/rank.py" in said) is debug
+    assert ("collectives/torch/" in said) is debug
+    assert debug or len(said.splitlines()) <= 20
+
+
+@needs_torch
+def test_no_traceback_of_ours_is_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "small.py").write_text("raise KeyError('mine')\n")
+    done = torchrun("-n", "1", "small.py", cwd=tmp_path)
+    assert done.returncode == 1
+    traceback = done.stdout[done.stdout.index("Traceback") :].splitlines()
+    assert traceback[1].strip().startswith('File "small.py", line 1') or "small.py" in traceback[1]
+    assert "rank.py" not in done.stdout and "KeyError: 'mine'" in done.stdout
+
+
+SMALL = """
+import sys
+import torch, torch.distributed as dist
+dist.init_process_group("cxl")
+for step in range(int(sys.argv[1])):
+    dist.all_reduce(torch.ones(100_000))
+dist.destroy_process_group()
+"""
+LATE = """
+faults:
+  - {kind: crash, rank: 1, group: "0", when: {call: 500, instruction: 0}}
+  - {kind: stall, rank: 0, group: "0", when: {call: 0, instruction: 0}, seconds: 0.01}
+  - {kind: crash, rank: 1, group: "7", when: {call: 0, instruction: 0}}
+"""
+
+
+@needs_torch
+@pytest.mark.deep(rows=lambda arguments, said: "--faults" not in arguments)
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["--faults", "late.yaml"],
+            [
+                "fault 1 never happened: rank 1 made 2 calls [crash at rank 1, call 500, instruction 0]",
+                "fault 3 never happened: the script made no group 7",
+            ],
+        ),
+        (
+            ["--compare", "gloo", "--leave-out", "1:INVALIDATE"],
+            ["left out on rank 1, none of which could matter: no line was in its host's cache"],
+        ),
+        (["--leave-out", "0:COMPUTE"], ["nothing was left out: no call of rank 0 has COMPUTE"]),
+        (["--digests", "1"], ["no replicas were compared"]),
+        (["--pace", "six-cards"], ["--pace: no step of an optimizer made a call"]),
+    ],
+)
+def test_what_did_not_happen_in_training_is_said(arguments: list[str], said: list[str], tmp_path: Path) -> None:
+    (tmp_path / "small.py").write_text(SMALL)
+    (tmp_path / "late.yaml").write_text(LATE)
+    done = torchrun("-n", "2", *arguments, "small.py", "2", cwd=tmp_path)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert [line for line in done.stderr.splitlines() if any(its in line for its in said)] != []
+    assert all(its in done.stderr for its in said), done.stderr
+
+
+@needs_torch
+@pytest.mark.deep
+def test_a_comparison_of_nothing_is_no_success(tmp_path: Path) -> None:
+    (tmp_path / "small.py").write_text(SMALL)
+    done = torchrun("-n", "2", "--compare", "gloo", "small.py", "0", cwd=tmp_path)
+    assert done.returncode == 3 and "nothing was compared" in done.stderr, done.stdout + done.stderr
+
+
+@needs_torch
+@pytest.mark.parametrize("late", ["0", "1"])
+def test_no_rank_goes_on_before_every_rank_is_connected_to_gloo(late: str) -> None:
+    assert torch_ranks("tests.faults.torch_connects:connects", late, ranks=2) == [[True, True], [True, True]]
+
+
+@pytest.mark.parametrize(
+    ("op", "calls", "mattered"),
+    [(Op.INVALIDATE, 1, False), (Op.INVALIDATE, SLOTS_MAX + 1, True), (Op.FLUSH, 1, True), (Op.FENCE, 1, True)],
+)
+def test_what_is_left_out_matters_where_it_would_do_something(op: Op, calls: int, mattered: bool) -> None:
+    """An INVALIDATE of a slot that is read for the first time does nothing; once the ring came round, it does."""
+
+    def main(context: RankContext) -> tuple[int, int]:
+        inner = engine_for("native", context.backend, context.memory, context.pool.cards, context.pacer)
+        engine = LeavingOut(inner, context, frozenset({op} if context.rank else ()))
+        with Communicator.world(context, engine=engine) as comm:
+            assert comm.layout.slots <= SLOTS_MAX
+            for _ in range(calls):
+                comm.all_reduce(np.ones(1 << 12, np.float32), "sum")
+        return engine.left_out[op], engine.mattered[op]
+
+    (count, matters), (other, others) = launch(main, ranks=2, topology="laptop", memory=MemorySpec(), how="threads")[
+        ::-1
+    ]
+    assert count > 0 and (matters > 0) is mattered and other == others == 0
+
+
+@pytest.mark.parametrize(
+    ("adversary", "events", "said"),
+    [
+        (None, [], "nothing ran over the pool: the script made no process group"),
+        (3, [("group", {}), ("nature", {"moved": 0})], "the adversary moved no line"),
+        (3, [("group", {}), ("nature", {"moved": 0}), ("nature", {"moved": 2})], ""),
+        (None, [("group", {}), ("nature", {"moved": 0})], ""),
+        (3, [("group", {})], ""),  # a rank that was killed does not tell
+    ],
+)
+def test_a_run_without_the_pool_or_without_nature_is_none(
+    adversary: int | None, events: list[tuple[str, dict[str, int]]], said: str
+) -> None:
+    flags = {"backend": "emulated", "adversary": adversary, "compare": None, "digests": 0, "pace": None}
+    found = undone(flags, TrainingScript(), [{"kind": kind, **what} for kind, what in events])
+    assert [sentence[: len(said)] for sentence in found] == [said] * bool(said)
+
+
+@needs_torch
+def test_a_script_that_makes_no_group_runs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "idle.py").write_text("print('idle')")
+    done = CliRunner().invoke(main, ["torchrun", "-n", "2", str(tmp_path / "idle.py")])
+    assert done.exit_code == 3 and "nothing ran over the pool" in done.output

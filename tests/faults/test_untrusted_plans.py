@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from collectives.algorithms.catalog import load_plan
 from cxlemu import _native
 from cxlemu.cli import main
 from cxlemu.errors import PlanFileError
@@ -34,8 +35,11 @@ def plan(
     kernels: tuple[Kernel, ...] = (),
     rounds: int = 1,
     events: int = 0,
+    scratch_bytes: int = 0,
+    input_bytes: int = 64,
 ) -> Plan:
-    frame, buffers = Frame(rounds, regions, (), kernels), (Buffer("input", 64), Buffer("output", 128))
+    frame = Frame(rounds, regions, (), kernels)
+    buffers = (Buffer("input", input_bytes), Buffer("output", 128), Buffer("scratch", scratch_bytes))
     parts = [RankPart(rank, buffers, (Stream("main", encode([*instructions])),), events) for rank in range(2)]
     return Plan(Call("all_gather", "small", 2, 64), layout, lambda rank: (frame, parts[rank]))
 
@@ -55,25 +59,41 @@ NEVER_LOADED = {
 def test_what_asks_for_too_much_is_not_loaded(tmp_path: Path, rule: str) -> None:
     plan_file.save(NEVER_LOADED[rule], tmp_path / "small.plan")
     with pytest.raises(PlanFileError, match=rf"\(rule {rule}: "):
-        plan_file.load(tmp_path / "small.plan")
+        load_plan(tmp_path / "small.plan")
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (plan(input_bytes=32), "rank 0 has input of 32 B, output of 128 B; its call takes input of 64 B"),
+        (plan(scratch_bytes=HUGE), f"rank 0 has scratch of {HUGE} B: the limit is {1 << 40}"),
+    ],
+)
+def test_memory_that_is_not_its_calls_is_not_loaded(tmp_path: Path, made: Plan, says: str) -> None:
+    plan_file.save(made, tmp_path / "small.plan")
+    with pytest.raises(PlanFileError, match=says):
+        load_plan(tmp_path / "small.plan")
+    shown = CliRunner().invoke(main, ["plan", "show", "--file", str(tmp_path / "small.plan")])
+    assert shown.exit_code == 2 and says in shown.output, shown.output
 
 
 def test_ends_of_regions_are_computed_not_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """2,000 regions on 65,536 cards each: no range of a card is ever made."""
     plan_file.save(plan(layout=replace(LAYOUT, cards=MANY_CARDS), regions=(WIDE,) * 2000), tmp_path / "small.plan")
     monkeypatch.setattr("cxlemu.plan.address.AddressMap.extents", lambda *given: pytest.fail("looks at every card"))
-    assert len(plan_file.load(tmp_path / "small.plan").frame.regions) == 2000
+    assert len(load_plan(tmp_path / "small.plan").frame.regions) == 2000
 
 
 REFUSED = {
     "mutate": {
+        "memory": (plan(scratch_bytes=1 << 40), "1099511627968 bytes in the memory of a rank, too many to mutate"),
         "cards": (plan(layout=replace(LAYOUT, cards=MANY_CARDS)), "65536 cards, too many to mutate: 256 at most"),
         "slots": (plan(layout=replace(LAYOUT, slots=MANY_CARDS)), "65536 slots, too many to mutate"),
         "rounds": (plan(rounds=2**31 - 1), "2147483647 rounds, too many to mutate"),
     },
     "prove": {
         "cards": (plan(layout=replace(LAYOUT, cards=MANY_CARDS)), "too large to be proved: 256 at most"),
-        "slots": (plan(layout=replace(LAYOUT, slots=MANY_CARDS)), "1024 and 4096 are the most"),
+        "slots": (plan(layout=replace(LAYOUT, slots=MANY_CARDS)), "the limits are 1024 and 4096"),
     },
 }
 
@@ -91,7 +111,7 @@ def test_c_reads_aligned_records_from_a_header_of_any_length(tmp_path: Path) -> 
     for length in range(1, 9):
         one = plan(Instruction(Op.FENCE))
         plan_file.save(Plan(replace(one.call, algorithm="x" * length), one.layout, one.build), tmp_path / "some.plan")
-        loaded = plan_file.load(tmp_path / "some.plan")
+        loaded = load_plan(tmp_path / "some.plan")
         assert all(part.streams[0].records.flags.aligned for part in loaded.parts)
         assert all(not part.streams[0].records.flags.writeable for part in loaded.parts)
 

@@ -25,7 +25,7 @@ COMMANDS = {
 }
 COPIES = ("prove",)  # whose workers are copies of the process, and share nothing that has a name
 
-FAST = (("mutate", signal.SIGINT), ("prove", signal.SIGKILL))
+FAST = (("mutate", signal.SIGINT), ("mutate", signal.SIGKILL), ("prove", signal.SIGKILL))
 
 
 def eventually(holds: Callable[[], bool], words: Callable[[], str]) -> None:
@@ -75,14 +75,14 @@ def busy(processes: dict[int, str]) -> list[int]:
     ids=["Ctrl-C", "SIGTERM", "SIGKILL"],
 )
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_stopped_command_leaves_nothing(command: str, number: int, to_group: bool, code: int) -> None:
+def test_a_stopped_command_leaves_nothing(tmp_path: Path, command: str, number: int, to_group: bool, code: int) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "cxlemu", *COMMANDS[command], "-j", str(WORKERS)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "TMPDIR": str(tmp_path)},
     )
     try:
         eventually(lambda: len(busy(session_of(process.pid))) >= WORKERS, lambda: str(session_of(process.pid)))
@@ -93,7 +93,9 @@ def test_a_stopped_command_leaves_nothing(command: str, number: int, to_group: b
         eventually(lambda: not session_of(process.pid), lambda: f"left behind: {session_of(process.pid)}")
         eventually(lambda: not any(path.exists() for path in shared), lambda: f"left behind: {shared}")
         assert process.stderr is not None
-        assert "Traceback" not in process.stderr.read()
+        said = process.stderr.read()
+        assert "Traceback" not in said and "leaked" not in said
+        assert list(tmp_path.iterdir()) == []
     finally:
         for pid in session_of(process.pid):
             with contextlib.suppress(OSError):
@@ -112,6 +114,16 @@ def test_left_by_an_exception_workers_do_not_finish_their_work() -> None:
         eventually(future.running, lambda: "it never began")
         raise KeyError
     assert future.done()
+
+
+def test_the_parents_handler_of_sigterm_is_not_that_of_its_copies() -> None:
+    """It would wait until C returns, and the worker with it."""
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        with Workers(1, copied=True) as workers:
+            assert workers.submit(signal.getsignal, signal.SIGTERM).result(PATIENT_S) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_left_in_peace_workers_finish_their_work() -> None:

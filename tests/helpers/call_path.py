@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from collectives import Communicator
-from collectives.communicator import planner
+from collectives.communicator.calls import planner
 from cxlemu import RankContext, launch
 from cxlemu.engines.native import NativeEngine
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from click.testing import CliRunner, Result
-
-from cxlemu.cli import main
 from cxlemu.pool.dax import map_all
 from cxlemu.pool.format import format_cards, geometry_for
+from tests.helpers import commands
 
 MIB = 1 << 20
 
@@ -33,10 +32,7 @@ def device_flags(paths: Sequence[str]) -> list[str]:
     return [word for path in paths for word in ("--device", path)]
 
 
-def cxlemu(*arguments: str, code: int = 0, stdin: str | None = None) -> Result:
-    result = CliRunner().invoke(main, list(arguments), input=stdin)
-    assert result.exit_code == code, result.output
-    return result
+cxlemu = partial(commands.cxlemu, code=0)
 
 
 @contextmanager

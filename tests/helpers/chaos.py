@@ -25,7 +25,7 @@ import numpy as np
 from cxlemu.errors import CxlemuError
 from cxlemu.memory.direct import DirectMemory
 from cxlemu.pool import catalog, segments
-from cxlemu.pool.board import Board, Cause, Notice, Stage, Vote
+from cxlemu.pool.board import Board, Cause, Notice, Proposal, Stage, Vote
 from cxlemu.pool.segments import SHM_DIR, Segment
 from cxlemu.pool.session_area import Answer, Checkin, Record, SessionArea, Status
 from cxlemu.pool.shm import open_card
@@ -236,8 +236,8 @@ class Attack:
                 board.post(rank, Notice(self.rng.choice(list(Cause)), tuple(self.number(64) for _ in range(2))))
             case 5:
                 board = Board(memory, block.geometry.data_offset, session, ranks)
-                vote = Vote(self.rng.choice(list(Stage)), self.number(32), rank, self.number(64), self.number(32))
-                board.vote(rank, vote)
+                value = Proposal(rank, self.number(64), self.number(64), self.number(32))
+                board.vote(rank, Vote(self.rng.choice(list(Stage)), self.number(64), self.number(64), value))
             case _:
                 memory.write(0, block.geometry.data_offset + 64 * rank, np.zeros(64, np.uint8))
         self.tally.acts["forge"] += 1

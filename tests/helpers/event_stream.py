@@ -65,14 +65,13 @@ class Move(ctypes.Structure):
 @cache
 def library() -> ctypes.CDLL:
     """The checker with the storage of tests/helpers/checker.c, compiled once, with traps where C has no meaning."""
-    into = Path(tempfile.mkdtemp(prefix="cxlemu-checker-")) / "checker.so"
     sources = [*sorted(NATIVE.glob("check*.c")), Path(__file__).with_name("checker.c")]
     flags = ["-std=c11", "-O1", "-g", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{NATIVE}"]
     traps = ["-fsanitize=undefined", "-fsanitize-undefined-trap-on-error"]
-    subprocess.run(["gcc", *flags, *traps, *map(str, sources), "-o", str(into)], check=True)
-    loaded = ctypes.CDLL(str(into))
-    into.unlink()
-    into.parent.rmdir()
+    with tempfile.TemporaryDirectory(prefix="cxlemu-checker-") as folder:  # goes, too, if a mutant does not compile
+        into = f"{folder}/checker.so"
+        subprocess.run(["gcc", *flags, *traps, *map(str, sources), "-o", into], check=True)
+        loaded = ctypes.CDLL(into)
     loaded.test_findings.restype = c_uint32
     return loaded
 
@@ -191,6 +190,8 @@ class Stream:
             self._complete(name)
 
     def invalidate(self, name: str, at: int, nbytes: int = 8, site: str = "") -> None:
+        """As cxl_invalidate does."""
+        self.fence(name, LFENCE)
         self.flush(name, at, nbytes, site)
         self.fence(name, MFENCE, site)
 
@@ -208,10 +209,6 @@ class Stream:
         step = self._made(name, "FLUSH", address, 1, site, DROP)
         step.pool = 255
         self.checker.test_flush(byref(step), False)
-
-    def unannounced(self, name: str, line: int, bytes_bits: int, site: str = "") -> None:
-        step = self._made(name, "FLUSH", line * LINE, LINE, site, DROP)
-        self.checker.test_unannounced(byref(step), c_int64(line), c_uint64(bytes_bits))
 
     def crash(self, name: str) -> None:
         self._step(name, "HOST_CRASH")

@@ -1,47 +1,83 @@
-"""The package in a folder of its own, with the machine's C built from other sources: how tests break it on purpose."""
+"""Extensions of a copy of the packages, built with something else in one file of C: how tests break it on purpose."""
 
 from __future__ import annotations
 
-import ast
+import os
+import runpy
 import shutil
 import subprocess
+import sys
 import sysconfig
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import chdir
 from pathlib import Path
-
-import numpy
+from types import SimpleNamespace
+from typing import NamedTuple
+from unittest.mock import patch
 
 ROOT = Path(__file__).parents[2]
-NATIVE = ROOT / "cxlemu/native"
 IMAGE_C = ROOT / "tests/helpers/native/lines_image.c"
-MODULE = f"cxlemu/_native{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 
-def _flags() -> list[str]:
-    """setup.py's, which runs when it is imported."""
-    for statement in ast.parse((ROOT / "setup.py").read_text()).body:
-        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "FLAGS":
-            includes = [f"-I{sysconfig.get_path('include')}", f"-I{NATIVE}", "-isystem", numpy.get_include()]
-            return [*ast.literal_eval(statement.value), "-O1", "-fPIC", "-pthread", "-w", *includes]
-    raise AssertionError("setup.py has no FLAGS")
+class Extension(NamedTuple):
+    """What setup.py says of an extension: the file it becomes, and the sources, inside a copy; and gcc's flags."""
+
+    target: Path
+    sources: tuple[Path, ...]
+    flags: tuple[str, ...]
 
 
-class ImageBuild:
-    """``where``: a copy of the packages whose host keeps an image of every real card (see lines_image.c)."""
+def extensions() -> list[Extension]:
+    """Run setup.py with a setuptools that builds nothing. Not in two threads at once: CPython 3.11's parser fails."""
+    said: list[SimpleNamespace] = []
+    fake = SimpleNamespace(
+        Extension=lambda name, **its: SimpleNamespace(name=name, **its),
+        find_packages=lambda **_: [],
+        setup=lambda **its: said.extend(its["ext_modules"]),
+        build_ext=object,
+    )
+    names = ("setuptools", "setuptools.command", "setuptools.command.build_ext")
+    with patch.dict(sys.modules, dict.fromkeys(names, fake)), chdir(ROOT):
+        runpy.run_path("setup.py")
+    python = f"-I{sysconfig.get_path('include')}"
+    return [
+        Extension(
+            Path(its.name.replace(".", "/") + sysconfig.get_config_var("EXT_SUFFIX")),
+            tuple(map(Path, its.sources)),
+            (*its.extra_compile_args, *(f"-I{ROOT / folder}" for folder in its.include_dirs), python),
+        )
+        for its in said
+    ]
 
-    def __init__(self, where: Path) -> None:
-        self.where, self._objects = where, where / "objects"
-        skipped = shutil.ignore_patterns("__pycache__", "_native*.so", "build")
-        for folder in ("cxlemu", "collectives", "faults", "studies", "configs", "examples", "tests"):
-            shutil.copytree(ROOT / folder, where / folder, ignore=skipped)
-        shutil.copy(ROOT / "pyproject.toml", where)
-        self._objects.mkdir()
-        sources = [*NATIVE.glob("*.c"), *NATIVE.glob("cost/*.c"), IMAGE_C]
-        self._sources = {source.name: source for source in sources if source != NATIVE / "lines.c"}
-        self._flags = _flags()  # once, before there are threads: two at once in CPython 3.11's parser raise SystemError
-        with ThreadPoolExecutor(2) as threads:
-            list(threads.map(self._compile, self._sources.values()))
-        self._link()
+
+def copy_packages(where: Path) -> None:
+    """All that tests need, with their times, so that what was compiled of Python stays right."""
+    for folder in ("cxlemu", "collectives", "faults", "studies", "configs", "examples", "tests"):
+        shutil.copytree(ROOT / folder, where / folder)
+    shutil.copy(ROOT / "pyproject.toml", where)
+
+
+class Build:
+    """One extension of a copy; objects that are there already are taken as they are."""
+
+    def __init__(
+        self, where: Path, extension: Extension, instead: dict[str, Path] | None = None, *libraries: Path
+    ) -> None:
+        """Compile and link it. ``instead``: other sources for some, by name; ``libraries``: loaded with it."""
+        self._libraries = libraries
+        self._target = where / extension.target
+        self._objects = where / "objects" / extension.target.name
+        sources = [(instead or {}).get(source.name, ROOT / source) for source in extension.sources]
+        self._sources = {source.name: source for source in sources}
+        self._flags = [*extension.flags, "-O1", "-fPIC", "-pthread", "-w"]
+        self._objects.mkdir(parents=True, exist_ok=True)
+        absent = [source for source in self._sources.values() if not self._object(source).exists()]
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            list(threads.map(lambda source: self._compile(source, self._object(source)), absent))
+        self._whole = self._objects / "whole"
+        self._link(map(self._object, self._sources.values()), self._whole)
+        self.mended()
 
     def broken(self, file: str, is_there: str, instead: str, count: int = 1) -> None:
         """Build it again with something else in one file; ``mended`` takes that back."""
@@ -49,18 +85,38 @@ class ImageBuild:
         assert is_there in source, f"{file} has no {is_there!r}"
         changed = self._objects / file
         changed.write_text(source.replace(is_there, instead, count))
-        self._compile(changed)
-        self._link()
+        self._compile(changed, self._objects / "changed")
+        others = [self._object(other) for name, other in self._sources.items() if name != file]
+        self._link([*others, self._objects / "changed"], Path(f"{self._target}.new"))
+        Path(f"{self._target}.new").replace(self._target)
 
-    def mended(self, file: str) -> None:
-        self._compile(self._sources[file])
+    def mended(self) -> None:
+        shutil.copy(self._whole, f"{self._target}.new")
+        Path(f"{self._target}.new").replace(self._target)
 
-    def _compile(self, source: Path) -> None:
+    def _object(self, source: Path) -> Path:
+        return self._objects / f"{source.stem}.o"
+
+    def _compile(self, source: Path, target: Path) -> None:
         flags = [*self._flags, f"-I{self._sources[source.name].parent}"]
-        subprocess.run(["gcc", *flags, "-c", source, "-o", self._objects / f"{source.stem}.o"], check=True)
+        subprocess.run(["gcc", *flags, "-c", source, "-o", target], check=True)
 
-    def _link(self) -> None:
-        target = self.where / MODULE
-        objects = [self._objects / f"{Path(name).stem}.o" for name in self._sources]
-        subprocess.run(["gcc", "-shared", "-pthread", *objects, "-o", f"{target}.new"], check=True)
-        Path(f"{target}.new").replace(target)
+    def _link(self, objects: Iterable[Path], target: Path) -> None:
+        subprocess.run(["gcc", "-shared", "-pthread", *objects, *self._libraries, "-o", target], check=True)
+
+
+class ImageBuild(Build):
+    """``where``: a copy of the packages whose host keeps an image of every real card (see lines_image.c).
+
+    There is one host: litmus tests find it in the machine's extension, in place of a lines.c of their own.
+    """
+
+    def __init__(self, where: Path) -> None:
+        self.where = where
+        copy_packages(where)
+        built = {its.target.name.split(".")[0]: its for its in extensions()}
+        native, straight = built["_native"], built["_straight"]
+        includes = f"-I{ROOT / 'cxlemu/native'}"  # for IMAGE_C, which lies elsewhere
+        super().__init__(where, native._replace(flags=(*native.flags, includes)), {"lines.c": IMAGE_C})
+        own = tuple(source for source in straight.sources if source.name != "lines.c")
+        self.litmus = Build(where, straight._replace(sources=own), None, where / native.target)

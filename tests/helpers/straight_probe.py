@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from cxlemu import _native
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.pool.device import map_device
+from faults.litmus._straight import Straight
 from faults.machine.program import Do
 from tests.helpers.dax_probe import Ear, Lines
 
@@ -36,7 +36,7 @@ EXPECTED: dict[Do, Lines] = {
 
 def main(card: str) -> None:
     pages = map_device(card).pages
-    straight, ear = _native.Straight([pages], 0, 0, 1, lambda: None, 10), Ear()
+    straight, ear = Straight([pages], 0, 0, 1, lambda: None, 10), Ear()
     for do, expected in EXPECTED.items():
         found, left = executed(straight, ear, do)
         found.subtract(executed(straight, ear, Do.LOAD)[0])
@@ -45,7 +45,7 @@ def main(card: str) -> None:
         assert left == (7 if do in (Do.STORE, Do.STORE_NT, Do.SIGNAL) else 5), f"{do.name} leaves {left}"
 
 
-def executed(straight: _native.Straight, ear: Ear, do: Do) -> tuple[Lines, int]:
+def executed(straight: Straight, ear: Ear, do: Do) -> tuple[Lines, int]:
     """What is executed in a trial of this step alone, all around it included, and the word in the end: 5 before."""
     steps = np.array([[do, 0, 5 if do == Do.WAIT else 7, 0]], np.int64)
     seen, hung, left = np.zeros((1, 1), np.int64), np.zeros(1, np.uint8), np.zeros(1, np.int64)

@@ -1,4 +1,4 @@
-"""The algorithms of examples/algorithms, and what their docstrings say of steps and bytes."""
+"""The textbook algorithms, in examples/algorithms or shipped, and what their docstrings say of steps and bytes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from collectives.algorithms.catalog import build, load_algorithm
+from collectives.algorithms.catalog import recipe as shipped
 from collectives.builder import VARIANTS
 from collectives.builder.recipes import Recipe
 from collectives.contracts import COLLECTIVES
@@ -16,15 +17,31 @@ from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Call, Layout, Op, Plan
 
-FOLDER = Path(__file__).parents[2] / "examples" / "algorithms"
-NAMES = tuple(sorted(file.stem for file in FOLDER.glob("*.py")))
+ROOT = Path(__file__).parents[2]
+SHIPPED = {  # page -> (collective, variant)
+    "all_reduce_doubling": ("all_reduce", "doubling"),
+    "all_reduce_rabenseifner": ("all_reduce", "rabenseifner"),
+    "all_to_all_pairwise": ("all_to_all", "pairwise"),
+    "reduce_binomial": ("reduce", "binomial"),
+}
+EXAMPLES = {file.stem: file for file in sorted((ROOT / "examples/algorithms").glob("*.py"))}
+PAGES = EXAMPLES | {name: ROOT / "collectives/algorithms" / f"{name}.py" for name in SHIPPED}
+NAMES = tuple(PAGES)
 
 
 @cache
 def textbook(name: str, style: str = "") -> Recipe:
     """Chunked and overlapped as users' algorithms run, or in another style."""
-    recipe = load_algorithm(f"{FOLDER / name}.py:{name}")
+    recipe = shipped(*SHIPPED[name]) if name in SHIPPED else load_algorithm(f"{PAGES[name]}:{name}")
     return replace(recipe, spec=replace(VARIANTS[style], name=recipe.name)) if style else recipe
+
+
+def asked(name: str) -> list[str]:
+    """How a command is asked for a page's algorithm."""
+    if name in SHIPPED:
+        collective, variant = SHIPPED[name]
+        return [collective, "--variant", variant]
+    return [textbook(name).collective, "--algorithm", f"{PAGES[name]}:{name}"]
 
 
 @cache
@@ -173,14 +190,14 @@ CLAIMS = {
         lambda n, _: _bits(n),
         lambda n, _: _bits(n),
     ),
-    "recursive_doubling_all_reduce": Claim(
+    "all_reduce_doubling": Claim(
         "Steps: log2 P, and 2 where N is no power of two.",
         lambda n: log2_down(n) + _two_more(n),
         ("Written and read by a rank that takes part: m log2 P, and m more for",),
         _doubling,
         _doubling,
     ),
-    "rabenseifner_all_reduce": Claim(
+    "all_reduce_rabenseifner": Claim(
         "Steps: 2 log2 P, and 2 where N is no power of two.",
         lambda n: 2 * log2_down(n) + _two_more(n),
         ("Read by a rank that takes part: 2 m (P - 1) / P", "Written: m (P - 1) / P and, of the result, m / 2"),
@@ -194,7 +211,7 @@ CLAIMS = {
         lambda n, place: children(place, n) > 0,
         lambda _, place: place > 0,
     ),
-    "binomial_reduce": Claim(
+    "reduce_binomial": Claim(
         "Steps: ceil(log2 N).",
         log2_up,
         ("Written: m by every rank but the root. Read: m for each child",),
@@ -218,7 +235,7 @@ CLAIMS = {
     "dissemination_barrier": Claim(
         "Steps: ceil(log2 N).", log2_up, ("ceil(log2 N) doorbells, no data",), lambda *_: 0, lambda *_: 0
     ),
-    "pairwise_all_to_all": Claim(
+    "all_to_all_pairwise": Claim(
         "Steps: N,",
         lambda n: n if n > 2 else 1,
         ("Written and read per rank: (N - 1) m",),

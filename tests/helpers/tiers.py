@@ -15,3 +15,8 @@ PATIENT_S = 300.0  # for what takes a second or two, so that only a hang takes l
 def examples(count: int, **others: Any) -> settings:
     """``count`` in the deep tier, and in the fast one as much less as of tests that do not say how many."""
     return settings(max_examples=max(count * settings.default.max_examples // 100, 1), **others)
+
+
+def seeds(count: int) -> range:
+    """``count`` in the deep tier, and in the fast one as much less as of examples."""
+    return range(examples(count).max_examples)

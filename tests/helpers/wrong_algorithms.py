@@ -1,19 +1,23 @@
-"""A user's file: algorithms that are wrong for some calls only, or refuse some, for `cxlemu prove --algorithm`."""
+"""A user's file: algorithms that are wrong for some calls only, or decline some, for `cxlemu prove --algorithm`."""
+
+from collections.abc import Callable
 
 from collectives.algorithms.hierarchical import PAGES
 from collectives.algorithms.hierarchical.levels import Levels
-from collectives.builder import Builder
+from collectives.builder import Builder, Chunk
 from collectives.builder.recipes import algorithm, recipes_of
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import NOTHING, Op
 from cxlemu.rounding import round_up
 
 
-def folded(b: Builder, at: int, nbytes: int) -> None:
+def folded(b: Builder, at: int, nbytes: int, *, stuck: bool = False) -> None:
+    """``stuck``: each chunk of its own is the first one."""
     for chunks in b.rounds(nbytes, spread="ranges"):
         sent = [b.publish(chunk, b.input(at + chunk.offset), overwritten=True) for chunk in chunks]
         for chunk, event in zip(chunks, sent, strict=True):
-            b.fold(b.output(at + chunk.offset), chunk, b.input(at + chunk.offset), after=event)
+            mine = b.input(at if stuck else at + chunk.offset)
+            b.fold(b.output(at + chunk.offset), chunk, mine, after=event)
 
 
 @algorithm("all_reduce")
@@ -37,11 +41,21 @@ def only_pairs(b: Builder) -> None:
     folded(b, 0, b.nbytes // 16 * 16)
 
 
-def gathered(b: Builder, nbytes: int, peers: list[int]) -> None:
+@algorithm("all_reduce")
+def pairs_of_folded_bytes(b: Builder) -> None:
+    """A last odd byte is left out."""
+    folded(b, 0, b.nbytes // 2 * 2)
+
+
+def offset_of(chunk: Chunk) -> int:
+    return chunk.offset
+
+
+def gathered(b: Builder, nbytes: int, peers: list[int], at: Callable[[Chunk], int] = offset_of) -> None:
     b.copy(b.output(b.rank * b.nbytes), b.input(), b.nbytes)
     for chunks in b.rounds(nbytes, spread="ranges"):
         for chunk in chunks:
-            b.publish(chunk, b.input(chunk.offset))
+            b.publish(chunk, b.input(at(chunk)))
         for peer in peers:
             for chunk in chunks:
                 b.retrieve(b.output(peer * b.nbytes + chunk.offset), chunk, peer)
@@ -104,27 +118,32 @@ def no_bytes(b: Builder) -> None:
 @algorithm("all_gather")
 def powers_of_two(b: Builder) -> None:
     if b.ranks & (b.ranks - 1):
-        raise ArgumentError(f"powers_of_two needs a power of two ranks, not {b.ranks}")
+        b.decline(f"needs a power of two ranks, not {b.ranks}")
     gathered(b, b.nbytes, b.peers)
 
 
 @algorithm("all_gather")
 def equal_shares(b: Builder) -> None:
     if b.nbytes % (8 * b.ranks):
-        raise ArgumentError(f"equal_shares needs blocks of {b.ranks} equal shares, not of {b.nbytes} bytes")
+        b.decline(f"needs blocks of {b.ranks} equal shares, not of {b.nbytes} bytes")
     gathered(b, b.nbytes, b.peers)
 
 
 @algorithm("broadcast")
-def refuses_roots(b: Builder) -> None:
+def declines_roots(b: Builder) -> None:
     if b.root:
-        raise ArgumentError(f"refuses_roots broadcasts from rank 0, not from {b.root}")
+        b.decline(f"broadcasts from rank 0, not from {b.root}")
     root_zero(b)
 
 
 @algorithm("all_gather")
-def refuses(b: Builder) -> None:
-    raise ArgumentError("refuses takes nothing at all")
+def declines(b: Builder) -> None:
+    b.decline("takes nothing at all")
+
+
+@algorithm("all_gather")
+def raises(b: Builder) -> None:
+    raise ArgumentError("takes nothing at all")
 
 
 def rotated(b: Builder) -> None:
@@ -178,3 +197,78 @@ def on_two_levels(b: Builder) -> None:
     """Right: as the shipped one."""
     [recipe] = [r for function in PAGES for r in recipes_of(function) if r.collective == "all_reduce"]
     recipe.algorithm(b)
+
+
+# --- what only one row or column of the matrix shows --------------------------------------------------------------
+
+
+@algorithm("all_gather")
+def pairs_of_bytes(b: Builder) -> None:
+    gathered(b, b.nbytes // 2 * 2, b.peers)
+
+
+@algorithm("all_reduce")
+def wrong_min(b: Builder) -> None:
+    folded(b, 0, b.nbytes, stuck=b.call.redop == "min")
+
+
+@algorithm("all_reduce")
+def wrong_integers(b: Builder) -> None:
+    folded(b, 0, b.nbytes, stuck=b.call.dtype.startswith(("i", "u")))
+
+
+@algorithm("all_gather")
+def up_to_ten(b: Builder) -> None:
+    gathered(b, b.nbytes, b.peers[:9])
+
+
+@algorithm("all_gather")
+def last_of_three(b: Builder) -> None:
+    """The last round is the first one again if it is the third."""
+    gathered(b, b.nbytes, b.peers, lambda c: 0 if c.seq == 2 and c.offset + c.nbytes == b.nbytes else c.offset)
+
+
+@algorithm("all_gather")
+def no_grids(b: Builder) -> None:
+    """Right where there are 2 ^ k ranks, or an odd number of them."""
+    rows = b.ranks & -b.ranks
+    gathered(b, b.nbytes, b.peers[: -1 if 1 < rows < b.ranks else None])
+
+
+_built: set[object] = set()
+
+
+@algorithm("all_gather")
+def another_each_time(b: Builder) -> None:
+    """Right, but built in another order from the second time on."""
+    first = (b.call, b.rank) not in _built
+    _built.add((b.call, b.rank))
+    gathered(b, b.nbytes, b.peers if first else b.peers[::-1])
+
+
+@algorithm("all_gather")
+def never_invalidates(b: Builder) -> None:
+    """Right for ranks of one host."""
+    gathered(b, b.nbytes, b.peers)
+    for name, stream in b.written.streams.items():
+        b.written.streams[name] = [i for i in stream if i.op != Op.INVALIDATE]
+
+
+# --- what misuses the builder -------------------------------------------------------------------------------------
+
+
+@algorithm("all_gather")
+def right_for_no_bytes(b: Builder) -> None:
+    late = [chunk for chunks in b.rounds(b.nbytes, spread="ranges") for chunk in chunks]
+    for chunk in late:
+        b.publish(chunk, b.input(chunk.offset))  # the line that is named
+
+
+@algorithm("all_gather")
+def blocks_of_four(b: Builder) -> None:
+    b.copy(b.output(b.rank * b.nbytes), b.input(), b.nbytes)
+    for chunks in b.rounds(b.nbytes, spread="ranges"):
+        for chunk in chunks:
+            b.publish(chunk, b.input(chunk.offset))
+            for peer in b.peers:
+                b.retrieve(b.output(peer * b.nbytes + chunk.offset), chunk, peer, block=peer // 4)

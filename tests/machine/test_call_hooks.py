@@ -41,7 +41,7 @@ class Rank:
     def __init__(self, *after: Instruction) -> None:
         self.hooks, self.pending = Hooks(), bytearray(1)
         self.sequencer = _native.Sequencer(RANKS, 1, 0, idle_ns=0, spins=0, pending=self.pending, hooks=self.hooks)
-        self.cache = _native.DispatchCache(self.sequencer, bytearray(64))
+        self.cache = _native.DispatchCache(self.sequencer, bytearray(64), np.zeros(1, np.int64))
         self.x, self.out = np.arange(8, dtype=np.uint8), np.zeros(8, np.uint8)
         records = encode([COPY, *after])
         self.program = _native.Program(**arguments(streams=[records], buffer_bytes=[8, 8, 0], events=1))

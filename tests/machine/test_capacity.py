@@ -127,6 +127,11 @@ def test_nobody_gives_back_twice_or_what_is_not_theirs() -> None:
     red = manager.add("red", BLOCK)
     with pytest.raises(AccessError, match="grant 1 is not held by tenant blue any more"):
         manager.release(replace(red, tenant="blue"))
+    with (
+        manager.using(red, Lending.call, Lending.layout, Lending.frame, red.at),
+        pytest.raises(CapacityError, match="1 plan runs in it"),
+    ):
+        manager.release(red)
     manager.release(red)
     with pytest.raises(AccessError, match="grant 1 is not held by tenant red any more"):
         manager.release(red)
@@ -293,6 +298,9 @@ def test_touches_are_all_that_instructions_name() -> None:
         ([(0, 20), (20, 100)], None),
         ([(0, 20), (30, 100)], (20, 30)),
         ([(0, 35)], (35, 40)),
+        ([(0, 5), (5, 35)], (35, 40)),
+        ([(0, 5), (10, 40)], None),
+        ([(10, 20), (0, 5), (20, 40)], None),
         ([(15, 100)], (10, 15)),
         ([(50, 100)], (10, 40)),
         ([], (10, 40)),

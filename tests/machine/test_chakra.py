@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from collectives.algorithms.catalog import build, recipe, variants
 from collectives.contracts import COLLECTIVES
+from cxlemu.chakra import files
 from cxlemu.chakra.export import REQUEST_BYTES, traffic
 from cxlemu.chakra.files import Node, decode, encode, read, write
 from cxlemu.chakra.schema import NodeType
@@ -157,9 +158,9 @@ def test_the_command_writes_a_file_for_every_rank_and_card(tmp_path: Path) -> No
         main, ["plan", "traffic", "gather", "-n", "2", "-b", "64K", "-c", "laptop", "-O", str(prefix)]
     )
     assert done.exit_code == 0, done.output
-    files = sorted(path.name for path in tmp_path.iterdir())
+    names = sorted(path.name for path in tmp_path.iterdir())
     cards = Topology.load("laptop").card_count
-    assert files == sorted(f"gather.{number}.et" for number in range(2 + cards))
+    assert names == sorted(f"gather.{number}.et" for number in range(2 + cards))
     assert f"of 2 ranks and, from endpoint 2 on, {cards} cards" in done.output
 
 
@@ -167,3 +168,11 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["plan", "traffic", "gather", "-O", str(tmp_path / "none" / "x")])
     assert done.exit_code == 2
     assert "No such file or directory" in done.output
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "FILE_BYTES_MAX", 64)
+    path = tmp_path / "t.0.et"
+    path.write_bytes(bytes(65))
+    with pytest.raises(PlanFileError, match=r"t\.0\.et cannot be read: larger than 64 bytes"):
+        read(path)

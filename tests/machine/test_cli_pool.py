@@ -78,7 +78,7 @@ def test_list_shows_damage_and_goes_on(pool: ShmPool) -> None:
     row = listed(pool.name)
     assert (row["state"], row["owner_pid"]) == ("alive", os.getpid())
     (damage,) = row["damage"]
-    assert f"{pool.name}-card1 is no cxlemu card" in damage
+    assert f"{pool.name}-card1 is not a cxlemu card" in damage
     pool.cards[0][40] ^= 0xFF
     let_go(pool)
     assert (listed(pool.name)["state"], listed(pool.name)["owner_pid"]) == ("damaged", None)

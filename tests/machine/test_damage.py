@@ -89,6 +89,10 @@ def test_a_masked_store_leaves_poison_unless_it_covers_the_line(in_c: bool) -> N
     world.ranks[0].fence()
     with pytest.raises(PoisonError):
         world.load(2, 64)
+    world.ranks[0].write_nt(0, 65, np.full(63, 5, np.uint8))
+    world.ranks[0].fence()
+    with pytest.raises(PoisonError):
+        world.load(2, 64)
     world.ranks[0].write_nt(0, 32, np.full(96, 6, np.uint8))
     world.ranks[0].fence()
     assert world.load(2, 64) == 6
@@ -219,3 +223,25 @@ def test_c_does_the_same_step_for_step(seed: int | None) -> None:
         assert [memory.stats for memory in worlds[0].ranks] == [memory.stats for memory in worlds[1].ranks]  # type: ignore[attr-defined]
     kinds = ("PoisonError", "CardLostError", "LinkDownError")
     assert failed == {f"{what} {kind}" for what in ("write", "read", "poll", "signal") for kind in kinds}
+
+
+@IN_C
+def test_the_page_tells_which_faults_an_access_met(in_c: bool) -> None:
+    world = World(in_c=in_c)
+    world.load(0)
+    world.damage.lose_card(1, 1)
+    world.damage.poison(2, 0, 0)
+    world.damage.poison(3, 0, 1)
+    world.load(0)  # from the cache: nothing is fetched
+    assert world.damage.met() == []
+    with pytest.raises(PoisonError):
+        world.load(2)
+    assert world.damage.met() == [2]
+    world.ranks[2].write_nt(0, LINE_BYTES, np.full(LINE_BYTES, 8, np.uint8))
+    world.ranks[2].fence()  # heals the line
+    assert world.damage.met() == [2, 3]
+    with pytest.raises(CardLostError):
+        world.load(0, card=1)
+    assert world.damage.met() == [1, 2, 3]
+    world.damage.poison(3, 0, 2)
+    assert world.damage.met() == [1, 2]

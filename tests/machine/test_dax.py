@@ -216,7 +216,7 @@ def unprintable(cards: list[str]) -> None:
         (damaged, "{2} has a damaged superblock: its CRC is wrong"),
         (of_another_version, "{2} has layout version 7, this cxlemu reads version 1"),
         (unfinished, "{2} is not complete: its creator is still at work, or died at it"),
-        (foreign, "{2} is no cxlemu card: it starts with b'precious' instead of b'CXLEMUSB'"),
+        (foreign, "{2} is not a cxlemu card: it starts with b'precious' instead of b'CXLEMUSB'"),
         (blank, "{2} is not formatted: `cxlemu pool format` makes a pool of cards"),
         (empty, "{2} has 0 B, which is less than its alignment, 4 KiB"),
         (too_small, "{2} has 1044480 bytes in whole pages of 4096, its superblock says 1048576"),
@@ -297,7 +297,7 @@ def test_a_card_of_an_emulated_pool_is_refused() -> None:
         (["--device", "card0"], "devices and their pool are for the backend 'dax', not for 'emulated'"),
         (["--backend", "shm", "--device", "card0"], "devices and their pool are for the backend 'dax', not for 'shm'"),
         (["--backend", "dax"], "a pool of real cards needs its devices: give --device once for every card"),
-        (["--backend", "dax", "--adversary", "1"], "must be a non-negative number for an emulated memory"),
+        (["--backend", "dax", "--adversary", "1"], "needs emulated caches, which the backend 'dax' does not have"),
         (["--backend", "dax", "--pool", "1"], "'1' is not a valid UUID."),
     ],
 )

@@ -74,7 +74,7 @@ def test_every_mistake_is_seen(image: ImageBuild, tmp_path: Path, name: str) -> 
     try:
         result = probed(image, tmp_path)
     finally:
-        image.mended(file)
+        image.mended()
     assert result.returncode == 1, result.stderr
 
 
@@ -128,10 +128,10 @@ def test_litmus_tests_show_what_is_missing_and_nothing_else(image: ImageBuild, t
 
 @pytest.mark.parametrize("name", STEPS_MUTANTS)
 def test_a_step_that_does_not_do_its_work_is_seen(image: ImageBuild, tmp_path: Path, name: str) -> None:
-    image.broken("straight.c", *STEPS_MUTANTS[name])
+    image.litmus.broken("straight.c", *STEPS_MUTANTS[name])
     try:
         result = each_step(image, tmp_path) if name in BY_INSTRUCTIONS else litmus(image, tmp_path)
     finally:
-        image.mended("straight.c")
+        image.litmus.mended()
     assert result.returncode == 1, result.stdout + result.stderr
     assert ("executes" in result.stderr) if name in BY_INSTRUCTIONS else ("violation" in result.stdout)

@@ -15,6 +15,7 @@ from collectives.contracts import COLLECTIVES
 from collectives.layouts import world_layout
 from cxlemu.choices import ENGINES
 from cxlemu.cli import main
+from cxlemu.engines import deadlocks
 from cxlemu.engines.deadlocks import deadlock_of
 from cxlemu.errors import DeadlineError, DeadlockError, RankFailures
 from cxlemu.plan import Call
@@ -46,6 +47,14 @@ def silent(tmp_path: Path) -> str:
     path = tmp_path / "mine.py"
     path.write_text(SILENT)
     return f"{path}:silent"
+
+
+def test_a_plan_that_would_take_long_is_not_looked_into(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = Call("all_reduce", "silent", 3, 64, "f32", "sum")
+    plan = build(load_algorithm(silent), world_layout(Topology.load("laptop"), 3), call)
+    assert deadlock_of(plan) is not None
+    monkeypatch.setattr(deadlocks, "INSTRUCTIONS_MAX", 1)
+    assert deadlock_of(plan) is None
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import errno
 import mmap
+import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from cxlemu import _native
+from cxlemu.cli import main
 from cxlemu.errors import PoolError
 from cxlemu.pool import device as device_module
 from cxlemu.pool.device import map_device
@@ -54,8 +58,8 @@ def test_a_device_is_mapped_in_whole_multiples_of_its_alignment(sysfs: Path) -> 
         ("size", str(MIB), "/dev/zero has 1 MiB, which is less than its alignment, 2 MiB"),
         ("size", "much", "/dev/zero does not tell its size: {}/size says 'much', not a number"),
         ("align", "", "/dev/zero does not tell its align: {}/align says '', not a number"),
-        ("align", "0", "/dev/zero has alignment 0, which is no power of two of 4096 or more"),
-        ("align", "12288", "/dev/zero has alignment 12288, which is no power of two of 4096 or more"),
+        ("align", "0", "/dev/zero has alignment 0, which is not a power of two of 4096 or more"),
+        ("align", "12288", "/dev/zero has alignment 12288, which is not a power of two of 4096 or more"),
         ("align", None, "/dev/zero does not tell its align: {}/align: No such file or directory"),
     ],
 )
@@ -129,3 +133,31 @@ def test_the_mapping_is_the_file(tmp_path: Path) -> None:
     assert (mapped.device.kind, mapped.device.align_bytes, mapped.pages.nbytes) == ("file", 4096, MIB)
     mapped.pages[5000] = 42
     assert (tmp_path / "card").read_bytes()[5000] == 42
+
+
+def test_the_holes_of_a_file_are_filled_before_it_is_mapped(tmp_path: Path) -> None:
+    with (tmp_path / "card").open("wb") as file:
+        file.write(b"x")
+        file.truncate(MIB)
+    assert bytes(map_device(str(tmp_path / "card")).pages[:2]) == b"x\0"
+    assert (tmp_path / "card").stat().st_blocks * 512 >= MIB
+
+
+@pytest.mark.parametrize("command", ["format", "show"])
+@pytest.mark.parametrize("said", ["in advance", "meanwhile"])
+def test_a_full_file_system_is_a_sentence_and_no_sigbus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, said: str
+) -> None:
+    def full(fd: int, *numbers: int) -> SimpleNamespace:
+        if numbers:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return SimpleNamespace(f_bavail=0 if said == "in advance" else 1 << 20, f_frsize=4096)
+
+    with (tmp_path / "card").open("wb") as file:
+        file.truncate(MIB)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "fstatvfs", full)
+    monkeypatch.setattr(_native, "map_pages", None)  # nothing is mapped
+    result = CliRunner().invoke(main, ["pool", command, "--device", str(tmp_path / "card")])
+    sentence = f"cxlemu: {tmp_path / 'card'} has no room for 1M: No space left on device\n"
+    assert (result.exit_code, result.stderr) == (2, sentence)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -152,6 +153,17 @@ def test_shared_memory_that_does_not_work_is_said(monkeypatch: pytest.MonkeyPatc
     assert "no permission" in row.meaning
 
 
+def test_a_full_dev_shm_is_said_and_leaves_no_segment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    row = rows(tmp_path)["shared memory"]
+    assert row.status == "absent"
+    assert "No space left on device" in row.meaning
+    assert not list(Path("/dev/shm").glob(f"cxlemu-doctor-{os.getpid()}-*"))
+
+
 def test_this_machine_is_examined_and_left_as_it_was() -> None:
     result = CliRunner().invoke(main, ["doctor", "--json", "-"])
     assert result.exit_code == 0
@@ -171,8 +183,11 @@ def test_a_machine_without_dev_shm_has_no_dead_pools(monkeypatch: pytest.MonkeyP
 
 
 def test_the_table_says_the_same_as_the_json() -> None:
-    table = CliRunner().invoke(main, ["doctor"], env={"COLUMNS": "120"})
+    table = CliRunner().invoke(main, ["doctor", "-v"], env={"COLUMNS": "120"})
     assert table.exit_code == 0
+    short = CliRunner().invoke(main, ["doctor"], env={"COLUMNS": "120"}).output.splitlines()
+    left = len(table.output.splitlines()) + 1 - len(short)
+    assert len(short) <= 16 and f"# {left} more rows, all of them ok or optional: cxlemu doctor -v" in short
     for row in examine():
         if row.what == "dead pools":
             continue  # other tests leave some meanwhile

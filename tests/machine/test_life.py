@@ -7,7 +7,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -21,6 +23,7 @@ from cxlemu.memory import MemorySpec
 from cxlemu.memory.direct import DirectMemory
 from cxlemu.pool import catalog, segments
 from cxlemu.pool.life import LifeLock, is_held, is_held_at
+from cxlemu.pool.owner import Owner
 from cxlemu.pool.segments import Segment
 from cxlemu.pool.shm import ShmPool
 from tests.helpers.pool_helpers import ATTACH, CREATE, MIB, files, leave_dead_pool, own_name, run_script, running
@@ -33,6 +36,22 @@ SHM = MemorySpec("shm")
 def name() -> Iterator[str]:
     with own_name() as its:
         yield its
+
+
+def test_a_pid_of_another_boot_is_of_nobody_here() -> None:
+    mine = Owner.current()
+    assert mine.state() == "alive" and replace(mine, boot_id=UUID(int=1)).state() == "dead"
+
+
+def test_a_zombie_is_dead_and_a_name_with_brackets_is_a_name() -> None:
+    renames = "from pathlib import Path; Path('/proc/self/comm').write_text('a) Z (b'); print(1, flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", renames], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        before = owners._start_ticks(child.pid)
+        assert child.stdin is not None and child.stdout is not None and child.stdout.readline() == b"1\n"
+        assert before is not None and owners._start_ticks(child.pid) == before
+        child.stdin.close()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has reaped it
+        assert owners._start_ticks(child.pid) is None
 
 
 def shift(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,3 +182,21 @@ def test_another_time_namespace_removes_no_living_pool(name: str) -> None:
 def test_a_dead_pool_is_dead(name: str) -> None:
     leave_dead_pool(name)
     assert not is_held_at(segments.find(name)[0].path, 0)
+
+
+def test_a_lock_whose_release_is_interrupted_closes_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    lock, closed = LifeLock(tmp_path / "file", 0), []
+
+    def interrupted(fd: int) -> None:
+        closed.append(fd)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("cxlemu.pool.life.os.close", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            lock.release()
+        lock.release()
+    os.close(*closed)  # once

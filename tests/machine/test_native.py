@@ -50,7 +50,7 @@ from cxlemu.plan import (
     Region,
 )
 from cxlemu.plan.layout import doorbell_word
-from faults.lockstep.zero_copy_calls import with_heap
+from faults.zero_copy_calls import with_heap
 from tests.collectives.test_collectives import plan_of
 from tests.helpers import tiers
 from tests.helpers.by_hand import local, streams

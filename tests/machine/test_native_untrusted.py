@@ -257,6 +257,10 @@ OUTSIDE: dict[str, Callable[[], bool]] = {
     ),
     "a negative size": lambda: accepts(A_BYTE._replace(nbytes=-1)),
     "a huge size": lambda: accepts(A_BYTE._replace(nbytes=FURTHEST)),
+    "the byte behind a buffer": lambda: accepts(A_BYTE._replace(a=Operand(Kind.BUFFER, 0, 0, 64))),
+    "a mean of nothing": lambda: accepts(
+        Instruction(Op.REDUCE_LOCAL, F32, RedOp.SUM, Flag.DIVIDE, dst=A, a=A, b=A, nbytes=4, arg=0)
+    ),
     "a byte too many": lambda: accepts(A_BYTE._replace(nbytes=65)),
     "a negative round": lambda: accepts(A_BYTE._replace(dst=Operand(Kind.REGION, 0, -1, 0))),
     "a third destination": lambda: accepts(A_BYTE._replace(dst2=Operand(Kind.REGION))),
@@ -295,6 +299,7 @@ OUTSIDE: dict[str, Callable[[], bool]] = {
     "a region on many cards": lambda: accepts(region=replace(REGION, first_card=2**31 - 1, cards=2**31 - 1)),
     "a region that starts near 2^63": lambda: accepts(region=replace(REGION, start=FURTHEST - 2000)),
     "a huge granule": lambda: accepts(region=replace(REGION, granularity_bytes=2**62, start=2**62 - 64, nbytes=128)),
+    "a negative granule": lambda: accepts(region=replace(REGION, granularity_bytes=-64)),
     "a broken granule": lambda: accepts(region=replace(REGION, granularity_bytes=96, nbytes=96)),
     "slots that end after the extent": lambda: accepts(layout=changed_layout(slots=LAYOUT.slots + 3)),
     "an extent that ends after its card": lambda: accepts(
@@ -405,9 +410,9 @@ def test_a_memory_on_too_small_or_other_storage_is_refused() -> None:
     lock = _native.HostLock(card(64))
     for given_cards, storage in ((cards, enough[: 2 * CARD_BYTES + 15]), ([], enough), ([cards[0][:100]], enough)):
         with pytest.raises(ValueError, match=r"storage|cards"):
-            _native.Shadow(given_cards, storage, lock, 1.0, None, 0, card(512))
-    for host, damage in ((-1, card(512)), (1 << 16, card(512)), (0, card(512)[:511])):
-        with pytest.raises(ValueError, match="a host is a number of 16 bits, and damage a page of 512 bytes"):
+            _native.Shadow(given_cards, storage, lock, 1.0, None, 0, card(1024))
+    for host, damage in ((-1, card(1024)), (1 << 16, card(1024)), (0, card(1024)[:1023])):
+        with pytest.raises(ValueError, match="a host is a number of 16 bits, and damage a page of 1024 bytes"):
             _native.Shadow(cards, enough, lock, 1.0, None, host, damage)
     with pytest.raises(ValueError, match="a lock needs 64 bytes"):
         _native.HostLock(card(64)[:63])

@@ -348,7 +348,7 @@ def test_only_what_can_be_paced_is() -> None:
 def test_a_time_scale_that_is_chosen_says_why() -> None:
     chosen = suitable_time_scale(Topology.load("six-cards"), 4, "emulated")
     assert chosen.value >= 1 and math.log2(chosen.value).is_integer()
-    assert "135 GB/s" in chosen.reason  # six cards of 22.5 are less than four ranks of 40
+    assert "160 GB/s" in chosen.reason  # four ranks of 40 are less than six ports of 47
 
 
 # --- the command -----------------------------------------------------------------------------------------------------

@@ -18,12 +18,12 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from collectives.algorithms.catalog import build, recipe
+from collectives.algorithms.catalog import build, load_plan, recipe
 from collectives.layouts import layout_for
 from cxlemu.errors import PlanError, PlanFileError
 from cxlemu.plan import Call, Frame, Kernel, Op, Plan, RankPart, Stream, encode
 from cxlemu.plan import file as plan_file
-from cxlemu.plan.file import MAGIC, load, save
+from cxlemu.plan.file import MAGIC, save
 from cxlemu.plan.instructions import RECORD_DTYPE, Instruction, Kind, Operand
 from cxlemu.plan.rules import check, findings
 from tests.helpers.tiers import examples
@@ -68,7 +68,7 @@ def sealed(
 def load_bytes(tmp_path: Path, content: bytes) -> Plan:
     path = tmp_path / "some.plan"
     path.write_bytes(content)
-    return load(path)
+    return load_plan(path)
 
 
 # --- what comes back -----------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def load_bytes(tmp_path: Path, content: bytes) -> Plan:
 def test_what_was_saved_comes_back(tmp_path: Path, collective: str, variant: str, ranks: int, nbytes: int) -> None:
     one = plan(collective, variant, ranks, nbytes)
     save(one, tmp_path / "a.plan")
-    again = load(tmp_path / "a.plan")
+    again = load_plan(tmp_path / "a.plan")
     assert again == one
     assert (again.digest, again.frame, again.parts) == (one.digest, one.frame, one.parts)
     assert again.part(0) is again.part(0)
@@ -105,7 +105,7 @@ def test_kernels_and_in_place_buffers_come_back(tmp_path: Path) -> None:
 
     one = Plan(call, made.layout, built)
     save(one, tmp_path / "a.plan")
-    assert load(tmp_path / "a.plan") == one
+    assert load_plan(tmp_path / "a.plan") == one
 
 
 def test_equal_plans_are_equal_files(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     path = tmp_path / "a.plan"
     path.write_text("something older")
     save(plan(), path)
-    assert load(path) == plan()
+    assert load_plan(path) == plan()
     assert [found.name for found in tmp_path.iterdir()] == ["a.plan"]
 
 
@@ -223,15 +223,15 @@ def test_what_is_no_regular_file_is_not_even_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
         with pytest.raises(PlanFileError, match="not a regular file"):
-            load(path)
+            load_plan(path)
     with pytest.raises(PlanFileError, match="cannot be read: No such file"):
-        load(tmp_path / "absent")
+        load_plan(tmp_path / "absent")
 
 
 def test_a_file_that_is_too_large_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = saved_content()
     monkeypatch.setattr(plan_file, "MAX_FILE_BYTES", 1000)
-    with pytest.raises(PlanFileError, match="too large: a plan file has up to 1000 bytes"):
+    with pytest.raises(PlanFileError, match="cannot be read: larger than 1000 bytes; give a plan"):
         load_bytes(tmp_path, content)
     with pytest.raises(PlanFileError, match="a file takes up to 1000"):
         save(plan(), tmp_path / "a.plan")

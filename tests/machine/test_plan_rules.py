@@ -34,8 +34,11 @@ from cxlemu.plan import (
     encode,
 )
 from cxlemu.plan.rules import RULES, check, findings
-from faults.lockstep.zero_copy_calls import lent_if_zero_copy, may_be_in_place
+from faults.zero_copy_calls import (
+    lent_if_zero_copy,
+)
 from tests.helpers.by_hand import FENCE, local, pool, signal, wait
+from tests.helpers.in_place import may_be_in_place
 
 LAYOUT = Layout(ranks=2, cards=2, slots=2, slot_card_bytes=4096, doorbells_per_rank=4, interleave_bytes=256)
 FRAME = Frame(
@@ -203,7 +206,7 @@ PROGRAMS: dict[str, list[tuple[Program, str]]] = {
     ],
     "size": [
         ([drop(0, -64)], "-64 bytes"),
-        ([ADD._replace(nbytes=62)], "62 bytes are no whole number of elements"),
+        ([ADD._replace(nbytes=62)], "62 bytes are not a whole number of elements"),
     ],
     "payload": [
         ([instruction(Op.SIGNAL_DATA, 57, a=local())], "57 bytes"),
@@ -277,7 +280,7 @@ TOGETHER: dict[str, list[tuple[Plan, tuple[int, str, int], str]]] = {
             "no doorbell has told",
         ),
         (in_told_heap(peer=[hear(LAYOUT.doorbells_per_rank), drop(3)]), (1, "main", 1), "no doorbell has told"),
-        (in_told_heap(heap=replace(HEAP, base=64, nbytes=64)), (-1, "", -1), "region 3 in the heap is no part of a ra"),
+        (in_told_heap(heap=replace(HEAP, base=64, nbytes=64)), (-1, "", -1), "region 3 in the heap is not part of a"),
     ],
     "own strip": [
         (in_heap(peer=[write(3, seq=0)]), (1, "main", 0), "line 0 of the heap on card 0, which is not rank 1's"),
@@ -304,6 +307,18 @@ TOGETHER: dict[str, list[tuple[Plan, tuple[int, str, int], str]]] = {
         (plan([write(0)], peer=[write(2, 8, seq=2), drop(2, seq=2)]), (1, "main", 0), "in round 0"),
         (plan([write(0)], peer=[drop(2, seq=1), write(2, 8, seq=2)]), (1, "main", 1), "in round 0"),
         (plan([write(0)], peer=[drop(2, offset=64, seq=2), write(2, 8, seq=2)]), (1, "main", 1), "in round 0"),
+        (
+            plan([write(0, offset=64)], peer=[drop(2, seq=2), write(2, 8, offset=64, seq=2)]),
+            (1, "main", 1),
+            "rank 0 wrote line 1 of card 0 in round 0",
+        ),
+        # invalidated by another rank, and before the line was written
+        (plan([write(0), drop(0, seq=2)], peer=[write(2, 8, seq=2)]), (1, "main", 0), "in round 0"),
+        (
+            plan([write(0, seq=2)], peer=[drop(2), write(2, 8, seq=4)], frame=frame(rounds=6)),
+            (1, "main", 1),
+            "rank 0 wrote line 0 of card 0 in round 2",
+        ),
     ],
     "ranges": [
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -14,7 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from cxlemu.cli import main
 from cxlemu.errors import PoolError
 from cxlemu.memory import MemorySpec
 from cxlemu.pool import room, segments
@@ -85,7 +88,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, left_bytes: int) -> None:
 def test_a_pool_beyond_the_groups_limit_is_refused_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     limited(monkeypatch, 1 * MIB)
     with own_name() as name:
-        with pytest.raises(PoolError, match=r"may use 512 MiB of memory, of which 1048576 bytes are left .*here"):
+        with pytest.raises(PoolError, match=r"may use 512 MiB of memory, of which 1 MiB are left .*here"):
             ShmPool.create(name, **SMALL)
         assert files(name) == []
 
@@ -94,7 +97,7 @@ def test_what_ranks_need_beside_the_pool_counts(monkeypatch: pytest.MonkeyPatch)
     limited(monkeypatch, 20 * MIB)
     with own_name() as name:
         ShmPool.create(name, **(SMALL | {"hosts": 0})).unlink()
-        with pytest.raises(PoolError, match=r"needs .* 20971520 for its ranks"):
+        with pytest.raises(PoolError, match=r"needs .* 20 MiB for its ranks"):
             ShmPool.create(name, **(SMALL | {"hosts": 0}), beside_bytes=20 * MIB)
 
 
@@ -119,7 +122,7 @@ def test_a_launchers_world_has_its_caches_where_all_ranks_find_them() -> None:
 
 def test_a_smaller_topology_stands_in_for_the_default_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "free_bytes", lambda: 64 * MIB)
-    with pytest.warns(UserWarning, match=r"has 67108864 bytes free.*: laptop instead of six-cards, the default"):
+    with pytest.warns(UserWarning, match=r"has 64 MiB free.*: laptop instead of six-cards, the default"):
         assert machine(None, MemorySpec(), may_be_smaller=True).name == "laptop"
     assert machine("six-cards", MemorySpec(), may_be_smaller=True).name == "six-cards"  # who asks gets it, or an error
     assert machine(None, MemorySpec()).name == "six-cards"  # ranks of a launcher agree
@@ -310,3 +313,14 @@ def test_a_run_under_a_real_limit_is_refused_or_smaller(own_group: Path) -> None
     assert str(own_group) in refused.stderr and "-c laptop" in refused.stderr
     smaller = run()
     assert smaller.returncode == 0 and "laptop instead of six-cards, the default" in smaller.stderr, smaller.stderr
+
+
+def test_where_dev_shm_is_missing_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone() -> int:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "/dev/shm")
+
+    monkeypatch.setattr(segments, "free_bytes", gone)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    result = CliRunner().invoke(main, ["run", "barrier", "-n", "2", "-c", "laptop", "--launch", "threads"])
+    assert result.exit_code == 2
+    assert "/dev/shm: No such file or directory: pools need /dev/shm; mount a tmpfs there" in result.stderr

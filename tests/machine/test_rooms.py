@@ -14,8 +14,19 @@ from cxlemu.errors import ArgumentError
 from cxlemu.memory import HostCache, MemorySpec
 from cxlemu.memory.protocol import HostMemory
 from cxlemu.pool.arena import Arena
-from cxlemu.pool.ledger import ALL_CARDS, FIRST_HOLD, Hold, HoldState, Identity, Ledger, ledger_bytes, ledger_lines
+from cxlemu.pool.ledger import (
+    ALL_CARDS,
+    FIRST_HOLD,
+    IDENTITY,
+    Hold,
+    HoldState,
+    Identity,
+    Ledger,
+    ledger_bytes,
+    ledger_lines,
+)
 from cxlemu.pool.rooms import NoRoomError, Rooms
+from cxlemu.pool.superblock import CARD_BYTES_MAX, CARDS_MAX
 
 PAGE, LINES, SESSION = 4096, 16, 7
 ARENA = Arena(16 * PAGE, 48 * PAGE)
@@ -137,10 +148,95 @@ def test_a_rank_with_as_many_rooms_as_lines_says_so() -> None:
         take(rooms, 99, 1)
 
 
+def test_what_a_rank_wrote_by_lines_has_arrived_before_a_room_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a board's line may arrive in a room that another rank has claimed meanwhile."""
+    (memory,) = memories(1)
+    (rooms,) = rooms_on([memory])
+    take(rooms, 1, 4)
+    done: list[str] = []
+    signal, fence = memory.signal, memory.fence
+    monkeypatch.setattr(memory, "signal", lambda *line: (done.append("signal"), signal(*line)))
+    monkeypatch.setattr(memory, "fence", lambda: (done.append("fence"), fence()))
+    rooms.release(1)
+    assert done == ["fence", "signal", "fence"]
+
+
 def test_what_a_run_before_held_is_free() -> None:
     opened = memories(2)
     take(rooms_on(opened)[0], 1, 32)
     assert take(rooms_on(opened, SESSION + 1)[1], 1, 32).at == ARENA.at
+
+
+def test_what_a_rank_posts_is_in_the_pool_before_it_looks_at_others() -> None:
+    (memory,), did = memories(1), []
+
+    class Noted:
+        def __getattr__(self, name: str) -> object:
+            did.append(name)
+            return getattr(memory, name)
+
+    (rooms,) = rooms_on([Noted()])  # type: ignore[list-item]
+    did.clear()
+    rooms.ledger.post(FIRST_HOLD, GOOD)
+    assert did == ["signal", "fence"]
+
+
+@pytest.mark.parametrize(
+    ("change", "fits"),
+    [
+        ({}, True),
+        ({"at": ARENA.at - PAGE}, False),
+        ({"end": ARENA.end + PAGE}, False),
+        ({"at": ARENA.at + 64}, False),
+        ({"end": ARENA.end - 64}, False),
+        ({"end": ARENA.at}, False),
+        ({"card": 1}, False),
+    ],
+    ids=str,
+)
+def test_a_room_of_another_rank_is_taken_where_it_can_be_one(change: dict[str, int], fits: bool) -> None:
+    (rooms,) = all_rooms(1)
+    assert rooms.fits(GOOD._replace(**({"card": ALL_CARDS} | change)), ARENA) == fits
+
+
+GOOD = Hold(5, ARENA.at, ARENA.end, 1, HoldState.HELD)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        GOOD._replace(at=ARENA.end + 1),
+        GOOD._replace(end=CARD_BYTES_MAX + 1),
+        GOOD._replace(card=ALL_CARDS - 1),
+        GOOD._replace(card=CARDS_MAX),
+    ],
+)
+def test_a_sealed_hold_that_cannot_be_is_none(line: Hold) -> None:
+    first, second = all_rooms(2)
+    first.ledger.identify(Identity(LINES, 1, 2))
+    first.ledger.post(FIRST_HOLD, line)
+    first.ledger.post(FIRST_HOLD + 1, GOOD)
+    assert list(second.ledger.holds(0)) == [GOOD]
+
+
+def test_a_ledger_is_not_read_past_its_end() -> None:
+    first, second = all_rooms(2)
+    first.ledger.identify(Identity(LINES + 1, 1, 2))
+    second.ledger.post(IDENTITY, GOOD)  # where line LINES of rank 0 would be
+    assert second.ledger.identity(0) is None and list(second.ledger.holds(0)) == []
+
+
+def test_a_hold_of_another_session_or_place_is_none() -> None:
+    opened = memories(2)
+    first, _ = rooms_on(opened)
+    first.ledger.post(FIRST_HOLD, GOOD)
+    before, after = rooms_on(opened, SESSION + 1)
+    before.ledger.identify(Identity(LINES, 1, 2))
+    assert list(after.ledger.holds(0)) == []  # of the session before, in a line that this one uses
+    before.ledger.post(FIRST_HOLD, GOOD)
+    copied = opened[0].poll(0, before.ledger.place(0, FIRST_HOLD))
+    opened[0].signal(0, before.ledger.place(0, FIRST_HOLD + 1), *copied)
+    assert list(after.ledger.holds(0)) == [GOOD]
 
 
 def test_names_agree_on_all_members_and_never_repeat() -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -210,6 +211,34 @@ def test_a_rank_that_answered_residue_answers_again_when_the_living_rank_0_comes
 
 
 # -- who is different
+
+
+def test_an_answer_that_blames_a_rank_of_no_world_is_none() -> None:
+    card = new_card()
+    _, session = meet(hosts_of(card, [0, 1]))
+    answer = session.my_answer()
+    assert answer is not None
+    for blamed in (MAX_RANKS - 1, 2, 1):
+        put(card, answer._replace(admission=Admission.MISSING, culprit=blamed), 1)
+        assert (session.my_answer() is None) == (blamed > 1)
+
+
+def test_rank_0_finds_a_second_process_of_a_peer_in_a_barrier() -> None:
+    card = new_card()
+    session, peer = meet(hosts_of(card, [0, 1]))
+    checkin = peer.checkin(1)
+    assert checkin is not None
+    put(card, checkin._replace(nonce=checkin.nonce ^ 1, counter=1, pid=99), 1)
+    with pytest.raises(MismatchError, match="two processes run as rank 1, one of them is pid 99"):
+        session.barrier(SHORT_S)
+
+
+def test_a_sealed_line_whose_numbers_cannot_be_is_none() -> None:
+    status = Status(1, 1, 1, 1, 1, RankState.DONE, b"\x1b[2J ok")
+    for line, whole in ((status, True), (status._replace(state=77), False), (status._replace(call=2**63), False)):
+        found = decode(Status, 6, *encode(line, 6))
+        assert (found == line.__class__(*line[:-1], line.text_utf8.ljust(24, b"\0"))) if whole else found is None
+    assert status.text == "\N{REPLACEMENT CHARACTER}[2J ok"  # no terminal clears its screen
 
 
 def test_another_fingerprint_is_refused_on_both_sides() -> None:
@@ -421,7 +450,47 @@ def test_a_heartbeat_looks_at_the_record_writes_one_line_and_fences_nothing() ->
     recorder.operations.clear()
     session.beat()
     session.report(1, 2, 3, "broadcast")
-    assert recorder.operations == ["poll", "signal", "signal"]
+    assert recorder.operations == ["poll", "signal"] * 2
+
+
+def test_a_rank_of_a_run_that_is_over_stores_over_no_line_of_the_next() -> None:
+    """Not while it waits, nor to say what it does, nor when it leaves."""
+    card = new_card()
+    _, old = meet(hosts_of(card, [0, 1]))
+    theirs = Status(9, 5, 0, 0, 0, RankState.RUNNING, bytes(24))
+
+    def next_run(attempt: int) -> None:
+        put(card, Record(9, 2, 77, 0, b"same".ljust(16, b"\0")), 0)
+        put(card, theirs, 1)
+        old._beat_at = -60.0  # it is time for a beat
+
+    old._wait = next_run
+    for what in (lambda: old.barrier(SHORT_S), lambda: old.report(1, 2, 3, "broadcast"), old.beat):
+        with pytest.raises(MismatchError, match="another run has begun in this pool: its rank 0 is process 77"):
+            what()
+    old.leave()
+    assert SessionArea(hosts_of(card, [0])[0], OFFSET).load(Status, 1) == theirs
+
+
+def test_threads_of_a_rank_never_leave_a_torn_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second thread comes between the two stores of the first one's line."""
+    first, second = meet(hosts_of(new_card(), [0, 1]))
+    store, threads = SessionArea.store, ThreadPoolExecutor(1)
+
+    def meanwhile(area: SessionArea, line: Line, rank: int) -> None:
+        monkeypatch.setattr(SessionArea, "store", store)
+        later.append(threads.submit(first.report, 1, 2, 3, "broadcast"))
+        with suppress(TimeoutError):
+            later[0].result(SHORT_S)
+        assert not later[0].done(), "it did not wait for the line's other thread"
+        store(area, line, rank)
+
+    later: list[Any] = []
+    monkeypatch.setattr(SessionArea, "store", meanwhile)
+    with threads:
+        first.leave()
+        later[0].result(PATIENT_S)
+    assert second.departed([0]) == {0: RankState.DONE}
 
 
 # -- damage

@@ -188,7 +188,9 @@ def test_a_host_fetches_its_own_pending_write_back(rank: Memory, pool: Bytes, ca
     rank.write(0, 0, filled(98))
     rank.flush(0, 0, 1)
     evict_all(cache)
-    assert load(rank) == 98
+    whole = filled(0)
+    rank.read(0, 0, whole)
+    assert (whole == 98).all() and load(rank) == 98
     assert pool[0] == 0
 
 
@@ -235,6 +237,21 @@ def test_a_non_temporal_store_is_its_ranks_own_until_the_fence(rank: Memory, sib
     before[60:70] = 98
     assert pool.tobytes() == before.tobytes()
     assert load(sibling, 60) == 98  # the line has left the cache
+
+
+def test_a_fence_lands_a_non_temporal_store_once(rank: Memory, pool: Bytes) -> None:
+    rank.write_nt(0, 0, filled(98))
+    rank.fence()
+    pool[0] = 99
+    rank.fence()
+    assert pool[0] == 99
+
+
+def test_a_non_temporal_store_is_of_one_card() -> None:
+    for kind in (ShadowMemory, NativeShadowMemory):
+        memory = kind(HostCache.private([filled(1), filled(2)]))
+        memory.write_nt(1, 0, filled(98))
+        assert load(memory) == 1
 
 
 def test_later_non_temporal_stores_win(rank: Memory, pool: Bytes) -> None:

@@ -17,6 +17,8 @@ from cxlemu.engines.virtual import VirtualCall, VirtualRun, simulate
 from cxlemu.errors import ArgumentError, ConfigError, PlanError
 from cxlemu.plan import Instruction, Kind, Op, Operand, RedOp
 from cxlemu.topology import Costs, Protocol, Topology
+from cxlemu.topology.differences import spread
+from cxlemu.topology.shipped import shipped_configs
 from tests.helpers.by_hand import FENCE, signal, wait
 from tests.helpers.fabric_helpers import ends, ns, on_cards, plan, read, used, write
 
@@ -219,12 +221,78 @@ def test_another_fabric_stands_beside_each_row(tmp_path: Path) -> None:
     document = json.loads(file.read_text())
     alone = tmp_path / "alone.json"
     assert CliRunner().invoke(main, [*arguments, "-c", "infiniband-3xh100", "--json", str(alone)]).exit_code == 0
-    assert document["against"]["rows"] == json.loads(alone.read_text())["rows"]
-    for row, other in zip(document["rows"], document["against"]["rows"], strict=True):
+    assert document["against"][0]["rows"] == json.loads(alone.read_text())["rows"]
+    for row, other in zip(document["rows"], document["against"][0]["rows"], strict=True):
         ratio = other["time_us"] / row["time_us"]
         assert (
             f"infiniband-3xh100: {other['time_us']:.1f} us, {ratio:.2f} times as long, {other['variant']} ("
             in done.output
+        )
+
+
+def test_several_baselines_give_a_range_and_what_they_differ_in(tmp_path: Path) -> None:
+    file = tmp_path / "all.json"
+    names = ["infiniband-3xh100", "infiniband-3xh100-gpudirect", "infiniband-3xh100-cccl"]
+    against = [word for name in names for word in ("--against", name)]
+    arguments = ["simulate", "all_gather", "-b", "64M", "-c", "titan2-6xcz120", *against, "--json", str(file)]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    document = json.loads(file.read_text())
+    assert [its["config"]["name"] for its in document["against"]] == names
+    low, high = (its["rows"][0]["time_us"] / document["rows"][0]["time_us"] for its in document["against"][1:])
+    said = " ".join(done.output.replace("#", "").split())
+    assert low < 0.75 < 1.25 < high
+    assert f"{low:.2f} ({names[1]}) to {high:.2f} ({names[2]}) times as long: the answer hangs on which" in said
+    observed = "spaces.inboxes.protocols.simple.costs.doorbell_observe_ns: 0 (assumed) in infiniband-3xh100, "
+    assert f"{observed}infiniband-3xh100-gpudirect; 26438 (fitted) in infiniband-3xh100-cccl" in said
+
+
+def test_an_answer_turns_only_where_it_crosses_1() -> None:
+    turns = "0.50 (b) to 1.20 (c) times as long: the answer hangs on which of them is right"
+    assert spread(["a", "b", "c"], [0.9, 0.5, 1.2]) == turns
+    assert spread(["a", "b"], [0.9, 0.5]) == "0.50 (b) to 0.90 (a) times as long"
+    assert spread(["a", "b"], [1.5, 1.1]) == "1.10 (b) to 1.50 (a) times as long"
+
+
+def test_what_is_fitted_is_used_in_the_system_that_it_was_fitted_to() -> None:
+    fitted = {
+        name: len(found)
+        for name in shipped_configs()
+        if (found := [its for its in Topology.load(name).provenance.values() if its.kind == "fitted"])
+    }
+    assert fitted == {"infiniband-3xh100-cccl": 3, "infiniband-12xh100": 3}  # the same system, grown
+    for name in fitted:
+        its = [its for its in Topology.load(name).provenance.values() if its.kind == "fitted"]
+        assert all(one.systems is not None and set(one.systems) == set(fitted) for one in its)
+
+
+@pytest.mark.parametrize("name", ["infiniband-3xh100", "mine"])
+def test_a_fitted_figure_is_refused_outside_its_system(name: str) -> None:
+    text = shipped_configs()["infiniband-3xh100-cccl"].read_text()
+    raw = text.replace("name: infiniband-3xh100-cccl", f"name: {name}").encode()
+    with pytest.raises(ConfigError) as raised:
+        Topology.parse(raw, "other.yaml")
+    assert re.search(
+        rf"infiniband-hdr.yaml:\d+: .*doorbell_observe_ns was fitted to infiniband-3xh100-cccl or infiniband-12xh100 "
+        rf"and says nothing of {name}: assume a value, or cite one",
+        str(raised.value),
+    )
+
+
+@pytest.mark.parametrize("systems", ["[]", "here", "[1]"])
+def test_systems_are_names_of_topologies(systems: str) -> None:
+    text = shipped_configs()["infiniband-3xh100-cccl"].read_text()
+    fitted = f'gbytes_per_s: {{value: 20, fitted: "to nothing", systems: {systems}}}'
+    with pytest.raises(ConfigError, match=r"systems is .* but should be a list of names"):
+        Topology.parse(text.replace("like: hdr-nic", fitted).encode(), "other.yaml")
+
+
+def test_only_fitted_figures_belong_to_systems() -> None:
+    text = shipped_configs()["infiniband-3xh100-cccl"].read_text()
+    with pytest.raises(ConfigError, match="systems is for fitted figures; leave it out"):
+        Topology.parse(
+            text.replace('value: 3, source: "CCCL, three nodes"', 'value: 3, source: "a", systems: [b]').encode(),
+            "o.yaml",
         )
 
 

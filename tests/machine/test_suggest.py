@@ -16,8 +16,8 @@ NEAR = {
     "faults sweeep": "did you mean sweep?",
     "run al_reduce": "; did you mean all_reduce",
     "plan show broadcats": "; did you mean broadcast?",
-    "plan show all_reduce --variant tow_shot": "; did you mean two_shot",
-    "topology show titan": "; did you mean titan2-6xcz120?",
+    "plan show all_reduce --variant tow_shot": "has no variant 'tow_shot'; did you mean two_shot",
+    "topology show titan": "a shipped topology; did you mean titan2-6xcz120? Choose from clusters-64x64, ",
     "simulate training --model llama": "; did you mean llama",
 }
 
@@ -39,6 +39,6 @@ def test_a_verb_that_is_near_none_lists_them_all() -> None:
 
 
 def test_commands_below_a_command_are_listed() -> None:
-    lines = CliRunner().invoke(main, ["--help"]).stdout
-    for command in ("simulate memory", "simulate trace", "simulate training", "reproduce cccl", "reproduce flux"):
-        assert f"  {command} " in lines
+    for verb, names in {"simulate": ("memory", "trace", "training"), "reproduce": ("cccl", "flux")}.items():
+        lines = CliRunner().invoke(main, [verb, "--help"]).stdout
+        assert all(f"\n  {name} " in lines for name in names)

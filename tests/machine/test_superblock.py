@@ -109,7 +109,7 @@ def test_each_kind_of_damage_has_its_own_sentence() -> None:
     head = MAGIC + (2).to_bytes(4, "little") + ON_CARD[12 : PACKED_BYTES - 4]
     next_version = head + zlib.crc32(head).to_bytes(4, "little")
     assert sentence(b"short") == f"card 1 is cut short: 5 bytes, a superblock needs {PACKED_BYTES}"
-    assert sentence(b"ELF\x7f" + ON_CARD[4:]).startswith("card 1 is no cxlemu card")
+    assert sentence(b"ELF\x7f" + ON_CARD[4:]).startswith("card 1 is not a cxlemu card")
     assert sentence(UNFINISHED + ON_CARD[8:]).startswith("card 1 is not complete")
     assert sentence(next_version) == "card 1 has layout version 2, this cxlemu reads version 1"
     assert sentence(ON_CARD[:-1].replace(CARD_1.uuid.bytes, bytes(16))) == (

@@ -191,6 +191,16 @@ def test_a_barrier_scans_a_group() -> None:
     assert ends(run) == [1000 + 50 + WAY_NS + 30 + LOOK_NS + (ranks - 1) * 10 + 50] * ranks
 
 
+def test_what_a_doorbell_takes_to_arrive_is_hidden_behind_others() -> None:
+    """One who waits for each of many doorbells pays it once; what it costs to see one is paid each time."""
+    for name, times in (("doorbell_arrival_ns", 1), ("doorbell_observe_ns", 5)):
+        usual, slow = (
+            simulated(fabric(2, 2, **costs), [[[signal(k) for k in range(5)]], [[wait(k) for k in range(5)]]])
+            for costs in ({}, {name: 7000})
+        )
+        assert ends(slow)[1] - ends(usual)[1] == times * 7000
+
+
 def test_a_ring_passes_a_block_on() -> None:
     """Each step: write, fence, ring; wait for the one before, read its card."""
     ranks = 6
@@ -351,10 +361,14 @@ def test_a_deadlock_is_told() -> None:
         signal(10**6),
         signal(0, 5),
         signal(0, -9),
+        signal(0, 2**63 - 1),
         wait(-1),
         wait(10**6),
+        wait(0, 2**63 - 1),
+        wait(0, -(2**63)),
         Instruction(Op.WAIT_ALL, arg=1),
         Instruction(Op.WAIT_ALL, arg=0, value=10**9),
+        Instruction(Op.WAIT_ALL, arg=0, value=2**63 - 1),
         Instruction(Op.RECORD, arg=1),
         Instruction(Op.AWAIT, arg=-1),
         Instruction(Op.COPY, nbytes=-1),

@@ -6,16 +6,16 @@ import json
 import pickle
 import re
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cxlemu.cli import main
 from cxlemu.errors import ArgumentError, ConfigError
 from cxlemu.topology import Topology, shipped_configs
+from tests.helpers import commands
 
 SHIPPED = {  # hosts, ranks per host, cards, bytes emulated per card
     "clusters-cxl": (64, 1, 64, 1 << 20),
@@ -25,6 +25,8 @@ SHIPPED = {  # hosts, ranks per host, cards, bytes emulated per card
     "tiers-rdma": (72, 1, 144, 1 << 20),
     "tiers-scalepool": (72, 1, 92, 1 << 20),
     "infiniband-3xh100": (3, 1, 3, 32 << 20),
+    "infiniband-3xh100-cccl": (3, 1, 3, 32 << 20),
+    "infiniband-3xh100-gpudirect": (3, 1, 3, 32 << 20),
     "infiniband-12xh100": (12, 1, 12, 32 << 20),
     "clusters-64x64": (64, 64, 4352, 1 << 20),
     "laptop": (2, 1, 2, 8 << 20),
@@ -39,6 +41,8 @@ SHIPPED = {  # hosts, ranks per host, cards, bytes emulated per card
     "pod-1024-rdma": (1024, 1, 1024, 1 << 20),
     "racks-2x72": (144, 1, 160, 1 << 20),
     "racks-2x72-rdma": (144, 1, 144, 1 << 20),
+    "serving-16xh100": (16, 1, 48, 1 << 20),
+    "serving-2x8h800": (2, 8, 2, 1 << 20),
     "six-cards": (4, 1, 6, 32 << 20),
     "thousand-hosts": (1024, 1, 64, 32 << 20),
     "titan2-6xcz120": (3, 1, 6, 32 << 20),
@@ -75,8 +79,7 @@ def two_levels() -> Topology:
     return Topology.parse(TWO_LEVELS.encode(), "two-levels.yaml")
 
 
-def cxlemu(*arguments: str) -> Result:
-    return CliRunner().invoke(main, arguments, env={"COLUMNS": "80"})
+cxlemu = partial(commands.cxlemu, columns=80)
 
 
 def test_every_shipped_topology_is_known_here() -> None:
@@ -119,13 +122,13 @@ def test_a_figure_without_provenance_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("standing", "message"),
     [
-        ("{value: 214}", ":11: hosts.memory.latency_ns should be {value: ..."),
-        ("{value: 214, source: a, assumed: b}", ":11: hosts.memory.latency_ns should be {value: ..."),
-        ("{value: 214, guessed: a}", ":11: hosts.memory.latency_ns should be {value: ..."),
-        ('{value: 214, source: ""}', ":11: hosts.memory.latency_ns.source is '' but should be one line of text"),
-        ("{value: 214, source: 7}", ":11: hosts.memory.latency_ns.source is 7 but should be one line of text"),
-        ("{value: x, source: a}", ":11: hosts.memory.latency_ns is 'x' but should be a valid integer"),
-        ("{source: a}", ":11: hosts.memory.latency_ns is {'source': 'a'} but should be a valid integer"),
+        ("{value: 214}", ":12: hosts.memory.latency_ns should be {value: ..."),
+        ("{value: 214, source: a, assumed: b}", ":12: hosts.memory.latency_ns should be {value: ..."),
+        ("{value: 214, guessed: a}", ":12: hosts.memory.latency_ns should be {value: ..."),
+        ('{value: 214, source: ""}', ":12: hosts.memory.latency_ns.source is '' but should be one line of text"),
+        ("{value: 214, source: 7}", ":12: hosts.memory.latency_ns.source is 7 but should be one line of text"),
+        ("{value: x, source: a}", ":12: hosts.memory.latency_ns is 'x' but should be a valid integer"),
+        ("{source: a}", ":12: hosts.memory.latency_ns is {'source': 'a'} but should be a valid integer"),
     ],
 )
 def test_a_standing_that_says_nothing_is_refused(standing: str, message: str) -> None:

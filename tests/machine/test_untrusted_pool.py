@@ -19,8 +19,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives.communicator import revocation
-from collectives.communicator.shrink import Agreement, Roster
+from collectives.communicator.calls import revocation
+from collectives.communicator.membership.shrink import Agreement, Roster
 from cxlemu.capacity import PoolManager
 from cxlemu.capacity.lines import (
     HEADER_OFFSET,
@@ -134,11 +134,11 @@ def test_a_session_survives_every_line(lines: list[tuple[Line, int]], rank: int)
 @examples(80)
 @given(
     st.lists(st.tuples(st.integers(0, RANKS - 1), U16, U16, st.lists(U64, min_size=5, max_size=5)), max_size=3),
-    st.lists(st.tuples(st.integers(0, RANKS - 1), U32, U32, U32, U32, U64), max_size=3),
+    st.lists(st.tuples(st.integers(0, RANKS - 1), U32, U16, U64, U64, U32, U64, U64, U32), max_size=3),
     st.integers(0, RANKS - 1),
 )
 def test_revocation_and_agreement_survive_every_line(
-    notices: list[tuple[int, int, int, list[int]]], votes: list[tuple[int, int, int, int, int, int]], rank: int
+    notices: list[tuple[int, int, int, list[int]]], votes: list[tuple[int, ...]], rank: int
 ) -> None:
     card = np.zeros(1 << 20, np.uint8)
     memory, board_at = DirectMemory([card]), 8192
@@ -151,10 +151,11 @@ def test_revocation_and_agreement_survive_every_line(
     board = session.board(board_at, RANKS, session.id)
     for its, cause, count, told in notices:
         fields = boards._NOTICE.pack(7, cause % 12, count % 8, *told)
-        board._store(2 * its, boards._NOTICE_MAGIC, fields)
-    for its, stage, attempt, leader, digest, at in votes:
-        fields = boards._VOTE.pack(7, stage % 6, attempt, leader, digest, at)
-        board._store(2 * its + 1, boards._VOTE_MAGIC, fields)
+        board._store(3 * its, boards._NOTICE_MAGIC, fields)
+    for its in range(RANKS):
+        board.vote(its, Vote(Stage.READY))
+    for its, number, stage, *others in votes:
+        board._store(3 * its + 1 + number % 2, boards._VOTE_MAGIC, boards._VOTE.pack(7, number, stage % 6, *others))
     if (notice := revocation.poll(board)) is not None:
         error = revocation.as_error(*notice, "rank 0 waits")
         assert str(error) and set(getattr(error, "ranks", ())) <= set(range(RANKS))
@@ -172,7 +173,7 @@ def test_revocation_and_agreement_survive_every_line(
         deadline_s=0.05,
     )
     with suppress(RunError):
-        roster: Roster = agreement.reach(frozenset(), lambda roster: roster)
+        roster: Roster = agreement.reach(frozenset())
         assert rank in roster.ranks and arena.at <= roster.room.end <= card.size
 
 
@@ -350,10 +351,3 @@ def test_a_notice_with_the_wrong_numbers_is_none(cause: Cause, count: int) -> No
         assert str(revocation.as_error(reporter, notice, "rank 1 waits"))
         assert cause not in (Cause.POISON, Cause.CARD_LOST, Cause.LINK_DOWN, Cause.INTEGRITY)
         assert cause not in (Cause.PEER_LOST, Cause.MISMATCH) or notice.numbers == ()  # there are no such ranks
-
-
-def test_a_vote_for_room_that_never_was_is_none() -> None:
-    card = np.zeros(1 << 20, np.uint8)
-    board = Board(DirectMemory([card]), 0, 7, 2)
-    board.vote(1, Vote(Stage.CLOSED, 1, 1, 2**64 - 1, 0))
-    assert board.votes() == {}

@@ -37,11 +37,11 @@ from cxlemu.memory import MemorySpec
 from cxlemu.memory import lock as lock_module
 from cxlemu.memory.lock import LOCK_BYTES, HostLock
 from cxlemu.pool import segments
+from cxlemu.signals import stops_exit
 from cxlemu.world import RankContext, launch, outcome
 from cxlemu.world import processes as processes_module
 from cxlemu.world import threads as threads_module
 from cxlemu.world.environment import find_place
-from cxlemu.world.signals import stops_exit
 from tests.helpers.rank_programs import LAPTOP, VICTIM
 from tests.helpers.tiers import PATIENT_S
 
@@ -455,6 +455,32 @@ def test_an_inner_launcher_comes_before_the_allocation_around_it() -> None:
     assert find_place(SRUN | OPEN_MPI | TORCHRUN).launcher == "torchrun"
 
 
+BY_HAND = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+
+
+@pytest.mark.parametrize("outer", [OPEN_MPI, MPICH, SRUN])
+def test_variables_left_over_from_elsewhere_that_contradict_a_launcher_are_refused(outer: dict[str, str]) -> None:
+    rank, size = list(outer)[:2]
+    says = f"RANK 0 with WORLD_SIZE 1 and {rank} 1 with {size} 4 contradict each other: unset the variables of the one"
+    with pytest.raises(ArgumentError, match=says):
+        find_place(BY_HAND | outer)
+    with pytest.raises(ArgumentError, match="contradict"):
+        find_place(BY_HAND | outer, one_machine=False)
+    with pytest.raises(ArgumentError, match=f"RANK 0 with WORLD_SIZE 4 and {rank} 1 with"):
+        find_place(BY_HAND | outer | {"WORLD_SIZE": "4"})
+    assert find_place(BY_HAND | outer | {"RANK": "1", "WORLD_SIZE": "4"}).rank == 1  # handed on
+    assert find_place(BY_HAND | outer | {rank: "0", size: "1", "RANK": "2", "WORLD_SIZE": "3"}).rank == 2
+
+
+def test_of_launchers_that_contradict_each_other_those_pass_that_nest() -> None:
+    several = {"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}  # of a batch script
+    for inner in (TORCHRUN, OPEN_MPI, MPICH):
+        assert find_place(SRUN | several | inner).ranks == 4
+    with pytest.raises(ArgumentError, match="RANK 0 with WORLD_SIZE 4 and OMPI_COMM_WORLD_RANK 1 with"):
+        find_place(OPEN_MPI | TORCHRUN | {"RANK": "0"})
+    assert find_place(OPEN_MPI | TORCHRUN | {"RANK": "0"}, one_machine=False).rank == 0  # one torchrun a machine
+
+
 @pytest.mark.parametrize(
     ("environment", "variable", "value"),
     [
@@ -469,14 +495,12 @@ def test_another_job_has_another_pool(environment: dict[str, str], variable: str
 
 
 def test_rank_and_size_set_by_hand_are_not_called_torchrun() -> None:
-    by_hand = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    assert find_place(by_hand).launcher == "the environment"
-    assert find_place(by_hand | {"TORCHELASTIC_RESTART_COUNT": "0"}).launcher == "torchrun"
+    assert find_place(BY_HAND).launcher == "the environment"
+    assert find_place(BY_HAND | {"TORCHELASTIC_RESTART_COUNT": "0"}).launcher == "torchrun"
 
 
 def test_torchrun_without_a_run_id_goes_by_its_master() -> None:
-    plain = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    assert find_place(plain).pool_name != find_place(plain | {"MASTER_PORT": "29501"}).pool_name
+    assert find_place(BY_HAND).pool_name != find_place(BY_HAND | {"MASTER_PORT": "29501"}).pool_name
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)
@@ -496,7 +520,7 @@ def test_a_malformed_number_is_refused_by_its_name(name: str, value: str) -> Non
         (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, "all ranks must run there"),
         (SRUN | {"SLURM_STEP_NUM_NODES": "2"}, "SLURM_STEP_NUM_NODES is 2"),
         ({"RANK": "0"}, "WORLD_SIZE is not set, but it goes with RANK"),
-        ({"RANK": "0", "WORLD_SIZE": "x"}, "WORLD_SIZE is 'x', expected a number$"),
+        ({"RANK": "0", "WORLD_SIZE": "x"}, "WORLD_SIZE is 'x', expected a whole number from 0 to 999999999$"),
         ({"RANK": "0", "WORLD_SIZE": "1"}, "RANK is set, but not MASTER_ADDR and MASTER_PORT: set both to any words"),
         ({"RANK": "0", "WORLD_SIZE": "1", "TORCHELASTIC_RESTART_COUNT": "0"}, "by which torchrun tells its runs apart"),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_JOB_ID": "9"}, "SLURM_JOB_ID and SLURM_STEP_ID"),

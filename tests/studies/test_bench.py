@@ -19,8 +19,8 @@ import pytest
 from click.testing import CliRunner
 
 from collectives import Communicator
-from collectives.communicator.operations import Planned
-from collectives.communicator.planner import CallArguments
+from collectives.communicator.calls.operations import Planned
+from collectives.communicator.calls.planner import CallArguments
 from collectives.contracts import COLLECTIVES, buffers
 from cxlemu import RankContext, _measure, launch
 from cxlemu.accelerator.fake import FakeDevice
@@ -405,7 +405,7 @@ def test_a_source_is_rewritten_on_the_device() -> None:
 @pytest.mark.parametrize(
     ("accelerator", "says", "reason"),
     [
-        ("fake", "2", "fake is no GPU"),
+        ("fake", "2", "fake is not a GPU"),
         ("cuda", "torch without NCCL", "torch without NCCL"),
         ("cuda:0", "1", "it needs a GPU for each of 2 ranks, and there are 1"),
         ("cuda", "2", ""),
@@ -552,9 +552,9 @@ def test_a_run_with_a_fake_device_says_what_its_column_is_worth(
     asked = ("--source", "same", "--accelerator", "fake", "--json", str(tmp_path / "b.json"))
     done = bench("all_gather", *TINY, *asked, "--plot", str(tmp_path / "b.png"))
     assert done.exit_code == 0, done.output
-    assert "say nothing of a GPU" in done.output and "nccl     absent: fake is no GPU" in done.output
+    assert "say nothing of a GPU" in done.output and "nccl     absent: fake is not a GPU" in done.output
     document = json.loads((tmp_path / "b.json").read_text())
-    assert document["accelerator"] == "fake" and document["absent"] == {"nccl": "fake is no GPU"}
+    assert document["accelerator"] == "fake" and document["absent"] == {"nccl": "fake is not a GPU"}
     (row,) = document["rows"]
     assert row["device_us"] > 0 and row["hand_us"] > 0 and row["nccl_us"] is None
 
@@ -569,7 +569,7 @@ def test_all_eight_collectives_on_three_ranks() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["barrier"], "'barrier' is no collective that moves data"),
+        (["barrier"], "'barrier' is not a collective that moves data"),
         (["--peers", "nccl"], "'nccl' is not one of openmpi, mpich, gloo"),
         (["--peer-python", "openmpi"], "takes NAME=PATH"),
         (["--accelerator", "gpu"], "'gpu' names no device"),

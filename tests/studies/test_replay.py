@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collectives.sweep.defaults import AUTO
+from collectives.defaults import AUTO
 from collectives.sweep.sweep import Sweep
 from collectives.sweep.virtual.plans import planned
 from collectives.sweep.virtual.simulated import simulate_case
@@ -245,7 +245,7 @@ def test_an_accelerator_takes_the_longer_of_computing_and_moving(tmp_path: Path)
     ("ranks", "says"),
     [
         ([[comp(0, 1, 1)]], "node 0 waits for node 1, which is not there"),
-        ([[comp(0, 1, 1), comp(1, 1, 0)]], "nodes wait for each other: node 0 of rank 0 never begins"),
+        ([[comp(0, 1, 1), comp(1, 1, 0)]], "node 0 of rank 0 never begins: each waits for the next of 0 -> 1 -> 0"),
         ([[Node(4, "s", NodeType.COMM_SEND)]], "comm_dst of node 4 is missing"),
         ([[send(4, 8, 1)]], "node 4 is a message of rank 0 and rank 1, and there are 1"),
         ([[send(4, 8, 0)]], "node 4 is a message of rank 0 and itself"),
@@ -344,3 +344,75 @@ def test_the_command_shows_every_collective_and_what_shows_of_them(tmp_path: Pat
 def test_traces_that_are_not_there_are_refused(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["simulate", "trace", str(tmp_path / "none")])
     assert done.exit_code == 2 and "none.0.et does not exist" in done.stderr
+    for nameless in (".", "/", ""):
+        done = CliRunner().invoke(main, ["simulate", "trace", nameless])
+        assert done.exit_code == 2 and "names no trace: give the traces' common name" in done.stderr
+
+
+def test_groups_that_no_node_names_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "t", [[coll(0, "all_reduce", MIB)]] * 2)
+    (tmp_path / "groups.json").write_text('{"nobody": [0, 1]}')
+    words = ["simulate", "trace", str(tmp_path / "t"), "--groups", str(tmp_path / "groups.json")]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 2 and "--groups does nothing here" in done.stderr
+    done = CliRunner().invoke(main, [*words[:3], "--accelerator", "h100-sxm"])
+    assert done.exit_code == 2 and "--accelerator does nothing here" in done.stderr
+
+
+@pytest.mark.parametrize(("gone", "says"), [(1, "2.et"), (0, "2.et"), (2, "")])
+def test_a_rank_without_a_file_is_named(tmp_path: Path, gone: int, says: str) -> None:
+    write(tmp_path / "t", [[coll(0, "all_reduce", MIB)]] * 3)
+    (tmp_path / "other.9.et").touch()
+    (tmp_path / f"t.{gone}.et").unlink()
+    done = CliRunner().invoke(main, ["simulate", "trace", str(tmp_path / "t")])
+    if says:
+        assert done.exit_code == 2 and f"t.{gone}.et does not exist, but {tmp_path}/t.{says} does" in done.stderr
+    else:  # nothing tells this from a trace of two ranks
+        assert done.exit_code == 0 and "of 2 ranks" in done.output
+
+
+@pytest.mark.parametrize(
+    "ranks", [[[]], [[coll(0, "all_reduce", MIB)]], [[coll(0, "all_reduce", 0), comp(1, 0)]] * 2, [[], []]]
+)
+def test_a_trace_in_which_nothing_is_to_do_is_no_success(tmp_path: Path, ranks: list[list[Node]]) -> None:
+    file = tmp_path / "replayed.json"
+    write(tmp_path / "t", ranks)
+    done = CliRunner().invoke(main, ["simulate", "trace", str(tmp_path / "t"), "--json", str(file)])
+    assert done.exit_code == 3 and "Nothing was replayed: no node of this trace computes" in done.output
+    assert json.loads(file.read_text())["time_ns"] == 0
+
+
+def test_a_hosts_call_of_a_collective_is_time_of_its_processor(tmp_path: Path) -> None:
+    """As PyTorch's traces have it: c10d's call on the host, and then the kernel, which is the collective."""
+    for kind in (NodeType.COMM_COLL, NodeType.COMM_SEND, NodeType.COMM_RECV):
+        host = Node(1, "c10d::allreduce_(0)", kind, (), 151, {"is_cpu_op": True})
+        found = replayed(tmp_path, *[[host, coll(2, "all_reduce", MIB, 1)]] * 2)
+        assert [each.end_ns - each.begin_ns for each in found.computed] == [151_000] * 2
+        assert len(found.calls) == 1 and found.calls[0].begin_ns == 151_000
+
+
+def test_nodes_that_a_converter_dropped_are_not_waited_for_where_that_is_asked(tmp_path: Path) -> None:
+    write(tmp_path / "trace", [[comp(1, 5, 9), comp(2, 5, 1)]])
+    with pytest.raises(PlanFileError, match="node 1 waits for node 9, which is not there; --skip-missing goes on"):
+        load(tmp_path / "trace")
+    workload = load(tmp_path / "trace", without_missing=True)
+    assert [step.after for step in workload.ranks[0]] == [(), (0,)]
+
+
+def test_data_deps_order_nodes_and_ctrl_deps_where_there_are_none_or_where_that_is_asked(tmp_path: Path) -> None:
+    """In Chakra's own test trace an operator and its kernel name each other, and operators that were dropped."""
+    operator = Node(3490, "aten::convolution_backward(0)", NodeType.COMP, (), 75, {}, (3499, 3))
+    kernel = Node(3499, "winogradWgradData4x4", NodeType.COMP, (3490,), 68, {"is_cpu_op": False}, (3490,))
+    write(tmp_path / "trace", [[operator, kernel]])
+    assert [step.after for step in load(tmp_path / "trace").ranks[0]] == [(), (0,)]
+    both = load(tmp_path / "trace", without_missing=True, ctrl_deps=True)
+    assert [step.after for step in both.ranks[0]] == [(1,), (0,)]
+    with pytest.raises(PlanFileError, match="node 3490 waits for node 3, which is not there"):
+        load(tmp_path / "trace", ctrl_deps=True)
+    done = CliRunner().invoke(main, ["simulate", "trace", str(tmp_path / "trace")])
+    assert done.exit_code == 0 and "computes 143.0 us" in done.output
+    asked = ["simulate", "trace", str(tmp_path / "trace"), "--ctrl-deps", "--skip-missing"]
+    done = CliRunner().invoke(main, asked)
+    assert done.exit_code == 2 and "3490" in done.output and "3499" in done.output
+    write(tmp_path / "ordered", [[comp(1, 5), Node(2, "after", NodeType.COMP, (), 5, {}, (1,))]])
+    assert [step.after for step in load(tmp_path / "ordered").ranks[0]] == [(), (0,)]

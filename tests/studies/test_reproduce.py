@@ -20,6 +20,7 @@ from cxlemu.cli import console, main
 from cxlemu.topology import Topology
 from cxlemu.topology.provenance import KINDS
 from studies.cli import reproduce_cccl
+from studies.cli.reproduce import ReproduceFlags
 from studies.cli.reproduce_report import ReproductionReport
 from studies.cli.reproduce_varied import print_varied, varied_table
 from studies.published import cccl
@@ -240,7 +241,7 @@ def test_the_table_the_file_and_the_plots_have_these_rows(tmp_path: Path, monkey
     ]
     assert {"figure", "published", "ours", "relative_error", "kind"} <= set(document["rows"][0])
     assert document["fitted"] == {"name": "slice_ns", "value": few().slice_ns, "on": FITTED_ON}
-    assert document["baseline"]["config"]["name"] == "infiniband-3xh100"
+    assert document["baseline"]["config"]["name"] == "infiniband-3xh100-cccl"
     for row in its.values():
         assert row.figure in done.output
         assert not row.missed or row.shows in told
@@ -331,14 +332,14 @@ def test_every_row_is_told_with_every_assumed_figure_varied() -> None:
     assert less > usual["broadcast: average speedup"][0] > more  # copies start sooner, later
     less, more = found["titan2-6xcz120: costs.copy_ns"]["broadcast: growth 3 to 12 hosts"]
     assert less != more  # varied on more hosts, too
-    assert any(name.startswith("infiniband-3xh100: ") for name in found)
+    assert any(name.startswith("infiniband-3xh100-cccl: ") for name in found)
     # plans are shared by all of them: on its own, one takes as long
     grown = Ours(varied(few().grown.topology, ("costs", "copy_ns"), 1.25))
     times = [grown.time("broadcast", 64 * MB, ranks=ranks).us for ranks in (12, RANKS)]
     assert more == times[0] / times[1]
     ours, baseline = (its.topology for its in (few().ours, few().nccl))
     slower = Nccl(varied(baseline, ("switches", 0, "port_latency_ns"), 1.25))
-    assert found["infiniband-3xh100: switches.0.port_latency_ns"]["gather: average speedup"][1] == (
+    assert found["infiniband-3xh100-cccl: switches.0.port_latency_ns"]["gather: average speedup"][1] == (
         slower.time_us("gather", 64 * MB, RANKS, few().slice_ns) / Ours(ours).time("gather", 64 * MB).us
     )
 
@@ -355,7 +356,7 @@ def test_rows_are_listed_with_what_moves_them_and_counted() -> None:
     columns = [list(column.cells) for column in table.columns]
     assert columns[0] == ["a", "  some", "b", "  most"]
     assert columns[3] == ["", "1.1", "", "1.1"] and columns[4] == ["", "1.2", "", "2.5"]
-    report = ReproductionReport(None, None, {})
+    report = ReproductionReport(ReproduceFlags(json_file=None, plot_dir=None), {})
     told: list[str] = []
     report.lines = lambda lines, style="": told.extend(lines)  # type: ignore[method-assign]
     assert print_varied(report, rows, steps.items()) == steps

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from cxlemu.cli import INTERRUPTED, main
+from studies.cli.reproduce import ReproduceFlags
 from studies.cli.reproduce_report import ReproductionReport
 from studies.cli.reproduce_varied import print_varied
 from studies.published import cccl, flux, scalepool
@@ -87,7 +88,7 @@ def test_figures_stand_also_where_what_varies_them_is_interrupted(
         raise KeyboardInterrupt
 
     rows = [row_of("a rate", 2.0, 2.0, read_in="paper")]
-    report = ReproductionReport(tmp_path / "figures.json", None, {})
+    report = ReproductionReport(ReproduceFlags(json_file=tmp_path / "figures.json", plot_dir=None), {})
     varied = print_varied(report, rows, steps())
     with click.Context(click.Command("reproduce")), pytest.raises(click.exceptions.Exit) as left:
         report.keep({"rows": [], "otherwise": varied})

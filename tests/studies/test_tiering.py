@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cxlemu.errors import ArgumentError
-from studies.tiering.placement import Move, Placement, by_class, fill
+from studies.tiering.placement import Move, Placement, fill
 from studies.tiering.policies import POLICIES, Hotness, Lru, Policy, Prefetch, Static
 
 ROOMS = st.builds(
@@ -145,15 +145,6 @@ def test_a_page_that_moves_leaves_room_behind() -> None:
     assert (placement.tier_of.tolist(), placement.free) == ([1, 0, 1], [1, 1])
     assert placement.move(2, 0) == Move(2, 1, 0)
     assert (placement.tier_of.tolist(), placement.free) == ([1, 0, 0], [0, 2])
-
-
-def test_tensor_classes_lie_as_zero_offload_places_them() -> None:
-    """Parameters and gradients stay with the accelerator, the optimizer's state goes where there is room."""
-    pages_of = {"optimizer": 6, "parameters": 2, "gradients": 2}
-    placement = fill(by_class(pages_of, ["parameters", "gradients"]), [4, 10])
-    assert placement.tier_of.tolist() == [1] * 6 + [0] * 4
-    with pytest.raises(ArgumentError, match="no tensor class 'weights'; it is one of optimizer, parameters, gradients"):
-        by_class(pages_of, ["weights"])
 
 
 def test_what_does_not_fit_is_said() -> None:

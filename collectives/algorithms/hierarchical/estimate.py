@@ -81,8 +81,10 @@ class TwoLevelEstimate:
         cluster, pool = ranks_per_cluster(topology, ranks), topology.pool_space
         cards, own = topology.cards_of(pool), topology.cards_of(memory)
         neighbours = _neighbours(topology, own)
-        inside = _way(topology, memory.costs or topology.costs, neighbours, ranks * _total(topology, own[:1]))
-        return cls(cluster, inside, _way(topology, topology.costs, cards[-1], _total(topology, cards)))
+        inside = _way(
+            topology, memory.costs or topology.costs, neighbours, ranks * topology.carried_gbytes_per_s(own[:1])
+        )
+        return cls(cluster, inside, _way(topology, topology.costs, cards[-1], topology.carried_gbytes_per_s(cards)))
 
     def times_ns(self, collective: str, nbytes: int, ranks: int) -> tuple[float, float]:
         """Estimate how long a collective takes with two levels, and without.
@@ -105,10 +107,6 @@ class TwoLevelEstimate:
         return sum(levels), self.pool.time_ns(flat, nbytes, chunks)
 
 
-def _total(topology: Topology, cards: tuple[int, ...]) -> float:
-    return sum(topology.card(card).total_gbytes_per_s for card in cards)
-
-
 def _neighbours(topology: Topology, memories: tuple[int, ...]) -> int:
     """The first memory that host 0 reaches over links, if there is one."""
     return next((card for card in memories[1:] if topology.fabric().route(0, card) is not None), memories[0])
@@ -121,15 +119,15 @@ def _way(topology: Topology, costs: Costs, card: int, total_gbytes_per_s: float)
     rates = []
     for link in route.links:
         if any(end.startswith("rank") for end in link.ends):
-            rates.append(link.gbytes_per_s)
+            rates.append(link.payload_gbytes_per_s)
         elif any(end.startswith("host") for end in link.ends):
-            rates.append(link.gbytes_per_s / topology.hosts.ranks_per_host)
+            rates.append(link.payload_gbytes_per_s / topology.hosts.ranks_per_host)
     rates += [rate for rate in (costs.to_pool_gbytes_per_s, costs.from_pool_gbytes_per_s) if rate is not None]
     loads_ns = 2 * topology.load_latency_ns(0, card)  # of the doorbell, and of the copy's bytes
-    step_ns = (costs.doorbell_ring_ns or 0) + (costs.doorbell_observe_ns or 0) + loads_ns
+    step_ns = (costs.doorbell_ring_ns or 0) + costs.observed_ns + loads_ns
     return Way(
         step_ns,
-        (costs.copy_ns or 0) + (costs.doorbell_observe_ns or 0) + loads_ns,
+        (costs.copy_ns or 0) + costs.observed_ns + loads_ns,
         min(rates, default=total_gbytes_per_s),
         total_gbytes_per_s,
     )

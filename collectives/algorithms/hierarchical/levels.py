@@ -11,8 +11,8 @@ Besides publish, retrieve and fold there are words for what passes from one leve
 ``publish_each`` and ``retrieve_each`` are the same for many at once, made as columns.
 
 Stages of an algorithm are streams, so that while a chunk is under way on one level, the next one is on the other.
-Whatever is stored to a slot but in the stream "publish" was retrieved from peers of the same round first, which had
-waited until the slot was free.
+Every store to a slot outside the stream "publish" follows a retrieve of the same round, whose publisher waited until
+the slot was free.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from collectives.algorithms.hierarchical.level import Level
 from collectives.algorithms.hierarchical.regions import Writers, placed
 from collectives.algorithms.hierarchical.roles import Roles
 from collectives.builder import SCRATCH, Areas, Chunk, Event, Ints, RegionIds
-from cxlemu.errors import ArgumentError
+from cxlemu.errors import DeclinedError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Kind, Operand
 from cxlemu.rounding import round_up
@@ -93,7 +93,7 @@ class Levels(Roles):
         own = layout.own_doorbells or layout.doorbells_per_rank * inside // (inside + across)
         a_block = min(own // inside, (layout.doorbells_per_rank - own) // across)
         if a_block < 1:
-            raise ArgumentError(
+            raise DeclinedError(
                 f"{self.call}: {inside} blocks a rank inside and {across} across need as many doorbells, the layout "
                 f"has {own} and {layout.doorbells_per_rank - own} per rank"
             )

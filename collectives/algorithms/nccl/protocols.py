@@ -88,7 +88,7 @@ def _formula_us(topology: Topology, space: Space, protocol: Protocol, call: Call
     load_ns = topology.load_latency_ns(0, card)
     copied_ns = block / slices / costs.from_pool_gbytes_per_s if costs.from_pool_gbytes_per_s else 0.0
     received_ns = (costs.doorbell_observe_ns or 0) + load_ns + copied_ns
-    first_ns = wire_ns + load_ns + received_ns
+    first_ns = wire_ns + (costs.doorbell_arrival_ns or 0) + load_ns + received_ns
     all_ns = slices * max(wire_ns, received_ns)
     way_ns = max(steps * first_ns + all_ns * (1 - 1 / slices), wire_ns + load_ns + messages * all_ns)
     return ((costs.call_ns or 0) + way_ns) / 1e3
@@ -98,4 +98,4 @@ def _link_gbytes_per_s(topology: Topology, space: Space) -> float:
     """The rate of the slowest link on the way to the space's last card."""
     route = topology.fabric().route(0, topology.cards_of(space)[-1])
     assert route is not None  # checks.py sees to it
-    return min((link.gbytes_per_s for link in route.links), default=1e6)
+    return min((link.payload_gbytes_per_s for link in route.links), default=1e6)

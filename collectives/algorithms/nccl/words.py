@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from collectives.builder import SCRATCH, Builder, Chunk, Event
-from cxlemu.errors import ArgumentError
+from cxlemu.errors import DeclinedError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import Flag, Kind, Op, Operand, Region
 from cxlemu.rounding import round_down, round_up
@@ -59,7 +59,7 @@ class Sends(Builder):
             The slices of one round, as chunks.
 
         Raises:
-            ArgumentError: A slot is too small.
+            DeclinedError: A slot is too small.
         """
         if nbytes == 0:
             return
@@ -70,7 +70,7 @@ class Sends(Builder):
         room = round_down(layout.slot_card_bytes // (sharers * lanes), LINE_BYTES)
         piece = min(room, most * step, round_up(nbytes, LINE_BYTES))
         if piece < LINE_BYTES:
-            raise ArgumentError(
+            raise DeclinedError(
                 f"{self.call}: {lanes} messages for each of {self.ranks} ranks do not fit a slot of "
                 f"{layout.slot_card_bytes} bytes on a card and {layout.doorbells_per_rank} doorbells a rank: give the "
                 f"communicator a larger region or fewer ranks"

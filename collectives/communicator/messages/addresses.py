@@ -1,47 +1,42 @@
-"""Whether a rank and a tag are what a message can go to, or come from."""
+"""Where a message goes to and comes from: a rank and a tag, of any kind of integer, become ints here."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from collectives.communicator.messages.envelopes import TAG_MAX
-from collectives.communicator.messages.requests import ANY
+from collectives.communicator.messages.requests import ANY, PROC_NULL, Rank, Special, Tag
+from collectives.communicator.numbers import as_int
 from cxlemu.errors import ArgumentError
 
 
-def check_destination(dest: int, tag: int, ranks: int) -> None:
-    """Check where a message goes.
-
-    Args:
-        dest: The rank that gets it.
-        tag: Its tag.
-        ranks: The communicator's size.
-
-    Raises:
-        ArgumentError: There is no such rank, or the tag is no whole number from 0 to TAG_MAX.
-    """
-    if not (isinstance(dest, int) and 0 <= dest < ranks and isinstance(tag, int) and 0 <= tag <= TAG_MAX):
-        raise _misaddressed("send", "dest", dest, tag, ranks)
+def destination(dest: Any, tag: Any, ranks: int) -> tuple[Rank, int]:
+    """Return the rank and the tag of a send. Raises ArgumentError for others."""
+    to, number = _rank("send", "dest", dest, ranks, PROC_NULL), _tag("send", tag)
+    assert isinstance(number, int)
+    return to, number
 
 
-def check_pattern(verb: str, source: int, tag: int, ranks: int) -> None:
-    """Check where a message may come from, and with which tag; either may be `ANY`.
-
-    Args:
-        verb: The verb that was called, for the message.
-        source: The rank that sends it, or `ANY`.
-        tag: Its tag, or `ANY`.
-        ranks: The communicator's size.
-
-    Raises:
-        ArgumentError: There is no such rank, or the tag is neither `ANY` nor a whole number from 0 to TAG_MAX.
-    """
-    sources, tags = range(ANY, ranks), range(ANY, TAG_MAX + 1)
-    if not (isinstance(source, int) and source in sources and isinstance(tag, int) and tag in tags):
-        raise _misaddressed(verb, "source", 0 if source == ANY else source, tag, ranks)
+def pattern(verb: str, source: Any, tag: Any, ranks: int) -> tuple[Rank, Tag]:
+    """Return the rank and the tag that a message is asked for by; either may be `ANY`. Raises ArgumentError."""
+    return _rank(verb, "source", source, ranks, PROC_NULL, ANY), _tag(verb, tag, ANY)
 
 
-def _misaddressed(verb: str, role: str, rank: object, tag: object, ranks: int) -> ArgumentError:
-    if not isinstance(rank, int) or not 0 <= rank < ranks:
-        which = " or ANY" if role == "source" else ""
-        return ArgumentError(f"{verb}: {role} {rank!r} is not one of the ranks 0..{ranks - 1}{which}")
-    which = ", or ANY" if role == "source" else ""
-    return ArgumentError(f"{verb}: a tag is a whole number from 0 to {TAG_MAX}{which}, not {tag!r}")
+def _rank(verb: str, role: str, rank: Any, ranks: int, *specials: Special) -> Rank:
+    if isinstance(rank, Special) and rank in specials:
+        return rank
+    number = as_int(rank)
+    if number is None or not 0 <= number < ranks:
+        others = " or ".join(special.name for special in reversed(specials))
+        raise ArgumentError(f"{verb}: {role} {rank!r} is not one of the ranks 0..{ranks - 1}, {others}")
+    return number
+
+
+def _tag(verb: str, tag: Any, *specials: Special) -> Tag:
+    if isinstance(tag, Special) and tag in specials:
+        return tag
+    number = as_int(tag)
+    if number is None or not 0 <= number <= TAG_MAX:
+        which = ", or ANY" if specials else ""
+        raise ArgumentError(f"{verb}: a tag is a whole number from 0 to {TAG_MAX}{which}, not {tag!r}")
+    return number

@@ -12,13 +12,13 @@ import numpy as np
 from collectives.algorithms.catalog import recipe
 from collectives.builder import AGGREGATE, LINE, SCRATCH
 from collectives.builder.recipes import with_checksums
+from collectives.communicator.calls.planner import plan_of
 from collectives.communicator.messages import envelopes
 from collectives.communicator.messages.envelopes import INLINE_BYTES
 from collectives.communicator.messages.mailboxes import SENDER
 from collectives.communicator.messages.matching import Message
 from collectives.communicator.messages.requests import Request
 from collectives.communicator.messages.transfers import Transfer, TransferLane
-from collectives.communicator.planner import plan_of
 from cxlemu import _native
 from cxlemu.engines.streams import Binding, Running
 from cxlemu.memory.protocol import PAYLOAD_BYTES, Bytes
@@ -39,33 +39,19 @@ class Sending(NamedTuple):
 
 @dataclass
 class Channel:
-    """A mailbox as one of its two ranks sees it: where it lies, and how far its rounds have come.
-
-    Attributes:
-        peer: The other rank.
-        role: SENDER or RECEIVER.
-        layout: The mailbox's ring.
-        base: Where it begins on every card, in bytes.
-        segment_bytes: How much of a message goes over in one call.
-        checked: Whether checksums travel with segments.
-        begin: Begins a call, as `TransferLane.begin`.
-        current: The call under way, or None.
-        courier: What carries messages while none is, or None.
-        news: Calls of a size that the courier does not know yet.
-        taught: The calls that it knows, by their bytes.
-    """
+    """A mailbox as one of its two ranks sees it: where it lies, and how far its rounds have come."""
 
     peer: int
-    role: int
-    layout: Layout
-    base: int
-    segment_bytes: int
-    checked: bool
-    begin: Callable[[Transfer], None]
-    current: Transfer | None = None
-    courier: _native.Courier | None = None
-    news: Transfer | None = None
-    taught: dict[int, Transfer] = field(default_factory=dict)
+    role: int  # SENDER or RECEIVER
+    layout: Layout  # the mailbox's ring
+    base: int  # where it begins on every card, in bytes
+    segment_bytes: int  # how much of a message goes over in one call
+    checked: bool  # whether checksums travel with segments
+    begin: Callable[[Transfer], None]  # begins a call, as `TransferLane.begin`
+    current: Transfer | None = None  # the call under way, or None
+    courier: _native.Courier | None = None  # what carries messages while none is, or None
+    news: Transfer | None = None  # calls of a size that the courier does not know yet
+    taught: dict[int, Transfer] = field(default_factory=dict)  # the calls that it knows, by their bytes
     _epoch: int = 1  # doorbells start at 0: nothing is published yet; where there is a courier, it has the epoch
     _transfers: OrderedDict[int, Transfer] = field(default_factory=OrderedDict)
     _envelopes: Transfer | None = None
@@ -84,6 +70,12 @@ class Channel:
             if len(self._transfers) > SIZES_KEPT:
                 self._transfers.popitem(last=False)
         self._start(its, piece)
+
+    def _let_go(self) -> None:
+        """End the call under way, and hold its memory no longer."""
+        if self.current is not None:
+            self.current.buffers = ()
+        self.current = None
 
     @property
     def epoch(self) -> int:
@@ -141,13 +133,9 @@ class Channel:
 
 @dataclass
 class Outbox(Channel):
-    """What this rank sends to one other, message after message.
+    """What this rank sends to one other, message after message."""
 
-    Attributes:
-        queue: The messages that have not left, the one under way first.
-    """
-
-    queue: deque[Sending] = field(default_factory=deque)
+    queue: deque[Sending] = field(default_factory=deque)  # the messages that have not left, the one under way first
     _at: int = -1  # how much of the first message has left; -1: not even its envelope
 
     @property
@@ -161,6 +149,14 @@ class Outbox(Channel):
         if self.current is None:
             self._announce()
 
+    def withdraw(self, request: Request) -> bool:
+        """Take back a message that waits for others to leave. Returns whether it was one."""
+        for at, sending in enumerate(self.queue):
+            if at and sending.request is request:
+                del self.queue[at]
+                return True
+        return False
+
     def resume(self, sending: Sending) -> None:
         """Send the rest of a message whose last call the courier began."""
         self.queue.append(sending)
@@ -172,13 +168,13 @@ class Outbox(Channel):
         source = self.queue[0].source
         nbytes = source.nbytes
         self._at = max(self._at, 0)
+        self._let_go()
         if nbytes > INLINE_BYTES and self._at < nbytes:
             piece = source[self._at : self._at + self.segment_bytes]
             self._at += piece.nbytes
             self._start_segment(piece)
             return False
         self.queue.popleft()
-        self.current = None
         if self.queue:
             self._announce()
         return True
@@ -192,13 +188,9 @@ class Outbox(Channel):
 
 @dataclass
 class Inbox(Channel):
-    """What this rank receives from one other, message after message.
+    """What this rank receives from one other, message after message."""
 
-    Attributes:
-        body: The message whose bytes come next, or None where an envelope comes next.
-    """
-
-    body: Message | None = None
+    body: Message | None = None  # the message whose bytes come next, or None where an envelope comes next
     _line: bytearray = field(default_factory=lambda: bytearray(PAYLOAD_BYTES))
     _target: Bytes | None = None
     _at: int = 0
@@ -236,11 +228,7 @@ class Inbox(Channel):
         self._take_over(target)
 
     def read(self, target: Bytes | None) -> None:
-        """Bring the bytes of the message that is held.
-
-        Args:
-            target: Where to, 1-D uint8, at least the message's size; None: nowhere, they are dropped.
-        """
+        """Bring the bytes of the message that is held to a target (1-D uint8); None drops them."""
         assert self.body is not None
         dropped = min(self.segment_bytes, self.body.nbytes)
         self._target = np.empty(dropped, np.uint8) if target is None else target
@@ -261,7 +249,7 @@ class Inbox(Channel):
     def ended(self) -> Message | None:
         """Go on after a segment came. Returns the message whose last one it was, else None."""
         assert self.body is not None
-        self.current = None
+        self._let_go()
         if self._at < self.body.nbytes:
             self._next_segment()
             return None

@@ -19,19 +19,12 @@ ITEM_BYTES_MAX = 1 << 31
 
 
 class Envelope(NamedTuple):
-    """What a message is, before its bytes.
-
-    Attributes:
-        nbytes: Its size in bytes.
-        tag: Its tag.
-        itemsize: Bytes of one of its elements.
-        inline: All its bytes, where they fit `INLINE_BYTES`; else nothing.
-    """
+    """What a message is, before its bytes."""
 
     nbytes: int
     tag: int
     itemsize: int
-    inline: bytes
+    inline: bytes  # all its bytes, where they fit `INLINE_BYTES`; else nothing
 
 
 # pack(nbytes, tag, itemsize, inline) -> the line's payload, zeros behind what is there

@@ -14,14 +14,7 @@ AT_WORK_S = 2e-5  # between two looks at a courier that was woken
 
 
 class CourierGuard:
-    """Holds the lock, with the gate closed to couriers and none at work; opens it again where ``settle`` says so.
-
-    Args:
-        lock: What the threads of this rank share.
-        gate: The bytes that couriers look at, see `transfers.CLOSED`.
-        settle: Whether couriers may carry messages from now on; called with the lock held.
-        deadline_s: How long to wait for a courier at work, in seconds.
-    """
+    """Holds the lock, with the gate closed to couriers and none at work; opens it again where ``settle`` says so."""
 
     def __init__(self, lock: threading.Lock, gate: bytearray, settle: Callable[[], bool], deadline_s: float) -> None:
         self._lock, self._gate, self._settle, self._deadline_s = lock, gate, settle, deadline_s

@@ -22,15 +22,10 @@ SHARE = 4  # all mailboxes take at most this part of the room that the communica
 
 @dataclass(frozen=True, slots=True)
 class Mailboxes:
-    """The mailboxes of a communicator.
-
-    Attributes:
-        ranks: The communicator's size.
-        layout: Each pair's ring, of two ranks.
-    """
+    """The mailboxes of a communicator."""
 
     ranks: int
-    layout: Layout
+    layout: Layout  # each pair's ring, of two ranks
 
     @property
     def nbytes(self) -> int:
@@ -68,17 +63,7 @@ class MailRoom(NamedTuple):
 
 
 def mailboxes_in(left_bytes: int, ranks: int, cards: int, interleave_bytes: int) -> Mailboxes | None:
-    """Lay out mailboxes in a share of the room that a communicator has left.
-
-    Args:
-        left_bytes: The room that is left on every card, in bytes.
-        ranks: The communicator's size.
-        cards: How many cards the pool has.
-        interleave_bytes: The pool's interleaving granularity in bytes.
-
-    Returns:
-        Mailboxes of `SLOTS` slots of up to `SLOT_BYTES`, or of less; None where not even the smallest fit.
-    """
+    """Lay out mailboxes in a share of the room left on every card; None where not even the smallest fit."""
     pairs = ranks * (ranks - 1)
     room = round_down(left_bytes // SHARE // max(pairs, 1), DATA_ALIGN_BYTES)
     for slots in (SLOTS, SLOTS // 2, SLOTS_MIN):

@@ -7,56 +7,38 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from collectives.communicator.messages.requests import ANY, Request, Status
+from collectives.communicator.messages.requests import ANY, Rank, Request, Status, Tag
 from cxlemu.errors import TruncationError
 from cxlemu.memory.protocol import Bytes
 
 
 class Receive(NamedTuple):
-    """A receive that was posted.
-
-    Attributes:
-        request: Its request.
-        source: The rank that it takes a message from, or `ANY`.
-        tag: The tag that it takes, or `ANY`.
-        target: The array's bytes, 1-D uint8; or those of a contiguous copy of it.
-        itemsize: Bytes of one of the array's elements.
-        copy_back: Brings that number of bytes from ``target`` to where the user wants them; None: they are there.
-    """
+    """A receive that was posted."""
 
     request: Request
-    source: int
-    tag: int
-    target: Bytes
+    source: Rank  # the rank that it takes a message from, or `ANY`
+    tag: Tag  # the tag that it takes, or `ANY`
+    target: Bytes  # the array's bytes, 1-D uint8; or those of a contiguous copy of it
     itemsize: int
+    # brings that number of bytes from ``target`` to where the user wants them; None: they are there
     copy_back: Callable[[int], None] | None = None
 
-    def takes(self, source: int, tag: int) -> bool:
+    def takes(self, source: Rank, tag: Tag) -> bool:
         """Whether it takes a message of this source and tag."""
         return self.source in (ANY, source) and self.tag in (ANY, tag)
 
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """A message that came, or of which the envelope came.
+    """A message that came, or of which the envelope came."""
 
-    Attributes:
-        source: The rank that sent it.
-        tag: Its tag.
-        nbytes: Its size in bytes.
-        itemsize: Bytes of one of its elements.
-        data: Its bytes, where they are not in the mailbox: complete, or still arriving.
-        complete: Whether all bytes are in ``data``.
-        receive: The receive that takes it, where that is known before the message is complete.
-    """
-
-    source: int
-    tag: int
+    source: Rank  # the rank that sent it, or `PROC_NULL`
+    tag: Tag
     nbytes: int
     itemsize: int
-    data: bytes | Bytes | None = None
-    complete: bool = False
-    receive: Receive | None = None
+    data: bytes | Bytes | None = None  # its bytes, where they are not in the mailbox: complete, or still arriving
+    complete: bool = False  # whether all bytes are in ``data``
+    receive: Receive | None = None  # the receive that takes it, where that is known before the message is complete
 
     @property
     def status(self) -> Status:
@@ -82,20 +64,15 @@ class Message:
 
 @dataclass
 class Matching:
-    """The receives that wait for messages, and the messages that wait for receives.
-
-    Attributes:
-        posted: Receives that no message has come for, in the order they were posted.
-        unexpected: Messages that no receive was posted for, in the order they came.
-        wanted: For each rank, how many wait for a message of it by its name.
-        any_wanted: How many wait for a message of any rank.
-    """
+    """The receives that wait for messages, and the messages that wait for receives."""
 
     ranks: int
+    # receives that no message has come for, in the order they were posted
     posted: deque[Receive] = field(default_factory=deque)
+    # messages that no receive was posted for, in the order they came
     unexpected: list[Message] = field(default_factory=list)
-    wanted: list[int] = field(init=False)
-    any_wanted: int = 0
+    wanted: list[int] = field(init=False)  # by rank: how many waits name it as the source
+    any_wanted: int = 0  # how many waits take a message of any rank
 
     def __post_init__(self) -> None:
         self.wanted = [0] * self.ranks
@@ -114,6 +91,15 @@ class Matching:
         self.want(receive.source, 1)
         return None
 
+    def withdraw(self, request: Request) -> bool:
+        """Take back a receive that no message has come for. Returns whether it was one."""
+        for at, receive in enumerate(self.posted):
+            if receive.request is request:
+                del self.posted[at]
+                self.want(receive.source, -1)
+                return True
+        return False
+
     def arrive(self, message: Message) -> Receive | None:
         """Take the first receive that waits for a message, or let the message wait and return None."""
         for at, receive in enumerate(self.posted):
@@ -124,14 +110,14 @@ class Matching:
         self.unexpected.append(message)
         return None
 
-    def find(self, source: int, tag: int) -> Message | None:
+    def find(self, source: Rank, tag: Tag) -> Message | None:
         """Find the first message of this source and tag, either of which may be `ANY`, that no receive took yet."""
         its = (m for m in self.unexpected if source in (ANY, m.source) and tag in (ANY, m.tag))
         return next(its, None)
 
-    def want(self, source: int, by: int) -> None:
+    def want(self, source: Rank, by: int) -> None:
         """Count one more that waits for a message of this rank, or `ANY`, or one less: ``by`` is 1 or -1."""
-        if source == ANY:
-            self.any_wanted += by
-        else:
+        if isinstance(source, int):
             self.wanted[source] += by
+        else:
+            self.any_wanted += by

@@ -12,17 +12,19 @@ from functools import partial
 
 import numpy as np
 
-from collectives.communicator.arguments import as_array
 from collectives.communicator.arrays import Array, as_bytes
-from collectives.communicator.messages.addresses import check_destination, check_pattern
+from collectives.communicator.calls.arguments import as_array
+from collectives.communicator.messages.addresses import destination, pattern
 from collectives.communicator.messages.channels import Sending
 from collectives.communicator.messages.envelopes import ITEM_BYTES_MAX, MESSAGE_BYTES_MAX, unpack
 from collectives.communicator.messages.matching import Message, Receive
-from collectives.communicator.messages.requests import ANY, Request, Status
+from collectives.communicator.messages.requests import ANY, PROC_NULL, MatchedMessage, Rank, Request, Status, Tag
 from collectives.communicator.messages.traffic import Traffic
 from collectives.communicator.messages.transfers import WAKE
+from collectives.communicator.numbers import seconds
 from cxlemu.accelerator.arrays import device_view, fetched, put_back
 from cxlemu.errors import ArgumentError, DeadlineError, RevokedError, RunError
+from cxlemu.signals import is_from_handler
 
 SLICE_S = 0.05  # how long calls are advanced before the peers are looked at
 
@@ -30,31 +32,25 @@ SLICE_S = 0.05  # how long calls are advanced before the peers are looked at
 class Messenger(Traffic):
     """The messages of one rank of a communicator."""
 
+    _glance_at = 0.0  # before that time, on the session's clock, calls that do not wait do not look at the peers
+
     # --- posting ----------------------------------------------------------------------------------------------
 
-    def send(self, array: Array, dest: int, tag: int) -> Request:
-        """Post a send, and let as much of it leave as the mailbox has room for.
-
-        Args:
-            array: Array, or what shares its memory, which must not change before the request is done. One on a device
-                is copied to pinned memory first.
-            dest: The rank that gets it.
-            tag: 0 or more.
-
-        Raises:
-            ArgumentError: An argument does not fit; nothing was sent.
-            RevokedError: The communicator is revoked.
-        """
-        check_destination(dest, tag, self._ranks)
-        view = device_view(array, "array")
-        array = np.asarray(as_array(array, "array"), order="C") if view is None else fetched(view)
+    def send(self, array: Array, dest: Rank, tag: int, role: str = "array") -> Request:
+        """Post a send, and let what there is room for leave; the array must not change before the request is done."""
+        dest, tag = destination(dest, tag, self._ranks)
+        view = device_view(array, role)
+        array = np.asarray(as_array(array, role), order="C") if view is None else fetched(view)
         if array.dtype.hasobject:
             raise ArgumentError(f"send: dtype {array.dtype} holds Python objects, which other processes cannot read")
-        source, itemsize = as_bytes(array, "array"), array.dtype.itemsize
+        source, itemsize = as_bytes(array, role), array.dtype.itemsize
         if source.nbytes > MESSAGE_BYTES_MAX or itemsize > ITEM_BYTES_MAX:
             raise ArgumentError(f"send: {source.nbytes} bytes are too large a message: {MESSAGE_BYTES_MAX} at most")
         self._runner.check_usable()
         request = Request(self, dest, False, tag, source.nbytes)
+        if not isinstance(dest, int):
+            request.end(Status(self._rank, tag, source.nbytes))
+            return request
         with self._guard:
             if dest == self._rank:
                 self._arrived(Message(dest, tag, source.nbytes, itemsize, source.tobytes(), True))
@@ -67,43 +63,21 @@ class Messenger(Traffic):
         self._call_back()
         return request
 
-    def sent(self, dest: int, tag: int, nbytes: int) -> Request:
+    def sent(self, dest: Rank, tag: int, nbytes: int) -> Request:
         """Make the request of a message that a courier took."""
-        request = Request(self, dest, False, tag, nbytes)
-        request.end(Status(self._rank, tag, nbytes))
+        request = Request(self, dest, False, int(tag), nbytes)
+        request.end(Status(self._rank, int(tag), nbytes))
         return request
 
-    def receive(self, array: Array, source: int, tag: int) -> Request:
-        """Post a receive.
-
-        Args:
-            array: Array, or what shares its memory; the message replaces its first elements. One on a device gets it
-                from pinned memory before the request is done.
-            source: The rank that sends it, or `ANY`.
-            tag: Its tag, or `ANY`.
-
-        Raises:
-            ArgumentError: An argument does not fit; nothing was posted.
-            RevokedError: The communicator is revoked.
-        """
-        check_pattern("recv", source, tag, self._ranks)
-        view = device_view(array, "array")
-        given = as_array(array, "array") if view is None else view.device.pinned(view.buffer.nbytes).view(view.dtype)
-        if given.dtype.hasobject:
-            raise ArgumentError(f"recv: dtype {given.dtype} holds Python objects, which no other process sends")
-        if not (given.flags.writeable if view is None else view.writeable):
-            raise ArgumentError("array is read-only, the message cannot be written to it")
-        array = given if given.flags.c_contiguous else given.copy()
-        target, copy_back = as_bytes(array, "array", writeable=True), None
-        if view is not None:
-            copy_back = partial(put_back, view, target)
-        elif array is not given:
-            copy_back = partial(_copy_whole, given, array)
-        self._runner.check_usable()
-        request = Request(self, source, True, tag, target.nbytes)
-        receive = Receive(request, source, tag, target, array.dtype.itemsize, copy_back)
+    def receive(self, array: Array, source: Rank, tag: Tag, role: str = "array") -> Request:
+        """Post a receive; the message replaces the array's first elements."""
+        receive = self._receive(array, *pattern("recv", source, tag, self._ranks), role)
+        request = receive.request
+        if receive.source is PROC_NULL:
+            request.end(Status(PROC_NULL, ANY, 0))
+            return request
         with self._guard:
-            self._open_inboxes(source)
+            self._open_inboxes(receive.source)
             self._open.add(request)
             message = self._matching.post(receive)
             if message is not None:
@@ -112,24 +86,51 @@ class Messenger(Traffic):
         self._call_back()
         return request
 
-    def probe(self, source: int, tag: int, timeout_s: float | None) -> Status | None:
-        """Wait for a message that no receive took, without taking it.
+    def receive_matched(self, message: Message, array: Array) -> Request:
+        """Receive a message that a probe took, once."""
+        if message.receive is not None:
+            raise ArgumentError("this message was received before: a matched message is received once")
+        receive = self._receive(array, message.source, message.tag, "array")
+        with self._guard:
+            self._open.add(receive.request)
+            self._take(message, receive)
+            self._gate[WAKE] = self._busy
+        self._call_back()
+        return receive.request
 
-        Args:
-            source: The rank that sends it, or `ANY`.
-            tag: Its tag, or `ANY`.
-            timeout_s: As in `Request.wait`, in seconds; 0: look once.
-
-        Returns:
-            Its source, tag and size; None where ``timeout_s`` is 0 and there is none.
-
-        Raises:
-            ArgumentError: There is no such rank.
-            TimeoutError: None came in ``timeout_s``.
-            RunError: What ended the wait; the communicator is revoked.
-        """
-        check_pattern("probe", source, tag, self._ranks)
+    def _receive(self, array: Array, source: Rank, tag: Tag, role: str) -> Receive:
+        view = device_view(array, role)
+        given = as_array(array, role) if view is None else view.device.pinned(view.buffer.nbytes).view(view.dtype)
+        if given.dtype.hasobject:
+            raise ArgumentError(f"recv: dtype {given.dtype} holds Python objects, which no other process sends")
+        if not (given.flags.writeable if view is None else view.writeable):
+            raise ArgumentError(f"{role} is read-only, the message cannot be written to it")
+        array = given if given.flags.c_contiguous else given.copy()
+        target, copy_back = as_bytes(array, role, writeable=True), None
+        if view is not None:
+            copy_back = partial(put_back, view, target)
+        elif array is not given:
+            copy_back = partial(_copy_whole, given, array)
         self._runner.check_usable()
+        request = Request(self, source, True, tag, target.nbytes)
+        return Receive(request, source, tag, target, array.dtype.itemsize, copy_back)
+
+    def match(self, source: Rank, tag: Tag, timeout_s: float | None) -> MatchedMessage | None:
+        """Take a message that no receive took, as `probe` finds it, so that only its own receive has it."""
+        found = self._find("mprobe", source, tag, timeout_s, take=True)
+        return None if found is None else MatchedMessage(found.status, partial(self.receive_matched, found))
+
+    def probe(self, source: Rank, tag: Tag, timeout_s: float | None) -> Status | None:
+        """Wait for a message that no receive took, without taking it; None if ``timeout_s`` is 0 and there is none."""
+        found = self._find("probe", source, tag, timeout_s, take=False)
+        return None if found is None else found.status
+
+    def _find(self, verb: str, source: Rank, tag: Tag, timeout_s: float | None, *, take: bool) -> Message | None:
+        timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
+        source, tag = pattern(verb, source, tag, self._ranks)
+        self._runner.check_usable()
+        if source is PROC_NULL:
+            return Message(PROC_NULL, ANY, 0, 1, b"", True)
         looking = Request(self, source, True, tag, 0)
         found: list[Message] = []
 
@@ -140,39 +141,42 @@ class Messenger(Traffic):
         with self._guard:
             self._open_inboxes(source)
             self._open.add(looking)
-            if not ready():
-                self._matching.want(source, 1)  # so that what lies in front is brought
-                try:
-                    self._complete(ready, looking, timeout_s)
-                except TimeoutError:
-                    if timeout_s or isinstance(looking.error, RunError):
-                        raise
-                finally:
-                    self._matching.want(source, -1)
-            self._open.discard(looking)
+            try:
+                if not ready():
+                    self._matching.want(source, 1)  # so that what lies in front is brought
+                    try:
+                        self._complete(ready, looking, timeout_s)
+                    except TimeoutError:
+                        if timeout_s or isinstance(looking.error, RunError):
+                            raise
+                    finally:
+                        self._matching.want(source, -1)
+            finally:
+                self._open.discard(looking)
+            if found and take:
+                self._matching.unexpected.remove(found[0])
         self._call_back()
         if looking.error is not None:
             raise looking.error
-        return found[0].status if found else None
+        return found[0] if found else None
 
     # --- waiting ----------------------------------------------------------------------------------------------
 
     def complete(self, request: Request, timeout_s: float | None, patience_s: float | None = None) -> None:
-        """Make progress until a request is done; what ended it is in the request.
-
-        Args:
-            request: The request.
-            timeout_s: After this many seconds a TimeoutError is raised, while the request goes on; None: never.
-            patience_s: After this many seconds the communicator is revoked (default: its deadline, or never with
-                ``timeout_s``).
-
-        Raises:
-            TimeoutError: The request is still under way after ``timeout_s``.
-        """
+        """Make progress until a request is done; what ended it is in the request."""
+        self._runner.home.check()
         with self._guard:
             if not request.done:
                 self._complete(lambda: request.done, request, timeout_s, patience_s)
         self._call_back()
+
+    def finish(self, request: Request, patience_s: float | None) -> None:
+        """As `complete`, for a call that alone knows the request, so that none waits for it after a handler raised."""
+        try:
+            self.complete(request, None, patience_s)
+        except BaseException:
+            self.withdraw(request)
+            raise
 
     def complete_any(self, requests: list[Request], timeout_s: float | None) -> int:
         """Make progress until one of several requests is done, and return its index. Raises as `complete`."""
@@ -180,22 +184,32 @@ class Messenger(Traffic):
         def ready() -> bool:
             return any(request.done for request in requests)
 
+        self._runner.home.check()
         with self._guard:
             if not ready():
                 self._complete(ready, requests[0], timeout_s)
         self._call_back()
         return next(at for at, request in enumerate(requests) if request.done)
 
-    def close(self) -> None:
-        """Let all sends leave, although no caller may wait for them any more; receives end with a RevokedError.
+    def poke(self, about: Request | None = None) -> None:
+        """Make what progress there is, without waiting, and look now and then whether ``about`` may still come."""
+        super().poke()
+        if about is None or about.done or self._clock.now() < self._glance_at or not self._guard.enter_at_once():
+            return
+        try:
+            if not (about.done or self._busy):
+                self._glance(about, self._clock.now())
+        finally:
+            self._guard.__exit__()
+        self._call_back()
 
-        Raises:
-            RunError: What ended a send.
-        """
+    def close(self) -> None:
+        """Let all sends leave, although no caller may wait for them any more; receives end with a RevokedError."""
         for request in [each for each in tuple(self._open) if not each.receives]:
             request.wait()
         with self._guard:
             self._fail(RevokedError("the communicator was closed before a message came"))
+            self._couriers = False  # which would go on in room that is given back
         self._call_back()
 
     def _complete(
@@ -206,6 +220,8 @@ class Messenger(Traffic):
         if patience_s is None:
             patience_s = self._runner.deadline_s if timeout_s is None else math.inf
         slice_s = SLICE_S if timeout_s is None else min(SLICE_S, timeout_s)
+        if any(outbox.current is not None for outbox in self._outboxes.values()):
+            self._open_inboxes(ANY)  # whoever is to make room may itself wait for room
         while True:
             if self._advance(slice_s):
                 if ready():
@@ -218,20 +234,29 @@ class Messenger(Traffic):
             if timeout_s is not None:
                 left_s = began + timeout_s - now
                 if left_s <= 0:
+                    self._glance(about, now)
+                    if ready():
+                        return
                     raise TimeoutError(f"rank {self._rank}: [{about.call}] has not ended after {timeout_s:g} s")
                 slice_s = min(SLICE_S, left_s)
             self._watch(about, now - max(began, about.moved_at), patience_s)
             if ready():
                 return
 
+    def _glance(self, about: Request, now: float) -> None:
+        """Look at the peers for a call that does not wait, as a program may make it again and again."""
+        if now >= self._glance_at:
+            self._glance_at = now + SLICE_S
+            self._watch(about, 0.0, math.inf)
+
     def _watch(self, about: Request, waited_s: float, patience_s: float) -> None:
         """Look whether what is waited for may still come; where it may not, the communicator is given up."""
         peers = {rank for rank in range(self._ranks) if rank != self._rank}
-        whose = "any rank" if about.peer == ANY else f"rank {about.peer}"
+        whose = "any rank" if about.peer is ANY else f"rank {about.peer}"
         waits = f"rank {self._rank} waits in [{about.call}] for {whose} to {'send' if about.receives else 'make room'}"
         try:
-            awaited: Iterable[int] = {about.peer} & peers
-            if about.peer == ANY and peers:
+            awaited: Iterable[int] = {about.peer} & peers if isinstance(about.peer, int) else ()
+            if about.peer is ANY and peers:
                 members = self._monitor.members
                 gone = self._monitor.context.session.departed(members[rank] for rank in peers)
                 awaited = peers if len(gone) == len(peers) else ()
@@ -240,12 +265,16 @@ class Messenger(Traffic):
                 what = waits.partition(" waits in ")[2]
                 raise DeadlineError(f"rank {self._rank} waited {waited_s:.1f} s in {what}")
         except Exception as error:
+            if is_from_handler(error):
+                raise
             self._give_up(error)
 
     # --- taking over from couriers ----------------------------------------------------------------------------
 
-    def resume_send(self, array: Array, dest: int, tag: int) -> Request:
+    def resume_send(self, array: Array, dest: Rank, tag: int) -> Request:
         """Make the request of a message whose last bytes a courier began to send."""
+        assert isinstance(dest, int)
+        tag = int(tag)
         request = Request(self, dest, False, tag, array.nbytes)
         with self._guard.taking_over():
             self._open.add(request)
@@ -253,8 +282,9 @@ class Messenger(Traffic):
             self._gate[WAKE] = self._busy
         return request
 
-    def resume_receive(self, array: Array, source: int, tag: int, line: bytes) -> Request:
+    def resume_receive(self, array: Array, source: Rank, tag: Tag, line: bytes) -> Request:
         """Make the request of a message whose last bytes a courier began to receive."""
+        assert isinstance(source, int)
         request = Request(self, source, True, tag, array.nbytes)
         target = as_bytes(array, "array", writeable=True)
         receive = Receive(request, source, tag, target, array.dtype.itemsize)
@@ -266,10 +296,11 @@ class Messenger(Traffic):
             self._gate[WAKE] = self._busy
         return request
 
-    def opened(self, source: int, line: bytes) -> None:
+    def opened(self, source: Rank, line: bytes) -> None:
         """Take the envelope of a message that a courier brought and could not deliver."""
         with self._guard.taking_over():
             try:
+                assert isinstance(source, int)
                 self._arrived(self._inboxes[source].came(line))
             except Exception as error:  # a line that no rank writes
                 self._give_up(error)

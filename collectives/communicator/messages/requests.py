@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-ANY = -1  # any source, any tag
+from collectives.communicator.numbers import seconds
+from cxlemu.unshared import Unshared
+
+
+class Special(Enum):
+    """What stands where a rank, a tag or an index would; no number that a program computes is equal to one."""
+
+    ANY = "any source, any tag"
+    PROC_NULL = "no rank: a message to it or from it is over at once"
+    UNDEFINED = "no index: no request is active"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+ANY = ANY_SOURCE = ANY_TAG = Special.ANY
+PROC_NULL, UNDEFINED = Special.PROC_NULL, Special.UNDEFINED
+Rank: TypeAlias = "int | Special"
+Tag: TypeAlias = "int | Special"
 
 
 class Status(NamedTuple):
     """A message that came, or that left.
 
     Attributes:
-        source: The rank that sent it.
-        tag: Its tag.
+        source: The rank that sent it, or `PROC_NULL`.
+        tag: Its tag; `ANY` from `PROC_NULL`.
         nbytes: Its size in bytes.
     """
 
-    source: int
-    tag: int
+    source: Rank
+    tag: Tag
     nbytes: int
 
 
@@ -28,39 +48,55 @@ class Waiter(Protocol):
     def complete(self, request: Request, timeout_s: float | None) -> None:
         """Make progress until the request is done. Raises TimeoutError after ``timeout_s``."""
 
-    def poke(self) -> None:
-        """Make what progress there is, without waiting."""
+    def poke(self, about: Request | None = None) -> None:
+        """Make what progress there is, without waiting, and look now and then whether ``about`` may still come."""
 
 
-class Request:
+class Request(Unshared):
     """A send or a receive under way. Any thread may wait for it; the one that waits does the work.
 
+    ``await request`` waits in a thread, and gives what `wait` returns.
+
     Attributes:
-        peer: The other rank, or `ANY`.
+        peer: The other rank, `ANY` or `PROC_NULL`.
         receives: Whether it is a receive.
         tag: The tag, or `ANY`.
         nbytes: The array's size in bytes.
         done: Whether it ended, well or with an error. Looking makes no progress: `test` does.
-        status: What came or left, once it ended well.
-        error: What ended it, where it did not end well.
+        status: The message's rank, tag and size, once it ended well.
+        error: The error that ended it, if it failed.
+        active: Whether no call has yet told that it is done; waits for one of several requests skip it from then on.
+        waiter: What brings it to its end: its communicator's messages.
     """
 
-    __slots__ = ("_callbacks", "_waiter", "done", "error", "moved_at", "nbytes", "peer", "receives", "status", "tag")
+    __slots__ = (
+        "_callbacks",
+        "active",
+        "done",
+        "error",
+        "moved_at",
+        "nbytes",
+        "peer",
+        "receives",
+        "status",
+        "tag",
+        "waiter",
+    )
 
-    def __init__(self, waiter: Waiter, peer: int, receives: bool, tag: int, nbytes: int) -> None:
+    def __init__(self, waiter: Waiter, peer: Rank, receives: bool, tag: Tag, nbytes: int) -> None:
         self.peer, self.receives, self.tag, self.nbytes = peer, receives, tag, nbytes
-        self.done = False
+        self.done, self.active = False, True
         self.status: Status | None = None
         self.error: BaseException | None = None
         self.moved_at = 0.0  # when a part of it last went over, on the session's clock
-        self._waiter = waiter
+        self.waiter = waiter
         self._callbacks: list[Callable[[Request], None]] | None = None
 
     @property
     def call(self) -> str:
-        """What was asked for, in words."""
-        peer = "any rank" if self.peer == ANY else f"rank {self.peer}"
-        tag = "any tag" if self.tag == ANY else f"tag {self.tag}"
+        """The request in words."""
+        peer = "any rank" if self.peer is ANY else f"rank {self.peer}"
+        tag = "any tag" if self.tag is ANY else f"tag {self.tag}"
         return f"{'recv from' if self.receives else 'send to'} {peer}, {tag}, {self.nbytes} B"
 
     def wait(self, timeout_s: float | None = None) -> Status:
@@ -78,17 +114,31 @@ class Request:
             TruncationError: The message did not fit the array.
             RunError: What ended it; the communicator is revoked.
         """
+        timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
         if not self.done:
-            self._waiter.complete(self, timeout_s)
+            self.waiter.complete(self, timeout_s)
+        self.active = False
         if self.error is not None:
             raise self.error
         assert self.status is not None
         return self.status
 
-    def test(self) -> bool:
-        """Make progress without waiting, and tell whether the request is done, well or with an error."""
+    def __await__(self) -> Generator[Any, None, Status]:
         if not self.done:
-            self._waiter.poke()
+            import asyncio  # few programs have it
+
+            yield from asyncio.to_thread(self.wait).__await__()
+        return self.wait()
+
+    def test(self) -> bool:
+        """Make progress without waiting, and return whether the request is done, well or with an error."""
+        self.active = not self.poke() and self.active
+        return self.done
+
+    def poke(self) -> bool:
+        """As `test`, but for waits for one of several, which do not skip it."""
+        if not self.done:
+            self.waiter.poke(self)
         return self.done
 
     def add_done_callback(self, function: Callable[[Request], None]) -> None:
@@ -111,3 +161,33 @@ class Request:
         callbacks, self._callbacks = self._callbacks, None
         for each in callbacks or ():
             each(self)
+
+
+@dataclass(frozen=True, eq=False)
+class PersistentMessage(Unshared):
+    """A send or a receive that is started as often as one likes, like MPI's persistent requests are."""
+
+    _post: Callable[[], Request]
+
+    def start(self) -> Request:
+        """Begin it once more, with what the array holds now. Returns the request, and raises what the verb raises."""
+        return self._post()
+
+
+class MatchedMessage(Unshared):
+    """A message that `PointToPoint.mprobe` found, which no other receive takes.
+
+    Attributes:
+        status: Its source, tag and size in bytes.
+    """
+
+    def __init__(self, status: Status, receive: Callable[[Any], Request]) -> None:
+        self.status, self._receive = status, receive
+
+    def irecv(self, array: Any) -> Request:
+        """Begin to receive it into an array, once. Returns the request; raises as `PointToPoint.irecv`."""
+        return self._receive(array)
+
+    def recv(self, array: Any) -> Status:
+        """Receive it into an array, once. Returns its status, and raises as `PointToPoint.recv`."""
+        return self.irecv(array).wait()

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from collectives.communicator.calls.runner import CallRunner
+from collectives.communicator.calls.watch import PeerMonitor
 from collectives.communicator.messages.channels import Channel, Inbox, Outbox
 from collectives.communicator.messages.guard import CourierGuard
 from collectives.communicator.messages.mailboxes import (
@@ -22,28 +24,19 @@ from collectives.communicator.messages.mailboxes import (
     MailRoom,
 )
 from collectives.communicator.messages.matching import Matching, Message, Receive
-from collectives.communicator.messages.requests import ANY, Request, Status
+from collectives.communicator.messages.requests import Rank, Request, Status
 from collectives.communicator.messages.transfers import ADVANCING, AT_WORK, CLOSED, WAKE, TransferLane
-from collectives.communicator.runner import CallRunner
-from collectives.communicator.watch import PeerMonitor
 from cxlemu import _native
 from cxlemu.errors import ArgumentError, RevokedError, RunError
+from cxlemu.signals import is_from_handler
 
 POKES_MAX = 64  # calls that end while this rank waits for something else
+EAGER_BYTES = 64 << 10  # a larger message waits in its mailbox until a receive is posted for it
+UNEXPECTED_MAX = 4096  # messages that a rank brings in while it waits for room
 
 
 class Traffic:
-    """The requests, mailboxes and unexpected messages of one rank of a communicator.
-
-    Args:
-        rank: This rank's number in the communicator.
-        ranks: The communicator's size.
-        room: Where its mailboxes lie; None where the pool has no room for them.
-        lane: Runs calls on mailboxes.
-        runner: The communicator's, which knows whether it is revoked.
-        monitor: Watches the peers, for messages alone.
-        checked: Whether checksums travel with what lies in slots.
-    """
+    """The requests, mailboxes and unexpected messages of one rank of a communicator."""
 
     def __init__(
         self,
@@ -75,6 +68,7 @@ class Traffic:
 
     def poke(self) -> None:
         """Make what progress there is, without waiting; none where another thread makes it already."""
+        self._runner.home.check()
         if (self._open or self._outboxes) and self._guard.enter_at_once():
             try:
                 for _ in range(POKES_MAX):
@@ -97,8 +91,10 @@ class Traffic:
             return True
         if self._busy:
             self._waiting += 1
-            self._changed.wait(idle_s)
-            self._waiting -= 1
+            try:
+                self._changed.wait(idle_s)
+            finally:
+                self._waiting -= 1
             return False
         channels = self._under_way()
         if not channels:  # only messages to itself can come
@@ -111,15 +107,13 @@ class Traffic:
         self._lock.release()
         try:
             ended = self._lane.advance(calls, idle_s)
-        except Exception as error:
+        except BaseException as error:
             self._lock.acquire()
             self._busy = False
+            if not isinstance(error, Exception) or is_from_handler(error):  # what is under way stays so
+                raise
             self._give_up(error)
             return True
-        except BaseException:  # Ctrl-C: what is under way stays so
-            self._lock.acquire()
-            self._busy = False
-            raise
         self._lock.acquire()
         self._busy = False
         if ended is not None:
@@ -151,10 +145,12 @@ class Traffic:
     def _under_way(self) -> list[Channel]:
         """The mailboxes to go on with: those that a message leaves by, or from which one is wanted."""
         found: list[Channel] = [outbox for outbox in self._outboxes.values() if outbox.current is not None]
+        drains = bool(found) and len(self._matching.unexpected) < UNEXPECTED_MAX
         for peer, inbox in self._inboxes.items():
-            if self._matching.waits_for(peer):
-                if inbox.held:  # the message that is waited for comes after this one
-                    assert inbox.body is not None
+            wanted = self._matching.waits_for(peer)
+            if wanted or drains:
+                # the message that is waited for, or for which there is room, comes after this one
+                if inbox.held and inbox.body is not None and (wanted or inbox.body.nbytes <= EAGER_BYTES):
                     inbox.body.data = np.empty(inbox.body.nbytes, np.uint8)
                     inbox.read(inbox.body.data)
                 inbox.look()
@@ -200,6 +196,7 @@ class Traffic:
             self._deliver(message, receive)
         elif message.data is None:  # held in the mailbox
             fits = message.fits(receive)
+            assert isinstance(message.source, int)
             self._inboxes[message.source].read(receive.target[: message.nbytes] if fits else None)
 
     def _deliver(self, message: Message, receive: Receive) -> None:
@@ -241,6 +238,12 @@ class Traffic:
 
     # --- ends ---------------------------------------------------------------------------------------------------
 
+    def withdraw(self, request: Request) -> None:
+        """Take back what was posted and has not begun, as its caller goes on without it; the rest stays under way."""
+        with self._guard:
+            if self._matching.withdraw(request) or any(outbox.withdraw(request) for outbox in self._outboxes.values()):
+                self._open.discard(request)
+
     def _finish(self, request: Request, status: Status | None, error: BaseException | None = None) -> None:
         self._open.discard(request)
         if request.end(status, error):
@@ -270,8 +273,8 @@ class Traffic:
 
     # --- mailboxes --------------------------------------------------------------------------------------------
 
-    def _open_inboxes(self, source: int) -> None:
-        for peer in range(self._ranks) if source == ANY else (source,):
+    def _open_inboxes(self, source: Rank) -> None:
+        for peer in (source,) if isinstance(source, int) else range(self._ranks):
             if peer != self._rank and peer not in self._inboxes:
                 self._inboxes[peer] = Inbox(*self._mailbox(peer, self._rank, RECEIVER))
 

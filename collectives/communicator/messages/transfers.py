@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from collectives.communicator.messages.requests import Status
+from collectives.communicator.messages.requests import ANY, Status
 from cxlemu import _native
 from cxlemu.clock import Clock
 from cxlemu.engines import Engine
@@ -25,21 +25,13 @@ _WAITS = frozenset({Op.WAIT, Op.WAIT_ALL, Op.WAIT_DATA})
 
 @dataclass(slots=True, eq=False)
 class Transfer:
-    """One rank's part of calls of one size on one mailbox; begun again and again.
+    """One rank's part of calls of one size on one mailbox; begun again and again."""
 
-    Attributes:
-        template: The call, the part, and where it runs; its epoch is not that of a call under way.
-        rounds: How many epochs a call takes.
-        epoch: The first epoch of the call under way.
-        buffers: The memory of the call under way: input, output and scratch.
-        program: What steps the part: a program in C, or a Runner.
-    """
-
-    template: Running
-    rounds: int
-    epoch: int = 0
-    buffers: tuple[Any, ...] = ()
-    program: Any = None
+    template: Running  # the call, the part, and where it runs; its epoch is not that of a call under way
+    rounds: int  # how many epochs a call takes
+    epoch: int = 0  # the first epoch of the call under way
+    buffers: tuple[Any, ...] = ()  # the memory of the call under way: input, output and scratch
+    program: Any = None  # what steps the part: a program in C, or a Runner
     _seen: int = 0
 
     def has_moved(self) -> bool:
@@ -98,15 +90,10 @@ class TransferLane(Protocol):
 
 @dataclass
 class NativeLane:
-    """Runs calls in C: all of them in turn, without the GIL.
+    """Runs calls in C: all of them in turn, without the GIL."""
 
-    Attributes:
-        engine: The rank's native engine for messages.
-        collectives: The engine of the communicator, which knows whether every rank has a core.
-    """
-
-    engine: NativeEngine
-    collectives: NativeEngine
+    engine: NativeEngine  # the rank's native engine for messages
+    collectives: NativeEngine  # the engine of the communicator, which knows whether every rank has a core
     gate: bytearray = field(default_factory=lambda: bytearray(GATE_BYTES))
     whole: bool = False
 
@@ -135,7 +122,7 @@ class NativeLane:
             return None
         tag, rounds = transfer.template.binding.tag, transfer.rounds
         spins, status = self.collectives.spins, Status if receives else None
-        return _native.Courier(transfer.program, epoch, tag, rounds, peer, self.gate, LOOK_NS, spins, status)
+        return _native.Courier(transfer.program, epoch, tag, rounds, peer, self.gate, LOOK_NS, spins, status, ANY)
 
     def settle(self) -> None:
         """Fence what was written, as `TransferLane.settle`."""
@@ -147,30 +134,24 @@ class NativeLane:
 
 @dataclass
 class SteppedLane:
-    """Runs calls instruction by instruction, as the reference engine does.
+    """Runs calls instruction by instruction, as the reference engine does."""
 
-    Attributes:
-        memory: The rank's memory for messages.
-        clock: Spends the time of waits.
-    """
-
-    memory: HostMemory
-    clock: Clock
+    memory: HostMemory  # the rank's memory for messages
+    clock: Clock  # spends the time of waits
     gate: bytearray = field(default_factory=lambda: bytearray(GATE_BYTES))
     whole: bool = False
 
     def begin(self, transfer: Transfer) -> None:
-        """Begin a call, as `TransferLane.begin`."""
         transfer.program = transfer.runner(self.memory)
 
     def advance(self, transfers: Sequence[Transfer], idle_s: float) -> Transfer | None:
-        """Go on, as `TransferLane.advance`."""
         since, looks = self.clock.now(), 0
         while True:
             moved = False
             for its in transfers:
                 blocked, stepped = its.program.advance()
                 if not blocked:
+                    its.program = None  # which holds the call's memory
                     return its
                 moved |= stepped
             since, looks = (self.clock.now(), 0) if moved else (since, looks + 1)
@@ -187,19 +168,12 @@ class SteppedLane:
 
 @dataclass
 class WholeLane:
-    """Runs each call as a whole, on an engine that offers no more: as soon as its first wait would end at once.
-
-    Attributes:
-        engine: The engine.
-        memory: The memory that the engine works on.
-        clock: Spends the time of waits.
-        deadline_s: How long a call may wait within, in seconds.
-    """
+    """Runs each call as a whole, on an engine that offers no more: as soon as its first wait would end at once."""
 
     engine: Engine
-    memory: HostMemory
-    clock: Clock
-    deadline_s: float
+    memory: HostMemory  # the memory that the engine works on
+    clock: Clock  # spends the time of waits
+    deadline_s: float  # how long a call may wait within, in seconds
     gate: bytearray = field(default_factory=lambda: bytearray(GATE_BYTES))
     whole: bool = True
 
@@ -241,13 +215,7 @@ def _goes_on(lane: SteppedLane | WholeLane, since: float, looks: int, idle_s: fl
 
 
 def lane_for(context: RankContext, engine: Engine, deadline_s: float) -> TransferLane:
-    """Make what runs the messages of a communicator, with a memory of its own where the engine is one of ours.
-
-    Args:
-        context: The rank.
-        engine: What runs the communicator's collectives.
-        deadline_s: How long a call may wait, on an engine of the user's own.
-    """
+    """Make what runs the messages of a communicator, with a memory of its own where the engine is one of ours."""
     clock = context.session.clock
     if isinstance(engine, NativeEngine):
         memory = context.backend.native_memory(context.open_memory())

@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 from collectives.communicator.arrays import Array
+from collectives.communicator.calls.progress import Handle
 from collectives.communicator.messages.messenger import Messenger
-from collectives.communicator.messages.requests import ANY, Request, Status
+from collectives.communicator.messages.requests import (
+    ANY,
+    UNDEFINED,
+    MatchedMessage,
+    PersistentMessage,
+    Rank,
+    Request,
+    Special,
+    Status,
+    Tag,
+)
+from collectives.communicator.numbers import seconds
+from cxlemu.errors import ArgumentError
 
 
 class PointToPoint:
@@ -18,12 +33,15 @@ class PointToPoint:
     of elements is compared, where neither side's are bytes.
 
     A small message, and of a large one as much as its mailbox holds, leaves whether or not the receiver is there yet;
-    the rest moves while both ranks wait for something: a request, another message, or a collective.
+    the rest moves while both ranks wait for something: a request, another message, or a collective. A rank that waits
+    for room brings in the small messages that come meanwhile.
+
+    Ranks and tags are integers of any kind. A message to or from `PROC_NULL` is over at once, and no array changes.
     """
 
     _messenger: Messenger
 
-    def send(self, array: Array, dest: int, tag: int = 0, *, timeout_s: float | None = None) -> None:
+    def send(self, array: Array, dest: Rank, tag: int = 0, *, timeout_s: float | None = None) -> None:
         """Send an array, and return when it may be changed again: all its bytes are in the mailbox, or came.
 
         Args:
@@ -34,20 +52,21 @@ class PointToPoint:
 
         Raises:
             ArgumentError: An argument does not fit; nothing was sent.
-            RunError: The receiver left or did not come, or the pool failed: see `Communicator`.
+            RunError: The receiver left or did not arrive, or the pool failed: see `Communicator`.
         """
+        timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
         messenger = self._messenger
-        courier = messenger.outgoing.get(dest)
+        courier = messenger.outgoing.get(dest) if type(dest) is int else None
         left = False if courier is None else courier(array, tag)
         if left:
             return
         request = (messenger.resume_send if left is None else messenger.send)(array, dest, tag)
         if not request.done:
-            messenger.complete(request, None, timeout_s)
+            messenger.finish(request, timeout_s)
         if request.error is not None:
             raise request.error
 
-    def recv(self, array: Array, source: int = ANY, tag: int = ANY, *, timeout_s: float | None = None) -> Status:
+    def recv(self, array: Array, source: Rank = ANY, tag: Tag = ANY, *, timeout_s: float | None = None) -> Status:
         """Receive a message into an array.
 
         Args:
@@ -63,10 +82,11 @@ class PointToPoint:
             ArgumentError: An argument does not fit.
             TruncationError: The message is longer than the array, or its elements are of another size. It is lost, and
                 the communicator goes on.
-            RunError: The sender left or did not come, or the pool failed: see `Communicator`.
+            RunError: The sender left or did not arrive, or the pool failed: see `Communicator`.
         """
+        timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
         messenger = self._messenger
-        courier = messenger.incoming.get(source)
+        courier = messenger.incoming.get(source) if type(source) is int else None
         came = None if courier is None else courier(array, tag)
         if type(came) is Status:
             return came
@@ -77,13 +97,13 @@ class PointToPoint:
                 messenger.opened(source, came)
             request = messenger.receive(array, source, tag)
         if not request.done:
-            messenger.complete(request, None, timeout_s)
+            messenger.finish(request, timeout_s)
         if request.error is not None:
             raise request.error
         assert request.status is not None
         return request.status
 
-    def isend(self, array: Array, dest: int, tag: int = 0) -> Request:
+    def isend(self, array: Array, dest: Rank, tag: int = 0) -> Request:
         """Begin to send an array, which must not change before the request is done.
 
         Args:
@@ -99,13 +119,13 @@ class PointToPoint:
             RevokedError: The communicator is revoked.
         """
         messenger = self._messenger
-        courier = messenger.outgoing.get(dest)
+        courier = messenger.outgoing.get(dest) if type(dest) is int else None
         left = False if courier is None else courier(array, tag)
         if left:
             return messenger.sent(dest, tag, array.nbytes)
         return (messenger.resume_send if left is None else messenger.send)(array, dest, tag)
 
-    def irecv(self, array: Array, source: int = ANY, tag: int = ANY) -> Request:
+    def irecv(self, array: Array, source: Rank = ANY, tag: Tag = ANY) -> Request:
         """Begin to receive a message into an array.
 
         Args:
@@ -125,11 +145,11 @@ class PointToPoint:
     def sendrecv(
         self,
         x: Array,
-        dest: int,
+        dest: Rank,
         out: Array,
-        source: int = ANY,
+        source: Rank = ANY,
         sendtag: int = 0,
-        recvtag: int = ANY,
+        recvtag: Tag = ANY,
         *,
         timeout_s: float | None = None,
     ) -> Status:
@@ -138,10 +158,10 @@ class PointToPoint:
         Args:
             x: The array to send.
             dest: The rank that receives it.
-            out: The array for what comes; it does not overlap ``x``.
+            out: The array that receives; it does not overlap ``x``.
             source: The rank that sends it; ANY: whichever does.
             sendtag: The tag of what is sent.
-            recvtag: The tag of what comes; ANY: whichever it has.
+            recvtag: The tag of the received message; ANY: whichever it has.
             timeout_s: How long to wait for each of the two, in seconds (default: the communicator's deadline).
 
         Returns:
@@ -150,15 +170,20 @@ class PointToPoint:
         Raises:
             ArgumentError, TruncationError, RunError: As `send` and `recv`.
         """
-        coming = self._messenger.receive(out, source, recvtag)
-        leaving = self._messenger.send(x, dest, sendtag)
-        for request in (coming, leaving):
-            if not request.done:
-                self._messenger.complete(request, None, timeout_s)
+        timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
+        coming = self._messenger.receive(out, source, recvtag, "out")
+        leaving = self._messenger.send(x, dest, sendtag, "x")
+        try:
+            for request in (coming, leaving):
+                if not request.done:
+                    self._messenger.finish(request, timeout_s)
+        except BaseException:
+            self._messenger.withdraw(leaving)
+            raise
         leaving.wait()
         return coming.wait()
 
-    def probe(self, source: int = ANY, tag: int = ANY, *, timeout_s: float | None = None) -> Status:
+    def probe(self, source: Rank = ANY, tag: Tag = ANY, *, timeout_s: float | None = None) -> Status:
         """Wait for a message without receiving it, to learn where it comes from and how large it is.
 
         Args:
@@ -172,47 +197,128 @@ class PointToPoint:
         Raises:
             ArgumentError: An argument does not fit.
             TimeoutError: None came in ``timeout_s``.
-            RunError: The sender left or did not come, or the pool failed.
+            RunError: The sender left or did not arrive, or the pool failed.
         """
         found = self._messenger.probe(source, tag, timeout_s)
         if found is None:
             raise TimeoutError("no such message is there")
         return found
 
-    def iprobe(self, source: int = ANY, tag: int = ANY) -> Status | None:
+    def iprobe(self, source: Rank = ANY, tag: Tag = ANY) -> Status | None:
         """Return source, tag and size of a message that is there to be received, or None. Raises as `probe`."""
         return self._messenger.probe(source, tag, 0.0)
 
-    def waitall(self, requests: Sequence[Request], timeout_s: float | None = None) -> list[Status]:
+    def mprobe(self, source: Rank = ANY, tag: Tag = ANY, *, timeout_s: float | None = None) -> MatchedMessage:
+        """Wait for a message as `probe` does, and keep it for whoever has what this returns: no other receive takes it.
+
+        Until it is received, messages that the same rank sent after a large one wait behind it.
+        """
+        found = self._messenger.match(source, tag, timeout_s)
+        if found is None:
+            raise TimeoutError("no such message is there")
+        return found
+
+    def improbe(self, source: Rank = ANY, tag: Tag = ANY) -> MatchedMessage | None:
+        """Return a message that is there as `mprobe` does, or None. Raises as `probe`."""
+        return self._messenger.match(source, tag, 0.0)
+
+    def send_init(self, array: Array, dest: Rank, tag: int = 0) -> PersistentMessage:
+        """Make a send that `PersistentMessage.start` begins, as often as one likes. Arguments are those of `isend`."""
+        return PersistentMessage(partial(self.isend, array, dest, tag))
+
+    def recv_init(self, array: Array, source: Rank = ANY, tag: Tag = ANY) -> PersistentMessage:
+        """Make a receive that `PersistentMessage.start` begins. Arguments are those of `irecv`."""
+        return PersistentMessage(partial(self.irecv, array, source, tag))
+
+    def waitall(self, requests: Sequence[Request | Handle[Any]], timeout_s: float | None = None) -> list[Any]:
         """Wait for all of several requests.
 
         Args:
-            requests: Requests of this communicator.
+            requests: Requests, also of other communicators, and handles of collectives.
             timeout_s: How long to wait for each of them, as `Request.wait`.
 
         Returns:
-            Their statuses, in order.
+            Their statuses, and what the collectives return, in order.
 
         Raises:
-            TimeoutError, TruncationError, RunError: What `Request.wait` raises for the first one that fails; the others
-                are waited for before that.
+            TimeoutError, TruncationError, RunError: What `Request.wait` raises for the first one that fails; the other
+                requests are waited for before that.
         """
-        for request in requests:
+        timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
+        for request in _requests(requests, "waitall", Handle):
             if not request.done:
-                self._messenger.complete(request, timeout_s)
+                request.waiter.complete(request, timeout_s)
         return [request.wait(timeout_s) for request in requests]
 
-    def waitany(self, requests: Sequence[Request], timeout_s: float | None = None) -> int:
+    def waitany(self, requests: Sequence[Request], timeout_s: float | None = None) -> int | Special:
         """Wait until one of several requests is done, well or with an error.
 
         Args:
-            requests: Requests of this communicator, one or more.
+            requests: Requests of this communicator. Those of which a wait or a test has told that they are done are
+                skipped: a loop over ``waitany(requests)`` gets each index once.
             timeout_s: How long to wait, in seconds, before a TimeoutError is raised; None: the communicator's deadline.
 
         Returns:
-            The index of the first that is done.
+            The index of the first that is done; `UNDEFINED` where all are skipped.
 
         Raises:
+            ArgumentError: One is no request, or one of another communicator.
             TimeoutError: None is done after ``timeout_s``.
         """
-        return self._messenger.complete_any(list(requests), timeout_s)
+        timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
+        active = [at for at, request in enumerate(_requests(requests, "waitany")) if request.active]
+        if not active:
+            return UNDEFINED
+        if any(requests[at].waiter is not self._messenger for at in active):
+            raise ArgumentError("waitany: a request is of another communicator: wait for those of one at a time")
+        at = active[self._messenger.complete_any([requests[at] for at in active], timeout_s)]
+        requests[at].active = False
+        return at
+
+    def waitsome(self, requests: Sequence[Request], timeout_s: float | None = None) -> list[int] | None:
+        """Wait until one or more of several requests are done.
+
+        Returns:
+            The indices of all that are done; None where all are skipped. Arguments and errors are those of `waitany`.
+        """
+        first = self.waitany(requests, timeout_s)
+        if not isinstance(first, int):
+            return None
+        others = [at for at, request in enumerate(requests) if request.active and request.done]
+        for at in others:
+            requests[at].active = False
+        return sorted([first, *others])
+
+    def testall(self, requests: Sequence[Request]) -> bool:
+        """Make progress without waiting. Returns whether all are done; until then none of them is skipped later."""
+        its = _requests(requests, "testall")
+        over = all([request.poke() for request in its])  # noqa: C419, each makes progress
+        for request in its:
+            request.active = request.active and not over
+        return over
+
+    def testany(self, requests: Sequence[Request]) -> tuple[int | Special, bool]:
+        """Make progress without waiting, and look whether one of several requests is done.
+
+        Returns:
+            Its index, or `UNDEFINED` where none is; and whether one is, or all are skipped as in `waitany`.
+        """
+        active = [at for at, request in enumerate(_requests(requests, "testany")) if request.active]
+        found = next((at for at in active if requests[at].test()), UNDEFINED)
+        return found, found is not UNDEFINED or not active
+
+    def testsome(self, requests: Sequence[Request]) -> list[int] | None:
+        """Make progress without waiting. Returns the indices of all that are done; None where all are skipped."""
+        active = [at for at, request in enumerate(_requests(requests, "testsome")) if request.active]
+        return [at for at in active if requests[at].test()] if active else None
+
+
+def _requests(given: Sequence[Any], verb: str, *others: type) -> list[Request]:
+    """Return the requests among what a verb was given. Raises ArgumentError for anything but ``others``."""
+    for each in given:
+        if not isinstance(each, (Request, *others)):
+            raise ArgumentError(
+                f"{verb}: a {type(each).__name__} is no request of a message"
+                + (": wait for it by its own wait()" if isinstance(each, Handle) else "")
+            )
+    return [each for each in given if isinstance(each, Request)]

@@ -29,15 +29,7 @@ Race = Callable[[tuple[Tiling, ...], int, float], list[list[int]]]
 
 
 def candidates(operator: Operator, ranks: int) -> list[Tiling]:
-    """List choices for an operator: the default first, the others in an order that favours none.
-
-    Args:
-        operator: The product and what it is fused with.
-        ranks: The number of ranks.
-
-    Raises:
-        ArgumentError: No choice is possible.
-    """
+    """List choices for an operator: the default first, the others in an order that favours none."""
     gathers = operator.kind == "all_gather_gemm"
     call = call_of(operator, "fused", ranks, Tiling())
     assert call.gemm is not None
@@ -63,18 +55,7 @@ def halve(
     seen: Callable[[str], None] = lambda what: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Tuned:
-    """Find the fastest choice by successive halving.
-
-    Args:
-        choices: What is tried; the first is the default and stays to the end.
-        race: Calls choices in turns and returns their times.
-        budget_s: For how long to search, in seconds, about.
-        seen: Hears what comes next.
-        clock: Gives the time in seconds.
-
-    Returns:
-        The fastest choice, its median time, and how many choices had a turn.
-    """
+    """Find the fastest choice by successive halving in about ``budget_s``; the first, the default, stays to the end."""
     ends = clock() + budget_s
     default, left, rounds, tried = choices[0], list(choices), 1, 0
     while True:

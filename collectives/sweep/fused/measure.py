@@ -19,8 +19,8 @@ import numpy as np
 from collectives.checking import fused_oracle as oracle
 from collectives.choices import STYLES
 from collectives.communicator.arrays import as_bytes
+from collectives.communicator.calls.operations import Operation
 from collectives.communicator.communicator import Communicator
-from collectives.communicator.operations import Operation
 from collectives.fused.choice import Operator, Tiling, call_of
 from collectives.fused.halves import communicating, computing
 from collectives.fused.plans import build
@@ -138,12 +138,7 @@ class MeasuringWorld:
 
 @contextmanager
 def world_of(context: RankContext, region_bytes: int) -> Iterator[MeasuringWorld]:
-    """Open what a rank measures with; ranks spin where each has a core.
-
-    Args:
-        context: This rank's place in its world.
-        region_bytes: The size of the communicator's ring in the pool.
-    """
+    """Open what a rank measures with; ranks spin where each has a core."""
     engine: Engine = engine_for("native", context.backend, context.memory, context.pool.cards, context.pacer)
     assert isinstance(engine, NativeEngine)
     recorder = Recorder(engine)
@@ -158,15 +153,7 @@ def world_of(context: RankContext, region_bytes: int) -> Iterator[MeasuringWorld
 
 
 def measure(context: RankContext, job: Job) -> Seen:
-    """Measure a job on one rank.
-
-    Args:
-        context: This rank's place in its world.
-        job: What to measure; the same on every rank.
-
-    Raises:
-        ArgumentError: The job is not possible.
-    """
+    """Measure a job on one rank."""
     with world_of(context, job.region_bytes) as world:
         return Measuring(world, job).seen()
 
@@ -219,14 +206,7 @@ class Measuring:
         return Seen(self._comm.rank, cores, a_core_each, self._comm.layout, entered, left, wrong, steps)
 
     def timed(self, call: Callable[[], object]) -> tuple[int, int]:
-        """Make a call that all ranks begin together.
-
-        Args:
-            call: What to call.
-
-        Returns:
-            When this rank began and ended it, in ns of CLOCK_MONOTONIC.
-        """
+        """Make a call that all ranks begin together; return this rank's begin and end in ns of CLOCK_MONOTONIC."""
         self._out.fill(np.nan)
         self._control.barrier()
         before_ns = time.monotonic_ns()
@@ -247,10 +227,5 @@ class Measuring:
 
 
 def cut(job: Job, style: str) -> Tiling:
-    """How a style of a job's operator is cut: as the job chose where it is fused, else by order and transport alone.
-
-    Args:
-        job: The job.
-        style: "fused", "medium" or "unfused".
-    """
+    """How a style of a job's operator is cut: as the job chose where it is fused, else by order and transport alone."""
     return job.choice if style == "fused" else Tiling(order=job.choice.order, transport=job.choice.transport)

@@ -23,16 +23,7 @@ class Heat:
 
 
 def race(context: RankContext, heat: Heat) -> list[list[int]]:
-    """Call choices in turns on this rank. The first call of all is not counted.
-
-    Args:
-        context: This rank's place in its world.
-        heat: What to call, how often and for how long.
-
-    Returns:
-        For every choice, what each call took, in ns: from the first rank's begin to the last one's end, so that all
-        ranks return the same.
-    """
+    """Call choices in turns; return each call's ns, the same on all ranks. The first call of all is not counted."""
     with world_of(context, heat.job.region_bytes) as its:
         measuring = Measuring(its, heat.job)
         operations = [measuring.fused(choice) for choice in heat.choices]

@@ -18,12 +18,7 @@ KEEPS_UP = 1.5  # communication alone, against what its model says: beyond, the 
 
 
 def times_ns(seen: Sequence[Seen], name: str) -> list[int]:
-    """How long every timed call took, from its first rank's begin to its last rank's end, in ns.
-
-    Args:
-        seen: What every rank measured.
-        name: A style or one of `HALVES`.
-    """
+    """How long every timed call took, from its first rank's begin to its last rank's end, in ns."""
     entered, left = ([getattr(one, which)[name] for one in seen] for which in ("entered_ns", "left_ns"))
     return [
         max(ends) - min(begins)
@@ -37,15 +32,7 @@ def median_ns(seen: Sequence[Seen], name: str) -> float:
 
 
 def metrics(seen: Sequence[Seen], job: Job) -> Metrics | None:
-    """Compute the metrics from medians of all timed calls.
-
-    Args:
-        seen: What every rank measured.
-        job: What was measured.
-
-    Returns:
-        The metrics, or None unless all styles were run.
-    """
+    """Compute the metrics from medians of all timed calls; None unless all styles were run."""
     if set(job.styles) != set(STYLES):
         return None
     names = ("gemm", "tiled", "comm", "unfused", "medium", "fused")
@@ -53,15 +40,7 @@ def metrics(seen: Sequence[Seen], job: Job) -> Metrics | None:
 
 
 def refusal(seen: Sequence[Seen], comm_ns: float | None) -> str:
-    """Say why nothing can be claimed about overlap, if so.
-
-    Args:
-        seen: What every rank measured.
-        comm_ns: What the collective alone takes as modelled, in ns on this machine's clock; None without a pace.
-
-    Returns:
-        The reason, or "" where overlap can be claimed.
-    """
+    """Say why nothing can be claimed about overlap; "" if it can be. ``comm_ns`` is modelled, None without a pace."""
     if comm_ns is None:
         return "a rank copies and computes on one core, one after the other: with --pace its copies take modelled time"
     if not all(one.a_core_each for one in seen):
@@ -84,12 +63,7 @@ def plan_of(seen: Seen, job: Job, style: str) -> Plan:
 
 
 def waits(seen: Sequence[Seen], job: Job) -> list[Wait]:
-    """The waits for doorbells in the traced fused call, of all ranks.
-
-    Args:
-        seen: What every rank measured.
-        job: What was measured.
-    """
+    """The waits for doorbells in the traced fused call, of all ranks."""
     plan, found = plan_of(seen[0], job, "fused"), []
     for one in seen:
         for step in one.steps.get("fused", ()):
@@ -106,12 +80,7 @@ def _wait_ns(seen: Sequence[Seen], job: Job) -> float:
 
 
 def events(seen: Sequence[Seen], job: Job) -> Iterator[TraceEvent]:
-    """Yield the traced calls, one style after another, for `cxlemu.engines.trace.perfetto`.
-
-    Args:
-        seen: What every rank measured.
-        job: What was measured.
-    """
+    """Yield the traced calls, one style after another, for `cxlemu.engines.trace.perfetto`."""
     start_ns = 0
     for style in job.styles:
         plan = plan_of(seen[0], job, style)

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from collectives.fused.choice import Operator, Tiling
 from collectives.sweep.fused.tuner import Tuned
 from cxlemu.errors import ArgumentError
-from cxlemu.files import write_atomically
+from cxlemu.files import read_file, write_atomically
 from cxlemu.plan.kernels import DIMENSION_MAX
 from cxlemu.topology import Accelerator, Topology
 from cxlemu.version import __version__
@@ -71,12 +71,7 @@ def modelled(topology: Topology) -> TunedMachine:
 
 
 def this_one(topology: Topology, run: dict[str, str]) -> TunedMachine:
-    """The machine that this process runs on, with the topology that it emulates.
-
-    Args:
-        topology: The topology.
-        run: How calls are run, so far as it matters for a choice.
-    """
+    """The machine that this process runs on, with the topology that it emulates."""
     match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     processor = match.group(1) if match else platform.machine()
     name = f"{len(os.sched_getaffinity(0))} cores of {processor}"
@@ -91,20 +86,11 @@ def _digest(topology: Topology, more: dict[str, str] | None = None) -> str:
 
 
 class TunedFile:
-    """A file of choices, read for one machine and number of ranks.
-
-    Args:
-        path: The file, which need not exist yet.
-        machine: The machine that choices are read and kept for.
-        ranks: The number of ranks that they are for.
-
-    Raises:
-        ArgumentError: The file is something else, or cannot be read.
-    """
+    """A file of choices, read for one machine and number of ranks."""
 
     def __init__(self, path: Path, machine: TunedMachine, ranks: int) -> None:
         self.path, self._machine, self._digest, self._ranks = path, machine.name, machine.digest, ranks
-        self._entries: list[_Entry] = _read(path) if path.exists() else []
+        self._entries: list[_Entry] = _read(path)
 
     def get(self, operator: Operator) -> Tuned | None:
         """What was found for this operator on this machine, or None."""
@@ -115,15 +101,7 @@ class TunedFile:
         return None
 
     def put(self, operator: Operator, tuned: Tuned) -> None:
-        """Keep a choice instead of the one that the machine had for this operator, and write the file.
-
-        Args:
-            operator: The operator.
-            tuned: What was found for it, with nothing left to defaults.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
+        """Keep a choice instead of the one that the machine had for this operator, and write the file."""
         choice = tuned.choice
         assert choice.comm_tile_rows and choice.compute_tile and choice.transport  # the tuner leaves nothing open
         entry = _Entry(
@@ -154,16 +132,13 @@ class TunedFile:
 
 def _read(path: Path) -> list[_Entry]:
     try:
-        if not path.is_file():
-            raise ArgumentError(f"--tuned {path}: not a regular file; give {FILES_ARE}, or one that is not there yet")
-        with path.open("rb") as file:
-            raw = file.read(FILE_BYTES_MAX + 1)
+        return _File.model_validate_json(read_file(path, FILE_BYTES_MAX)).entries
+    except FileNotFoundError:
+        return []
     except OSError as error:
-        raise ArgumentError(f"--tuned {path} cannot be read: {error.strerror}") from None
-    if len(raw) > FILE_BYTES_MAX:
-        raise ArgumentError(f"--tuned {path}: larger than {FILE_BYTES_MAX} bytes, which no such file is")
-    try:
-        return _File.model_validate_json(raw).entries
+        raise ArgumentError(
+            f"--tuned {path} cannot be read: {error.strerror}; give {FILES_ARE}, or one that is not there yet"
+        ) from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"

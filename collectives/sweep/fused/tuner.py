@@ -34,20 +34,7 @@ def tune(
     measure: Callable[[Tiling], int],
     least_ns: Callable[[Tiling], float] = lambda choice: 0,
 ) -> Tuned:
-    """Find the fastest choice, one dimension after another.
-
-    Args:
-        operator: The product and what it is fused with.
-        ranks: The number of ranks.
-        measure: Gives the time of a choice in ns.
-        least_ns: A lower bound of that time; a choice whose bound is not below the best so far is not measured.
-
-    Returns:
-        The fastest choice, its time, and how many were measured.
-
-    Raises:
-        ArgumentError: No choice is possible.
-    """
+    """Find the fastest choice, dimension by dimension; one whose ``least_ns`` is not below the best is not measured."""
     seen: dict[Tiling, int] = {}
 
     def ns(choice: Tiling) -> int:

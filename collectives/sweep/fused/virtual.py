@@ -21,18 +21,7 @@ SHIFTED = ("shifted", "own_last")  # orders in which ranks do not meet
 
 
 class Simulator:
-    """Simulates fused operators of a number of ranks on a topology.
-
-    Args:
-        topology: A topology with an accelerator.
-        ranks: The number of ranks.
-        accelerator: What ranks compute with instead of the topology's, if not None.
-        plans: Plans by layout and call, which simulators share; those that this one makes are added. None: it keeps
-            none.
-
-    Raises:
-        ArgumentError: The topology has no accelerator.
-    """
+    """Simulates fused operators of a number of ranks on a topology."""
 
     def __init__(
         self,
@@ -52,31 +41,13 @@ class Simulator:
         self._cards = self.model.cards_of(self._space)
 
     def plan(self, operator: Operator, style: str, choice: Tiling | None = None) -> Plan:
-        """Plan an operator in a style.
-
-        Args:
-            operator: The product and what it is fused with.
-            style: "fused", "medium" or "unfused".
-            choice: How it is cut (default: as the plan has it).
-
-        Raises:
-            ArgumentError: The operator or the choice is not possible, or the cards have no room for it.
-        """
         call = call_of(operator, style, self.ranks, choice or Tiling())
         layout = self._layout(call)
         plan = build(layout, call)
         return plan if self._plans is None else self._plans.setdefault((layout, call), plan)
 
     def resolved(self, operator: Operator, choice: Tiling) -> Tiling:
-        """Fill in what the plan takes by default.
-
-        Args:
-            operator: The product and what it is fused with.
-            choice: How the fused call is cut.
-
-        Raises:
-            ArgumentError: The operator or the choice is not possible.
-        """
+        """Fill in what the plan takes by default."""
         gemm = call_of(operator, "fused", self.ranks, choice).gemm
         assert gemm is not None
         return Tiling(gemm.comm_tile_rows, (gemm.tile_rows, gemm.tile_cols), gemm.order, gemm.transport)
@@ -87,33 +58,14 @@ class Simulator:
         return roomy_layout(call, len(self._cards), self._space.granule_bytes, room)
 
     def run(self, plan: Plan, *, log: bool = False) -> VirtualRun:
-        """Run a plan in virtual time.
-
-        Args:
-            plan: The plan.
-            log: Whether to log when every instruction ran.
-        """
         return simulate(self.model, [VirtualCall(plan, cards=self._cards)], log=log)
 
     def fused_ns(self, operator: Operator, choice: Tiling) -> int:
-        """What the fused call takes, in modelled ns.
-
-        Args:
-            operator: The product and what it is fused with.
-            choice: How it is cut.
-
-        Raises:
-            ArgumentError: As in `plan`.
-        """
+        """What the fused call takes, in modelled ns."""
         return self.run(self.plan(operator, "fused", choice)).time_ns
 
     def fastest(self, operator: Operator, style: str) -> Plan:
-        """The fastest plan of a style over orders and transports.
-
-        Args:
-            operator: The product and what it is fused with.
-            style: "medium" or "unfused"; the latter with shards whole or in as many chunks as collectives have.
-        """
+        """The fastest plan of a style over orders and transports."""
         orders = SHIFTED[:1] if operator.kind == "all_gather_gemm" else SHIFTED  # they are of destinations
         rows = (None, operator.m // self.ranks) if style == "unfused" else (None,)
         plans = [
@@ -125,12 +77,7 @@ class Simulator:
         return min(plans, key=lambda plan: self.run(plan).time_ns)
 
     def least_ns(self, operator: Operator, choice: Tiling) -> float:
-        """What computing in these tiles takes, with nothing to wait for: no fused call is faster.
-
-        Args:
-            operator: The product and what it is fused with.
-            choice: How it is cut; without a compute tile the bound is 0.
-        """
+        """What computing in these tiles takes, with nothing to wait for: no fused call is faster."""
         accelerator, tile = self.model.accelerator, choice.compute_tile
         assert accelerator is not None
         if tile is None:
@@ -157,12 +104,7 @@ class Simulator:
         return found
 
     def metrics(self, operator: Operator, choice: Tiling) -> Metrics:
-        """Simulate all styles and halves of an operator.
-
-        Args:
-            operator: The product and what it is fused with.
-            choice: How the fused call is cut.
-        """
+        """Simulate all styles and halves of an operator."""
         fused, medium, unfused = (
             self.plan(operator, "fused", choice),
             *(self.fastest(operator, style) for style in ("medium", "unfused")),

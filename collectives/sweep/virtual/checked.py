@@ -19,12 +19,7 @@ CHECKED_INSTRUCTIONS_MAX = 200_000
 
 
 def check_size(plan: Plan) -> None:
-    """Check that a plan is small enough for real bytes.
-
-    Raises:
-        ArgumentError: Its cards and buffers have more than `CHECKED_BYTES_MAX`, or it has more than
-            `CHECKED_INSTRUCTIONS_MAX` instructions.
-    """
+    """Check that a plan is small enough for real bytes."""
     layout = plan.layout
     nbytes = layout.cards * layout.extent_bytes
     nbytes += sum(buffer.nbytes for part in plan.parts for buffer in part.buffers)
@@ -32,22 +27,12 @@ def check_size(plan: Plan) -> None:
     if nbytes > CHECKED_BYTES_MAX or instructions > CHECKED_INSTRUCTIONS_MAX:
         raise ArgumentError(
             f"[{plan.call}] is too large to be checked on real bytes: {format_bytes(nbytes)} and {instructions} "
-            f"instructions, where {format_bytes(CHECKED_BYTES_MAX)} and {CHECKED_INSTRUCTIONS_MAX} are the most"
+            f"instructions, where the limits are {format_bytes(CHECKED_BYTES_MAX)} and {CHECKED_INSTRUCTIONS_MAX}"
         )
 
 
 def execute(case: Case, plan: Plan, run: VirtualRun, seed: int) -> tuple[int, str | None]:
-    """Execute a run's instructions in its order on real bytes.
-
-    Args:
-        case: The case that was simulated.
-        plan: Its plan.
-        run: The run, with its log.
-        seed: Seeds the inputs and the adversary.
-
-    Returns:
-        How many elements are wrong, and a description of the first of them or None.
-    """
+    """Execute a logged run's instructions on real bytes; return how many elements are wrong, and the first or None."""
     layout, hosts = plan.layout, run.model.hosts
     cards = [np.zeros(layout.extent_bytes, np.uint8) for _ in range(layout.cards)]
     caches = {host: HostCache.private(cards) for host in hosts}

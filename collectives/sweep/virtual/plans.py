@@ -12,9 +12,9 @@ from collectives.algorithms.nccl import RECIPES, Sends
 from collectives.algorithms.nccl.protocols import take
 from collectives.algorithms.nccl.room import room
 from collectives.builder.recipes import Recipe
+from collectives.defaults import AUTO
 from collectives.in_heap import results_in_heap
 from collectives.layouts import check_fits
-from collectives.sweep.defaults import AUTO
 from collectives.sweep.sweep import Case, load_algorithm
 from collectives.sweep.virtual.rings import on_cards, virtual_layout
 from cxlemu.cost import CostModel
@@ -31,22 +31,7 @@ def planned(
     layout: Layout | None = None,
     levels: bool = True,
 ) -> tuple[Plan, Choice]:
-    """Plan a case on a modelled fabric.
-
-    Args:
-        topology: The fabric.
-        case: The case, whose variant may be "auto".
-        algorithm: A user's own algorithm or saved plan, which runs instead.
-        space: The space on which the ring lies (default: the pool).
-        layout: A ring that is already there (default: one of its own).
-        levels: Whether "auto" may take two levels: its ranks are the topology's first ones, and in their clusters.
-
-    Returns:
-        The plan, and the variant with the reason why it was chosen.
-
-    Raises:
-        ArgumentError: The case is not possible.
-    """
+    """Plan a case on a modelled fabric; return the plan, and the variant with the reason for it."""
     call = replace(case.call, in_place=case.in_place)
     choice = Choice(call.algorithm, "")
     if algorithm is not None:
@@ -100,20 +85,7 @@ def _saved(topology: Topology, plan: Plan, space: Space) -> Plan:
 
 
 def spoken(topology: Topology, case: Case, algorithm: str | None, space: Space) -> tuple[Topology, Plan, Choice]:
-    """Plan a case on a space, and find the machine that speaks a protocol of it: NCCL's choice, else the first.
-
-    Args:
-        topology: The fabric.
-        case: The case, whose variant may be "auto".
-        algorithm: A user's own algorithm or saved plan, which runs instead.
-        space: The space on which the ring lies.
-
-    Returns:
-        The topology with that protocol's costs, the plan, and the variant with the reason why it was chosen.
-
-    Raises:
-        ArgumentError: The case is not possible.
-    """
+    """Plan a case on a space, and find the machine that speaks a protocol of it: NCCL's choice, else the first."""
     if space.protocols is None:
         return topology, *planned(topology, case, algorithm, space)
     if algorithm is not None or not _sends(case.call):
@@ -128,13 +100,7 @@ def spoken(topology: Topology, case: Case, algorithm: str | None, space: Space) 
 
 
 def model_cards(model: CostModel, plan: Plan, space: Space) -> tuple[int, ...]:
-    """The model's cards on which the cards of a plan's layout lie.
-
-    Args:
-        model: The cost model.
-        plan: The plan.
-        space: The space on which its ring lies.
-    """
+    """The model's cards on which the cards of a plan's layout lie."""
     memory = cluster_memory(model.topology, plan.ranks) if plan.layout.owned else None
     return model.cards_of(space) + (model.cards_of(memory) if memory is not None else ())
 

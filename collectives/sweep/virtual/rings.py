@@ -28,15 +28,6 @@ def virtual_layout(topology: Topology, recipe: Recipe, call: Call, space: Space 
 
     On owned memory its cards are the ranks' own, one each, and a doorbell whose index is k more than a multiple of the
     ranks lies in rank k's.
-
-    Args:
-        topology: The fabric.
-        recipe: The call's algorithm, which may declare what a rank publishes.
-        call: The call.
-        space: The space on which the ring lies (default: the pool).
-
-    Raises:
-        ArgumentError: The cards have not even room for doorbells and a line for each rank.
     """
     if call.cluster > 1:
         return _layout_on_levels(topology, call)
@@ -47,8 +38,8 @@ def virtual_layout(topology: Topology, recipe: Recipe, call: Call, space: Space 
     doorbells = max(MIN_DOORBELLS_PER_RANK, 2 * ranks) if many else MIN_DOORBELLS_PER_RANK
     bare = Layout(ranks, cards, SLOTS_MIN, 0, round_up(doorbells, cards) if space.owned else doorbells, granule)
     blocks = ranks if its.input_blocks == "ranks" else 1
-    if recipe.publishes is not None:
-        blocks = recipe.publishes(ranks).blocks + 1
+    if (published := recipe.published(ranks)) is not None:
+        blocks = published.blocks + 1
     # what one rank publishes: its input, and in two shots a slice of the result; every block begins with a line
     area = blocks * round_up(call.nbytes, LINE_BYTES) + round_up(-(-call.nbytes // ranks), LINE_BYTES)
     area += (ranks + 1) * LINE_BYTES
@@ -94,16 +85,7 @@ def _layout_on_levels(topology: Topology, call: Call) -> Layout:
 
 
 def on_cards(topology: Topology, space: Space, ranks: int) -> tuple[int, int, int]:
-    """The cards that a layout has on a space.
-
-    Args:
-        topology: The fabric.
-        space: The space.
-        ranks: The number of ranks, each of which has a card of owned memory.
-
-    Returns:
-        The number of cards, the bytes of the smallest, and the granule in bytes.
-    """
+    """Return how many cards a layout has on a space, the bytes of the smallest, and the granule in bytes."""
     numbers = topology.cards_of(space)
     card_bytes = min(group.capacity_bytes for its, group in topology.card_groups() if set(numbers).intersection(its))
     return ranks if space.owned else len(numbers), card_bytes, space.granule_bytes

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from collectives import sizes
 from collectives.algorithms.choose import Choice
-from collectives.sweep.defaults import AUTO
+from collectives.defaults import AUTO
 from collectives.sweep.sweep import Case
 from collectives.sweep.virtual.bounds import lower_bound
 from collectives.sweep.virtual.checked import check_size, execute
@@ -76,29 +76,7 @@ def simulate_case(
     seed: int = 1,
     log_max: int = 0,
 ) -> tuple[Simulated, VirtualRun]:
-    """Simulate calls of one case that follow each other.
-
-    Args:
-        topology: The fabric.
-        case: The case, whose variant may be "auto".
-        algorithm: A user's own algorithm or saved plan, which runs instead.
-        space: The name of the topology's space on which the ring lies (default: the pool).
-        split: Split the ranks into groups of this many, see `split_calls`.
-        failures: Failures of links and switches, at their times after the first call began.
-        calls: How many calls follow each other; times are their mean.
-        check: Move real bytes in the same run, through caches that nothing keeps coherent, and compare every result
-            with NumPy's.
-        seed: Seeds the inputs and the adversary of ``check``.
-        log_max: Log the run, which may have this many instructions at most; 0 for no log.
-
-    Returns:
-        The row, and the run that it comes from.
-
-    Raises:
-        ArgumentError: The case is not possible, see `planned`, or is too large for memory, for ``check`` or for the
-            log, or arguments contradict each other.
-        CutOffError: Failures leave no way that is needed.
-    """
+    """Simulate calls of one case that follow each other."""
     where = topology.pool_space if space is None else topology.space(space)
     if split is None:
         machine, plan, choice = spoken(topology, case, algorithm, where)
@@ -117,9 +95,7 @@ def simulate_case(
         check_size(plan)
     program *= calls
     if log_max and (instructions := sum(_instructions(call.plan) for call in program)) > log_max:
-        raise ArgumentError(
-            f"[{case.call}]: {instructions} instructions are too many for a trace, {log_max} are the most"
-        )
+        raise ArgumentError(f"[{case.call}]: {instructions} instructions exceed the limit of a trace, {log_max}")
     run = simulate(model, program, log=bool(log_max) or check)
     wrong, first_wrong = execute(case, plan, run, seed) if check else (None, None)
     time_ns = max(run.time_ns, 1) / calls
@@ -163,13 +139,7 @@ def simulate_case(
 
 @lru_cache(8)  # a sweep asks for the same ones again and again, and large fabrics have many routes
 def model_of(topology: Topology, ranks: int, failures: tuple[Failure, ...] = ()) -> CostModel:
-    """The cost model of a topology, cached.
-
-    Args:
-        topology: The fabric.
-        ranks: The number of ranks.
-        failures: Failures of links and switches.
-    """
+    """The cost model of a topology, cached."""
     return CostModel.of(topology, ranks, failures)
 
 
@@ -187,11 +157,7 @@ def _instructions(plan: Plan) -> int:
 
 
 def check_memory(program: Sequence[VirtualCall]) -> None:
-    """Check that the plans of a program can be held in memory; the root's instructions and another rank's tell.
-
-    Raises:
-        ArgumentError: Instructions of one plan would take more than `RECORDS_BYTES_MAX`.
-    """
+    """Check that the plans of a program can be held in memory; the root's instructions and another rank's tell."""
     for call in program:
         plan, ranks = call.plan, call.plan.ranks
         root, other = (plan.part(rank % ranks).instruction_count for rank in (plan.call.root, plan.call.root + 1))
@@ -199,6 +165,6 @@ def check_memory(program: Sequence[VirtualCall]) -> None:
         if nbytes > RECORDS_BYTES_MAX:
             raise ArgumentError(
                 f"[{call.plan.call}]: instructions of {call.plan.ranks} ranks take some {format_bytes(nbytes)}, "
-                f"{format_bytes(RECORDS_BYTES_MAX)} are the most: take fewer ranks or, for an all_reduce, --split "
+                f"the limit is {format_bytes(RECORDS_BYTES_MAX)}: take fewer ranks or, for an all_reduce, --split "
                 f"{divisor(call.plan.ranks)}"
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from collectives.sweep.defaults import AUTO
+from collectives.defaults import AUTO
 from collectives.sweep.sweep import Case
 from collectives.sweep.virtual.plans import planned
 from cxlemu.engines.virtual import VirtualCall
@@ -21,14 +21,6 @@ def split_calls(topology: Topology, case: Case, group: int) -> list[VirtualCall]
     The calls are a reduce-scatter in groups of consecutive ranks, an all-reduce of each slice across the groups, and an
     all-gather in the groups, all of them through the pool. Plans are the same for all groups and made once, so that
     memory grows with ranks, not with their square.
-
-    Args:
-        topology: The fabric.
-        case: An all_reduce without a variant.
-        group: How many ranks a group has; a divisor of the ranks.
-
-    Raises:
-        ArgumentError: The case is no such all_reduce, or its ranks do not come in such groups.
     """
     call, ranks = case.call, case.call.ranks
     if call.collective != "all_reduce" or call.algorithm not in (AUTO, SPLIT):

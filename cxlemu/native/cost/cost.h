@@ -17,6 +17,8 @@ typedef struct {
     int64_t message_ns; /* how much longer each transfer keeps it */
     int64_t flit_bytes, payload_bytes; /* a flit's size, and how many of its bytes carry data */
     int64_t buffer_bytes; /* how many bytes may wait before it; 0: any number */
+    int64_t
+        request_bytes; /* what each flit of data from the pool asks for on the resource before it, the link's other way */
 } service_rate;
 
 /* An engine, card or link: one transfer at a time uses it, in the order of requests. */
@@ -39,7 +41,7 @@ typedef struct {
 } route;
 
 typedef struct {
-    int64_t call_ns, copy_ns, flush_line_ns, invalidate_line_ns, fence_ns, ring_ns, observe_ns, scan_ns;
+    int64_t call_ns, copy_ns, flush_line_ns, invalidate_line_ns, fence_ns, ring_ns, arrival_ns, observe_ns, scan_ns;
     int64_t local_copy_rate, reduce_rate; /* in bytes per millisecond; 0: they take no time */
     int64_t coherent, coherence_ns; /* coherence_ns: what each access takes longer, except the owner's */
     int64_t first_to, first_from, first_both, first_fold; /* the first rank's engines; the others' follow */
@@ -60,10 +62,10 @@ static inline bool kernel_cost_fits(const kernel_cost *cost) {
 }
 
 _Static_assert(sizeof(kernel_cost) == 16, "kernel_cost differs from COST_DTYPE");
-_Static_assert(sizeof(service_rate) == 40, "service_rate differs from SERVICE_RATE_DTYPE");
+_Static_assert(sizeof(service_rate) == 48, "service_rate differs from SERVICE_RATE_DTYPE");
 _Static_assert(sizeof(hop) == 20, "hop differs from HOP_DTYPE");
 _Static_assert(sizeof(route) == 2 * MAX_HOPS * 20 + 16, "route differs from ROUTE_DTYPE");
-_Static_assert(sizeof(costs) == 128, "costs differs from COSTS_DTYPE");
+_Static_assert(sizeof(costs) == 136, "costs differs from COSTS_DTYPE");
 _Static_assert(sizeof(card_row) == 24, "card_row differs from CARD_DTYPE");
 
 /* Called for each reservation of a resource, when it is placed. */
@@ -190,7 +192,7 @@ static inline int64_t rung_ns(const model *m, int32_t rank, int32_t card, int64_
 
 /* Return when that doorbell comes to show it, where there is a way to the card. */
 static inline int64_t shown_after_ns(const model *m, int32_t rank, int32_t card, int64_t now) {
-    return rung_ns(m, rank, card, now) + route_to(m, rank, card)->latency_ns;
+    return rung_ns(m, rank, card, now) + route_to(m, rank, card)->latency_ns + costs_at(m, card)->arrival_ns;
 }
 
 /* Return how long a look at `count` doorbells takes, the first of which lies on this card. */

@@ -43,7 +43,8 @@ static bool is_right(const model *m, const service_rate *rates) {
     for (int64_t k = 0; k < resources; k++)
         right = right && rates[k].rate >= 0 && rates[k].message_ns >= 0 && rates[k].payload_bytes >= 1 &&
                 rates[k].flit_bytes >= 1 && rates[k].flit_bytes <= 65536 && rates[k].buffer_bytes >= 0 &&
-                rates[k].buffer_bytes <= LARGEST_BYTES;
+                rates[k].buffer_bytes <= LARGEST_BYTES && rates[k].request_bytes >= 0 &&
+                rates[k].request_bytes <= (k ? 65536 : 0);
     for (int64_t k = 0; k < pairs; k++) right = right && m->route_of[k] >= -1 && m->route_of[k] < m->route_count;
     for (int64_t k = 0; k < ranks; k++) right = right && m->host_of[k] >= 0 && m->host_of[k] < m->hosts;
     for (int64_t k = 0; k < m->route_count; k++)

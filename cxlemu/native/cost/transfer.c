@@ -37,6 +37,18 @@ static int64_t entered_ns(const resource *r, int64_t asked_ns, int64_t nbytes) {
     return later(asked_ns, r->free_ns - flits_ns(room > 0 ? room : 0, &r->service));
 }
 
+/* Keep a link's way to the pool for as long as the requests take to which these bytes from the pool answer. They pass between
+ * what else goes there: nothing waits for them in turn, but what comes later finds less of the link. */
+static void ask(model *m, resource *r, int32_t rank, int64_t nbytes, int64_t asked_ns) {
+    if (!r->service.request_bytes) return;
+    resource *other = r - 1;
+    const int64_t flits = (nbytes + r->service.payload_bytes - 1) / r->service.payload_bytes;
+    const int64_t needs = bytes_ns(flits * r->service.request_bytes, other->service.rate);
+    const int64_t begin = later(other->free_ns, asked_ns);
+    other->free_ns = begin + needs, other->busy_ns += needs, other->uses++;
+    note(m, other, rank, begin, other->free_ns, 0);
+}
+
 /* Reserve a resource for a transfer that asks for it at `asked_ns`. Until the transfer finds room there, it occupies
  * `before`, if that is not NULL. Return when it begins; raise *end_ns to its end, and *alone_ns to how long it keeps
  * the resource. */
@@ -108,6 +120,7 @@ int64_t cost_transfer(model *m, int32_t rank, region_table r, const operand *o, 
         resource *before = NULL;
         for (int32_t at = 0; at < length; at++) {
             resource *its = way[at];
+            ask(m, its, rank, pieces[k], start);
             if (count == 1) here = take(m, its, before, rank, here, nbytes, &end, alone_ns);
             else {
                 if (its->start_ns < 0) its->start_ns = take(m, its, before, rank, here, its->load, &end, alone_ns);

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "../interpreter.h"
+
 #if __has_include(<valgrind/callgrind.h>)
 #include <valgrind/callgrind.h>
 #define HAS_CALLGRIND 1
@@ -223,11 +225,11 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_measure", .m_size = -1,
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "cxlemu._measure", .m_size = -1,
                                         .m_methods = methods};
 
 PyMODINIT_FUNC PyInit__measure(void) {
-    PyObject *module = PyModule_Create(&definition);
+    PyObject *module = make_module(&definition);
     if (module != NULL && PyModule_AddIntConstant(module, "HAS_CALLGRIND", HAS_CALLGRIND) < 0) Py_CLEAR(module);
     return module;
 }

@@ -5,6 +5,7 @@
 
 #include "../cost/tables.h"
 #include "../constants.h"
+#include "../interpreter.h"
 #include "../layout_module.h"
 #include "virtual.h"
 
@@ -260,6 +261,36 @@ static PyObject *Simulation_run(Simulation *self, PyObject *args) {
                          v->model.no_way_to);
 }
 
+/* transfer(rank, cards, granularity, offset, nbytes, to_pool, now) -> (end, landed, queued): one READ or WRITE that a
+ * stream begins at `now`, with its cost; landed: when all of a WRITE is in the pool. Requests come in the order of calls. */
+static PyObject *Simulation_transfer(Simulation *self, PyObject *args) {
+    model *m = &self->v.model;
+    Py_buffer cards;
+    int rank, to_pool;
+    long long granularity, offset, nbytes, now;
+    if (!PyArg_ParseTuple(args, "iy*LLLpL", &rank, &cards, &granularity, &offset, &nbytes, &to_pool, &now)) return NULL;
+    const Py_ssize_t count = cards.len / (Py_ssize_t)sizeof(int32_t);
+    bool right = rank >= 0 && rank < m->rank_count && count >= 1 && count <= MAX_CARDS && granularity >= 1 &&
+                 offset >= 0 && nbytes >= 0 && now >= 0 && now <= LONGEST_NS;
+    for (Py_ssize_t k = 0; right && k < count; k++)
+        right = ((const int32_t *)cards.buf)[k] >= 0 && ((const int32_t *)cards.buf)[k] < m->cards;
+    const region whole = {.cards = (int32_t)count, .granularity_bytes = granularity, .nbytes = LARGEST_BYTES};
+    const region_table regions = {.all = &whole, .count = 1, .card_of = cards.buf};
+    record its = {.op = to_pool ? WRITE : READ, .nbytes = nbytes};
+    *(to_pool ? &its.dst : &its.a) = (operand){.kind = REGION, .offset = offset};
+    progress p = {.now = now};
+    int64_t landed = now;
+    enum part part = right ? MORE : INVALID_RECORD;
+    self->ran = true; /* what takes its time from here is not a run of plans */
+    if (right) change_ways(m, now);
+    while (part == MORE) part = cost_instruction_part(m, rank, regions, &its, &landed, &p);
+    PyBuffer_Release(&cards);
+    if (part == LAST)
+        return Py_BuildValue("LLL", (long long)p.now, (long long)later(landed, p.now), (long long)p.queue_ns);
+    refuse("a transfer names what is not there");
+    return NULL;
+}
+
 static PyObject *bytes_of(const void *rows, int64_t count, size_t size) {
     return PyBytes_FromStringAndSize(rows, (Py_ssize_t)(count * (int64_t)size));
 }
@@ -317,6 +348,8 @@ static PyMethodDef simulation_methods[] = {
      "each, which are packed as they come, or the number of a call with the same"},
     {"run", (PyCFunction)Simulation_run, METH_VARARGS,
      "run(turns, first_turn, logs) -> (outcome, rank, stream, record, card)"},
+    {"transfer", (PyCFunction)Simulation_transfer, METH_VARARGS,
+     "transfer(rank, cards, granularity, offset, nbytes, to_pool, now) -> (end, landed, queued)"},
     {"blocked", (PyCFunction)Simulation_blocked, METH_NOARGS, "blocked() -> [(rank, stream, record, doorbell)]"},
     {"seen", (PyCFunction)Simulation_seen, METH_NOARGS, "seen() -> statistics and logs"},
     {NULL, NULL, 0, NULL},
@@ -345,7 +378,7 @@ static const constant constants[] = {
 };
 
 PyMODINIT_FUNC PyInit__virtual(void) {
-    PyObject *module = PyModule_Create(&virtual_module);
+    PyObject *module = make_module(&virtual_module);
     if (module && (PyType_Ready(&SimulationType) < 0 ||
                    PyModule_AddObjectRef(module, "Simulation", (PyObject *)&SimulationType) < 0 ||
                    add_constants(module, constants, sizeof constants / sizeof *constants) < 0))

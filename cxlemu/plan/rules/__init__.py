@@ -20,19 +20,12 @@ __all__ = ["RULES", "Rule", "RuleFinding", "check", "findings"]
 
 
 class Rule(NamedTuple):
-    """One rule.
+    """One rule."""
 
-    Attributes:
-        stage: The rules that are checked together with it.
-        name: A word or two.
-        sentence: What every plan obeys, for messages.
-        defects: Finds where a plan does not.
-    """
-
-    stage: str
-    name: str
-    sentence: str
-    defects: Callable[[PlanTable], Iterator[Defect]]
+    stage: str  # the rules that are checked together with it
+    name: str  # a word or two
+    sentence: str  # what every plan obeys, for messages
+    defects: Callable[[PlanTable], Iterator[Defect]]  # finds where a plan does not
 
 
 class RuleFinding(NamedTuple):
@@ -87,15 +80,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def findings(plan: Plan, ranks: Iterable[int] | None = None) -> Iterator[RuleFinding]:
-    """Yield every broken rule of the first stage that has any.
-
-    Args:
-        plan: The plan to check.
-        ranks: Look only at these ranks, and build only their parts (default: all).
-
-    Raises:
-        PlanRuleError: The ranks' shared tables differ.
-    """
+    """Yield every broken rule of the first stage that has any."""
     program = PlanTable(plan, range(plan.ranks) if ranks is None else ranks)
     right: bool | None = None
     for stage, rules in groupby(RULES, key=lambda rule: rule.stage):
@@ -113,16 +98,7 @@ def findings(plan: Plan, ranks: Iterable[int] | None = None) -> Iterator[RuleFin
 
 
 def check(plan: Plan, ranks: Iterable[int] | None = None) -> None:
-    """Accept a plan that obeys all rules.
-
-    Args:
-        plan: The plan to check.
-        ranks: Look only at these ranks, and build only their parts (default: all).
-
-    Raises:
-        PlanRuleError: A rule is broken; for the first one, rank, stream, instruction and rule. Or the ranks' shared
-            tables differ.
-    """
+    """Accept a plan that obeys all rules."""
     for finding in findings(plan, ranks):
         raise PlanRuleError(str(finding))
 

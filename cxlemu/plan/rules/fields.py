@@ -118,7 +118,7 @@ def size(p: PlanTable) -> Iterator[Defect]:
     yield from p.defects(sized & (nbytes < 0), lambda row: f"{nbytes[row]} bytes")
     item_bytes = ITEM_BYTES[np.minimum(dtype, len(DTYPE_NAMES) - 1)]
     broken = typed(p) & (nbytes > 0) & (nbytes % item_bytes != 0)
-    yield from p.defects(broken, lambda row: f"{nbytes[row]} bytes are no whole number of elements")
+    yield from p.defects(broken, lambda row: f"{nbytes[row]} bytes are not a whole number of elements")
 
 
 def payload(p: PlanTable) -> Iterator[Defect]:

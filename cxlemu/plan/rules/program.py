@@ -63,11 +63,7 @@ class PlanTable:
     """The instructions of some ranks: row after row, stream after stream, rank after rank.
 
     For each row: ``rank_of`` is its rank, ``part_of`` and ``stream_of`` are indices into ``parts`` and ``streams``,
-    ``index_of`` is its place in the stream.
-
-    Args:
-        plan: The plan.
-        ranks: Which ranks; only their parts are built.
+    ``index_of`` is its place in the stream. Only the parts of ``ranks`` are built.
     """
 
     def __init__(self, plan: Plan, ranks: Iterable[int]) -> None:
@@ -91,22 +87,12 @@ class PlanTable:
         return OperandColumns(*(np.ascontiguousarray(operands[name].T) for name in OperandColumns._fields))
 
     def defects(self, wrong: Mask, detail: str | Callable[[int], str]) -> Iterator[Defect]:
-        """Yield a defect for each row where ``wrong`` is set.
-
-        Args:
-            wrong: A boolean per row.
-            detail: What is wrong, or a function that says it for a row.
-        """
+        """Yield a defect for each row where ``wrong`` is set."""
         for row in wrong.nonzero()[0].tolist():
             yield Defect(detail if isinstance(detail, str) else detail(row), row)
 
     def defects_at(self, wrong: Mask, detail: Callable[..., str]) -> Iterator[Defect]:
-        """Yield a defect for each place where ``wrong`` is set, in the order of places.
-
-        Args:
-            wrong: A boolean for each place; its last axis are rows.
-            detail: Says what is wrong with a place, whose indices are its arguments.
-        """
+        """Yield a defect for each place where ``wrong`` is set, in order; ``detail`` gets the place's indices."""
         for place in np.argwhere(wrong).tolist():
             yield Defect(detail(*place), place[-1])
 

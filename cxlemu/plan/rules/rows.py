@@ -37,11 +37,7 @@ _OPCODE_BYTES = _OPCODES.view(np.uint8)  # NumPy describes a structure anew, fie
 
 
 def right(p: PlanTable) -> bool:
-    """Say whether no rule of the STAGES is broken. The plan's tables obey theirs.
-
-    Args:
-        p: The instructions of some ranks.
-    """
+    """Say whether no rule of the STAGES is broken. The plan's tables obey theirs."""
     frame, layout = p.frame, p.layout
     if layout.cards > INT32_MAX:
         return False

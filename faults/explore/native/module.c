@@ -2,6 +2,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "interpreter.h"
 #include "search.h"
 
 typedef struct {
@@ -183,7 +184,7 @@ static bool begin_lines(search *s, const uint8_t *filled) {
         for (int k = 0; k < filled[line]; k++) {
             int16_t number;
             if (!number_of(s, s->initial[line][k], &number))
-                return REFUSE("a program has at most %d different values", VALUES_MAX);
+                return REFUSE("a program has at most %d different values", VALUES_MAX + 1);
             data[k] = (uint8_t)number;
         }
         if (!table_begin(&s->lines[line], &s->w, data, filled[line])) return PyErr_NoMemory() != NULL;
@@ -249,8 +250,8 @@ static bool begin_rows(search *s, const outside *o) {
     s->at_events = s->at_registers + o->register_count;
     uint32_t width = (uint32_t)(s->at_events + (o->event_count + 15) / 16 + 1);
     int16_t zero;
-    if (!rows_begin(&s->states, width, (uint32_t)s->thread_count) || !rows_begin(&s->outcomes, width, 0) ||
-        !number_of(s, 0, &zero))
+    if (!number_of(s, 0, &zero)) return false;
+    if (!rows_begin(&s->states, width, (uint32_t)s->thread_count) || !rows_begin(&s->outcomes, width, 0))
         return PyErr_NoMemory() != NULL;
     s->current = calloc(s->states.width, sizeof *s->current);
     s->next = calloc(s->states.width, sizeof *s->next);
@@ -423,6 +424,7 @@ static PyMethodDef METHODS[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, .m_name = "_search", .m_size = -1, .m_methods = METHODS};
+static struct PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, .m_name = "faults.explore._search", .m_size = -1,
+                                    .m_methods = METHODS};
 
-PyMODINIT_FUNC PyInit__search(void) { return PyModule_Create(&MODULE); }
+PyMODINIT_FUNC PyInit__search(void) { return make_module(&MODULE); }

@@ -97,20 +97,25 @@ static bool room_for(uint32_t **array, uint32_t count, uint32_t *capacity) {
     return true;
 }
 
+/* Note the first move to a state, on this line or on none. */
 static bool note_first(search *s, int what, int who, int line, int age) {
     s->trail.count = s->trail.begin;
-    const line_info *info = s->lines != NULL ? s->lines[line].info : NULL;
-    bool made = info[s->next[s->at_lines + line]].pool != info[s->current[s->at_lines + line]].pool;
-    return search_note(s, (move){(uint8_t)what, (uint8_t)who, made, (int8_t)age, (uint16_t)line});
+    bool made = false;
+    if (line != NO_LINE) {
+        const line_info *info = s->lines[line].info;
+        made = info[s->next[s->at_lines + line]].pool != info[s->current[s->at_lines + line]].pool;
+    }
+    return search_note(s,
+                       (move){(uint8_t)what, (uint8_t)who, made, (int8_t)age, (uint16_t)(line != NO_LINE ? line : 0)});
 }
 
-/* Keep s->next, to which a move led. `obliged`: the move happens at some time if no other move does. Return false in
- * trouble, and when a retrace has found its state. */
+/* Keep s->next, to which a move led, on this line or on none. `obliged`: the move happens at some time if no other move
+ * does. Return false in trouble, and when a retrace has found its state. */
 static bool arrive(search *s, int what, int who, int line, int age, bool obliged) {
     bool fresh, arrival = what == LAND || what == LAND_NT || what == EVICT;
     if (s->trail.follows && !note_first(s, what, who, line, age)) return false;
     s->transitions += !s->trail.follows;
-    if (s->settling.on && !settle_state(s, arrival ? line : -1)) return false;
+    if (s->settling.on && !settle_state(s, arrival ? line : NO_LINE)) return false;
     if (s->trail.follows) {
         s->trail.found = memcmp(s->trail.to, s->next, s->states.width * sizeof *s->next) == 0;
         return !s->trail.found;
@@ -147,7 +152,7 @@ bool search_proceed(search *s, int t, uint16_t from, uint8_t seen, int line) {
     uint16_t next = after(s, self, from, seen);
     if (next == NO_NODE) return false;
     s->next[t] = (uint16_t)(next << 1);
-    if (!s->w.lazy || s->reduction == NULL || line < 0 || next != self->last[line]) return true;
+    if (!s->w.lazy || s->reduction == NULL || line == NO_LINE || next != self->last[line]) return true;
     for (int u = 0; u < s->thread_count; u++)
         if (s->threads[u].host == self->host && s->next[u] >> 1 < s->threads[u].last[line]) return true;
     return search_change(s, line, (line_action){.what = RETIRE, .host = self->host});
@@ -162,7 +167,7 @@ static bool fence(search *s, int t, uint16_t at) {
         if (s->lines[line].info[s->current[s->at_lines + line]].meets_fence >> self->rank & 1)
             if (!search_change(s, line, (line_action){.what = FENCE, .host = self->host, .rank = self->rank}))
                 return false;
-    return search_proceed(s, t, at, 0, -1) && arrive(s, STORE, t, 0, NO_CHOICE, true);
+    return search_proceed(s, t, at, 0, NO_LINE) && arrive(s, STORE, t, NO_LINE, NO_CHOICE, true);
 }
 
 static bool crash(search *s, int t) {
@@ -171,7 +176,7 @@ static bool crash(search *s, int t) {
         if (!search_change(s, line, (line_action){.what = CRASH, .host = host})) return false;
     for (int u = 0; u < s->thread_count; u++)
         if (s->threads[u].host == host) s->next[u] = CRASHED;
-    return arrive(s, STORE, t, 0, NO_CHOICE, true);
+    return arrive(s, STORE, t, NO_LINE, NO_CHOICE, true);
 }
 
 /* Make the first half of an INVALIDATE or a WAIT, which is a flush. */
@@ -233,8 +238,12 @@ static bool step(search *s, int t) {
     switch (n->what) {
     case FENCE: return fence(s, t, at);
     case CRASH: return crash(s, t);
-    case AWAIT: return !(*events & bit) || (search_proceed(s, t, at, 0, -1) && arrive(s, STORE, t, 0, NO_CHOICE, true));
-    case RECORD: *events |= bit; return search_proceed(s, t, at, 0, -1) && arrive(s, STORE, t, 0, NO_CHOICE, true);
+    case AWAIT:
+        return !(*events & bit) ||
+               (search_proceed(s, t, at, 0, NO_LINE) && arrive(s, STORE, t, NO_LINE, NO_CHOICE, true));
+    case RECORD:
+        *events |= bit;
+        return search_proceed(s, t, at, 0, NO_LINE) && arrive(s, STORE, t, NO_LINE, NO_CHOICE, true);
     default: return access(s, t, at, n);
     }
 }

@@ -7,6 +7,7 @@
 
 enum { THREADS_MAX = 32, LINES_MAX = 1024, REGISTERS_MAX = 64, EVENTS_MAX = 1024, NODES_MAX = 0x7FF0 };
 enum { VALUES_MAX = 255, CRASHED = 0xFFFF, NO_NODE = 0xFFFF };
+enum { NO_LINE = -1 }; /* of a step that touches no line */
 
 /* A thread at a node. */
 typedef struct {
@@ -147,7 +148,7 @@ void settle_expanded(search *s, const thread *t, const node *n);
 bool settle_begun(search *s, int t, int line); /* for a thread that has flushed a line, and will fence it */
 bool settle_first(search *s); /* for the first state, in s->next */
 bool settle_state(search *s,
-                  int line); /* for s->next, where what the pool holds of `line`, if not -1, may have changed */
+                  int line); /* for s->next, where what the pool holds of `line`, if not NO_LINE, may have changed */
 
 reduction *reduction_begin(const search *s); /* for straight threads whose nodes are all known; NULL without memory */
 void reduction_end(reduction *r);

@@ -33,15 +33,15 @@ static uint64_t bit(int line) { return line < LIVE_MAX ? (uint64_t)1 << line : 0
 
 /* -- what is taken for granted */
 
-/* Return the line that a step looks at, or -1. A store looks at the words that it does not overwrite. */
+/* Return the line that a step looks at, or NO_LINE. A store looks at the words that it does not overwrite. */
 static int looked_at(const search *s, const node *n) {
     bool in_part = (n->what == STORE || n->what == SIGNAL) && s->lines[n->line].words > 1;
-    return n->what == LOAD || in_part ? n->line : -1;
+    return n->what == LOAD || in_part ? n->line : NO_LINE;
 }
 
 static uint64_t of_step(const search *s, const node *n) {
     int line = looked_at(s, n);
-    return line < 0 ? 0 : bit(line);
+    return line == NO_LINE ? 0 : bit(line);
 }
 
 void settle_expanded(search *s, const thread *t, const node *n) {
@@ -170,7 +170,7 @@ static bool go(search *s, int t, bool *went) {
     } else {
         const line_info *info = info_of(s, n->line);
         bool alone = s->lines[n->line].words == 1 || !stores(n);
-        if (looked_at(s, n) >= 0 && (info->away & host)) {
+        if (looked_at(s, n) != NO_LINE && (info->away & host)) {
             s->settling.wrong = true;
             return false;
         }
@@ -208,7 +208,7 @@ static bool go(search *s, int t, bool *went) {
     if (!free) return s->trouble == NO_TROUBLE;
     *went = true;
     move made = {STORE, (uint8_t)t, false, age, n->what == FENCE ? 0 : n->line};
-    return search_note(s, made) && search_proceed(s, t, at, seen, n->what == FENCE ? -1 : n->line);
+    return search_note(s, made) && search_proceed(s, t, at, seen, n->what == FENCE ? NO_LINE : n->line);
 }
 
 /* -- what may be forgotten */
@@ -245,12 +245,12 @@ bool settle_first(search *s) {
     for (int t = 0; t < s->thread_count; t++)
         for (int line = 0; line < s->line_count && (s->settling.alone >> s->threads[t].host & 1); line++)
             if (!forget(s, line, s->threads[t].host, RENEWED)) return false;
-    return settle_state(s, -1);
+    return settle_state(s, NO_LINE);
 }
 
 bool settle_state(search *s, int line) {
     bool moved = true;
-    if (line >= 0 && !renew_lookers(s, line)) return false;
+    if (line != NO_LINE && !renew_lookers(s, line)) return false;
     for (int steps = 0; moved && steps < CHAIN_MAX;) {
         moved = false;
         for (int t = 0; t < s->thread_count; t++)

@@ -2,6 +2,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "interpreter.h"
 #include "constants.h"
 #include "layout_module.h"
 #include "told_module.h"
@@ -371,7 +372,7 @@ static const constant constants[] = {
 
 PyMODINIT_FUNC PyInit__world(void) {
     if (PyType_Ready(&script_type) < 0 || PyType_Ready(&world_type) < 0) return NULL;
-    PyObject *module = PyModule_Create(&definition);
+    PyObject *module = make_module(&definition);
     if (module && (add_constants(module, constants, sizeof constants / sizeof *constants) < 0 ||
                    PyModule_AddObjectRef(module, "Script", (PyObject *)&script_type) < 0 ||
                    PyModule_AddObjectRef(module, "World", (PyObject *)&world_type) < 0))

@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "elements.h"
 #include "pages.h"
 #include "registers.h"
 #include "self.h"
@@ -47,6 +48,8 @@ static void lead_elsewhere(ucontext_t *context, const x86_instruction *instructi
 /* Open the page of an access while an instruction runs of which too little is known. */
 static void open_pages(const uint8_t *at) {
     const uintptr_t page = (uintptr_t)at / PAGE * PAGE;
+    for (int k = 0; k < now.pages; k++)
+        if (now.page[k] == page) return;
     if (now.pages == PAGES) return; /* it faults repeatedly until the run's deadline */
     now.page[now.pages++] = page;
     syscall(SYS_mprotect, page, (size_t)PAGE, PROT_READ | PROT_WRITE);
@@ -156,6 +159,33 @@ static void whole_string(ucontext_t *context, const x86_instruction *instruction
 
 /* --- a fault --------------------------------------------------------------------------------------------------------- */
 
+/* Announce a gather, a scatter or a masked move by its elements, and open the pages that it touches. False where it is none of these;
+ * *failed: the thread gets a SIGBUS in its place. */
+static bool by_elements(ucontext_t *context, const uint8_t *code, const x86_instruction *instruction, bool *failed) {
+    const uint8_t *frame = (const uint8_t *)context->uc_mcontext.fpregs;
+    uint64_t general[16];
+    element_runs found;
+    x86_elements its;
+    for (int k = 0; k < 16; k++) general[k] = (uint64_t)*reg(context, registers_index(k));
+    if (!x86_elements_of(code, &its) || (!its.index_bytes && its.mask == X86_ALL && !its.packed)) return false;
+    if (!elements_find(code, (uintptr_t)code, general, frame, registers_area_bytes(frame), &found)) return false;
+    for (int k = 0; k < found.count && !*failed; k++) {
+        uint8_t *at = (uint8_t *)(uintptr_t)found.runs[k].begin;
+        const size_t nbytes = found.runs[k].end - found.runs[k].begin;
+        if (!prog_in_pool(at, nbytes)) continue;
+        *failed = !announce(at, nbytes, !found.stores, found.stores, code + 1);
+    }
+    const x86_access unmovable = {0};
+    for (int k = 0; k < found.count && !*failed; k++) {
+        uint8_t *at = (uint8_t *)(uintptr_t)found.runs[k].begin;
+        if (!prog_in_pool(at, found.runs[k].end - found.runs[k].begin)) continue;
+        open_for(context, instruction, &unmovable, at);
+        open_operand(at, found.runs[k].end - found.runs[k].begin);
+    }
+    *reg(context, REG_EFL) |= *failed ? 0 : TRAP_FLAG;
+    return true;
+}
+
 static bool decode(const uint8_t *code, x86_instruction *instruction) {
     const size_t on_page = PAGE - (uintptr_t)code % PAGE;
     return x86_decode(code, on_page, instruction) || x86_decode(code, X86_LONGEST, instruction);
@@ -182,6 +212,8 @@ bool access_fault(const siginfo_t *info, ucontext_t *context) {
     x86_access access = {.nbytes = 8};
     if (!pages_allow(at, stores)) return false;
     if (decode(code, &instruction)) {
+        bool failed = false;
+        if (by_elements(context, code, &instruction, &failed)) return true;
         access = x86_access_of(code, &instruction);
         const bool moves = access.string == X86_MOVS || access.string == X86_STOS;
         if (moves && !(*reg(context, REG_EFL) & DIRECTION_FLAG)) {

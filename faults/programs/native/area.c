@@ -8,6 +8,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "record.h"
+
 program_process here;
 const program_watcher *program_watcher_now;
 const program_pages *program_pages_now;
@@ -48,6 +50,10 @@ static bool attach_image(int host, int pool, uint8_t *bytes, uint8_t **parts[5])
         area_path(path, sizeof path, "host-%d-%d.%s", host, pool, names[k]);
         if (!(*parts[k] = map_file(path, (size_t)(k < 3 ? capacity : capacity / LINE_BYTES)))) return false;
     }
+    area_path(path, sizeof path, "pool-%d", pool);
+    if (!coherent_map(pool, path, *parts[0], 0, capacity, PROT_READ | PROT_WRITE)) return false;
+    area_path(path, sizeof path, "host-0-%d.twin", pool);
+    if (!coherent_map(pool, path, *parts[2], 0, capacity, PROT_READ | PROT_WRITE)) return false;
     host_image *image = image_of(host, pool);
     image->lines = capacity / LINE_BYTES;
     image->cache.pool = bytes, image->cache.damage = here.area->damage;
@@ -72,6 +78,13 @@ static bool attach_pool(int pool) {
     return true;
 }
 
+static bool attach_record(void) {
+    char path[2 * PROGRAM_PATH];
+    area_path(path, sizeof path, "record");
+    record_now = map_file(path, sizeof(run_record));
+    return record_now != NULL;
+}
+
 bool area_attach(const char *folder, int host) {
     char path[2 * PROGRAM_PATH];
     if (strlen(folder) >= sizeof here.folder) return false;
@@ -84,6 +97,7 @@ bool area_attach(const char *folder, int host) {
     area_path(path, sizeof path, "room");
     ok = ok && (program_watcher_room = map_file(path, (size_t)WATCHER_ROOM_BYTES));
     for (int pool = 0; ok && pool < area->options.pools; pool++) ok = attach_pool(pool);
+    if (ok && area->options.every) ok = attach_record();
     if (!ok) here.area = NULL;
     return ok;
 }
@@ -107,10 +121,11 @@ void area_detach(void) {
         unmap(bytes, capacity), unmap(program_watcher_lines[pool], lines * WATCHER_LINE_BYTES);
     }
     unmap(program_watcher_room, WATCHER_ROOM_BYTES);
+    unmap(record_now, sizeof *record_now);
     unmap(here.area, sizeof *here.area);
     memset(&here, 0, sizeof here);
     memset(program_watcher_lines, 0, sizeof program_watcher_lines);
-    program_watcher_room = NULL;
+    program_watcher_room = NULL, record_now = NULL;
 }
 
 void program_watched(uint64_t lines, uint64_t bytes) {

@@ -8,13 +8,15 @@
 #include "program.h"
 
 enum { DRIVER = -1 }; /* instead of a host: the process that starts the others */
-enum { LINGERS = 8 }; /* a line's state: flushed, and fenced by an sfence only, so that a later load may still hit it */
+enum { PROGRAM_PROCESSORS = 1024, PROGRAM_COHERENT = 16 };
+enum { LINGERS = 8 }; /* one more of a line: flushed, and fenced by an sfence only; a later load may still hit it */
 
 /* What the driver asks for: Options of faults/programs/area.py. */
 typedef struct {
     int32_t hosts, pools;
     int32_t nature; /* whether nature moves lines */
     int32_t free_running, check;
+    int32_t every; /* one of a search: its steps are recorded, and threads that go round in cycles wait for a store */
     int32_t crash_host; /* -1: none */
     int32_t link_host; /* the host whose link goes down at link_step; -1: none */
     int32_t poison_pool, lost_pool; /* -1: none */
@@ -26,6 +28,9 @@ typedef struct {
     int64_t capacity[PROGRAM_POOLS];
     int32_t dax[PROGRAM_POOLS];
     char path[PROGRAM_POOLS][PROGRAM_PATH];
+    struct {
+        int64_t pool, begin, end; /* bytes, in whole pages; end 0: no range, and none follows */
+    } coherent[PROGRAM_COHERENT];
 } program_options;
 
 /* A turn of a schedule: one to follow, or one that was taken. */
@@ -42,6 +47,18 @@ typedef struct {
     uint8_t pool, kind, locked, system;
 } open_store;
 
+/* A thread that goes round in a cycle as long as `written` is `since`; and a hash of its process's memory. */
+typedef struct {
+    uint64_t since, memory;
+} thread_cycle;
+
+/* A thread's last step. */
+typedef struct {
+    int64_t offset;
+    program_site site;
+    uint8_t kind, pool;
+} thread_doing;
+
 enum outcome { GOING_ON, NO_PROGRESS, COMMAND_FAILED };
 
 typedef struct {
@@ -49,23 +66,35 @@ typedef struct {
     program_options options;
     host_lock lock; /* with --free: held during each step */
     host_lock turns; /* guards the threads' states, and whose turn it is */
-    uint64_t steps, hash, idle; /* hash: of the trace; idle: steps since anything changed */
+    uint64_t steps, hash,
+        idle; /* hash: of the trace; idle: steps since anything changed or was seen for the first time */
+    uint64_t written; /* the last step that stored anything, or let anything arrive */
     uint64_t clock_ns; /* of the programs' time */
-    uint64_t random, burst, low, change_points[4];
+    uint64_t random, burst, late, low, change_points[4];
     uint64_t owed; /* how often image_pay has let everything posted arrive */
     int32_t driver; /* its pid */
-    int32_t thread_count, process_count, stage, outcome;
+    _Atomic int32_t thread_count; /* raised when the thread is there */
+    int32_t process_count, stage, outcome;
     int32_t script_at, turn_count;
+    int32_t scripted; /* whether the turn is one of the script, which says where it ends */
     uint32_t crashed; /* hosts, as bits */
     uint64_t watched_lines, watched_bytes; /* at the end: as in program_watched */
-    uint64_t unannounced; /* lines with stores that were not announced */
+    uint64_t unannounced; /* how often stores to a line were found that nobody had announced */
+    bool no_room; /* for a page of the run's files: /dev/shm is full */
+    uint64_t coherent_met; /* ranges that a step touched, as bits */
     int64_t extent[PROGRAM_POOLS]; /* no line from here on was ever touched */
     uint64_t pages_hosts; /* hosts with a process that was not recompiled, as bits */
     uint64_t damage[DAMAGE_BYTES / 8];
     program_thread threads[PROGRAM_THREADS];
     adversary natures[PROGRAM_THREADS];
     open_store opens[PROGRAM_THREADS];
+    thread_cycle cycles[PROGRAM_THREADS];
+    thread_doing doing[PROGRAM_THREADS];
     _Atomic bool asleep[PROGRAM_THREADS]; /* whether it waits for its turn on a futex */
+    _Atomic uint32_t arrivals; /* a futex: how much has arrived in the pool, or was stored beside another thread */
+    _Atomic int32_t resting; /* threads that wait there */
+    int32_t processor; /* the run's, + 1; 0: not chosen yet */
+    uint64_t homes[PROGRAM_THREADS][PROGRAM_PROCESSORS / 64]; /* where each thread may run by itself, as bits */
     uint64_t wakes[PROGRAM_THREADS]; /* at which clock_ns a thread that sleeps goes on; 0: it does not sleep */
     uint32_t module_count, site_count;
     program_module modules[PROGRAM_MODULES];
@@ -80,7 +109,7 @@ typedef struct {
 /* A host's image of a pool, as this process maps it. */
 typedef struct {
     card_cache cache;
-    uint8_t *twin; /* the bytes as last reported; where they differ, a store is yet to be reported, or is unannounced */
+    uint8_t *twin; /* the bytes as last reported; where they differ, a store is yet to be reported */
     int64_t lines;
 } host_image;
 
@@ -94,6 +123,16 @@ typedef struct {
 extern program_process here;
 
 static inline host_image *image_of(int host, int pool) { return &here.images[host][pool]; }
+
+/* coherent.c: lines of which all hosts see the same bytes at once. Their images are the pool itself, and they have one twin. */
+int coherent_range(int pool, int64_t offset); /* returns the range's number, or -1 */
+static inline bool is_coherent(int pool, int64_t line) {
+    return __builtin_expect(here.area->options.coherent[0].end != 0, 0) &&
+           coherent_range(pool, line * PROGRAM_LINE) >= 0;
+}
+
+/* Map one of the run's files over the coherent ranges of a mapping, which begins at `offset` of a pool. */
+bool coherent_map(int pool, const char *path, uint8_t *at, int64_t offset, int64_t nbytes, int prot);
 
 /* Map the files of a run; returns whether that was possible. */
 bool area_attach(const char *folder, int host);

@@ -1,22 +1,23 @@
 /* The hooks that the assembler macros of announce.h call. They restore all registers before the program goes on. */
 #include <string.h>
 
+#include "elements.h"
 #include "self.h"
 #include "x86.h"
 
 #if defined(__x86_64__)
 
-#define HOOK(name, body)                                                                                \
-    __attribute__((used, visibility("hidden"))) void cxlemu_hook_##name(const void *at, const void *pc, \
-                                                                        const uint8_t *data);           \
-    void cxlemu_hook_##name(const void *at, const void *pc, const uint8_t *data) {                      \
-        (void)at, (void)pc, (void)data;                                                                 \
-        body;                                                                                           \
-    }                                                                                                   \
-    __asm__(".text\n.globl __cxlemu_asm_" #name "\n.type __cxlemu_asm_" #name ", @function\n"           \
-            "__cxlemu_asm_" #name ":\n"                                                                 \
-            "pushfq\n pushq %rax\n pushq %r11\n"                                                        \
-            "leaq cxlemu_hook_" #name "(%rip), %r11\n"                                                  \
+#define HOOK(name, body)                                                                                           \
+    __attribute__((used, visibility("hidden"))) void cxlemu_hook_##name(const void *at, const void *pc,            \
+                                                                        const uint8_t *data, const uint8_t *area); \
+    void cxlemu_hook_##name(const void *at, const void *pc, const uint8_t *data, const uint8_t *area) {            \
+        (void)at, (void)pc, (void)data, (void)area;                                                                \
+        body;                                                                                                      \
+    }                                                                                                              \
+    __asm__(".text\n.globl __cxlemu_asm_" #name "\n.type __cxlemu_asm_" #name ", @function\n"                      \
+            "__cxlemu_asm_" #name ":\n"                                                                            \
+            "pushfq\n pushq %rax\n pushq %r11\n"                                                                   \
+            "leaq cxlemu_hook_" #name "(%rip), %r11\n"                                                             \
             "jmp cxlemu_asm_common\n");
 
 /* Where the program's registers are saved, in bytes from the hook's `data` less DATA_AT; STACK: the stack pointer,
@@ -31,10 +32,10 @@ static uint64_t saved(const uint8_t *data, int number) {
     return value;
 }
 
-/* Announce a locked instruction. It stands behind the popq and the leaq, 9 bytes, that the macro `lock` puts in front
- * of it. */
+/* An instruction stands behind the popq and the leaq, 9 bytes, that its macro puts in front of it. */
+enum { BEHIND_CALL = 9, AREA_BYTES = 2880 };
+
 static void locked(const uint8_t *data, const void *pc) {
-    enum { BEHIND_CALL = 9 };
     const uint8_t *code = (const uint8_t *)pc + BEHIND_CALL;
     x86_instruction its;
     const bool known = x86_decode(code, X86_LONGEST, &its) && its.kind == X86_LOCKED;
@@ -49,6 +50,21 @@ static void locked(const uint8_t *data, const void *pc) {
     prog_locked((void *)(uintptr_t)at, its.nbytes, pc);
 }
 
+static void elements(const uint8_t *data, const uint8_t *area, const void *pc) {
+    const uint8_t *code = (const uint8_t *)pc + BEHIND_CALL;
+    uint64_t general[16];
+    element_runs found;
+    for (int k = 0; k < 16; k++) general[k] = saved(data, k);
+    if (!elements_find(code, (uintptr_t)code, general, area, AREA_BYTES, &found)) return;
+    for (int k = 0; k < found.count; k++) {
+        void *at = (void *)(uintptr_t)found.runs[k].begin;
+        const size_t nbytes = found.runs[k].end - found.runs[k].begin;
+        if (outside_pools(at) || prog_announced(found.stores, at, nbytes)) continue;
+        if (found.stores) prog_store(at, nbytes, pc);
+        else prog_load(at, nbytes, pc);
+    }
+}
+
 HOOK(clflush, prog_flush(at, FLUSH_DROP_ORDERED, pc))
 HOOK(clflushopt, prog_flush(at, FLUSH_DROP, pc))
 HOOK(clwb, prog_flush(at, FLUSH_KEEP, pc))
@@ -56,6 +72,7 @@ HOOK(sfence, prog_fence(FENCE_STORES, pc))
 HOOK(lfence, prog_fence(FENCE_LOADS, pc))
 HOOK(mfence, prog_fence(FENCE_FULL, pc))
 HOOK(lock, locked(data, pc))
+HOOK(elements, elements(data, area, pc))
 HOOK(nt4, prog_nt_store((void *)(uintptr_t)at, data, 4, pc))
 HOOK(nt8, prog_nt_store((void *)(uintptr_t)at, data, 8, pc))
 HOOK(nt16, prog_nt_store((void *)(uintptr_t)at, data, 16, pc))
@@ -74,7 +91,7 @@ __asm__(".text\n"
         "movq %rax, 512(%rsp)\n movq %rax, 520(%rsp)\n movq %rax, 528(%rsp)\n movq %rax, 536(%rsp)\n"
         "movq %rax, 544(%rsp)\n movq %rax, 552(%rsp)\n movq %rax, 560(%rsp)\n movq %rax, 568(%rsp)\n"
         "movl $0xe7, %eax\n xsave64 (%rsp)\n"
-        "movq 88(%rbp), %rsi\n leaq 104(%rbp), %rdx\n"
+        "movq 88(%rbp), %rsi\n leaq 104(%rbp), %rdx\n movq %rsp, %rcx\n"
         "call *%r11\n"
         "movl $0xe7, %eax\n xorl %edx, %edx\n xrstor64 (%rsp)\n"
         "movq %rbp, %rsp\n"

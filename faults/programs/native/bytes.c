@@ -63,6 +63,12 @@ PROGRAM_EXPORT void *__memmove_chk(void *to, const void *from, size_t nbytes, si
     return moved(to, from, nbytes, HERE);
 }
 
+PROGRAM_EXPORT void *__mempcpy_chk(void *to, const void *from, size_t nbytes, size_t room) {
+    if (room < nbytes) abort();
+    return (uint8_t *)moved(to, from, nbytes, HERE) + nbytes;
+}
+PROGRAM_EXPORT void bcopy(const void *from, void *to, size_t nbytes) { moved(to, from, nbytes, HERE); }
+
 static void *filled(void *at, int byte, size_t nbytes, const void *pc) {
     void *into = at;
     if (!UNTOUCHED(at)) prog_store(at, nbytes, pc), into = reachable(at);
@@ -75,7 +81,12 @@ PROGRAM_EXPORT void *__memset_chk(void *at, int byte, size_t nbytes, size_t room
     if (room < nbytes) abort();
     return filled(at, byte, nbytes, HERE);
 }
+PROGRAM_EXPORT void bzero(void *at, size_t nbytes) { filled(at, 0, nbytes, HERE); }
 PROGRAM_EXPORT void explicit_bzero(void *at, size_t nbytes) { filled(at, 0, nbytes, HERE); }
+PROGRAM_EXPORT void __explicit_bzero_chk(void *at, size_t nbytes, size_t room) {
+    if (room < nbytes) abort();
+    filled(at, 0, nbytes, HERE);
+}
 
 PROGRAM_EXPORT void *__tsan_memcpy(void *to, const void *from, size_t nbytes) { return moved(to, from, nbytes, HERE); }
 PROGRAM_EXPORT void *__tsan_memmove(void *to, const void *from, size_t nbytes) { return moved(to, from, nbytes, HERE); }
@@ -83,15 +94,15 @@ PROGRAM_EXPORT void *__tsan_memset(void *at, int byte, size_t nbytes) { return f
 
 /* --- functions that read ------------------------------------------------------------------------------------------ */
 
-/* Return the length of a string in a pool, at most `most`. Load it line by line, as far as it is read. */
-static size_t length_in_pool(const char *text, size_t most, const void *pc) {
+/* Return the length of a string in a pool up to its last byte, `end`, at most `most`. Load it line by line, as far as it is read. */
+static size_t length_in_pool(const char *text, size_t most, char end, const void *pc) {
     for (size_t begin = 0; begin < most;) {
         const uintptr_t at = (uintptr_t)text + begin;
         size_t piece = LINE_BYTES - at % LINE_BYTES;
         if (piece > most - begin) piece = most - begin;
         prog_load(text + begin, piece, pc);
         for (size_t k = 0; k < piece; k++)
-            if (((const volatile char *)reachable(text))[begin + k] == 0) return begin + k;
+            if (((const volatile char *)reachable(text))[begin + k] == end) return begin + k;
         begin += piece;
     }
     return most;
@@ -101,12 +112,12 @@ REAL(size_t, strlen, const char *)
 REAL(size_t, strnlen, const char *, size_t)
 
 static size_t length(const char *text, size_t most, const void *pc) {
-    if (!UNTOUCHED(text)) return length_in_pool(text, most, pc);
+    if (!UNTOUCHED(text)) return length_in_pool(text, most, 0, pc);
     return most == SIZE_MAX ? real_strlen()(text) : real_strnlen()(text, most);
 }
 
 static void look(const char *text, size_t most, const void *pc) {
-    if (!UNTOUCHED(text)) length_in_pool(text, most, pc);
+    if (!UNTOUCHED(text)) length_in_pool(text, most, 0, pc);
 }
 
 PROGRAM_EXPORT size_t strlen(const char *text) { return length(text, SIZE_MAX, HERE); }
@@ -153,6 +164,36 @@ PROGRAM_EXPORT char *strdup(const char *text) {
     return real_strdup()(reachable(text));
 }
 
+REAL(char *, strrchr, const char *, int)
+PROGRAM_EXPORT char *strrchr(const char *text, int byte) {
+    look(text, SIZE_MAX, HERE);
+    return back(real_strrchr()(reachable(text), byte), text);
+}
+REAL(char *, strstr, const char *, const char *)
+PROGRAM_EXPORT char *strstr(const char *text, const char *wanted) {
+    look(text, SIZE_MAX, HERE), look(wanted, SIZE_MAX, HERE);
+    return back(real_strstr()(reachable(text), reachable(wanted)), text);
+}
+REAL(int, strcasecmp, const char *, const char *)
+PROGRAM_EXPORT int strcasecmp(const char *a, const char *b) {
+    look(a, SIZE_MAX, HERE), look(b, SIZE_MAX, HERE);
+    return real_strcasecmp()(reachable(a), reachable(b));
+}
+REAL(int, strncasecmp, const char *, const char *, size_t)
+PROGRAM_EXPORT int strncasecmp(const char *a, const char *b, size_t most) {
+    look(a, most, HERE), look(b, most, HERE);
+    return real_strncasecmp()(reachable(a), reachable(b), most);
+}
+REAL(char *, strndup, const char *, size_t)
+PROGRAM_EXPORT char *strndup(const char *text, size_t most) {
+    look(text, most, HERE);
+    return real_strndup()(reachable(text), most);
+}
+
+static size_t offset_of(const void *found, const void *at, size_t most) {
+    return found ? (size_t)((const uint8_t *)found - (const uint8_t *)at) : most;
+}
+
 /* --- functions that write strings --------------------------------------------------------------------------------- */
 
 PROGRAM_EXPORT char *strcpy(char *restrict to, const char *restrict from) {
@@ -168,11 +209,33 @@ PROGRAM_EXPORT char *stpcpy(char *restrict to, const char *restrict from) {
     return (char *)moved(to, from, nbytes + 1, HERE) + nbytes;
 }
 
+PROGRAM_EXPORT char *__stpcpy_chk(char *restrict to, const char *restrict from, size_t room) {
+    const size_t nbytes = length(from, SIZE_MAX, HERE);
+    if (room <= nbytes) abort();
+    return (char *)moved(to, from, nbytes + 1, HERE) + nbytes;
+}
+
+PROGRAM_EXPORT void *memccpy(void *restrict to, const void *restrict from, int byte, size_t nbytes) {
+    const size_t before = UNTOUCHED(from) ? offset_of(real_memchr()(from, byte, nbytes), from, nbytes)
+                                          : length_in_pool(from, nbytes, (char)byte, HERE);
+    moved(to, from, before < nbytes ? before + 1 : nbytes, HERE);
+    return before < nbytes ? (uint8_t *)to + before + 1 : NULL;
+}
+
 static char *padded(char *to, const char *from, size_t nbytes, const void *pc) {
     const size_t text = length(from, nbytes, pc);
     moved(to, from, text, pc);
     if (text < nbytes) filled(to + text, 0, nbytes - text, pc);
     return to;
+}
+PROGRAM_EXPORT char *stpncpy(char *restrict to, const char *restrict from, size_t nbytes) {
+    const size_t text = length(from, nbytes, HERE);
+    return padded(to, from, nbytes, HERE) + text;
+}
+PROGRAM_EXPORT char *__stpncpy_chk(char *restrict to, const char *restrict from, size_t nbytes, size_t room) {
+    if (room < nbytes) abort();
+    const size_t text = length(from, nbytes, HERE);
+    return padded(to, from, nbytes, HERE) + text;
 }
 PROGRAM_EXPORT char *strncpy(char *restrict to, const char *restrict from, size_t nbytes) {
     return padded(to, from, nbytes, HERE);
@@ -181,10 +244,25 @@ PROGRAM_EXPORT char *__strncpy_chk(char *restrict to, const char *restrict from,
     if (room < nbytes) abort();
     return padded(to, from, nbytes, HERE);
 }
-PROGRAM_EXPORT char *strcat(char *restrict to, const char *restrict from) {
-    char *end = to + length(to, SIZE_MAX, HERE);
-    moved(end, from, length(from, SIZE_MAX, HERE) + 1, HERE);
+/* Append a string, at most `most` of its bytes; it fits into `room`. */
+static char *appended(char *to, const char *from, size_t most, size_t room, const void *pc) {
+    const size_t before = length(to, SIZE_MAX, pc), nbytes = length(from, most, pc);
+    if (room - before <= nbytes || room <= before) abort();
+    moved(to + before, from, nbytes, pc);
+    filled(to + before + nbytes, 0, 1, pc);
     return to;
+}
+PROGRAM_EXPORT char *strcat(char *restrict to, const char *restrict from) {
+    return appended(to, from, SIZE_MAX, SIZE_MAX, HERE);
+}
+PROGRAM_EXPORT char *strncat(char *restrict to, const char *restrict from, size_t most) {
+    return appended(to, from, most, SIZE_MAX, HERE);
+}
+PROGRAM_EXPORT char *__strcat_chk(char *restrict to, const char *restrict from, size_t room) {
+    return appended(to, from, SIZE_MAX, room, HERE);
+}
+PROGRAM_EXPORT char *__strncat_chk(char *restrict to, const char *restrict from, size_t most, size_t room) {
+    return appended(to, from, most, room, HERE);
 }
 
 /* vsnprintf into a pool: format into private memory, and move the result from there. */

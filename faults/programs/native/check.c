@@ -17,9 +17,10 @@ static unsigned words_of(const program_step *step, int64_t number) {
 static bool inside(const program_step *step) { return step->pool < PROGRAM_POOLS && step->nbytes > 0; }
 
 #define EACH_LINE(step, touched)                                                                 \
-    for (check_touch touched = {(step), NULL, (step)->offset / PROGRAM_LINE};                    \
+    for (check_touch touched = {(step), NULL, (step)->offset / PROGRAM_LINE, false};             \
          touched.number * PROGRAM_LINE < (step)->offset + (step)->nbytes && !room_now()->full && \
-         (touched.line = line_at((step)->pool, touched.number));                                 \
+         (touched.line = line_at((step)->pool, touched.number)) &&                               \
+         (touched.coherent = program_coherent((step)->pool, touched.number), true);              \
          touched.number++)
 
 /* --- fences -------------------------------------------------------------------------------------------------------------- */
@@ -49,7 +50,8 @@ static void fence_stores(const program_step *step) {
 
 static void fence_all(const program_step *step) {
     fence_stores(step);
-    thread_of(step)->all_fenced = time_of(step), thread_of(step)->full_fence = (uint16_t)step->site;
+    thread_of(step)->all_fenced = thread_of(step)->loads_fenced = time_of(step);
+    thread_of(step)->full_fence = (uint16_t)step->site;
 }
 
 static void await_fence(const check_touch *t) {
@@ -65,7 +67,8 @@ static void await_fence(const check_touch *t) {
 
 static void on_fence(const program_step *step) {
     if (step->what == FENCE_STORES) fence_stores(step);
-    else if (step->what != FENCE_LOADS) fence_all(step);
+    else if (step->what == FENCE_LOADS) thread_of(step)->loads_fenced = time_of(step);
+    else fence_all(step);
 }
 
 /* --- loads and stores ---------------------------------------------------------------------------------------------------- */
@@ -88,9 +91,18 @@ static void on_load(const program_step *step, const uint8_t *bytes) {
     if (!inside(step)) return;
     EACH_LINE(step, t) {
         const unsigned words = words_of(step, t.number);
+        if (t.coherent) {
+            rule_hear(&t, words);
+            continue;
+        }
         note_load(step, t.number, words);
         rule_load(&t, words, bytes ? bytes + (t.number * PROGRAM_LINE - step->offset) : NULL);
     }
+}
+
+static bool is_same(const uint8_t *before, const uint8_t *after, size_t nbytes) {
+    if (nbytes == WORD) return memcmp(before, after, WORD) == 0; /* no call */
+    return memcmp(before, after, nbytes) == 0;
 }
 
 /* Return which words a store changes: one that stores the newest bytes once more makes no new version. */
@@ -102,7 +114,7 @@ static unsigned changed(const check_touch *t, unsigned words, const uint8_t *bef
         if (!(words >> word & 1)) continue;
         const int64_t low = word * WORD > begin ? word * WORD : begin,
                       high = (word + 1) * WORD < end ? (word + 1) * WORD : end;
-        if (memcmp(before + low, after + low, (size_t)(high - low)) != 0) continue;
+        if (!is_same(before + low, after + low, (size_t)(high - low))) continue;
         if (line_newest(t->line, word, -1) == line_write(t->line, held(copy->cached, word))) found &= ~(1u << word);
     }
     return found;
@@ -147,13 +159,15 @@ static void add_write(const check_touch *t, unsigned words, unsigned state, cons
     w->host = t->step->host, w->thread = (uint8_t)t->step->thread;
     w->words |= (uint8_t)words, w->state |= (uint8_t)state;
     check_copy *copy = line_copy(t->line, t->step->host);
+    uint32_t cached = copy->cached;
     for (int word = 0; word < LINE_WORDS; word++) {
         if (!(words >> word & 1)) continue;
-        if (!(state & WRITE_NT)) copy->cached = with_held(copy->cached, word, number);
+        if (!(state & WRITE_NT)) cached = with_held(cached, word, number);
         const bool whole = word * WORD >= t->step->offset - t->number * PROGRAM_LINE &&
                            (word + 1) * WORD <= t->step->offset + t->step->nbytes - t->number * PROGRAM_LINE;
         w->hash[word] = after && (whole || !(state & WRITE_NT)) ? hash_of(after + word * WORD) : 0;
     }
+    copy->cached = cached;
 }
 
 /* A cached store waits for its thread's own non-temporal stores to the line. */
@@ -165,6 +179,20 @@ static void land_own_nt(const check_touch *t) {
             lands(all[k], t->step);
 }
 
+/* Every host sees a store to a coherent line as soon as it is made; one past the cache, when it lands. */
+static void arrives_at_once(const check_touch *t) {
+    check_copy *copy = line_copy(t->line, t->step->host);
+    for (int word = 0; word < LINE_WORDS; word++) {
+        const uint32_t number = held(copy->cached, word);
+        if (!number) continue;
+        t->line->pool = with_held(t->line->pool, word, number);
+        check_write *w = line_slot(t->line, number);
+        w->state |= WRITE_FLUSHED | WRITE_LEFT;
+        lands(w, t->step);
+    }
+    copy->cached = 0;
+}
+
 static void on_store(const program_step *step, const uint8_t *before, const uint8_t *after) {
     if (step->locked) fence_all(step);
     if (!inside(step)) return;
@@ -174,14 +202,15 @@ static void on_store(const program_step *step, const uint8_t *before, const uint
     EACH_LINE(step, t) {
         const int64_t shift = t.number * PROGRAM_LINE - step->offset;
         unsigned words = words_of(step, t.number);
-        if (step->kind == STEP_RMW) rule_load(&t, words, NULL);
-        if (step->kind != STEP_RMW)
-            words = changed(&t, words, before ? before + shift : NULL, after ? after + shift : NULL);
+        if (step->kind == STEP_RMW && t.coherent) rule_hear(&t, words);
+        else if (step->kind == STEP_RMW) rule_load(&t, words, NULL);
+        else if (!t.coherent) words = changed(&t, words, before ? before + shift : NULL, after ? after + shift : NULL);
         if (!words) continue;
         for (int k = 0; k < LOADS; k++) thread_of(step)->load[k].times = 0;
         if (!(state & WRITE_NT)) land_own_nt(&t);
-        rule_store(&t, words);
+        if (!t.coherent) rule_store(&t, words);
         add_write(&t, words, state, after ? after + shift : NULL);
+        if (t.coherent) arrives_at_once(&t);
         if (step->kind == STEP_NT_STORE) await_fence(&t);
     }
 }
@@ -194,6 +223,7 @@ static void on_flush(const program_step *step, bool was_dirty, bool was_present)
     }
     EACH_LINE(step, t) {
         check_write *all[WRITES];
+        if (t.coherent) continue;
         if (was_dirty) rule_flush_dirty(&t);
         const int count = line_writes(t.line, all);
         for (int k = 0; k < count; k++) {
@@ -282,17 +312,6 @@ static void on_other(const program_step *step) {
     }
 }
 
-static void on_unannounced(const program_step *step, int64_t line, uint64_t bytes) {
-    const check_touch t = {step, line_at(step->pool, line), line};
-    unsigned words = 0;
-    for (int byte = 0; byte < PROGRAM_LINE; byte++) words |= (unsigned)(bytes >> byte & 1) << byte / WORD;
-    rule_unannounced(&t, bytes);
-    program_step store = *step;
-    store.site = 0, store.offset = line * PROGRAM_LINE, store.nbytes = PROGRAM_LINE;
-    const check_touch silent = {&store, t.line, line};
-    if (words) add_write(&silent, words, 0, NULL);
-}
-
 static void on_stuck(void) {
     check_room *room = room_now();
     room->stuck = true;
@@ -324,7 +343,6 @@ const program_watcher checker = {
     .fence = on_fence,
     .other = on_other,
     .move = on_move,
-    .unannounced = on_unannounced,
     .end = on_end,
     .stuck = on_stuck,
 };

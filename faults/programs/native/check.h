@@ -35,9 +35,9 @@ enum check_kind {
     OUTSIDE,
     MSYNC,
     DIRTY_AT_EXIT,
-    UNANNOUNCED,
     LOST_UPDATE,
     OUT_OF_ROOM,
+    INVALIDATE_OVERTAKES,
 };
 enum check_role { AT_STORE, AT_FLUSH, AT_FENCE, AT_PUBLISHED, AT_TOLD, AT_ACCESS, AT_DROP, AT_DROP_FENCE, ROLES };
 enum check_rule { PREDICTED, MANIFEST }; /* program_finding.rule */
@@ -80,7 +80,8 @@ typedef struct {
     uint32_t pool; /* as check_copy.cached */
     uint32_t next_line; /* the line that was touched before this one, + 1 */
     uint32_t more; /* the next chunk, in the room; 0: none */
-    uint8_t next_pool, touched, tells, pad; /* tells: the words through which hosts learn of each other, as bits */
+    uint8_t next_pool, touched, tells; /* tells: the words through which hosts learn of each other, as bits */
+    uint8_t overtakes; /* the last host, + 1, whose drop may overtake the load that told it of a store here */
     check_copy copy[CHUNK_COPIES];
     check_write write[CHUNK_WRITES];
 } check_line;
@@ -130,6 +131,8 @@ typedef struct {
     uint32_t flushes; /* those that are not fenced yet, a list of nodes */
     uint32_t stores_fenced, all_fenced; /* the steps of its last fence of either kind */
     uint16_t store_fence, full_fence; /* and the places of these */
+    uint32_t loads_fenced,
+        told; /* the steps of its last fence of loads, and of the load by which it last learned something */
     uint32_t line; /* the line that it last stored to, + 1 */
     uint8_t pool, host;
     bool alive;
@@ -189,15 +192,16 @@ typedef struct {
     const program_step *step;
     check_line *line;
     int64_t number;
+    bool coherent; /* whether the caches of all hosts agree on it */
 } check_touch;
 
 void rule_drop(const check_touch *t); /* for a flush that drops the line */
+void rule_hear(const check_touch *t, unsigned words); /* for a load of a coherent line */
 void rule_load(const check_touch *t, unsigned words, const uint8_t *line_bytes);
 void rule_store(const check_touch *t, unsigned words);
 void rule_flush_dirty(const check_touch *t);
 void rule_msync(const check_touch *t);
 void rule_outside(const program_step *step);
-void rule_unannounced(const check_touch *t, uint64_t bytes);
 void rule_stuck(int thread, int load);
 void rule_dirty_at_exit(int pool, int64_t number, check_line *line);
 void rule_out_of_room(void);

@@ -45,7 +45,7 @@ static void report(const program_finding *f) {
 static bool is_look(const program_finding *f) {
     const check_room *room = room_now();
     const program_site at = f->sites[AT_ACCESS] % PROGRAM_SITES;
-    if (f->kind > INVALIDATE_UNFENCED || f->extra[EXTRA_STUCK]) return false;
+    if ((f->kind > INVALIDATE_UNFENCED && f->kind != INVALIDATE_OVERTAKES) || f->extra[EXTRA_STUCK]) return false;
     const check_line *line = line_at(f->pool, f->offset / PROGRAM_LINE);
     return line->tells >> f->offset % PROGRAM_LINE / WORD & 1 || (at && room->tells[at / 8] >> at % 8 & 1);
 }
@@ -71,14 +71,27 @@ static void complete_drop(check_line *line, check_copy *copy) {
     }
 }
 
+/* Whether a drop may happen before the load that told its thread of this write: only lfence, mfence and locked instructions keep a
+ * clflushopt behind older loads. */
+static bool may_overtake(const check_touch *t, const check_write *w) {
+    const check_thread *thread = &room_now()->thread[t->step->thread];
+    return t->step->what == FLUSH_DROP && known(t->step->host, w) && thread->told > thread->loads_fenced &&
+           host_now(t)->told[w->host] == thread->told;
+}
+
 void rule_drop(const check_touch *t) {
     check_copy *copy = line_copy(t->line, t->step->host);
     if (!copy->host) return;
     complete_drop(t->line, copy);
     check_write *all[WRITES];
     const int count = line_writes(t->line, all);
-    for (int k = 0; k < count; k++)
+    bool overtakes = false;
+    for (int k = 0; k < count; k++) {
         if (known_landed(t->step->host, all[k])) all[k]->dropping |= bit_of(t);
+        overtakes = overtakes || may_overtake(t, all[k]);
+    }
+    if (overtakes) t->line->overtakes = copy->host;
+    else if (t->line->overtakes == copy->host) t->line->overtakes = 0;
     copy->dropped = (uint32_t)t->step->number, copy->loaded = 0, copy->drop_thread = (uint8_t)t->step->thread;
     copy->drop_site = (uint16_t)t->step->site;
 }
@@ -156,6 +169,7 @@ static void sees(const check_touch *t, int word, const check_write *w) {
     check_write *all[WRITES];
     const int count = line_writes(t->line, all);
     know_learn(t->step->host, w, (uint16_t)t->step->site, (uint32_t)t->step->number);
+    room_now()->thread[t->step->thread].told = (uint32_t)t->step->number;
     t->line->tells |= (uint8_t)(1u << word);
     room_now()->tells[t->step->site % PROGRAM_SITES / 8] |= (uint8_t)(1u << t->step->site % 8);
     for (int k = 0; k < count; k++) {
@@ -183,10 +197,22 @@ static void load_word(const check_touch *t, int word, check_copy *copy, const ui
         return;
     }
     if (newest->seen & bit_of(t) && !stale) return;
-    const int kind = missing(t, newest, copy, &f);
+    int kind = missing(t, newest, copy, &f);
+    if (!kind && t->line->overtakes == copy->host && !(newest->seen & bit_of(t))) {
+        kind = INVALIDATE_OVERTAKES;
+        f.sites[AT_DROP] = copy->drop_site, f.numbers[AT_DROP] = copy->dropped;
+    }
     if (kind) tell(t, word, newest, (enum check_kind)kind, wrong ? MANIFEST : PREDICTED, &f);
     else if (wrong && !(newest->seen & bit_of(t))) tell(t, word, newest, LOST_UPDATE, MANIFEST, &f);
     newest->seen |= bit_of(t);
+}
+
+void rule_hear(const check_touch *t, unsigned words) {
+    for (int word = 0; word < LINE_WORDS; word++) {
+        const check_write *got = line_write(t->line, held(t->line->pool, word));
+        const bool news = got && got->host != t->step->host && !known(t->step->host, got);
+        if (words >> word & 1 && news) sees(t, word, got);
+    }
 }
 
 static const check_write *newest_of(const check_line *line) {
@@ -197,18 +223,19 @@ static const check_write *newest_of(const check_line *line) {
     return newest;
 }
 
-/* Judge a load word by word. A word of the line's last write needs no look where this host has seen that write before. */
+/* Judge a load. Words of the line's last write need no look, all at once, where this host made that write or has seen it before. */
 void rule_load(const check_touch *t, unsigned words, const uint8_t *line_bytes) {
     check_copy *copy = line_copy(t->line, t->step->host);
     if (!copy->host) return;
     complete_drop(t->line, copy);
     const check_write *last = newest_of(t->line);
+    const bool sure = last && known(t->step->host, last) && (last->host == t->step->host || last->seen & bit_of(t));
+    uint32_t number = 0; /* of the last write */
     for (int word = 0; word < LINE_WORDS; word++) {
-        if (!(words >> word & 1)) continue;
-        const check_write *got = line_write(t->line, held(copy->cached, word));
-        const bool sure = got && got == last && got->host != t->step->host && got->seen & bit_of(t) &&
-                          known(t->step->host, got);
-        if (!sure) load_word(t, word, copy, line_bytes);
+        const uint32_t got = held(copy->cached, word);
+        if (!(words >> word & 1) || (got && got == number)) continue;
+        if (sure && line_write(t->line, got) == last) number = got;
+        else load_word(t, word, copy, line_bytes);
     }
     copy->loaded = 1;
 }
@@ -300,12 +327,6 @@ void rule_out_of_room(void) {
     report(&f);
 }
 
-void rule_unannounced(const check_touch *t, uint64_t bytes) {
-    program_finding f = finding_at(t->step, UNANNOUNCED, MANIFEST);
-    f.offset = t->number * PROGRAM_LINE, f.nbytes = PROGRAM_LINE, f.extra[0] = (int64_t)bytes;
-    report(&f);
-}
-
 /* A run is stuck: report a thread that loads the same old version again and again, long after the new one was stored, as only
  * an instruction that is missing would bring the new one. */
 void rule_stuck(int thread, int load) {
@@ -315,7 +336,7 @@ void rule_stuck(int thread, int load) {
     const int64_t number = me->load[load].line;
     program_step step = {.host = me->host, .pool = (uint8_t)pool, .thread = (uint16_t)thread};
     step.site = me->load[load].site;
-    const check_touch t = {&step, line_at(pool, number), number};
+    const check_touch t = {&step, line_at(pool, number), number, false};
     const check_copy *copy = line_copy(t.line, me->host);
     const check_thread *dropped_by = &room_now()->thread[copy->drop_thread];
     for (int word = 0; me->load[load].times >= AGAIN_AND_AGAIN && word < LINE_WORDS; word++) {

@@ -14,7 +14,7 @@ PROGRAM_EXPORT void cxlemu_cxl_writeback(const void *at, size_t nbytes) { flush_
 PROGRAM_EXPORT void cxlemu_cxl_fence(void) { prog_fence(FENCE_STORES, HERE); }
 
 PROGRAM_EXPORT void cxlemu_cxl_invalidate(const void *at, size_t nbytes) {
-    flush_lines(at, nbytes, FLUSH_DROP, HERE);
+    flush_lines(at, nbytes, FLUSH_DROP_BEHIND, HERE);
     prog_fence(FENCE_FULL, HERE);
 }
 

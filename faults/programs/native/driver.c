@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "record.h"
 #include "self.h"
 
 static bool make_file(const char *name, int64_t nbytes) {
@@ -42,6 +43,7 @@ PROGRAM_EXPORT bool program_make(const char *folder, const program_options *opti
     strcpy(here.folder, folder);
     bool ok = make_file("area", sizeof(program_area)) && make_file("room", WATCHER_ROOM_BYTES);
     for (int pool = 0; ok && pool < options->pools; pool++) ok = make_pool(options, pool);
+    if (ok && options->every) ok = make_file("record", sizeof(run_record));
     char path[2 * PROGRAM_PATH];
     area_path(path, sizeof path, "area");
     const int file = ok ? open(path, O_RDWR | O_CLOEXEC) : -1;
@@ -51,13 +53,19 @@ PROGRAM_EXPORT bool program_make(const char *folder, const program_options *opti
          pwrite(file, options, sizeof *options, offsetof(program_area, options)) == sizeof *options;
     close(file);
     if (!ok || !area_attach(folder, DRIVER)) return false;
+    room_watch();
     here.area->driver = getpid();
     watcher_choose();
     turn_begin(here.area);
     return host_lock_make(&here.area->lock) && host_lock_make(&here.area->turns);
 }
 
-PROGRAM_EXPORT void program_end(void) { area_detach(); }
+PROGRAM_EXPORT void program_end(void) {
+    room_unwatch();
+    area_detach();
+}
+
+PROGRAM_EXPORT bool program_full(void) { return room_is_full(); }
 
 /* Start a command. Return the number of its first process's thread. */
 PROGRAM_EXPORT int program_expect(int host, int command, int stage) {
@@ -109,13 +117,18 @@ PROGRAM_EXPORT void program_judge(void) {
     if (program_watcher_now && program_watcher_now->end) program_watcher_now->end();
 }
 
+enum { BREAKABLE = 3 };
+
 typedef struct {
     uint64_t steps, hash, idle, unannounced, watched_lines, watched_bytes;
     int32_t outcome, threads, turns, findings, sites, modules;
+    int32_t met[BREAKABLE]; /* of a link, a card and a line: whether an access met what was broken */
+    uint64_t coherent_met; /* coherent ranges that an access touched, as bits */
 } run_status;
 
 PROGRAM_EXPORT void program_status(run_status *status) {
     const program_area *a = here.area;
+    const uint64_t *met = a->damage + DAMAGE_BYTES / 16 + 1;
     *status = (run_status){
         .steps = a->steps,
         .hash = a->hash,
@@ -129,13 +142,23 @@ PROGRAM_EXPORT void program_status(run_status *status) {
         .findings = (int32_t)a->finding_count,
         .sites = (int32_t)a->site_count,
         .modules = (int32_t)a->module_count,
+        .met = {met[0] != 0, met[1] != 0, met[2] != 0},
+        .coherent_met = a->coherent_met,
     };
 }
 
 PROGRAM_EXPORT const program_thread *program_threads(void) { return here.area->threads; }
+PROGRAM_EXPORT const thread_doing *program_doing(void) { return here.area->doing; }
 PROGRAM_EXPORT const program_finding *program_findings(void) { return here.area->findings; }
 PROGRAM_EXPORT const program_place *program_places(void) { return here.area->sites; }
 PROGRAM_EXPORT const program_module *program_modules(void) { return here.area->modules; }
 PROGRAM_EXPORT const program_turn *program_turns(void) { return here.area->taken; }
 PROGRAM_EXPORT program_turn *program_script(void) { return here.area->script; }
+PROGRAM_EXPORT const run_record *program_record(void) { return record_now; }
 PROGRAM_EXPORT uint8_t *program_pool(int pool) { return image_of(0, pool)->cache.pool; }
+
+/* The first bytes of a pool were put there before the run: they are no stores of it. */
+PROGRAM_EXPORT void program_filled(int pool, int64_t nbytes) {
+    for (int64_t at = 0; at < nbytes; at += LINE_BYTES)
+        if (is_coherent(pool, at / LINE_BYTES)) image_told(0, pool, at, LINE_BYTES);
+}

@@ -11,7 +11,7 @@
 #include "self.h"
 
 #define LOCK_S 60.0
-enum { IDLE_BEFORE_NAPS = 1024 };
+enum { IDLE_BEFORE_NAPS = 1024, NAP_NS = 50000 };
 enum { PAYMENTS = 3 }; /* how often everything posted arrives before a run without progress is given up */
 
 static program_area *area(void) { return here.area; }
@@ -36,6 +36,7 @@ static uint64_t digest(const uint8_t *bytes, int64_t nbytes) {
 }
 
 static void mix_step(const program_step *s, uint64_t bytes) {
+    area()->doing[s->thread] = (thread_doing){s->offset, s->site, s->kind, s->pool};
     mix((uint64_t)s->kind << 56 | (uint64_t)s->what << 48 | (uint64_t)s->thread << 32 | (uint64_t)s->pool << 24);
     if (s->pool < PROGRAM_POOLS) mix((uint64_t)s->offset), mix((uint64_t)s->nbytes ^ bytes);
 }
@@ -79,10 +80,13 @@ void process_die(void) {
     for (;;) pause();
 }
 
+/* Note that a step has stored something, or let it arrive: a run in which that happens does not hang. */
+static void written(void) { area()->written = area()->steps; }
+
 static bool still_dirty(const host_image *image, const open_store *open) {
     const int64_t last = (open->offset + open->nbytes - 1) / LINE_BYTES;
     for (int64_t line = open->offset / LINE_BYTES; line <= last; line++)
-        if (!(image->cache.state[line] & 2)) return false;
+        if (!(image->cache.state[line] & 2) && !is_coherent(open->pool, line)) return false;
     return true;
 }
 
@@ -123,53 +127,26 @@ void store_told(int thread) {
     };
     if (!still_dirty(image, open)) keep_store(thread, open);
     mix_step(&step, digest(after, open->nbytes));
-    turn_progress(thread, memcmp(before, after, (size_t)open->nbytes) != 0);
+    const bool news = memcmp(before, after, (size_t)open->nbytes) != 0;
+    turn_progress(thread, news);
+    if (news) rest_ends_for_host(thread);
+    if (news || open->kind != STEP_RMW) written(); /* a lock that is taken in vain stores nothing new */
     if (program_watcher_now && program_watcher_now->store) program_watcher_now->store(&step, before, after);
     image_told(t->host, open->pool, open->offset, open->nbytes);
     open->nbytes = 0;
     nature_stored(thread, (pool_range){step.pool, step.offset, step.nbytes});
 }
 
-/* Report bytes of a line that were stored without an announcement, once; from then on they are taken as they are. */
-static void look_for_unannounced(const program_step *step, int pool, int64_t line) {
-    int64_t broken;
-    const uint64_t bytes = image_unannounced(here.host, pool, line);
-    if (!bytes) return;
-    area()->unannounced++;
-    if (program_watcher_now && program_watcher_now->unannounced) program_watcher_now->unannounced(step, line, bytes);
-    image_touch((mover){here.host, step->thread, BY_PROGRAM}, (pool_lines){pool, line, line + 1}, true, &broken);
-    image_told(here.host, pool, line * LINE_BYTES, LINE_BYTES);
-}
-
-void look_for_all_unannounced(program_self *me) {
-    char path[2 * PROGRAM_PATH];
-    for (int pool = 0; pool < area()->options.pools; pool++) {
-        area_path(path, sizeof path, "host-%d-%d.data", here.host, pool);
-        const int file = open(path, O_RDONLY | O_CLOEXEC);
-        for (off_t end = 0, at; file >= 0 && (at = lseek(file, end, SEEK_DATA)) >= 0;) {
-            end = lseek(file, at, SEEK_HOLE);
-            for (int64_t line = at / LINE_BYTES; line < end / LINE_BYTES; line++) {
-                const pool_range range = {pool, line * LINE_BYTES, LINE_BYTES};
-                const program_step step = step_of(me, STEP_PROCESS_END, &range, NULL);
-                if (image_unannounced(here.host, pool, line)) look_for_unannounced(&step, pool, line);
-            }
-        }
-        if (file >= 0) close(file);
-    }
-}
-
 /* Break the hardware that the driver was asked to break, at the step that it was asked for. */
 static void break_things(void) {
     program_area *a = area();
     const program_options *o = &a->options;
-    enum { LINK = 1, CARD, LINE, KIND = 56, WHERE = 40 };
     if (o->link_host >= 0 && a->steps == o->link_step)
-        a->damage[0] = 1, a->damage[1] = (uint64_t)LINK << KIND | (uint64_t)o->link_host << WHERE;
+        a->damage[0] = 1, a->damage[1] = damage_entry(LINK_ENTRY, o->link_host, 0);
     if (o->lost_pool >= 0 && a->steps == o->lost_step)
-        a->damage[0] = 1, a->damage[2] = (uint64_t)CARD << KIND | (uint64_t)o->lost_pool << WHERE;
+        a->damage[0] = 1, a->damage[2] = damage_entry(CARD_ENTRY, o->lost_pool, 0);
     if (o->poison_pool >= 0 && a->steps == o->poison_step)
-        a->damage[0] = 1, a->damage[3] = (uint64_t)LINE << KIND | (uint64_t)o->poison_pool << WHERE |
-                                         (uint64_t)(o->poison_offset / LINE_BYTES);
+        a->damage[0] = 1, a->damage[3] = damage_entry(LINE_ENTRY, o->poison_pool, o->poison_offset / LINE_BYTES);
 }
 
 static void crash_host(program_self *me, int host) {
@@ -186,24 +163,41 @@ static void crash_host(program_self *me, int host) {
     }
 }
 
-static void look_after_progress(void) {
+/* Where nothing changes, let everything posted arrive: a write-back takes long, but not for ever. */
+static void let_arrive(void) {
     program_area *a = area();
     const uint64_t part = a->options.idle_budget / (PAYMENTS + 1) + 1;
     if (a->idle < part * (a->owed + 1)) return;
-    if (a->owed++ < PAYMENTS && a->idle < a->options.idle_budget) {
-        if (image_pay()) a->idle = 0;
+    if (a->owed++ < PAYMENTS) {
+        if (image_pay()) a->idle = 0, written();
     } else if (a->options.free_running) {
         a->idle = a->owed = 0; /* the system chooses which threads go on, and the deadline ends a run that does not */
-    } else if (a->idle >= a->options.idle_budget) {
+    }
+}
+
+static void nap(void) { syscall(SYS_nanosleep, &(struct timespec){.tv_nsec = NAP_NS}, NULL); }
+
+/* End a run in which no thread can ever get on. */
+static void look_for_hang(program_self *me, uint64_t at) {
+    program_area *a = area();
+    bool outside = false;
+    for (int k = 0; k < a->thread_count; k++) outside |= turn_state(k) == THREAD_OUTSIDE;
+    if (outside) nap(); /* the others wait for it: it shall have the processors */
+    else if (cycle_closes(me, at)) {
+        if (image_pay()) {
+            written();
+            return;
+        }
         if (program_watcher_now && program_watcher_now->stuck) program_watcher_now->stuck();
         turn_stop(NO_PROGRESS, -1);
         process_die();
     }
 }
 
-bool step_begin(program_self *me) {
+static bool step_begins(program_self *me, int kind, int what, const pool_range *r) {
     if (!me || me->inside) return false;
     program_area *a = area();
+    const uint64_t at = (uint64_t)kind << 56 | (r ? (uint64_t)r->pool << 48 | (uint64_t)r->offset : 0);
     me->inside = true;
     if (a->options.free_running) {
         if (turn_state(me->thread) == THREAD_CRASHED) process_die();
@@ -212,7 +206,9 @@ bool step_begin(program_self *me) {
     } else {
         const bool kept = turn_enter(me->thread);
         if (kept) store_told(me->thread);
-        if (!turn_take(me->thread)) {
+        if (a->options.every) cycle_fold(me, at);
+        const bool over = turn_state(me->thread) == THREAD_INSIDE && a->burst == 0;
+        if (!turn_take(me->thread, over && step_is_quiet(me, kind, what, r))) {
             if (turn_state(me->thread) != THREAD_ENDED) process_die();
             me->inside = false, self = NULL; /* its process is ending: its last accesses are no steps */
             return false;
@@ -221,7 +217,9 @@ bool step_begin(program_self *me) {
     }
     a->steps++;
     if (a->idle == 0) a->owed = 0;
-    else look_after_progress();
+    else let_arrive();
+    const bool still = a->options.every || a->steps - a->written >= a->options.idle_budget;
+    if (still && !a->options.free_running) look_for_hang(me, at);
     nature_between(me);
     break_things();
     if (a->options.crash_host >= 0 && a->steps == a->options.crash_step) {
@@ -231,11 +229,16 @@ bool step_begin(program_self *me) {
     return true;
 }
 
+bool step_begin(program_self *me) { return step_begins(me, 0, 0, NULL); }
+
 void step_end(program_self *me) {
     /* A program that announces no loads has few steps: nature also moves after them, before another thread's step. */
     if (area()->pages_hosts >> here.host & 1) nature_between(me);
-    if (area()->options.free_running) host_lock_release(&area()->lock);
-    else turn_leave(me->thread);
+    if (area()->options.free_running) {
+        const uint64_t idle = area()->threads[me->thread].idle_steps; /* while the lock is held */
+        host_lock_release(&area()->lock);
+        rest_if_idle(idle);
+    } else turn_leave(me->thread);
     me->inside = false;
 }
 
@@ -243,7 +246,9 @@ void step_other(program_self *me, int kind, int other, const pool_range *range) 
     program_step step = step_of(me, kind, range, NULL);
     step.other = (uint16_t)other;
     mix_step(&step, 0);
-    turn_progress(me->thread, kind != STEP_YIELD && kind != STEP_MSYNC);
+    const bool progress = kind != STEP_YIELD && kind != STEP_MSYNC;
+    turn_progress(me->thread, progress);
+    if (progress) written();
     if (program_watcher_now && program_watcher_now->other) program_watcher_now->other(&step);
 }
 
@@ -252,7 +257,7 @@ void step_other(program_self *me, int kind, int other, const pool_range *range) 
 static void bus_error(program_self *me, const pool_range *r, const void *at, int64_t line) {
     siginfo_t info = {.si_signo = SIGBUS, .si_code = BUS_MCEERR_AR};
     info.si_addr = (uint8_t *)(uintptr_t)at + (line * LINE_BYTES > r->offset ? line * LINE_BYTES - r->offset : 0);
-    turn_progress(me->thread, true);
+    turn_progress(me->thread, true), written();
     step_end(me);
     me->failed++;
     syscall(SYS_rt_tgsigqueueinfo, getpid(), (pid_t)syscall(SYS_gettid), SIGBUS, &info);
@@ -266,6 +271,7 @@ static bool touch(program_self *me, const pool_range *r, const void *at, bool di
         adversary_touched(&area()->natures[me->thread], (window){r->pool, lines.first, lines.last});
     area()->natures[me->thread].card_lines = image_of(here.host, r->pool)->lines;
     if (me->nt_count) posted_land(me, by_program(me), lines);
+    silent_stores(me, lines);
     if (image_touch(by_program(me), lines, dirty, &broken) == DONE) return true;
     bus_error(me, r, at, broken);
     return false;
@@ -273,10 +279,11 @@ static bool touch(program_self *me, const pool_range *r, const void *at, bool di
 
 static void note_seen(program_self *me, const pool_range *r, uint64_t bytes) {
     const uint64_t key = (uint64_t)r->offset * UINT64_C(0x9E3779B97F4A7C15) >> 32;
-    const uint32_t slot = (uint32_t)(key ^ (uint64_t)r->nbytes) % SEEN;
+    const uint32_t slot = (uint32_t)(key ^ (uint64_t)r->nbytes ^ (uint64_t)r->pool << 8) % SEEN;
     const bool same = me->seen[slot].bytes == bytes && me->seen[slot].offset == r->offset &&
-                      me->seen[slot].nbytes == r->nbytes;
-    me->seen[slot].bytes = bytes, me->seen[slot].offset = r->offset, me->seen[slot].nbytes = r->nbytes;
+                      me->seen[slot].nbytes == r->nbytes && me->seen[slot].pool == r->pool;
+    me->seen[slot].bytes = bytes, me->seen[slot].pool = r->pool;
+    me->seen[slot].offset = r->offset, me->seen[slot].nbytes = r->nbytes;
     turn_progress(me->thread, !same);
 }
 
@@ -292,6 +299,7 @@ static void loaded(program_self *me, const pool_range *r, const void *pc, bool l
     const uint8_t *bytes = image->cache.data + r->offset;
     const pool_lines lines = lines_of(r);
     program_step step = step_of(me, STEP_LOAD, r, pc);
+    me->ordered = locked;
     step.locked = locked, step.system = system;
     const uint64_t content = digest(bytes, r->nbytes);
     mix_step(&step, content);
@@ -305,7 +313,7 @@ static void load(const void *at, size_t nbytes, const void *pc, bool system) {
     pool_range r;
     program_self *me = self_here();
     if (system && program_pages_now) program_pages_now->touch(at, nbytes);
-    if (!range_in_pool(at, nbytes, &r) || !step_begin(me)) return;
+    if (!range_in_pool(at, nbytes, &r) || !step_begins(me, STEP_LOAD, 0, &r)) return;
     if (!touch(me, &r, at, false)) return;
     loaded(me, &r, pc, false, system);
     step_end(me);
@@ -328,7 +336,7 @@ static void store(void *at, size_t nbytes, const void *pc, bool system) {
     pool_range r;
     program_self *me = self_here();
     if (system && program_pages_now) program_pages_now->touch(at, nbytes);
-    if (!range_in_pool(at, nbytes, &r) || !step_begin(me)) return;
+    if (!range_in_pool(at, nbytes, &r) || !step_begins(me, STEP_STORE, 0, &r)) return;
     if (!touch(me, &r, at, true)) return;
     announce(me, &r, pc, STEP_STORE, system);
     step_end(me);
@@ -348,7 +356,7 @@ PROGRAM_EXPORT void prog_nt_store(void *at, const void *bytes, size_t nbytes, co
     }
     program_step step = step_of(me, STEP_NT_STORE, &r, pc);
     mix_step(&step, digest(bytes, r.nbytes));
-    turn_progress(me->thread, true);
+    turn_progress(me->thread, true), written();
     if (program_watcher_now && program_watcher_now->store) program_watcher_now->store(&step, NULL, bytes);
     posted_add(me, r, bytes, step.number);
     nature_posted(me, r.pool, r.offset / LINE_BYTES, true);
@@ -359,14 +367,15 @@ PROGRAM_EXPORT void prog_flush(const void *at, enum flush_kind kind, const void 
     pool_range r;
     program_self *me = self_here();
     const bool inside = range_in_pool(at, 1, &r);
-    if (!step_begin(me)) return;
+    if (!step_begins(me, STEP_FLUSH, kind, inside ? &r : NULL)) return;
     program_step step = step_of(me, STEP_FLUSH, inside ? &r : NULL, pc);
+    if (kind == FLUSH_DROP && me->ordered) kind = FLUSH_DROP_BEHIND;
     step.what = kind;
     bool dirty = false, present = false;
     if (inside) {
         const int64_t line = r.offset / LINE_BYTES;
         image_find_stores(by_program(me), r.pool, line);
-        look_for_unannounced(&step, r.pool, line);
+        silent_stores(me, (pool_lines){r.pool, line, line + 1});
         const program_line_view view = program_look(here.host, r.pool, line);
         dirty = view.dirty, present = view.present;
         step.offset = line * LINE_BYTES, step.nbytes = LINE_BYTES;
@@ -376,6 +385,7 @@ PROGRAM_EXPORT void prog_flush(const void *at, enum flush_kind kind, const void 
         step.offset = (int64_t)(intptr_t)at;
     }
     mix_step(&step, dirty);
+    if (dirty) written();
     if (present && !dirty) note_dropped(me, r.pool, r.offset / LINE_BYTES);
     else turn_progress(me->thread, dirty);
     if (program_watcher_now && program_watcher_now->flush) program_watcher_now->flush(&step, dirty, present);
@@ -400,9 +410,14 @@ static bool fenced(program_self *me, enum fence_kind kind, const void *pc) {
 
 PROGRAM_EXPORT void prog_fence(enum fence_kind kind, const void *pc) {
     program_self *me = self_here();
-    if (me && kind == FENCE_LOCKED && !me->flushed.count && !me->nt_count && !me->lingering.count) return;
-    if (!step_begin(me)) return;
-    turn_progress(me->thread, fenced(me, kind, pc));
+    if (me && kind == FENCE_LOCKED && !me->flushed.count && !me->nt_count && !me->lingering.count) {
+        me->ordered = true;
+        return;
+    }
+    if (!step_begins(me, STEP_FENCE, kind, NULL)) return;
+    const bool landed = fenced(me, kind, pc);
+    turn_progress(me->thread, landed);
+    if (landed) written();
     step_end(me);
 }
 
@@ -434,13 +449,26 @@ PROGRAM_EXPORT void prog_rmw_end(void *at, size_t nbytes, bool wrote, const void
     if (!me || !me->inside || !range_in_pool(at, nbytes, &r)) return;
     if (wrote) {
         const pool_lines lines = lines_of(&r);
-        cache_touch(&image_of(here.host, r.pool)->cache, lines.first, lines.last, true);
+        if (!is_coherent(r.pool, lines.first))
+            cache_touch(&image_of(here.host, r.pool)->cache, lines.first, lines.last, true);
         announce(me, &r, pc, STEP_RMW, false);
         store_told(me->thread);
     } else {
         loaded(me, &r, pc, true, false);
     }
     step_end(me);
+}
+
+bool prog_announced(bool stores, const void *at, size_t nbytes) {
+    pool_range r;
+    const program_self *me = self_here();
+    if (!me || !range_in_pool(at, nbytes, &r)) return false;
+    const open_store *open = &area()->opens[me->thread];
+    thread_doing *last = &area()->doing[me->thread];
+    if (stores) return open->nbytes >= r.nbytes && open->pool == r.pool && open->offset == r.offset;
+    const bool same = last->kind == STEP_LOAD && last->pool == r.pool && last->offset == r.offset;
+    if (same) last->kind = 0; /* once: a loop of such loads makes steps */
+    return same;
 }
 
 static void tell_range(int kind, const void *at, size_t nbytes, const void *pc) {
@@ -466,7 +494,7 @@ void prog_sleep(uint64_t ns) {
     turn_give_up(me->thread, ns ? area()->clock_ns + ns : 0);
     const bool idle = area()->idle > IDLE_BEFORE_NAPS; /* perhaps the threads wait for a process outside of the run */
     step_end(me);
-    if (idle) syscall(SYS_nanosleep, &(struct timespec){.tv_nsec = 50000}, NULL);
+    if (idle) nap();
     if (ns && step_begin(me)) step_end(me); /* until its turn comes, when it has slept */
 }
 

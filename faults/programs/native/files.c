@@ -67,6 +67,8 @@ static void *mapped(int pool, void *at, size_t nbytes, int prot, int flags, off_
     close(file);
     errno = saved;
     if (found == MAP_FAILED) return found;
+    area_path(path, sizeof path, "pool-%d", pool);
+    if (!coherent_map(pool, path, found, offset, (int64_t)nbytes, program_pages_now ? PROT_NONE : prot)) _exit(2);
     const size_t whole = (nbytes + 4095) / 4096 * 4096;
     mapping_remove(found, whole);
     if (!mapping_add(pool, offset, found, whole)) {

@@ -1,11 +1,10 @@
 #define _GNU_SOURCE
 #include "image.h"
+#include "turn.h"
 
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
-
-enum { PRESENT = 1, DIRTY = 2, FLUSHED = 4 }; /* a line's state, as in cache.c */
 
 static void tell(mover by, int kind, int pool, int64_t line, int first, int count, uint64_t store) {
     if (!program_watcher_now || !program_watcher_now->move) return;
@@ -26,9 +25,10 @@ static void tell(mover by, int kind, int pool, int64_t line, int first, int coun
 
 /* Report that a line arrives or, where the link is down, that it is lost. */
 static void tell_arrival(mover by, int kind, int pool, int64_t line) {
-    const uint64_t *damage = here.area->damage;
+    uint64_t *damage = here.area->damage;
     const bool lost = damage_armed(damage) && damage_cut_off(damage, by.host, pool) != DONE;
     tell(by, lost ? MOVE_LOST : kind, pool, line, 0, LINE_BYTES, 0);
+    rest_ends();
 }
 
 void image_told(int host, int pool, int64_t offset, int64_t nbytes) {
@@ -72,6 +72,10 @@ enum status image_touch(mover by, pool_lines lines, bool dirty, int64_t *broken)
     if (status != DONE) return status;
     if (lines.last > here.area->extent[lines.pool]) here.area->extent[lines.pool] = lines.last;
     for (int64_t k = lines.first; k < lines.last; k++) {
+        if (is_coherent(lines.pool, k)) {
+            here.area->coherent_met |= UINT64_C(1) << coherent_range(lines.pool, k * LINE_BYTES);
+            continue;
+        }
         image_find_stores(by, lines.pool, k);
         if (!(c->state[k] & PRESENT)) {
             const int kind = c->pending[k] ? MOVE_FETCH_POSTED : MOVE_FETCH;
@@ -93,7 +97,7 @@ enum status image_touch(mover by, pool_lines lines, bool dirty, int64_t *broken)
  * if nature had fetched it when it was dropped. Announced loads fetch it when they come. */
 static void renew(int host, int pool, int64_t line) {
     const card_cache *c = &image_of(host, pool)->cache;
-    if (image_unannounced(host, pool, line)) return;
+    if (is_coherent(pool, line) || image_unannounced(host, pool, line)) return;
     memcpy(c->data + line * LINE_BYTES, (c->pending[line] ? c->posted : c->pool) + line * LINE_BYTES, LINE_BYTES);
     image_told(host, pool, line * LINE_BYTES, LINE_BYTES);
 }
@@ -155,12 +159,15 @@ void image_land_nt(mover by, int pool, int64_t offset, const uint8_t *bytes, int
         cache_land_nt(c, at, bytes + (at - offset), next - at);
         const bool lost = damage_armed(c->damage) && damage_cut_off(c->damage, by.host, pool) != DONE;
         tell(by, lost ? MOVE_LOST : MOVE_NT, pool, line, (int)(at % LINE_BYTES), (int)(next - at), store);
+        rest_ends();
         if (state & PRESENT) dropped(by, pool, line);
+        if (is_coherent(pool, line)) image_told(by.host, pool, at, next - at);
     }
 }
 
 static bool moves(const card_cache *c, int64_t k, enum action action) {
     int64_t line;
+    if (is_coherent(c->card, k)) return false;
     switch (action) {
     case EVICT: return c->state[k] & (PRESENT | DIRTY) && !(c->state[k] & DIRTY && c->pending[k]);
     case PREFETCH: return !(c->state[k] & PRESENT) && cache_check_load(c, k, k + 1, &line) == DONE;
@@ -197,8 +204,7 @@ static int64_t pay(mover by) {
         card_cache *c = &image_of(by.host, pool)->cache;
         for (int64_t k = 0; k < here.area->extent[pool]; k++) {
             if (!c->pending[k] && !(c->state[k] & FLUSHED)) continue;
-            image_complete(by, pool, k, false);
-            count++;
+            count += image_complete(by, pool, k, false);
         }
     }
     return count;
@@ -253,7 +259,7 @@ uint64_t image_unannounced(int host, int pool, int64_t line) {
     const host_image *image = image_of(host, pool);
     const uint8_t *now = image->cache.data + line * LINE_BYTES, *then = image->twin + line * LINE_BYTES;
     uint64_t bytes = 0;
-    if (memcmp(now, then, LINE_BYTES) == 0 || in_pages(host)) return 0;
+    if (in_pages(host) || memcmp(now, then, LINE_BYTES) == 0) return 0;
     for (int k = 0; k < LINE_BYTES; k++) bytes |= (uint64_t)(now[k] != then[k]) << k;
     return bytes;
 }

@@ -186,10 +186,10 @@ static void keep_what_matters(found_sites *found) {
 }
 
 /* Patch a module. Return the place of its first trap, or NULL if it has none. */
-static const uint8_t *patch_module(const loaded_module *module) {
+static const uint8_t *patch_module(const loaded_module *module, bool recompiled) {
     found_sites found = {0};
     scan_count count = scan_module(module, false, note, &found);
-    if (found.flushes) {
+    if (found.flushes && !recompiled) {
         found.count = 0;
         count = scan_module(module, true, note, &found);
     }
@@ -226,6 +226,7 @@ static bool left_alone(const struct dl_phdr_info *info, const loaded_module *mod
 typedef struct {
     const ElfW(Phdr) * headers;
     loaded_module its;
+    bool recompiled;
 } noted_module;
 typedef struct {
     noted_module items[MAX_MODULES];
@@ -241,7 +242,7 @@ static int note_module(struct dl_phdr_info *info, size_t size, void *context) {
     if (noted->count == MAX_MODULES) give_up(TOO_MANY_MODULES);
     if (!loaded_module_from(info->dlpi_addr, info->dlpi_phdr, info->dlpi_phnum, &next->its)) return 0;
     if (left_alone(info, &next->its)) return 0;
-    next->headers = info->dlpi_phdr, noted->count++;
+    next->headers = info->dlpi_phdr, next->recompiled = module_recompiled(info), noted->count++;
     return 0;
 }
 
@@ -276,7 +277,7 @@ static void look_at(const noted_module *module) {
     for (int k = 0; k < looked_at_count; k++)
         if (looked_at[k].headers == module->headers) return;
     if (looked_at_count == MAX_MODULES) give_up(TOO_MANY_MODULES);
-    looked_at[looked_at_count++] = (looked_at_module){module->headers, patch_module(&module->its)};
+    looked_at[looked_at_count++] = (looked_at_module){module->headers, patch_module(&module->its, module->recompiled)};
 }
 
 static void patch_new_ones(void) {

@@ -1,5 +1,5 @@
 /* Traps in the code of loaded modules, in place of the instructions that the run must see: flushes, fences, non-temporal
- * stores and, in modules that flush, locked instructions. */
+ * stores and, in modules that flush, locked instructions. Recompiled modules announce their locked instructions. */
 #ifndef CXLEMU_PATCH_H
 #define CXLEMU_PATCH_H
 
@@ -23,6 +23,8 @@ typedef struct {
 void patch_loaded(void);
 
 patch_totals patch_total(void);
+
+bool module_recompiled(const struct dl_phdr_info *info); /* whether it calls what tsan.c defines: sites.c */
 
 /* Return the site whose trap ended at `after`; NULL where this library did not set it. *aside: whether it is the trap at the
  * end of a copy that patch_stopping returned. */

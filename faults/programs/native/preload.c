@@ -1,5 +1,5 @@
-/* A program that was not recompiled joins a run: this file has its code patched, and the libraries that it loads
- * later. */
+/* A program joins a run: this file has its code patched, and the libraries that it loads later. What is left to patch in
+ * recompiled code was written as bytes. */
 #define _GNU_SOURCE
 #include "pages.h"
 #include "self.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-void preload_begin(void);
+void preload_begin(bool recompiled);
 
 #if defined(__x86_64__)
 
@@ -30,12 +30,16 @@ static void tell(void) {
         (long long)total.undecoded, (long long)total.without_table);
 }
 
-void preload_begin(void) {
+static void close_pools(void) {
     const program_options *options = &here.area->options;
     pools_closed = options->check && !options->free_running; /* threads side by side would miss each other's faults */
     if (!pools_closed) here.area->pages_hosts |= UINT64_C(1) << here.host;
     pages_begin();
-    traps_begin();
+}
+
+void preload_begin(bool recompiled) {
+    if (!recompiled) close_pools();
+    traps_begin(!recompiled);
     following = true;
     patch_loaded();
     tell();
@@ -80,7 +84,8 @@ __asm__(".text\n"
 
 #else
 
-void preload_begin(void) {
+void preload_begin(bool recompiled) {
+    if (recompiled) return;
     fprintf(stderr,
             "cxlemu: this program was not compiled with cxlemu cc, and only those of x86-64 can be followed as they "
             "are: compile it with CC=\"cxlemu cc\"\n");

@@ -29,6 +29,7 @@ enum flush_kind {
     FLUSH_DROP = 1, /* clflushopt */
     FLUSH_DROP_ORDERED, /* clflush: in order with this thread's stores, so its write-back lands at once */
     FLUSH_KEEP, /* clwb */
+    FLUSH_DROP_BEHIND, /* clflushopt behind an lfence or a locked instruction: it does not overtake older loads */
 };
 enum fence_kind {
     FENCE_STORES = 1, /* sfence: posted writes have landed; later loads may still hit what was flushed */
@@ -55,6 +56,9 @@ void prog_locked(void *at, size_t nbytes,
                  const void *pc); /* one that inline assembly executes: announced like a store */
 void prog_rmw_begin(void *at, size_t nbytes, const void *pc);
 void prog_rmw_end(void *at, size_t nbytes, bool wrote, const void *pc);
+
+/* Whether this thread's last step announced this access: inline assembly and compilers may both tell of it. */
+bool prog_announced(bool stores, const void *at, size_t nbytes);
 
 /* Announce that a system call reads from (loads) or writes to (stores) a buffer that may lie in a pool. */
 void prog_system_reads(const void *at, size_t nbytes, const void *pc);
@@ -149,8 +153,6 @@ typedef struct {
     void (*fence)(const program_step *step);
     void (*other)(const program_step *step); /* a step of any other kind */
     void (*move)(const program_move *move);
-    /* Bytes changed in the image without an announcement: found at a flush, a fence, an eviction and the end. */
-    void (*unannounced)(const program_step *step, int64_t line, uint64_t bytes);
     /* Every process has ended. Called in the driver: what is dirty (program_line_view) or posted now, stays so. */
     void (*end)(void);
     /* Nothing has changed for as many steps as the budget allows: report what every thread waits for. */
@@ -247,6 +249,9 @@ typedef struct {
     uint8_t seen[FINDING_BYTES], meant[FINDING_BYTES]; /* the bytes that were loaded, and those that should have been */
     int64_t extra[4];
 } program_finding;
+
+/* Whether the caches of all hosts are coherent on a line. */
+bool program_coherent(int pool, int64_t line);
 
 /* Note a finding; where there is one of the same kind, rule and sites, only count it. Called with the lock held. */
 void program_report(const program_finding *finding);

@@ -42,32 +42,52 @@ uintptr_t registers_target(const ucontext_t *context, const x86_instruction *ins
 /* --- vector registers, as xsave lays them out in a signal's frame ------------------------------------------------------- */
 
 enum { XMM_AT = 160, MMX_AT = 32, SOFTWARE_AT = 464, STATES_AT = 512, MAGIC = 0x46505853 };
-enum { YMM_HIGH = 2, ZMM_HIGH = 6, ZMM_16_TO_31 = 7 };
+enum { YMM_HIGH = 2, OPMASK = 5, ZMM_HIGH = 6, ZMM_16_TO_31 = 7, COMPONENTS = 8 };
 
-/* Copy nbytes of an element of a component; zeros if it is in its initial state. Return false if the frame is too
+/* Copy nbytes of an element of a component; zeros if it is in its initial state. Return false if the area is too
  * short. */
-static bool component(const uint8_t *frame, int which, int element, size_t nbytes, uint8_t *into) {
-    uint32_t magic, frame_bytes, size, offset, unused_1, unused_2;
+static bool component(const uint8_t *area, size_t area_bytes, int which, int element, size_t nbytes, uint8_t *into) {
+    static struct {
+        uint32_t size, offset;
+    } known[COMPONENTS]; /* virtual machines take long for cpuid */
+    uint32_t unused_1, unused_2;
     uint64_t states;
-    memcpy(&magic, frame + SOFTWARE_AT, sizeof magic);
-    memcpy(&frame_bytes, frame + SOFTWARE_AT + 4, sizeof frame_bytes);
-    memcpy(&states, frame + STATES_AT, sizeof states);
+    memcpy(&states, area + STATES_AT, sizeof states);
     memset(into, 0, nbytes);
-    if (magic != MAGIC || !__get_cpuid_count(0x0D, (unsigned)which, &size, &offset, &unused_1, &unused_2)) return false;
+    if (!known[which].size &&
+        !__get_cpuid_count(0x0D, (unsigned)which, &known[which].size, &known[which].offset, &unused_1, &unused_2))
+        return false;
     if (!(states >> which & 1)) return true;
-    const size_t at = offset + (size_t)element * nbytes;
-    if ((size_t)(element + 1) * nbytes > size || at + nbytes > frame_bytes) return false;
-    memcpy(into, frame + at, nbytes);
+    const size_t at = known[which].offset + (size_t)element * nbytes;
+    if ((size_t)(element + 1) * nbytes > known[which].size || at + nbytes > area_bytes) return false;
+    memcpy(into, area + at, nbytes);
     return true;
+}
+
+bool registers_vector(const uint8_t *area, size_t area_bytes, int number, size_t nbytes, uint8_t bytes[64]) {
+    if (number >= 16) return component(area, area_bytes, ZMM_16_TO_31, number - 16, 64, bytes);
+    memcpy(bytes, area + XMM_AT + 16 * number, 16);
+    if (nbytes > 16 && !component(area, area_bytes, YMM_HIGH, number, 16, bytes + 16)) return false;
+    return nbytes <= 32 || component(area, area_bytes, ZMM_HIGH, number, 32, bytes + 32);
+}
+
+uint64_t registers_opmask(const uint8_t *area, size_t area_bytes, int number) {
+    uint8_t bytes[8];
+    uint64_t mask = 0;
+    if (component(area, area_bytes, OPMASK, number, sizeof bytes, bytes)) memcpy(&mask, bytes, sizeof mask);
+    return mask;
+}
+
+size_t registers_area_bytes(const uint8_t *frame) {
+    uint32_t magic, nbytes;
+    memcpy(&magic, frame + SOFTWARE_AT, sizeof magic);
+    memcpy(&nbytes, frame + SOFTWARE_AT + 4, sizeof nbytes);
+    return magic == MAGIC ? nbytes : STATES_AT;
 }
 
 static bool vector(const ucontext_t *context, int number, size_t nbytes, uint8_t bytes[64]) {
     const uint8_t *frame = (const uint8_t *)context->uc_mcontext.fpregs;
-    if (!frame) return false;
-    if (number >= 16) return component(frame, ZMM_16_TO_31, number - 16, 64, bytes);
-    memcpy(bytes, frame + XMM_AT + 16 * number, 16);
-    if (nbytes > 16 && !component(frame, YMM_HIGH, number, 16, bytes + 16)) return false;
-    return nbytes <= 32 || component(frame, ZMM_HIGH, number, 32, bytes + 32);
+    return frame && registers_vector(frame, registers_area_bytes(frame), number, nbytes, bytes);
 }
 
 static bool mmx(const ucontext_t *context, int number, uint8_t bytes[64]) {

@@ -68,8 +68,9 @@ bool process_join(void) {
     joined = true, joined_pid = getpid();
     if (getppid() == here.area->driver) prctl(PR_SET_PDEATHSIG, SIGKILL);
     on_exit(note_status, NULL);
+    room_watch();
     watcher_choose();
-    if (!process_recompiled()) pages_choose();
+    code_follow();
     self_begin(thread_of_command(), STEP_PROCESS_START, -1);
     errno = saved;
     return true;
@@ -89,8 +90,10 @@ void self_begin(int thread, int start_kind, int other) {
     program_thread *t = &a->threads[thread];
     t->pid = getpid(), t->tid = (int)syscall(SYS_gettid), t->process = (uint16_t)process;
     t->main = start_kind == STEP_PROCESS_START;
+    pin_begin(thread, other);
     me->thread = thread;
     self = me;
+    cycle_thread(me, true);
     if (!step_begin(me)) return;
     if (t->main && program_watcher_now && program_watcher_now->begin) program_watcher_now->begin(process == 1);
     step_other(me, start_kind, other, NULL);
@@ -121,7 +124,7 @@ void self_end(int end_kind) {
     for (int pool = 0; pool < here.area->options.pools;
          pool++) /* a thread's non-temporal stores arrive at some time, fence or not */
         posted_land(me, (mover){here.host, (uint16_t)me->thread, BY_NATURE}, (pool_lines){pool, 0, INT64_MAX});
-    if (end_kind == STEP_PROCESS_END) look_for_all_unannounced(me);
+    if (end_kind == STEP_PROCESS_END) silent_stores_everywhere(me);
     step_other(me, end_kind, -1, NULL);
     const int thread = me->thread, process = here.area->threads[thread].process;
     if (end_kind == STEP_PROCESS_END)
@@ -136,6 +139,7 @@ void self_end(int end_kind) {
         turn_stop(COMMAND_FAILED, thread);
     step_end(me);
     self = NULL;
+    cycle_thread(me, false);
     posted_free(me);
     free(me);
     turn_without(thread, THREAD_ENDED);

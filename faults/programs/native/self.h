@@ -26,6 +26,7 @@ typedef struct {
 
 typedef struct {
     int thread; /* index in the area */
+    bool ordered; /* it has executed a locked instruction, which was no step, since its last load of a pool */
     bool inside; /* it is in one of our functions, whose own accesses are no steps */
     line_list flushed, lingering; /* since the last fence; since the last full fence */
     nt_store *nt;
@@ -33,12 +34,18 @@ typedef struct {
     const void *callers[CALLERS];
     uint32_t depth, spins;
     uint32_t failed; /* accesses that ended in a SIGBUS */
+    uint32_t outside_looks; /* how often it has looked at the clock, or at input from outside */
+    uintptr_t tls; /* where this library's variables of this thread lie */
+    struct {
+        uint64_t since, base, state, memory, tries, step;
+    } mark; /* a state of this thread, and when it was in it: as in cycle.c */
     struct {
         const void *pc, *caller;
         program_site site;
     } known[SITES_KNOWN];
     struct {
         int64_t offset, nbytes;
+        int pool;
         uint64_t bytes;
     } seen[SEEN]; /* the bytes that this thread last loaded at a place */
 } program_self;
@@ -82,9 +89,9 @@ bool process_join(void);
 bool process_joined(void);
 bool process_recompiled(void); /* whether its main program calls what tsan.c defines */
 
-/* watch.c: choose the run's watcher, and pages where this process's own code announces no loads and stores. */
+/* watch.c: choose the run's watcher, and follow code of this process that announces nothing. */
 void watcher_choose(void);
-void pages_choose(void);
+void code_follow(void);
 
 /* Let this thread take part from here on; `thread` as turn_new_thread returned it, or -1 for a new number. */
 void self_begin(int thread, int start_kind, int other);
@@ -99,7 +106,6 @@ void step_end(program_self *me);
 program_step step_of(const program_self *me, int kind, const pool_range *range, const void *pc);
 void step_other(program_self *me, int kind, int other, const pool_range *range);
 void store_told(int thread); /* report the store that a thread has announced: it has happened by now */
-void look_for_all_unannounced(program_self *me); /* on this host, when a process ends */
 _Noreturn void process_die(void);
 
 void prog_sleep(uint64_t ns);
@@ -109,6 +115,29 @@ void prog_wait_readable(int file); /* let others go first until the file has som
 void nature_between(program_self *me); /* between two steps */
 void nature_stored(int thread, pool_range range);
 void nature_posted(program_self *me, int pool, int64_t line, bool past_the_cache);
+
+/* cycle.c: whether all threads go round in cycles, as this one's state shows at the step `at`: one call of the program may make many. */
+bool cycle_closes(program_self *me, uint64_t at);
+void cycle_fold(program_self *me,
+                uint64_t at); /* in a search, before the step: let the thread wait where it is in a cycle */
+void cycle_thread(program_self *me, bool begins); /* a thread takes part from here on, or no longer */
+
+/* quiet.c: whether a step that comes is quiet, as turn_take asks. */
+bool step_is_quiet(const program_self *me, int kind, int what, const pool_range *r);
+
+/* silent.c: report what was stored to lines without an announcement, as stores of this host at an unknown place. */
+void silent_stores(program_self *me, pool_lines lines);
+void silent_stores_everywhere(program_self *me); /* when a process ends */
+
+/* tsan.c: an atomic operation comes, which is a fence as well. Returns whether it is on a pool, so that prog_rmw_end has to follow;
+ * a loop of them on private memory passes the turn on now and then, as does one of loads, which calls atomic_spins. */
+bool atomic_begins(void *at, size_t nbytes, const void *pc);
+void atomic_spins(void);
+
+/* room.c: notice in this process that /dev/shm is full. */
+void room_watch(void);
+void room_unwatch(void);
+bool room_is_full(void);
 
 /* posted.c */
 void list_add(line_list *list, int pool, int64_t line);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "patch.h"
 #include "self.h"
 
 enum { LOADED = 256 };
@@ -53,13 +54,11 @@ static const loaded *module_of(uintptr_t at) {
     return NULL;
 }
 
-/* Look for TSan's functions among the undefined symbols of the first object, the program itself; they come first in its
- * table. Return 2 if there are any, else 1; both end the walk. */
-static int calls_tsan(struct dl_phdr_info *info, size_t size, void *unused) {
+/* Look for TSan's functions among the undefined symbols of a module, which come first in its table. */
+bool module_recompiled(const struct dl_phdr_info *info) {
     const ElfW(Sym) *symbols = NULL;
     const char *names = NULL;
     const uint32_t *hashes = NULL;
-    (void)size, (void)unused;
     for (int k = 0; k < info->dlpi_phnum; k++) {
         if (info->dlpi_phdr[k].p_type != PT_DYNAMIC) continue;
         const ElfW(Dyn) *entry = (const ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[k].p_vaddr);
@@ -71,13 +70,19 @@ static int calls_tsan(struct dl_phdr_info *info, size_t size, void *unused) {
         }
     }
     for (uint32_t k = 1; symbols && names && hashes && k < *hashes; k++)
-        if (strcmp(names + symbols[k].st_name, "__tsan_init") == 0) return 2;
-    return 1;
+        if (strcmp(names + symbols[k].st_name, "__tsan_init") == 0) return true;
+    return false;
+}
+
+/* Look at the first module, the program itself. Both results end the walk. */
+static int look_at_program(struct dl_phdr_info *info, size_t size, void *unused) {
+    (void)size, (void)unused;
+    return module_recompiled(info) ? 2 : 1;
 }
 
 bool process_recompiled(void) {
     static int found; /* 0: not searched yet */
-    if (!found) found = dl_iterate_phdr(calls_tsan, NULL);
+    if (!found) found = dl_iterate_phdr(look_at_program, NULL);
     return found == 2;
 }
 

@@ -136,6 +136,7 @@ static struct timespec time_now(clockid_t clock) {
 static int condition_waited(pthread_mutex_t *lock, const struct timespec *until) {
     const struct timespec now = time_now(CLOCK_REALTIME), since_start = time_now(CLOCK_MONOTONIC);
     const bool real_time = until && until->tv_sec >= EPOCH_S / 2;
+    self->outside_looks += until != NULL;
     const struct timespec *clock = real_time ? &now : &since_start;
     if (until &&
         (until->tv_sec < clock->tv_sec || (until->tv_sec == clock->tv_sec && until->tv_nsec <= clock->tv_nsec)))
@@ -259,6 +260,7 @@ PROGRAM_EXPORT int poll(struct pollfd *files, nfds_t count, int timeout_ms) {
     const uint64_t until = clock_now() + (uint64_t)(timeout_ms < 0 ? 0 : timeout_ms) * 1000000u;
     for (;;) {
         const int ready = real_poll()(files, count, 0);
+        self->outside_looks++;
         if (ready || timeout_ms == 0 || (timeout_ms > 0 && clock_now() >= until)) return ready;
         prog_sleep(timeout_ms > 0 ? 1000000 : 0);
     }
@@ -268,8 +270,9 @@ void prog_wait_readable(int file) {
     struct stat its;
     struct pollfd one = {.fd = file, .events = POLLIN};
     if (!scheduled() || syscall(SYS_fstat, file, &its) != 0 || S_ISREG(its.st_mode) || S_ISDIR(its.st_mode)) return;
+    self->outside_looks++;
     if (fcntl(file, F_GETFL) & O_NONBLOCK) return;
-    while (real_poll()(&one, 1, 0) == 0) prog_yield();
+    for (; real_poll()(&one, 1, 0) == 0; prog_yield()) self->outside_looks++;
 }
 
 REAL(int, accept4, int, struct sockaddr *, socklen_t *, int)
@@ -313,12 +316,13 @@ static bool is_child(pid_t wanted) {
 REAL(pid_t, waitpid, pid_t, int *, int)
 PROGRAM_EXPORT pid_t waitpid(pid_t child, int *status, int options) {
     pid_t found;
+    if (self) self->outside_looks += (options & WNOHANG) != 0;
     if (!scheduled() || options & WNOHANG) return real_waitpid()(child, status, options);
     while (is_child(child)) {
         if ((found = ended_child(child))) return real_waitpid()(found, status, options);
         prog_yield();
     }
-    while ((found = real_waitpid()(child, status, options | WNOHANG)) == 0) prog_yield();
+    for (; (found = real_waitpid()(child, status, options | WNOHANG)) == 0; prog_yield()) self->outside_looks++;
     return found;
 }
 PROGRAM_EXPORT pid_t wait(int *status) { return waitpid(-1, status, 0); }

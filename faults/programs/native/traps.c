@@ -113,7 +113,7 @@ static void on_fault(int number, siginfo_t *info, void *raw) {
     errno = saved;
 }
 
-void traps_begin(void) {
+void traps_begin(bool faults) {
     struct sigaction action = {.sa_flags = SA_SIGINFO | SA_RESTART};
     /* Keep the program's handlers out of this one: they could trap, too. */
     sigfillset(&action.sa_mask);
@@ -121,6 +121,7 @@ void traps_begin(void) {
     sigdelset(&action.sa_mask, SIGSEGV);
     action.sa_sigaction = on_trap;
     signals_take(SIGTRAP, &action);
+    if (!faults) return;
     action.sa_sigaction = on_fault;
     action.sa_flags |= SA_ONSTACK | SA_NODEFER; /* lets the program's handler run where the stack has overflowed */
     signals_take(SIGSEGV, &action);

@@ -2,6 +2,8 @@
 #ifndef CXLEMU_TRAPS_H
 #define CXLEMU_TRAPS_H
 
-void traps_begin(void);
+#include <stdbool.h>
+
+void traps_begin(bool faults); /* faults: of closed pools, or of pages */
 
 #endif

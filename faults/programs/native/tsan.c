@@ -82,24 +82,25 @@ PROGRAM_EXPORT void __tsan_write_range(void *at, size_t nbytes) { prog_store(at,
 /* --- atomics: these calls replace the operations ------------------------------------------------------------------ */
 
 /* Pass the turn on now and then: a thread that looks only at private memory for long is waiting for another one. */
-static void spin(void) {
+void atomic_spins(void) {
     if (self && ++self->spins % SPINS_BEFORE_YIELD == 0) prog_yield();
 }
 
-static bool begin_rmw(void *at, size_t nbytes, const void *pc) {
+bool atomic_begins(void *at, size_t nbytes, const void *pc) {
     if (!LIKELY(outside_pools(at))) {
         prog_rmw_begin(at, nbytes, pc);
         return true;
     }
     if (self && (self->flushed.count || self->nt_count || self->lingering.count)) prog_fence(FENCE_LOCKED, pc);
-    spin();
+    else if (self) self->ordered = true;
+    atomic_spins();
     return false;
 }
 
 #define ATOMIC_FETCH(bits, type, name, operation)                                                \
     PROGRAM_EXPORT type __tsan_atomic##bits##_##name(volatile type *at, type value, int order) { \
         (void)order;                                                                             \
-        const bool pool = begin_rmw((void *)(uintptr_t)at, sizeof *at, HERE);                    \
+        const bool pool = atomic_begins((void *)(uintptr_t)at, sizeof *at, HERE);                \
         const type old = operation(at, value, __ATOMIC_SEQ_CST);                                 \
         if (pool) prog_rmw_end((void *)(uintptr_t)at, sizeof *at, true, HERE);                   \
         return old;                                                                              \
@@ -110,20 +111,20 @@ static bool begin_rmw(void *at, size_t nbytes, const void *pc) {
         (void)order;                                                                                                   \
         if (!LIKELY(outside_pools((const void *)(uintptr_t)at)))                                                       \
             prog_load((const void *)(uintptr_t)at, sizeof *at, HERE);                                                  \
-        else spin();                                                                                                   \
+        else atomic_spins();                                                                                           \
         return __atomic_load_n(at, __ATOMIC_SEQ_CST);                                                                  \
     }                                                                                                                  \
     PROGRAM_EXPORT void __tsan_atomic##bits##_store(volatile type *at, type value, int order) {                        \
         void *where = (void *)(uintptr_t)at;                                                                           \
         const bool locked = order == __ATOMIC_SEQ_CST; /* an xchg */                                                   \
-        const bool pool = locked && begin_rmw(where, sizeof *at, HERE);                                                \
+        const bool pool = locked && atomic_begins(where, sizeof *at, HERE);                                            \
         if (!locked && !LIKELY(outside_pools(where))) prog_store(where, sizeof *at, HERE);                             \
         __atomic_store_n(at, value, __ATOMIC_SEQ_CST);                                                                 \
         if (pool) prog_rmw_end(where, sizeof *at, true, HERE);                                                         \
     }                                                                                                                  \
     static bool exchanged_##bits(volatile type *at, type *expected, type value, const void *pc) {                      \
         void *where = (void *)(uintptr_t)at;                                                                           \
-        const bool pool = begin_rmw(where, sizeof *at, pc);                                                            \
+        const bool pool = atomic_begins(where, sizeof *at, pc);                                                        \
         const bool done = __atomic_compare_exchange_n(at, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
         if (pool) prog_rmw_end(where, sizeof *at, done, pc);                                                           \
         return done;                                                                                                   \

@@ -6,16 +6,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { IDLE_ENDS_BURST = 8, IDLE_LOWERS = 64, CHANGE_POINTS = 4, STEPS_ESTIMATED = 4096 };
+#include "moves.h"
+#include "record.h"
+
+enum { IDLE_ENDS_BURST = 8, IDLE_LOWERS = 64, CHANGE_POINTS = 4, STEPS_ESTIMATED = 4096, LATE_MOST = 256 };
 enum { STEP_NS = 1000, IDLE_NS = 1000000, IDLE_BEFORE_TIME_RUNS = 512 };
 enum { POLICIES = 3 }; /* a schedule's: two kinds of bursts, and priorities */
-enum { SPINS_LEAST = 1 << 7, SPINS_FIRST = 1 << 12, SPINS_MOST = 1 << 15, PROBE = 128 };
 #define LOCK_S 60.0
-#if defined(__x86_64__)
-#define SPIN() __builtin_ia32_pause()
-#else
-#define SPIN() atomic_signal_fence(memory_order_seq_cst)
-#endif
 
 static program_area *area(void) { return here.area; }
 static _Atomic uint32_t *state_of(int thread) { return (_Atomic uint32_t *)&here.area->threads[thread].state; }
@@ -37,10 +34,19 @@ void turn_begin(program_area *a) {
 
 static bool awake(int thread) { return area()->wakes[thread] <= area()->clock_ns; }
 
+/* Whether a thread of a search goes round in a cycle, and waits until something is stored. */
+static bool folded(int thread) {
+    const program_area *a = area();
+    return a->options.every && a->written && a->cycles[thread].since == a->written;
+}
+
 static int waiting(bool also_asleep, int *found) {
     int count = 0;
+    also_asleep |= area()->options.every; /* a search tries all times at which it may wake */
     for (int k = 0; k < area()->thread_count; k++)
-        if (*state_of(k) == THREAD_WAITING && (also_asleep || awake(k))) found[count++] = k;
+        if (*state_of(k) == THREAD_WAITING && (also_asleep || awake(k)) && !folded(k)) found[count++] = k;
+    for (int k = 0; !count && area()->options.every && k < area()->thread_count; k++)
+        if (*state_of(k) == THREAD_WAITING) found[count++] = k;
     return count;
 }
 
@@ -60,17 +66,38 @@ static bool among(int thread, const int *found, int count) {
     return false;
 }
 
+static int last_thread(void) {
+    const program_area *a = area();
+    for (int k = a->turn_count; k > 0; k--)
+        if (!is_move(a->taken[k - 1])) return (int)a->taken[k - 1].thread;
+    return -1;
+}
+
+static void make_moves(void) {
+    program_area *a = area();
+    while (a->script_at < a->options.script_length && is_move(a->script[a->script_at])) {
+        const program_turn turn = a->script[a->script_at++];
+        move_make(turn);
+        if (a->turn_count < PROGRAM_TURNS) a->taken[a->turn_count++] = turn;
+    }
+}
+
 static int of_script(const int *found, int count) {
     program_area *a = area();
     while (a->script_at < a->options.script_length) {
         const program_turn turn = a->script[a->script_at++];
-        if (!among((int)turn.thread, found, count)) continue;
-        a->burst = turn.steps;
-        return (int)turn.thread;
+        const bool waits = turn.thread < PROGRAM_THREADS && *state_of((int)turn.thread) == THREAD_WAITING;
+        if (a->options.every ? waits : among((int)turn.thread, found, count)) {
+            a->burst = turn.steps, a->scripted = true;
+            a->cycles[turn.thread].since = 0; /* it may go round once more */
+            return (int)turn.thread;
+        }
+        make_moves();
     }
     /* After the script, threads take turns in a ring, each for as long as it makes progress. */
-    const int last = a->turn_count ? (int)a->taken[a->turn_count - 1].thread : -1;
-    a->burst = UINT32_MAX;
+    const int last = last_thread();
+    a->burst = UINT32_MAX, a->scripted = false;
+    if (a->options.every && among(last, found, count) && !a->threads[last].idle_steps) return last;
     for (int k = 0; k < count; k++)
         if (found[k] > last) return found[k];
     return found[0];
@@ -90,7 +117,7 @@ static int of_priority(const int *found, int count) {
 
 static int chosen(const int *found, int count) {
     program_area *a = area();
-    if (a->options.script_length) return of_script(found, count);
+    if (a->options.script_length || a->options.every) return of_script(found, count);
     if (by_priority()) return of_priority(found, count);
     a->burst = UINT64_C(1) << a->options.schedule % 10;
     return found[splitmix(&a->random) % (uint64_t)count];
@@ -109,6 +136,7 @@ static int pass_on(void) {
         const uint32_t state = *state_of(k);
         if (state == THREAD_STARTING || state == THREAD_INSIDE || state == THREAD_RUNNING) return -1;
     }
+    make_moves();
     int count = waiting(false, found);
     if (count == 0) {
         let_time_pass();
@@ -126,32 +154,9 @@ static void wake(int thread) {
     if (thread >= 0 && area()->asleep[thread]) futex_wake(state_of(thread));
 }
 
-/* Return how often to look for the turn before sleeping: more often while looking finds it, less often while it does not, as
- * where processors have other work. Now and then it is the most, in case that work has ended. */
-static int next_spins(int spins, bool found) {
-    static _Thread_local uint32_t misses;
-    if (found) return spins < SPINS_MOST ? 2 * spins : spins;
-    if (++misses % PROBE == 0) return SPINS_MOST;
-    return spins > SPINS_LEAST ? spins / 2 : spins;
-}
-
-/* Whether there is a processor for each thread that goes on. Called with the lock of turns. */
-static bool room_for_all(void) {
-    static long processors;
-    int count = 0;
-    if (!processors) processors = sysconf(_SC_NPROCESSORS_ONLN);
-    for (int k = 0; k < area()->thread_count; k++)
-        count += *state_of(k) == THREAD_WAITING || *state_of(k) == THREAD_INSIDE || *state_of(k) == THREAD_RUNNING;
-    return count <= processors;
-}
-
-/* Wait for the turn: awake where there is room for all, because waking a sleeper takes longer than most turns. */
-static void await_turn(int thread, bool room) {
-    static _Thread_local int spins = SPINS_FIRST;
+/* Wait for the turn asleep: all threads are on one processor, which the one that has the turn needs. */
+static void await_turn(int thread) {
     _Atomic uint32_t *state = state_of(thread);
-    const int most = room ? spins : SPINS_LEAST;
-    for (int k = 0; k < most && *state == THREAD_WAITING; k++) SPIN();
-    if (room) spins = next_spins(spins, *state != THREAD_WAITING);
     if (*state != THREAD_WAITING) return;
     area()->asleep[thread] = true;
     while (*state == THREAD_WAITING) futex_wait(state, THREAD_WAITING);
@@ -163,7 +168,7 @@ static void await_turn(int thread, bool room) {
 int turn_new_thread(int host, int command, int process) {
     program_area *a = area();
     if (!host_lock_take(&a->turns, LOCK_S)) return -1;
-    const int thread = a->thread_count < PROGRAM_THREADS ? a->thread_count++ : -1;
+    const int thread = a->thread_count < PROGRAM_THREADS ? a->thread_count : -1;
     if (thread >= 0) {
         a->threads[thread] = (program_thread){
             .process = (uint16_t)process,
@@ -174,8 +179,10 @@ int turn_new_thread(int host, int command, int process) {
         uint64_t seed = a->options.seed + 1;
         a->natures[thread] = (adversary){.state = splitmix(&seed) ^ (uint64_t)thread << 32, .card_lines = 1};
         for (int k = 0; k < ACTIONS; k++) a->natures[thread].rates[k] = a->options.rates[k];
-        a->burst = 0; /* so that the next choice includes it */
+        if (!a->scripted) a->burst = 0; /* so that the next choice includes it */
         *state_of(thread) = THREAD_STARTING;
+        a->thread_count = thread + 1;
+        record_born(thread, program_thread_here());
     }
     host_lock_release(&a->turns);
     return thread;
@@ -190,7 +197,9 @@ static void count_step(int thread) {
 
 bool turn_enter(int thread) {
     uint32_t running = THREAD_RUNNING;
-    return atomic_compare_exchange_strong(state_of(thread), &running, THREAD_INSIDE);
+    const bool kept = atomic_compare_exchange_strong(state_of(thread), &running, THREAD_INSIDE);
+    if (running == THREAD_OUTSIDE) pin(thread);
+    return kept;
 }
 
 void turn_leave(int thread) {
@@ -198,23 +207,37 @@ void turn_leave(int thread) {
     atomic_compare_exchange_strong(state_of(thread), &inside, THREAD_RUNNING);
 }
 
-bool turn_take(int thread) {
+/* Whether a turn that is over goes on with a quiet step: no other thread could tell whether it came before this step. Not for
+ * long, nor where the thread waits for others; and a script says itself where its turns end. */
+static bool goes_on(int thread) {
+    const program_area *a = area();
+    const program_thread *t = &a->threads[thread];
+    if (a->options.script_length || a->options.every || a->pages_hosts || t->idle_steps || a->wakes[thread])
+        return false;
+    for (int k = 0; k < a->thread_count; k++) /* threads of one host share its cache, and observe everything there */
+        if (k != thread && a->threads[k].host == t->host && *state_of(k) != THREAD_ENDED) return false;
+    return true;
+}
+
+bool turn_take(int thread, bool quiet) {
     program_area *a = area();
     _Atomic uint32_t *state = state_of(thread);
-    if (*state == THREAD_INSIDE && a->burst > 0) {
-        a->burst--;
+    const bool mine = *state == THREAD_INSIDE, over = mine && a->burst == 0; /* the next one may change it otherwise */
+    if (mine && (!over || (quiet && a->late < LATE_MOST && goes_on(thread)))) {
+        if (over) a->late++;
+        else a->burst--;
         count_step(thread);
         return true;
     }
     if (!host_lock_take(&a->turns, LOCK_S)) return false;
     if (*state != THREAD_CRASHED && *state != THREAD_ENDED) *state = THREAD_WAITING;
     const int next = pass_on();
-    const bool room = room_for_all();
     host_lock_release(&a->turns);
     if (next != thread) wake(next);
-    await_turn(thread, room);
+    await_turn(thread);
     if (*state != THREAD_INSIDE) return false;
     if (a->burst) a->burst--;
+    a->late = 0;
     count_step(thread);
     return true;
 }
@@ -228,7 +251,7 @@ void turn_progress(int thread, bool progress) {
     }
     a->idle++, t->idle_steps++;
     if (a->options.free_running) return;
-    if (t->idle_steps % IDLE_ENDS_BURST == 0) a->burst = 0;
+    if (t->idle_steps % IDLE_ENDS_BURST == 0 && !a->scripted) a->burst = 0;
     if (t->idle_steps % IDLE_LOWERS == 0)
         t->priority = a->low--; /* let others go first, as they may have to make progress before it can */
     for (int k = 0; k < CHANGE_POINTS; k++)
@@ -238,7 +261,7 @@ void turn_progress(int thread, bool progress) {
 void turn_give_up(int thread, uint64_t until_ns) {
     program_area *a = area();
     a->wakes[thread] = until_ns;
-    a->burst = 0;
+    if (!a->scripted) a->burst = 0;
     a->threads[thread].priority = a->low--;
 }
 
@@ -252,6 +275,7 @@ void turn_stay_behind(int thread, uint64_t steps) {
 void turn_without(int thread, enum thread_state state) {
     if (!host_lock_take(&area()->turns, LOCK_S)) return;
     *state_of(thread) = state;
+    if (state == THREAD_OUTSIDE) unpin(thread);
     futex_wake(state_of(thread));
     pass_on();
     /* A process that is gone may have passed the turn on without waking the thread that got it. */

@@ -21,14 +21,27 @@ void turn_begin(program_area *area);
  * goes on before it has come to its first step. */
 int turn_new_thread(int host, int command, int process);
 
-/* Wait until it is this thread's turn; it is INSIDE then. False where its host has crashed meanwhile. */
-bool turn_take(int thread);
+/* Wait until it is this thread's turn; it is INSIDE then. False where its host has crashed meanwhile. A turn ends before a step
+ * that other threads can observe: where the next step is `quiet`, it may go on. */
+bool turn_take(int thread, bool quiet);
 
 /* Go from RUNNING to INSIDE without waiting. False where others saw this thread sleep and go on without it. */
 bool turn_enter(int thread);
 
 /* Go from INSIDE to RUNNING, up to this thread's next step. */
 void turn_leave(int thread);
+
+/* affinity.c: have a new thread, or one that comes back, run on the run's one processor; `maker` made it, or -1. A thread that is
+ * OUTSIDE may run anywhere. */
+void pin_begin(int thread, int maker);
+void pin(int thread);
+void unpin(int thread);
+
+/* rest.c: with --free, let a thread rest that makes no progress, until something has arrived in the pool, or another thread of its
+ * host has stored. The latter two are called with the lock. */
+void rest_if_idle(uint64_t idle);
+void rest_ends(void);
+void rest_ends_for_host(int thread);
 
 /* Note whether a thread's step has changed anything. */
 void turn_progress(int thread, bool progress);

@@ -97,13 +97,17 @@ void map_bytes_in(const range *r, const segment *s, int *begin, int *end) {
 }
 
 void cell_add_reader(pass *p, cell *c, event e) {
-    for (int k = 0; k < c->readers; k++)
-        if (c->reader[k].stream == e.stream) {
-            c->reader[k] = e;
-            return;
-        }
-    c->reader = pass_room_for(p, c->reader, &c->reader_room, c->readers + 1, sizeof *c->reader);
-    c->reader[c->readers++] = e;
+    int low = 0, high = c->readers; /* in the order of their streams */
+    while (low < high) {
+        const int middle = low + (high - low) / 2;
+        if (c->reader[middle].stream < e.stream) low = middle + 1;
+        else high = middle;
+    }
+    if (low == c->readers || c->reader[low].stream != e.stream) {
+        c->reader = pass_room_for(p, c->reader, &c->reader_room, c->readers + 1, sizeof *c->reader);
+        memmove(&c->reader[low + 1], &c->reader[low], (size_t)(c->readers++ - low) * sizeof e);
+    }
+    c->reader[low] = e;
 }
 
 void cell_add_write(pass *p, cell *c, event e, bool nt) {
@@ -126,18 +130,31 @@ static bool outdone(const pass *p, const drain *old, const drain *by) {
     return true;
 }
 
+/* Return the index of a host's first drop: drops are in the order of their hosts, and each host's in that of time. */
+int segment_drops_of(const segment *s, int32_t host) {
+    int low = 0, high = s->drops;
+    while (low < high) {
+        const int middle = low + (high - low) / 2;
+        if (s->drop[middle]->host < host) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
 void segment_add_drop(pass *p, segment *s, drain *d) {
-    int kept = 0;
-    for (int k = 0; k < s->drops; k++) {
+    const int first = segment_drops_of(s, d->host);
+    int end = first, kept = first;
+    while (end < s->drops && s->drop[end]->host == d->host) end++;
+    for (int k = first; k < end; k++) {
         bool useless = false;
-        for (int other = k + 1; s->drop[k]->host == d->host && other < s->drops && !useless; other++)
-            useless = s->drop[other]->host == d->host && outdone(p, s->drop[k], s->drop[other]);
+        for (int other = k + 1; other < end && !useless; other++) useless = outdone(p, s->drop[k], s->drop[other]);
         if (useless) drain_drop(s->drop[k]);
         else s->drop[kept++] = s->drop[k];
     }
-    s->drops = kept;
     s->drop = pass_room_for(p, s->drop, &s->drop_room, s->drops + 1, sizeof *s->drop);
-    s->drop[s->drops++] = drain_keep(d);
+    memmove(&s->drop[kept + 1], &s->drop[end], (size_t)(s->drops - end) * sizeof *s->drop);
+    s->drop[kept] = drain_keep(d);
+    s->drops += kept + 1 - end;
 }
 
 void map_begin(pass *p, map *m) {

@@ -2,6 +2,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "interpreter.h"
 #include "constants.h"
 #include "layout_module.h"
 #include "pass.h"
@@ -391,7 +392,7 @@ static const constant constants[] = {
 };
 
 PyMODINIT_FUNC PyInit__pass(void) {
-    PyObject *module = PyModule_Create(&definition);
+    PyObject *module = make_module(&definition);
     if (module && add_constants(module, constants, sizeof constants / sizeof *constants) < 0) Py_CLEAR(module);
     return module;
 }

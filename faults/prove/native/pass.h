@@ -282,6 +282,7 @@ void map_bytes_in(const range *r, const segment *s, int *begin, int *end); /* wh
 void cell_add_reader(pass *p, cell *c, event e);
 void cell_add_write(pass *p, cell *c, event e, bool nt);
 void cell_drop_write(cell *c, int at);
+int segment_drops_of(const segment *s, int32_t host);
 void segment_add_drop(pass *p, segment *s, drain *d);
 void map_begin(pass *p, map *m);
 void map_free(map *m);

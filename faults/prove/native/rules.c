@@ -57,9 +57,9 @@ static int stale(const pass *p, const segment *s, const stored *w, const point *
     }
     if (same_host(p, w, q) || off(p, FRESH)) return NO_RULE;
     *detail = NEVER_DROPPED;
-    for (int k = 0; k < s->drops; k++) {
+    const int32_t host = p->host[q->self.stream];
+    for (int k = segment_drops_of(s, host); k < s->drops && s->drop[k]->host == host; k++) {
         const drain *d = s->drop[k];
-        if (d->host != p->host[q->self.stream]) continue;
         const bool timely = landed(p, w, &d->from), complete = drain_is_fenced(d, q);
         if (timely && complete) return NO_RULE;
         const uint32_t began = p->began[(int64_t)p->call[d->rank] * p->streams + d->from.self.stream];

@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 import threading
+import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +113,137 @@ def test_calls_on_a_gpu_come_after_what_its_stream_has_and_before_what_comes_lat
     found = torch_ranks(f"{HERE}.gpu:order", ranks=2, **SHM)
     assert not died(found)
     assert found == [[[[3.0], 0], [[21.0], True, True], [[201.0], 3], [402.0]]] * 2
+
+
+@pytest.mark.parametrize("memory", [SHM, pytest.param(ADVERSARY, marks=pytest.mark.deep)], ids=["shm", "emulated"])
+def test_callbacks_of_futures_make_calls_in_the_same_place_on_every_rank(memory: dict[str, str]) -> None:
+    found = torch_ranks(f"{HERE}.callbacks:callbacks", ranks=2, **memory)
+    assert not died(found)
+    for rank, of_rank in enumerate(found):
+        assert of_rank.pop("replicas") is True
+        assert of_rank.pop("message", 9.0) == 9.0
+        for count in (4, 1 << 16):
+            its = [of_rank.pop(f"{how} {count}") for how in ("asynchronous", "synchronous", "two deep")]
+            assert its == [4.0, 8.0, 6.0], rank
+        assert of_rank.pop("two groups") == 10.0
+        assert of_rank == {f"order {late}": 16.0 for late in range(4)}
+
+
+def test_a_callback_that_waits_for_itself_is_named() -> None:
+    found = torch_ranks(f"{HERE}.callbacks:waits_for_itself", ranks=2, **SHM)
+    assert not died(found)
+    for said, raised in found:
+        (line,) = said.splitlines()
+        assert "a callback of the future of call 1 of group 0: all_reduce sum float32[65536] has not ended for" in line
+        assert "must not wait for its own future" in line
+        assert all("Timed out waiting: a callback of the future of call 1" in each for each in raised), raised
+
+
+@pytest.mark.parametrize("memory", [SHM, pytest.param(ADVERSARY, marks=pytest.mark.deep)], ids=["shm", "emulated"])
+def test_what_scripts_use_beside_collectives_works_or_is_refused_in_a_sentence(
+    memory: dict[str, str], tmp_path: Path
+) -> None:
+    found = torch_ranks(f"{HERE}.features:features", str(tmp_path), ranks=2, **memory)
+    assert not died(found)
+    for rank, of_rank in enumerate(found):
+        assert of_rank["async save"] and of_rank["hooks"] == [True, True] and of_rank["embedding"]
+        assert of_rank["sparse"] == [True] * 4 and of_rank["mesh"][1] == 3.0
+        assert "only implemented for GLOO" in of_rank["monitored"]  # torch's own rule
+        assert of_rank["profiled"][0] == ["all_reduce", "all_gather", "recv" if rank else "send", "broadcast"]
+        assert of_rank["profiled"][1] == ["all_gather", "float32", 3, 6, 2, "[0, 1]"]
+        assert len(of_rank["refused"]) == 14 * 6 - 1
+        assert {
+            name: said for name, said in of_rank["refused"].items() if not said.startswith("ValueError: cxl ")
+        } == {}
+        assert "which is quantized: send tensor.int_repr()" in of_rank["refused"]["isend quantized"]
+        assert "not nested ones" in of_rank["refused"]["all_reduce nested"]
+
+
+def test_a_peer_that_is_stopped_is_reported_long_before_the_groups_timeout() -> None:
+    found = torch_ranks(f"{HERE}.peers:stopped", ranks=2, CXLEMU_STOPPED_AFTER_S="1.5", **SHM)
+    assert not died(found)
+    assert "rank 1 gave no sign of life for 1.5 s: its process is stopped; rank 0 waits in [all_reduce" in found[0]
+    assert "rank 0 took this rank, 1, for lost" in found[1]
+
+
+@pytest.mark.parametrize("hooked", ["", pytest.param("ddp", marks=pytest.mark.deep)])
+def test_a_peer_that_ends_with_exit_code_0_is_an_error_of_the_others(hooked: str) -> None:
+    """The group's timeout, 30 minutes, is not waited for; DDP makes a RuntimeError of the group's error."""
+    said = torch_ranks(f"{HERE}.peers:ended", hooked, ranks=2, **SHM)[0]
+    assert said.startswith("RuntimeError: " if hooked else "DistBackendError: ")
+    assert "DistBackendError: cxl: rank 0 in call" in said and "rank 1 died: its process" in said
+
+
+@pytest.mark.parametrize("how", ["exits", pytest.param("raises", marks=pytest.mark.deep)])
+def test_a_peer_that_ends_is_reported_long_before_its_process_has_ended(how: str, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    env = {**os.environ, **SHM, "OMP_NUM_THREADS": "1"}
+    commands = [
+        [sys.executable, "-m", f"{HERE}.leaves", f"file://{tmp_path}/meet", str(rank), how, str(told)]
+        for rank in range(2)
+    ]
+    ranks = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) for command in commands]
+    try:
+        said, _ = [rank.communicate(timeout=2 * PATIENT_S)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert "rank 1 left; rank 0 waits in [all_reduce" in said and told.exists()
+
+
+def test_a_script_that_leaves_all_to_its_end_ends_without_a_traceback(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", f"{HERE}.peers", f"file://{tmp_path}/meet"]
+    env = {**os.environ, **SHM, "OMP_NUM_THREADS": "1"}
+    ranks = [subprocess.Popen([*command, str(rank)], env=env, stderr=subprocess.PIPE, text=True) for rank in range(2)]
+    try:
+        said = [rank.communicate(timeout=PATIENT_S)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0] and "Traceback" not in "".join(said), said
+
+
+def test_rank_0_whose_process_may_have_the_store_leaves_a_monitored_barrier_last() -> None:
+    import torch.distributed as dist
+
+    from collectives.torch.monitored import monitored_barrier
+
+    store, asks = dist.HashStore(), threading.Event()
+
+    class Slow:
+        """Rank 1's store, which has its last answer when rank 0's barrier is nearly done."""
+
+        check, set = store.check, store.set
+
+        def wait(self, keys: list[str], timeout: timedelta) -> None:
+            asks.set()
+            time.sleep(0.3)
+            store.wait(keys, timeout)
+            answered.append(keys)
+
+    answered: list[list[str]] = []
+    within = timedelta(seconds=PATIENT_S)
+    peer = threading.Thread(target=monitored_barrier, args=(Slow(), 1, 2, 1, within), kwargs={"every": False})
+    peer.start()
+    assert asks.wait(PATIENT_S)
+    monitored_barrier(store, 0, 2, 1, within, every=False)
+    assert answered == [["cxlemu/monitored/1/done"]]
+    peer.join()
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("backend", ["cxl", "cpu:cxl,cuda:nccl"])
+@pytest.mark.parametrize("detail", ["OFF", "DETAIL"])
+def test_ranks_begin_by_a_url_and_are_spawned(backend: str, detail: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", f"{HERE}.features", f"file://{tmp_path}/meet", backend],
+        env={**os.environ, **SHM, "TORCH_DISTRIBUTED_DEBUG": detail, "TORCH_FR_BUFFER_SIZE": "100"},
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENT_S,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "rank 0: 3" in done.stdout and "rank 1: 3" in done.stdout
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR")

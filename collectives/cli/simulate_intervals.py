@@ -1,0 +1,56 @@
+"""``cxlemu simulate --intervals``: from where to where each time and each ratio goes, and by which figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from collectives.sweep.virtual.simulated import Simulated
+from cxlemu.engines.virtual import VirtualRun
+from cxlemu.errors import ArgumentError
+from cxlemu.topology import Topology
+from cxlemu.topology.intervals import Interval, changed, interval, uncertain, variations
+
+Simulation = Callable[[Topology], tuple[Simulated, VirtualRun]]  # of a call, on any machine
+TIME = "time_us"
+
+
+def check_ranges(topologies: Sequence[Topology]) -> None:
+    """Refuse topologies without a figure that may have another value: their answers would be intervals of no width."""
+    for topology in topologies:
+        if not uncertain(topology):
+            raise ArgumentError(
+                f"--intervals: no figure of {topology.name} is assumed or has a range; "
+                f"write {{value: 20, source: ..., range: [18, 22]}}"
+            )
+
+
+def row_intervals(
+    topology: Topology, others: Sequence[Topology], ours: Simulation, theirs: Simulation
+) -> dict[str, Interval]:
+    """Return the interval of a call's time, and of each baseline's time by it, by the baseline's name."""
+
+    def time_us(machines: tuple[Topology, ...]) -> float:
+        return ours(machines[0])[0].time_us
+
+    def ratio(machines: tuple[Topology, ...]) -> float:
+        return theirs(machines[1])[0].time_us / ours(machines[0])[0].time_us
+
+    return {TIME: _over((topology,), time_us)} | {its.name: _over((topology, its), ratio) for its in others}
+
+
+def told(found: dict[str, Interval]) -> list[str]:
+    """Describe the intervals of a row for people."""
+    lines = [f"within ranges: {found[TIME].describe('us')}"]
+    for name, its in found.items():
+        if name != TIME:
+            turns = ": the answer turns within the ranges" if its.low < 1 < its.high else ""
+            lines.append(f"{name} within ranges: {its.describe('times as long')}{turns}")
+    return lines
+
+
+def _over(machines: tuple[Topology, ...], answer: Callable[[tuple[Topology, ...]], float]) -> Interval:
+    figures = uncertain(machines if len(machines) > 1 else machines[0])
+    if len(machines) == 1:
+        figures = [its._replace(key=(0, *its.key)) for its in figures]
+    runs = variations(figures)
+    return interval(figures, [answer(changed(machines, run)) for run in runs], runs)

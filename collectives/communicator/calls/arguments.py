@@ -1,0 +1,128 @@
+"""What a user may pass as an array: NumPy's, what shares its memory with it, and what is not contiguous."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from collectives.communicator.arrays import Array
+from collectives.communicator.calls.operations import Operation
+from cxlemu.accelerator.arrays import ATTRIBUTE, device_view
+from cxlemu.dlpack import from_dlpack
+from cxlemu.errors import ArgumentError
+from cxlemu.unshared import Unshared
+
+
+def as_array(argument: Any, role: str) -> Array:
+    """View an array, or an object with buffers or DLPack, as a NumPy array that shares and keeps its memory."""
+    if _is_masked(argument):
+        raise ArgumentError(f"{role} is a masked array: its mask would be lost, so pass {role}.filled(VALUE)")
+    if isinstance(argument, np.ndarray):
+        return argument
+    if hasattr(argument, ATTRIBUTE):
+        raise ArgumentError(f"{role} lives on a device: this call takes arrays of the host")
+    if hasattr(argument, "__dlpack__"):
+        return from_dlpack(argument, role)
+    try:
+        return np.asarray(memoryview(argument))
+    except (TypeError, ValueError, RuntimeError):
+        raise ArgumentError(
+            f"{role} is a {type(argument).__name__}: a NumPy array is needed, or what shares its memory by the buffer "
+            f"protocol or DLPack"
+        ) from None
+
+
+def _is_masked(argument: Any) -> bool:
+    """Whether an argument is a masked array; without `numpy.ma`, which takes long to import, there is none."""
+    return "numpy.ma" in sys.modules and isinstance(argument, np.ma.MaskedArray)
+
+
+def like(x: Any, role: str, shape_for: Callable[[tuple[int, ...]], tuple[int, ...]] = tuple) -> Array:
+    """Make an array for a result, where ``x`` lives and of its dtype."""
+    if not isinstance(x, np.ndarray) and (view := device_view(x, role)) is not None:
+        made: Array = view.kin.like(shape_for(view.shape))
+        return made
+    given = as_array(x, role)
+    result: Array = made_like(x, shape_for(given.shape), given.dtype)
+    return result
+
+
+def made_like(x: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    """Make an array of the host, of the kind of ``x``: a tensor of torch where that is one, or else NumPy's."""
+    new_empty = getattr(x, "new_empty", None)
+    return np.empty(shape, dtype) if new_empty is None else new_empty(shape)
+
+
+class CopiesAround(Protocol):
+    """What is copied before and after a call."""
+
+    def fill(self) -> None:
+        """Copy before the call."""
+
+    def copy_back(self) -> None:
+        """Copy after it."""
+
+
+@dataclass
+class Staging:
+    """Contiguous stand-ins for arrays that are not: filled before a call, and copied back after it."""
+
+    before: list[tuple[Array, Array]] = field(default_factory=list)  # what is copied before each call: (to, from)
+    after: list[tuple[Array, Array]] = field(default_factory=list)  # what is copied after it
+
+    def arrays(self, x: Any, out: Any, *, only_read: bool = False) -> tuple[Array | None, Array | None]:
+        """Turn arguments into contiguous arrays, private and staged where they are not; ``out`` may be ``x`` itself.
+
+        ``only_read``: the call leaves ``out`` as it is.
+        """
+        source = None if x is None else as_array(x, "x")
+        target = source if out is x else None if out is None else as_array(out, "out")
+        given = target
+        if target is not None and not target.flags.c_contiguous:
+            if not (target.flags.writeable or only_read):
+                raise ArgumentError(f"{'x' if out is x else 'out'} is read-only, the result cannot be written to it")
+            target = np.empty(target.shape, target.dtype)
+            if not only_read:
+                self.after.append((given, target))  # type: ignore[arg-type]
+        if source is None or source.flags.c_contiguous:
+            return source, target
+        private = target if given is source and target is not None else np.empty(source.shape, source.dtype)
+        self.before.append((private, source))
+        return private, target
+
+    def fill(self) -> None:
+        """Copy before the call."""
+        for to, source in self.before:
+            np.copyto(to, source)
+
+    def copy_back(self) -> None:
+        """Copy after it."""
+        for to, source in self.after:
+            np.copyto(to, source)
+
+    def __bool__(self) -> bool:
+        return bool(self.before or self.after)
+
+
+@dataclass(frozen=True)
+class Staged(Unshared):
+    """An operation on stand-ins for its arrays."""
+
+    inner: Operation  # the operation on the stand-ins
+    staging: CopiesAround  # what is copied before and after it
+    result: Any  # what a run returns
+    turn: Callable[[Operation], Any]  # runs an operation when this rank's earlier calls have ended
+
+    def __call__(self) -> Any:
+        return self.turn(self)
+
+    def run(self) -> Any:
+        """Copy in, run the call at once, copy back. Returns the result, and raises what the call raises."""
+        self.staging.fill()
+        self.inner.run()
+        self.staging.copy_back()
+        return self.result

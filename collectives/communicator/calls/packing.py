@@ -1,0 +1,199 @@
+"""How a coalesced call packs its arrays into one block, where they live: on the host, or on a device.
+
+Arrays on a device are packed by their addresses alone, and its queue copies what the packing says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from collectives.builder.recipes import Recipe
+from collectives.communicator.arrays import Array
+from collectives.communicator.calls.arguments import CopiesAround, Staging, as_array
+from collectives.communicator.numbers import root_of
+from cxlemu.accelerator.arrays import ViewedArray, address_array, device_view, same_device
+from cxlemu.accelerator.device import DeviceView, hand_back
+from cxlemu.engines.mover import BufferPart
+from cxlemu.errors import ArgumentError
+
+
+class ManyArguments(NamedTuple):
+    """What a coalesced verb asks for."""
+
+    collective: str
+    arrays: Sequence[Any]  # the inputs; where ``outs`` is None they are also replaced by the results
+    outs: Sequence[Any] | None  # the arrays for the results, or None
+    op: str  # the reduction; "none" where there is none
+    root: int  # the root's rank, 0 where there is none
+    variant: str | Recipe  # "auto", a variant's name, or a Recipe
+    timeout_s: float | None  # how long each call waits for its peers, in seconds, or None
+
+
+class Packed(NamedTuple):
+    """Arrays of one dtype as one block."""
+
+    x: Any  # packed inputs
+    out: Any  # what the packed results go to
+    staging: CopiesAround  # what is copied before and after the call
+
+
+def packed(asked: ManyArguments, rank: int, size: int) -> list[Packed]:
+    """Pack a call's arrays of one dtype into one block, in the order in which dtypes come, alike on all ranks."""
+    asked = asked._replace(root=root_of(f"{asked.collective}_many", asked.root, size))
+    place = _place(asked)
+    arrays = [place.seen(array, "arrays") for array in asked.arrays]
+    outs = arrays if asked.outs is None else [place.seen(array, "outs") for array in asked.outs]
+    if len(outs) != len(arrays):
+        raise ArgumentError(f"{asked.collective}_many: {len(arrays)} arrays have {len(outs)} outs: pass one for each")
+    gathers, scatters = asked.collective == "all_gather", asked.collective == "reduce_scatter"
+    groups: dict[np.dtype[Any], list[tuple[Array, Array]]] = {}
+    for array, out in zip(arrays, outs, strict=True):
+        wanted = array.size * size if gathers else array.size // size if scatters else array.size
+        if (scatters and array.size % size) or out.size != wanted or out.dtype != array.dtype:
+            raise ArgumentError(
+                f"{asked.collective}_many: an array of {array.size} x {array.dtype} has an out of {out.size} x "
+                f"{out.dtype}: pass {wanted} elements of its dtype"
+            )
+        if not (out.flags.writeable or (asked.collective == "broadcast" and rank == asked.root)):
+            which = "arrays" if asked.outs is None else "outs"
+            raise ArgumentError(f"{which} are read-only, results cannot be written to them")
+        groups.setdefault(array.dtype, []).append((array, out))
+    return [place.packed(_one(asked, pairs, rank, size, place)) for pairs in groups.values()]
+
+
+def _one(asked: ManyArguments, pairs: list[tuple[Array, Array]], rank: int, size: int, place: _Place) -> Packed:
+    gathers, scatters = asked.collective == "all_gather", asked.collective == "reduce_scatter"
+    dtype, staging = pairs[0][0].dtype, Staging()
+    total = sum(array.size for array, _ in pairs)
+    x = place.empty((size, total // size) if scatters else (1, total), dtype)
+    out = place.empty((size, total) if gathers else (1, total // size), dtype) if gathers or scatters else x
+    at = to = 0
+    for array, result in pairs:
+        width, got = array.size // x.shape[0], result.size // out.shape[0]
+        if array.size and (asked.collective != "broadcast" or rank == asked.root):
+            staging.before.append((x[:, at : at + width], array.reshape(x.shape[0], width)))
+        if result.size and (asked.collective != "broadcast" or rank != asked.root):
+            _after(staging, result, out[:, to : to + got])
+        at, to = at + width, to + got
+    return Packed(x, out, staging)
+
+
+def _after(staging: Staging, result: Array, part: Array) -> None:
+    if result.flags.c_contiguous:
+        staging.after.append((result.reshape(part.shape), part))
+        return
+    place = np.empty(result.shape, result.dtype)  # a view of an array with gaps has its own shape alone
+    staging.after += [(place.reshape(part.shape), part), (result, place)]
+
+
+class _Place(Protocol):
+    """Where a call's arrays live."""
+
+    def seen(self, argument: Any, role: str) -> Array:
+        """View an argument as NumPy's array of the same address, shape and dtype."""
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Make room there, and view it so."""
+
+    def packed(self, planned: Packed) -> Packed:
+        """Turn what was planned with such views into arguments and copies of this place."""
+
+
+class _Host:
+    """Arrays of the host: each is its own view."""
+
+    def seen(self, argument: Any, role: str) -> Array:
+        return as_array(argument, role)
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        return np.empty(shape, dtype)
+
+    def packed(self, planned: Packed) -> Packed:
+        return planned
+
+
+class _OnDevice:
+    """Arrays of one device. The NumPy array that stands for each is never read: its base says which array it stands
+    for, whole or in part."""
+
+    def __init__(self, views: list[DeviceView | None], what: str) -> None:
+        self._device = same_device(views, what)
+        given = [view for view in views if view is not None]
+        self._given, self._kin = given, given[0]
+        self._queues = list({id(view.queue): view.queue for view in given}.values())
+        self._known: dict[int, tuple[Any, DeviceView]] = {}
+
+    def seen(self, argument: Any, role: str) -> Array:
+        view = device_view(argument, role)
+        assert view is not None, "all arrays were looked at"
+        return self._stand_in(view)
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        buffer = self._device.allocate(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
+        return self._stand_in(DeviceView(self._device, buffer, shape, dtype, self._queues[0], self._kin.kin))
+
+    def packed(self, planned: Packed) -> Packed:
+        x, out = ViewedArray(self._view(planned.x)), ViewedArray(self._view(planned.out))
+        asked = planned.staging
+        assert isinstance(asked, Staging)
+        before, after = ([pair for copy in some for pair in self._rows(*copy)] for some in (asked.before, asked.after))
+        staging = DeviceStaging(self._given, self._queues, before, after)
+        return Packed(x, x if planned.out is planned.x else out, staging)
+
+    def _stand_in(self, view: DeviceView) -> Array:
+        array = address_array(view)
+        self._known[id(array.base)] = array.base, view
+        return array
+
+    def _view(self, array: Array) -> DeviceView:
+        return self._known[id(array.base)][1]
+
+    def _rows(self, to: Array, source: Array) -> list[tuple[BufferPart, BufferPart]]:
+        return [(self._row(a), self._row(b)) for a, b in zip(to, source, strict=True)]
+
+    def _row(self, row: Array) -> BufferPart:
+        buffer = self._view(row).buffer
+        return BufferPart(buffer, row.ctypes.data - buffer.address, row.nbytes)
+
+
+class DeviceStaging:
+    """What a device's queue copies before and after a call, after what was queued for all arrays before."""
+
+    def __init__(
+        self,
+        views: Sequence[DeviceView],
+        queues: Sequence[Any],
+        before: Sequence[tuple[BufferPart, BufferPart]],
+        after: Sequence[tuple[BufferPart, BufferPart]],
+    ) -> None:
+        self._views, self._device, self._queue, self._others = views, views[0].device, queues[0], queues[1:]
+        self._before, self._after = before, after
+
+    def fill(self) -> None:
+        """Queue the copies before a call."""
+        for other in self._others:
+            self._device.wait(self._queue, self._device.record(other))
+        self._copy(self._before)
+
+    def copy_back(self) -> None:
+        """Queue the copies after a call; what is queued for the arrays later comes after them."""
+        self._copy(self._after)
+        event = self._device.record(self._queue)
+        for other in self._others:
+            self._device.wait(other, event)
+        hand_back(self._views)
+
+    def _copy(self, copies: Sequence[tuple[BufferPart, BufferPart]]) -> None:
+        for to, source in copies:
+            self._device.copy(self._queue, to, source)
+
+
+def _place(asked: ManyArguments) -> _Place:
+    given = [(each, "arrays") for each in asked.arrays] + [(each, "outs") for each in asked.outs or ()]
+    views = [None if isinstance(each, np.ndarray) else device_view(each, role) for each, role in given]
+    if all(view is None for view in views):
+        return _Host()
+    return _OnDevice(views, f"{asked.collective}_many")

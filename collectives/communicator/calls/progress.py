@@ -1,0 +1,116 @@
+"""The order of a rank's calls on one communicator, and calls that are under way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from collectives.communicator.numbers import seconds
+from cxlemu.pool.home import Home
+from cxlemu.unshared import Unshared
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class Handle(Unshared, Generic[T]):
+    """A call under way, as ``async_op=True`` returns it; ``await handle`` waits in asyncio."""
+
+    _future: Future[T]
+    observed: bool = False  # a caller waited, so that an error was seen
+    _home: Home = field(default_factory=Home)
+
+    def wait(self, timeout_s: float | None = None) -> T:
+        """Wait for the call's end."""
+        self._look()
+        result = self._future.exception(None if timeout_s is None else seconds(timeout_s, "timeout_s"))
+        self.observed = True
+        if result is not None:
+            raise result
+        return self._future.result()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        self._look()
+        import asyncio  # few programs have it
+
+        self.observed = True
+        return asyncio.shield(asyncio.wrap_future(self._future)).__await__()  # a peer waits for the call all the same
+
+    def _cancel(self) -> bool:
+        """Keep the call from running, where its turn has not come. Returns whether it never runs."""
+        return self._future.cancel()
+
+    def settle(self) -> None:
+        """Wait for the end of the call, however it ends."""
+        self._look()
+        self._future.exception()
+        self.observed = True
+
+    def done(self) -> bool:
+        """Whether the call has ended, with a result or an error."""
+        return self._future.done()
+
+    def _look(self) -> None:
+        """A forked child has not the thread that the call runs in, so it never ends there. Raises ForkedError."""
+        if not self._future.done():
+            self._home.check()
+
+
+class CallQueue:
+    """Runs a rank's calls of a communicator one after another, in the order they were made.
+
+    A synchronous call runs in the caller's thread unless asynchronous ones are still ahead of it.
+    """
+
+    def __init__(self) -> None:
+        self.pending = bytearray(1)  # not 0 while an asynchronous call may be ahead: C looks here before every call
+        self._executor: ThreadPoolExecutor | None = None
+        self._open: list[Handle[Any]] = []
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Run ``work`` after all calls that are ahead, and return its result. Raises what it raises."""
+        if any(not handle.done() for handle in self._open):
+            handle = self.start(work)
+            try:
+                return handle.wait()
+            except BaseException:  # where a signal's handler raised, a call whose turn has not come never happens
+                if handle._cancel():
+                    self._open.remove(handle)
+                raise
+        self.pending[0] = 0
+        return work()
+
+    def start(self, work: Callable[[], T]) -> Handle[T]:
+        """Run ``work`` in the queue's thread after all calls that are ahead, and return its Handle at once."""
+        if self._executor is None:
+            from concurrent.futures import ThreadPoolExecutor  # few programs start calls that run later
+
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="cxlemu-async")
+        self.pending[0] = 1
+        handle = Handle(self._executor.submit(work))
+        self._open = [other for other in self._open if not other.observed]
+        self._open.append(handle)
+        return handle
+
+    def abandon(self) -> None:
+        """Wait for the calls under way and drop their errors, which say only that a communicator was given up."""
+        handles, self._open = self._open, []
+        for handle in handles:
+            handle.settle()
+
+    def drain(self) -> None:
+        """Wait for the calls under way. Raises the error of a call whose Handle was not waited for."""
+        handles, self._open = self._open, []
+        for handle in handles:
+            if not handle.observed:
+                handle.wait()
+
+    def close(self) -> None:
+        """Let the queue's thread end, if there is one; a later call starts another."""
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown(wait=False)

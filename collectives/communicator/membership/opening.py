@@ -1,0 +1,151 @@
+"""How the members of a new communicator come to one room of the pool, without any other rank.
+
+1. The first member, their leader, claims room (cxlemu/pool/rooms.py), under a name that all members know. Where
+   there is none, it asks the others to give back what they dropped, and claims again when all have answered.
+2. The others find the room of that name in the leader's part of the ledger, and hold it as well.
+3. Each clears its doorbells there, and votes READY on the board, at the room's beginning; they begin when all are.
+
+Each member lets its hold go by itself (stay.py). The last one makes room for others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+
+from collectives.communicator.calls.lane import CallLane
+from collectives.communicator.calls.loss import lost_among
+from collectives.communicator.membership.premises import Terms
+from collectives.communicator.membership.sizing import Sizing
+from cxlemu.engines.peer_memory import PeerMemory
+from cxlemu.errors import ArgumentError, MismatchError, PeerLostError, name_ranks
+from cxlemu.pool.board import Board, Stage, Vote
+from cxlemu.pool.ledger import Hold, HoldState
+from cxlemu.pool.rooms import Rooms
+from cxlemu.world import RankContext
+
+
+def agree(
+    context: RankContext,
+    members: tuple[int, ...],
+    key: str,
+    sizing: Sizing,
+    lane: CallLane,
+    *,
+    deadline_s: float,
+    integrity: str | None,
+    peers: PeerMemory | None = None,
+) -> Terms:
+    """Come to one room with the other members, in which all lay out the same things."""
+    room = find_room(context, members, context.rooms.name(members, key), sizing.wanted, deadline_s)
+    nbytes = room.end - room.at
+    try:
+        furnished = sizing.furnish(nbytes)
+        if furnished.nbytes > nbytes:
+            raise MismatchError(
+                f"rank 0 took {nbytes} bytes of every card, this rank needs {furnished.nbytes}: all ranks ask for the "
+                f"same sizes"
+            )
+    except BaseException:
+        context.rooms.release(room.name)
+        raise
+    return Terms(context, members, furnished, room, lane, deadline_s, integrity, peers=peers)
+
+
+def find_room(
+    context: RankContext, members: Sequence[int], name: int, wanted: Callable[[int], int], deadline_s: float
+) -> Hold:
+    """Claim a room as the first member, or hold the one that the first member claimed."""
+    if context.rank == members[0]:
+        return _claim(context, members, name, wanted, deadline_s)
+    return _hold_with_leader(context, members, name, deadline_s)
+
+
+def _claim(
+    context: RankContext, members: Sequence[int], name: int, wanted: Callable[[int], int], deadline_s: float
+) -> Hold:
+    """Claim a room as the leader; refuse it to the others only when all have given back what they dropped."""
+    rooms, others = context.rooms, [member for member in members if member != context.rank]
+    for make_room in (rooms.search, partial(_ask, context, others, name, deadline_s)):
+        try:
+            return rooms.claim(name, context.arena, wanted)
+        except ArgumentError:
+            make_room()
+    try:
+        return rooms.claim(name, context.arena, wanted)
+    except ArgumentError:
+        rooms.refuse(name)
+        raise
+
+
+def _ask(context: RankContext, others: Sequence[int], name: int, deadline_s: float) -> None:
+    """Ask the other members for room that they dropped, and wait until each has answered, is lost or does not come."""
+    rooms, waiting = context.rooms, set(others)
+    with suppress(ArgumentError), rooms.saying(name, HoldState.SHORT):  # no line to say it in: claim what there is
+        for _ in context.session.looks(deadline_s):
+            gone = lost_among(context, waiting).keys()
+            waiting = {other for other in waiting - gone if rooms.find(other, name) is None}
+            if not waiting:
+                return
+
+
+def _hold_with_leader(context: RankContext, members: Sequence[int], name: int, deadline_s: float) -> Hold:
+    """Hold the leader's room when it has one, and help it to find one."""
+    rooms, leader = context.rooms, members[0]
+    rooms.collect()
+    with ExitStack() as answer:
+        answered = False
+        for _ in context.session.looks(deadline_s):
+            lost = lost_among(context, [leader])  # before the look: the leader may claim and then leave
+            room = rooms.find(leader, name)
+            if room is not None and room.state == HoldState.REFUSED:
+                raise ArgumentError(
+                    f"the pool has no room for a communicator of {len(members)} ranks, as its rank 0 found: close "
+                    f"some, give the pool larger cards, or make fewer communicators"
+                )
+            if room is not None and room.state == HoldState.SHORT and not answered:
+                rooms.search()
+                answer.enter_context(rooms.saying(name, HoldState.SEARCHED))
+                answered = True
+            elif room is not None and rooms.fits(room, context.arena):
+                answer.close()  # its line may be the one that the room needs
+                if _join(rooms, leader, room):
+                    return room
+            if lost:
+                gone = f"{lost[leader]} before it made a communicator of {name_ranks(members)}"
+                raise PeerLostError(f"rank 0 {gone}", (0,))
+    made = f"made no communicator of {name_ranks(members)} within {deadline_s:g} s"
+    raise PeerLostError(f"rank 0 {made}: each of them has to call it", (0,))
+
+
+def _join(rooms: Rooms, leader: int, room: Hold) -> bool:
+    """Hold the leader's room, in a line that a dropped communicator had where this rank has no other."""
+    try:
+        return rooms.join(leader, room)
+    except ArgumentError:
+        rooms.search()
+        return rooms.join(leader, room)
+
+
+def await_ready(
+    context: RankContext,
+    board: Board,
+    members: Sequence[int],
+    deadline_s: float,
+    look: Callable[[], None] = lambda: None,
+) -> None:
+    """Tell the other members that this rank's part of the room is prepared, and wait until theirs are."""
+    board.vote(members.index(context.rank), Vote(Stage.READY))
+    waiting = [rank for rank, member in enumerate(members) if member != context.rank]
+    made = f"a communicator of {name_ranks(members)}"
+    for _ in context.session.looks(deadline_s):
+        lost = lost_among(context, [members[rank] for rank in waiting])  # before the votes: a rank may vote and leave
+        waiting = [rank for rank in waiting if not board.is_ready(rank)]
+        if not waiting:
+            return
+        look()
+        for rank in waiting:
+            if members[rank] in lost:
+                raise PeerLostError(f"rank {rank} {lost[members[rank]]} while this rank makes {made}", (rank,))
+    raise PeerLostError(f"{name_ranks(waiting)} did not come within {deadline_s:g} s to make {made}", tuple(waiting))

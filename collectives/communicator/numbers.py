@@ -1,0 +1,39 @@
+"""Numbers of users: a root, peer, tag, color, key or count may be any kind of integer, and becomes an int here.
+
+NumPy's integers, and arrays and tensors of one integer without axes, are integers; bools and floats are none.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+from cxlemu.errors import ArgumentError
+
+
+def as_int(value: Any) -> int | None:
+    """Return an integer of any kind as an int; None for what is no integer."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def root_of(collective: str, root: Any, ranks: int) -> int:
+    """Return the root of a call of ``ranks`` ranks. Raises ArgumentError, alike on all ranks, for what is no rank."""
+    number = as_int(root)
+    if number is None or not 0 <= number < ranks:
+        raise ArgumentError(f"{collective}: root {root!r} is not one of the ranks 0..{ranks - 1}")
+    return number
+
+
+def seconds(value: Any, what: str, *, above_0: bool = False) -> float:
+    """Return a time to wait, in seconds. Raises ArgumentError for what is no number from 0 on, or above 0."""
+    try:
+        number = float("nan" if isinstance(value, str | bytes | bool) else value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (number > 0 if above_0 else number >= 0):
+        raise ArgumentError(f"{what} is a number of seconds {'above 0' if above_0 else 'from 0 on'}, not {value!r}")
+    return number

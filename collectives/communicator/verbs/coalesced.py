@@ -1,0 +1,169 @@
+"""Coalesced calls: one plan for a list of arrays, which are packed into one block; a plan for each dtype.
+
+    comm.all_reduce_many(gradients)  # in place
+    with comm.coalesce() as batch:   # the same, call by call; runs when the block ends
+        batch.all_reduce(x)
+        batch.all_gather(y, out)
+
+Packing copies each array in and out once, and saves its doorbells, fences and waits: it pays for many small arrays.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from collectives.builder.recipes import Recipe
+from collectives.communicator.calls.arguments import like
+from collectives.communicator.calls.operations import Outcome
+from collectives.communicator.calls.packing import ManyArguments
+from cxlemu.errors import ArgumentError
+from cxlemu.unshared import Unshared
+
+
+class CoalescedVerbs(ABC):
+    """Verbs that take a list of arrays, and one plan for those of each dtype. All ranks pass the same shapes.
+
+    `Verbs` describes the arguments that all verbs share.
+    """
+
+    rank: int
+    size: int
+
+    @abstractmethod
+    def _many(self, asked: ManyArguments, async_op: bool) -> Outcome:
+        """Run a coalesced call; its result is the list of arrays that hold the results."""
+
+    def all_reduce_many(
+        self,
+        arrays: Sequence[Any],
+        op: str = "sum",
+        *,
+        variant: str | Recipe = "auto",
+        async_op: bool = False,
+        timeout_s: float | None = None,
+    ) -> Outcome:
+        """Combine each of ``arrays`` of all ranks, in place, in rank order.
+
+        Args:
+            arrays: Arrays of any shapes and dtypes.
+
+        Returns:
+            ``arrays``; with ``async_op`` its Handle.
+        """
+        return self._many(ManyArguments("all_reduce", arrays, None, op, 0, variant, timeout_s), async_op)
+
+    def broadcast_many(
+        self,
+        arrays: Sequence[Any],
+        *,
+        root: int = 0,
+        variant: str | Recipe = "auto",
+        async_op: bool = False,
+        timeout_s: float | None = None,
+    ) -> Outcome:
+        """Copy each of ``arrays`` of ``root`` to those of all other ranks.
+
+        Args:
+            arrays: Arrays of any shapes and dtypes.
+            root: The rank whose arrays are sent.
+
+        Returns:
+            ``arrays``; with ``async_op`` its Handle.
+        """
+        return self._many(ManyArguments("broadcast", arrays, None, "none", root, variant, timeout_s), async_op)
+
+    def all_gather_many(
+        self,
+        arrays: Sequence[Any],
+        outs: Sequence[Any] | None = None,
+        *,
+        variant: str | Recipe = "auto",
+        async_op: bool = False,
+        timeout_s: float | None = None,
+    ) -> Outcome:
+        """Gather each of ``arrays`` of all ranks, in rank order, on every rank.
+
+        Args:
+            arrays: Arrays of any shapes and dtypes.
+            outs: For each an array of ``size`` times its elements (default: new ones of shape ``(size, *x.shape)``).
+
+        Returns:
+            ``outs``; with ``async_op`` its Handle.
+        """
+        if outs is None:
+            outs = [like(array, "arrays", lambda shape: (self.size, *shape)) for array in arrays]
+        return self._many(ManyArguments("all_gather", arrays, outs, "none", 0, variant, timeout_s), async_op)
+
+    def reduce_scatter_many(
+        self,
+        arrays: Sequence[Any],
+        op: str = "sum",
+        outs: Sequence[Any] | None = None,
+        *,
+        variant: str | Recipe = "auto",
+        async_op: bool = False,
+        timeout_s: float | None = None,
+    ) -> Outcome:
+        """Combine block k of each of ``arrays`` of all ranks at rank k, in rank order.
+
+        Args:
+            arrays: Arrays of ``size`` blocks each.
+            outs: For each an array of one block (default: new ones, the first axis divided by ``size``).
+
+        Returns:
+            ``outs``; with ``async_op`` its Handle.
+        """
+        if outs is None:
+            outs = [like(array, "arrays", self._block) for array in arrays]
+        return self._many(ManyArguments("reduce_scatter", arrays, outs, op, 0, variant, timeout_s), async_op)
+
+    def _block(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        if not shape or shape[0] % self.size:
+            raise ArgumentError(f"reduce_scatter_many: first axes divide into {self.size} blocks, or pass outs")
+        return (shape[0] // self.size, *shape[1:])
+
+    @contextmanager
+    def coalesce(self) -> Iterator[Batch]:
+        """Collect calls in a block, and run them when it ends: those of one kind, one after another, as one.
+
+        Yields:
+            A `Batch`, whose methods take calls. Nothing runs where the block raises.
+        """
+        batch = Batch()
+        yield batch
+        batch.run(self)
+
+
+class Batch(Unshared):
+    """The calls of a `CoalescedVerbs.coalesce` block, whose arrays hold results when the block has ended."""
+
+    def __init__(self) -> None:
+        self._calls: list[tuple[tuple[str, str, int], Any, Any]] = []
+
+    def all_reduce(self, x: Any, op: str = "sum") -> None:
+        """Add an all_reduce of ``x``, in place."""
+        self._calls.append((("all_reduce", op, 0), x, None))
+
+    def broadcast(self, x: Any, *, root: int = 0) -> None:
+        """Add a broadcast of the root's ``x``."""
+        self._calls.append((("broadcast", "none", root), x, None))
+
+    def all_gather(self, x: Any, out: Any) -> None:
+        """Add an all_gather of ``x`` to ``out``."""
+        self._calls.append((("all_gather", "none", 0), x, out))
+
+    def reduce_scatter(self, x: Any, out: Any, op: str = "sum") -> None:
+        """Add a reduce_scatter of ``x`` to ``out``."""
+        self._calls.append((("reduce_scatter", op, 0), x, out))
+
+    def run(self, verbs: CoalescedVerbs) -> None:
+        """Run the calls in their order, neighbours of one kind as one. Raises as the verbs do."""
+        while self._calls:
+            name, op, root = kind = self._calls[0][0]
+            count = next((k for k, call in enumerate(self._calls) if call[0] != kind), len(self._calls))
+            now, self._calls = self._calls[:count], self._calls[count:]
+            outs = None if now[0][2] is None else [out for _, _, out in now]
+            verbs._many(ManyArguments(name, [x for _, x, _ in now], outs, op, root, "auto", None), False)

@@ -1,0 +1,74 @@
+"""Names callbacks of calls' futures that do not end: those that wait for themselves, or for a later call."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+NAMED_S = 5.0
+LOOK_S = 0.25
+
+
+@dataclass(eq=False)
+class _Running:
+    call: Callable[[], str]  # names the call
+    begun: float
+    named_at: float
+    given_up_at: float
+    give_up: Callable[[str], None]
+    named: bool = False
+
+
+_running: set[_Running] = set()
+_changed = threading.Lock()
+_watched = False
+
+
+@contextmanager
+def timed(call: Callable[[], str], timeout_s: float, give_up: Callable[[str], None]) -> Iterator[None]:
+    """Run a call's callbacks in this context: a thread says so on stderr where they do not end.
+
+    Args:
+        call: Names the call.
+        timeout_s: The group's timeout, after which ``give_up`` is called with the reason. The sentence comes earlier.
+        give_up: Lets go whoever waits for the callbacks' end.
+    """
+    global _watched
+    now = time.monotonic()
+    its = _Running(call, now, now + min(NAMED_S, timeout_s / 2), now + timeout_s, give_up)
+    with _changed:
+        _running.add(its)
+        if not _watched:
+            _watched = True
+            threading.Thread(target=_watch, name="cxl callbacks", daemon=True).start()
+    try:
+        yield
+    finally:
+        with _changed:
+            _running.discard(its)
+
+
+def _watch() -> None:
+    """Look at what runs; end when nothing does."""
+    global _watched
+    while True:
+        time.sleep(LOOK_S)
+        now = time.monotonic()
+        with _changed:
+            if not _running:
+                _watched = False
+                return
+            late = [its for its in _running if now > (its.given_up_at if its.named else its.named_at)]
+        for its in late:
+            why = f"a callback of the future of {its.call()} has not ended for {now - its.begun:.1f} s"
+            if its.named:
+                its.given_up_at = float("inf")
+                its.give_up(why)
+                continue
+            its.named = True
+            hint = "a callback must not wait for its own future, or for a call that comes later"
+            print(f"cxl: {why}, and later calls of its group wait for it: {hint}", file=sys.stderr, flush=True)

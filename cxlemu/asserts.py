@@ -1,0 +1,55 @@
+"""Assertions decide whether a protocol is right, so they stay where Python removes them: ``-O`` and PYTHONOPTIMIZE."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from cxlemu.errors import ArgumentError
+
+_OURS = ("cxlemu", "collectives", "faults", "studies")
+_STANDARD = Path(os.__file__).parent
+_REWRITTEN = "@pytest_ar"  # a name in modules whose assertions pytest has turned into other statements
+
+
+class AssertingLoader(SourceFileLoader):
+    """Compiles a module with its assertions, without a cache: that may hold code without them."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Return the module's code."""
+        path = self.get_filename(fullname)
+        code: CodeType = compile(self.get_data(path), path, "exec", dont_inherit=True, optimize=0)
+        return code
+
+
+class _Finder:
+    """Finds our modules and those of users, not those that were installed: as they are many, they keep their caches."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and type(spec.loader) is SourceFileLoader:
+            file = Path(spec.loader.path)
+            is_installed = not {"site-packages", "dist-packages"}.isdisjoint(file.parts)
+            if name.partition(".")[0] in _OURS or not (is_installed or file.is_relative_to(_STANDARD)):
+                spec.loader = AssertingLoader(spec.loader.name, spec.loader.path)
+        return spec
+
+
+def keep_asserts() -> None:
+    """Keep the assertions of all modules of ours and of users that are imported from here on."""
+    sys.meta_path.insert(0, _Finder)
+
+
+def check_asserts(function: Any, name: str) -> None:
+    """Check that Python has not removed the assertions of a user's function."""
+    its: dict[str, Any] = getattr(function, "__globals__", {})
+    if sys.flags.optimize and not isinstance(its.get("__loader__"), AssertingLoader) and _REWRITTEN not in its:
+        raise ArgumentError(
+            f"{name} cannot be judged: Python was started with -O or PYTHONOPTIMIZE, which removes its assertions; "
+            f"start it without"
+        )

@@ -1,0 +1,3 @@
+"""The unit in which memory moves."""
+
+LINE_BYTES = 64

@@ -1,0 +1,52 @@
+"""In which figures topologies differ: what stands behind different answers on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cxlemu.topology.document import Key
+from cxlemu.topology.intervals import named
+from cxlemu.topology.model import Topology
+from cxlemu.topology.provenance import figures
+
+
+def differences(topologies: Sequence[Topology]) -> list[str]:
+    """List the figures in which topologies differ: ``links.nic.latency_ns: 300 (source) in a; 200 (fitted) in b``."""
+    values = [_figures(topology) for topology in topologies]
+    found = []
+    for key in dict.fromkeys(key for its in values for key in its):
+        names: dict[str, list[str]] = {}
+        for topology, its in zip(topologies, values, strict=True):
+            kind = f" ({topology.provenance[key].kind})" if key in topology.provenance else ""
+            names.setdefault(f"{its[key]:g}{kind}" if key in its else "nothing", []).append(topology.name)
+        if len({its.get(key) for its in values}) > 1:
+            said = "; ".join(f"{value} in {', '.join(where)}" for value, where in names.items())
+            where = next(its for its, of in zip(topologies, values, strict=True) if key in of)
+            found.append(f"{named(where, key)}: {said}")
+    return found
+
+
+def spread(names: Sequence[str], ratios: Sequence[float]) -> str:
+    """Say from where to where an answer goes over baselines, and whether it turns: crosses 1.
+
+    Args:
+        names: The baselines' names.
+        ratios: A baseline's time by ours, each.
+    """
+    low, high = min(ratios), max(ratios)
+    turns = ": the answer hangs on which of them is right" if low < 1 < high else ""
+    least, most = names[ratios.index(low)], names[ratios.index(high)]
+    return f"{low:.2f} ({least}) to {high:.2f} ({most}) times as long{turns}"
+
+
+def _figures(topology: Topology) -> dict[Key, Any]:
+    plain = topology.plain()
+    found = {}
+    for key in figures(plain):
+        place: Any = plain
+        for part in key:
+            place = place[part]
+        if isinstance(place, int | float):
+            found[key] = place
+    return found

@@ -1,0 +1,91 @@
+"""``cxlemu exec --every``: what a search over all interleavings has come to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from cxlemu.cli.console import print_wrapped
+from cxlemu.cli.output import write_json
+from cxlemu.cli.progress import counting
+from cxlemu.signals import stops_exit
+from faults.cli.exec_report import write_outputs
+from faults.cli.exec_run import document, shorten, tell
+from faults.programs.every.explore import EveryCoverage, EveryLimits, explore
+from faults.programs.judge import again, report_of
+from faults.programs.reports import as_json
+from faults.programs.result import ExecSetting, RunChoice, RunResult
+from faults.programs.run import run
+from faults.programs.suppressions import Suppression
+from faults.programs.unjudged import not_judged
+from faults.programs.words import repeats, text, wrapped
+
+
+def every(
+    ctx: click.Context,
+    out: Console,
+    setting: ExecSetting,
+    limits: EveryLimits,
+    words: Sequence[str],
+    reasons: Sequence[Suppression],
+    *,
+    shrink_s: float,
+    error_exitcode: int,
+    json_file: Path | None,
+    outputs: tuple[Path | None, Path | None, Path | None],
+) -> None:
+    """EverySearch, print and write what was found, and exit with the code that the help of the command tells."""
+    covered = EveryCoverage(limits)
+    try:
+        with stops_exit():
+            for _, so_far in counting(explore(setting, limits, reasons), "executions", out=out):
+                covered = so_far
+            failed = covered.failed and _repeatable(out, setting, covered.failed, shrink_s)
+    except (KeyboardInterrupt, SystemExit):
+        covered.undecided["it was interrupted"] = None
+        _summary(out, covered)
+        raise
+    shown = [failed if result is covered.failed and failed else result for result in covered.shown]
+    told = report_of(setting, shown, words, reasons)
+    out.print(text(told), end="", markup=False, highlight=False, soft_wrap=True)
+    if failed:
+        tell(out, setting, failed)
+        also = {again(setting, failed, words): "the same interleaving"} if not failed.findings else {}
+        out.print(repeats(told, also), end="", markup=False, soft_wrap=True)
+    _summary(out, covered)
+    out.print(wrapped(not_judged(setting, shown, told, ()), more="  "), markup=False)
+    search = {
+        "preemptions": limits.preemptions,
+        "evictions": limits.evictions,
+        "executions": covered.executions,
+        "runs": covered.runs,
+        "steps": covered.steps,
+        "undecided": list(covered.undecided),
+    }
+    found = document(covered.verdict, setting, shown, failed)
+    write_json(json_file, found | {"every": search, "found": as_json(told)})
+    write_outputs(told, " ".join(words), *outputs)
+    ctx.exit(error_exitcode if covered.failed else covered.verdict.exit_code)
+
+
+def _repeatable(out: Console, setting: ExecSetting, failed: RunResult, shrink_s: float) -> RunResult:
+    """Make the failing run again as --replay makes it, with fewer turns where that fails as well."""
+    same = run(replace(setting, show=False), RunChoice(None, 0, tuple(failed.turns)))
+    if same.signature() != failed.signature():
+        print_wrapped(out, "# the failing interleaving ends differently when it is repeated", "yellow")
+        return failed
+    return shorten(out, setting, same, shrink_s)
+
+
+def _summary(out: Console, covered: EveryCoverage) -> None:
+    out.print(wrapped(covered.sentence(), more="  "), markup=False)
+    for reason in covered.undecided:
+        print_wrapped(out, reason, "yellow")
+    if covered.past_caches:
+        print_wrapped(
+            out, "non-temporal stores arrive at their fence, or before their thread's next access to the line"
+        )

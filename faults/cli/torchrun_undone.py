@@ -1,0 +1,75 @@
+"""What ``cxlemu torchrun`` was asked for and did not come to do: each is a sentence, and the exit code is 3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from cxlemu.memory.backend import BACKENDS
+from cxlemu.plan import Op
+from cxlemu.units import counted
+from faults.inject.injection import FaultTally, Happened
+from faults.inject.unfired import unfired
+from faults.torch.leaving_out import NEEDLESS
+from faults.torch.script import TrainingScript
+
+Event = dict[str, Any]
+
+
+def undone(flags: dict[str, Any], script: TrainingScript, events: Sequence[Event]) -> list[str]:
+    """List what did not happen. A rank tells its counts when its groups end: after an error they are unknown."""
+    kinds = {event["kind"] for event in events}
+    counted_all = not kinds & {"difference", "error"}
+    found = [*_unfired(script, events), *(_left_out(script, events, flags["backend"]) if counted_all else ())]
+    nature = [event["moved"] for event in events if event["kind"] == "nature"]
+    if flags["adversary"] is not None and nature and not any(nature):
+        found.append("the adversary moved no line: so little work draws no move from that seed")
+    compared = [event for event in events if event["kind"] == "compared"]
+    if flags["compare"] and counted_all and not any(event["calls"] + event["messages"] for event in compared):
+        found.append("nothing was compared: no group of two ranks or more made a call")
+    found += [
+        f"rank {event['rank']} did not compare all messages of group {event['group']}"
+        for event in compared
+        if event["lost"]
+    ]
+    if flags["digests"] and "digests" not in kinds:
+        steps = counted(flags["digests"], "step")
+        found.append(f"no replicas were compared: no optimizer took {steps}, or no model is a DistributedDataParallel")
+    if flags["pace"] and not any(
+        event["kind"] == "steps" and any(s["calls"] for s in event["steps"]) for event in events
+    ):
+        found.append("--pace: no step of an optimizer made a call whose time is known")
+    if "group" not in kinds and not found:
+        found.append("nothing ran over the pool: the script made no process group")
+    return found
+
+
+def _unfired(script: TrainingScript, events: Sequence[Event]) -> Iterator[str]:
+    for group in dict.fromkeys(fault.group for fault in script.faults):
+        its = [event for event in events if event.get("group") == group]
+        messages: list[Happened | FaultTally] = [
+            Happened(event["number"], 0) for event in its if event["kind"] == "fault"
+        ]
+        for event in its:
+            if event["kind"] == "ended":
+                missed = {int(number): why for number, why in event["missed"].items()}
+                messages.append(FaultTally(event["pool_rank"], event["calls"], missed, tuple(event["met"])))
+        for number, sentence in unfired(script.faults, messages).items():
+            if script.faults[number].group == group:
+                yield sentence if its else f"fault {number + 1} never happened: the script made no group {group}"
+
+
+def _left_out(script: TrainingScript, events: Sequence[Event], backend: str) -> Iterator[str]:
+    for left in script.leave_out:
+        its = [
+            event
+            for event in events
+            if (event["kind"], event["rank"], event.get("instruction")) == ("left out", left.rank, left.instruction)
+        ]
+        count = sum(event["count"] for event in its)
+        if not count:
+            yield f"nothing was left out: no call of rank {left.rank} has {left.instruction}"
+        elif not any(event["mattered"] for event in its):
+            which = f"{count} {left.instruction} left out on rank {left.rank}"
+            coherent = None if BACKENDS[backend].emulates_caches else f"the memory of {backend} is coherent"
+            yield f"{which}, none of which could matter: {coherent or NEEDLESS[Op[left.instruction]]}"

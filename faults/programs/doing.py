@@ -1,0 +1,59 @@
+"""What each thread was doing when its run hung, or a limit ended the run before that was known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from faults.programs.area import CRASHED, ENDED, OUTSIDE, RUNNING, STARTING, Area, PoolThread
+from faults.programs.positions import located
+from faults.programs.result import ExecSetting
+
+_ACCESSES = {1: "loads", 2: "stores", 3: "changes", 4: "stores", 5: "flushes"}  # enum step_kind
+_OTHERS = {6: "fences", 8: "gives its turn away"}
+
+
+def doing(area: Area, setting: ExecSetting) -> list[str]:
+    """Say of each thread that is left where it is; called while its process is still there."""
+    return [_says(area, setting, its) for its in area.threads() if its.state not in (CRASHED, ENDED)]
+
+
+def going_round(area: Area, setting: ExecSetting) -> list[str]:
+    """Say of each thread that took turns in a hang where it is; called when the processes have gone."""
+    left, those = setting.idle_budget, set[int]()
+    for number, steps in reversed(area.turns()):
+        if left > 0:
+            those.add(number)
+        left -= steps
+    dead = setting.crash[0] if setting.crash and setting.crash[1] <= area.status().steps else None
+    return [_says(area, setting, its) for its in area.threads() if its.number in those and its.host != dead]
+
+
+def _says(area: Area, setting: ExecSetting, thread: PoolThread) -> str:
+    name = Path(setting.commands[thread.command].words[0]).name
+    return f"{name} (host {thread.host}, thread {thread.number}) " + ", ".join(_parts(area, setting, thread))
+
+
+def sleeps(pid: int, tid: int) -> bool:
+    """Whether a thread waits in the kernel."""
+    try:
+        return Path(f"/proc/{pid}/task/{tid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+    except (OSError, IndexError):
+        return False
+
+
+def _parts(area: Area, setting: ExecSetting, thread: PoolThread) -> Iterator[str]:
+    if thread.pid == 0 or (thread.state == STARTING and thread.tid == 0):
+        yield "has not opened the pool"
+        return
+    if thread.state in (OUTSIDE, RUNNING) and sleeps(thread.pid, thread.tid):
+        yield "sleeps in a system call"
+    elif thread.state == OUTSIDE:
+        yield "computes"
+    last = area.last_step(thread)
+    what = _OTHERS.get(last.kind, "has begun")
+    if last.kind in _ACCESSES:
+        pool = setting.pools[last.pool].path if last.pool < len(setting.pools) else "no pool"
+        what = f"{_ACCESSES[last.kind]} byte 0x{last.offset:x} of {pool}"
+    place = located([area.places()[last.site]])[0] if last.site else None
+    yield f"its last step: {what}" + (f" at {place}" if place else "")

@@ -1,0 +1,384 @@
+"""What happened in one run, as events that a search reorders.
+
+Each step of a thread is an event. What a line does between the pool and a cache is one of its own: it is fetched before
+the step that needs it, at any time since it left the cache; what was flushed arrives before the fence, at any time
+since the flush.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from faults.programs.commands import CoherentRange
+
+LINE_BYTES = 64
+EVICT, FETCH, LAND = range(3)  # enum action of cxlemu/native/adversary.h
+MOVE_TURNS = 1 << 16  # as in native/moves.h
+_ENTRY = struct.Struct("<IIIHBBBBBB4x")  # record_entry of native/record.h
+_LOAD, _STORE, _RMW, _NT_STORE, _FLUSH, _FENCE, _MSYNC, _YIELD = range(1, 9)
+_PROCESS_START, _PROCESS_END, _THREAD_END = 14, 15, 12
+_MOVE, _BORN, _CYCLE = 32, 64, 65
+_MOVE_FETCH, _MOVE_FETCH_POSTED, _MOVE_POST, _MOVE_LAND, _MOVE_WRITE_BACK, _MOVE_DROP, _MOVE_NT, _MOVE_LOST = range(
+    33, 41
+)
+_FLUSH_ORDERED, _FLUSH_KEEP = 2, 3
+_FENCE_STORES, _FENCE_LOADS = 1, 2
+_BY_NATURE = 2
+
+Line = tuple[int, int]  # a pool and its line
+Move = tuple[int, int, int, int]  # EVICT, FETCH or LAND; host, pool, line
+Actor = int | Move  # who makes an event: a thread, or the cache of a host with one of its lines
+NO_LINES: frozenset[Line] = frozenset()
+
+
+@dataclass(slots=True, eq=False)
+class RunEvent:
+    """A step of a thread, or a move of a line."""
+
+    actor: Actor
+    host: int
+    fetched: frozenset[Line] = NO_LINES  # from the pool
+    arrived: frozenset[Line] = NO_LINES  # in the pool
+    cached: frozenset[Line] = NO_LINES  # touched in the host's cache
+    posted: frozenset[Line] = NO_LINES  # touched among its write-backs
+    stored: frozenset[Line] = NO_LINES  # made dirty
+    stage: int = 0
+    number: int = 0  # of its step in the run
+    stores: bool = False  # whether it lets threads look again that go round in cycles
+    yields: bool = False
+    ends: bool = False  # its thread
+    waits_for: tuple[int, int] | None = None  # a move's: the thread and its event that make it where nobody has before
+    before: int = 0  # events that happen before it, as bits
+    races: list[int] = field(default_factory=list)  # events that could also come after it
+
+    def same_as(self, other: RunEvent) -> bool:
+        """Say whether two events of different runs are the same one."""
+        return (self.actor, self.fetched, self.arrived) == (other.actor, other.fetched, other.arrived)
+
+    def conflicts(self, other: RunEvent) -> bool:
+        """Say whether it matters which of two events that could come next comes first."""
+        if self.actor == other.actor:
+            return True
+        if self.arrived & (other.arrived | other.fetched) or self.fetched & other.arrived:
+            return True
+        if self.host != other.host:
+            return False
+        if isinstance(self.actor, int) and isinstance(other.actor, int):
+            return True  # they share memory that is not seen
+        return bool(self.cached & other.cached or self.posted & other.posted)
+
+
+class Trace(NamedTuple):
+    """The events of one run, in their order."""
+
+    events: list[RunEvent]
+    enabled: list[frozenset[int]]  # for each event: the threads that could have made a step in its place
+    complete: bool  # whether all of the run was recorded
+
+
+class _Entry(NamedTuple):
+    number: int
+    line: int
+    more: int
+    thread: int
+    kind: int
+    what: int
+    host: int
+    pool: int
+    cause: int
+    stage: int
+
+    def lines(self) -> Iterator[Line]:
+        return ((self.pool, self.line + k) for k in range(self.more))
+
+
+def steps_of(turns: Sequence[tuple[int, int]]) -> int:
+    """Count the steps of turns; a move is one."""
+    return sum(1 if thread >= MOVE_TURNS else steps for thread, steps in turns)
+
+
+def read(
+    record: tuple[int, bytes],
+    turns: Sequence[tuple[int, int]],
+    sure: int = 0,
+    coherent: Sequence[CoherentRange] = (),
+) -> Trace:
+    """Read what a run has recorded.
+
+    Args:
+        record: How many entries were made, and those that were kept.
+        turns: The turns that were taken; those of moves are one step each.
+        sure: How many steps, from the first one on, are left as they are.
+        coherent: Where loads and stores are those of the pool itself.
+
+    Returns:
+        The events. Those of cycles are left out behind the steps that are sure: a thread is where it was before.
+    """
+    count, raw = record
+    owners: list[int | tuple[int, int]] = [-1]
+    for thread, steps in turns:
+        owners += [(thread, steps)] if thread >= MOVE_TURNS else [thread] * steps
+    return _Reader(
+        owners, [_Entry(*its) for its in _ENTRY.iter_unpack(raw)], len(raw) == count * _ENTRY.size, sure, coherent
+    ).read()
+
+
+def holds_nt(record: tuple[int, bytes]) -> bool:
+    """Say whether a run stored past the cache."""
+    return any(entry[4] == _NT_STORE for entry in _ENTRY.iter_unpack(record[1]))
+
+
+class _Reader:
+    def __init__(
+        self,
+        owners: list[int | tuple[int, int]],
+        entries: list[_Entry],
+        complete: bool,
+        sure: int,
+        coherent: Sequence[CoherentRange],
+    ) -> None:
+        self._owners, self._complete, self._coherent = owners, complete, coherent
+        self._of: dict[int, list[_Entry]] = {}  # entries of each step
+        self._born: dict[int, list[_Entry]] = {}
+        self._cycles: dict[int, list[_Entry]] = {}
+        for entry in entries:
+            into = {_BORN: self._born, _CYCLE: self._cycles}.get(entry.kind, self._of)
+            into.setdefault(entry.number, []).append(entry)
+        self._hosts = {entry.thread: entry.host for its in self._born.values() for entry in its}
+        self._in_cycle = {
+            number
+            for its in self._cycles.values()
+            for cycle in its
+            for number in range(cycle.more + 1, cycle.number + 1)
+            if cycle.more >= sure and owners[number] == cycle.thread
+        }
+        self._flushed: dict[int, set[Line]] = {}  # by thread, since its last fence
+        self._lingering: dict[int, set[Line]] = {}  # since its last full fence
+        self._pending: set[tuple[int, int, int]] = set()  # hosts and lines
+        self._events: list[RunEvent] = []
+        self._order = _Order(self._events)
+
+    def read(self) -> Trace:
+        enabled: list[frozenset[int]] = []
+        alive: set[int] = set()
+        waits: dict[int, frozenset[Line]] = {}  # threads in cycles, and the lines that they look at
+        ordinals: dict[int, int] = {}
+        makers: dict[int, int] = {}
+        for number in range(len(self._owners)):
+            for event in self._step(number, ordinals) if number else ():
+                now = frozenset(alive - waits.keys())
+                needs = self._needs(event, makers)
+                self._events.append(event)
+                enabled.append(now)
+                self._order.add(event, needs)
+                if event.stores:
+                    waits.clear()
+                if event.ends and isinstance(event.actor, int):
+                    alive.discard(event.actor)
+            for born in self._born.get(number, ()):
+                alive.add(born.thread)
+                makers[born.thread] = len(self._events)
+            for cycle in self._cycles.get(number, ()):
+                lines = {
+                    line
+                    for at in range(cycle.more + 1, cycle.number + 1)
+                    if self._owners[at] == cycle.thread
+                    for entry in self._of.get(at, ())
+                    if entry.kind in (_LOAD, _RMW)
+                    for line in entry.lines()
+                }
+                waits[cycle.thread] = frozenset(lines)
+                self._order.waits(cycle.thread, waits[cycle.thread])
+        for host, pool, line in sorted(self._pending):  # what has not arrived may have
+            its = frozenset({(pool, line)})
+            self._events.append(RunEvent((LAND, host, pool, line), host, arrived=its, posted=its, stores=True))
+            enabled.append(frozenset())
+            self._order.add(self._events[-1], 0)
+        return Trace(self._events, enabled, self._complete)
+
+    def _needs(self, event: RunEvent, makers: dict[int, int]) -> int:
+        """Find the events without which a thread's first one could not be: those up to its birth, as bits."""
+        if isinstance(event.actor, int) and event.actor in makers:
+            count = makers.pop(event.actor)
+            return sum(
+                1 << k
+                for k, its in enumerate(self._events[:count])
+                if isinstance(its.actor, int) and (its.host == event.host or its.stage < event.stage)
+            )
+        return 0
+
+    def _step(self, number: int, ordinals: dict[int, int]) -> Iterator[RunEvent]:
+        owner, entries = self._owners[number], self._of.get(number, [])
+        moves = [entry for entry in entries if _MOVE < entry.kind < _BORN]
+        for entry in moves:
+            if entry.kind == _MOVE_POST:
+                self._pending.add((entry.host, entry.pool, entry.line))
+            elif entry.kind in (_MOVE_LAND, _MOVE_LOST):
+                self._pending.discard((entry.host, entry.pool, entry.line))
+        for entry in moves if not isinstance(owner, int) else [m for m in moves if m.cause == _BY_NATURE]:
+            yield from self._move(entry, number)
+        if not isinstance(owner, int):
+            return
+        if number in self._in_cycle:
+            self._note_flushes(owner, entries)
+            return
+        ordinal = ordinals[owner] = ordinals.get(owner, -1) + 1
+        event = RunEvent(owner, self._hosts.get(owner, 0), number=number)
+        posted: set[Line] = set()
+        arrived: set[Line] = set()
+        for entry in moves:
+            line = (entry.pool, entry.line)
+            if entry.cause == _BY_NATURE:
+                continue
+            if entry.kind == _MOVE_POST:
+                posted.add(line)
+            elif entry.kind in (_MOVE_FETCH, _MOVE_FETCH_POSTED) or (entry.kind == _MOVE_LAND and line not in posted):
+                for move in self._move(entry, number):
+                    move.waits_for = (owner, ordinal)
+                    yield move
+            elif entry.kind in (_MOVE_LAND, _MOVE_WRITE_BACK, _MOVE_NT, _MOVE_LOST):
+                arrived.add(line)
+        self._fill(event, owner, entries, posted, arrived)
+        yield event
+
+    def _move(self, entry: _Entry, number: int) -> Iterator[RunEvent]:
+        lines = frozenset({(entry.pool, entry.line)})
+        at = (entry.host, entry.pool, entry.line)
+        if entry.kind in (_MOVE_FETCH, _MOVE_FETCH_POSTED):
+            posted = lines if entry.kind == _MOVE_FETCH_POSTED else NO_LINES
+            yield RunEvent((FETCH, *at), entry.host, fetched=lines, cached=lines, posted=posted, number=number)
+        elif entry.kind in (_MOVE_LAND, _MOVE_LOST):
+            yield RunEvent((LAND, *at), entry.host, arrived=lines, posted=lines, number=number, stores=True)
+        elif entry.kind == _MOVE_WRITE_BACK:
+            yield RunEvent(
+                (EVICT, *at), entry.host, arrived=lines, cached=lines, posted=lines, number=number, stores=True
+            )
+        elif entry.kind == _MOVE_DROP and not (self._events and self._events[-1].number == number):
+            yield RunEvent((EVICT, *at), entry.host, cached=lines, number=number, stores=True)
+
+    def _note_flushes(self, thread: int, entries: Iterable[_Entry]) -> tuple[set[Line], set[Line]]:
+        """Note which lines a thread has flushed; return those that its fence completes: of stores, of later loads."""
+        done: set[Line] = set()
+        gone: set[Line] = set()
+        flushed, lingering = self._flushed.setdefault(thread, set()), self._lingering.setdefault(thread, set())
+        for entry in entries:
+            if entry.kind == _FLUSH and entry.pool < 8:
+                flushed.update(entry.lines())
+                lingering.update(entry.lines())
+            if entry.kind == _FENCE and entry.what != _FENCE_LOADS:
+                done |= flushed
+                flushed.clear()
+                if entry.what != _FENCE_STORES:
+                    gone |= lingering
+                    lingering.clear()
+        return done, gone
+
+    def _fill(
+        self, event: RunEvent, thread: int, entries: Iterable[_Entry], posted: set[Line], arrived: set[Line]
+    ) -> None:
+        done, gone = self._note_flushes(thread, entries)
+        cached, written_back, stored, fetched = done | gone, done | posted | arrived, set[Line](), set[Line]()
+        for entry in entries:
+            if entry.kind >= _MOVE:
+                cached |= {(entry.pool, entry.line)} if entry.cause != _BY_NATURE else set()
+                continue
+            event.stage = entry.stage
+            if entry.pool < 8 and entry.kind in (_LOAD, _STORE, _RMW, _NT_STORE, _FLUSH):
+                cached.update(entry.lines())
+            if entry.kind in (_STORE, _RMW):
+                stored.update(entry.lines())
+            shared = {line for line in entry.lines() if self._is_coherent(line)} if self._coherent else set[Line]()
+            if entry.kind in (_STORE, _RMW, _NT_STORE):
+                arrived |= shared
+            elif entry.kind == _LOAD:
+                fetched |= shared
+            if entry.kind == _NT_STORE:
+                written_back.update(entry.lines())
+            event.stores |= entry.kind in (_STORE, _RMW, _NT_STORE) or entry.kind > _YIELD
+            event.yields |= entry.kind == _YIELD
+            event.ends |= entry.kind in (_PROCESS_END, _THREAD_END)
+        event.stores |= bool(posted or arrived)
+        event.cached, event.posted, event.stored = frozenset(cached), frozenset(written_back), frozenset(stored)
+        event.arrived, event.fetched = frozenset(arrived), frozenset(fetched)
+
+    def _is_coherent(self, line: Line) -> bool:
+        return any(its.pool == line[0] and its.begin <= line[1] * LINE_BYTES < its.end for its in self._coherent)
+
+
+class _Order:
+    """Finds what happens before each event, and which events race with it."""
+
+    def __init__(self, events: list[RunEvent]) -> None:
+        self._events = events
+        self._last_of: dict[Actor, int] = {}
+        self._threads: dict[int, dict[int, int]] = {}  # by host: the last event of each thread
+        self._arrived: dict[Line, int] = {}
+        self._fetched: dict[Line, list[int]] = {}
+        self._touched: dict[tuple[bool, int, Line], int] = {}  # whether posted, host, line
+        self._waits: dict[
+            int, frozenset[Line]
+        ] = {}  # threads that have gone round in a cycle, until what they wait for
+        self._wakers: dict[int, int] = {}  # the event that was the first of what they waited for
+
+    def waits(self, thread: int, lines: frozenset[Line]) -> None:
+        """Note that a thread goes round in a cycle, looking at these lines."""
+        self._waits[thread] = lines
+        self._wakers.pop(thread, None)
+
+    def add(self, event: RunEvent, needs: int) -> None:
+        """Take up the last event."""
+        at = len(self._events) - 1
+        actor, thread = event.actor, isinstance(event.actor, int)
+        firm: set[int] = set()  # what it cannot be without
+        loose: set[int] = set()  # what it conflicts with
+        if actor in self._last_of:
+            firm.add(self._last_of[actor])
+        waiter = actor if isinstance(actor, int) else event.waits_for[0] if event.waits_for else -1
+        if waiter in self._wakers:
+            firm.add(self._wakers[waiter])
+        if isinstance(actor, int):
+            self._waits.pop(actor, None), self._wakers.pop(actor, None)
+        for line in event.fetched | event.arrived:
+            loose.update({self._arrived[line]} if line in self._arrived else ())
+        for line in event.arrived:
+            loose.update(self._fetched.pop(line, ()))
+            self._arrived[line] = at
+        for line in event.fetched:
+            self._fetched.setdefault(line, []).append(at)
+        if isinstance(actor, int):
+            threads = self._threads.setdefault(event.host, {})
+            loose.update(last for other, last in threads.items() if other != actor)
+            threads[actor] = at
+        for is_posted, lines in ((False, event.cached), (True, event.posted)):
+            for line in lines:
+                key = (is_posted, event.host, line)
+                if key in self._touched:
+                    last = self._touched[key]
+                    moves = [its for its in (actor, self._events[last].actor) if not isinstance(its, int)]
+                    loosely = not moves or (len(moves) == 1 and moves[0][0] == EVICT)
+                    (loose if loosely else firm).add(last)
+                self._touched[key] = at
+        self._last_of[actor] = at
+        direct = firm | loose
+        event.before = needs
+        for k in direct:
+            event.before |= self._events[k].before | 1 << k
+        for k in loose - firm:
+            if not needs >> k & 1 and not any(self._events[other].before >> k & 1 for other in direct if other != k):
+                event.races.append(k)
+        for one, lines in self._waits.items():
+            if one in self._wakers or one == actor:
+                continue
+            beside = thread and event.stores and self._host_of(one) == event.host
+            if beside or event.arrived & lines or (event.stores and self._evicts(event) and event.cached & lines):
+                self._wakers[one] = at
+
+    @staticmethod
+    def _evicts(event: RunEvent) -> bool:
+        return not isinstance(event.actor, int) and event.actor[0] == EVICT
+
+    def _host_of(self, thread: int) -> int:
+        return self._events[self._last_of[thread]].host

@@ -1,0 +1,322 @@
+"""A search over the executions of a program, one run for each: the order of events matters only where they conflict.
+
+Source sets and sleep sets (Abdulla, Aronis, Jonsson, Sagonas: Optimal Dynamic Partial Order Reduction, POPL 2014): a
+run shows which of its events race; for each race some run is made in which the later event comes first. What has been
+tried at a place sleeps behind it until an event that conflicts with it. With a bound on preemptions only moves of lines
+sleep, and a race is also turned round where its thread's turn began (Coons, Musuvathi, McKinley: Bounded Partial-Order
+Reduction, OOPSLA 2013).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from faults.programs.every.events import EVICT, MOVE_TURNS, Actor, RunEvent, Trace, steps_of
+
+Turns = tuple[tuple[int, int], ...]
+Ran = TypeVar("Ran")
+
+
+@dataclass
+class _Place:
+    """A place in an execution: what was done there, and what is still to be tried instead."""
+
+    event: RunEvent | None  # what this execution does there; None: nothing new
+    enabled: frozenset[int]
+    asleep: dict[Actor, RunEvent]
+    thread: int | None  # the one whose turn it was before
+    switches: bool  # whether its turn had ended there without a preemption
+    preemptions: int  # up to here
+    evictions: int
+    done: dict[Actor, RunEvent | None] = field(default_factory=dict)
+    todo: list[Actor] = field(default_factory=list)
+    spare: list[Actor] = field(default_factory=list)  # to be tried if all before turn out to sleep
+    leads: dict[Actor, Sequence[RunEvent]] = field(
+        default_factory=dict
+    )  # what else to do behind one that is to be tried
+
+    def add(self, actor: Actor) -> None:
+        """Try this as well, unless it was."""
+        if actor not in self.todo and actor not in self.done and not self.does(actor):
+            self.todo.append(actor)
+
+    def does(self, actor: Actor) -> bool:
+        return self.event is not None and self.event.actor == actor
+
+    def cost(self, actor: Actor) -> int:
+        """Count the preemptions up to here and by this."""
+        forced = self.thread in (None, actor) or self.switches or self.thread not in self.enabled
+        return self.preemptions + (isinstance(actor, int) and not forced)
+
+
+class EverySearch(Generic[Ran]):
+    """All executions of a program, as runs that are made one after another.
+
+    Args:
+        run: Makes the run that follows these turns, and goes on as it likes. Returns it, and its trace, in which as
+            many steps are left as they are as it is told.
+        preemptions: How often a turn may end before a step that its thread could make; None: as often as possible.
+        evictions: How many lines may leave a cache that no instruction drops.
+        reduced: Whether executions that differ in the order of independent events count as one.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Turns, int], tuple[Ran, Trace]],
+        *,
+        preemptions: int | None = None,
+        evictions: int = 0,
+        reduced: bool = True,
+    ) -> None:
+        self._run, self._bound, self._evictions, self._reduced = run, preemptions, evictions, reduced
+        self._places: list[_Place] = []
+        self.executions = 0  # those that differ
+        self.repeated = 0  # runs that showed nothing new
+        self.strayed = (
+            0  # runs that did not do what they were told: the program depends on what the search does not see
+        )
+        self.incomplete = 0  # runs whose record was cut off
+
+    def all(self) -> Iterator[Ran]:
+        """Make every run, the one without any choice first."""
+        yield self._explore(None)
+        while self._places:
+            place = self._places[-1]
+            left = self._left(place)
+            if not left:
+                self._places.pop()
+                continue
+            if place.event is not None:
+                place.done[place.event.actor] = place.event
+            place.event = None
+            place.todo.remove(left[0])
+            yield self._explore(left[0], place.leads.pop(left[0], ()))
+
+    def open_places(self) -> int:
+        """Count the places in the last execution at which something is still to be tried."""
+        return sum(bool(self._left(place)) for place in self._places)
+
+    def _left(self, place: _Place) -> list[Actor]:
+        return [
+            actor
+            for actor in place.todo
+            if actor not in place.asleep
+            and (self._bound is None or place.cost(actor) <= self._bound)
+            and place.evictions + sum(map(_evicts, place.leads.get(actor, ()))) <= self._evictions
+        ]
+
+    def _explore(self, chosen: Actor | None, lead: Sequence[RunEvent] = ()) -> Ran:
+        """Run the events up to the last place, then what was chosen there, and what leads on from it."""
+        begun = [place.event for place in self._places if place.event is not None]
+        sure = steps_of(turns_of(begun, chosen))
+        result, trace = self._run(turns_of([*begun, *lead], None if lead else chosen), sure)
+        self.incomplete += not trace.complete
+        events, at = trace.events, len(begun)
+        if chosen is not None:
+            place = self._places[-1]
+            place.done[chosen] = None
+            if not all(map(RunEvent.same_as, begun, events)) or not _begins(events, at, chosen):
+                evicts = isinstance(chosen, tuple) and chosen[0] == EVICT
+                self.strayed += not evicts  # a line that is not there cannot leave
+                self.repeated += evicts
+                return result
+            spare, place.spare = place.spare, []
+            if events[at].actor in place.asleep or place.done.get(events[at].actor) is not None:
+                place.todo, place.spare = place.todo + spare[:1], spare[1:]
+                self.repeated += 1
+                return result
+            place.done.pop(events[at].actor, None)
+            place.event = events[at]
+            self._turn_round(trace, at)
+            at += 1
+        for k in range(at, len(events)):
+            place = self._next_place(trace, k)
+            self._places.append(place)
+            if events[k].actor in place.asleep:
+                place.event = None
+                place.spare = [actor for actor in self._possible(trace, k) if actor not in place.asleep]
+                place.todo, place.spare = place.spare[:1], place.spare[1:]
+                self.repeated += 1
+                return result
+            self._turn_round(trace, k)
+        self.executions += 1
+        self._evict(trace)
+        if not self._reduced:
+            self._branch(trace)
+        return result
+
+    def _next_place(self, trace: Trace, k: int) -> _Place:
+        """Make the place of an event that the run went on with by itself."""
+        event, enabled = trace.events[k], trace.enabled[k]
+        if not self._places:
+            return _Place(event, enabled, {}, None, True, 0, 0)
+        last = self._places[-1]
+        assert last.event is not None
+        asleep: dict[Actor, RunEvent] = {}
+        if self._reduced:
+            known = last.asleep | {actor: its for actor, its in last.done.items() if its is not None}
+            asleep = {
+                actor: its
+                for actor, its in known.items()
+                if actor != last.event.actor and not its.conflicts(last.event)
+                if self._bound is None or not isinstance(actor, int)  # a move is no preemption, wherever it comes
+            }
+        stays = last.event.actor
+        thread = stays if isinstance(stays, int) else last.thread
+        switches = isinstance(event.actor, int) and event.actor != thread
+        evictions = last.evictions + _evicts(last.event)
+        return _Place(event, enabled, asleep, thread, switches, last.cost(stays), evictions)
+
+    # --- what else to try --------------------------------------------------------------------------------------------
+
+    def _turn_round(self, trace: Trace, at: int) -> None:
+        """For each event that races with this one, try what lets this one come first."""
+        if not self._reduced:
+            return
+        events = trace.events
+        for first in events[at].races:
+            later = [k for k in range(first + 1, at) if not events[k].before >> first & 1] + [at]
+            place = self._places[first]
+            initials = [
+                actor
+                for actor in self._initials(trace, later)
+                if not isinstance(actor, int) or actor in place.enabled  # else it would go round in its cycle again
+            ]
+            if not initials:
+                continue
+            if self._bound is None:
+                known = (place.todo, place.done, place.asleep)
+                if not any(place.does(actor) or any(actor in its for its in known) for actor in initials):
+                    place.add(initials[0])
+                    first_of = next(k for k in later if events[k].actor == initials[0])
+                    place.leads[initials[0]] = [events[k] for k in (first_of, *(k for k in later if k != first_of))]
+                continue
+            began = self._turn_began(events, first)
+            waits_for, its = events[at].waits_for, events[at].actor
+            for actor in initials:
+                if not isinstance(actor, int):
+                    place.add(actor)
+            for actor in {*initials, waits_for[0] if waits_for else its}:
+                for where in (first, began):
+                    if isinstance(actor, int) and actor in self._places[where].enabled:
+                        self._places[where].add(actor)
+
+    @staticmethod
+    def _initials(trace: Trace, among: Sequence[int]) -> list[Actor]:
+        """Return who makes the events that no other one of these happens before."""
+        found: list[Actor] = []
+        earlier = 0
+        for k in among:
+            event = trace.events[k]
+            if not event.before & earlier and event.actor not in found:
+                found.append(event.actor)
+            earlier |= 1 << k
+        return found
+
+    @staticmethod
+    def _turn_began(events: Sequence[RunEvent], at: int) -> int:
+        """Return the place at which the turn began that an event is in."""
+        began, thread = at, events[at].actor
+        for k in range(at, -1, -1):
+            if not isinstance(events[k].actor, int):
+                continue
+            if isinstance(thread, int) and events[k].actor != thread:
+                break
+            began, thread = k, events[k].actor
+        return began
+
+    def _possible(self, trace: Trace, at: int) -> list[Actor]:
+        """List what could be done in place of an event: steps of threads, then moves that come later in this run."""
+        moves: list[Actor] = []
+        touched: set[tuple[int, bool, tuple[int, int]]] = set()
+        for event in trace.events[at:]:
+            its = {(event.host, False, line) for line in event.cached} | {
+                (event.host, True, line) for line in event.posted
+            }
+            if not isinstance(event.actor, int) and event.actor not in moves and not its & touched:
+                moves.append(event.actor)
+            touched |= its
+        return [*sorted(trace.enabled[at]), *moves]
+
+    def _branch(self, trace: Trace) -> None:
+        """Without a reduction: try everything else before each event that other hosts can observe."""
+        hosts = {event.actor: event.host for event in trace.events if isinstance(event.actor, int)}
+        alone = {host for host in hosts.values() if list(hosts.values()).count(host) == 1}
+        for k, place in enumerate(self._places):
+            event = place.event
+            goes_on = event is not None and place.thread == event.actor and event.host in alone
+            if event is None or (goes_on and not event.fetched and not event.arrived):
+                continue
+            for actor in self._possible(trace, k):
+                place.add(actor)
+
+    def _evict(self, trace: Trace) -> None:
+        """Try evictions: behind a store of which another host may fetch the line, and before a look at an old line."""
+        events = trace.events
+        for k, event in enumerate(events[:-1]):
+            if not isinstance(event.actor, int):
+                continue
+            for line in event.stored:
+                arrivals = [
+                    n for n, e in _at(events) if line in e.arrived and e.before >> k & 1 and e.host == event.host
+                ]
+                for n, e in _at(events):
+                    if line not in e.fetched or e.host == event.host or event.before >> n & 1:
+                        continue
+                    if not any(e.before >> arrival & 1 for arrival in arrivals):  # else it sees the store in any case
+                        self._try_eviction(k + 1, (EVICT, event.host, *line))
+            for line in event.cached - event.stored:
+                fetches = [n for n, e in _at(events[:k]) if e.host == event.host and line in e.fetched]
+                if fetches and any(
+                    line in e.arrived
+                    and e.host != event.host
+                    and not events[fetches[-1]].before >> n & 1
+                    and not e.before >> k & 1
+                    for n, e in _at(events)
+                ):
+                    self._try_eviction(k, (EVICT, event.host, *line))
+
+    def _try_eviction(self, at: int, actor: Actor) -> None:
+        if at < len(self._places) and self._places[at].evictions < self._evictions:
+            self._places[at].add(actor)
+
+
+def _evicts(event: RunEvent) -> bool:
+    return not isinstance(event.actor, int) and event.actor[0] == EVICT
+
+
+def _at(events: Sequence[RunEvent]) -> Iterator[tuple[int, RunEvent]]:
+    return enumerate(events)
+
+
+def _begins(events: Sequence[RunEvent], at: int, actor: Actor) -> bool:
+    """Say whether an event is the actor's, or a move that the actor's step needs."""
+    if at >= len(events):
+        return False
+    event = events[at]
+    return event.actor == actor or (event.waits_for is not None and event.waits_for[0] == actor)
+
+
+def turns_of(events: Sequence[RunEvent], chosen: Actor | None = None) -> Turns:
+    """Write a schedule: a thread's step, or a move where no step behind it makes it by itself."""
+    actors: list[tuple[Actor, tuple[int, int] | None]] = [(event.actor, event.waits_for) for event in events]
+    if chosen is not None:
+        actors.append((chosen, None))
+    turns: list[tuple[int, int]] = []
+    counts: dict[int, int] = {}
+    for k, (actor, waits_for) in enumerate(actors):
+        if isinstance(actor, int):
+            counts[actor] = counts.get(actor, 0) + 1
+            if turns and turns[-1][0] == actor:
+                turns[-1] = (actor, turns[-1][1] + 1)
+            else:
+                turns.append((actor, 1))
+            continue
+        following = next((a for a, its in actors[k + 1 :] if its is None or its != waits_for), None)
+        if waits_for is not None and following == waits_for[0] and counts.get(following, 0) == waits_for[1]:
+            continue
+        action, host, pool, line = actor
+        turns.append((MOVE_TURNS | pool << 12 | host << 8 | action, line))
+    return tuple(turns)

@@ -1,0 +1,230 @@
+/* Hangs: a thread that comes to a step in the state in which it came to one before, while nobody has stored anything, goes round in
+ * a cycle. Its state is its registers, its stack and its process's private memory. When all threads do, the run never ends. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <unwind.h>
+
+#include "record.h"
+#include "self.h"
+
+enum { WINDOW = 16, TRIES = 8 }; /* a thread is looked at in a 16th of the steps, its memory eight times in it */
+enum { STACK_MOST = 8 << 20, RED_ZONE = 128, OUR_TLS = 256, PIECE = 1 << 16, MAPS = 1 << 18 };
+#define MEMORY_MOST (UINT64_C(256) << 20)
+
+extern void *__libc_stack_end;
+static program_self *threads_here[PROGRAM_THREADS];
+
+static uint64_t mixed(uint64_t all, uint64_t word) {
+    all = (all ^ word) * UINT64_C(0xD6E8FEB86659FD93);
+    return all ^ all >> 29;
+}
+
+static uint64_t mixed_bytes(uint64_t all, const uint8_t *bytes, size_t nbytes) {
+    uint64_t word;
+    for (size_t k = 0; k + sizeof word <= nbytes; k += sizeof word) {
+        memcpy(&word, bytes + k, sizeof word);
+        all = mixed(all, word);
+    }
+    return all;
+}
+
+/* --- registers and stack --------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    uint64_t hash;
+    uintptr_t sp;
+    int frames;
+} found_frame;
+
+static bool is_ours(uintptr_t at) {
+    static void *base;
+    Dl_info its;
+    if (!base && dladdr((void *)(uintptr_t)is_ours, &its)) base = its.dli_fbase;
+    return dladdr((void *)at, &its) && its.dli_fbase == base;
+}
+
+/* Find the program's innermost frame: the one that called this library, or that a trap or a fault of its own interrupted. Only in the
+ * latter are all registers known, and that frame comes after the system's. */
+static _Unwind_Reason_Code find_frame(struct _Unwind_Context *frame, void *to) {
+#if defined(__x86_64__)
+    static const int kept[] = {3, 6, 12, 13, 14, 15}, all[] = {0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14, 15};
+    enum { ALL = 15, KEPT = 6 };
+#else
+    static const int kept[] = {19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29}, *const all = kept;
+    enum { ALL = 11, KEPT = 11 };
+#endif
+    found_frame *found = to;
+    int interrupted = 0;
+    const uintptr_t at = _Unwind_GetIPInfo(frame, &interrupted);
+    if (found->frames == 0 && is_ours(at)) return _URC_NO_REASON;
+    if (found->frames == 1 && !interrupted) return _URC_END_OF_STACK;
+    found->hash = mixed((uint64_t)interrupted, at);
+    for (int k = 0; k < (interrupted ? ALL : KEPT); k++)
+        found->hash = mixed(found->hash, _Unwind_GetGR(frame, interrupted ? all[k] : kept[k]));
+    found->sp = _Unwind_GetCFA(frame) - (interrupted ? RED_ZONE : 0);
+    return found->frames++ ? _URC_END_OF_STACK : _URC_NO_REASON;
+}
+
+/* Return a hash of what a thread's own next steps depend on, where it has come to the step `at`; 0 where that is not known. */
+static uint64_t own_state(const program_self *me, uint64_t at) {
+    found_frame found = {0};
+    _Unwind_Backtrace(find_frame, &found);
+    const bool main = here.area->threads[me->thread].tid == here.area->threads[me->thread].pid;
+    const uintptr_t top = main ? (uintptr_t)__libc_stack_end : (uintptr_t)&self;
+    if (!found.frames || found.sp >= top || top - found.sp > STACK_MOST) return 0;
+    const uintptr_t from = found.sp & ~(uintptr_t)7;
+    return mixed_bytes(mixed(mixed(found.hash, me->outside_looks), at), (const uint8_t *)from, top - from) | 1;
+}
+
+/* --- memory ---------------------------------------------------------------------------------------------------------- */
+
+static void leave_out(uint8_t *bytes, uintptr_t at, size_t nbytes, uintptr_t from, uintptr_t to) {
+    if (from < at) from = at;
+    if (to > at + nbytes) to = at + nbytes;
+    if (from < to) memset(bytes + (from - at), 0, to - from);
+}
+
+static bool hash_mapping(int memory, uintptr_t from, uintptr_t to, uint64_t *all) {
+    static uint8_t piece[PIECE];
+    for (uintptr_t at = from; at < to; at += PIECE) {
+        const size_t nbytes = to - at < PIECE ? to - at : PIECE;
+        if (syscall(SYS_pread64, memory, piece, nbytes, at) != (long)nbytes) return false;
+        for (int k = 0; k < here.area->thread_count; k++) {
+            const program_self *its = threads_here[k];
+            if (!its) continue;
+            leave_out(piece, at, nbytes, (uintptr_t)its, (uintptr_t)(its + 1));
+            leave_out(piece, at, nbytes, its->tls - OUR_TLS, its->tls + OUR_TLS);
+        }
+        *all = mixed_bytes(*all, piece, nbytes);
+    }
+    return true;
+}
+
+static bool is_stack_of_thread(uintptr_t from, uintptr_t to) {
+    for (int k = 0; k < here.area->thread_count; k++) {
+        const program_thread *t = &here.area->threads[k];
+        if (threads_here[k] && t->tid != t->pid && threads_here[k]->tls >= from && threads_here[k]->tls < to)
+            return true;
+    }
+    return false;
+}
+
+/* Read the list of this process's mappings; false where it is too long or cannot be read. */
+static bool read_maps(char *text, size_t room) {
+    const int file = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    size_t count = 0;
+    long got = file < 0 ? -1 : 1;
+    while (got > 0 && count < room - 1)
+        if ((got = syscall(SYS_read, file, text + count, room - 1 - count)) > 0) count += (size_t)got;
+    text[count] = 0;
+    if (file >= 0) syscall(SYS_close, file);
+    return got == 0;
+}
+
+/* Return a hash of this process's private memory without its stacks and what is ours; 0 where that cannot be known. */
+static uint64_t private_memory(void) {
+    static char text[MAPS];
+    uint64_t all = 1, most = MEMORY_MOST;
+    Dl_info its;
+    const int memory = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/mem", O_RDONLY | O_CLOEXEC);
+    bool known = memory >= 0 && read_maps(text, sizeof text) && dladdr((void *)(uintptr_t)is_ours, &its);
+    bool after_ours = false;
+    for (char *line = text, *end; known && (end = strchr(line, '\n')); line = end + 1) {
+        char *rest;
+        *end = 0;
+        const uintptr_t from = strtoul(line, &rest, 16), to = strtoul(rest + 1, &rest, 16);
+        const char *name = strchr(line, '/');
+        after_ours = name ? strcmp(name, its.dli_fname) == 0 : after_ours && !strchr(line, '[');
+        if (strncmp(rest, " rw-p", 5) != 0 || strstr(line, "[stack]") || is_stack_of_thread(from, to)) continue;
+        if (after_ours) { /* ours, and the zeros that follow it */
+            after_ours = name != NULL;
+            continue;
+        }
+        known = to - from <= most && hash_mapping(memory, from, to, &all);
+        most -= known ? to - from : 0;
+    }
+    if (memory >= 0) syscall(SYS_close, memory);
+    return known ? all | 1 : 0;
+}
+
+/* --- the run --------------------------------------------------------------------------------------------------------- */
+
+void cycle_thread(program_self *me, bool begins) {
+    me->tls = (uintptr_t)&self;
+    threads_here[me->thread] = begins ? me : NULL;
+}
+
+static bool all_in_cycles(const program_self *me) {
+    const program_area *a = here.area;
+    for (int k = 0; k < a->thread_count; k++) {
+        const uint32_t state = turn_state(k);
+        if (state == THREAD_NONE || state == THREAD_ENDED || state == THREAD_CRASHED) continue;
+        if (state == THREAD_STARTING || a->cycles[k].since != a->written) return false;
+        if (a->threads[k].process == a->threads[me->thread].process &&
+            a->cycles[k].memory != a->cycles[me->thread].memory)
+            return false;
+    }
+    return true;
+}
+
+/* Return a hash of which lines its host's caches hold, and what is on its way. */
+static uint64_t caches(uint64_t all) {
+    for (int pool = 0; pool < here.area->options.pools; pool++) {
+        const card_cache *c = &image_of(here.host, pool)->cache;
+        const size_t lines = (size_t)here.area->extent[pool];
+        all = mixed_bytes(mixed_bytes(all, c->state, (lines + 7) / 8 * 8), c->pending, (lines + 7) / 8 * 8);
+    }
+    return all;
+}
+
+/* Compares a thread's states at its steps with one of them, which is replaced after 1, 2, 4, ... more steps (Brent). */
+void cycle_fold(program_self *me, uint64_t at) {
+    program_area *a = here.area;
+    thread_cycle *its = &a->cycles[me->thread];
+    if (!a->threads[me->thread].idle_steps || its->since == a->written) return;
+    uint64_t state = own_state(me, at);
+    if (!state) return; /* at an instruction that is unwound no further */
+    if (a->options.every) state = caches(state); /* in other runs nature goes on moving lines in a hang, too */
+    const bool begins = me->mark.since != a->written;
+    if (!begins && state == me->mark.state) {
+        const uint64_t memory = private_memory();
+        if (memory && memory == me->mark.memory) {
+            its->since = a->written, its->memory = memory;
+            record_cycle(me->thread, me->mark.step);
+            if (!a->scripted) a->burst = 0;
+        }
+        me->mark.memory = memory, me->mark.step = a->steps;
+    } else if (begins || ++me->mark.tries == me->mark.base) {
+        me->mark.base = begins ? 1 : 2 * me->mark.base;
+        me->mark.since = a->written, me->mark.state = state, me->mark.memory = private_memory(), me->mark.tries = 0;
+        me->mark.step = a->steps;
+    }
+}
+
+bool cycle_closes(program_self *me, uint64_t at) {
+    program_area *a = here.area;
+    if (a->options.every) return a->written && a->cycles[me->thread].since == a->written && all_in_cycles(me);
+    const uint64_t still = a->steps - a->written;
+    uint64_t base = a->options.idle_budget;
+    while (still >= 2 * base) base *= 2;
+    if (still - base >= base / WINDOW) return false;
+    if (a->cycles[me->thread].since == a->written) return all_in_cycles(me);
+    const uint64_t state = own_state(me, at);
+    if (!state) return false; /* at an instruction that is unwound no further; another one of its loop will do */
+    if (me->mark.since != a->written || me->mark.base != base)
+        me->mark.since = a->written, me->mark.base = base, me->mark.state = state, me->mark.memory = me->mark.tries = 0;
+    else if (state == me->mark.state && me->mark.tries < TRIES) {
+        const uint64_t before = me->mark.memory;
+        me->mark.tries++, me->mark.memory = private_memory();
+        if (!before || before != me->mark.memory) return false;
+        a->cycles[me->thread].since = a->written, a->cycles[me->thread].memory = before;
+        return all_in_cycles(me);
+    }
+    return false;
+}

@@ -1,0 +1,16 @@
+/* Moves of a schedule: what nature does at a place that the schedule names, beside the turns of threads. */
+#ifndef CXLEMU_MOVES_H
+#define CXLEMU_MOVES_H
+
+#include "area.h"
+
+enum {
+    MOVE_TURNS = 1 << 16
+}; /* the threads of turns that are moves begin here: 1 << 16 | pool << 12 | host << 8 | action */
+
+static inline bool is_move(program_turn turn) { return turn.thread >= MOVE_TURNS; }
+
+/* Make the move of a turn, whose `steps` are its line, as a step of its own. A move that is not possible here changes nothing. */
+void move_make(program_turn turn);
+
+#endif

@@ -1,0 +1,33 @@
+/* The record of a run: every step and every move of a line, for the search of `cxlemu exec --every`. */
+#ifndef CXLEMU_RECORD_H
+#define CXLEMU_RECORD_H
+
+#include "program.h"
+
+enum { RECORD_MOST = 1 << 21 };
+enum record_kind { RECORD_MOVE = 32, RECORD_BORN = 64, RECORD_CYCLE }; /* other kinds are those of steps */
+
+/* `line`: the first line that a step touches, or the line that moves. `more`: how many lines a step touches; the thread that made
+ * this one, or that has ended; the step since which a thread goes round in a cycle. */
+typedef struct {
+    uint32_t number, line, more;
+    uint16_t thread;
+    uint8_t kind, what, host, pool, cause, stage;
+    uint16_t unused;
+} record_entry;
+
+typedef struct {
+    uint32_t count, unused[3]; /* may exceed RECORD_MOST: what came later was left out */
+    record_entry entries[RECORD_MOST];
+} run_record;
+
+/* The record that this process has mapped; NULL where the run has none. */
+extern run_record *record_now;
+
+/* Return a watcher that records what it sees, and tells `watched`, which may be NULL. */
+const program_watcher *record_around(const program_watcher *watched);
+
+void record_born(int thread, int maker);
+void record_cycle(int thread, uint64_t since); /* a thread is where it was after step `since`, and nothing was stored */
+
+#endif

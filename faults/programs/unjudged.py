@@ -1,0 +1,45 @@
+"""What the runs of a program did not judge: the last line that ``cxlemu exec`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from cxlemu.units import counted
+from faults.programs.reports import ProgramReport
+from faults.programs.result import ExecSetting, RunResult, untouched
+
+
+def not_judged(
+    setting: ExecSetting, results: Sequence[RunResult], told: ProgramReport, preloaded: Sequence[str]
+) -> str:
+    """Say in a sentence what was not judged."""
+    if untouched(setting, results):
+        paths = " or ".join(pool.path for pool in setting.pools)
+        return f"nothing was judged: no program touched the pool; do they open and use {paths}?"
+    return "not judged: " + "; ".join(_parts(setting, results, told, preloaded))
+
+
+def _parts(
+    setting: ExecSetting, results: Sequence[RunResult], told: ProgramReport, preloaded: Sequence[str]
+) -> list[str]:
+    parts = []
+    if not setting.check:
+        parts.append("the chain behind each load (--no-check), only what programs do")
+    elif setting.free and preloaded:
+        parts.append(f"single loads and stores of {', '.join(preloaded)} (--free)")
+    if preloaded:
+        parts.append("code made at run time")
+    if {Path(command.words[0]).name for command in setting.commands} - set(preloaded):
+        parts.append("loads by code that cxlemu cc did not build")
+    if silent := sum(result.unannounced for result in results):
+        by = "a system call that cxlemu does not know" if preloaded else "code that cxlemu cc did not build"
+        parts.append(f"when {counted(silent, 'store')} by {by} took place, only that they did")
+    if setting.coherent:
+        ranges = ", ".join(dict.fromkeys(its.text for its in setting.coherent))
+        parts.append(f"whether hardware keeps caches coherent where it was asked for (--coherent {ranges})")
+    if not (setting.crash or setting.link_down or setting.poison or setting.lose):
+        parts.append("failures (no --crash, --link-down, --poison or --lose-card)")
+    if told.suppressed:
+        parts.append(counted(len(told.suppressed), "suppressed finding"))
+    return parts or ["races in which no load is stale"]

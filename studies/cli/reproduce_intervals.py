@@ -1,0 +1,62 @@
+"""What ``--intervals`` adds to a reproduction: figures low, middle and high, and whether published ones lie inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from cxlemu.cli.console import plain_table
+from cxlemu.topology.intervals import Interval, intervals
+from cxlemu.units import counted
+from studies.cli.reproduce_report import ReproductionReport
+from studies.published.rows import Row
+from studies.ranged import Ranged
+
+Published = Mapping[str, tuple[float, float]]  # the least and the largest value of each figure that is predicted
+
+
+def print_intervals(report: ReproductionReport, published: Published, parts: Sequence[Ranged]) -> dict[str, Interval]:
+    """Print each figure low, middle and high, with what moves it most; return the intervals.
+
+    After Ctrl-C there are none.
+    """
+    steps = chain.from_iterable(part.answers() for part in parts)
+    answers = list(report.finished(steps, "varying figures within their ranges", sum(part.runs for part in parts)))
+    if report.interrupted:
+        return {}
+    found: dict[str, Interval] = {}
+    for part in parts:
+        found |= intervals(part.figures, answers[: part.runs])
+        del answers[: part.runs]
+    figures = [figure for figure in published if figure in found]
+    table = plain_table()
+    for name in ("figure", "published", "low", "ours", "high", "inside", "moved most by"):
+        table.add_column(
+            name, justify="left" if name in ("figure", "moved most by") else "right", no_wrap=name == "figure"
+        )
+    for figure in figures:
+        low, high = published[figure]
+        its, said = found[figure], "-".join(f"{value:g}" for value in dict.fromkeys((low, high)))
+        inside = its.holds(low, high)
+        cells = (*(f"{value:.4g}" for value in its[:3]), "yes" if inside else "no", _most(its))
+        table.add_row(figure, said, *cells, style="" if inside else "red")
+    count = sum(found[figure].holds(*published[figure]) for figure in figures)
+    report.lines(["", "Within the ranges of the configs' figures:"])
+    report.table(table)
+    report.lines(["", f"{count} of {counted(len(figures), 'predicted figure')} inside their intervals."])
+    return found
+
+
+def predicted(rows: Sequence[Row]) -> Published:
+    """Return what is published of the figures that are counted."""
+    return {row.figure: row.published_range for row in rows if row.kind == "predicted"}
+
+
+def intervals_document(found: Mapping[str, Interval] | None) -> dict[str, Any]:
+    """Describe intervals for ``--json``; {} where none were asked for."""
+    return {} if found is None else {"intervals": {name: its._asdict() for name, its in found.items()}}
+
+
+def _most(its: Interval) -> str:
+    return its.alone if its.alone == its.jointly else f"{its.alone}; jointly {its.jointly}"

@@ -1,0 +1,38 @@
+"""What ``cxlemu reproduce serving`` does: measured servers of language models beside the model."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from cxlemu.cli.options import JsonFlags
+from cxlemu.version import __version__
+from studies.cli.reproduce import ReproduceFlags
+from studies.cli.reproduce_report import ReproductionReport, told_misses
+from studies.published.rows import MISS, hits
+from studies.published.serving import rows
+
+
+def run(_ctx: click.Context, asked: JsonFlags) -> None:
+    """Run ``cxlemu reproduce serving``."""
+    report = ReproductionReport(ReproduceFlags(json_file=asked.json_file, plot_dir=None), {})
+    report.header(
+        [f"cxlemu   {__version__}: what a model says, the same on every machine", "configs  as shipped; nothing fitted"]
+    )
+    found = list(report.finished(rows(), "serving"))
+    figures = [row for _, row in found]
+    if report.interrupted:
+        report.end("serving", figures)
+    report.figures(figures)
+    near, predicted = hits(figures)
+    report.lines(["", f"{near} of {predicted} predicted figures within {MISS:.0%}.", *told_misses(figures), ""])
+    for source in dict.fromkeys(source for source, _ in found):
+        report.lines([f"{source.address}: {source.conditions}"])
+    report.keep(
+        {
+            "version": __version__,
+            "system": "serving",
+            "rows": [asdict(row) | source._asdict() for source, row in found],
+        }
+    )

@@ -1,0 +1,59 @@
+"""The picture of serving over time: times to the first token, what was reused, and what the store's fabric carried.
+
+Each panel has a line for each run. Time is cut into equal parts; a request counts in the part in which it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from cxlemu.units import counted
+from studies.cli.picture import COLOURS, legend, panels
+from studies.serving.instance import Served
+from studies.serving.outcome import ServingOutcome
+
+PARTS = 40
+
+
+def draw(outcomes: Sequence[ServingOutcome]) -> Any:
+    """Draw all runs."""
+    figure, (first, reused, moved) = panels((9, 7.5), 3, 1, share="x")
+    many = len({its.run.setup.topology.host_count for its in outcomes}) > 1
+    end_s = max(its.run.now_ns for its in outcomes) / 1e9 or 1e-9
+    edges = np.linspace(0, end_s, PARTS + 1)
+    for number, its in enumerate(outcomes):
+        hosts = f", {counted(its.run.setup.topology.host_count, 'host')}" if many else ""
+        style = {"color": COLOURS[number % len(COLOURS)], "label": its.run.setup.place + hosts, "linewidth": 1.4}
+        first.plot(edges[:-1], _binned(its.done, edges, lambda one: (one.at_once_ns or 0) / 1e6, np.median), **style)
+        reused.plot(edges[:-1], _binned(its.done, edges, _reused, np.mean), **style)
+        carried = its.run.movement.carried
+        at_s = [one.end_ns / 1e9 for one in carried]
+        nbytes, _ = np.histogram(at_s, edges, weights=[one.nbytes for one in carried])
+        moved.plot(edges[:-1], nbytes / (edges[1] - edges[0]) / 1e9, **style)
+        for incident in its.run.happened:
+            for panel in (first, reused, moved):
+                panel.axvline(incident.at_ns / 1e9, color="0.6", linewidth=0.8, linestyle=":")
+    first.set_yscale("log")
+    for panel, label in ((first, "first token, ms, median"), (reused, "input reused, %"), (moved, "store, GB/s")):
+        panel.set_ylabel(label)
+        panel.grid(color="0.92", linewidth=0.6)
+        panel.set_axisbelow(True)
+    moved.set_xlabel("s")
+    legend(figure)
+    return figure
+
+
+def _reused(its: Served) -> float:
+    return 100 * (its.from_accelerator + its.from_store) / its.request.input_tokens
+
+
+def _binned(
+    done: Sequence[Served], edges: Any, value: Callable[[Served], float], summed_up: Callable[[Any], Any]
+) -> list[float]:
+    """Sum up the requests of each part of the time; none came in a part: a gap in the line."""
+    at = np.clip(np.searchsorted(edges, [its.request.arrival_ns / 1e9 for its in done], side="right") - 1, 0, PARTS - 1)
+    values = np.array([value(its) for its in done], float)
+    return [float(summed_up(values[at == part])) if (at == part).any() else float("nan") for part in range(PARTS)]

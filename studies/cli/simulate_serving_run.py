@@ -1,0 +1,296 @@
+"""What ``cxlemu simulate serving`` does: serves the requests with each place of the store, and prints the times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from cxlemu.cli.console import console, plain_table, print_wrapped
+from cxlemu.cli.interruption import Interruption
+from cxlemu.cli.output import check_output, write_json, write_output
+from cxlemu.cli.progress import spinning
+from cxlemu.errors import ArgumentError
+from cxlemu.topology import Accelerator, Topology
+from cxlemu.topology.provenance import KINDS
+from cxlemu.units import counted, format_bytes
+from cxlemu.version import __version__
+from studies.choices import REQUESTS, REQUESTS_PER_S
+from studies.cli.picture import check_picture, save
+from studies.cli.simulate_serving import ServingFlags
+from studies.cli.simulate_serving_plot import draw
+from studies.serving.events import COLD, CRASH, LOSE_CARD, Incident
+from studies.serving.iterations import Iterations
+from studies.serving.outcome import PERCENTILES, SATURATED, ServingOutcome, Spread
+from studies.serving.places import places_of
+from studies.serving.requests import ServingRequest, described, dumped, generate, load, multiplied, reusable_tokens
+from studies.serving.simulation import ServingSetup, simulate, with_hosts
+from studies.training.language_model import LanguageModel
+from studies.training.symmetric import fabric_of
+
+DEFAULT_ACCELERATOR = "h100-sxm"
+BUSIEST = 5
+
+
+def run(ctx: click.Context, asked: ServingFlags) -> None:
+    """Run ``cxlemu simulate serving``; the arguments are the command's flags."""
+    if asked.plot_file is not None:
+        check_picture("--plot", asked.plot_file)
+    check_output("--write-trace", asked.written)
+    topology = Topology.load(asked.config)
+    if asked.sweep is not None and asked.hosts is not None:
+        raise ArgumentError("--hosts does not go with --sweep, which says how many hosts there are")
+    if asked.hosts is not None:
+        topology = with_hosts(topology, asked.hosts)
+    requests = _requests(asked, 1 if asked.sweep else topology.host_count)
+    setups = _setups(asked, topology)
+    out = console()
+    for line in _header(setups[0], requests, asked):
+        print_wrapped(out, f"# {line}", indent="#              ")
+    outcomes: list[ServingOutcome] = []
+    interruption = Interruption()
+    with interruption, spinning("serving", out) as saying:
+        for setup in setups:
+            what = f"{setup.place}, {counted(setup.topology.host_count, 'host')}"
+            mine = multiplied(requests, setup.topology.host_count) if asked.sweep else requests
+            done = simulate(setup, mine, lambda through, what=what: saying(f"{what}: {through} served"))  # type: ignore[misc]
+            outcomes.append(ServingOutcome.of(done))
+    if not outcomes:
+        raise KeyboardInterrupt  # nothing ended that could be kept
+    out.print(_swept(outcomes) if asked.sweep else _table(outcomes), soft_wrap=False)
+    if asked.sweep:
+        print_wrapped(
+            out, "TTFT: time to first token; TPOT: time per output token; busiest: of the time, a link or card"
+        )
+    if asked.verbose:
+        for outcome in outcomes:
+            print_wrapped(out, f"{_named(outcome)}: {_links(outcome)}", indent="  ")
+    complaints = _complaints(outcomes, requests, setups[0].incidents)
+    if asked.sweep is not None:
+        complaints += _saturation(out, outcomes, asked)
+    for line in complaints:
+        print_wrapped(out, line, "yellow")
+    write_json(asked.json_file, _document(outcomes, setups[0], requests) | {"interrupted": interruption.happened})
+    if asked.written is not None:
+        write_output("--write-trace", asked.written, dumped(requests))
+    if asked.plot_file is not None:
+        save(draw(outcomes), "--plot", asked.plot_file)
+    left = len(setups) - len(outcomes)
+    interruption.exit(ctx, 3 if complaints else 0, f"{counted(left, 'run')} not finished")
+
+
+def _requests(asked: ServingFlags, hosts: int) -> list[ServingRequest]:
+    if asked.trace is None:
+        return generate(asked.requests or REQUESTS, asked.rate or REQUESTS_PER_S * hosts, asked.seed, asked.workload)
+    if asked.rate is not None:
+        raise ArgumentError("--rate goes with generated requests: a trace has its own times")
+    found = load(asked.trace, asked.requests)
+    if not found:
+        raise ArgumentError(f"{asked.trace} has no requests")
+    return found
+
+
+def _setups(asked: ServingFlags, topology: Topology) -> list[ServingSetup]:
+    computer = Accelerator.load(asked.accelerator or topology.accelerator or DEFAULT_ACCELERATOR)
+    inside = None if asked.inside is None else fabric_of(Topology.load(asked.inside), asked.tensor)
+    iterations = Iterations(LanguageModel.load(asked.model), computer, asked.tensor, inside)
+    places = asked.places or tuple(places_of(topology))
+    if places == ("accelerator",) and (asked.warm or asked.capacity_bytes is not None):
+        what = "--warm" if asked.warm else "--capacity"
+        raise ArgumentError(f"{what} does nothing without a store: give --place host, pool or rdma")
+    first, last = asked.sweep or (topology.host_count, topology.host_count)
+    machines = {hosts: with_hosts(topology, hosts) if asked.sweep else topology for hosts in range(first, last + 1)}
+    given = ((CRASH, asked.crashes), (LOSE_CARD, asked.lost_cards), (COLD, asked.cold_starts))
+    incidents = [Incident.parse(kind, text, machines[first]) for kind, texts in given for text in texts]
+    setup = ServingSetup(
+        topology=machines[first],
+        iterations=iterations,
+        place=places[0],
+        prefill=asked.prefill,
+        chunk=asked.chunk,
+        most=asked.batch,
+        route=asked.route,
+        warm=asked.warm,
+        incidents=sorted(incidents, key=lambda its: its.at_ns),
+    )
+    return [
+        replace(
+            setup,
+            topology=machine,
+            place=place,
+            capacity_bytes=None if place == "accelerator" else asked.capacity_bytes,
+        )
+        for place in places
+        for machine in machines.values()
+    ]
+
+
+def _header(setup: ServingSetup, requests: Sequence[ServingRequest], asked: ServingFlags) -> list[str]:
+    its, topology = setup.iterations, setup.topology
+    standings = (its.model.provenance, its.accelerator.provenance, topology.provenance)
+    kinds = [standing.kind for provenance in standings for standing in provenance.values()]
+    instances = topology.host_count * topology.hosts.ranks_per_host // its.tensor
+    apart = f", {setup.prefill} of them for prompts alone" if setup.prefill else ""
+    held = format_bytes(its.blocks * its.block_bytes)
+    return [
+        f"cxlemu       {__version__}: what a model says, the same on every machine",
+        f"config       {topology.name}: {topology.description}",
+        f"model        {its.model.name}, {its.model.parameters / 1e9:.4g} billion parameters, "
+        f"{format_bytes(its.model.kv_bytes)} of keys and values for each token",
+        f"instances    {'on each host 1 of ' if asked.sweep else f'{instances} of '}{its.tensor} x "
+        f"{its.accelerator.name}, each with room for {held} of keys and values{apart}",
+        f"requests     {described(requests)}" + " on each host" * bool(asked.sweep),
+        f"figures      {', '.join(f'{kinds.count(kind)} {kind}' for kind in KINDS if kind in kinds)}",
+    ]
+
+
+def _named(outcome: ServingOutcome) -> str:
+    return f"{outcome.run.setup.place}, {counted(outcome.run.setup.topology.host_count, 'host')}"
+
+
+def _table(outcomes: Sequence[ServingOutcome]) -> Table:
+    """Put runs beside each other, a figure in each row."""
+    table = plain_table()
+    table.add_column("store", no_wrap=True)
+    for its in outcomes:
+        table.add_column(its.run.setup.place, justify="right", no_wrap=True)
+    for at, p in enumerate(PERCENTILES):
+        table.add_row(f"time to first token, ms, p{p}", *(_ms(its.first_token, at) for its in outcomes))
+    for at, p in enumerate(PERCENTILES):
+        table.add_row(f"time per output token, ms, p{p}", *(_ms(its.next_token, at) for its in outcomes))
+    rows: dict[str, Callable[[ServingOutcome], str]] = {
+        "output tokens/s": lambda its: f"{its.per_s(its.output_tokens):,.0f}",
+        "input reused, %": lambda its: _percent(its.hit_rate),
+        "  of which from the store, %": lambda its: _percent(its.from_store / max(its.input_tokens, 1)),
+        "read from the store, GB": lambda its: _gb(its, to_store=False),
+        "written to the store, GB": lambda its: _gb(its, to_store=True),
+        "blocks given up by the store": lambda its: f"{its.run.place.evicted:,}",
+        "transfers, by alone": lambda its: "" if its.slowdown is None else f"{its.slowdown:.2f}",
+        "busiest link or card, % of time": lambda its: "" if its.busiest is None else _percent(its.busiest[1]),
+        "accelerators computing, % of time": lambda its: _percent(its.computing),
+    }
+    for name, cell in rows.items():
+        table.add_row(name, *map(cell, outcomes))
+    return table
+
+
+def _swept(outcomes: Sequence[ServingOutcome]) -> Table:
+    """List runs on more and more hosts."""
+    table = plain_table()
+    table.add_column("store", no_wrap=True)
+    heads = (
+        "hosts",
+        "TTFT\nms, p50",
+        "TTFT\nms, p99",
+        "TPOT\nms, p50",
+        "tokens/s",
+        "reused\n%",
+        "read\nGB",
+        "busiest\n%",
+    )
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    for its in outcomes:
+        table.add_row(
+            its.run.setup.place,
+            str(its.run.setup.topology.host_count),
+            _ms(its.first_token, 0),
+            _ms(its.first_token, -1),
+            _ms(its.next_token, 0),
+            f"{its.per_s(its.output_tokens):,.0f}",
+            _percent(its.hit_rate),
+            _gb(its, to_store=False),
+            "" if its.busiest is None else _percent(its.busiest[1]),
+        )
+    return table
+
+
+def _ms(spread: Spread | None, at: int) -> str:
+    return "" if spread is None else f"{spread.percentiles[at] / 1e6:,.1f}"
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.1f}"
+
+
+def _gb(outcome: ServingOutcome, *, to_store: bool) -> str:
+    return f"{sum(one.nbytes for one in outcome.run.movement.carried if one.to_store == to_store) / 1e9:,.1f}"
+
+
+def _links(outcome: ServingOutcome) -> str:
+    there = sorted(outcome.uses, key=lambda use: -use.busy_ns)[:BUSIEST]
+    if not there:
+        return "nothing was moved"
+    each = [f"{use.resource.name} {format_bytes(use.bytes)}, {use.busy_ns / outcome.span_ns:.1%} busy" for use in there]
+    slower = "" if outcome.slowdown is None else f"; transfers take {outcome.slowdown:.2f} times as long as alone"
+    return "; ".join(each) + slower
+
+
+def _complaints(
+    outcomes: Sequence[ServingOutcome], requests: Sequence[ServingRequest], incidents: Sequence[Incident]
+) -> list[str]:
+    """Say what was asked for and did not happen."""
+    found = []
+    for its in outcomes:
+        left = len(its.run.served) - len(its.done)
+        refused = sum(one.refused for one in its.run.served)
+        if refused:
+            found.append(f"{_named(its)}: {counted(refused, 'request')} too long for the memory of an instance.")
+        if left > refused:
+            found.append(
+                f"{_named(its)}: {counted(left - refused, 'request')} never served, as nobody was left to do it."
+            )
+    if not any(its.done for its in outcomes):
+        return [*found, "Nothing was served."]
+    if not any(its.hit_rate for its in outcomes):
+        known = reusable_tokens(requests)
+        why = (
+            f"{counted(known, 'token')} came again, but not while they were kept"
+            if known
+            else "no request begins with blocks of one before it"
+        )
+        found.append(f"Nothing was reused: {why}.")
+    for incident in incidents:
+        if not any(incident in its.run.happened for its in outcomes):
+            found.append(f"{incident} never happened: there was nothing to happen to, or all was served before.")
+    return found
+
+
+def _saturation(out: Console, outcomes: Sequence[ServingOutcome], asked: ServingFlags) -> list[str]:
+    """Print from how many hosts on the fabric is saturated, for each place; return the places where it never is."""
+    found = []
+    for place in dict.fromkeys(its.run.setup.place for its in outcomes):
+        mine = [its for its in outcomes if its.run.setup.place == place]
+        full = next((its for its in mine if its.busiest is not None and its.busiest[1] >= SATURATED), None)
+        if full is not None and full.busiest is not None:
+            use, part = full.busiest
+            hosts = counted(full.run.setup.topology.host_count, "host")
+            print_wrapped(out, f"{place}: saturated from {hosts} on, where {use.resource.name} is busy {part:.0%}.")
+        else:
+            busiest = max((its.busiest[1] for its in mine if its.busiest is not None), default=0.0)
+            last = counted(mine[-1].run.setup.topology.host_count, "host")
+            found.append(f"{place}: not saturated up to {last}: no link or card is busy for more than {busiest:.0%}.")
+    return found
+
+
+def _document(
+    outcomes: Sequence[ServingOutcome], setup: ServingSetup, requests: Sequence[ServingRequest]
+) -> dict[str, Any]:
+    its = setup.iterations
+    return {
+        "version": __version__,
+        "config": setup.topology.document(),
+        "model": its.model.document(),
+        "accelerator": its.accelerator.name,
+        "tensor": its.tensor,
+        "prefill": setup.prefill,
+        "block_bytes": its.block_bytes,
+        "accelerator_blocks": its.blocks,
+        "requests": len(requests),
+        "reusable_tokens": reusable_tokens(requests),
+        "runs": [outcome.document() for outcome in outcomes],
+    }

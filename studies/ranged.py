@@ -1,0 +1,121 @@
+"""Reproductions within the ranges of their configs' figures: what is uncertain, and the table's figures in each run.
+
+A figure of hosts or cards is the same on the test bed and on more hosts, and on all clusters of FLUX that have it. What
+is fitted stays. Each reproduction says on which sizes, and with how many runs of all figures at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from cxlemu.topology import Accelerator, Topology
+from cxlemu.topology.document import Key
+from cxlemu.topology.intervals import SAMPLES, Uncertain, changed, uncertain, value_at, variations
+from studies.published import cccl, flux, scalepool
+from studies.published.cccl_otherwise import FEW
+from studies.published.flux_clusters import Clusters
+from studies.published.variation import predictions
+from studies.validation.study import HOPPER, PARTS, PRODUCTS, Study
+
+Run = Mapping[Key, float]  # a value for each figure that is changed
+UNUSED = ("hosts", "memory")  # figures of memory in which no plan of a reproduction keeps anything
+
+
+class Ranged(NamedTuple):
+    """Figures of a table that depend on the same figures of configs."""
+
+    figures: list[Uncertain]  # with a range
+    ours: Callable[[Run], dict[str, float]]  # the table's figures, by their names, with others of those
+    samples: int = SAMPLES
+
+    def answers(self) -> Iterator[dict[str, float]]:
+        """Compute the table's figures in each run."""
+        return map(self.ours, variations(self.figures, self.samples))
+
+    @property
+    def runs(self) -> int:
+        """The number of runs."""
+        return 1 + 2 * len(self.figures) + self.samples
+
+
+def of_validation() -> list[Ranged]:
+    """Vary each config of the measurements by itself; products, which take longer, in fewer runs."""
+
+    def of(config: str) -> Ranged:
+        topology = Topology.load(config)
+
+        def ours(run: Run) -> dict[str, float]:
+            return {row.measured.figure: row.ours for row in Study({config: changed(topology, run)}).rows_of(config)}
+
+        return Ranged(_used(topology), ours)
+
+    machine = Topology.load(HOPPER), Accelerator.load("h100-sxm")
+
+    def products(run: Run) -> dict[str, float]:
+        topology, accelerator = changed(machine, run)
+        study = Study({HOPPER: topology}, accelerator if run else None)
+        return {row.measured.figure: row.ours for row in study.rows_of(PRODUCTS)}
+
+    return [*(of(config) for config in PARTS if config != PRODUCTS), Ranged(_used(machine), products, 16)]
+
+
+def of_cccl(work: cccl.Reproduction) -> list[Ranged]:
+    """Vary the test bed, with the hosts that it grows to, and the baseline; on three sizes, which take seconds."""
+    machines, grown = (work.ours.topology, work.nccl.topology), work.grown.topology
+
+    def ours(run: Run) -> dict[str, float]:
+        bed, baseline = changed(machines, run)
+        larger = changed(grown, {key[1:]: value for key, value in run.items() if key[0] == 0})
+        return predictions(work.on(bed, larger, baseline, FEW).each_row())
+
+    return [Ranged(_used(machines), ours, 40)]
+
+
+def of_flux(work: flux.Reproduction) -> list[Ranged]:
+    """Vary all clusters at once, and their accelerators; fused calls keep the tiles that are fastest as assumed."""
+    names = dict.fromkeys((*flux.MEASURED, *(cluster for cluster, _ in flux.REPORTED)))
+    clusters = {name: Topology.load(name) for name in names}
+    chips = {name: Accelerator.load(str(its.accelerator)) for name, its in clusters.items()}
+    of_fabrics = {its.key: its for topology in clusters.values() for its in _used(topology)}
+    of_chips = {
+        its.key: its._replace(name=f"accelerator: {its.name}") for chip in chips.values() for its in uncertain(chip)
+    }
+
+    def ours(run: Run) -> dict[str, float]:
+        def described(cluster: str) -> tuple[Topology, Accelerator]:
+            parts = clusters[cluster], chips[cluster]
+            return changed(parts[0], _scaled(parts[0], of_fabrics, run)), changed(
+                parts[1], _scaled(parts[1], of_chips, run)
+            )
+
+        return predictions(flux.Reproduction(work.m, Clusters(work.clusters, described)).rows)
+
+    return [Ranged([*of_fabrics.values(), *of_chips.values()], ours, 20)]
+
+
+def of_scalepool(work: scalepool.Reproduction) -> list[Ranged]:
+    """Vary both fabrics between clusters; what is inside clusters, and tier 2, stays."""
+    machines = Topology.load(work.setup.baseline), Topology.load(work.setup.scalepool)
+
+    def ours(run: Run) -> dict[str, float]:
+        if not run:
+            return predictions(work.rows())
+        sides = {key[0] for key in run}
+        baseline, fabric = changed(machines, run)
+        its = work.varied(baseline=baseline if 0 in sides else None, scalepool=fabric if 1 in sides else None)
+        return predictions(its.rows())
+
+    return [Ranged(_used(machines), ours, 10)]
+
+
+def _used(described: Topology | tuple[Topology | Accelerator, ...]) -> list[Uncertain]:
+    return [
+        its for its in uncertain(described) if (its.key[1:3] if isinstance(described, tuple) else its.key[:2]) != UNUSED
+    ]
+
+
+def _scaled(described: Topology | Accelerator, figures: Mapping[Key, Uncertain], run: Run) -> dict[Key, float]:
+    """Change a figure by as much of its own value as another machine's figure of that key changes."""
+    there = {key: value_at(described, key) for key in run if key in figures}
+    return {key: run[key] / figures[key].value * its for key, its in there.items() if its}

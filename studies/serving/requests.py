@@ -1,0 +1,214 @@
+"""Requests: a trace in Mooncake's public format, and a generator with a seed beside it.
+
+A trace has a JSON object on each line (https://github.com/kvcache-ai/Mooncake, FAST25-release/traces): ``timestamp`` in
+ms, ``input_length`` and ``output_length`` in tokens, and ``hash_ids``, one for each block of 512 tokens of the input.
+Equal ids stand for equal blocks behind equal prefixes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cxlemu.errors import ArgumentError
+from cxlemu.files import read_file
+from cxlemu.units import counted
+
+BLOCK_TOKENS = 512
+TRACE_BYTES_MAX = 256 << 20
+REQUESTS_MAX = 200_000
+TOKENS_MAX = 1 << 22  # of one request, in and out each
+ALL_TOKENS_MAX = 1 << 32
+HOURS_MAX = 24 * 31
+NS_A_MS = 1_000_000
+
+
+class ServingRequest(NamedTuple):
+    """What one user asks for."""
+
+    arrival_ns: int
+    input_tokens: int
+    output_tokens: int
+    blocks: tuple[int, ...]  # the ids of its input's blocks, of which the last may be part of one
+
+    @property
+    def block_count(self) -> int:
+        """How many blocks its input and output take."""
+        return -(-(self.input_tokens + self.output_tokens) // BLOCK_TOKENS)
+
+    def tokens_of(self, blocks: int) -> int:
+        """Count the tokens of the first ``blocks`` blocks of its input."""
+        return min(blocks * BLOCK_TOKENS, self.input_tokens)
+
+
+def load(path: Path, limit: int | None = None) -> list[ServingRequest]:
+    """Read a trace, or its first ``limit`` requests; return them in the order of their times."""
+    try:
+        text = read_file(path, TRACE_BYTES_MAX).decode()
+    except OSError as error:
+        raise ArgumentError(f"{path}: the trace cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ArgumentError(f"{path}: not a trace, which is text in UTF-8") from None
+    found: list[ServingRequest] = []
+    tokens = 0
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        if limit is not None and len(found) == limit:
+            break
+        if len(found) == REQUESTS_MAX:
+            raise ArgumentError(f"{path}: more than {REQUESTS_MAX} requests: take the first ones with --requests")
+        try:
+            request = _request(line)
+        except ValueError as error:
+            raise ArgumentError(f"{path}:{number}: {error}") from None
+        tokens += request.input_tokens + request.output_tokens
+        if tokens > ALL_TOKENS_MAX:
+            raise ArgumentError(f"{path}:{number}: more than {ALL_TOKENS_MAX} tokens up to here: take --requests")
+        found.append(request)
+    return sorted(found, key=lambda its: its.arrival_ns)
+
+
+def _request(line: str) -> ServingRequest:
+    try:
+        its = json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"not a JSON object: {error}"[:200]) from None
+    if not isinstance(its, dict):
+        raise ValueError("not a JSON object")
+    at = its.get("timestamp")
+    if isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at <= HOURS_MAX * 3_600_000:
+        raise ValueError(f"timestamp is {_shown(at)} but should be milliseconds, from 0 to {HOURS_MAX} hours")
+    given, wanted = (_count(its, key) for key in ("input_length", "output_length"))
+    blocks = its.get("hash_ids", [])
+    most = -(-given // BLOCK_TOKENS)
+    if not isinstance(blocks, list) or len(blocks) not in (0, most - 1, most):
+        raise ValueError(f"hash_ids should list {most}, one for each {BLOCK_TOKENS} tokens of input_length {given}")
+    for block in blocks:
+        if isinstance(block, bool) or not isinstance(block, int) or not 0 <= block < 1 << 63:
+            raise ValueError(f"hash_ids have {_shown(block)} but should be whole numbers from 0 up")
+    if len(set(blocks)) < len(blocks):
+        raise ValueError("hash_ids name a block twice: an id stands for a block and all that is before it")
+    return ServingRequest(round(at * NS_A_MS), given, wanted, tuple(blocks))
+
+
+def _count(its: dict[str, Any], key: str) -> int:
+    value = its.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= TOKENS_MAX:
+        raise ValueError(f"{key} is {_shown(value)} but should be tokens, from 1 to {TOKENS_MAX}")
+    return value
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:40] if value is not None else "missing"
+
+
+def dumped(requests: Iterable[ServingRequest]) -> bytes:
+    """Return a trace's file."""
+    rows = (
+        {
+            "timestamp": its.arrival_ns // NS_A_MS,
+            "input_length": its.input_tokens,
+            "output_length": its.output_tokens,
+            "hash_ids": list(its.blocks),
+        }
+        for its in requests
+    )
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def generate(count: int, per_s: float, seed: int, workload: str = "chat") -> list[ServingRequest]:
+    """Make requests that arrive as a Poisson process, the same for a seed. All other figures are assumed.
+
+    ``chat``: conversations whose turns come back with all that was said before, behind a few shared system prompts, the
+    popular ones more often (Zipf); lengths are log-normal. ``documents``: short questions and short answers about one
+    of some long documents, each as likely as the others.
+    """
+    if not 1 <= count <= REQUESTS_MAX or not 0 < per_s <= 1e6:
+        raise ArgumentError(f"a generator makes 1 to {REQUESTS_MAX} requests, above 0 and up to 1000000 a second")
+    random = np.random.default_rng(seed)
+    arrivals = (np.cumsum(random.exponential(1000 / per_s, count)).astype(np.int64) * NS_A_MS).tolist()
+    return (_chat if workload == "chat" else _documents)(arrivals, random)
+
+
+_PROMPTS, _PROMPT_IDS = 16, 8
+_OPENS, _ENDS = 0.3, 0.25  # how often a request opens a conversation, and how often one ends
+_LONGEST_BLOCKS = 64
+_DOCUMENTS, _DOCUMENT_BLOCKS, _QUESTION_TOKENS, _ANSWER_TOKENS = 48, 32, 128, 32
+
+
+def _chat(arrivals: Sequence[int], random: np.random.Generator) -> list[ServingRequest]:
+    prompts = [[_PROMPT_IDS * which + at for at in range(2 + which % 4)] for which in range(_PROMPTS)]
+    next_id = _PROMPT_IDS * _PROMPTS
+    going: list[list[int]] = []
+    found = []
+    for arrival_ns in arrivals:
+        new = not going or random.random() < _OPENS
+        if new:
+            going.append(list(prompts[min(int(random.zipf(1.6)) - 1, _PROMPTS - 1)]))
+        its = going[-1 if new else int(random.integers(len(going)))]
+        turn, answer = (int(n) for n in np.clip(random.lognormal((6.6, 5.2), (0.8, 0.6)), 16, (16384, 2048)))
+        more = -(-turn // BLOCK_TOKENS)
+        its += range(next_id, next_id + more)
+        next_id += more
+        found.append(ServingRequest(arrival_ns, (len(its) - more) * BLOCK_TOKENS + turn, answer, tuple(its)))
+        if turn % BLOCK_TOKENS:  # the next turn begins within this block, which is another one then
+            its[-1] = next_id
+            next_id += 1
+        if len(its) > _LONGEST_BLOCKS or random.random() < _ENDS:
+            going.remove(its)
+    return found
+
+
+def _documents(arrivals: Sequence[int], random: np.random.Generator) -> list[ServingRequest]:
+    found = []
+    for number, arrival_ns in enumerate(arrivals):
+        first = int(random.integers(_DOCUMENTS)) * _DOCUMENT_BLOCKS
+        blocks = (*range(first, first + _DOCUMENT_BLOCKS), _DOCUMENTS * _DOCUMENT_BLOCKS + number)
+        tokens = _DOCUMENT_BLOCKS * BLOCK_TOKENS + _QUESTION_TOKENS
+        found.append(ServingRequest(arrival_ns, tokens, _ANSWER_TOKENS, blocks))
+    return found
+
+
+def multiplied(requests: Sequence[ServingRequest], times: int) -> list[ServingRequest]:
+    """Return what ``times`` as many users ask for: everyone's blocks are their own, and copies come in between."""
+    if len(requests) * times > REQUESTS_MAX:
+        raise ArgumentError(f"{times} x {len(requests)} requests exceed the limit of {REQUESTS_MAX}: take --requests")
+    span_ns = max(its.arrival_ns for its in requests) - min(its.arrival_ns for its in requests)
+    gap_ns = span_ns // len(requests)
+    apart = max((block for its in requests for block in its.blocks), default=0) + 1
+    found = [
+        its._replace(
+            arrival_ns=its.arrival_ns + copy * gap_ns // times,
+            blocks=tuple(copy * apart + block for block in its.blocks),
+        )
+        for copy in range(times)
+        for its in requests
+    ]
+    return sorted(found, key=lambda its: its.arrival_ns)
+
+
+def reusable_tokens(requests: Sequence[ServingRequest]) -> int:
+    """Count the input tokens that a request before has had already: what an endless store could give."""
+    seen: set[int] = set()
+    total = 0
+    for its in requests:
+        hits = next((at for at, block in enumerate(its.blocks) if block not in seen), len(its.blocks))
+        total += min(its.tokens_of(hits), its.input_tokens - 1)
+        seen.update(its.blocks)
+    return total
+
+
+def described(requests: Sequence[ServingRequest]) -> str:
+    """Say in a line what a trace asks for."""
+    given, wanted = sum(its.input_tokens for its in requests), sum(its.output_tokens for its in requests)
+    seen = reusable_tokens(requests) / given
+    span_s = (requests[-1].arrival_ns - requests[0].arrival_ns) / 1e9
+    return (
+        f"{counted(len(requests), 'request')} in {span_s:.1f} s, {given / len(requests):,.0f} tokens in and "
+        f"{wanted / len(requests):,.0f} out on average, {seen:.0%} of the input seen before"
+    )

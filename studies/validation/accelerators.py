@@ -1,0 +1,78 @@
+"""Accelerators on NVLink: the rate of two of them, collectives, and products fused with a reduce-scatter.
+
+No config is of H100: theirs is that of H800, whose NVLink alone differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from collectives.fused.choice import Operator
+from collectives.sweep.sweep import Sweep
+from collectives.sweep.virtual.simulated import Simulated, simulate_case
+from cxlemu.topology import Accelerator, Topology
+from studies.published.flux_clusters import Clusters
+from studies.validation import measured
+from studies.validation.measured import Measurement
+
+H100_NVLINK_GBYTES_PER_S = 450.0
+LARGE, SYMMETRIC_BYTES, GRAPH_BYTES = 8 << 30, 8, 64 << 10
+COLUMNS, DEPTH = 8192, 28672  # of the products
+Found = Iterator[tuple[Measurement, float, str]]  # what was measured, ours, and why it would be off
+
+OWN_LIMITS = "the link at its rate: what a GPU's own engines leave of it is not in the config"
+OTHER_ALGORITHM = (
+    "our plan of direct reads at the link's rate; the measured one is NCCL's, whose kernels move 128 B packets"
+)
+HOST_FREE = "kernels of symmetric memory and in-switch reduction are not modelled, nor launches in a graph"
+RATED = "the collective copies at the link's full rate, which NCCL's kernels do not reach"
+SHARED = "products and copies that share multiprocessors and memory are not modelled: a fused time is a lower bound"
+
+
+def of_h100(topology: Topology) -> Topology:
+    """Return eight H800 with the NVLink of H100."""
+    (link,) = topology.links
+    return topology.model_copy(update={"links": (link.model_copy(update={"gbytes_per_s": H100_NVLINK_GBYTES_PER_S}),)})
+
+
+def payload_gbytes_per_s(topology: Topology) -> float:
+    """Return the payload of the first link in one direction, in GB/s."""
+    return next(iter(topology.expanded.links)).payload_gbytes_per_s
+
+
+def call(topology: Topology, collective: str, nbytes: int, ranks: int) -> Simulated:
+    """Simulate the call that is taken by default."""
+    (case,) = Sweep((collective,), [nbytes]).cases(ranks)
+    return simulate_case(topology, case)[0]
+
+
+def of_a100(topology: Topology) -> Found:
+    """Yield the figures of eight A100."""
+    yield measured.PAIR, 2 * payload_gbytes_per_s(topology), OWN_LIMITS
+    for its, ranks in ((measured.REDUCED_BY_EIGHT, 8), (measured.REDUCED_BY_TWO, 2)):
+        yield its, call(topology, "all_reduce", LARGE, ranks).busbw_gbytes_per_s, OTHER_ALGORITHM
+
+
+def of_hopper(topology: Topology) -> Found:
+    """Yield the figures of eight H800, and of H100."""
+    h100 = of_h100(topology)
+    yield measured.NVLINK_H800, payload_gbytes_per_s(topology), OWN_LIMITS
+    yield measured.NVLINK_H100, payload_gbytes_per_s(h100), OWN_LIMITS
+    yield measured.NVLINK_H100_BOTH, 2 * payload_gbytes_per_s(h100), OWN_LIMITS
+    yield measured.SYMMETRIC_8, call(topology, "all_reduce", SYMMETRIC_BYTES, 8).time_us, HOST_FREE
+    yield measured.GRAPH_64K, call(h100, "all_reduce", GRAPH_BYTES, 2).time_us, HOST_FREE
+
+
+TUNED: dict[str, Clusters] = {}  # with the figures as shipped, whose tiles others keep
+
+
+def of_products(topology: Topology, accelerator: Accelerator | None = None) -> Found:
+    """Yield products of eight H100, unfused and fused; others than the shipped ones keep the tiles of these."""
+    if accelerator is None:
+        found = TUNED.setdefault("h100", Clusters(None, lambda _: (of_h100(topology), Accelerator.load("h100-sxm"))))
+    else:
+        found = Clusters(TUNED.get("h100"), lambda _: (of_h100(topology), accelerator))
+    for rows, (unfused, fused) in measured.PRODUCTS.items():
+        its = found.shape("h100", Operator("gemm_reduce_scatter", rows, COLUMNS, DEPTH)).metrics
+        yield unfused, its.unfused_ns / 1e6, RATED
+        yield fused, its.fused_ns / 1e6, SHARED

@@ -1,0 +1,176 @@
+"""Arrays that others own: read-only ones that are only read, lazy ones, buffers that grow, results of the same kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collectives import Communicator
+from cxlemu import RankContext, Topology, launch
+from cxlemu.errors import ArgumentError
+from cxlemu.memory import MemorySpec
+from tests.helpers.tiers import PATIENT_S
+
+LAPTOP = Topology.load("laptop")
+LARGE = 9_000_000  # bytes: more than a mailbox takes
+
+
+def together(program: Callable[[Communicator], Any], memory: str = "shm", engine: str = "native") -> list[Any]:
+    def main(context: RankContext) -> Any:
+        with Communicator.world(context, engine=engine) as comm:
+            return program(comm)
+
+    return launch(main, ranks=2, topology=LAPTOP, memory=MemorySpec(memory), deadline_s=PATIENT_S)
+
+
+@pytest.mark.parametrize("engine", ["native", "reference"])
+@pytest.mark.parametrize("kind", ["locked", "gaps", "bytes", "memmap", "stride 0"])
+def test_a_broadcast_only_reads_its_root(kind: str, engine: str, tmp_path: Path) -> None:
+    file = tmp_path / "weights"
+    file.write_bytes(np.arange(4.0).tobytes())
+
+    def given(comm: Communicator) -> tuple[Any, Any, list[float]]:
+        x = np.arange(8.0)[::2] / 2 if kind != "gaps" else np.repeat(np.arange(4.0), 2)[::2]
+        if kind == "stride 0":
+            x = np.broadcast_to(np.float64(3), 4)
+        x.flags.writeable = False
+        if kind == "memmap":
+            x = np.memmap(file, np.float64, "r")
+        wanted = x.tolist()
+        mine = np.zeros(4)
+        if kind == "bytes":
+            return (x.tobytes(), bytearray(32), wanted)
+        return x, mine, wanted
+
+    def program(comm: Communicator) -> None:
+        root, other, wanted = given(comm)
+        for call in (comm.broadcast, comm.broadcast, lambda x: comm.persistent.broadcast(x)()):
+            mine = root if comm.rank == 0 else other
+            assert call(mine) is mine
+            got = np.frombuffer(mine, np.float64) if kind == "bytes" else mine
+            assert got.tolist() == wanted
+        comm.broadcast_many([root if comm.rank == 0 else other])
+        if comm.rank:
+            with pytest.raises(ArgumentError, match="x is read-only, the result cannot be written to it"):
+                comm.broadcast(root)
+            with pytest.raises(ArgumentError, match="arrays are read-only"):
+                comm.broadcast_many([root])
+
+    together(program, engine=engine)
+
+
+def test_errors_name_the_argument_that_was_given() -> None:
+    def program(comm: Communicator) -> None:
+        locked, peer = np.ones(2), 1 - comm.rank
+        locked.flags.writeable = False
+        for call, name in (
+            (lambda: comm.all_reduce(locked), "x"),
+            (lambda: comm.all_reduce(np.ones(2), out=locked), "out"),
+            (lambda: comm.scan(locked), "x"),
+            (lambda: comm.recv(locked, peer), "array"),
+            (lambda: comm.sendrecv(np.ones(2), peer, locked, peer), "out"),
+            (lambda: comm.all_reduce_many([locked]), "arrays"),
+        ):
+            with pytest.raises(ArgumentError, match=rf"^{name} (is|are) read-only"):
+                call()
+
+    together(program)
+
+
+@pytest.mark.parametrize("memory", ["shm", "emulated"])
+def test_a_buffer_that_is_lent_does_not_grow_and_grows_afterwards(memory: str) -> None:
+    def program(comm: Communicator) -> None:
+        peer, leaving, coming = 1 - comm.rank, bytearray(LARGE), bytearray(LARGE)
+        requests = [comm.isend(leaving, peer), comm.irecv(coming, peer)]
+        for buffer in (leaving, coming):
+            with pytest.raises(BufferError):
+                buffer.append(1)
+        comm.waitall(requests)
+        small = bytearray(64)
+        comm.all_reduce(small, "max")
+        comm.all_reduce(small, "max", async_op=True).wait()
+        for buffer in (leaving, coming, small):
+            buffer.append(1)
+
+    together(program, memory, "native" if memory == "shm" else "reference")
+
+
+@pytest.mark.parametrize("wrong", ["3", b"3", float("nan"), -1, True, [1.0]])
+def test_times_to_wait_are_numbers_of_seconds(wrong: Any) -> None:
+    def program(comm: Communicator) -> None:
+        x, peer = np.ones(2), 1 - comm.rank
+        handle = comm.all_reduce(x, async_op=True)
+        request = comm.isend(x, peer)
+        for call in (
+            lambda: comm.all_reduce(x, timeout_s=wrong),
+            lambda: comm.gatherv(x, timeout_s=wrong),
+            lambda: comm.broadcast_many([x], timeout_s=wrong),
+            lambda: comm.send(x, peer, timeout_s=wrong),
+            lambda: comm.recv(x, peer, timeout_s=wrong),
+            lambda: comm.probe(peer, timeout_s=wrong),
+            lambda: comm.waitany([request], timeout_s=wrong),
+            lambda: request.wait(wrong),
+            lambda: handle.wait(wrong),
+        ):
+            with pytest.raises(ArgumentError, match="timeout_s is a number of seconds"):
+                call()
+        handle.wait()
+        comm.recv(np.zeros(2), peer)
+        comm.barrier()
+
+    together(program)
+
+
+# --- torch ----------------------------------------------------------------------------------------------------------
+
+
+def test_lazy_tensors_are_refused_and_resolved_ones_are_right() -> None:
+    torch = pytest.importorskip("torch")
+
+    def program(comm: Communicator) -> None:
+        x = torch.tensor([1 + 2j, 3 + 5j]).conj().imag
+        peer, y = 1 - comm.rank, torch.zeros(2)
+        for call in (
+            lambda: comm.all_gather(x),
+            lambda: comm.all_reduce(x, "max", y),
+            lambda: comm.all_reduce(y, "max", x),
+            lambda: comm.all_gatherv(x),
+            lambda: comm.send(x, peer),
+            lambda: comm.recv(x, peer),
+            lambda: comm.broadcast_many([x]),
+        ):
+            with pytest.raises(ArgumentError, match=r"not negated yet: pass \w+\.resolve_neg\(\)"):
+                call()
+        with pytest.raises(ArgumentError, match=r"not conjugated yet: pass x\.resolve_conj\(\)"):
+            comm.all_gather(torch.tensor([1 + 2j]).conj())
+        assert comm.all_gather(x.resolve_neg()).tolist() == [[-2, -5]] * 2
+        with pytest.raises(ArgumentError, match="lies on no device that DLPack knows"):
+            comm.all_reduce(torch.empty(3, device="meta"))
+
+    together(program)
+
+
+def test_results_are_tensors_where_arguments_are() -> None:
+    torch = pytest.importorskip("torch")
+
+    def program(comm: Communicator) -> None:
+        for dtype in (torch.float32, torch.bfloat16, torch.int64, torch.bool):
+            x = torch.tensor([[comm.rank, 1, 0], [1, 0, 1]]).to(dtype)
+            everyone = [torch.tensor([[rank, 1, 0], [1, 0, 1]]).to(dtype) for rank in range(2)]
+            assert torch.equal(comm.all_gather(x), torch.stack(everyone))
+            assert torch.equal(comm.all_to_all(x), torch.stack([each[comm.rank] for each in everyone]))
+            assert torch.equal(comm.all_gatherv(x), torch.cat(everyone))
+            assert torch.equal(comm.all_gather_many([x])[0], torch.stack(everyone))
+            if comm.rank == 0:
+                assert torch.equal(comm.gather(x), torch.stack(everyone))
+            else:
+                assert comm.gather(x) is None
+            if dtype != torch.bool:
+                assert torch.equal(comm.reduce_scatter(x, "max"), everyone[1][comm.rank : comm.rank + 1])
+            assert isinstance(comm.all_gather(x.numpy() if dtype == torch.int64 else bytearray(4)), np.ndarray)
+
+    together(program)

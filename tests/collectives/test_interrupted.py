@@ -1,0 +1,126 @@
+"""A signal's handler that raises in a call: what had not begun has not happened, and the communicator goes on."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collectives import ANY, Communicator
+from cxlemu import RankContext, Topology, launch
+from cxlemu.errors import RunError
+from cxlemu.memory import MemorySpec
+from tests.helpers.tiers import PATIENT_S
+
+LAPTOP = Topology.load("laptop")
+LARGE = 1 << 20  # elements: more than a mailbox takes
+
+
+class Enough(Exception):
+    """A handler's own."""
+
+
+class Handler:
+    """A handler of a signal, as a method, which may be a partial one."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def came(self, *_: object) -> None:
+        raise self.error
+
+
+def interrupted(call: Callable[[], Any], error: BaseException) -> None:
+    """Make a call that waits, and interrupt it."""
+    before = signal.signal(signal.SIGALRM, partial(Handler(error).came))
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        with pytest.raises(type(error)):
+            call()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+# What rank 0 waits in: its peer answers when rank 0 was interrupted.
+WAITS: dict[str, Callable[[Communicator, Any], Any]] = {
+    "recv": lambda comm, out: comm.recv(out, 1, 1),
+    "recv from any": lambda comm, out: comm.recv(out, ANY, 1),
+    "recv of much": lambda comm, out: comm.recv(np.zeros(LARGE), 1, 2),
+    "sendrecv": lambda comm, out: comm.sendrecv(np.ones(0), 0, out, 1, 5, 1),
+    "probe": lambda comm, out: comm.probe(1, 1),
+    "mprobe": lambda comm, out: comm.mprobe(1, 1),
+    "request.wait": lambda comm, out: comm.irecv(out, 1, 3).wait(),
+    "waitall": lambda comm, out: comm.waitall([comm.irecv(out, 1, 3)]),
+    "waitany": lambda comm, out: comm.waitany([comm.irecv(out, 1, 3)]),
+    "handle.wait": lambda comm, out: comm.barrier(async_op=True).wait(),
+    "behind a handle": lambda comm, out: (comm.barrier(async_op=True), comm.all_reduce(out)),
+}
+
+
+def _waits(context: RankContext, name: str, error: BaseException) -> Any:
+    comm = Communicator.world(context)
+    out, kept = np.zeros(1), np.zeros(1)
+    if comm.rank == 0:
+        interrupted(lambda: WAITS[name](comm, kept), error)
+        if name == "sendrecv":
+            comm.recv(np.ones(0), 0, 5)
+    context.session.barrier(PATIENT_S)
+    if "handle" in name and comm.rank == 1:
+        comm.barrier()
+    if comm.rank == 1:
+        comm.send(np.full(LARGE, 2.0), 0, 2)
+        for tag in (3, 1):
+            comm.send(np.full(1, float(tag)), 0, tag)
+    else:
+        much = np.zeros(LARGE)
+        comm.recv(much, 1, 2)
+        assert (much == 2).all()
+        if name not in ("request.wait", "waitall", "waitany"):
+            comm.recv(out, 1, 3)
+        comm.recv(out, 1, 1)
+    total = comm.all_reduce(np.full(1, comm.rank + 1.0))
+    comm.close()
+    return out[0], kept[0], total[0]
+
+
+@pytest.mark.deep(rows=lambda name, error: isinstance(error, Enough) != (name in ("recv", "waitall")))
+@pytest.mark.parametrize("error", [Enough(), KeyboardInterrupt()], ids=["an error", "Ctrl-C"])
+@pytest.mark.parametrize("name", WAITS)
+def test_what_waited_may_be_called_again(name: str, error: BaseException) -> None:
+    """A receive that was interrupted takes no message from the next one; what began before goes on."""
+    found = launch(
+        partial(_waits, name=name, error=error),
+        ranks=2,
+        topology=LAPTOP,
+        memory=MemorySpec("shm"),
+        how="processes",
+        deadline_s=PATIENT_S,
+    )
+    assert found[0] == (1, 3 if name in ("request.wait", "waitall", "waitany") else 0, 3) and found[1][2] == 3
+
+
+def _begun(context: RankContext, error: BaseException) -> None:
+    comm = Communicator.world(context)
+    if comm.rank == 0:
+        interrupted(lambda: comm.all_reduce(np.ones(1)), error)
+    context.session.barrier(PATIENT_S)
+    with pytest.raises(RunError, match=f"{type(error).__name__} in .all_reduce" if comm.rank == 0 else "rank 0 failed"):
+        for _ in range(3):  # of the first one, rank 1 has what it needs
+            comm.all_reduce(np.ones(1))
+
+
+@pytest.mark.parametrize("error", [Enough(), KeyboardInterrupt()], ids=["an error", "Ctrl-C"])
+def test_a_collective_that_had_begun_is_given_up_on_all_ranks(error: BaseException) -> None:
+    """Its peers may have read what it sent: nothing can be called back."""
+    launch(
+        partial(_begun, error=error),
+        ranks=2,
+        topology=LAPTOP,
+        memory=MemorySpec("shm"),
+        how="processes",
+        deadline_s=PATIENT_S,
+    )

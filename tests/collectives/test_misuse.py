@@ -1,0 +1,247 @@
+"""Every verb of a communicator, called as users call it: a table with the expected answer in each cell."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collectives import Communicator
+from cxlemu import RankContext, Topology, launch
+from cxlemu.errors import ArgumentError, ForkedError, RevokedError
+from cxlemu.memory import MemorySpec
+from tests.helpers.tiers import PATIENT_S
+
+Call = Callable[[Communicator, Any, Any, Any], Any]  # the communicator, an array to send, one for results, a rank
+RAN, REFUSED, TAKES_NONE = "ran", "refused", "takes none"
+
+
+def root(rank: Any) -> Any:
+    """Rank 0, where no other one is asked for."""
+    return 0 if rank is None else rank
+
+
+def _p2p(comm: Communicator, x: Any, out: Any, rank: Any) -> None:
+    """Send to the other rank and receive from it; a rank that is given stands for the peer."""
+    peer = 1 - comm.rank if rank is None else rank
+    leaving = comm.isend(x, peer, 1)
+    comm.recv(out, peer, 1)
+    leaving.wait()
+
+
+def _exchange(comm: Communicator, x: Any, out: Any, rank: Any) -> None:
+    peer = 1 - comm.rank if rank is None else rank
+    comm.sendrecv(x, peer, out, peer, 2, 2)
+
+
+def _posted(comm: Communicator, x: Any, out: Any, rank: Any) -> None:
+    peer = 1 - comm.rank if rank is None else rank
+    comm.waitall([comm.isend(x, peer, 3), comm.irecv(out, peer, 3)])
+
+
+def _again(comm: Communicator, x: Any, out: Any, rank: Any) -> None:
+    peer = 1 - comm.rank if rank is None else rank
+    leaving, coming = comm.send_init(x, peer, 4), comm.recv_init(out, peer, 4)
+    for _ in range(2):
+        comm.waitall([leaving.start(), coming.start()])
+
+
+def _matched(comm: Communicator, x: Any, out: Any, rank: Any) -> None:
+    peer = 1 - comm.rank if rank is None else rank
+    leaving = comm.isend(x, peer, 5)
+    comm.probe(peer, 5)
+    comm.mprobe(peer, 5).recv(out)
+    leaving.wait()
+
+
+# Each verb, whether it takes a rank, and whether it writes what it is given as the first array.
+VERBS: dict[str, tuple[Call, bool, bool]] = {
+    "all_reduce": (lambda c, x, out, rank: c.all_reduce(x, out=out), False, False),
+    "all_reduce, in place": (lambda c, x, out, rank: c.all_reduce(x), False, True),
+    "reduce": (lambda c, x, out, rank: c.reduce(x, out=out, root=root(rank)), True, False),
+    "broadcast": (lambda c, x, out, rank: c.broadcast(x if c.rank == 0 else out, root=root(rank)), True, False),
+    "all_gather": (lambda c, x, out, rank: c.all_gather(x), False, False),
+    "gather": (lambda c, x, out, rank: c.gather(x, root=root(rank)), True, False),
+    "scatter": (lambda c, x, out, rank: c.scatter(x, out[: len(out) // 2], root=root(rank)), True, False),
+    "reduce_scatter": (lambda c, x, out, rank: c.reduce_scatter(x), False, False),
+    "scan": (lambda c, x, out, rank: c.scan(x, out=out), False, False),
+    "exscan": (lambda c, x, out, rank: c.exscan(x, out=out), False, False),
+    "all_to_all": (lambda c, x, out, rank: c.all_to_all(x, out), False, False),
+    "pass_on": (lambda c, x, out, rank: c.pass_on(x, out, root=root(rank)), True, False),
+    "barrier": (lambda c, x, out, rank: c.barrier(), False, False),
+    "all_gatherv": (lambda c, x, out, rank: c.all_gatherv(x), False, False),
+    "gatherv": (lambda c, x, out, rank: c.gatherv(x, root=root(rank)), True, False),
+    "scatterv": (lambda c, x, out, rank: c.scatterv([x, x], out, root=root(rank)), True, False),
+    "reduce_scatterv": (lambda c, x, out, rank: c.reduce_scatterv([x, x], out=out), False, False),
+    "all_to_allv": (lambda c, x, out, rank: c.all_to_allv([x, x]), False, False),
+    "all_to_allw": (lambda c, x, out, rank: c.all_to_allw([x, x], [out, out.copy()]), False, False),
+    "all_reduce_many": (lambda c, x, out, rank: c.all_reduce_many([x]), False, True),
+    "broadcast_many": (
+        lambda c, x, out, rank: c.broadcast_many([x if c.rank == 0 else out], root=root(rank)),
+        True,
+        False,
+    ),
+    "all_gather_many": (lambda c, x, out, rank: c.all_gather_many([x]), False, False),
+    "reduce_scatter_many": (lambda c, x, out, rank: c.reduce_scatter_many([x]), False, False),
+    "broadcast_object": (lambda c, x, out, rank: c.broadcast_object(1, root=root(rank)), True, False),
+    "gather_object": (lambda c, x, out, rank: c.gather_object(1, root=root(rank)), True, False),
+    "all_gather_object": (lambda c, x, out, rank: c.all_gather_object(1), False, False),
+    "scatter_object": (lambda c, x, out, rank: c.scatter_object([1, 2], root=root(rank)), True, False),
+    "send, isend, recv": (_p2p, True, False),
+    "sendrecv": (_exchange, True, False),
+    "irecv, waitall": (_posted, True, False),
+    "send_init, recv_init": (_again, True, False),
+    "probe, mprobe": (_matched, True, False),
+    "persistent": (lambda c, x, out, rank: c.persistent.reduce(x, out=out, root=root(rank))(), True, False),
+}
+MESSAGES = {"send, isend, recv", "sendrecv", "irecv, waitall", "send_init, recv_init", "probe, mprobe"}
+WITHOUT_ARRAY = {"barrier", *(name for name in VERBS if name.endswith("object"))}
+
+
+def given(size: int = 4) -> np.ndarray:
+    return np.arange(float(size))
+
+
+def locked() -> np.ndarray:
+    x = given()
+    x.flags.writeable = False
+    return x
+
+
+class Lazy:
+    """As a tensor of torch whose sign is a bit that is not in its memory."""
+
+    def __init__(self) -> None:
+        self.memory, self.dtype = given(), np.dtype(float)
+
+    def is_neg(self) -> bool:
+        return True
+
+    def __dlpack__(self, **asked: Any) -> Any:
+        return self.memory.__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, part: slice) -> Lazy:
+        return self
+
+    def copy(self) -> Lazy:
+        return self
+
+
+def answer(call: Call, comm: Communicator, x: Any, rank: Any = None, out: Any = None) -> str:
+    """What a cell holds: that the call ran, or the name of what it raised."""
+    try:
+        call(comm, x, np.zeros_like(x) if out is None else out, rank)
+        return RAN
+    except ArgumentError:
+        return REFUSED
+    except Exception as error:
+        return type(error).__name__
+
+
+def in_child(call: Call, comm: Communicator) -> str:
+    receiver, sender = os.pipe()
+    if (child := os.fork()) == 0:
+        os.write(sender, answer(call, comm, given()).encode())
+        os._exit(0)
+    os.close(sender)
+    told = os.read(receiver, 200).decode()
+    os.close(receiver)
+    os.waitpid(child, 0)
+    return told
+
+
+def from_two_threads(call: Call, comms: list[Communicator]) -> str:
+    """At the same time: each in a communicator of its own, as in MPI; messages go in one."""
+    found, begin = list[str](), threading.Barrier(2)
+
+    def work(comm: Communicator) -> None:
+        begin.wait(PATIENT_S)
+        found.append(answer(call, comm, given()))
+
+    threads = [threading.Thread(target=work, args=(comm,)) for comm in comms]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found[0] if found[0] == found[1] else f"{found[0]}, then {found[1]}"
+
+
+def row(context: RankContext, name: str) -> dict[str, str]:
+    """All cells of a verb, in one world: whatever is refused leaves the communicator as it was."""
+    call, takes_rank, _ = VERBS[name]
+    comm = Communicator.world(context, deadline_s=5)
+    cells = {"as meant": answer(call, comm, given())}
+    for kind, wrong in (("a float", 0.0), ("a string", "0"), ("no rank", 2), ("-1", -1)):
+        cells[kind] = answer(call, comm, given(), wrong) if takes_rank else TAKES_NONE
+    peer = 1 - comm.rank if name in MESSAGES else 0
+    cells["np.int64"] = answer(call, comm, given(), np.int64(peer)) if takes_rank else TAKES_NONE
+    cells["read-only"] = answer(call, comm, locked())
+    cells["with gaps"] = answer(call, comm, np.repeat(given(), 2)[::2])
+    cells["empty"] = answer(call, comm, given(0))
+    cells["a list"] = answer(call, comm, [0.0, 1.0, 2.0, 3.0], out=[0.0] * 4)
+    cells["lazy"] = answer(call, comm, Lazy(), out=Lazy())
+    with comm.dup() as other:
+        cells["from two threads"] = from_two_threads(call, [comm, comm if name in MESSAGES else other])
+    context.session.barrier(PATIENT_S)
+    # only one rank forks, while no other thread holds a lock
+    cells["in a forked child"] = in_child(call, comm) if comm.rank == 0 else ForkedError.__name__
+    context.session.barrier(PATIENT_S)
+    cells["as meant, later"] = answer(call, comm, given())
+    comm.close()
+    cells["after close"] = answer(call, comm, given())
+    return cells
+
+
+def expected(name: str) -> dict[str, str]:
+    _, takes_rank, in_place = VERBS[name]
+    wrong = REFUSED if takes_rank else TAKES_NONE
+    return {
+        "as meant": RAN,
+        "a float": wrong,
+        "a string": wrong,
+        "no rank": wrong,
+        "-1": wrong,
+        "np.int64": RAN if takes_rank else TAKES_NONE,
+        "read-only": REFUSED if in_place else RAN,
+        "with gaps": RAN,
+        "empty": RAN,
+        "a list": RAN if name in WITHOUT_ARRAY else REFUSED,
+        "lazy": RAN if name in WITHOUT_ARRAY else REFUSED,
+        "from two threads": RAN,
+        "in a forked child": ForkedError.__name__,
+        "as meant, later": RAN,
+        "after close": RevokedError.__name__,
+    }
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_each_cell_has_its_answer(name: str) -> None:
+    def main(context: RankContext) -> dict[str, str]:
+        return row(context, name)
+
+    found = launch(main, ranks=2, topology=Topology.load("laptop"), memory=MemorySpec("shm"), deadline_s=PATIENT_S)
+    assert found == [expected(name)] * 2
+
+
+def test_every_verb_has_a_row() -> None:
+    """What a communicator and its persistent operations call arrays with; other methods move none."""
+    rows = {part for name in VERBS for part in name.split(", ")}
+    verbs = {name for name in dir(Communicator) if not name.startswith("_")}
+    others = {
+        *("abort", "choice", "close", "closed", "cluster", "coalesce", "deadline_s", "dup", "group", "of", "pool"),
+        *("product_of", "revoke", "shrink", "split", "within", "world"),
+        # products and other ways to send and receive have tests of their own
+        *(name for name in verbs if "product" in name or "matmul" in name or "gemm" in name),
+        *("iprobe", "improbe", "waitany", "waitsome", "testall", "testany", "testsome"),
+    }
+    assert verbs - others - rows == set()

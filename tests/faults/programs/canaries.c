@@ -1,0 +1,181 @@
+/* A canary for each way to load or to store: `put NAME` stores 64 bytes without a flush and publishes; `get NAME` waits, and loads them
+ * without an invalidate. Both are mistakes, so each is found where the access is seen. */
+#define _GNU_SOURCE
+#include <cxl.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/mman.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+enum { SIZE = 64 };
+typedef struct {
+    volatile uint64_t ready;
+    uint8_t pad[56], text[SIZE], beside[SIZE];
+} box;
+typedef struct {
+    char bytes[SIZE];
+} whole;
+typedef struct {
+    uint64_t low : 7, high : 20;
+} bits;
+
+static uint8_t mine[2 * SIZE] __attribute__((aligned(64)));
+static volatile uint64_t kept;
+static void keep(const void *at) { kept += *(const volatile uint64_t *)at; }
+
+typedef struct {
+    const char *way;
+    void (*does)(uint8_t *to, const uint8_t *from);
+} canary;
+extern const canary __start_canaries[], __stop_canaries[];
+#define CANARY(way, how)                                                             \
+    static void way(uint8_t *to, const uint8_t *from) { (void)to, (void)from, how; } \
+    static const canary canary_##way __attribute__((section("canaries"), used)) = {#way, way};
+#define PUT(way, how) CANARY(put_##way, how)
+#define GET(way, how) CANARY(get_##way, how)
+#define AVX __attribute__((target("avx2")))
+#define AVX512 __attribute__((target("avx512f,avx512bw,avx512vl")))
+
+/* clang-format off */
+PUT(byte, *to = 1)
+PUT(word, *(uint64_t *)to = 1)
+PUT(struct, *(whole *)to = *(const whole *)from)
+PUT(bits, ((bits *)to)->high = 3)
+PUT(int128, *(__int128 *)to = 3)
+PUT(float, *(float *)to = 3)
+PUT(long_double, *(long double *)to = 3)
+PUT(complex, *(_Complex double *)to = 3)
+PUT(memcpy, memcpy(to, from, SIZE))
+PUT(memcpy_8, memcpy(to, from, 8))
+PUT(memcpy_builtin, __builtin_memcpy(to, from, 16))
+PUT(memcpy_checked, __builtin___memcpy_chk(to, from, 16, 64))
+PUT(memmove, memmove(to, from, SIZE))
+PUT(mempcpy, mempcpy(to, from, SIZE))
+PUT(mempcpy_builtin, __builtin_mempcpy(to, from, 8))
+PUT(memccpy, memccpy(to, from, 'k', SIZE))
+PUT(bcopy, bcopy(from, to, SIZE))
+PUT(bcopy_builtin, __builtin_bcopy(from, to, 8))
+PUT(memset, memset(to, 7, SIZE))
+PUT(memset_builtin, __builtin_memset(to, 7, 8))
+PUT(bzero, bzero(to, SIZE))
+PUT(bzero_builtin, __builtin_bzero(to, 8))
+PUT(explicit_bzero, explicit_bzero(to, SIZE))
+PUT(strcpy, strcpy((char *)to, (const char *)from))
+PUT(strncpy, strncpy((char *)to, (const char *)from, 20))
+PUT(stpcpy, stpcpy((char *)to, (const char *)from))
+PUT(stpncpy, stpncpy((char *)to, (const char *)from, 20))
+PUT(strcat, strcat((char *)to + 8, (const char *)from))
+PUT(strncat, strncat((char *)to + 8, (const char *)from, 5))
+PUT(strcpy_checked, __builtin___strcpy_chk((char *)to, "abc", 64))
+PUT(sprintf, sprintf((char *)to, "%s", "text"))
+PUT(snprintf, snprintf((char *)to, 9, "%s", "text"))
+PUT(exchange, __atomic_exchange_n((uint64_t *)to, 3, __ATOMIC_SEQ_CST))
+PUT(or, __atomic_or_fetch((uint32_t *)to, 3, __ATOMIC_RELAXED))
+PUT(sync, __sync_fetch_and_add((uint32_t *)to, 3))
+PUT(cleared, __atomic_test_and_set(to, __ATOMIC_SEQ_CST))
+#if defined(__x86_64__)
+PUT(sse, _mm_storeu_si128((__m128i *)to, _mm_set1_epi8(3)))
+PUT(high_half, _mm_storeh_pd((double *)to, _mm_set1_pd(3)))
+PUT(low_half, _mm_storel_pi((__m64 *)to, _mm_set1_ps(3)))
+AVX PUT(avx, _mm256_storeu_si256((__m256i *)to, _mm256_set1_epi8(3)))
+AVX PUT(masked_avx, _mm256_maskstore_epi32((int *)to, _mm256_set1_epi32(-1), _mm256_set1_epi32(3)))
+AVX512 PUT(avx512, _mm512_storeu_si512(to, _mm512_set1_epi8(3)))
+AVX512 PUT(masked, _mm512_mask_storeu_epi8(to, 0xFF, _mm512_set1_epi8(3)))
+AVX512 PUT(compressed, _mm512_mask_compressstoreu_epi64(to, 0xF, _mm512_set1_epi64(3)))
+AVX512 PUT(scatter, _mm512_i64scatter_epi64(to, _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0), _mm512_set1_epi64(3), 8))
+#endif
+
+GET(byte, kept += *from)
+GET(word, kept += *(const uint64_t *)from)
+GET(struct, *(whole *)to = *(const whole *)from)
+GET(bits, kept += ((const bits *)from)->high)
+GET(int128, kept += (uint64_t) * (const __int128 *)from)
+GET(float, kept += (uint64_t) * (const float *)from)
+GET(long_double, kept += *(const long double *)from > 1)
+GET(complex, kept += *(const _Complex double *)from == 1)
+GET(memcpy, memcpy(to, from, SIZE))
+GET(memcpy_8, memcpy(to, from, 8))
+GET(memcpy_builtin, __builtin_memcpy(to, from, 16))
+GET(memmove, memmove(to, from, SIZE))
+GET(mempcpy, mempcpy(to, from, SIZE))
+GET(memccpy, memccpy(to, from, 'k', SIZE))
+GET(bcopy, bcopy(from, to, SIZE))
+GET(memcmp, kept += (uint64_t)memcmp(from, to, SIZE))
+GET(memcmp_builtin, kept += (uint64_t)__builtin_memcmp(from, to, 8))
+GET(bcmp, kept += (uint64_t)bcmp(from, to, SIZE))
+GET(memchr, kept += memchr(from, 'k', SIZE) != NULL)
+GET(strlen, kept += strlen((const char *)from))
+GET(strlen_builtin, kept += __builtin_strlen((const char *)from))
+GET(strnlen, kept += strnlen((const char *)from, SIZE))
+GET(strcpy, strcpy((char *)to, (const char *)from))
+GET(strncpy, strncpy((char *)to, (const char *)from, 9))
+GET(stpcpy, stpcpy((char *)to, (const char *)from))
+GET(strcat, strcat((char *)to, (const char *)from))
+GET(strcmp, kept += (uint64_t)strcmp("abc", (const char *)from))
+GET(strncmp, kept += (uint64_t)strncmp("abc", (const char *)from, 2))
+GET(strcasecmp, kept += (uint64_t)strcasecmp("abc", (const char *)from))
+GET(strchr, kept += strchr((const char *)from, 'k') != NULL)
+GET(strrchr, kept += strrchr((const char *)from, 'k') != NULL)
+GET(strstr, kept += strstr((const char *)from, "k") != NULL)
+GET(strdup, kept += strdup((const char *)from) != NULL)
+GET(atomic, kept += __atomic_load_n((const uint64_t *)from, __ATOMIC_ACQUIRE))
+#if defined(__x86_64__)
+GET(sse, kept += (uint64_t)_mm_cvtsi128_si64(_mm_loadu_si128((const __m128i *)from)))
+GET(high_half, _mm_storeu_pd((double *)to, _mm_loadh_pd(_mm_setzero_pd(), (const double *)from)))
+GET(low_half, _mm_storeu_ps((float *)to, _mm_loadl_pi(_mm_set1_ps(3), (const __m64 *)from)))
+__attribute__((target("sse3"))) GET(lddqu, _mm_storeu_si128((__m128i *)to, _mm_lddqu_si128((const __m128i *)from)))
+__attribute__((target("sse4.1"))) GET(stream, _mm_storeu_si128((__m128i *)to, _mm_stream_load_si128((__m128i *)(uintptr_t)from)))
+AVX GET(avx, _mm256_storeu_si256((__m256i *)to, _mm256_loadu_si256((const __m256i *)from)))
+AVX GET(broadcast, _mm256_storeu_ps((float *)to, _mm256_broadcast_ss((const float *)from)))
+AVX GET(masked_avx, _mm256_storeu_si256((__m256i *)to, _mm256_maskload_epi32((const int *)from, _mm256_set1_epi32(-1))))
+AVX GET(gather_avx, _mm256_storeu_si256((__m256i *)to, _mm256_i32gather_epi32((const int *)from, _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0), 4)))
+AVX512 GET(avx512, _mm512_storeu_si512(to, _mm512_loadu_si512(from)))
+AVX512 GET(masked, _mm512_storeu_si512(to, _mm512_maskz_loadu_epi8(0xFF, from)))
+AVX512 GET(masked_end, _mm512_storeu_si512(to, _mm512_maskz_loadu_epi8(0xF, from + SIZE - 4)))
+AVX512 GET(gather_some, _mm512_storeu_si512(to, _mm512_mask_i64gather_epi64(_mm512_setzero_si512(), 3, _mm512_set1_epi64(-1), from + SIZE, 8)))
+AVX512 GET(expanded, _mm512_storeu_si512(to, _mm512_maskz_expandloadu_epi64(0xF, from)))
+AVX512 GET(gather, _mm512_storeu_si512(to, _mm512_i64gather_epi64(_mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0), from, 8)))
+#endif
+    /* clang-format on */
+
+    static void make(const char *way, uint8_t *to, const uint8_t *from) {
+    for (const canary *its = __start_canaries; its < __stop_canaries; its++)
+        if (strcmp(its->way, way) == 0) its->does(to, from);
+}
+
+int main(int count, char **words) {
+    box *b = mmap(NULL, 2 << 20, PROT_READ | PROT_WRITE, MAP_SHARED, open(words[1], O_RDWR), 0);
+    if (count < 3 || b == MAP_FAILED) return 9;
+    memset(mine, 'k', SIZE), mine[40] = 0;
+    const int puts = strncmp(words[2], "put", 3) == 0;
+    if (words[3][0] == 'w') {
+        if (puts) {
+            memset(b->text, 'x', SIZE), b->text[12] = 0;
+            cxl_flush(b->text, SIZE);
+            cxl_fence();
+            make(words[2], b->text, mine);
+        } else {
+            for (int k = 0; k < SIZE; k++) b->text[k] = mine[k];
+            cxl_flush(b->text, SIZE);
+            b->beside[0] = 1; /* which nobody loads */
+        }
+        cxl_fence();
+        b->ready = 1;
+        cxl_flush((void *)&b->ready, 8);
+        cxl_fence();
+        return 0;
+    }
+    while (!b->ready) cxl_invalidate((void *)&b->ready, 8);
+    if (puts) {
+        cxl_invalidate(b->text, SIZE);
+        for (int k = 0; k < SIZE; k++) keep(b->text + k / 8 * 8);
+    } else {
+        make(words[2], mine + SIZE, b->text);
+    }
+    return 0;
+}

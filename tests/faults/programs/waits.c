@@ -1,0 +1,96 @@
+/* Programs that make many steps in which nothing changes, and end; but compare, count and beat go on for ever. */
+#include <cxl.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { POOL = 2 << 20, LINE = 64, ROUNDS = 30000, COMPUTED = 3000000 };
+
+static volatile uint64_t *counted;
+
+static volatile uint64_t *map(const char *path) {
+    void *at = mmap(NULL, POOL, PROT_READ | PROT_WRITE, MAP_SHARED, open(path, O_RDWR), 0);
+    if (at == MAP_FAILED) exit(4);
+    return at;
+}
+
+static void publish(volatile uint64_t *word) {
+    cxl_flush((const void *)(uintptr_t)word, LINE);
+    cxl_fence();
+}
+
+static void refresh(volatile uint64_t *word) { cxl_invalidate((const void *)(uintptr_t)word, LINE); }
+
+/* A loop of these has its state in private memory alone. */
+static __attribute__((noinline)) uint64_t one_more(void) {
+    *counted = *counted + 1;
+    return *counted < ROUNDS;
+}
+
+static __attribute__((noinline)) void look(volatile uint64_t *p) { (void)*p; }
+
+static void read_again(volatile uint64_t *p) {
+    uint64_t total = 0;
+    publish(p);
+    for (int k = 0; k < ROUNDS; k++) total += p[k % 4];
+    if (total) exit(5);
+    counted = malloc(sizeof *counted);
+    if (!counted) exit(6);
+    for (*counted = 0; one_more();) look(p);
+    free((void *)(uintptr_t)counted);
+}
+
+static void await_input(const char *path) {
+    char byte;
+    const int file = open(path, O_RDONLY);
+    if (read(file, &byte, 1) != 1) exit(7);
+}
+
+static uint64_t computed(void) {
+    volatile uint64_t value = 1;
+    for (uint64_t k = 0; k < COMPUTED * UINT64_C(1000); k++) value = value * 3 + k;
+    return value | 1;
+}
+
+int main(int count, char **words) {
+    const char *what = words[count - 1];
+    volatile uint64_t *p = map(words[1]), *other = count > 3 && strcmp(what, "input") != 0 ? map(words[2]) : p;
+    if (strcmp(what, "zeros") == 0) {
+        for (uint64_t k = 0; k < ROUNDS; k++) p[k] = 0;
+        cxl_flush((const void *)(uintptr_t)p, ROUNDS * sizeof *p);
+        cxl_fence();
+    } else if (strcmp(what, "again") == 0) {
+        read_again(p);
+    } else if (strcmp(what, "range") == 0) {
+        for (int k = 0; k < ROUNDS / 8; k++)
+            cxl_invalidate((const void *)(uintptr_t)p, 6 * LINE); /* steps in one call */
+        cxl_invalidate((const void *)(uintptr_t)p, POOL);
+    } else if (strcmp(what, "input") == 0) {
+        await_input(words[2]);
+        *p = 1, publish(p);
+    } else if (strcmp(what, "late") == 0) {
+        read_again(p);
+        *p = 1, publish(p);
+    } else if (strcmp(what, "compute") == 0) {
+        *p = computed(), publish(p);
+    } else if (strcmp(what, "await") == 0) {
+        do refresh(p);
+        while (*p == 0);
+    } else if (strcmp(what, "keep") == 0) {
+        other[OFFSET] = 7; /* is not flushed */
+    } else if (strcmp(what, "compare") == 0) {
+        p[0] = 5, publish(p);
+        do refresh(&other[OFFSET]);
+        while (p[0] == other[OFFSET] || other[OFFSET] == 0);
+    } else if (strcmp(what, "beat") == 0) {
+        for (;;) *p = 0; /* stores the same again and again, which others may await */
+    } else if (strcmp(what, "count") == 0) {
+        volatile uint64_t looks = 0; /* never twice in the same state */
+        do refresh(p), looks = looks + 1;
+        while (*p == 0);
+    }
+    return 0;
+}

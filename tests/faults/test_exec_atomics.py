@@ -1,0 +1,37 @@
+"""Atomic operations on 16 bytes link and are judged, as cmpxchg16b and as calls of libatomic, in C and in C++."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from faults.programs.result import RunChoice
+from tests.helpers.pool_programs import CHOICES, MODES, built, is_quiet, kinds, on_x86, ran
+
+pytestmark = on_x86
+LANGUAGES = {"c": (), "c++": ("-std=c++20", "-xc++")}
+
+
+def program(mode: str, language: str, folder: Path, *flags: str) -> str:
+    words = [*flags, *LANGUAGES[language]]
+    if mode == "preloaded":
+        words += ["-Wl,--no-as-needed", "-l:libatomic.so.1"]
+    its = built(mode, "atomic16.c", folder / "atomic16", *words, language=language)
+    return f"{its} /dev/dax0.0 w : {its} /dev/dax0.0 r"
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("width", ["-mcx16", "-mno-cx16"])
+def test_they_return_what_they_should_and_are_quiet(mode: str, language: str, width: str, tmp_path: Path) -> None:
+    words = program(mode, language, tmp_path, width)
+    for choice in CHOICES:
+        assert is_quiet(ran(words, choice)), choice
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize(("flag", "kind"), [("-DNOT_FLUSHED", "not-flushed"), ("-DSHARED", "locked-across-hosts")])
+def test_their_mistakes_are_found(mode: str, language: str, flag: str, kind: str, tmp_path: Path) -> None:
+    assert kind in kinds(ran(program(mode, language, tmp_path, flag), RunChoice(None, 0)))

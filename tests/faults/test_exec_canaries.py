@@ -1,0 +1,59 @@
+"""Each way to load and to store is seen: a mistake in it is found at its line, and in no bytes beside it.
+
+tests/faults/programs/canaries.c has the ways: what compilers make of C, what they expand, vector instructions by their
+intrinsics, and functions of the C library.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from faults.programs.findings import KINDS, ProgramFinding
+from faults.programs.positions import located
+from faults.programs.result import RunChoice, RunResult
+from tests.helpers.pool_programs import SOURCES, built, on_x86, ran
+
+pytestmark = on_x86
+TEXT = range(64, 128)  # where the bytes lie that a canary accesses
+WAYS = re.findall(r"(AVX512\s+)?(PUT|GET)\(\s*(\w+),\s", (SOURCES / "canaries.c").read_text())
+MISTAKES = {"put": ("not-flushed", "store"), "get": ("no-invalidate", "access")}
+
+
+def ways() -> list[str]:
+    found = [(target, f"{kind.lower()}_{name}") for target, kind, name in WAYS if name != "way"]
+    assert len(found) == len(set(found)) > 80
+    cpu = Path("/proc/cpuinfo").read_text()
+    return [way for target, way in found if not target or (" avx512bw " in cpu and " avx512vl " in cpu)]
+
+
+def told(way: str, result: RunResult) -> Iterator[str]:
+    """What is wrong with the findings of a canary."""
+    kind, role = MISTAKES[way[:3]]
+    found = [ProgramFinding.one(bytes(raw)) for raw in result.findings]
+    meant = [its for its in found if KINDS[its.kind].name == kind]
+    if not meant:
+        yield f"no {kind}"
+    for its in (its for its in found if KINDS[its.kind].name != "dirty-at-exit"):
+        if its.offset not in TEXT:
+            yield f"{KINDS[its.kind].name} at byte {its.offset}"
+    for place in located([result.places[its.site(role)] for its in meant]):
+        if place is None or not place.at.file.endswith("canaries.c"):
+            yield f"at {place}"
+    if result.unannounced:
+        yield "found without an announcement"
+
+
+@pytest.mark.parametrize("mode", ["recompiled", pytest.param("preloaded", marks=pytest.mark.deep)])
+def test_each_way_to_access_a_pool_is_seen(mode: str, tmp_path: Path) -> None:
+    its = built(mode, "canaries.c", tmp_path / "canaries")
+    missed = {}
+    for way in ways():
+        result = ran(f"{its} /dev/dax0.0 {way} w : {its} /dev/dax0.0 {way} r", RunChoice(None, 0))
+        assert [one.code for one in result.exits] == [0, 0], way
+        if wrong := list(told(way, result)):
+            missed[way] = wrong
+    assert missed == {}

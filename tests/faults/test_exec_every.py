@@ -1,0 +1,240 @@
+"""``cxlemu exec --every``: outcomes of litmus tests, equal verdicts with and without the reduction, whole programs."""
+
+from __future__ import annotations
+
+import json
+import platform
+import random
+import shutil
+import subprocess
+from datetime import date
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cxlemu.cli import main
+from faults.programs.commands import parse_coherent, parse_commands, parse_pools
+from faults.programs.compile import compiler, compiler_arguments, is_clang
+from faults.programs.every.events import read
+from faults.programs.every.search import EverySearch, Turns
+from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
+from faults.programs.run import run
+
+HERE = Path(__file__).parent
+EXAMPLES = HERE.parents[1] / "examples/programs"
+POOL = "/dev/shm/every"
+pytestmark = [
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="the programs have instructions of x86-64"),
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="compiles programs with gcc, which is not here"),
+]
+
+
+def build(source: Path, folder: Path, *flags: str) -> Path:
+    target, command = folder / source.stem, compiler("c")
+    words = ["-O2", "-pthread", *flags, str(source), "-o", str(target)]
+    subprocess.run([*command, *compiler_arguments("c", words, clang=is_clang(command[-1]))], check=True, timeout=120)
+    return target
+
+
+@pytest.fixture(scope="module")
+def litmus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(HERE / "programs/litmus.c", tmp_path_factory.mktemp("every"))
+
+
+def setting(litmus: Path, words: str, *, check: bool = False, coherent: bool = False) -> ExecSetting:
+    hosts = words.split(" : ")
+    commands = parse_commands(" : ".join(f"{litmus} {POOL} {steps}" for steps in hosts).split(), len(hosts))
+    pools = parse_pools([f"{POOL}=2M"])
+    ranges = parse_coherent(["all"] if coherent else [], pools)
+    return ExecSetting(commands, pools, hosts=len(hosts), check=check, every=True, coherent=ranges)
+
+
+def seen(result: RunResult) -> str:
+    loads = [one.output.split() for one in sorted(result.exits, key=lambda one: one.command)]
+    return "".join(load.partition("=")[2] for its in loads for load in its)
+
+
+# Steps of each host, as litmus.c has them, and what its loads see in some execution.
+OUTCOMES = {
+    "MP": ("s:0:1 f:0 x g:64:1 : w:64:1 i:0 l:0", {"1"}),
+    "MP-noflush": ("s:0:1 g:64:1 : w:64:1 i:0 l:0", {"0", "1"}),
+    "MP-nofence": ("s:0:1 f:0 g:64:1 : w:64:1 i:0 l:0", {"0", "1"}),
+    "MP-noinv-prefetch": ("s:0:1 f:0 x g:64:1 : w:64:1 l:0", {"0", "1"}),
+    "MP-noinv": ("s:0:1 f:0 x g:64:1 : l:0 w:64:1 l:0", {"00", "01", "11"}),
+    "MP-sameline": ("s:8:1 g:0:1 : w:0:1 l:8", {"1"}),
+    "SAMELINE-flagfirst": ("s:0:1 s:8:1 f:0 x : w:0:1 l:8", {"0", "1"}),
+    "TORN": ("s:0:1 s:64:1 f:0 f:64 x : l:0 l:64", {"00", "01", "10", "11"}),
+    "SB": ("s:0:1 f:0 x i:64 l:64 : s:64:1 f:64 x i:0 l:0", {"01", "10", "11"}),
+    "SB-noinv": ("s:0:1 f:0 x l:64 : s:64:1 f:64 x l:0", {"00", "01", "10", "11"}),
+    "CoRR": ("s:0:1 f:0 x : l:0 i:0 l:0", {"00", "01", "11"}),
+    "FALSESHARE": ("s:0:1 f:0 x : s:8:1 f:8 x : w:8:1 i:0 l:0", {"0", "1"}),
+    "OWNFLUSH": ("s:0:1 f:0 s:0:2 f:0 x : i:0 l:0", {"0", "1", "2"}),
+    "OWNSTALE": ("s:0:1 g:0:1 l:0 : w:0:1 g:0:2", {"1"}),  # the line lingers: no fence is between
+}
+
+
+SLOW = {"MP-nofence", "FALSESHARE", "OWNFLUSH", "SB", "TORN"}
+BY_EVICTION = {"MP-noflush", "SAMELINE-flagfirst", "MP-noinv"}  # and no worst case shows them all
+
+
+def outcomes(litmus: Path, words: str, *, evictions: int, coherent: bool = False) -> set[str]:
+    found, _ = verdicts(setting(litmus, words, coherent=coherent), evictions=evictions)
+    return {saw for saw, ending, *_ in found if ending is RunEnding.ENDED}
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+@pytest.mark.deep(rows=lambda name: name in SLOW)
+def test_the_outcomes_are_those_that_the_model_allows(litmus: Path, name: str) -> None:
+    words, allowed = OUTCOMES[name]
+    assert outcomes(litmus, words, evictions=name in BY_EVICTION) == allowed
+
+
+def test_where_caches_are_coherent_only_interleavings_differ(litmus: Path) -> None:
+    words = "s:0:1 l:64 : s:64:1 l:0"
+    assert outcomes(litmus, words, evictions=0, coherent=True) == {"01", "10", "11"}
+    assert outcomes(litmus, words, evictions=0) == {"00"}  # nobody flushes
+    assert outcomes(litmus, words, evictions=1) == {"00", "01", "10"}
+
+
+# --- the reduction ---------------------------------------------------------------------------------------------------
+
+
+def generated(seed: int) -> str:
+    """A small program of two or three hosts."""
+    draw = random.Random(seed)
+    hosts = 3 if seed % 16 == 15 else 2
+
+    def step() -> str:
+        operation, at = draw.choice("sggglllifx"), draw.choice((0, 64))
+        return {"x": "x", "s": f"s:{at}:1", "g": f"g:{at}:1"}.get(operation, f"{operation}:{at}")
+
+    counts = (
+        (1, 1, 1) if hosts == 3 else draw.choice(((1, 2), (2, 1)) if seed < 20 else ((1, 2), (2, 1), (2, 2), (1, 3)))
+    )
+    return " : ".join(" ".join(step() for _ in range(count)) for count in counts)
+
+
+def verdicts(setting: ExecSetting, **how: object) -> tuple[set[tuple[object, ...]], int]:
+    def once(turns: Turns, sure: int) -> tuple[RunResult, object]:
+        result = run(setting, RunChoice(None, 0, turns))
+        return result, read(result.record, result.turns, sure, setting.coherent)
+
+    search = EverySearch(once, **how)  # type: ignore[arg-type]
+    # Kinds of findings are not compared: of two stores in no order, the later one is called dirty at exit.
+    found = {(seen(result), result.ending, bool(result.findings)) for result in search.all()}
+    assert search.strayed == search.incomplete == 0
+    return found, search.executions
+
+
+def agree(litmus: Path, seeds: range) -> int:
+    """Search whole and reduced; return how many programs took fewer executions."""
+    fewer = 0
+    for seed in seeds:
+        its = setting(litmus, generated(seed), check=True)
+        reduced, count = verdicts(its)
+        whole, most = verdicts(its, reduced=False)
+        assert reduced == whole, generated(seed)
+        fewer += count < most
+    return fewer
+
+
+def test_the_reduction_leaves_no_verdict_out(litmus: Path) -> None:
+    assert agree(litmus, range(5)) > 0
+
+
+@pytest.mark.deep
+def test_nor_does_it_in_larger_programs(litmus: Path) -> None:
+    assert agree(litmus, range(5, 20)) > 4
+    agree(litmus, range(first := 20 + 2 * (date.today().toordinal() % 140), first + 2))  # others every day
+
+
+@pytest.mark.parametrize("preemptions", [0, 1])
+def test_nor_does_it_where_preemptions_are_bounded(litmus: Path, preemptions: int) -> None:
+    for seed in range(1000, 1006):
+        its = setting(litmus, generated(seed))
+        reduced, _ = verdicts(its, preemptions=preemptions)
+        whole, _ = verdicts(its, preemptions=preemptions, reduced=False)
+        assert reduced == whole, generated(seed)
+
+
+def test_a_bound_on_preemptions_leaves_out_what_takes_more(litmus: Path) -> None:
+    words = "g:0:1 g:0:2 : i:0 l:0 i:0 l:0"
+    seen = [{its[0] for its in verdicts(setting(litmus, words), preemptions=bound)[0]} for bound in (0, 1, None)]
+    assert seen[0] < seen[1] <= seen[2]
+    assert seen[2] == {f"{a}{b}" for a in range(3) for b in range(a, 3)}
+
+
+# --- programs --------------------------------------------------------------------------------------------------------
+
+
+def invoke(*words: str) -> Result:
+    return CliRunner().invoke(main, ["exec", "--every", *words])
+
+
+PROGRAMS = {
+    "queue": (EXAMPLES / "queue.c", ("-DMESSAGES=2",), "/dev/shm/queue", "send", "receive"),
+    "hash_table": (EXAMPLES / "hash_table.c", ("-DKEYS=1",), "/dev/shm/table", "0", "1"),
+    "kv_index": (EXAMPLES / "kv_index.c", ("-DVERSIONS=2", "-DBLOCKS=1"), "/dev/shm/kv", "publish", "read"),
+    "bakery": (HERE / "programs/bakery.c", (), "/dev/shm/bakery", "0", "1"),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.deep(rows=lambda name: name != "hash_table")
+def test_a_right_program_is_ok_in_every_interleaving(tmp_path: Path, name: str) -> None:
+    source, flags, pool, *hosts = PROGRAMS[name]
+    program = build(source, tmp_path, *flags)
+    words = " : ".join(f"{program} {host}" for host in hosts).split()
+    result = invoke("--pool", f"{pool}=2M", "--budget", "10m", "--json", "-", "--", *words)
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert told["verdict"] == "ok" and told["every"]["undecided"] == []
+    assert told["every"]["executions"] > 2
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_each_planted_mistake_is_found_and_repeats(tmp_path: Path, name: str) -> None:
+    source, flags, pool, *hosts = PROGRAMS[name]
+    program = build(source, tmp_path, *flags, "-DBUG")
+    words = " : ".join(f"{program} {host}" for host in hosts).split()
+    result = invoke("--pool", f"{pool}=2M", "--budget", "10m", "--json", "-", "--", *words)
+    assert result.exit_code == 1, result.output
+    token = json.loads(result.stdout)["token"]
+    again = CliRunner().invoke(main, ["exec", "--pool", f"{pool}=2M", "--replay", token, "--", *words])
+    assert again.exit_code == 1, again.output
+    assert "another trace" not in again.output
+
+
+def test_a_hang_of_one_interleaving_is_found_and_repeats(litmus: Path) -> None:
+    """The second host clears the flag: before the first one has seen it, or after."""
+    words = f"{litmus} {POOL} w:0:1 : {litmus} {POOL} g:0:1 g:0:0".split()
+    result = invoke("--pool", f"{POOL}=2M", "--no-check", "--json", "-", "--", *words)
+    assert result.exit_code == 1, result.output
+    told = json.loads(result.stdout)
+    assert told["runs"][-1]["ending"] == "no progress"
+    again = ["exec", "--no-check", "--pool", f"{POOL}=2M", "--replay", told["token"], "--", *words]
+    assert "another trace" not in (said := CliRunner().invoke(main, again)).output and said.exit_code == 1
+
+
+def test_a_spent_budget_is_unknown(litmus: Path) -> None:
+    many = " ".join(f"i:0 l:0 g:64:{k}" for k in range(1, 9)), " ".join(f"i:64 l:64 g:0:{k}" for k in range(1, 9))
+    words = " : ".join(f"{litmus} {POOL} {steps}" for steps in many).split()
+    result = invoke("--pool", f"{POOL}=2M", "--budget", "1s", "--no-check", "--", *words)
+    assert result.exit_code == 3, result.output
+    assert "the budget of 1 s is spent" in result.output
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--every", "--free"], "--every makes its own runs"),
+        (["--every", "--seeds", "10"], "--every makes its own runs"),
+        (["--every", "--crash", "0@5"], "--every breaks nothing"),
+        (["--preemptions", "2"], "--preemptions is for a search: add --every"),
+        (["--budget", "2s"], "--budget is for a search: add --every"),
+    ],
+)
+def test_what_does_not_go_together_is_bad_input(flags: list[str], says: str) -> None:
+    result = CliRunner().invoke(main, ["exec", "--pool", f"{POOL}=2M", *flags, "--", "true"])
+    assert result.exit_code == 2 and says in result.output

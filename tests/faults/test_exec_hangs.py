@@ -1,0 +1,197 @@
+"""A hang is a cycle of all threads: right programs are not called hung, hung ones are, and a limit leaves it open."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cxlemu import program
+from cxlemu.cli import main
+from cxlemu.errors import ArgumentError
+from faults.programs.compile import compiler, compiler_arguments, is_clang
+from faults.programs.result import WORST_CASES
+
+SOURCES, EXAMPLES = Path(__file__).parent / "programs", Path(__file__).parents[2] / "examples" / "programs"
+A, B = "/dev/dax0.0", "/dev/dax1.0"
+
+
+def built(source: Path, target: Path, mode: str, *flags: str) -> Path:
+    """Compile a source with cxlemu cc, or as anybody would."""
+    words = ["-O1", "-g", *flags, str(source), "-o", str(target)]
+    if mode == "recompiled":
+        try:
+            command = compiler("c")
+        except ArgumentError as error:
+            pytest.skip(str(error))
+        words = [*command, *compiler_arguments("c", words, clang=is_clang(command[-1]))]
+    elif platform.machine() != "x86_64" or shutil.which("gcc") is None:
+        pytest.skip("programs as they are can be followed on x86-64 only, and gcc compiles them")
+    else:
+        words = ["gcc", "-I", str(program.include_dir()), *words]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    if done.returncode and "sanitize" in done.stderr:
+        pytest.skip(f"{words[0]} cannot do -fsanitize=thread: {done.stderr:.200}")
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+@pytest.fixture(scope="module", params=["recompiled", "preloaded"])
+def waits(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program waits, in either mode."""
+    return built(SOURCES / "waits.c", tmp_path_factory.mktemp("waits") / "waits", request.param, "-DOFFSET=0")
+
+
+def execute(*words: str | Path) -> Result:
+    result = CliRunner().invoke(main, ["exec", *map(str, words)])
+    if result.exit_code == 1:  # what fails says why, and how to see it again
+        assert "again: cxlemu exec" in result.output
+        assert re.search(r"^(\d+\. \w|the programs hang|\S.* (exited with|was killed by))", result.output, re.M)
+    return result
+
+
+@pytest.mark.parametrize("what", ["zeros", "again", "range"])
+def test_a_program_whose_steps_change_nothing_is_not_called_hung(waits: Path, what: str) -> None:
+    for seed in (WORST_CASES[0], 3):
+        flags = ("--worst-case",) if seed in WORST_CASES else ()
+        result = execute(
+            "--pool", f"{A}=2M", "--hosts", "1", "--seed", seed, *flags, "--steps", "500", "--", waits, A, what
+        )
+        assert result.exit_code == 0, result.output
+
+
+def test_a_program_that_polls_while_another_one_reads_is_not_called_hung(waits: Path) -> None:
+    flags = ("--pool", f"{A}=2M", "--seed", "0", "--worst-case", "--steps", "500")
+    result = execute(*flags, "--", waits, A, "late", ":", waits, A, "await")
+    assert result.exit_code == 0, result.output
+
+
+def test_a_program_that_waits_for_input_from_outside_is_not_called_hung(waits: Path, tmp_path: Path) -> None:
+    fifo, seen = tmp_path / "fifo", threading.Event()
+    os.mkfifo(fifo)
+
+    def give() -> None:
+        seen.wait(60)
+        with fifo.open("w") as file:
+            file.write("x")
+
+    # It is given when the reader has polled for longer than a hang takes to be found.
+    giver = threading.Thread(target=lambda: (time.sleep(2), seen.set(), give()))
+    giver.start()
+    result = execute(
+        "--pool", f"{A}=2M", "--seed", "1", "--steps", "500", "--", waits, A, fifo, "input", ":", waits, A, "await"
+    )
+    giver.join()
+    assert result.exit_code == 0, result.output
+    steps = re.search(r"([\d,]+) steps", result.output)
+    assert steps and int(steps[1].replace(",", "")) > 1000
+
+
+@pytest.mark.deep
+def test_a_program_that_computes_for_long_is_not_called_hung(waits: Path) -> None:
+    result = execute(
+        "--pool", f"{A}=2M", "--seed", "1", "--steps", "500", "--", waits, A, "compute", ":", waits, A, "await"
+    )
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+@pytest.mark.parametrize("mode", ["recompiled", "preloaded"])
+def test_a_hang_across_two_pools_is_found(tmp_path: Path, mode: str, offset: int) -> None:
+    waits = built(SOURCES / "waits.c", tmp_path / "waits", mode, f"-DOFFSET={offset}")
+    pools = ("--pool", f"{A}=2M", "--pool", f"{B}=2M")
+    result = execute(*pools, "--steps", "2000", "--", waits, A, B, "keep", ":", waits, A, B, "compare")
+    assert result.exit_code == 1
+    assert "not-flushed" in result.output and "waits for ever" in result.output
+    assert f"byte 0x{8 * offset:x} of {B}" in result.output.replace("\n   ", " ")
+    command = re.search(r"^again: (.*)", result.output, re.M)
+    assert command
+    again = execute(*shlex.split(command[1])[2:])
+    assert again.exit_code == 1 and "another trace" not in again.output
+
+
+def test_a_hang_without_a_finding_says_where_each_thread_goes_round(waits: Path) -> None:
+    flags = ("--pool", f"{A}=2M", "--steps", "500", "--crash", "0@1")
+    result = execute(*flags, "--", waits, A, "late", ":", waits, A, "await")
+    assert result.exit_code == 1, result.output
+    told = " ".join(result.output.split())
+    assert re.search(r"the programs hang: .* waits \(host 1, thread 1\) its last step: .*waits.c:\d+ in ", told)
+    assert "(host 0" not in told
+
+
+@pytest.mark.parametrize("what", ["count", "beat"])
+def test_a_limit_before_a_cycle_leaves_it_undecided(waits: Path, what: str) -> None:
+    flags = ("--pool", f"{A}=2M", "--seed", "1", "--steps", "500", "--deadline-s", "3")
+    result = execute(*flags, "--", waits, A, "end", ":", waits, A, what)
+    assert result.exit_code == 3, result.output
+    told = " ".join(result.output.split())
+    assert "undecided: seed 1 was ended at the deadline of 3 s" in told
+    where = r"(sleeps in a system call, |computes, )?its last step: .* at .*waits.c:\d+ in (main|refresh)"
+    assert re.search(rf"\(host 1, thread 1\) {where}", told)
+    assert "again:" not in told
+
+
+def test_a_limit_finds_no_line_dirty_at_exit(waits: Path) -> None:
+    flags = ("--pool", f"{A}=2M", "--worst-case", "--seed", "0", "--deadline-s", "3")
+    result = execute(*flags, "--", waits, A, A, "keep", ":", waits, A, "count")
+    assert result.exit_code == 3, result.output
+
+
+def test_shrinking_is_bounded_in_time(waits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from faults.programs import replays
+
+    limits: list[float] = []
+    real = replays.run
+
+    def slow(setting: replays.ExecSetting, choice: replays.RunChoice) -> replays.RunResult:
+        limits.append(setting.deadline_s)
+        result = real(setting, choice)
+        now = time.monotonic()
+        monkeypatch.setattr(replays.time, "monotonic", lambda: now + 1000)  # the next look at the clock comes too late
+        return result
+
+    monkeypatch.setattr(replays, "run", slow)
+    flags = (
+        "--pool",
+        f"{A}=2M",
+        "--pool",
+        f"{B}=2M",
+        "--shrink",
+        "5s",
+        "--seed",
+        "0",
+        "--steps",
+        "500",
+        "--worst-case",
+    )
+    execute(*flags, "--", waits, A, B, "keep", ":", waits, A, B, "compare")
+    assert len(limits) == 1 and limits[0] <= 5
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("mode", ["recompiled", "preloaded"])
+@pytest.mark.parametrize(
+    ("name", "commands", "pool"),
+    [
+        ("queue", "P send : P receive", "/dev/shm/queue"),
+        ("hash_table", "P 0 : P 1", "/dev/shm/table"),
+        ("kv_index", "P publish : P read", "/dev/shm/kv"),
+    ],
+)
+def test_fifty_seeds_of_every_right_example_are_quiet(
+    tmp_path: Path, name: str, commands: str, pool: str, mode: str
+) -> None:
+    example = built(EXAMPLES / f"{name}.c", tmp_path / name, mode)
+    words = [str(example) if word == "P" else word for word in commands.split()]
+    result = execute("--pool", pool, "--seeds", "50", "--", *words)
+    assert result.exit_code == 0, result.output
+    assert "53 runs: 0 failed, 0 past the deadline;" in result.output and "warning" not in result.output

@@ -1,0 +1,96 @@
+"""What `cxlemu exec` warns of, and its last line: what a run did not judge."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cxlemu.cli import main
+from cxlemu.errors import ArgumentError
+from faults.programs.compile import compiler, compiler_arguments, is_clang
+
+SOURCE = Path(__file__).parent / "programs/overtakes.c"
+EXAMPLE = Path(__file__).parents[2] / "examples/programs/queue.c"
+MODES = ["recompiled", "preloaded"]
+
+pytestmark = [
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="the program has instructions of x86-64"),
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="compiles programs with gcc, which is not here"),
+]
+
+
+def built(mode: str, folder: Path, *flags: str, source: Path = SOURCE) -> Path:
+    target, words = folder / "program", ["-O2", "-g", *flags, str(source), "-o", str(folder / "program")]
+    command = ["gcc", *words]
+    if mode == "recompiled":
+        try:
+            behind = compiler("c")
+        except ArgumentError as error:
+            pytest.skip(str(error))
+        command = [*behind, *compiler_arguments("c", words, clang=is_clang(behind[-1]))]
+    subprocess.run(command, check=True, timeout=120)
+    return target
+
+
+def ran(program: Path, commands: str, *flags: str) -> Result:
+    words = [word.replace("P", f"{program} {program}.pool") for word in commands.split()]
+    pool = ["--pool", f"{program}.pool", "--seeds", "1", *flags]
+    return CliRunner().invoke(main, ["exec", *pool, "--", *" ".join(words).split()])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_clflushopt_that_may_overtake_the_load_before_it_is_a_warning(mode: str, tmp_path: Path) -> None:
+    program = built(mode, tmp_path)
+    report, sarif = tmp_path / "report.json", tmp_path / "report.sarif"
+    done = ran(program, "P send : P receive", "--json", str(report), "--sarif", str(sarif))
+    assert done.exit_code == 0, done.output
+    assert "warning: invalidate-overtakes: an invalidate that no lfence orders" in done.output
+    assert "overtakes.c:36 in receive" in done.output and "overtakes.c:34 in receive" in done.output
+    assert "4 runs: 0 failed, 0 past the deadline, 1 warning; " in done.output
+    found = json.loads(report.read_text())["found"]
+    assert [its["kind"] for its in found["warnings"]] == ["invalidate-overtakes"] and not found["findings"]
+    assert [its["level"] for its in json.loads(sarif.read_text())["runs"][0]["results"]] == ["warning"]
+    (tmp_path / "known").write_text("invalidate-overtakes overtakes.c:34  # this processor does not do it\n")
+    done = ran(program, "P send : P receive", "--suppressions", str(tmp_path / "known"))
+    assert done.exit_code == 0 and "warning" not in done.output
+    assert "suppressed: invalidate-overtakes at " in done.output
+    assert done.output.rstrip().endswith("1 suppressed finding")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("order", ["LFENCE", "LOCKED"])
+def test_with_what_orders_it_there_is_none(order: str, mode: str, tmp_path: Path) -> None:
+    done = ran(built(mode, tmp_path, f"-DORDER={order}"), "P send : P receive")
+    assert done.exit_code == 0 and "warning" not in done.output
+    unseen = "code made at run time" if mode == "preloaded" else "loads by code that cxlemu cc did not build"
+    last = " ".join(done.output[done.output.index("not judged: ") :].split())
+    assert last == f"not judged: {unseen}; failures (no --crash, --link-down, --poison or --lose-card)"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_pool_that_is_mapped_and_not_touched_is_not_judged(mode: str, tmp_path: Path) -> None:
+    done = ran(built(mode, tmp_path), "P map")
+    assert done.exit_code == 3
+    assert "nothing was judged: no program touched the pool" in " ".join(done.output.splitlines()[-2:])
+
+
+def test_cxl_invalidate_is_in_order(tmp_path: Path) -> None:
+    program = built("recompiled", tmp_path, source=EXAMPLE)
+    words = f"{program} send : {program} receive".split()
+    done = CliRunner().invoke(main, ["exec", "--pool", "/dev/shm/queue", "--seeds", "1", "--", *words])
+    assert done.exit_code == 0 and "warning" not in done.output
+
+
+def test_what_was_asked_for_is_not_among_what_was_not_judged(tmp_path: Path) -> None:
+    program = built("recompiled", tmp_path, "-DORDER=LFENCE")
+    done = ran(program, "P send : P receive", "--no-check", "--poison", "0x800@1")
+    last = " ".join(done.output[done.output.index("not judged: ") :].split())
+    assert last == "not judged: the chain behind each load (--no-check), only what programs do; loads by code that " + (
+        "cxlemu cc did not build"
+    )

@@ -1,0 +1,83 @@
+"""Where turns end: before a step that another host can observe."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from faults.programs.commands import parse_commands, parse_pools
+from faults.programs.compile import compiler, compiler_arguments, is_clang
+from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
+from faults.programs.run import run
+
+SOURCE = Path(__file__).parent / "programs/litmus.c"
+STEP_BY_STEP = 0  # a schedule
+POOL = "/dev/shm/turns"
+pytestmark = [
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="the program has instructions of x86-64"),
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="compiles programs with gcc, which is not here"),
+]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target, command = tmp_path_factory.mktemp("turns") / "litmus", compiler("c")
+    words = ["-O2", "-pthread", str(SOURCE), "-o", str(target)]
+    subprocess.run([*command, *compiler_arguments("c", words, clang=is_clang(command[-1]))], check=True, timeout=120)
+    return target
+
+
+def ran(program: Path, *hosts: str, script: tuple[tuple[int, int], ...] = ()) -> RunResult:
+    words = " : ".join(f"{program} {POOL} {steps}" for steps in hosts).split()
+    setting = ExecSetting(parse_commands(words, len(hosts)), parse_pools([POOL]), hosts=len(hosts), check=False)
+    result = run(setting, RunChoice(None, STEP_BY_STEP, script))
+    assert result.ending is RunEnding.ENDED
+    return result
+
+
+def stores(line: int, count: int) -> str:
+    return " ".join(f"s:{64 * line}:{k + 1}" for k in range(count))
+
+
+def longest(result: RunResult, *threads: int) -> int:
+    return max(steps for thread, steps in result.turns if thread in threads)
+
+
+def test_stores_that_hit_take_one_turn(program: Path) -> None:
+    """The first one fetches the line."""
+    result = ran(program, stores(0, 40), stores(1, 40))
+    assert longest(result, 0) == longest(result, 1) == 40
+    assert sum(steps > 1 for _, steps in result.turns) == 2
+
+
+def test_a_turn_ends_before_a_fence_that_lands_what_was_posted(program: Path) -> None:
+    result = ran(program, f"{stores(0, 40)} f:0 x {stores(1, 30)}", stores(2, 40))
+    assert [steps for thread, steps in result.turns if thread == 0 and steps > 1] == [41, 30]
+
+
+def test_a_turn_ends_after_a_while_all_the_same(program: Path) -> None:
+    result = ran(program, stores(0, 600), stores(1, 600))
+    assert longest(result, 0) == longest(result, 1) == 257
+
+
+def test_threads_of_one_host_observe_each_others_stores(program: Path) -> None:
+    result = ran(program, f"{stores(0, 20)} / {stores(1, 20)}", stores(2, 40))
+    assert longest(result, 1) == 40
+    with_both = result.turns[: max(k for k, turn in enumerate(result.turns) if turn[0] == 2)]
+    assert {steps for thread, steps in with_both if thread != 1} == {1}
+
+
+def test_a_script_says_itself_where_turns_end(program: Path) -> None:
+    hosts = stores(0, 300), stores(1, 300)
+    first = ran(program, *hosts)
+    again = ran(program, *hosts, script=tuple(first.turns))
+    assert (again.trace, again.turns) == (first.trace, first.turns)
+
+
+def test_a_look_at_what_did_not_change_lets_others_go_on(program: Path) -> None:
+    result = ran(program, stores(0, 1) + " l:0" * 40, stores(1, 40))
+    assert longest(result, 0) == 3

@@ -1,0 +1,251 @@
+"""What code of a user's does to leave a command is an exception like any other, and what a builder refused stands."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cxlemu import userfile
+from cxlemu.budget import BudgetSpentError, within
+from cxlemu.signals import stops_exit
+from tests.helpers.commands import cxlemu
+from tests.helpers.tiers import PATIENT_S
+
+LEAVES = {
+    "raise SystemExit(0)": "SystemExit: 0",
+    "raise KeyboardInterrupt": "KeyboardInterrupt",
+    "raise BaseException('mine')": "BaseException: mine",
+    "raise MemoryError": "MemoryError",
+    "raise type('Mute', (Exception,), {'__str__': lambda self: exit(0)})": "Mute: its text fails",
+}
+ALGORITHM = """from collectives import Builder, algorithm
+
+@algorithm("all_reduce")
+def mine(b: Builder) -> None:
+    {}
+    for chunks in b.rounds(b.nbytes, blocks=2, spread="cards"):
+        for chunk in chunks:
+            mine, result = b.input(chunk.offset), b.output(chunk.offset)
+            if b.rank == 0:
+                b.fold(result, chunk, mine, block=0, republish=1)
+            else:
+                b.publish(chunk, mine, block=0)
+                b.retrieve(result, chunk, 0, block=1)
+"""
+PROTOCOL = """from faults import Store, protocol
+
+def final(memory, results):
+    {final}
+
+@protocol("word", final=final)
+def mine(rank, ranks):
+    {first}
+    yield Store("word", 1)
+    {second}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("leave", LEAVES)
+@pytest.mark.parametrize(
+    "command", ["prove -n 2 -b 64 -d f32 -o sum", "plan show", "simulate -b 4K", "explore", "mutate"]
+)
+def test_an_algorithm_does_not_end_the_command(command: str, leave: str, folder: Path) -> None:
+    (folder / "user.py").write_text(ALGORITHM.format(leave))
+    spec = (f"{folder}/user.py:mine",) if command == "explore" else ("--algorithm", f"{folder}/user.py:mine")
+    done = cxlemu(*command.split(), *spec, code=1)
+    assert "user.py:5: fails for rank 0 of all_reduce mine" in done.output
+    assert f"with {LEAVES[leave]}" in done.output
+
+
+@pytest.mark.parametrize("leave", LEAVES)
+@pytest.mark.parametrize("where", ["first", "second", "final"])
+def test_a_protocol_does_not_end_the_search(where: str, leave: str, folder: Path) -> None:
+    lines = dict.fromkeys(("first", "second", "final"), "pass")
+    (folder / "user.py").write_text(PROTOCOL.format(**lines | {where: leave}))
+    assert LEAVES[leave] in cxlemu("explore", f"{folder}/user.py:mine", code=1).output
+
+
+@pytest.mark.parametrize("leave", ["raise SystemExit(0)", "raise KeyboardInterrupt"])
+def test_a_function_without_yield_does_not_end_the_search_or_the_run(leave: str, folder: Path) -> None:
+    (folder / "user.py").write_text(
+        f"from faults import protocol\n@protocol('word')\ndef mine(rank, ranks):\n    {leave}\n"
+    )
+    said = LEAVES[leave]
+    assert said in cxlemu("explore", f"{folder}/user.py:mine", code=1).output
+    assert (
+        f"rank 1 failed: {said}"
+        in cxlemu("run", "--protocol", f"{folder}/user.py:mine", "-n", 2, "--repeat", 1, code=1).output
+    )
+
+
+@pytest.mark.parametrize("leave", LEAVES)
+def test_a_file_does_not_end_the_command(leave: str, folder: Path) -> None:
+    (folder / "user.py").write_text(f"\n{leave}\n")
+    for command in ("prove --algorithm", "explore", "run --protocol"):
+        done = cxlemu(*command.split(), f"{folder}/user.py:mine", code=2)
+        assert f"user.py:2 fails with {LEAVES[leave]}" in done.output
+
+
+@pytest.mark.parametrize("command", ["prove -n 2 -b 64 -j 2 --algorithm", "plan show --algorithm", "explore"])
+def test_os_exit_does_not_end_the_command(command: str, folder: Path) -> None:
+    """In a process of its own, which it would end."""
+    (folder / "user.py").write_text(ALGORITHM.format("import os; os._exit(0)"))
+    words = [sys.executable, "-m", "cxlemu", *command.split(), "user.py:mine"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "user.py:5: fails for rank 0" in done.stdout + done.stderr
+    assert "with os._exit(0)" in done.stdout + done.stderr
+
+
+def test_a_child_that_the_file_forks_ends_as_it_likes(folder: Path) -> None:
+    (folder / "user.py").write_text(
+        "import os\nif not (child := os.fork()): os._exit(7)\nstatus = os.waitpid(child, 0)[1]\n"
+    )
+    assert userfile.load("user.py:status", "x")[0] == 7 << 8
+    left = subprocess.run(
+        [sys.executable, "-c", "import os, cxlemu.userfile as u\nwith u.foreign(): pass\nos._exit(5)"]
+    )
+    assert left.returncode == 5
+
+
+def test_ctrl_c_stops_code_of_a_users() -> None:
+    """Where Python's own handler is in place, nothing tells who raised a KeyboardInterrupt."""
+    with pytest.raises(KeyboardInterrupt), userfile.foreign():
+        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt), stops_exit({signal.SIGINT}), userfile.foreign():
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(10)
+    with pytest.raises(userfile.LeftError), stops_exit({signal.SIGINT}), userfile.foreign():
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("caught", ["Exception", "BaseException"])
+def test_what_is_declined_stays_so(caught: str, folder: Path) -> None:
+    (folder / "user.py").write_text(ALGORITHM.format(f"try: b.decline('never')\n    except {caught}: pass"))
+    done = cxlemu("prove", "--algorithm", f"{folder}/user.py:mine", "-n", 2, "-b", 64, code=3)
+    assert "0 ok, 0 violation, 0 unknown, 16 declined" in done.output and ": never" in done.output
+
+
+@pytest.mark.parametrize("more", ["pass", "b.decline('then')", "raise ValueError"])
+def test_a_mistake_stays_one(more: str, folder: Path) -> None:
+    (folder / "user.py").write_text(ALGORITHM.format(f"try: b.scratch(-1)\n    except Exception: {more}"))
+    done = cxlemu("prove", "--algorithm", f"{folder}/user.py:mine", "-n", 2, "-b", 64, code=1)
+    assert "user.py:5: all_reduce mine" in done.output and "scratch takes a number of bytes, not -1" in done.output
+
+
+def test_declining_without_a_reason_says_so(folder: Path) -> None:
+    (folder / "user.py").write_text(ALGORITHM.format("b.decline('')"))
+    done = cxlemu("plan", "show", "--algorithm", f"{folder}/user.py:mine", code=2)
+    assert "the algorithm declines it, and gives no reason" in done.output
+
+
+@pytest.mark.parametrize(("before", "line"), [("", "yield"), ("async ", "pass")])
+def test_a_generator_is_no_algorithm(before: str, line: str, folder: Path) -> None:
+    (folder / "user.py").write_text(ALGORITHM.format(line).replace("def mine", f"{before}def mine"))
+    done = cxlemu("prove", "--algorithm", f"{folder}/user.py:mine", "-n", 2, "-b", 64, code=1)
+    assert "mine is a generator or async, so nothing of it ran: leave out yield" in done.output
+
+
+IN_A_THREAD = "import os, threading; t = threading.Thread(target=os._exit, args=(0,)); t.start(); t.join()"
+IN_A_WORKER = f"import multiprocessing; multiprocessing.parent_process() and exec({IN_A_THREAD!r})"
+
+
+@pytest.mark.parametrize("command", ["prove -n 2 -b 64 -j 1 --algorithm", "explore"])
+def test_os_exit_in_a_thread_ends_the_command_with_a_sentence(command: str, folder: Path) -> None:
+    (folder / "user.py").write_text(ALGORITHM.format(IN_A_THREAD))
+    done = subprocess.run([sys.executable, "-m", "cxlemu", *command.split(), "user.py:mine"], capture_output=True)
+    assert done.returncode == 1 and b"a thread of your code ended the process with os._exit(0)" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command", ["prove -n 2 -b 64 -d f32 -o sum -j 2", "mutate -j 2", "faults sweep -n 2 --sample 4 -j 2"]
+)
+def test_nothing_is_known_of_the_work_of_a_worker_that_is_gone(command: str, folder: Path) -> None:
+    (folder / "user.py").write_text(ALGORITHM.format(IN_A_WORKER))
+    words = [sys.executable, "-m", "cxlemu", *command.split(), "--algorithm", "user.py:mine"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "a worker was killed" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_what_a_file_leaves_for_the_end_does_not_change_the_exit_code(folder: Path) -> None:
+    text = ALGORITHM.format("return").replace("\n\n", "\nimport atexit, os\natexit.register(os._exit, 0)\n\n", 1)
+    (folder / "user.py").write_text(text)
+    done = subprocess.run([sys.executable, "-m", "cxlemu", "explore", "user.py:mine"], capture_output=True, text=True)
+    assert done.returncode == 1 and "are never written" in done.stdout
+
+
+@pytest.mark.parametrize("said", ["exit(0)", "3", "(0,)", "None"])
+def test_what_is_published_is_asked_as_the_rest(said: str, folder: Path) -> None:
+    text = ALGORITHM.format("pass").replace('"all_reduce"', f'"all_reduce", publishes=lambda ranks: {said}')
+    (folder / "user.py").write_text(text)
+    done = cxlemu("simulate", "-n", 2, "-b", "4K", "--algorithm", f"{folder}/user.py:mine", code=1)
+    assert "user.py:mine: publishes(2) " in done.output
+
+
+@pytest.mark.parametrize("command", ["prove -n 2 -b 64 -d f32 -o sum -j 1", "simulate -n 2 -b 4K", "mutate"])
+def test_an_algorithm_without_end_is_stopped(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collectives.algorithms.catalog.BUILD_S", 0.2)
+    (folder / "user.py").write_text(ALGORITHM.format("while True: pass"))
+    done = cxlemu(*command.split(), "--algorithm", f"{folder}/user.py:mine", code=1)
+    assert "user.py:5: fails for rank 0 of all_reduce mine" in done.output
+    assert "with no end after 0.2 s" in done.output
+
+
+def test_a_budget_that_ends_first_is_the_commands(folder: Path) -> None:
+    with pytest.raises(BudgetSpentError), within(0.2), userfile.limited(PATIENT_S):
+        while True:
+            pass
+    (folder / "user.py").write_text(ALGORITHM.format("while True: pass"))
+    done = cxlemu("explore", f"{folder}/user.py:mine", "--budget", "0.2s", code=3)
+    assert "was spent before the program was built" in done.output
+
+
+def test_a_final_without_end_is_stopped(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("faults.explore.programs.FINAL_S", 0.2)
+    (folder / "user.py").write_text(PROTOCOL.format(first="pass", second="pass", final="while True: pass"))
+    assert "no end after 0.2 s" in cxlemu("explore", f"{folder}/user.py:mine", code=1).output
+
+
+@pytest.mark.parametrize("command", ["explore", "run --repeat 1 --protocol"])
+def test_what_a_final_returns_is_no_verdict(command: str, folder: Path) -> None:
+    (folder / "user.py").write_text(PROTOCOL.format(first="pass", second="pass", final="return memory['word'] == 7"))
+    assert (
+        "final returns False, which decides nothing"
+        in cxlemu(*command.split(), f"{folder}/user.py:mine", code=2).output
+    )
+
+
+@pytest.mark.parametrize("command", ["explore", "run --repeat 1 --protocol"])
+def test_ranks_that_do_nothing_are_not_judged(command: str, folder: Path) -> None:
+    (folder / "user.py").write_text(PROTOCOL.format(first="return", second="pass", final="pass"))
+    assert "nothing was judged: no rank yield" in cxlemu(*command.split(), f"{folder}/user.py:mine", code=3).output
+
+
+def test_a_rank_that_never_comes_back_is_stuck(folder: Path) -> None:
+    (folder / "user.py").write_text(PROTOCOL.format(first="import time; time.sleep(1000)", second="pass", final="pass"))
+    done = cxlemu("run", "--repeat", 1, "--deadline-s", 8, "--protocol", f"{folder}/user.py:mine", code=1)
+    assert "stuck at" in done.output and "after 8 s it runs code of its own, after operation 0" in done.output
+
+
+@pytest.mark.parametrize("command", ["faults sweep -n 2 --sample 4 -j 2 --algorithm", "run -n 2 -e 64 --algorithm"])
+def test_what_code_of_a_users_prints_is_not_in_the_json(command: str, folder: Path) -> None:
+    (folder / "user.py").write_text(
+        ALGORITHM.format("import os; print('printed', flush=True); os.system('echo echoed')")
+    )
+    words = [sys.executable, "-m", "cxlemu", *command.split(), "user.py:mine", "--json", "-"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) and "printed" in done.stderr and "echoed" in done.stderr

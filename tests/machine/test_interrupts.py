@@ -1,0 +1,83 @@
+"""Ctrl-C while a command begins, works or ends: a sentence and exit code 130, never a traceback."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.helpers.tiers import PATIENT_S
+
+COMMANDS = {
+    "topology": ("topology", "list"),
+    "threads": ("run", "all_reduce", "-n", "2", "-b", "1K", "-e", "1K", "-c", "laptop", "--launch", "threads"),
+    "processes": ("run", "all_reduce", "-n", "2", "-b", "1K", "-e", "1K", "-c", "laptop", "--launch", "processes"),
+    "explore": ("explore", "all_reduce"),
+}
+PARTS = 12  # of a command's imports
+
+# The n-th import of the main thread sends SIGINT; without n, they are counted.
+PROGRAM = """
+import signal, sys, threading
+import cxlemu.__main__
+at, imports = int(sys.argv.pop(1)), 0
+def look(event, arguments):
+    global imports
+    if event == "import" and threading.current_thread() is threading.main_thread():
+        imports += 1
+        if imports == at:
+            signal.raise_signal(signal.SIGINT)
+sys.addaudithook(look)
+try:
+    cxlemu.__main__.main()
+finally:
+    if not at:
+        print("imports:", imports, file=sys.stderr)
+"""
+
+
+def started(*arguments: str, ignored: bool = False) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=PATIENT_S,
+        preexec_fn=lambda: (
+            signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.default_int_handler) and None
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def imports() -> dict[str, int]:
+    """How many imports each command makes."""
+    said = {name: started("-c", PROGRAM, "0", *words).stderr for name, words in COMMANDS.items()}
+    return {name: int(re.findall(r"imports: (\d+)", text)[0]) for name, text in said.items()}
+
+
+@pytest.mark.deep(rows=lambda command, part: command not in ("topology", "threads") or part % 2)
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_interrupt_in_any_import_is_one_sentence(imports: dict[str, int], command: str, part: int) -> None:
+    at = 1 + part * (imports[command] - 1) // (PARTS - 1)
+    done = started("-c", PROGRAM, str(at), *COMMANDS[command])
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr, done.stderr
+    assert "interrupted" in done.stderr or done.returncode == 0  # it was over before the interrupt came again
+    assert done.returncode in (130, 0)
+
+
+def test_an_interrupt_when_all_is_done_is_one_sentence() -> None:
+    program = "import atexit, signal, cxlemu.__main__; atexit.register(signal.raise_signal, 2); cxlemu.__main__.main()"
+    done = started("-c", program, *COMMANDS["topology"])
+    assert (done.returncode, done.stderr) == (130, "cxlemu: interrupted\n")
+
+
+@pytest.mark.parametrize("at", [1, 100])
+def test_where_interrupts_are_ignored_they_stay_so(at: int) -> None:
+    """As under nohup, or in the background of a script."""
+    done = started("-c", PROGRAM, str(at), *COMMANDS["threads"], ignored=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,62 @@
+"""Ranks that are processes start workers, and a rank that is killed is missed though its workers live on."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from functools import partial
+
+import numpy as np
+import pytest
+
+from collectives import Communicator
+from cxlemu import RankContext, Topology, launch
+from cxlemu.errors import RankFailures
+from cxlemu.memory import MemorySpec
+from tests.helpers.tiers import PATIENT_S
+
+LAPTOP = Topology.load("laptop")
+
+
+def with_pool(context: RankContext, how: str) -> float:
+    with Communicator.world(context) as comm:
+        with multiprocessing.get_context(how).Pool(2) as pool:
+            total = sum(pool.map(abs, range(-4, 0)))
+        return float(comm.all_reduce(np.array([float(total)]))[0])
+
+
+@pytest.mark.parametrize(
+    "how", ["fork", pytest.param("spawn", marks=pytest.mark.deep), pytest.param("forkserver", marks=pytest.mark.deep)]
+)
+def test_a_rank_has_a_pool_of_workers(how: str) -> None:
+    main = partial(with_pool, how=how)
+    found = launch(main, ranks=2, topology=LAPTOP, memory=MemorySpec("shm"), how="processes", deadline_s=PATIENT_S)
+    assert found == [20, 20]
+
+
+def killed_beside_its_worker(context: RankContext) -> None:
+    worker = os.fork() if context.rank == 1 else 1
+    if worker == 0:  # it holds the rank's pipe, and ends when its parent did
+        while os.getppid() == parent_of_worker[0]:
+            signal.sigtimedwait([], 0.05)
+        signal.sigtimedwait([], 3)
+        os._exit(0)
+    if context.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    context.session.barrier(PATIENT_S)
+
+
+parent_of_worker = [os.getpid()]
+
+
+def test_a_rank_that_is_killed_is_missed_while_its_worker_lives() -> None:
+    with pytest.raises(RankFailures, match="rank 1 was killed by SIGKILL"):
+        launch(
+            killed_beside_its_worker,
+            ranks=2,
+            topology=LAPTOP,
+            memory=MemorySpec("shm"),
+            how="processes",
+            deadline_s=PATIENT_S,
+        )

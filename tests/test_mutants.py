@@ -1,0 +1,85 @@
+"""The list of mutants is in order, and each is red: see tests/helpers/mutants.py."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.mutants import ROOT, Judge, Mutant, Ran, Verdict, listed, mistakes
+
+PARTS = sorted({f"{'/'.join(one.file.split('/')[:2])}/" for one in listed() if one.file.count("/") > 1})
+PARTS += sorted({one.file for one in listed() if one.file.count("/") == 1})
+SHARES = 6  # one is judged on a day: all of them take twice as long as all other tests
+SOURCE, TEST = "cxlemu/rounding.py", "tests/machine/test_units.py"
+
+
+def mutants(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, ROOT / "scripts/mutants", *arguments], capture_output=True, text=True)
+
+
+def test_each_text_is_there_once_and_so_are_its_tests() -> None:
+    assert mistakes(listed()) == []
+    assert len(listed()) >= 120 and sum(one.file.endswith(".c") for one in listed()) >= 40
+
+
+@pytest.mark.parametrize(
+    ("one", "says"),
+    [
+        (Mutant(SOURCE, "no such text", "", (TEST,)), f"{SOURCE} has this text 0 times, not once: 'no such text'"),
+        (Mutant(SOURCE, "return", "", (TEST,)), "times, not once: 'return'"),
+        (Mutant("cxlemu/none.py", "x", "", (TEST,)), "cxlemu/none.py has this text 0 times"),
+        (Mutant("cxlemu/native/core.h", "x", "", (TEST,)), "core.h is a header: what includes it would not be built"),
+        (Mutant(SOURCE, "def round_up", "def round_up", (TEST,)), "nothing else stands there"),
+        (Mutant(SOURCE, "def round_up", "", (f"{TEST}::test_none",)), f"there is no test {TEST}::test_none"),
+        (Mutant(SOURCE, "def round_up", "", ("tests/test_none.py",)), "there is no test tests/test_none.py"),
+    ],
+    ids=str,
+)
+def test_an_entry_that_means_nothing_is_a_sentence(one: Mutant, says: str) -> None:
+    assert [text for text in mistakes([one]) if says in text]
+
+
+def test_nothing_selected_is_no_success() -> None:
+    done = mutants("-k", "there is no such text")
+    assert (done.returncode, done.stdout) == (3, "") and "no mutant of share 1/1" in done.stderr
+    assert mutants("-j", "0").returncode == 2
+    assert mutants("--share", "4/3").returncode == 2
+
+
+@pytest.mark.deep
+def test_only_a_test_that_fails_makes_a_mutant_red(tmp_path: Path) -> None:
+    rounding = (ROOT / SOURCE).read_text()
+    some = [
+        Mutant(SOURCE, rounding, rounding + "\n", (TEST,)),
+        Mutant(SOURCE, rounding, "import nothing_at_all\n", ("tests/machine/test_rooms.py",)),
+        *listed("test_a_sealed_hold_that_cannot_be_is_none")[:1],
+    ]
+    found: list[Verdict] = []
+
+    def tell(_: Mutant, ran: Ran) -> None:
+        found.append(ran.verdict)
+
+    judge = Judge(tmp_path, some, 1)
+    assert judge.unbroken().verdict is Verdict.SURVIVED
+    judge.verdicts(tell)
+    assert found == [Verdict.SURVIVED, Verdict.UNJUDGED, Verdict.RED]
+
+
+@pytest.mark.deep
+@pytest.mark.skipif(platform.machine() != "x86_64" or not shutil.which("gcc"), reason="some are of C for x86-64")
+@pytest.mark.parametrize("part", PARTS)
+def test_every_mutant_is_red(part: str) -> None:
+    share = f"{date.today().toordinal() % SHARES + 1}/{SHARES}"
+    done = mutants("-j", "1", "-k", part, "--share", share)
+    if done.returncode == 3 and not done.stdout:
+        pytest.skip(f"{done.stderr.strip()}, today's")
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    total = re.fullmatch(r"(\d+) mutants, (\d+) red", done.stdout.splitlines()[-1])
+    assert total is not None and int(total[1]) == int(total[2]) > 0

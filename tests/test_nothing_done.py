@@ -1,0 +1,138 @@
+"""What was asked for and not done is said, with exit code 3, or 2 where it could be known before: a row for each way.
+
+docs/contributing.md has the list of all, also of those that other files test.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from cxlemu.cli import main
+
+ROOT = Path(__file__).parents[1]
+LITMUS = ROOT / "tests/faults/litmus/OWNSTALE.yaml"
+
+FILES = {
+    "empty.yaml": "",
+    "none.yaml": "faults: []",
+    "late.yaml": "faults:\n  - {kind: crash, rank: 1, when: {call: 500, instruction: 0}}",
+    "beyond.yaml": "faults:\n  - {kind: crash, rank: 1, when: {instruction: 9999}}",
+    "untouched.yaml": "faults:\n"
+    "  - {kind: poison, rank: 1, when: {instruction: 0}, card: 1, line: 12000}\n"
+    "  - {kind: stall, rank: 0, when: {instruction: 0}, seconds: 0.01}",
+    "stranger.yaml": "faults:\n  - {kind: kill, rank: 5, when: {instruction: 0}}",
+    "nothing.py": "",
+}
+RUN = "run all_reduce -n 2 -e 64 --launch threads"
+CAMPAIGN = "faults campaign broadcast -n 2 --variant naive -j 1"
+
+ROWS = [
+    # faults that never happen
+    (f"{RUN} --faults late.yaml", 3, "fault 1 never happened: rank 1 made 6 calls"),
+    (f"{RUN} --faults beyond.yaml", 3, "fault 1 never happened: rank 1 has 5 instructions in that call"),
+    (f"{RUN} -c laptop --faults untouched.yaml", 3, "fault 1 changed nothing: no access met it afterwards"),
+    (
+        "run all_reduce -n 2 -b 0 -e 0 --launch threads --adversary 7",
+        3,
+        "the adversary moved no line: so little work draws no move from seed 7",
+    ),
+    (f"{RUN} --faults none.yaml", 2, "none.yaml has neither faults nor an adversary"),
+    ("faults sweep barrier -n 2 --kinds flip_payload -j 1", 3, "flip_payload happened in no run"),
+    (f"{CAMPAIGN} --kinds nature --faults beyond.yaml", 3, "no fault happened in any case"),
+    (f"{CAMPAIGN} --kinds nature --faults stranger.yaml", 2, "no case takes stranger.yaml"),
+    (f"{CAMPAIGN} --launch lockstep --kinds nature,crash", 2, "no case takes the fault crash"),
+    ("faults campaign barrier -n 1 --kinds crash", 2, "no case takes the fault crash"),
+    (f"{CAMPAIGN} --launch lockstep --kinds nature --integrity crc32c", 2, "no case takes checksums"),
+    (f"{CAMPAIGN} --kinds nature --engine reference", 2, "engines are for ranks as threads and processes"),
+    ("simulate all_reduce -n 2 -b 64K -e 64K --fail link:card-x8@9000000", 3, "nothing failed before the end"),
+    ("simulate training --fail link:host-x16@100000000000", 3, "nothing failed before the end of the step"),
+    # budgets, counts and sizes of nothing
+    (f"{CAMPAIGN} --budget 0s", 3, "the budget ended first"),
+    (f"litmus {LITMUS} --budget-states 1", 3, "unknown"),
+    ("explore all_reduce -n 2 -b 64 --variant line --budget-states 1", 3, "the budget of 1 states is spent"),
+    ("prove all_reduce --budget 0s", 2, "is not a time above 0"),
+    (f"{RUN} --iters 0", 2, "is not in the range"),
+    ("faults sweep barrier --sample 0", 2, "is not in the range"),
+    ("faults campaign barrier --seeds 0", 2, "is not in the range"),
+    ("run all_reduce -n 2 -b 64 -e 8", 2, "--minbytes 64 is more than --maxbytes 8"),
+    ("exec --pool /p=1M --seeds 0 --no-worst-case -- true", 2, "there is nothing to run"),
+    # names that nothing has
+    (f"{RUN} --variant nothing", 2, "has no variant 'nothing'"),
+    ("faults sweep all_gather -b 10T", 2, "-b 10T exceeds the limit of 64 MiB for a block"),
+    ("faults campaign all_gather -b 10T", 2, "-b 10T exceeds the limit of 64 MiB"),
+    ("plan show all_gather -n 2 -b 10T", 2, "a block of 5T exceeds the limit of 1 TiB"),
+    ("prove nothing", 2, "unknown collective 'nothing'"),
+    ("mutate barrier --case nothing", 2, "there is no case 'nothing'"),
+    ("mutate all_reduce --variant line --integrity crc32c", 2, "no variant that was chosen has anything to mutate"),
+    ("mutate barrier --mutant 0.0.99:delete", 2, "has no mutant 0.0.99:delete"),
+    (f"{CAMPAIGN} --kinds nothing", 2, "there is no fault 'nothing'"),
+    (f"litmus {LITMUS} --witness 'A.r9 == 4'", 2, "there is no A.r9"),
+    ("simulate all_reduce -n 2 --fail link:nothing@1", 2, "has no link nothing"),
+    ("simulate all_reduce -n 2 --space nothing", 2, "has no space 'nothing'"),
+    ("simulate memory --policy nothing", 2, "is not one of static"),
+    ("simulate serving --place nothing", 2, "is not one of accelerator"),
+    ("simulate serving --hosts 2 --requests 5 --crash 0@999", 3, "--crash 0@999 never happened"),
+    ("bench -n 2 --peers nothing", 2, "is not one of openmpi"),
+    ("pool clean nothing", 2, "there is no pool nothing"),
+    ("pool show nothing", 2, "there is no pool nothing"),
+    # files and folders of nothing
+    ("litmus empty.yaml", 2, "a litmus test is a mapping"),
+    ("litmus folder", 2, "holds no .yaml file"),
+    ("faults campaign -c empty.yaml", 2, "a campaign is a mapping"),
+    ("topology check empty.yaml", 2, "a topology is a mapping"),
+    ("topology cost six-cards", 2, "has no bill"),
+    ("plan check empty.yaml", 2, "not a plan file"),
+    ("run --protocol nothing.py:f", 2, "nothing.py has no 'f'"),
+    ("simulate trace folder", 2, "does not exist"),
+    ("replay cxl1.", 2, "cut off or damaged"),
+    # options that would change nothing
+    ("run all_reduce -n 2 --root 1", 2, "--root does nothing here"),
+    ("run barrier -n 2 -d f16", 2, "--datatype does nothing here"),
+    ("run barrier -n 2 --in-place", 2, "--in-place does nothing here"),
+    ("run barrier -n 2 --integrity crc32c", 2, "--integrity does nothing here"),
+    ("run barrier -n 2 --region-bytes 10T", 0, "at most three eighths of the pool"),
+    ("simulate training -n 4 --inside nvl72", 2, "--inside does nothing here"),
+    ("simulate all_reduce -n 2 -c racks-2x72 -b 64K -e 64K --fail switch:cxl-spine0@5", 3, "no row takes longer"),
+    ("prove barrier -o max", 2, "--op does nothing here"),
+    ("simulate all_reduce -n 2 -r 1", 2, "--root does nothing here"),
+    (f"{RUN} --seeds 2", 2, "go with --protocol"),
+    (f"{RUN} --time-scale 2", 2, "--time-scale is for --pace"),
+    (f"{RUN} --backend shm --adversary 3", 2, "not 3 for 'shm'"),
+    ("explore all_reduce -n 2 -b 64 --runs 5", 2, "--runs: only --strategy pct and random have it"),
+    (f"litmus {LITMUS} --rounds 10", 2, "--rounds goes with --backend"),
+    ("exec --pool /p=1M -- true", 3, "nothing was judged: no program touched the pool"),
+    ("exec --pool /p=1M --coherent 4M+4K -- true", 2, "--coherent 4M+4K: it ends behind the pool"),
+    ("exec --pool /p=1M --hosts 3 --crash 2@5 -- true", 2, "no command runs on host 2"),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, content in FILES.items():
+        (tmp_path / name).write_text(content)
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("command", "code", "said"), ROWS, ids=[row[0].replace(str(ROOT), "") for row in ROWS])
+def test_what_was_not_done_is_said(command: str, code: int, said: str, folder: Path) -> None:
+    done = CliRunner().invoke(main, shlex.split(command))
+    output = re.sub(r"\s+(# )?", " ", done.output)
+    assert (done.exit_code, said in output) == (code, True), done.output
+    assert {path.name for path in folder.iterdir()} == {*FILES, "folder"}
+
+
+def test_the_list_names_every_command_and_only_tests_that_are_there() -> None:
+    page = (ROOT / "docs/contributing.md").read_text()
+    section = page.partition("## What passes has happened")[2].partition("\n## ")[0]
+    named = {name.split()[0] for name in re.findall(r"`([a-z+]+[ a-z]*)`", section)}
+    assert named >= set(main.list_commands(click.Context(main)))
+    files = set(re.findall(r"`(test_\w+\.py)`", section))
+    assert files and files <= {path.name for path in (ROOT / "tests").rglob("test_*.py")}
