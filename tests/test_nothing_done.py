@@ -103,7 +103,7 @@ ROWS = [
     ("simulate all_reduce -n 2 -r 1", 2, "--root does nothing here"),
     (f"{RUN} --seeds 2", 2, "go with --protocol"),
     (f"{RUN} --time-scale 2", 2, "--time-scale is for --pace"),
-    (f"{RUN} --backend shm --adversary 3", 2, "not 3 for 'shm'"),
+    (f"{RUN} --backend shm --adversary 3", 2, "the backend 'shm' does not have"),
     ("explore all_reduce -n 2 -b 64 --runs 5", 2, "--runs: only --strategy pct and random have it"),
     (f"litmus {LITMUS} --rounds 10", 2, "--rounds goes with --backend"),
     ("exec --pool /p=1M -- true", 3, "nothing was judged: no program touched the pool"),

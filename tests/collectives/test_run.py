@@ -300,7 +300,7 @@ def test_an_algorithm_that_waits_for_ever_ends_at_the_deadline(tmp_path: Path) -
         (["-n", "300", "-d", "bf16", "reduce"], "take at most 255 ranks or a wider dtype"),
         (["-c", "desktop"], "'desktop' is neither a file nor a shipped topology"),
         (["--adversary", "-1"], "--adversary takes a number that is not negative, or 'off', not '-1'"),
-        (["--backend", "shm", "--adversary", "3"], "not 3 for 'shm'"),
+        (["--backend", "shm", "--adversary", "3"], "the backend 'shm' does not have"),
         (["--region-bytes", "100"], "has no line for each of 4 ranks"),
         (["--json", "/nowhere/at/all.json"], "--json /nowhere/at/all.json cannot be written"),
         (["--json", "/proc/all.json"], "--json /proc/all.json cannot be written"),
