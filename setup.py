@@ -86,7 +86,7 @@ setup(
             "faults.programs._runtime",
             "faults/programs/native",
             sources=tuple(f"{MACHINE}/{part}.c" for part in CACHE),
-            # It defines the C library's functions, which headers would check; Ubuntu's gcc asks for that unless told not to.
+            # It defines the C library's functions; headers make checked ones of them where a compiler asks (Ubuntu's).
             flags=("-ftls-model=initial-exec", "-U_FORTIFY_SOURCE"),
             include=(MACHINE,),
         ),

@@ -92,7 +92,12 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
             engine=lane.engine,
             queue=lane.queue,
             planner=self._planner,
-            devices=DeviceCalls(lane.memory, context.pool.cards, self._planner, lane.engine),
+            devices=DeviceCalls(
+                lane.memory,
+                [card[self._base : self._base + layout.heap_offset] for card in context.pool.cards],
+                self._planner,
+                lane.engine,
+            ),
             deadline_s=terms.deadline_s,
             gave_up=stay.fail,
         )

@@ -176,6 +176,8 @@ class CudaDevice:
 
     def write(self, part: BufferPart, data: Bytes) -> None:
         self._do(driver.cuMemcpy, _address(part), np.ascontiguousarray(data).ctypes.data, part.nbytes)
+        # from memory that is not pinned it returns when the bytes have left that; no queue of ours waits for the rest
+        call(driver.cuStreamSynchronize, LEGACY_STREAM)
 
     def _registered(self, number: int, card: Bytes) -> Any:
         """Return what keeps a card registered; None where somebody else in this process has registered it."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import mmap
+import os
 import subprocess
 import sys
+from collections import defaultdict
 from enum import IntEnum
 from pathlib import Path
 from tempfile import mkdtemp
@@ -19,6 +22,8 @@ from cxlemu.accelerator.fold_kernel import KERNEL
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import DTYPES
 
+LEGACY_STREAM = 1
+REGISTERED_MAX = 1 << 28
 ON_CPU = """
 #define __device__
 #define __global__
@@ -66,6 +71,41 @@ class Status(IntEnum):
 OK = Status.CUDA_SUCCESS
 
 
+class GpuMemory:
+    """Memory at addresses that the host cannot touch, as a GPU's: mapped twice, and only here to be read or written."""
+
+    def __init__(self, nbytes: int = 1 << 30) -> None:
+        library = ctypes.CDLL(None, use_errno=True)
+        library.mmap.restype = ctypes.c_void_p
+        library.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        file = os.memfd_create("memory of a GPU")
+        os.ftruncate(file, nbytes)
+        read_and_write = mmap.PROT_READ | mmap.PROT_WRITE
+        self._begin, self._seen = (
+            library.mmap(None, nbytes, its, mmap.MAP_SHARED, file, 0) for its in (0, read_and_write)
+        )
+        os.close(file)
+        self._end, self._next = self._begin + nbytes, self._begin
+        self._spare: dict[int, list[int]] = defaultdict(list)
+        self._sizes: dict[int, int] = {}
+
+    def allocate(self, nbytes: int) -> int:
+        size = -(-nbytes // 256) * 256
+        if self._spare[size]:
+            address = self._spare[size].pop()
+        else:
+            address, self._next = self._next, self._next + size
+            assert self._next <= self._end, "the stand-in's memory is full"
+        self._sizes[address] = size
+        return address
+
+    def free(self, address: int) -> None:
+        self._spare[self._sizes.pop(address)].append(address)
+
+    def here(self, address: int) -> int:
+        return address - self._begin + self._seen if self._begin <= address < self._end else address
+
+
 class Driver(ModuleType):
     """As much of the driver's interface as our file uses."""
 
@@ -77,6 +117,8 @@ class Driver(ModuleType):
         self.registers, self.streams = OK, 1000
         self.pages: set[int] = set()
         self.held: dict[int, Bytes] = {}
+        self.memory = GpuMemory()
+        self.late: list[tuple[int, bytes]] = []
         self.CUdevice_attribute = SimpleNamespace(
             CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=9, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=0
         )
@@ -86,20 +128,24 @@ class Driver(ModuleType):
         self.CUpointer_attribute = SimpleNamespace(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL=9)
         self.CUDA_MEMCPY2D = SimpleNamespace
 
-    def _allocate(self, nbytes: int, *_: int) -> tuple[Status, int]:
+    def cuMemHostAlloc(self, nbytes: int, flags: int) -> tuple[Status, int]:
         array = np.zeros(nbytes, np.uint8)
         self.held[array.ctypes.data] = array
         return OK, array.ctypes.data
 
-    def _free(self, address: int) -> tuple[Status]:
+    def cuMemFreeHost(self, address: int) -> tuple[Status]:
         del self.held[address]
         return (OK,)
 
-    cuMemAlloc = cuMemHostAlloc = _allocate
-    cuMemFree = cuMemFreeHost = _free
+    def cuMemAlloc(self, nbytes: int) -> tuple[Status, int]:
+        return OK, self.memory.allocate(nbytes)
+
+    def cuMemFree(self, address: int) -> tuple[Status]:
+        self.memory.free(address)
+        return (OK,)
 
     def cuMemHostRegister(self, address: int, nbytes: int, flags: int) -> tuple[Status]:
-        assert flags == 3 and nbytes
+        assert flags == 3 and 0 < nbytes <= REGISTERED_MAX, "a driver takes the memory of all that it registers"
         if address in self.pages:
             return (Status.CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,)
         if self.registers == OK:
@@ -111,15 +157,27 @@ class Driver(ModuleType):
         return (OK,)
 
     def cuMemcpyAsync(self, to: int, source: int, nbytes: int, stream: object = None) -> tuple[Status]:
-        ctypes.memmove(to, source, nbytes)
+        ctypes.memmove(self.memory.here(to), self.memory.here(source), nbytes)
         return (OK,)
 
-    cuMemcpy = cuMemcpyAsync
+    def cuMemcpy(self, to: int, source: int, nbytes: int) -> tuple[Status]:
+        """From memory that is not pinned, bytes have only left that when it returns: see the driver's page on this."""
+        if self.memory.here(to) != to and source not in self.held:
+            self.late.append((to, ctypes.string_at(source, nbytes)))
+            return (OK,)
+        return self.cuMemcpyAsync(to, source, nbytes)
+
+    def cuStreamSynchronize(self, stream: int) -> tuple[Status]:
+        if stream == LEGACY_STREAM:
+            for to, data in self.late:
+                ctypes.memmove(self.memory.here(to), data, len(data))
+            self.late.clear()
+        return (OK,)
 
     def cuMemcpy2DAsync(self, copy: Any, stream: object) -> tuple[Status]:
         for row in range(copy.Height):
             at = copy.dstDevice + row * copy.dstPitch, copy.srcDevice + row * copy.srcPitch
-            ctypes.memmove(*at, copy.WidthInBytes)
+            ctypes.memmove(*map(self.memory.here, at), copy.WidthInBytes)
         return (OK,)
 
     def cuModuleLoadData(self, image: bytes) -> tuple[Status, Any]:
@@ -131,7 +189,7 @@ class Driver(ModuleType):
     def cuLaunchKernel(self, function: Any, *how: Any) -> tuple[Status]:
         values, kinds = how[8]
         function.argtypes = list(kinds)
-        function(*values)
+        function(*map(self.memory.here, values))
         return (OK,)
 
     def cuStreamCreate(self, flags: int) -> tuple[Status, int]:

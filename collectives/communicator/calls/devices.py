@@ -35,7 +35,7 @@ from cxlemu.plan import Plan, RankPart
 class _OneDevice:
     """A device, and what the calls on it share: queues, scratch memory, and the events with which the last one ends.
 
-    ``reach`` keeps the pool's cards registered with the device.
+    ``reach`` keeps the communicator's slots registered with the device.
     """
 
     device: ComputeDevice
@@ -59,7 +59,9 @@ class DeviceCalls:
     """Plans and runs the calls of one rank of a communicator whose arrays live on devices."""
 
     memory: HostMemory  # the rank's view of the pool
-    cards: Sequence[Bytes]  # the pool's cards, as this host maps them
+    # the communicator's slots on each card, as this host maps them: a device takes the memory of all that it registers,
+    # and cards have more than this machine
+    slots: Sequence[Bytes]
     planner: CallPlanner  # plans calls on arrays of the host
     engine: Engine  # what executes calls on arrays of the host; where it has a pace, no call is for arrays of a device
     _devices: dict[int, _OneDevice] = field(default_factory=dict)
@@ -143,7 +145,7 @@ class DeviceCalls:
 
     def _on(self, device: ComputeDevice) -> _OneDevice:
         if id(device) not in self._devices:
-            reach, engine = device.register(self.cards), DeviceEngine(self.memory, device)
+            reach, engine = device.register(self.slots), DeviceEngine(self.memory, device)
             self._devices[id(device)] = _OneDevice(device, engine, device.allocate(0), reach)
         return self._devices[id(device)]
 
