@@ -1,4 +1,4 @@
-"""Calls on tensors of a GPU, in the order of its streams. NOT TESTED on a GPU: tests put a fake device in its place.
+"""Calls on tensors of a GPU, in the order of its streams. CI has a fake device in place of a GPU.
 
 A synchronous call works in the current stream: it comes after what is there, and before what comes there later. One
 that runs in another thread works in a stream of its group's, which comes after what was in the current stream when the

@@ -1,4 +1,4 @@
-"""CUDA's part of a device, NOT TESTED: no GPU has run any of it. All that is CUDA's own stands here.
+"""CUDA's part of a device. All that is CUDA's own stands here.
 
 It needs NVIDIA's ``cuda-bindings`` (``pip install cxlemu[cuda]``); only arrays of CUDA import it. Tests give it a
 stand-in for that package, which does on the CPU, at once, what is asked of it.

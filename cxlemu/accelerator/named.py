@@ -9,7 +9,7 @@ from cxlemu.accelerator.fake import FakeDevice
 from cxlemu.errors import ArgumentError, DeviceError
 
 FAKE = "fake"
-NOT_TESTED = "no GPU has run this code yet: see docs/accelerator.md"
+TRIED = "one kind of GPU has run this code: see docs/accelerator.md"
 NO_GPU = "a fake device: its figures say nothing of a GPU"
 
 
@@ -41,4 +41,4 @@ def name_for_rank(name: str, rank: int) -> str:
 
 def standing(name: str) -> str:
     """Say, for people, how far figures of a device of this name are to be trusted."""
-    return NO_GPU if name == FAKE else NOT_TESTED
+    return NO_GPU if name == FAKE else TRIED

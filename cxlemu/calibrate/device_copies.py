@@ -1,4 +1,4 @@
-"""Measure a device's copies to and from the pool, through the interface that calls use. NOT TESTED on a GPU.
+"""Measure a device's copies to and from the pool, through the interface that calls use.
 
 As for cores, each figure is the best of some short rounds.
 """

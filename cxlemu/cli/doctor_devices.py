@@ -23,7 +23,7 @@ def accelerator_rows(root: Path, asked: str | None) -> Iterator[DoctorRow]:
     found = entries(root / "proc/driver/nvidia/gpus", "[0-9a-fA-F]*")
     for gpu in found:
         model = re.search(r"(?m)^Model:\s*(\S.{0,99})$", text(gpu / "information"))
-        meaning = "its arrays are taken with cxlemu[cuda], which no GPU has run yet: see docs/accelerator.md"
+        meaning = "its arrays are taken with cxlemu[cuda], which one kind of GPU has run: see docs/accelerator.md"
         yield row(f"accelerator {gpu.name}", True, model[1] if model else "model unknown", meaning)
     if not found:
         yield row("accelerators", False, "none", "arrays on a device run on a fake one: see docs/accelerator.md")

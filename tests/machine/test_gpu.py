@@ -87,6 +87,37 @@ def test_every_verb_has_the_bits_of_the_host(gpu: Any) -> None:
     assert launch(asked, ranks=RANKS, topology="six-cards", how="threads", memory=MemorySpec("shm")) == [True] * RANKS
 
 
+LIBRARIES: dict[str, tuple[str, Any, Any]] = {  # the module, how it makes an array, and how that comes to the host
+    "CuPy": ("cupy", lambda its, value: its.full(3000, value, np.float32), lambda its, array: its.asnumpy(array)),
+    "JAX": ("jax.numpy", lambda its, value: its.full(3000, value, np.float32), lambda its, array: np.asarray(array)),
+    "torch": ("torch", lambda its, value: its.full((3000,), value, device="cuda:0"), lambda its, array: array.cpu()),
+}
+
+
+def of_library(context: RankContext, name: str) -> tuple[bool, list[float]]:
+    """Whether results are arrays of the library, and which values of some calls came to the host."""
+    module, make, fetch = LIBRARIES[name]
+    its = importlib.import_module(module)
+    with Communicator.world(context, region_bytes=1 << 16) as comm:
+        x = make(its, float(context.rank + 1)) * 2  # queued, perhaps not done yet
+        found = [comm.all_reduce(x), comm.broadcast(x, root=1), comm.all_gather(x), comm.all_reduce(x) + 1]
+        return all(type(one) is type(x) for one in found), [float(np.asarray(fetch(its, one)).sum()) for one in found]
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_arrays_of_other_libraries_come_back_as_theirs(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    try:
+        pytest.importorskip(LIBRARIES[library][0])
+        anew(monkeypatch).cuda_device(0)
+    except CxlemuError as error:
+        pytest.skip(f"there is no GPU: {error}")
+    asked = partial(of_library, name=library)
+    wanted = True, [6 * 3000.0, 4 * 3000.0, 6 * 3000.0, 7 * 3000.0]
+    assert launch(asked, ranks=2, topology="six-cards", how="threads", memory=MemorySpec("shm")) == [wanted] * 2
+
+
 def test_what_is_contiguous_on_a_card_and_strided_here_comes_and_goes(gpu: Any) -> None:
     pool = memory(1 << 16, None)
     kept, direct, queue = gpu.register([pool]), DirectMemory([pool]), gpu.queue()

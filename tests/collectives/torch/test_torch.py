@@ -101,7 +101,7 @@ def test_a_group_makes_tensors_in_the_pool_also_for_fsdp(memory: dict[str, str])
 
 
 def test_tensors_of_a_gpu_have_the_bits_of_those_of_the_cpu() -> None:
-    """A fake device is in the place of a GPU, which nobody here has."""
+    """A fake device is in the place of a GPU; test_real_gpu.py asks one that is there."""
     found = torch_ranks(f"{HERE}.gpu:bits", ranks=2, **SHM)
     assert not died(found)
     for of_rank in found:
