@@ -1,4 +1,4 @@
-"""Products of matrices on a GPU, NOT TESTED on one: cuBLAS where NVIDIA's ``nvmath-python`` is, else a kernel of ours.
+"""Products of matrices on a GPU: cuBLAS where NVIDIA's ``nvmath-python`` is, else a kernel of ours.
 
 Each rounds in its own way, as any BLAS does: the bits are those of one GPU and one library, and the same for all ranks
 where a sum over ranks is folded in rank order. Tests run the kernel on the CPU, and cuBLAS's calls on a stand-in.

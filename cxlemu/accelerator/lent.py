@@ -2,7 +2,7 @@
 
 DLPack orders one way. Before a call, the library is told our queue and lets it come after what it has queued for the
 array, as the array API standard says; this is asked again in each run of a handle. But nobody tells us in which queue
-the array is used next, so the host waits for the end of a call on such an array. CUDA's part is not tested on a GPU.
+the array is used next, so the host waits for the end of a call on such an array. No GPU has run CUDA's part.
 """
 
 from __future__ import annotations

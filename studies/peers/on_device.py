@@ -1,4 +1,4 @@
-"""Ours on arrays of a device: calls that take them as they are, and calls that are staged by hand. NOT TESTED on a GPU.
+"""Ours on arrays of a device: calls that take them as they are, and calls that are staged by hand.
 
 By hand: the source is copied to pinned memory, the host waits for that, calls, and has the result copied back.
 """
