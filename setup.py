@@ -86,8 +86,7 @@ setup(
             "faults.programs._runtime",
             "faults/programs/native",
             sources=tuple(f"{MACHINE}/{part}.c" for part in CACHE),
-            # It defines the C library's functions; headers make checked ones of them where a compiler asks (Ubuntu's).
-            flags=("-ftls-model=initial-exec", "-U_FORTIFY_SOURCE"),
+            flags=("-ftls-model=initial-exec",),
             include=(MACHINE,),
         ),
     ],

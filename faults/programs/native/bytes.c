@@ -1,6 +1,7 @@
 /* Functions of the C library that load or store their arguments' bytes; recompiled code calls them where a compiler
  * would have expanded them. On a pool, a call makes a step for each range that it loads or stores. */
 #define _GNU_SOURCE
+#undef _FORTIFY_SOURCE /* which Ubuntu's gcc defines: headers would bring checked functions of these names */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
