@@ -37,14 +37,7 @@ SHIPPED_NAMES = frozenset(name for _, name in (*_RECIPES, *_BY_NAME)) | {"auto",
 
 
 def add(function: Callable[..., None]) -> None:
-    """Add an algorithm's variants to those that ``--variant`` and every communicator of this process know.
-
-    Args:
-        function: An algorithm, decorated with ``@algorithm``.
-
-    Raises:
-        ArgumentError: The function is not decorated, or one of its variants' names is taken.
-    """
+    """Add an algorithm's variants, decorated with ``@algorithm``, to those that this process and ``--variant`` know."""
     found = recipes_of(function)
     if not found:
         raise ArgumentError(f"{function!r} is not an algorithm: decorate it with @algorithm")
@@ -55,15 +48,9 @@ def add(function: Callable[..., None]) -> None:
 
 
 def variants(collective: str, *, clusters: bool = False, checksums: bool = False) -> list[str]:
-    """List the variants that a collective can be run in.
+    """List the variants of a collective that take all calls: without NCCL's and `pushing`. Shipped ones come first.
 
-    Args:
-        collective: The collective's name.
-        clusters: Whether ranks come in clusters; only then are variants listed that take clusters.
-        checksums: Whether to list only those that can carry checksums, or need none.
-
-    Returns:
-        Names for ``--variant`` of those that take all calls: without NCCL's and `pushing`. Shipped ones come first.
+    With ``clusters``, also those that take ranks in clusters; with ``checksums``, only those that can carry them.
     """
     found = [its for (its_collective, _), its in _RECIPES.items() if its_collective == collective]
     return [
@@ -79,15 +66,7 @@ def pushing(collective: str) -> list[str]:
 
 
 def recipe(collective: str, variant: str) -> Recipe:
-    """Find a variant of a collective by name.
-
-    Args:
-        collective: The collective's name.
-        variant: A variant's name or, for one that is cut into chunks, ``NAME-K``: the same in at most K of them.
-
-    Raises:
-        ArgumentError: There is no such variant; the message names those that there are.
-    """
+    """Find a variant of a collective by name; ``NAME-K`` is one that is cut into chunks, in at most K of them."""
     contract_of(collective)
     found = _RECIPES.get((collective, variant)) or _BY_NAME.get((collective, variant))
     found = found or _in_chunks(collective, variant)
@@ -109,9 +88,6 @@ def load_plan(file: str | Path) -> Plan:
     """Load a plan that ``cxlemu plan save`` wrote, and check that it obeys all rules and that its call means something.
 
     A plan file is data: nothing is executed.
-
-    Raises:
-        PlanFileError: The file cannot be read, or the plan is wrong.
     """
     from cxlemu.plan import file as plan_file  # which needs pydantic
 
@@ -130,17 +106,9 @@ def _check_plan(plan: Plan) -> None:
 
 
 def load_algorithm(spec: str) -> Recipe:
-    """Load what a user brings.
+    """Load what a user brings: ``FILE.py:function``, decorated with ``@algorithm``, or ``FILE.plan``, which was saved.
 
     A Python file is executed; its function runs in its own name's style, or chunked and overlapped.
-
-    Args:
-        spec: ``FILE.py:function``, decorated with ``@algorithm``, or ``FILE.plan``, which was saved.
-
-    Raises:
-        ArgumentError: The file, the function or the decorator is missing, the file fails, or the name that
-            ``@algorithm`` gives it is a shipped variant's.
-        PlanFileError: The plan file cannot be read, or the plan is wrong.
     """
     if is_plan(spec):
         plan = load_plan(spec)
@@ -165,19 +133,7 @@ def _cannot_build(builder: Builder) -> None:
 
 
 def own_recipe(function: object, name: str, spec: str) -> Recipe | None:
-    """Make the recipe of a user's own algorithm.
-
-    Args:
-        function: What the user's file has under the name.
-        name: The function's name.
-        spec: ``FILE.py:function``, from which it was loaded.
-
-    Returns:
-        The recipe, or None for a function that is not decorated with ``@algorithm``.
-
-    Raises:
-        ArgumentError: The name that ``@algorithm`` gives it is a shipped variant's.
-    """
+    """Make the recipe of a user's own algorithm; None for a function that is not decorated with ``@algorithm``."""
     found = recipes_of(function)
     if not found:
         return None
@@ -198,11 +154,6 @@ def _own_name(its: Recipe, function: str, spec: str) -> str:
 
 def build(recipe: Recipe, layout: Layout, call: Call) -> Plan:
     """Build the plan of a call. The function is pure: equal arguments give equal plans.
-
-    Args:
-        recipe: The algorithm, or a saved plan.
-        layout: The ring in which the plan runs.
-        call: The call. Its fold order is set to the recipe's.
 
     Raises:
         ArgumentError: The call is not possible on this layout, or the saved plan is another call's.
@@ -313,12 +264,7 @@ def _line_of(recipe: Recipe, error: Exception) -> str:
 
 
 def check(call: Call) -> None:
-    """Check that a call means something.
-
-    Raises:
-        ArgumentError: The collective, dtype or op does not exist, the root or the clusters do not fit the ranks, or a
-            block is too large or no whole number of elements.
-    """
+    """Check that a call means something: its names, its root and clusters, the size of a block."""
     contract = contract_of(call.collective)
     if call.ranks < 1:
         raise ArgumentError(f"a communicator has at least one rank, not {call.ranks}")

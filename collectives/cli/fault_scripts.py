@@ -28,31 +28,13 @@ class RunFaults(Protocol):
 
     @classmethod
     def load(cls, file: Path, *, how: str, adversary: str | None) -> RunFaults:
-        """Load a file of faults.
-
-        Args:
-            file: The file.
-            how: How the ranks are launched: "processes", "threads" or "env".
-            adversary: The value of ``--adversary``, None where it was not given.
-
-        Raises:
-            ConfigError: The file is wrong.
-            ArgumentError: Flags do not go with it.
-        """
+        """Load a file of faults, and check that flags go with it; ``adversary`` is None where it was not given."""
 
     def memory(self, otherwise: MemorySpec) -> MemorySpec:
         """The memory with the script's adversary, if it has one, else ``otherwise``."""
 
     def check(self, *, ranks: int, backend: str) -> None:
-        """Check that the faults can happen in this run.
-
-        Args:
-            ranks: The number of ranks.
-            backend: The backend's name.
-
-        Raises:
-            ConfigError: A fault cannot happen there.
-        """
+        """Check that the faults can happen in this run; a ConfigError says which one cannot."""
 
     @property
     def engine(self) -> EngineMaker:

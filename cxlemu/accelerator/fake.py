@@ -112,15 +112,7 @@ class FakeQueue:
 
 
 class FakeDevice:
-    """A `ComputeDevice` without hardware, for one rank.
-
-    Attributes:
-        default: The queue of what is not queued elsewhere: its user's.
-        lent: The queue in which arrays are used that others lend.
-        number: Its number among all fake devices of this process, for DLPack.
-        moves: How many pieces of work were done so far.
-        forced: How many of them were done because somebody waited.
-    """
+    """A `ComputeDevice` without hardware, for one rank."""
 
     def __init__(self, seed: int = 0, *, dma_writes: DmaWrites = "cache", eagerness: float | None = None) -> None:
         """Make a device.
@@ -130,9 +122,6 @@ class FakeDevice:
             dma_writes: Whether copies to the pool end in the host's cache, or go past it: the topology's figure.
             eagerness: The probability of a move at each call, from 0 (work is done when it is waited for) to 1 (at
                 once); None: the seed chooses.
-
-        Raises:
-            ArgumentError: There is no such way of writes.
         """
         if dma_writes not in ("cache", "memory"):
             raise ArgumentError(f"a device's writes end in the host's cache or go to memory, not {dma_writes!r}")

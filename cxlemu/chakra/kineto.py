@@ -43,11 +43,7 @@ class KinetoRank:
 
 
 def read(path: Path, rank: int) -> KinetoRank:
-    """Read the trace of a rank of torch's world.
-
-    Raises:
-        PlanFileError: One sentence says what is wrong with the file.
-    """
+    """Read the trace of a rank of torch's world; a PlanFileError says in one sentence what is wrong with the file."""
     try:
         document = json.loads(read_file(path, FILE_BYTES_MAX))
     except OSError as error:

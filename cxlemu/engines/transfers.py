@@ -36,15 +36,9 @@ class Transfers:
     def move(
         self, rank: int, cards: Sequence[int], nbytes: int, *, to_pool: bool, now_ns: int, granule_bytes: int = 0
     ) -> Moved:
-        """Move bytes between a rank and cards (indices of the model), over which they lie interleaved.
+        """Move bytes between a rank and cards (indices of the model), over which they lie in granules (0: equally).
 
-        Args:
-            rank: Who moves them.
-            cards: Where they lie.
-            nbytes: How many bytes.
-            to_pool: Whether the rank writes; otherwise it reads.
-            now_ns: When the rank asks; not before the request before.
-            granule_bytes: How many bytes in a row lie on one card; 0: an equal part on each.
+        A rank's requests come in the order of ``now_ns``.
         """
         assert now_ns >= self._latest_ns, "requests are made in the order of their times"
         self._latest_ns = now_ns

@@ -54,12 +54,7 @@ class Model(BaseModel):
         return data
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copy the model as pydantic does, but not its cached properties, which the copy works out anew.
-
-        Args:
-            update: New values of some fields; they are not validated.
-            deep: Also copy what the fields hold.
-        """
+        """Copy the model as pydantic does, but not its cached properties, which the copy works out anew."""
         made = super().model_copy(update=update, deep=deep)
         for name in made.__dict__.keys() - type(self).model_fields.keys():
             del made.__dict__[name]

@@ -198,11 +198,7 @@ class Area:
             raise PoolError(f"{SHARED} has no room for a run: free some, or make it larger (docker run --shm-size)")
 
     def check_room(self, *, failed: bool = False) -> None:
-        """Raise PoolError if a page of the run's files could not be had.
-
-        Args:
-            failed: Whether a program failed: a system call that needs a page does, where there is none.
-        """
+        """Raise PoolError if a page of the run's files could not be had, or a program ``failed`` and there is none."""
         free = os.statvfs(SHARED)
         if self._library.program_full() or (failed and free.f_bavail == 0):
             size = format_bytes(free.f_blocks * free.f_frsize)

@@ -78,12 +78,7 @@ class Study:
     """All figures, each computed when it is first asked for."""
 
     def __init__(self, machines: Mapping[str, Topology] | None = None, accelerator: Accelerator | None = None) -> None:
-        """Compute the figures of configs as shipped, or of others in their places.
-
-        Args:
-            machines: Topologies by the names of the configs that they stand for.
-            accelerator: What products run on; None: H100 as shipped.
-        """
+        """Compute the figures of configs as shipped, or of ``machines`` in their places, with an H100 as shipped."""
         self._machines, self._accelerator = dict(machines or {}), accelerator
 
     def machine(self, config: str) -> Topology:

@@ -253,22 +253,9 @@ class CallPlanner:
 
 @lru_cache(maxsize=PLANS_KEPT)
 def plan_of(chosen: Recipe, layout: Layout, call: Call, rank: int) -> tuple[Plan, int]:
-    """Build a plan and check it; plans are kept for the next equal call.
+    """Build a plan and check it; plans are kept for the next equal call. Also returns 16 bits that ranks must agree on.
 
     For an algorithm that is not ours, all ranks' parts are checked: its ranks may step on each other.
-
-    Args:
-        chosen: The algorithm, or a saved plan.
-        layout: The communicator's ring and heap.
-        call: The call, with every choice made.
-        rank: This rank, whose part is checked.
-
-    Returns:
-        A plan that breaks no rule, and 16 bits of what its ranks must agree on.
-
-    Raises:
-        PlanError: The plan breaks a rule.
-        ArgumentError: The call is impossible in this layout, or a saved plan is of arrays that lie otherwise.
     """
     plan = build(chosen, layout, call)
     if chosen.plan is not None:

@@ -65,24 +65,10 @@ class TransferLane(Protocol):
         """Begin a call: nothing is done yet."""
 
     def advance(self, transfers: Sequence[Transfer], idle_s: float) -> Transfer | None:
-        """Go on with all of them, until one ends or nothing progresses for ``idle_s``.
-
-        Returns:
-            The one that ended, or None.
-
-        Raises:
-            RunError: The hardware failed, or a peer did what no peer does.
-        """
+        """Go on with all of them, until one ends, which is returned, or nothing progresses for ``idle_s``."""
 
     def courier(self, transfer: Transfer, epoch: int, peer: int, *, receives: bool) -> _native.Courier | None:
-        """Make what carries small messages without Python, where this engine and memory have it.
-
-        Args:
-            transfer: The calls of one line on the mailbox, none of which is under way.
-            epoch: The epoch of the mailbox's next call.
-            peer: The other rank.
-            receives: Whether messages come.
-        """
+        """Make what carries a line's small messages without Python, from ``epoch`` on, if engine and memory can."""
 
     def settle(self) -> None:
         """Fence what was written: nothing of it arrives later."""
