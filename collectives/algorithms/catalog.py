@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from binascii import crc_hqx
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 from collectives.algorithms import PUSHING, SHIPPED
@@ -14,16 +16,17 @@ from collectives.algorithms.nccl import RECIPES as NCCL
 from collectives.builder import ALL, Builder
 from collectives.builder.recipes import Recipe, recipes_of
 from collectives.choices import is_plan
-from collectives.contracts import buffers, check_buffers, check_counts, contract_of
+from collectives.contracts import COLLECTIVES, buffers, check_buffers, check_counts, contract_of
 from cxlemu import userfile
 from cxlemu.choices import DTYPE_KINDS, OPS_OF_KIND
 from cxlemu.errors import ArgumentError, BuilderError, DeclinedError, refusals
-from cxlemu.plan import DTYPES, Call, Frame, Layout, Plan, RankPart
+from cxlemu.plan import DTYPES, Call, Frame, Layout, Plan, RankPart, rules
 from cxlemu.plan.reduction import why_not
 from cxlemu.suggest import unknown, with_choices
 from cxlemu.units import counted, format_bytes, typed_bytes
 
 BLOCK_BYTES_MAX = 1 << 40
+PLANS_KEPT = 256  # for the next call that is the same, whichever communicator makes it
 BUILD_S = 30.0  # longest time in which an algorithm of a user's builds one rank's part
 
 # Ours, and NCCL's, which no choice of ours takes.
@@ -261,6 +264,28 @@ def _line_of(recipe: Recipe, error: Exception) -> str:
     file = recipe.source.rpartition(":")[0]
     line = userfile.line_of(error, file)
     return recipe.source if line is None else f"{file}:{line}"
+
+
+@lru_cache(maxsize=PLANS_KEPT)
+def plan_of(chosen: Recipe, layout: Layout, call: Call, rank: int) -> tuple[Plan, int]:
+    """Build a plan and check it; plans are kept for the next equal call. Also returns 16 bits that ranks must agree on.
+
+    For an algorithm that is not ours, all ranks' parts are checked: its ranks may step on each other.
+    """
+    plan = build(chosen, layout, call)
+    if chosen.plan is not None:
+        _check_arrays(chosen, call, rank)
+    else:
+        rules.check(plan, None if chosen.source else [rank])
+    return plan, crc_hqx(repr(plan.frame).encode(), call.tag())
+
+
+def _check_arrays(saved: Recipe, call: Call, rank: int) -> None:
+    """A saved plan says whether arrays lie in each other. Where there is one array by contract, it stands for both."""
+    assert saved.plan is not None
+    if not COLLECTIVES[call.collective].one_buffer and buffers(call, rank) != saved.plan.part(rank).buffers[:2]:
+        how = "in place" if saved.plan.call.in_place else "not in place"
+        raise ArgumentError(f"{saved.source} is the plan of a call that is {how}: pass x and out accordingly")
 
 
 def check(call: Call) -> None:

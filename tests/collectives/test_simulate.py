@@ -12,7 +12,6 @@ import pytest
 
 from collectives.algorithms import catalog
 from collectives.algorithms.catalog import recipe
-from collectives.builder.asks import loops_of
 from collectives.cli import simulate_run as simulate_cli
 from collectives.contracts import COLLECTIVES
 from collectives.sweep.sweep import Case, Sweep
@@ -27,6 +26,7 @@ from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Call, Op
 from cxlemu.topology import Topology
+from faults.mutate.asks import loops_of
 from tests.helpers.by_hand import FENCE, signal, wait
 from tests.helpers.commands import cxlemu
 from tests.helpers.fabric_helpers import plan, read, write

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collectives.algorithms.catalog import recipe
+from collectives.algorithms.catalog import plan_of, recipe
 from collectives.builder import AGGREGATE, LINE, SCRATCH
 from collectives.builder.recipes import with_checksums
-from collectives.communicator.calls.planner import plan_of
 from collectives.communicator.messages import envelopes
 from collectives.communicator.messages.envelopes import INLINE_BYTES
 from collectives.communicator.messages.mailboxes import SENDER

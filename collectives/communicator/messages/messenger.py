@@ -21,7 +21,7 @@ from collectives.communicator.messages.matching import Message, Receive
 from collectives.communicator.messages.requests import ANY, PROC_NULL, MatchedMessage, Rank, Request, Status, Tag
 from collectives.communicator.messages.traffic import Traffic
 from collectives.communicator.messages.transfers import WAKE
-from collectives.communicator.numbers import seconds
+from collectives.numbers import seconds
 from cxlemu.accelerator.arrays import device_view, fetched, put_back
 from cxlemu.errors import ArgumentError, DeadlineError, RevokedError, RunError
 from cxlemu.signals import is_from_handler

@@ -8,11 +8,10 @@ called with the guard held.
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from collectives.communicator.calls.runner import CallRunner
 from collectives.communicator.calls.watch import PeerMonitor
 from collectives.communicator.messages.channels import Channel, Inbox, Outbox
 from collectives.communicator.messages.guard import CourierGuard
@@ -28,11 +27,26 @@ from collectives.communicator.messages.requests import Rank, Request, Status
 from collectives.communicator.messages.transfers import ADVANCING, AT_WORK, CLOSED, WAKE, TransferLane
 from cxlemu import _native
 from cxlemu.errors import ArgumentError, RevokedError, RunError
+from cxlemu.pool.home import Home
 from cxlemu.signals import is_from_handler
 
 POKES_MAX = 64  # calls that end while this rank waits for something else
 EAGER_BYTES = 64 << 10  # a larger message waits in its mailbox until a receive is posted for it
 UNEXPECTED_MAX = 4096  # messages that a rank brings in while it waits for room
+
+
+class Life(Protocol):
+    """The life of the communicator whose messages these are: its `CallRunner`."""
+
+    home: Home
+    revoked: RunError | None
+    deadline_s: float
+
+    def check_usable(self) -> None:
+        """Raise RevokedError where the communicator can be used no longer."""
+
+    def give_up(self, error: RunError) -> None:
+        """Revoke the communicator, on all ranks."""
 
 
 class Traffic:
@@ -44,7 +58,7 @@ class Traffic:
         ranks: int,
         room: MailRoom | None,
         lane: TransferLane,
-        runner: CallRunner,
+        runner: Life,
         monitor: PeerMonitor,
         *,
         checked: bool,

@@ -20,7 +20,7 @@ from collectives.communicator.messages.requests import (
     Status,
     Tag,
 )
-from collectives.communicator.numbers import seconds
+from collectives.numbers import seconds
 from cxlemu.errors import ArgumentError
 
 
