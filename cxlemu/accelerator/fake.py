@@ -74,8 +74,6 @@ class FakeMemory:
 
 @dataclass(eq=False)
 class FakeEvent:
-    """An event of a FakeDevice."""
-
     queue: FakeQueue  # the queue in which it was recorded
     happened: bool = False  # whether all before it has been done
 
@@ -91,8 +89,6 @@ class _Work:
 
 @dataclass(eq=False)
 class FakeQueue:
-    """A queue of a FakeDevice."""
-
     todo: deque[_Work] = field(default_factory=deque)
 
     @property

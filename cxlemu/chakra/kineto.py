@@ -36,8 +36,6 @@ Span = tuple[float, float]
 
 @dataclass(frozen=True)
 class KinetoRank:
-    """What one rank did."""
-
     nodes: list[Node]
     groups: dict[str, list[int]]  # the ranks of each group in which it made a call, but for the world
 

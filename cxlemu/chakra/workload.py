@@ -40,8 +40,6 @@ _NAMES = {number: name for name, number in COLLECTIVES.items()} | {REDUCE_SCATTE
 
 
 class Computing(NamedTuple):
-    """A step that computes."""
-
     duration_us: int  # how long it took when it was recorded, in microseconds
     operations: int  # how many operations it has; with ``moved_bytes`` they give its time on an accelerator
     moved_bytes: int

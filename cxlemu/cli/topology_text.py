@@ -79,8 +79,6 @@ def _members(end: str) -> str:
 
 
 class SwitchGroup(NamedTuple):
-    """Switches that are one box."""
-
     name: str
     switches: list[Switch]
 

@@ -65,7 +65,6 @@ class Parts(Model):
 
     @property
     def host_count(self) -> int:
-        """The number of hosts."""
         return self.hosts.count
 
     @property
@@ -148,7 +147,6 @@ class Parts(Model):
         return self.model_copy(update={**parts, "spaces": tuple(spaces), "costs": costs})
 
     def space(self, name: str) -> Space:
-        """Return the space on cards that has this name."""
         named = {space.name: space for space in self.spaces if space.on_cards}
         if name not in named:
             raise ArgumentError(f"{self.name} has no space {name!r} on cards: it has {', '.join(named)}")

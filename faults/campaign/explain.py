@@ -52,8 +52,6 @@ class Signalled(NamedTuple):
 
 @dataclass(frozen=True)
 class Story:
-    """The story of one line."""
-
     line: str  # the line, in words
     hosts: tuple[str, ...]  # headings of the hosts' columns
     versions: tuple[str, ...]  # for each content that the line ever had, the step that wrote it

@@ -39,8 +39,6 @@ Key = tuple[str, str, str]
 
 @dataclass
 class CampaignFinding:
-    """One way to fail."""
-
     judgement: Judgement  # how the smallest case fails
     first: CampaignCase  # the case in which it was found first
     smallest: CampaignCase
@@ -296,8 +294,6 @@ class CampaignRunner:
 
 
 class CheckFailed(AssertionError):
-    """A case of `check` failed."""
-
     def __init__(self, finding: CampaignFinding) -> None:
         super().__init__(f"{finding.judgement.detail}\nsmallest: {finding.smallest}\nagain: {finding.command}")
         self.finding = finding

@@ -51,8 +51,6 @@ class Fate(Enum):
 
 
 class MutantJudgement(NamedTuple):
-    """What became of one mutant."""
-
     mutant: Mutant
     fate: Fate
     instruction: str  # name of the opcode of the instruction that it changes

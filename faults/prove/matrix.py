@@ -89,8 +89,6 @@ class Question:
 
 @dataclass(frozen=True)
 class AnsweredQuestion:
-    """What came of a question."""
-
     question: Question
     proof: Proof | None  # the proof; None if the algorithm declines the call
     why: str = ""  # why the algorithm declines the call, or what is wrong or not known

@@ -19,8 +19,6 @@ BUBBLE = "bubble"
 
 
 class Part(NamedTuple):
-    """A part of an operation."""
-
     kind: str  # what the time is billed to
     ns: int
     nbytes: int = 0  # that a rank receives meanwhile

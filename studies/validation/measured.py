@@ -29,8 +29,6 @@ A100_PAIR = "NVIDIA/nccl-tests issue 100, p2pBandwidthLatencyTest, HGX A100", "2
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A published measurement."""
-
     figure: str
     unit: str  # its unit, or "x" for a ratio
     low: float  # the lower end of what was measured

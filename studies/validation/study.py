@@ -82,7 +82,6 @@ class Study:
         self._machines, self._accelerator = dict(machines or {}), accelerator
 
     def machine(self, config: str) -> Topology:
-        """Return the machine that stands for a config."""
         if config not in self._machines:
             self._machines[config] = Topology.load(config)
         return self._machines[config]

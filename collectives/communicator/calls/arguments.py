@@ -88,7 +88,6 @@ class Staging:
             np.copyto(to, source)
 
     def copy_back(self) -> None:
-        """Copy after it."""
         for to, source in self.after:
             np.copyto(to, source)
 

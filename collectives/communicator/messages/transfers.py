@@ -46,7 +46,6 @@ class Transfer:
 
     @property
     def arrays(self) -> list[Bytes]:
-        """The buffers as arrays."""
         return [each if isinstance(each, np.ndarray) else np.frombuffer(each, np.uint8) for each in self.buffers]
 
     def runner(self, memory: HostMemory) -> Runner:
