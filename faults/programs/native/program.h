@@ -48,6 +48,8 @@ void prog_store(void *at, size_t nbytes, const void *pc);
 void prog_nt_store(void *at, const void *bytes, size_t nbytes, const void *pc);
 
 void prog_flush(const void *at, enum flush_kind kind, const void *pc);
+void prog_flush_range(const void *at, size_t nbytes, enum flush_kind kind,
+                      const void *pc); /* each line of it is a step */
 void prog_fence(enum fence_kind kind, const void *pc);
 
 /* A read-modify-write, which the caller executes on the image between begin and end, while no other thread moves. A locked
@@ -250,8 +252,9 @@ typedef struct {
     int64_t extra[4];
 } program_finding;
 
-/* Whether the caches of all hosts are coherent on a line. */
+/* Whether the caches of all hosts are coherent on a line; and whether they are anywhere. */
 bool program_coherent(int pool, int64_t line);
+extern bool program_coherent_anywhere;
 
 /* Note a finding; where there is one of the same kind, rule and sites, only count it. Called with the lock held. */
 void program_report(const program_finding *finding);

@@ -5,7 +5,7 @@
 #include "image.h"
 #include "turn.h"
 
-enum { CALLERS = 256, SITES_KNOWN = 1024, SEEN = 2048, MAPPINGS = 64 };
+enum { CALLERS = 256, SITES_KNOWN = 1024, SEEN = 2048, MAPPINGS = 64, LIST_PLACES = 1024 };
 
 typedef struct {
     int pool;
@@ -15,6 +15,7 @@ typedef struct {
 typedef struct {
     line_place *items;
     int64_t count, room;
+    int64_t at[LIST_PLACES]; /* where the last line was added whose number ends alike */
 } line_list;
 
 typedef struct {
