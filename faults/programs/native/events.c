@@ -49,6 +49,8 @@ static pool_lines lines_of(const pool_range *r) {
 /* --- steps ----------------------------------------------------------------------------------------------------------- */
 
 static program_site site_here(program_self *me, const void *pc) {
+    const program_site script = script_runs ? script_site() : 0;
+    if (script) return script;
     const void *caller = me->depth ? me->callers[(me->depth - 1) % CALLERS] : NULL;
     const uintptr_t key = (uintptr_t)pc ^ (uintptr_t)caller >> 3;
     const uint32_t slot = (uint32_t)(key ^ key >> 10) % SITES_KNOWN;

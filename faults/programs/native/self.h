@@ -135,6 +135,11 @@ void silent_stores_everywhere(program_self *me); /* when a process ends */
 bool atomic_begins(void *at, size_t nbytes, const void *pc);
 void atomic_spins(void);
 
+/* script.c: whether this process runs Python; and the place in a script at which this thread is, or 0. */
+extern bool script_runs;
+void script_begin(void);
+program_site script_site(void);
+
 /* room.c: notice in this process that /dev/shm is full. */
 void room_watch(void);
 void room_unwatch(void);
