@@ -99,6 +99,10 @@ def _is_own(its: Position) -> bool:
 
 
 def _lines(module: str, offsets: list[int]) -> Iterator[tuple[int, tuple[Position, ...]]]:
+    script, _, function = module.partition("\n")
+    if function:  # of a script the runtime notes the function, and lines in place of addresses
+        yield from ((line, (Position(_short(script), line, function, 0),)) for line in offsets)
+        return
     frames = _addr2line(module, offsets)
     for offset in offsets:
         yield offset, _best(module, offset, frames.get(offset, []))

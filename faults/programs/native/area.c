@@ -92,7 +92,7 @@ bool area_attach(const char *folder, int host) {
     area_path(path, sizeof path, "area");
     program_area *area = map_file(path, sizeof(program_area));
     if (!area) return false;
-    here.area = area;
+    here.area = area, program_coherent_anywhere = area->options.coherent[0].end != 0;
     bool ok = area->size == sizeof *area;
     area_path(path, sizeof path, "room");
     ok = ok && (program_watcher_room = map_file(path, (size_t)WATCHER_ROOM_BYTES));

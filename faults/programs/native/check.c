@@ -16,11 +16,11 @@ static unsigned words_of(const program_step *step, int64_t number) {
 
 static bool inside(const program_step *step) { return step->pool < PROGRAM_POOLS && step->nbytes > 0; }
 
-#define EACH_LINE(step, touched)                                                                 \
-    for (check_touch touched = {(step), NULL, (step)->offset / PROGRAM_LINE, false};             \
-         touched.number * PROGRAM_LINE < (step)->offset + (step)->nbytes && !room_now()->full && \
-         (touched.line = line_at((step)->pool, touched.number)) &&                               \
-         (touched.coherent = program_coherent((step)->pool, touched.number), true);              \
+#define EACH_LINE(step, touched)                                                                                 \
+    for (check_touch touched = {(step), NULL, (step)->offset / PROGRAM_LINE, false};                             \
+         touched.number * PROGRAM_LINE < (step)->offset + (step)->nbytes && !room_now()->full &&                 \
+         (touched.line = line_at((step)->pool, touched.number)) &&                                               \
+         (touched.coherent = program_coherent_anywhere && program_coherent((step)->pool, touched.number), true); \
          touched.number++)
 
 /* --- fences -------------------------------------------------------------------------------------------------------------- */
@@ -105,19 +105,40 @@ static bool is_same(const uint8_t *before, const uint8_t *after, size_t nbytes) 
     return memcmp(before, after, nbytes) == 0;
 }
 
-/* Return which words a store changes: one that stores the newest bytes once more makes no new version. */
-static unsigned changed(const check_touch *t, unsigned words, const uint8_t *before, const uint8_t *after) {
-    const check_copy *copy = line_copy(t->line, t->step->host);
+/* Whether a step covers every byte of a line. */
+static bool is_whole(const check_touch *t) {
+    const int64_t begin = t->step->offset - t->number * PROGRAM_LINE;
+    return begin <= 0 && begin + t->step->nbytes >= PROGRAM_LINE;
+}
+
+/* Return those words whose bytes a store leaves as they were. */
+static unsigned kept(const check_touch *t, unsigned words, const uint8_t *before, const uint8_t *after) {
     const int64_t begin = t->step->offset - t->number * PROGRAM_LINE, end = begin + t->step->nbytes;
-    unsigned found = words;
-    for (int word = 0; before && word < LINE_WORDS; word++) {
+    unsigned same = 0;
+    for (int word = 0; is_whole(t) && word < LINE_WORDS; word++)
+        same |= (unsigned)is_same(before + word * WORD, after + word * WORD, WORD) << word;
+    if (is_whole(t)) return same;
+    for (int word = 0; word < LINE_WORDS; word++) {
         if (!(words >> word & 1)) continue;
         const int64_t low = word * WORD > begin ? word * WORD : begin,
                       high = (word + 1) * WORD < end ? (word + 1) * WORD : end;
-        if (!is_same(before + low, after + low, (size_t)(high - low))) continue;
-        if (line_newest(t->line, word, -1) == line_write(t->line, held(copy->cached, word))) found &= ~(1u << word);
+        same |= (unsigned)is_same(before + low, after + low, (size_t)(high - low)) << word;
     }
-    return found;
+    return same;
+}
+
+/* Return which words a store changes: one that stores the newest bytes once more makes no new version. */
+static unsigned changed(const check_touch *t, unsigned words, const uint8_t *before, const uint8_t *after) {
+    const unsigned same = before ? kept(t, words, before, after) : 0;
+    if (!same) return words;
+    const check_copy *copy = line_copy(t->line, t->step->host);
+    const check_write *last = line_last(t->line);
+    for (int word = 0; word < LINE_WORDS; word++) {
+        if (!(same >> word & 1)) continue;
+        const check_write *newest = last && last->words >> word & 1 ? last : line_newest(t->line, word, -1);
+        if (newest == line_write(t->line, held(copy->cached, word))) words &= ~(1u << word);
+    }
+    return words;
 }
 
 /* Whether the copy holds a write as a whole. Otherwise another store has overwritten part of it since, and words that joined it
@@ -128,12 +149,12 @@ static bool holds_all(const check_copy *copy, uint32_t number, unsigned words) {
     return true;
 }
 
-/* Return the number of the write that a store belongs to: the thread's last one, if the store goes on at the same place of the
- * program, else a new one. */
+/* Return the number of the write that a store belongs to: the thread's last one, if the store goes on beside it at the same place of
+ * the program, else a new one. */
 static uint32_t write_number(const check_touch *t, unsigned words, unsigned state) {
     check_thread *thread = thread_of(t->step);
     check_copy *copy = line_copy(t->line, t->step->host);
-    if (thread->line == (uint32_t)t->number + 1 && thread->pool == t->step->pool &&
+    if (thread->line == (uint32_t)t->number + 1 && thread->pool == t->step->pool && words != ALL_WORDS &&
         !(state & (WRITE_NT | WRITE_LOCKED)))
         for (int word = 0; word < LINE_WORDS; word++) {
             const uint32_t number = held(copy->cached, word);
@@ -160,6 +181,11 @@ static void add_write(const check_touch *t, unsigned words, unsigned state, cons
     w->words |= (uint8_t)words, w->state |= (uint8_t)state;
     check_copy *copy = line_copy(t->line, t->step->host);
     uint32_t cached = copy->cached;
+    if (words == ALL_WORDS && is_whole(t) && after && !(state & WRITE_NT)) {
+        for (int word = 0; word < LINE_WORDS; word++) w->hash[word] = hash_of(after + word * WORD);
+        copy->cached = all_held(number);
+        return;
+    }
     for (int word = 0; word < LINE_WORDS; word++) {
         if (!(words >> word & 1)) continue;
         if (!(state & WRITE_NT)) cached = with_held(cached, word, number);
@@ -172,6 +198,8 @@ static void add_write(const check_touch *t, unsigned words, unsigned state, cons
 
 /* A cached store waits for its thread's own non-temporal stores to the line. */
 static void land_own_nt(const check_touch *t) {
+    const check_line *line = t->line;
+    if (!line->more && !((line->write[0].state | line->write[1].state) & WRITE_NT)) return;
     check_write *all[WRITES];
     const int count = line_writes(t->line, all);
     for (int k = 0; k < count; k++)
@@ -241,7 +269,7 @@ static void on_flush(const program_step *step, bool was_dirty, bool was_present)
 /* --- moves --------------------------------------------------------------------------------------------------------------- */
 
 static void leaves(check_line *line, const check_copy *copy, int host) {
-    for (int word = 0; word < LINE_WORDS; word++) {
+    for (int word = 0; word < (holds_one(copy->cached) ? 1 : LINE_WORDS); word++) {
         check_write *w = line_write(line, held(copy->cached, word));
         if (w && w->host == host) w->state |= WRITE_LEFT;
     }

@@ -31,18 +31,20 @@ static void tell_arrival(mover by, int kind, int pool, int64_t line) {
     rest_ends();
 }
 
+static void told_line(int host, int pool, int64_t line) {
+    const host_image *image = image_of(host, pool);
+    memcpy(image->twin + line * LINE_BYTES, image->cache.data + line * LINE_BYTES, LINE_BYTES);
+}
+
 void image_told(int host, int pool, int64_t offset, int64_t nbytes) {
     host_image *image = image_of(host, pool);
     memcpy(image->twin + offset, image->cache.data + offset, (size_t)nbytes);
 }
 
-/* Whether a host has a process that is not recompiled: its lines are never absent, and its stores are found here. */
-static bool in_pages(int host) { return here.area->pages_hosts >> host & 1; }
-
-void image_find_stores(mover by, int pool, int64_t line) {
+void image_find_stores_there(mover by, int pool, int64_t line) {
     host_image *image = image_of(by.host, pool);
     const int64_t begin = line * LINE_BYTES;
-    if (!in_pages(by.host) || !(image->cache.state[line] & PRESENT)) return;
+    if (!(image->cache.state[line] & PRESENT)) return;
     if (memcmp(image->cache.data + begin, image->twin + begin, LINE_BYTES) == 0) return;
     for (int64_t at = begin; at < begin + LINE_BYTES; at += 8) {
         const uint8_t *before = image->twin + at, *after = image->cache.data + at;
@@ -62,7 +64,20 @@ void image_find_stores(mover by, int pool, int64_t line) {
         program_watcher_now->store(&step, before, after);
     }
     cache_touch(&image->cache, line, line + 1, true);
-    image_told(by.host, pool, begin, LINE_BYTES);
+    told_line(by.host, pool, line);
+}
+
+static void fetch(mover by, int pool, int64_t line) {
+    card_cache *c = &image_of(by.host, pool)->cache;
+    const int kind = c->pending[line] ? MOVE_FETCH_POSTED : MOVE_FETCH;
+    const uint64_t odd = image_unannounced(by.host, pool, line);
+    uint8_t kept[LINE_BYTES], *bytes = c->data + line * LINE_BYTES;
+    if (odd) memcpy(kept, bytes, LINE_BYTES);
+    cache_touch(c, line, line + 1, false);
+    told_line(by.host, pool, line);
+    for (int b = 0; odd && b < LINE_BYTES; b++)
+        if (odd >> b & 1) bytes[b] = kept[b]; /* bytes of unannounced stores stay until they are found */
+    tell(by, kind, pool, line, 0, 0, 0);
 }
 
 enum status image_touch(mover by, pool_lines lines, bool dirty, int64_t *broken) {
@@ -71,25 +86,17 @@ enum status image_touch(mover by, pool_lines lines, bool dirty, int64_t *broken)
     const enum status status = cache_check_load(c, lines.first, lines.last, broken);
     if (status != DONE) return status;
     if (lines.last > here.area->extent[lines.pool]) here.area->extent[lines.pool] = lines.last;
+    const bool alike = !program_coherent_anywhere && !in_pages(by.host);
     for (int64_t k = lines.first; k < lines.last; k++) {
-        if (is_coherent(lines.pool, k)) {
+        if (!alike && is_coherent(lines.pool, k)) {
             here.area->coherent_met |= UINT64_C(1) << coherent_range(lines.pool, k * LINE_BYTES);
             continue;
         }
-        image_find_stores(by, lines.pool, k);
-        if (!(c->state[k] & PRESENT)) {
-            const int kind = c->pending[k] ? MOVE_FETCH_POSTED : MOVE_FETCH;
-            const uint64_t odd = image_unannounced(by.host, lines.pool, k);
-            uint8_t kept[LINE_BYTES], *bytes = c->data + k * LINE_BYTES;
-            memcpy(kept, bytes, LINE_BYTES);
-            cache_touch(c, k, k + 1, false);
-            image_told(by.host, lines.pool, k * LINE_BYTES, LINE_BYTES);
-            for (int b = 0; odd && b < LINE_BYTES; b++)
-                if (odd >> b & 1) bytes[b] = kept[b]; /* bytes of unannounced stores stay until they are found */
-            tell(by, kind, lines.pool, k, 0, 0, 0);
-        }
-        if (dirty) cache_touch(c, k, k + 1, true);
+        if (!alike) image_find_stores(by, lines.pool, k);
+        if (!(c->state[k] & PRESENT)) fetch(by, lines.pool, k);
+        if (dirty && !alike) cache_touch(c, k, k + 1, true);
     }
+    if (dirty && alike) cache_touch(c, lines.first, lines.last, true);
     return DONE;
 }
 
@@ -99,7 +106,7 @@ static void renew(int host, int pool, int64_t line) {
     const card_cache *c = &image_of(host, pool)->cache;
     if (is_coherent(pool, line) || image_unannounced(host, pool, line)) return;
     memcpy(c->data + line * LINE_BYTES, (c->pending[line] ? c->posted : c->pool) + line * LINE_BYTES, LINE_BYTES);
-    image_told(host, pool, line * LINE_BYTES, LINE_BYTES);
+    told_line(host, pool, line);
 }
 
 static void dropped(mover by, int pool, int64_t line) {
@@ -192,7 +199,7 @@ int64_t image_nature(mover by, const adversary_move *move) {
         count += cache_move(c, &one);
         if (move->action == EVICT) dropped(by, pool, k);
         if (move->action != PREFETCH) continue;
-        image_told(by.host, pool, k * LINE_BYTES, LINE_BYTES);
+        told_line(by.host, pool, k);
         tell(by, kind, pool, k, 0, 0, 0);
     }
     return count;
@@ -255,11 +262,10 @@ void image_open_page(int pool, int64_t page) {
     image_touch(by, (pool_lines){pool, first, first + 4096 / LINE_BYTES}, false, &broken);
 }
 
-uint64_t image_unannounced(int host, int pool, int64_t line) {
+uint64_t image_differing(int host, int pool, int64_t line) {
     const host_image *image = image_of(host, pool);
     const uint8_t *now = image->cache.data + line * LINE_BYTES, *then = image->twin + line * LINE_BYTES;
     uint64_t bytes = 0;
-    if (in_pages(host) || memcmp(now, then, LINE_BYTES) == 0) return 0;
     for (int k = 0; k < LINE_BYTES; k++) bytes |= (uint64_t)(now[k] != then[k]) << k;
     return bytes;
 }
