@@ -20,13 +20,15 @@ LARGE, SYMMETRIC_BYTES, GRAPH_BYTES = 8 << 30, 8, 64 << 10
 COLUMNS, DEPTH = 8192, 28672  # of the products
 Found = Iterator[tuple[Measurement, float, str]]  # what was measured, ours, and why it would be off
 
-OWN_LIMITS = "the link at its rate: what a GPU's own engines leave of it is not in the config"
-OTHER_ALGORITHM = (
-    "our plan of direct reads at the link's rate; the measured one is NCCL's, whose kernels move 128 B packets"
-)
-HOST_FREE = "kernels of symmetric memory and in-switch reduction are not modelled, nor launches in a graph"
+OWN_LIMITS = "the link as NCCL counts it, with the packets of its kernels"
+OTHER_ALGORITHM = "our plan of direct reads, at the rate that NCCL counts; the measured one is NCCL's ring"
+ONE_HOP = "a launch in a graph and a hop of LL: what the kernel does before and after is not published"
+IN_SWITCH = "NVLink SHARP, which folds in the switch, is not modelled: ours reads every peer's vector"
 RATED = "the collective copies at the link's full rate, which NCCL's kernels do not reach"
-SHARED = "products and copies that share multiprocessors and memory are not modelled: a fused time is a lower bound"
+SHARED = (
+    "tiles and copies share nothing here, so that a fused time is a lower bound: what is held_by_copies and "
+    "slowed_by_copies is not published of FLUX's kernels"
+)
 
 
 def of_h100(topology: Topology) -> Topology:
@@ -59,8 +61,8 @@ def of_hopper(topology: Topology) -> Found:
     yield measured.NVLINK_H800, payload_gbytes_per_s(topology), OWN_LIMITS
     yield measured.NVLINK_H100, payload_gbytes_per_s(h100), OWN_LIMITS
     yield measured.NVLINK_H100_BOTH, 2 * payload_gbytes_per_s(h100), OWN_LIMITS
-    yield measured.SYMMETRIC_8, call(topology, "all_reduce", SYMMETRIC_BYTES, 8).time_us, HOST_FREE
-    yield measured.GRAPH_64K, call(h100, "all_reduce", GRAPH_BYTES, 2).time_us, HOST_FREE
+    yield measured.SYMMETRIC_8, call(topology.in_graph(), "all_reduce", SYMMETRIC_BYTES, 8).time_us, ONE_HOP
+    yield measured.GRAPH_64K, call(h100.in_graph(), "all_reduce", GRAPH_BYTES, 2).time_us, IN_SWITCH
 
 
 TUNED: dict[str, Clusters] = {}  # with the figures as shipped, whose tiles others keep
