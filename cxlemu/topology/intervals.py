@@ -1,8 +1,8 @@
 """Answers as intervals: a figure of a topology lies in a range, so what follows from it does as well.
 
-The range of a figure is the one that its file states. Without one, an assumed time, of which only the order is known, may
-be half or twice as long, an assumed rate or share a quarter less or more, and what has a source or was fitted is taken as
-it stands. Every answer is computed
+The range of a figure is the one that its file states. Without one, an assumed time, of which only the order is known,
+may be half or twice as long, an assumed rate or share a quarter less or more, and what has a source or was fitted is
+taken as it stands. Every answer is computed
 
 - with all figures as they stand, which is its middle;
 - with each figure alone at both ends of its range: which one moves the answer most, alone;

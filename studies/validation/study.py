@@ -113,7 +113,7 @@ class Study:
 
     @cached_property
     def blocking(self) -> Beside:
-        """The same beside as many as a benchmark keeps, where the port's link takes in one and blocks what is behind it."""
+        """The same beside a benchmark's reads, where the port's link takes in one and blocks what is behind it."""
         links = tuple(
             link.model_copy(update={"buffer_bytes": REQUEST}) if link.name == PORT else link
             for link in self.switched.links
@@ -144,11 +144,11 @@ class Study:
             gbytes_per_s(self.switched, [Requests(0, card, LARGE, 40, op) for card in cards for _ in range(2)])
             for cards, op in (((0,), Op.READ), ((0,), Op.WRITE), ((0, 1), Op.READ), (EVERY, Op.READ))
         ]
+        stores = [Requests(0, card, LARGE, 40, Op.WRITE) for card in EVERY for _ in range(2)]
         first = int(self.processor.lines_read_first * LARGE)
-        fetched = [Requests(0, card, first, 40).program() if first else [] for card in EVERY]
-        stores = [(0, [*Requests(0, card, LARGE, 40, Op.WRITE).program()]) for card in EVERY for _ in range(2)]
-        loads = [(0, fetched[card]) for card in EVERY for _ in range(2)] if first else []
-        stored_gbytes_per_s = len(stores) * 40 * LARGE / max(ends_ns(self.switched, [*stores, *loads]))
+        loads = [its._replace(op=Op.READ, nbytes=first) for its in stores if first]
+        ends = ends_ns(self.switched, [(0, its.program()) for its in (*stores, *loads)])
+        stored_gbytes_per_s = len(stores) * 40 * LARGE / max(ends)
         read, write = (Requests(0, 0, REQUEST, times, op).program() for times, op in ((2, Op.READ), (1, Op.WRITE)))
         mixed = [(0, (read + write) * (COUNT // 2))] * 32
         mixed_gbytes_per_s = len(mixed) * REQUEST * 3 * (COUNT // 2) / max(ends_ns(self.switched, mixed))

@@ -58,7 +58,7 @@ def test_protocols_are_launched_in_a_graph_as_well() -> None:
     )
     launched = network.model_copy(update={"spaces": (space.model_copy(update={"protocols": protocols}),)}).in_graph()
     assert {its.costs.call_ns for its in launched.spaces[0].protocols or ()} == {7}
-    with pytest.raises(ArgumentError, match="give spaces.inboxes.protocols.simple.costs.graph_call_ns"):
+    with pytest.raises(ArgumentError, match=r"give spaces\.inboxes\.protocols\.simple\.costs\.graph_call_ns"):
         network.in_graph()
 
 

@@ -109,7 +109,9 @@ def test_small_calls_of_sparks_are_of_its_adapters() -> None:
 def test_a_processor_that_waits_reads_lines_first_and_flushes_slowly() -> None:
     its = study().processor
     other = its.varied(reads_at_once=1, lines_read_first=1.0, flush_line_ns=its.flush_line_ns + 10)
-    usual, found = ({row.measured: row.ours for row in of.rows_of(SWITCHED)} for of in (study(), Study(processor=other)))
+    usual, found = (
+        {row.measured: row.ours for row in of.rows_of(SWITCHED)} for of in (study(), Study(processor=other))
+    )
     for flushed in (FLUSHED_READ, FLUSHED_WRITE):
         assert found[flushed] - usual[flushed] == pytest.approx(256 * 10 / 1e3)
     assert found[SLOWER] == study().curve[0].slower < usual[SLOWER]

@@ -123,7 +123,8 @@ static int32_t doorbell_card(const communicator *m, int32_t doorbell) {
  * showed. */
 static void see(simulation *v, int64_t id, const communicator *m, int64_t shown, int32_t count) {
     const stream *s = &v->streams[id];
-    finish(v, id, later(s->began, shown) + look_ns(&v->model, s->rank, doorbell_card(m, s->doorbell), s->waits_by, count));
+    finish(v, id,
+           later(s->began, shown) + look_ns(&v->model, s->rank, doorbell_card(m, s->doorbell), s->waits_by, count));
 }
 
 static void resume(simulation *v, int32_t id, int64_t shown, int32_t count) {
