@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cxlemu.topology.intervals import variations
+from cxlemu.topology import Accelerator
+from cxlemu.topology.intervals import uncertain, variations
 from studies.cli import reproduce_validation
 from studies.cli.reproduce import ReproduceFlags
 from studies.cli.reproduce_intervals import predicted, print_intervals
@@ -15,7 +16,7 @@ from studies.cli.reproduce_report import ReproductionReport
 from studies.published import cccl
 from studies.published.cccl_otherwise import FEW
 from studies.published.rows import row_of
-from studies.ranged import Ranged, Run, of_cccl, of_validation
+from studies.ranged import Ranged, Run, _scaled, of_cccl, of_validation
 from studies.validation.study import Study
 from tests.helpers.commands import cxlemu
 from tests.machine.test_intervals import COPY
@@ -77,3 +78,9 @@ def test_the_command_prints_and_keeps_intervals(tmp_path: Path, monkeypatch: pyt
     found = json.loads(file.read_text())["intervals"]["8 bytes and a flag, to another host"]
     assert found["low"] < found["middle"] < found["high"] and found["alone"].endswith(CARD)
     assert "predicted figures inside their intervals" in done.output
+
+
+def test_a_figure_that_is_0_on_all_clusters_takes_its_new_value() -> None:
+    figures = {its.key: its for its in uncertain(Accelerator.load("h100-sxm"))}
+    run = {("held_by_copies",): 0.5, ("tile_ns",): 3000}
+    assert _scaled(Accelerator.load("a100-sxm"), figures, run) == {("held_by_copies",): 0.5, ("tile_ns",): 3000}
