@@ -59,6 +59,9 @@ class SimulateFlags(Flags):
         is_flag=True,
         help="Also show the least and the largest answer within the ranges of the topology's figures.",
     )
+    graph: bool = flag(
+        "--graph", is_flag=True, help="Launch calls in a captured graph (graph_call_ns of the topology's costs)."
+    )
     split: int | None = flag(
         "--split", type=click.IntRange(2), metavar="N", help="Split all_reduce into two levels, with groups of N ranks."
     )

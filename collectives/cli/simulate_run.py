@@ -50,6 +50,8 @@ def run(ctx: click.Context, asked: SimulateFlags) -> None:
     check_applies(ctx, what.collectives)
     topology = Topology.load(asked.config)
     others = [(Topology.load(name), list[Simulated]()) for name in asked.against]
+    if asked.graph:
+        topology, others = topology.in_graph(), [(other.in_graph(), rows) for other, rows in others]
     failures = [Failure.parse(text, topology) for text in asked.fails]
     if asked.intervals:
         check_ranges([topology, *(other for other, _ in others)])

@@ -204,7 +204,9 @@ def _add_calls(
             frame.rounds,
             region_table(frame.regions),
             group_table(frame.groups),
-            kernel_costs(model.accelerator, frame, call.plan.part(0)),
+            kernel_costs(
+                model.accelerator, frame, call.plan.part(0), model.link_gbytes_per_s if frame.kernels else 0.0
+            ),
             packed.get(id(call.plan), its_parts),
         )
         epochs[ring] += frame.rounds

@@ -146,6 +146,27 @@ class Parts(Model):
         parts = {"switches": tuple(switches), "links": tuple(slower), "fabrics": ()}
         return self.model_copy(update={**parts, "spaces": tuple(spaces), "costs": costs})
 
+    def in_graph(self) -> Self:
+        """Return the same machine where calls are part of a captured graph, which launches them in ``graph_call_ns``.
+
+        Raises:
+            ArgumentError: The topology does not say what that takes.
+        """
+
+        def launched(costs: Costs, key: str) -> Costs:
+            if costs.graph_call_ns is None and costs.call_ns is not None:
+                raise ArgumentError(f"{self.name} does not say what a call in a graph costs: give {key}.graph_call_ns")
+            return costs.model_copy(update={"call_ns": costs.graph_call_ns})
+
+        spaces = []
+        for space in self.spaces:
+            protocols = space.protocols and tuple(
+                its.model_copy(update={"costs": launched(its.costs, f"spaces.{space.name}.protocols.{its.name}.costs")})
+                for its in space.protocols
+            )
+            spaces.append(space.model_copy(update={"protocols": protocols}))
+        return self.model_copy(update={"costs": launched(self.costs, "costs"), "spaces": tuple(spaces)})
+
     def space(self, name: str) -> Space:
         named = {space.name: space for space in self.spaces if space.on_cards}
         if name not in named:

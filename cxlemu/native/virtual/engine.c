@@ -123,7 +123,8 @@ static int32_t doorbell_card(const communicator *m, int32_t doorbell) {
  * showed. */
 static void see(simulation *v, int64_t id, const communicator *m, int64_t shown, int32_t count) {
     const stream *s = &v->streams[id];
-    finish(v, id, later(s->began, shown) + look_ns(&v->model, s->rank, doorbell_card(m, s->doorbell), count));
+    finish(v, id,
+           later(s->began, shown) + look_ns(&v->model, s->rank, doorbell_card(m, s->doorbell), s->waits_by, count));
 }
 
 static void resume(simulation *v, int32_t id, int64_t shown, int32_t count) {
@@ -185,8 +186,8 @@ static enum state ring(simulation *v, int64_t id, const virtual_call *c, const r
     if (doorbell < 0 || rank >= m->layout.ranks || epoch < 1 || epoch > m->epochs) return WRONG;
     const int32_t at = doorbell_card(m, doorbell);
     if (!reaches(&v->model, s->rank, at)) return WRONG;
-    const int64_t end = rung_ns(&v->model, s->rank, at, s->began),
-                  shown = shown_after_ns(&v->model, s->rank, at, s->began);
+    const int64_t end = rung_ns(&v->model, s->rank, at, i->op, s->began),
+                  shown = shown_after_ns(&v->model, s->rank, at, i->op, s->began);
     busy(&v->ranks[s->rank], s->began, end);
     if (rank >= 0) {
         while (m->done_shows[rank] < epoch) m->done[rank * m->epochs + m->done_shows[rank]++] = shown;
@@ -208,7 +209,7 @@ static enum state wait(simulation *v, int64_t id, const virtual_call *c, const r
         return WRONG;
     const int64_t epoch = c->epoch + i->value;
     const int64_t shown = shown_ns(m, i->arg, epoch);
-    s->doorbell = i->arg;
+    s->doorbell = i->arg, s->waits_by = i->op;
     if (shown == NEVER) {
         int32_t *list = waiters_of(m, i->arg, epoch);
         s->wanted = epoch, s->link = *list, *list = stream_waits(id);
@@ -230,7 +231,7 @@ static enum state wait_all(simulation *v, int64_t id, virtual_call *c, const rec
     const group *its = &c->groups[i->arg];
     const int64_t number = c->first_gate + i->arg * (c->rounds + slots) + i->value + slots;
     gate *g = &v->gates[number];
-    s->doorbell = its->first;
+    s->doorbell = its->first, s->waits_by = i->op;
     if (!reaches(&v->model, s->rank, doorbell_card(m, its->first))) return WRONG;
     if (g->group < 0) {
         *g = (gate){.group = i->arg, .epoch = epoch, .waiters = NOBODY, .call = v->ranks[s->rank].call};

@@ -58,7 +58,7 @@ typedef struct {
     const packed *next; /* the record `at` */
     int64_t length, at, began, wanted;
     progress progress; /* its time, and how much of its next instruction it has executed */
-    int32_t link, rank, doorbell;
+    int32_t link, rank, doorbell, waits_by; /* waits_by: the operation that waits for the doorbell */
 } stream;
 
 typedef struct {
