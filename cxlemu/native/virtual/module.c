@@ -224,6 +224,13 @@ static PyObject *Simulation_call(Simulation *self, PyObject *args) {
     return PyLong_FromLongLong(v->call_count - 1);
 }
 
+static PyObject *outcome_of(const simulation *v, enum outcome outcome, int64_t where) {
+    if (outcome == NO_MEMORY) return PyErr_NoMemory();
+    const long long at = where < 0 ? -1 : v->streams[where].at;
+    return Py_BuildValue("iiiLi", outcome, where < 0 ? -1 : (int)(where / MAX_STREAMS), (int)(where % MAX_STREAMS), at,
+                         v->model.no_way_to);
+}
+
 /* run(turns, first_turn, logs) -> (outcome, rank, stream, record, card without a route to it) */
 static PyObject *Simulation_run(Simulation *self, PyObject *args) {
     simulation *v = &self->v;
@@ -255,10 +262,41 @@ static PyObject *Simulation_run(Simulation *self, PyObject *args) {
     Py_BEGIN_ALLOW_THREADS
     outcome = simulation_run(v, &where);
     Py_END_ALLOW_THREADS
+    return outcome_of(v, outcome, where);
+}
+
+/* begin(call, ranks, now): begin a call on these ranks, which are in none, on a ring of its own */
+static PyObject *Simulation_begin(Simulation *self, PyObject *args) {
+    simulation *v = &self->v;
+    Py_buffer ranks;
+    int call;
+    long long now;
+    if (!PyArg_ParseTuple(args, "iy*L", &call, &ranks, &now)) return NULL;
+    self->ran = true;
+    const bool right = call >= 0 && call < v->call_count && now >= 0 && now <= LONGEST_NS && !v->first_turn &&
+                       ranks.len == v->calls[call].members * (Py_ssize_t)sizeof(int32_t);
+    const enum outcome outcome = right ? simulation_begin(v, call, ranks.buf, now) : BAD_RECORD;
+    PyBuffer_Release(&ranks);
     if (outcome == NO_MEMORY) return PyErr_NoMemory();
-    const long long at = where < 0 ? -1 : v->streams[where].at;
-    return Py_BuildValue("iiiLi", outcome, where < 0 ? -1 : (int)(where / MAX_STREAMS), (int)(where % MAX_STREAMS), at,
-                         v->model.no_way_to);
+    if (outcome == OVER) Py_RETURN_NONE;
+    refuse("a call begins on ranks that are there and in no other call");
+    return NULL;
+}
+
+/* advance(until) -> ((outcome, rank, stream, record, card), call that ended or -1, when) */
+static PyObject *Simulation_advance(Simulation *self, PyObject *args) {
+    simulation *v = &self->v;
+    long long until;
+    int64_t where, end = 0;
+    if (!PyArg_ParseTuple(args, "L", &until)) return NULL;
+    enum outcome outcome;
+    Py_BEGIN_ALLOW_THREADS
+    outcome = simulation_advance(v, until, &where);
+    Py_END_ALLOW_THREADS
+    for (int32_t k = 0; v->ended >= 0 && k < v->calls[v->ended].members; k++)
+        end = later(end, v->calls[v->ended].end_ns[k]);
+    PyObject *found = outcome_of(v, outcome, where);
+    return found ? Py_BuildValue("NLL", found, (long long)v->ended, (long long)end) : NULL;
 }
 
 /* transfer(rank, cards, granularity, offset, nbytes, to_pool, now) -> (end, landed, queued): one READ or WRITE that a
@@ -348,6 +386,9 @@ static PyMethodDef simulation_methods[] = {
      "each, which are packed as they come, or the number of a call with the same"},
     {"run", (PyCFunction)Simulation_run, METH_VARARGS,
      "run(turns, first_turn, logs) -> (outcome, rank, stream, record, card)"},
+    {"begin", (PyCFunction)Simulation_begin, METH_VARARGS, "begin(call, ranks, now)"},
+    {"advance", (PyCFunction)Simulation_advance, METH_VARARGS,
+     "advance(until) -> ((outcome, rank, stream, record, card), call that ended or -1, when)"},
     {"transfer", (PyCFunction)Simulation_transfer, METH_VARARGS,
      "transfer(rank, cards, granularity, offset, nbytes, to_pool, now) -> (end, landed, queued)"},
     {"blocked", (PyCFunction)Simulation_blocked, METH_NOARGS, "blocked() -> [(rank, stream, record, doorbell)]"},
@@ -374,7 +415,8 @@ static struct PyModuleDef virtual_module = {
 };
 
 static const constant constants[] = {
-    CONSTANT(OVER), CONSTANT(DEADLOCK), CONSTANT(BAD_RECORD), CONSTANT(TOO_LONG), CONSTANT(NO_WAY), CONSTANT(MAX_HOPS),
+    CONSTANT(OVER),   CONSTANT(DEADLOCK), CONSTANT(BAD_RECORD), CONSTANT(TOO_LONG),
+    CONSTANT(NO_WAY), CONSTANT(PAUSED),   CONSTANT(MAX_HOPS),
 };
 
 PyMODINIT_FUNC PyInit__virtual(void) {
