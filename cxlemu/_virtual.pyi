@@ -7,6 +7,8 @@ Table = NDArray[Any]  # rows of the dtype that engines/virtual.py and cxlemu/cos
 
 CONSTANTS: dict[str, int]  # as C was compiled with them
 
+def repacked(records: Table, /) -> tuple[int, bytes]: ...
+
 class Simulation:
     def __init__(self, model: dict[str, Any]) -> None: ...  # CostModel.tables()
     def communicator(self, layout: Table, cards: Table, epochs: int, used: int, /) -> int: ...

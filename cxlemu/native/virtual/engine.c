@@ -69,7 +69,7 @@ static void busy(rank_state *r, int64_t begin_ns, int64_t end_ns) {
 
 static void finish(simulation *v, int64_t id, int64_t end_ns) {
     stream *s = &v->streams[id];
-    const int op = s->next->op;
+    const int op = s->op;
     const rank_state *r = &v->ranks[s->rank];
     v->ops[op].count++, v->ops[op].ns += end_ns - s->began, v->ops[op].queue_ns += s->progress.queue_ns;
     v->steps++;
@@ -81,9 +81,9 @@ static void finish(simulation *v, int64_t id, int64_t end_ns) {
                 s->began, end_ns, s->progress.queue_ns, s->rank, r->call, (int32_t)(id % MAX_STREAMS), (int32_t)s->at};
         }
     }
-    s->at++, s->next = next_packed(s->next), s->began = end_ns, next_instruction(&s->progress, end_ns);
+    s->at++, packed_next(&s->next), s->began = end_ns, next_instruction(&s->progress, end_ns);
     /* Thousands of streams take turns: by the time this one is due, its next record has come from memory. */
-    __builtin_prefetch(s->next), __builtin_prefetch((const char *)s->next + LINE_BYTES);
+    __builtin_prefetch(s->next.entry), __builtin_prefetch((const char *)s->next.entry + LINE_BYTES);
 }
 
 /* --- doorbells ------------------------------------------------------------------------------------------------------ */
@@ -342,8 +342,11 @@ static bool begin_call(simulation *v, int32_t rank, int32_t call, int32_t member
         const program_stream *p = &c->streams[member * MAX_STREAMS + k];
         if (!p->length) continue;
         const int64_t id = (int64_t)rank * MAX_STREAMS + k;
-        v->streams[id] = (stream){
-            .next = p->records, .length = p->length, .began = now, .progress = {.now = now}, .rank = rank};
+        v->streams[id] = (stream){.next = packed_begin(p->records),
+                                  .length = p->length,
+                                  .began = now,
+                                  .progress = {.now = now},
+                                  .rank = rank};
         push(v, id, now);
         r->live++;
     }
@@ -405,7 +408,7 @@ enum outcome simulation_advance(simulation *v, int64_t until, int64_t *where) {
         *where = id;
         change_ways(&v->model, v->heap[0].ns);
         record i;
-        if (s->at < s->length) i = packed_record(s->next);
+        if (s->at < s->length) i = packed_record(&s->next), s->op = i.op;
         if (s->progress.now < s->progress.computed_ns && cost_needs_result(s->at < s->length ? &i : NULL)) {
             s->progress.now = s->began = s->progress.computed_ns;
             sift_down(v, (due){s->progress.now, id});

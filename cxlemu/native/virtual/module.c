@@ -132,9 +132,9 @@ static bool take_stream(program_stream *its, PyObject *table) {
     const bool right = rows.len % (Py_ssize_t)sizeof(record) == 0;
     if (right) {
         its->length = rows.len / (Py_ssize_t)sizeof(record);
-        its->records = malloc((size_t)packed_bytes(rows.buf, its->length) + sizeof(packed));
-        if (its->records) packed_fill(rows.buf, its->length, its->records);
-        else PyErr_NoMemory();
+        int64_t bytes;
+        its->records = packed_make(rows.buf, its->length, &bytes);
+        if (!its->records) PyErr_NoMemory();
     } else {
         refuse("a stream has records of another size");
     }
@@ -376,6 +376,31 @@ static PyObject *Simulation_seen(Simulation *self, PyObject *unused) {
                          bytes_of(v->log_reserved, v->reserved_length, sizeof(reserved)), "steps", (long long)v->steps);
 }
 
+/* repacked(records) -> (how many bytes they take in a simulation, the records as they come out of these) */
+static PyObject *repacked(PyObject *module, PyObject *table) {
+    program_stream its = {0};
+    Py_buffer rows;
+    int64_t nbytes = 0;
+    (void)module;
+    if (PyObject_GetBuffer(table, &rows, PyBUF_C_CONTIGUOUS) < 0) return NULL;
+    its.length = rows.len / (Py_ssize_t)sizeof(record), its.records = packed_make(rows.buf, its.length, &nbytes);
+    PyBuffer_Release(&rows);
+    PyObject *out = its.records ? PyBytes_FromStringAndSize(NULL, its.length * (Py_ssize_t)sizeof(record)) : NULL;
+    packed_place at = packed_begin(its.records);
+    for (int64_t k = 0; out && k < its.length; k++, packed_next(&at)) {
+        const record i = packed_record(&at);
+        memcpy(PyBytes_AS_STRING(out) + (size_t)k * sizeof i, &i, sizeof i);
+    }
+    free(its.records);
+    if (!out) return PyErr_NoMemory();
+    return Py_BuildValue("LN", (long long)nbytes, out);
+}
+
+static PyMethodDef functions[] = {
+    {"repacked", repacked, METH_O, "repacked(records) -> (how many bytes they take, the records as they come out)"},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyMethodDef simulation_methods[] = {
     {"communicator", (PyCFunction)Simulation_communicator, METH_VARARGS,
      "communicator(layout, cards, epochs, used) -> its number; cards: which of the model's each of the layout's is; "
@@ -408,10 +433,8 @@ static PyTypeObject SimulationType = {
 };
 
 static struct PyModuleDef virtual_module = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "cxlemu._virtual",
-    .m_doc = "The virtual engine's core.",
-    .m_size = -1,
+    PyModuleDef_HEAD_INIT, .m_name = "cxlemu._virtual", .m_doc = "The virtual engine's core.",
+    .m_size = -1,          .m_methods = functions,
 };
 
 static const constant constants[] = {

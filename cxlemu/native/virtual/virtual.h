@@ -37,7 +37,7 @@ typedef struct {
 } communicator;
 
 typedef struct {
-    packed *records;
+    int64_t *records; /* packed */
     int64_t length;
 } program_stream;
 
@@ -56,10 +56,11 @@ typedef struct {
 } virtual_call;
 
 typedef struct {
-    const packed *next; /* the record `at` */
+    packed_place next; /* the record `at` */
     int64_t length, at, began, wanted;
     progress progress; /* its time, and how much of its next instruction it has executed */
     int32_t link, rank, doorbell;
+    int32_t op; /* of the record `at`, once it was looked at */
 } stream;
 
 typedef struct {
