@@ -30,7 +30,7 @@ class Transfers:
 
     def __init__(self, model: CostModel) -> None:
         self.model = model
-        self._core = _virtual.Simulation(model.tables())
+        self.core = _virtual.Simulation(model.tables())
         self._latest_ns = 0
 
     def move(
@@ -43,11 +43,11 @@ class Transfers:
         assert now_ns >= self._latest_ns, "requests are made in the order of their times"
         self._latest_ns = now_ns
         granule = granule_bytes or max(-(-nbytes // len(cards)), LINE_BYTES)
-        return Moved(*self._core.transfer(rank, np.array(cards, np.int32), granule, 0, nbytes, to_pool, now_ns))
+        return Moved(*self.core.transfer(rank, np.array(cards, np.int32), granule, 0, nbytes, to_pool, now_ns))
 
     @property
     def uses(self) -> list[Use]:
         """What every resource did that was used, in the model's order."""
-        rows = np.frombuffer(self._core.seen()["resources"], RESOURCE_DTYPE)
+        rows = np.frombuffer(self.core.seen()["resources"], RESOURCE_DTYPE)
         columns = rows[["uses", "bytes", "busy_ns", "queue_ns"]].tolist()
         return [Use(its, *row) for its, row in zip(self.model.resources, columns, strict=True) if row[0]]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from collectives.choices import WITH
 from cxlemu.cli.options import Flags, concept, flag, taking
 from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import RanksParam
@@ -82,6 +83,7 @@ class TrainingFlags(Flags):
         metavar="WHAT:NAME@US",
         help="Fail link:NAME or switch:NAME of -c, US microseconds after the step began.",
     )
+    beside: Path | None = flag("--with", type=click.Path(path_type=Path), metavar="FILE", help=WITH)
     json_file: Path | None = concept("json")
     trace_file: Path | None = concept("trace")
 
