@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 
@@ -46,6 +47,10 @@ def run(ctx: click.Context, asked: ServingFlags) -> None:
         raise ArgumentError("--hosts does not go with --sweep, which says how many hosts there are")
     if asked.hosts is not None:
         topology = with_hosts(topology, asked.hosts)
+    if asked.trace is not None:
+        for flag in ("rate", "seed", "workload"):
+            if ctx.get_parameter_source(flag) is ParameterSource.COMMANDLINE:
+                raise ArgumentError(f"--{flag} goes with generated requests: a trace has its own")
     requests = _requests(asked, 1 if asked.sweep else topology.host_count)
     setups = _setups(asked, topology)
     out = console()
@@ -86,8 +91,6 @@ def run(ctx: click.Context, asked: ServingFlags) -> None:
 def _requests(asked: ServingFlags, hosts: int) -> list[ServingRequest]:
     if asked.trace is None:
         return generate(asked.requests or REQUESTS, asked.rate or REQUESTS_PER_S * hosts, asked.seed, asked.workload)
-    if asked.rate is not None:
-        raise ArgumentError("--rate goes with generated requests: a trace has its own times")
     found = load(asked.trace, asked.requests)
     if not found:
         raise ArgumentError(f"{asked.trace} has no requests")
@@ -96,6 +99,8 @@ def _requests(asked: ServingFlags, hosts: int) -> list[ServingRequest]:
 
 def _setups(asked: ServingFlags, topology: Topology) -> list[ServingSetup]:
     computer = Accelerator.load(asked.accelerator or topology.accelerator or DEFAULT_ACCELERATOR)
+    if asked.inside is not None and asked.tensor == 1:
+        raise ArgumentError("--inside does nothing here, because an instance is one accelerator: give --tp")
     inside = None if asked.inside is None else fabric_of(Topology.load(asked.inside), asked.tensor)
     iterations = Iterations(LanguageModel.load(asked.model), computer, asked.tensor, inside)
     places = asked.places or tuple(places_of(topology))
@@ -106,6 +111,9 @@ def _setups(asked: ServingFlags, topology: Topology) -> list[ServingSetup]:
     machines = {hosts: with_hosts(topology, hosts) if asked.sweep else topology for hosts in range(first, last + 1)}
     given = ((CRASH, asked.crashes), (LOSE_CARD, asked.lost_cards), (COLD, asked.cold_starts))
     incidents = [Incident.parse(kind, text, machines[first]) for kind, texts in given for text in texts]
+    if len(set(incidents)) < len(incidents):
+        twice = next(its for at, its in enumerate(incidents) if its in incidents[:at])
+        raise ArgumentError(f"{twice} is given twice: it happens once")
     setup = ServingSetup(
         topology=machines[first],
         iterations=iterations,
