@@ -131,10 +131,13 @@ def test_no_process_outlives_the_run(leave: str, tmp_path: Path, monkeypatch: py
         "POOL", f"{tmp_path}/pool"
     )
     flags = ["--no-check", "--seeds", "1", "--no-worst-case"]
-    with subprocess.Popen(["sleep", "1000"]) as other:
+    other = subprocess.Popen(["sleep", "1000"])
+    try:
         done = CliRunner().invoke(main, ["exec", "--pool", f"{tmp_path}/pool", *flags, "--", "sh", "-c", commands])
         assert done.exit_code == 0, done.output
         with pytest.raises(ProcessLookupError):
             os.kill(int((tmp_path / "pid").read_text()), 0)
         assert other.poll() is None, "a child that is no part of the run stays"
+    finally:
         other.kill()
+        other.wait()
