@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from collectives.algorithms import PUSHING, SHIPPED
 from collectives.algorithms.hierarchical import PAGES
@@ -19,7 +20,7 @@ from collectives.choices import is_plan
 from collectives.contracts import COLLECTIVES, buffers, check_buffers, check_counts, contract_of
 from cxlemu import userfile
 from cxlemu.choices import DTYPE_KINDS, OPS_OF_KIND
-from cxlemu.errors import ArgumentError, BuilderError, DeclinedError, refusals
+from cxlemu.errors import ArgumentError, BuilderError, DeclinedError, EndlessError, refusals
 from cxlemu.plan import DTYPES, Call, Frame, Layout, Plan, RankPart, rules
 from cxlemu.plan.reduction import why_not
 from cxlemu.suggest import unknown, with_choices
@@ -36,6 +37,8 @@ _RECIPES = {
 # Those that write to peers' results take few calls: they are found by name, and by `auto`.
 _PUSHING = {(recipe.collective, recipe.name): recipe for function in PUSHING for recipe in recipes_of(function)}
 _BY_NAME = {**_PUSHING, **NCCL}
+# Users' algorithms that hung once, and where: they are not asked again.
+_endless: WeakKeyDictionary[Callable[..., None], str] = WeakKeyDictionary()
 SHIPPED_NAMES = frozenset(name for _, name in (*_RECIPES, *_BY_NAME)) | {"auto", "every"}
 
 
@@ -229,8 +232,10 @@ def _run_foreign(recipe: Recipe, builder: Builder) -> tuple[Frame, RankPart]:
     """Run a user's algorithm. Its mistakes name its file and line; only what it declines is no mistake.
 
     What the builder refused stands, also where the algorithm catches it and goes on. One that goes on for ever is
-    stopped after BUILD_S, in a main thread.
+    stopped after BUILD_S, and not asked again.
     """
+    if said := endless(recipe):
+        raise EndlessError(said)
     with refusals() as refused:
         try:
             with userfile.limited(BUILD_S):
@@ -248,7 +253,16 @@ def _run_foreign(recipe: Recipe, builder: Builder) -> tuple[Frame, RankPart]:
     else:
         hint = "; b.decline(reason) declines a call" if isinstance(error, ArgumentError) else ""
         what = f"fails for rank {builder.rank} of {builder.call} with {userfile.told(error)}{hint}"
-    raise BuilderError(f"{_line_of(recipe, error)}: {what}") from error
+    said = f"{_line_of(recipe, error)}: {what}"
+    if isinstance(error, userfile.OverdueError):
+        _endless[recipe.algorithm] = said
+        raise EndlessError(said) from error
+    raise BuilderError(said) from error
+
+
+def endless(recipe: Recipe) -> str:
+    """Where a user's algorithm had no end, so that it is not asked again; empty: nowhere."""
+    return _endless.get(recipe.algorithm, "")
 
 
 def _call(recipe: Recipe, builder: Builder) -> None:

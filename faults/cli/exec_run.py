@@ -29,7 +29,7 @@ from faults.programs.result import WORST_CASES, ExecSetting, RunChoice, RunEndin
 from faults.programs.run import run as run_once
 from faults.programs.suppressions import Suppression
 from faults.programs.suppressions import read as read_suppressions
-from faults.programs.unjudged import not_judged
+from faults.programs.unjudged import absent, not_judged
 from faults.programs.words import repeats, text, wrapped
 from faults.verdict import Verdict
 
@@ -158,6 +158,8 @@ def run(
         out.print("another trace than the token's: the programs, their input or their pool differ", style="yellow")
     _tell_late(out, setting, results)
     verdict = _verdict(setting, results)
+    if (why := absent([r for r in results if r.ending is RunEnding.FAILED])) and not untouched(setting, results):
+        print_wrapped(out, why, "yellow")
     out.print(_summary(results, told), markup=False)
     for sentence in unfired(results) if not untouched(setting, results) else ():
         print_wrapped(out, sentence, "yellow")

@@ -56,6 +56,8 @@ class RunStatus(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("outcome", "threads", "turns", "findings", "sites", "modules")),
         *((name, ctypes.c_int32) for name in ("link_met", "card_met", "line_met")),
         ("coherent_met", ctypes.c_uint64),
+        ("absent", ctypes.c_uint64),
+        ("touched", ctypes.c_int32),
     )
 
 

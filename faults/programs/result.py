@@ -83,12 +83,14 @@ class RunResult:
     turns: list[tuple[int, int]] = field(default_factory=list)
     record: tuple[int, bytes] = (0, b"")  # of a search's run: how many entries were made, and those that were kept
     unannounced: int = 0  # how often stores to a line were found that nobody had announced
+    touched: bool = False  # whether a program touched a pool or, where its loads are not seen, mapped one
     watched_lines: int = 0  # lines that the checker has seen touched; 0 without it
     watched_bytes: int = 0  # how many bytes it keeps of them
     findings: list[RawFinding] = field(default_factory=list)  # what the checker found and no suppression matches
     warnings: list[RawFinding] = field(default_factory=list)  # what it found that does not fail a run
     suppressed: list[RawFinding] = field(default_factory=list)  # what the checker found and a suppression matches
     places: list[CodePlace] = field(default_factory=list)  # the positions that the findings' sites number
+    absent: list[str] = field(default_factory=list)  # pools that a program opened before anything had made them
     notes: list[str] = field(default_factory=list)  # further remarks for the report
     doing: list[str] = field(default_factory=list)  # what each thread was doing in a hang or at the deadline
     # why faults that were asked for never happened, by their flags
@@ -109,7 +111,7 @@ class RunResult:
 def untouched(setting: ExecSetting, results: Sequence[RunResult]) -> bool:
     """Say whether no run touched a pool, so that nothing was tried: where accesses are seen, not a line of it."""
     by_line = setting.check and not setting.free
-    return not any(result.watched_lines if by_line else result.steps for result in results)
+    return not any(result.watched_lines if by_line else result.touched for result in results)
 
 
 def unfired(results: Sequence[RunResult]) -> list[str]:

@@ -37,6 +37,8 @@ def run(setting: ExecSetting, choice: RunChoice) -> RunResult:
         watched = area.status()
         result.watched_lines, result.watched_bytes = watched.watched_lines, watched.watched_bytes
         result.unfired = _unfired(setting, watched)
+        result.touched = bool(watched.touched)
+        result.absent = [pool.path for k, pool in enumerate(setting.pools) if watched.absent >> k & 1]
         result.turns, result.places = area.turns(), area.places()
         if setting.every:
             result.record = area.record()

@@ -88,10 +88,11 @@ class TestWorld:
         rank = _Rank(main, self.engine, self.script)
         where: dict[str, Any] = {"ranks": self.ranks, "topology": self.config, "memory": self.memory}
         where |= {"how": self.how, "deadline_s": self.deadline_s, "heap_bytes": "cards"}
-        if not self.script.faults:
-            return launch(rank, **where)
         messages: list[object] = []
-        ended = launch_survivors(rank, **where, on_message=messages.append)
+        with foreign():  # what ranks return is unpickled here
+            if not self.script.faults:
+                return launch(rank, **where)
+            ended = launch_survivors(rank, **where, on_message=messages.append)
         return self._judged(ended, messages)
 
     def _judged(self, ended: Outcome[T], messages: Sequence[object]) -> list[T]:

@@ -34,6 +34,8 @@ def requests_of(asked: ServingFlags, hosts: int) -> list[ServingRequest]:
 def setups_of(asked: ServingFlags, topology: Topology) -> list[ServingSetup]:
     """Say what serves them, in each place of the store."""
     computer = Accelerator.load(asked.accelerator or topology.accelerator or DEFAULT_ACCELERATOR)
+    if asked.inside is not None and asked.tensor == 1:
+        raise ArgumentError("--inside does nothing here, because an instance is one accelerator: give --tp")
     inside = None if asked.inside is None else fabric_of(Topology.load(asked.inside), asked.tensor)
     iterations = Iterations(LanguageModel.load(asked.model), computer, asked.tensor, inside)
     places = asked.places or tuple(places_of(topology))
@@ -44,6 +46,9 @@ def setups_of(asked: ServingFlags, topology: Topology) -> list[ServingSetup]:
     machines = {hosts: with_hosts(topology, hosts) if asked.sweep else topology for hosts in range(first, last + 1)}
     given = ((CRASH, asked.crashes), (LOSE_CARD, asked.lost_cards), (COLD, asked.cold_starts))
     incidents = [Incident.parse(kind, text, machines[first]) for kind, texts in given for text in texts]
+    if len(set(incidents)) < len(incidents):
+        twice = next(its for at, its in enumerate(incidents) if its in incidents[:at])
+        raise ArgumentError(f"{twice} is given twice: it happens once")
     setup = ServingSetup(
         topology=machines[first],
         iterations=iterations,

@@ -10,7 +10,7 @@ import click
 
 from collectives.choices import WITH
 from cxlemu.cli.options import Flags, argument, concept, flag, taking
-from cxlemu.cli.params import BytesParam, Names
+from cxlemu.cli.params import BytesParam, Names, NumberParam
 from studies.choices import (
     BATCH_REQUESTS,
     CHUNK_TOKENS,
@@ -114,7 +114,7 @@ class ServingFlags(Flags):
     )
     rate: float | None = flag(
         "--rate",
-        type=click.FloatRange(0, min_open=True),
+        type=NumberParam(0, min_open=True),
         metavar="N",
         help=f"Number of generated requests in a second.  [default: {REQUESTS_PER_S:g} for each host]",
     )

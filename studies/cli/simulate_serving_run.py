@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 
@@ -44,6 +45,10 @@ def run(ctx: click.Context, asked: ServingFlags) -> None:
         raise ArgumentError("--hosts does not go with --sweep, which says how many hosts there are")
     if asked.hosts is not None:
         topology = with_hosts(topology, asked.hosts)
+    if asked.trace is not None:
+        for flag in ("rate", "seed", "workload"):
+            if ctx.get_parameter_source(flag) is ParameterSource.COMMANDLINE:
+                raise ArgumentError(f"--{flag} goes with generated requests: a trace has its own")
     requests = requests_of(asked, 1 if asked.sweep else topology.host_count)
     setups = setups_of(asked, topology)
     out = console()

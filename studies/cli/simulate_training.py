@@ -8,6 +8,7 @@ import click
 
 from collectives.choices import WITH
 from cxlemu.cli.options import Flags, concept, flag, taking
+from cxlemu.cli.params import NumberParam
 from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import RanksParam
 from studies.choices import OFFLOAD_PLACES
@@ -59,13 +60,13 @@ class TrainingFlags(Flags):
     )
     capacity_factor: float | None = flag(
         "--capacity-factor",
-        type=click.FloatRange(0, min_open=True),
+        type=NumberParam(0, min_open=True),
         metavar="X",
         help="Drop the tokens of an expert beyond X times the mean.  [default: none]",
     )
     skew: float | None = flag(
         "--skew",
-        type=click.FloatRange(0, 10),
+        type=NumberParam(0, 10),
         metavar="X",
         help="Spread of the experts' popularity, whose logarithm is normal.  [default: 0]",
     )

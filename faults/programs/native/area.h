@@ -82,6 +82,8 @@ typedef struct {
     uint64_t unannounced; /* how often stores to a line were found that nobody had announced */
     bool no_room; /* for a page of the run's files: /dev/shm is full */
     uint64_t coherent_met; /* ranges that a step touched, as bits */
+    uint64_t mapped; /* pools that a program mapped, as bits */
+    uint64_t absent; /* pools that a program opened without O_CREAT before any had made them, as bits */
     int64_t extent[PROGRAM_POOLS]; /* no line from here on was ever touched */
     uint64_t pages_hosts; /* hosts with a process that was not recompiled, as bits */
     uint64_t damage[DAMAGE_BYTES / 8];

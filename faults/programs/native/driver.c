@@ -124,11 +124,15 @@ typedef struct {
     int32_t outcome, threads, turns, findings, sites, modules;
     int32_t met[BREAKABLE]; /* of a link, a card and a line: whether an access met what was broken */
     uint64_t coherent_met; /* coherent ranges that an access touched, as bits */
+    uint64_t absent;
+    int32_t touched; /* whether a program touched a pool or, where its loads are not seen, mapped one */
 } run_status;
 
 PROGRAM_EXPORT void program_status(run_status *status) {
     const program_area *a = here.area;
     const uint64_t *met = a->damage + DAMAGE_BYTES / 16 + 1;
+    bool touched = a->pages_hosts && a->mapped;
+    for (int pool = 0; pool < a->options.pools; pool++) touched = touched || a->extent[pool];
     *status = (run_status){
         .steps = a->steps,
         .hash = a->hash,
@@ -144,6 +148,8 @@ PROGRAM_EXPORT void program_status(run_status *status) {
         .modules = (int32_t)a->module_count,
         .met = {met[0] != 0, met[1] != 0, met[2] != 0},
         .coherent_met = a->coherent_met,
+        .absent = a->absent,
+        .touched = touched,
     };
 }
 
