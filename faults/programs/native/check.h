@@ -38,6 +38,7 @@ enum check_kind {
     LOST_UPDATE,
     OUT_OF_ROOM,
     INVALIDATE_OVERTAKES,
+    LOST_IN_CRASH, /* found by the driver */
 };
 enum check_role { AT_STORE, AT_FLUSH, AT_FENCE, AT_PUBLISHED, AT_TOLD, AT_ACCESS, AT_DROP, AT_DROP_FENCE, ROLES };
 enum check_rule { PREDICTED, MANIFEST }; /* program_finding.rule */
@@ -56,7 +57,7 @@ typedef struct {
     uint8_t host, witness, words, state, thread, flushed[3]; /* flushed: its last 24 bits */
     uint8_t hash[LINE_WORDS];
 } check_write;
-enum write_state { WRITE_FLUSHED = 1, WRITE_LEFT = 2, WRITE_NT = 4, WRITE_LOCKED = 8 };
+enum write_state { WRITE_FLUSHED = 1, WRITE_LEFT = 2, WRITE_NT = 4, WRITE_LOCKED = 8, WRITE_LOST = 16 };
 
 /* Return the step at which a store that was flushed was first flushed. */
 static inline uint32_t flushed_at(const check_write *w) {
@@ -92,7 +93,8 @@ _Static_assert(sizeof(check_line) == WATCHER_LINE_BYTES, "a line is what the are
 check_line *line_at(int pool, int64_t number); /* also notes that the line was touched */
 check_copy *line_copy(check_line *line, int host);
 check_write *line_write(check_line *line, uint32_t number); /* numbers begin at 1; NULL for 0 */
-int line_writes(const check_line *line, check_write *found[WRITES]); /* finds all that are in use */
+int line_writes(const check_line *line,
+                check_write *found[WRITES]); /* finds all that are in use and not lost in a crash */
 uint32_t line_add(check_line *line); /* returns the number of a new write, all zeros */
 uint8_t hash_of(const uint8_t *word);
 check_write *line_newest(check_line *line, int word, int not_of); /* not_of: a host to leave out, or -1 */
@@ -117,7 +119,7 @@ typedef struct {
     uint16_t published[PROGRAM_HOSTS], heard[PROGRAM_HOSTS]; /* the places of the store and the load by which it did */
     uint32_t ended, ended_before; /* when its last process of `stage` ended, and of the stages before */
     int32_t stage;
-    bool crashed;
+    uint32_t crashed; /* the step of its crash; 0: none */
     uint32_t log_count;
     check_knowledge log[LOG]; /* a ring: what it knew, and from which step on */
     uint32_t expected; /* ranges whose loads may be stale */

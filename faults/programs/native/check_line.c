@@ -61,7 +61,7 @@ int line_writes(const check_line *line, check_write *found[WRITES]) {
     for (check_line *chunk = (check_line *)(uintptr_t)line; chunk && chunks < CHUNKS;
          chunk = next_chunk(chunk, false), chunks++)
         for (int k = 0; k < CHUNK_WRITES; k++)
-            if (chunk->write[k].time) found[count++] = &chunk->write[k];
+            if (chunk->write[k].time && !(chunk->write[k].state & WRITE_LOST)) found[count++] = &chunk->write[k];
     return count;
 }
 
