@@ -90,8 +90,10 @@ def crash_everywhere(
     assert result.crashes is not None
     last = setting.commands[-1].stage
     points = [its for its in result.crashes.points if its.host in hosts and its.stage < last]
-    for host in sorted(set(hosts) - {its.host for its in points}):
-        covered.undecided[f"host {host} stores nothing to a pool before the last stage, so no crash was tried"] = None
+    if not points:
+        which = f"host {hosts[0]}" if len(hosts) == 1 else "no host"
+        what = "nothing" if len(hosts) == 1 else "anything"
+        covered.undecided[f"{which} stores {what} to a pool before the last stage, so no crash was tried"] = None
     tried = list(_different(points, covered))
     for number, (point, newest) in enumerate(tried):
         covered.left = len(tried) - number

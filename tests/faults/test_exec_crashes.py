@@ -136,6 +136,16 @@ def test_a_program_that_recovers_is_ok_at_every_crash(tmp_path: Path, name: str,
     assert host["host"] == 0 and host["points"] >= 9 and host["images"] > host["points"]
 
 
+def test_what_has_arrived_is_known_to_have(tmp_path: Path) -> None:
+    """Host 1 knows the lines from before, and drops them in its recovery, before it is decided what they hold."""
+    source, pool, *_ = PROGRAMS["undo_log"]
+    program = build(source, tmp_path)
+    words = f"@1 {program} recover :: @0 {program} go :: @1 {program} recover".split()
+    result = invoke("--pool", f"{pool}=2M", "--crash", "0@every", "--", *words)
+    assert result.exit_code == 0, result.output
+    assert "every crash point of host 0: 10 points, 13 images" in " ".join(result.output.split())
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_missing_flush_is_found_and_repeats(tmp_path: Path, name: str) -> None:
     source, pool, stored_in, read_in = PROGRAMS[name]

@@ -290,6 +290,7 @@ static void is_left(check_line *line, const program_move *move) {
         check_write *w = line_write(line, number);
         if (!w || w->host != move->host || !(w->state & WRITE_LOST) || w->time > move->store) continue;
         w->state &= (uint8_t)~WRITE_LOST, w->landed = room_now()->host[move->host].crashed;
+        w->dropping |= line_dropped_since(line, w->landed);
         for (int word = 0; word < LINE_WORDS; word++) {
             const check_write *got = line_write(line, held(line->pool, word));
             if (w->words >> word & 1 && (!got || got->time < w->time)) line->pool = with_held(line->pool, word, number);

@@ -96,6 +96,7 @@ check_write *line_write(check_line *line, uint32_t number); /* numbers begin at 
 int line_writes(const check_line *line,
                 check_write *found[WRITES]); /* finds all that are in use and not lost in a crash */
 uint32_t line_add(check_line *line); /* returns the number of a new write, all zeros */
+uint16_t line_dropped_since(check_line *line, uint32_t time); /* returns hosts, as bits */
 uint8_t hash_of(const uint8_t *word);
 check_write *line_newest(check_line *line, int word, int not_of); /* not_of: a host to leave out, or -1 */
 static inline uint32_t held(uint32_t words, int word) { return words >> 4 * word & 15; }

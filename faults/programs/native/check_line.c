@@ -65,6 +65,15 @@ int line_writes(const check_line *line, check_write *found[WRITES]) {
     return count;
 }
 
+uint16_t line_dropped_since(check_line *line, uint32_t time) {
+    uint16_t hosts = 0;
+    for (check_line *chunk = line; chunk; chunk = next_chunk(chunk, false))
+        for (int k = 0; k < CHUNK_COPIES; k++)
+            if (chunk->copy[k].host && chunk->copy[k].dropped > time)
+                hosts |= (uint16_t)(1u << (chunk->copy[k].host - 1));
+    return hosts;
+}
+
 uint8_t hash_of(const uint8_t *word) {
     uint64_t value;
     memcpy(&value, word, sizeof value);

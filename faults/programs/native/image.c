@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 static void tell(mover by, int kind, int pool, int64_t line, int first, int count, uint64_t store) {
+    const bool watched = program_watcher_now && program_watcher_now->move;
+    if (!watched && !crash_now) return;
     const program_move move = {
         .number = here.area->steps,
         .kind = (uint8_t)kind,
@@ -21,7 +23,7 @@ static void tell(mover by, int kind, int pool, int64_t line, int first, int coun
         .store = store,
     };
     if (crash_now) crash_moved(&move);
-    if (program_watcher_now && program_watcher_now->move) program_watcher_now->move(&move);
+    if (watched) program_watcher_now->move(&move);
 }
 
 /* Report that a line arrives or, where the link is down, that it is lost. */
