@@ -145,9 +145,10 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     was known, no program touched a pool, a fault that was asked for happened in no run, or a search did not end. The
     last line says what was not judged.
     """
+    from faults.cli.exec_crashes import crashes
     from faults.cli.exec_every import every
     from faults.cli.exec_run import run
 
     if flags.pop("no_shrink"):
         flags["shrink_s"] = 0.0
-    run(ctx, every, **flags)
+    run(ctx, every, crashes, **flags)

@@ -26,7 +26,7 @@ from faults.programs.unjudged import not_judged
 from faults.programs.words import wrapped
 
 
-def hosts_of(setting: ExecSetting, only: int | None) -> list[int]:
+def _hosts_of(setting: ExecSetting, only: int | None) -> list[int]:
     """List the hosts that can crash, so that a stage follows which recovers."""
     last = setting.commands[-1].stage
     if last == 0:
@@ -44,7 +44,7 @@ def crashes(
     ctx: click.Context,
     out: Console,
     setting: ExecSetting,
-    hosts: Sequence[int],
+    only: int | None,
     budget_s: float,
     words: Sequence[str],
     reasons: Sequence[Suppression],
@@ -54,7 +54,12 @@ def crashes(
     json_file: Path | None,
     outputs: tuple[Path | None, Path | None, Path | None],
 ) -> None:
-    """Search, print and write what was found, and exit with the code that the help of the command tells."""
+    """Search, print and write what was found, and exit with the code that the help of the command tells.
+
+    Args:
+        only: The host that crashes; None: each one.
+    """
+    hosts = _hosts_of(setting, only)
     covered = CrashCoverage(hosts, budget_s)
     try:
         with stops_exit():

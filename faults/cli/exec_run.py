@@ -44,6 +44,7 @@ PAGES = "flushes and fences are seen, loads and stores only as pages that change
 def run(
     ctx: click.Context,
     search: Callable[..., None],
+    search_crashes: Callable[..., None],
     pools: tuple[str, ...],
     hosts: int,
     seeds: int,
@@ -147,13 +148,11 @@ def run(
             outputs=(sarif, html, litmus),
         )
     if crash is not None and crash[1] is None:
-        from faults.cli.exec_crashes import crashes, hosts_of
-
-        crashes(
+        search_crashes(
             ctx,
             out,
             setting,
-            hosts_of(setting, crash[0]),
+            crash[0],
             budget_s or EVERY_CRASH_S,
             words,
             reasons,
