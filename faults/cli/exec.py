@@ -27,6 +27,18 @@ class Places(click.ParamType):  # type: ignore[type-arg]  # generic only in the 
         return tuple(int(n, 0) for n in numbers)
 
 
+class CrashPlace(Places):
+    """A host and a step; no step for all of them, and then perhaps no host."""
+
+    def convert(  # type: ignore[override]  # None in place of a number
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int | None, ...]:
+        """Return the host and the step."""
+        if isinstance(value, str) and (every := re.fullmatch(r"(?:(\d{1,4})@)?every", value)):
+            return int(every[1]) if every[1] else None, None
+        return super().convert(value, param, ctx)
+
+
 @click.command()
 @click.option(
     "--pool", "pools", multiple=True, metavar="PATH[=SIZE|=FILE]", help="Path under which programs open a pool."
@@ -63,7 +75,7 @@ class Places(click.ParamType):  # type: ignore[type-arg]  # generic only in the 
     type=click.IntRange(0, 1),
     help="With --every: how many lines leave a cache by chance in an execution; none if it is not given.",
 )
-@option("budget", help="With --every: limit for the whole search; 60s if it is not given.")
+@option("budget", help="With --every or --crash every: limit for the whole search; 60s if it is not given.")
 @click.option("--keep-going", is_flag=True, help="Continue with the other runs after one fails.")
 @click.option(
     "--shrink",
@@ -75,7 +87,10 @@ class Places(click.ParamType):  # type: ignore[type-arg]  # generic only in the 
 )
 @click.option("--no-shrink", is_flag=True, help="Leave the failing schedule as it is.")
 @click.option(
-    "--crash", type=Places("HOST@STEP", 2), metavar="HOST@STEP", help="Kill HOST and lose its cache, at a step."
+    "--crash",
+    type=CrashPlace("HOST@STEP, HOST@every or every", 2),
+    metavar="HOST@STEP|every",
+    help="Kill HOST and lose its cache at a step; at every step, of one or all hosts, before the last stage.",
 )
 @click.option(
     "--link-down", type=Places("HOST@STEP", 2), metavar="HOST@STEP", help="Take the link of HOST down, at a step."
@@ -117,6 +132,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
       cxlemu exec --pool /dev/shm/queue -- ./create :: ./producer : ./consumer
       cxlemu exec --pool /dev/dax0.0=64M --hosts 3 --seeds 50 -- ./a : ./b : ./c
       cxlemu exec --pool /dev/dax0.0=64M --crash 0@1200 -- ./a :: @1 ./recover
+      cxlemu exec --pool /dev/shm/log --crash every -- ./transfer :: ./recover
       cxlemu exec --pool /dev/shm/queue --every --budget 5m -- ./a : ./b
       cxlemu exec --pool /dev/shm/queue --replay cxl1.eJx... -- ./a : ./b
 
@@ -126,12 +142,13 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
 
     \b
     Exit codes: 0 nothing was found, 1 a mistake was, or a program failed, 2 bad input, 3 a deadline passed before that
-    was known, no program touched a pool, a fault that was asked for happened in no run, or --every did not end. The
+    was known, no program touched a pool, a fault that was asked for happened in no run, or a search did not end. The
     last line says what was not judged.
     """
+    from faults.cli.exec_crashes import crashes
     from faults.cli.exec_every import every
     from faults.cli.exec_run import run
 
     if flags.pop("no_shrink"):
         flags["shrink_s"] = 0.0
-    run(ctx, every, **flags)
+    run(ctx, every, crashes, **flags)

@@ -146,7 +146,15 @@ KINDS: dict[int, MistakeKind] = {
         "lfence (or cxl_invalidate as a whole) between the load that told of it and the clflushopt",
         warns=True,
     ),
+    18: MistakeKind(
+        "lost-in-crash",
+        "crash",
+        "a store that a crash loses",
+        "{host} reads {line}, where a store of {by} did not arrive before its crash",
+        "flush and fence the store (cxl_flush, cxl_fence) before any other one that makes it needed",
+    ),
 }
+LOST_IN_CRASH, UNKNOWN_THREAD = 18, 65535
 
 
 _NOT_FENCED, _FENCED_LATE = 2, 3

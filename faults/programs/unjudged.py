@@ -50,8 +50,11 @@ def _parts(
     if setting.coherent:
         ranges = ", ".join(dict.fromkeys(its.text for its in setting.coherent))
         parts.append(f"whether hardware keeps caches coherent where it was asked for (--coherent {ranges})")
-    if not (setting.crash or setting.link_down or setting.poison or setting.lose):
+    crashes = any(result.choice.losses is not None for result in results)
+    if not (crashes or setting.crash or setting.link_down or setting.poison or setting.lose):
         parts.append("failures (no --crash, --link-down, --poison or --lose-card)")
+    if crashes:
+        parts.append("crashes in other interleavings, or of several hosts")
     if told.suppressed:
         parts.append(counted(len(told.suppressed), "suppressed finding"))
     return parts or ["races in which no load is stale"]

@@ -18,6 +18,7 @@ typedef struct {
     int32_t free_running, check;
     int32_t every; /* one of a search: its steps are recorded, and threads that go round in cycles wait for a store */
     int32_t crash_host; /* -1: none */
+    int32_t crashes; /* one of a search: what a crash may leave is followed, and decided as it is read (crash.h) */
     int32_t link_host; /* the host whose link goes down at link_step; -1: none */
     int32_t poison_pool, lost_pool; /* -1: none */
     int32_t script_length;

@@ -286,6 +286,46 @@ static void arrives_nt(check_line *line, const program_move *move) {
     }
 }
 
+static bool in_pool(const check_line *line, uint32_t number) {
+    for (int word = 0; word < LINE_WORDS; word++)
+        if (held(line->pool, word) == number) return true;
+    return false;
+}
+
+/* What had not arrived when its host crashed never was, as long as nobody finds it: then it had arrived after all. */
+static void lose(check_line *line, int host) {
+    for (uint32_t number = 1; number <= WRITES; number++) {
+        check_write *w = line_write(line, number);
+        if (!w || w->host != host || w->landed || w->witnessed) continue;
+        if (in_pool(line, number)) w->landed = room_now()->host[host].crashed;
+        else w->state |= WRITE_LOST;
+    }
+}
+
+static void crashes(const program_step *step) {
+    check_room *room = room_now();
+    room->host[step->host].crashed = time_of(step), room->host[step->host].born = false;
+    uint32_t at = room->last_line;
+    for (int pool = room->last_pool; at;) {
+        check_line *line = (check_line *)(void *)program_watcher_line(pool, at - 1);
+        lose(line, step->host);
+        at = line->next_line, pool = line->next_pool;
+    }
+}
+
+static void is_left(check_line *line, const program_move *move) {
+    for (uint32_t number = 1; number <= WRITES; number++) {
+        check_write *w = line_write(line, number);
+        if (!w || w->host != move->host || !(w->state & WRITE_LOST) || w->time > move->store) continue;
+        w->state &= (uint8_t)~WRITE_LOST, w->landed = room_now()->host[move->host].crashed;
+        w->dropping |= line_dropped_since(line, w->landed);
+        for (int word = 0; word < LINE_WORDS; word++) {
+            const check_write *got = line_write(line, held(line->pool, word));
+            if (w->words >> word & 1 && (!got || got->time < w->time)) line->pool = with_held(line->pool, word, number);
+        }
+    }
+}
+
 static void on_move(const program_move *move) {
     if (move->pool >= PROGRAM_POOLS || room_now()->full) return;
     check_line *line = line_at(move->pool, move->line);
@@ -298,6 +338,7 @@ static void on_move(const program_move *move) {
     case MOVE_LAND: line->pool = copy->posted, copy->posted = 0; break;
     case MOVE_DROP: copy->cached = 0, copy->present = 0; break;
     case MOVE_NT: arrives_nt(line, move); break;
+    case MOVE_LEFT: is_left(line, move); break;
     default: break; /* MOVE_LOST: the bytes never were in the pool */
     }
 }
@@ -328,7 +369,7 @@ static void on_other(const program_step *step) {
         for (int k = 0; k < PROGRAM_THREADS; k++)
             if (room_now()->thread[k].process == step->process) room_now()->thread[k].alive = false;
         break;
-    case STEP_HOST_CRASH: room_now()->host[step->host].crashed = true; break;
+    case STEP_HOST_CRASH: crashes(step); break;
     case STEP_EXPECT_STALE:
         if (inside(step)) expect_stale(step);
         break;

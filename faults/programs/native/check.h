@@ -40,6 +40,7 @@ enum check_kind {
     LOST_UPDATE,
     OUT_OF_ROOM,
     INVALIDATE_OVERTAKES,
+    LOST_IN_CRASH, /* found by the driver */
 };
 enum check_role { AT_STORE, AT_FLUSH, AT_FENCE, AT_PUBLISHED, AT_TOLD, AT_ACCESS, AT_DROP, AT_DROP_FENCE, ROLES };
 enum check_rule { PREDICTED, MANIFEST }; /* program_finding.rule */
@@ -58,7 +59,7 @@ typedef struct {
     uint8_t host, witness, words, state, thread, flushed[3]; /* flushed: its last 24 bits */
     uint8_t hash[LINE_WORDS];
 } check_write;
-enum write_state { WRITE_FLUSHED = 1, WRITE_LEFT = 2, WRITE_NT = 4, WRITE_LOCKED = 8 };
+enum write_state { WRITE_FLUSHED = 1, WRITE_LEFT = 2, WRITE_NT = 4, WRITE_LOCKED = 8, WRITE_LOST = 16 };
 
 /* Return the step at which a store that was flushed was first flushed. */
 static inline uint32_t flushed_at(const check_write *w) {
@@ -119,12 +120,13 @@ static inline check_write *line_write(check_line *line, uint32_t number) {
     return line->write[number - 1].time ? &line->write[number - 1] : NULL;
 }
 
-/* Find all writes that are in use. */
+/* Find all writes that are in use and not lost in a crash. */
 static inline int line_writes(const check_line *line, check_write *found[WRITES]) {
     int count = 0;
     for (int chunks = 0; line && chunks < CHUNKS; chunks++, line = line->more ? room_at(line->more) : NULL)
         for (int k = 0; k < CHUNK_WRITES; k++)
-            if (line->write[k].time) found[count++] = (check_write *)(uintptr_t)&line->write[k];
+            if (line->write[k].time && !(line->write[k].state & WRITE_LOST))
+                found[count++] = (check_write *)(uintptr_t)&line->write[k];
     return count;
 }
 
@@ -145,6 +147,7 @@ static inline bool line_alone(const check_line *line, int host) {
 }
 
 uint32_t line_add(check_line *line); /* returns the number of a new write, all zeros */
+uint16_t line_dropped_since(check_line *line, uint32_t time); /* returns hosts, as bits */
 check_write *line_newest(check_line *line, int word, int not_of); /* not_of: a host to leave out, or -1 */
 
 static inline uint8_t hash_of(const uint8_t *word) {
@@ -179,7 +182,7 @@ typedef struct {
     uint16_t published[PROGRAM_HOSTS], heard[PROGRAM_HOSTS]; /* the places of the store and the load by which it did */
     uint32_t ended, ended_before; /* when its last process of `stage` ended, and of the stages before */
     int32_t stage;
-    bool crashed;
+    uint32_t crashed; /* the step of its crash; 0: none */
     uint32_t log_count;
     check_knowledge log[LOG]; /* a ring: what it knew, and from which step on */
     uint32_t expected; /* ranges whose loads may be stale */

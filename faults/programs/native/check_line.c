@@ -45,6 +45,15 @@ check_copy *line_new_copy(check_line *line, int host) {
     return memset(&none, 0, sizeof none);
 }
 
+uint16_t line_dropped_since(check_line *line, uint32_t time) {
+    uint16_t hosts = 0;
+    for (check_line *chunk = line; chunk; chunk = next_chunk(chunk, false))
+        for (int k = 0; k < CHUNK_COPIES; k++)
+            if (chunk->copy[k].host && chunk->copy[k].dropped > time)
+                hosts |= (uint16_t)(1u << (chunk->copy[k].host - 1));
+    return hosts;
+}
+
 check_write *line_newest(check_line *line, int word, int not_of) {
     check_write *all[WRITES], *newest = NULL;
     const int count = line_writes(line, all);

@@ -367,7 +367,7 @@ void rule_dirty_at_exit(int pool, int64_t number, check_line *line) {
         bool newest = false;
         for (int word = 0; word < LINE_WORDS; word++)
             newest = newest || (w->words >> word & 1 && line_newest(line, word, -1) == w);
-        if (!newest || w->state & (WRITE_FLUSHED | WRITE_NT) || room_now()->host[w->host].crashed) continue;
+        if (!newest || w->state & (WRITE_FLUSHED | WRITE_NT) || w->time < room_now()->host[w->host].crashed) continue;
         const program_step step = {.host = w->host, .pool = (uint8_t)pool, .thread = w->thread};
         program_finding f = finding_at(&step, DIRTY_AT_EXIT, MANIFEST);
         add_write(&f, w);

@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "crash.h"
 #include "self.h"
 
 #define LOCK_S 60.0
@@ -38,6 +39,7 @@ static uint64_t digest(const uint8_t *bytes, int64_t nbytes) {
 
 static void mix_step(const program_step *s, uint64_t bytes) {
     area()->doing[s->thread] = (thread_doing){s->offset, s->site, s->kind, s->pool};
+    if (crash_now) crash_read(s);
     mix((uint64_t)s->kind << 56 | (uint64_t)s->what << 48 | (uint64_t)s->thread << 32 | (uint64_t)s->pool << 24);
     if (s->pool < PROGRAM_POOLS) mix((uint64_t)s->offset), mix((uint64_t)s->nbytes ^ bytes);
 }
@@ -135,6 +137,7 @@ void store_told(int thread) {
     if (news) rest_ends_for_host(thread);
     if (news || open->kind != STEP_RMW) written(); /* a lock that is taken in vain stores nothing new */
     if (program_watcher_now && program_watcher_now->store) program_watcher_now->store(&step, before, after);
+    if (crash_now) crash_stored(&step, NULL);
     image_told(t->host, open->pool, open->offset, open->nbytes);
     open->nbytes = 0;
     nature_stored(thread, (pool_range){step.pool, step.offset, step.nbytes});
@@ -155,6 +158,7 @@ static void break_things(void) {
 static void crash_host(program_self *me, int host) {
     program_area *a = area();
     a->crashed |= 1u << host;
+    if (crash_now) crash_begins(host);
     image_crash(host, &a->random);
     program_step step = step_of(me, STEP_HOST_CRASH, NULL, NULL);
     step.host = (uint8_t)host;
@@ -207,6 +211,7 @@ static void step_counts(program_self *me, uint64_t at) {
     if (still && !a->options.free_running) look_for_hang(me, at);
     nature_between(me);
     break_things();
+    if (crash_now) crash_point_here(me->thread);
     if (a->options.crash_host >= 0 && a->steps == a->options.crash_step) {
         crash_host(me, a->options.crash_host);
         if (a->options.crash_host == here.host) process_die();
@@ -374,6 +379,7 @@ PROGRAM_EXPORT void prog_nt_store(void *at, const void *bytes, size_t nbytes, co
     mix_step(&step, digest(bytes, r.nbytes));
     turn_progress(me->thread, true), written();
     if (program_watcher_now && program_watcher_now->store) program_watcher_now->store(&step, NULL, bytes);
+    if (crash_now) crash_stored(&step, bytes);
     posted_add(me, r, bytes, step.number);
     nature_posted(me, r.pool, r.offset / LINE_BYTES, true);
     step_end(me);

@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "image.h"
+#include "crash.h"
 #include "turn.h"
 
 #include <fcntl.h>
@@ -7,7 +8,8 @@
 #include <unistd.h>
 
 static void tell(mover by, int kind, int pool, int64_t line, int first, int count, uint64_t store) {
-    if (!program_watcher_now || !program_watcher_now->move) return;
+    const bool watched = program_watcher_now && program_watcher_now->move;
+    if (!watched && !crash_now) return;
     const program_move move = {
         .number = here.area->steps,
         .kind = (uint8_t)kind,
@@ -20,7 +22,8 @@ static void tell(mover by, int kind, int pool, int64_t line, int first, int coun
         .line = line,
         .store = store,
     };
-    program_watcher_now->move(&move);
+    if (crash_now) crash_moved(&move);
+    if (watched) program_watcher_now->move(&move);
 }
 
 /* Report that a line arrives or, where the link is down, that it is lost. */
@@ -34,6 +37,14 @@ static void tell_arrival(mover by, int kind, int pool, int64_t line) {
 static void told_line(int host, int pool, int64_t line) {
     const host_image *image = image_of(host, pool);
     memcpy(image->twin + line * LINE_BYTES, image->cache.data + line * LINE_BYTES, LINE_BYTES);
+}
+
+/* A line is about to be fetched from the pool, or stored to there in part: what a crashed host has left of it is decided. */
+static void decide_crash(mover by, int pool, int64_t line) {
+    const crash_store *last = crash_now ? crash_decide(by, pool, line) : NULL;
+    if (!last) return;
+    memcpy(image_of(by.host, pool)->cache.pool + line * LINE_BYTES, last->bytes, LINE_BYTES);
+    tell((mover){crash_now->host, by.thread, BY_NATURE}, MOVE_LEFT, pool, line, 0, LINE_BYTES, last->number);
 }
 
 void image_told(int host, int pool, int64_t offset, int64_t nbytes) {
@@ -70,6 +81,7 @@ void image_find_stores_there(mover by, int pool, int64_t line) {
 static void fetch(mover by, int pool, int64_t line) {
     card_cache *c = &image_of(by.host, pool)->cache;
     const int kind = c->pending[line] ? MOVE_FETCH_POSTED : MOVE_FETCH;
+    if (kind == MOVE_FETCH) decide_crash(by, pool, line);
     const uint64_t odd = image_unannounced(by.host, pool, line);
     uint8_t kept[LINE_BYTES], *bytes = c->data + line * LINE_BYTES;
     if (odd) memcpy(kept, bytes, LINE_BYTES);
@@ -163,7 +175,10 @@ void image_land_nt(mover by, int pool, int64_t offset, const uint8_t *bytes, int
         const uint8_t state = c->state[line];
         if (c->pending[line] && !(state & DIRTY)) tell_arrival(by, MOVE_LAND, pool, line);
         if (state & DIRTY) tell_arrival(by, MOVE_WRITE_BACK, pool, line);
+        decide_crash(by, pool, line);
+        if (crash_now) crash_arrives(pool, line);
         cache_land_nt(c, at, bytes + (at - offset), next - at);
+        if (crash_now) crash_arrives(pool, line);
         const bool lost = damage_armed(c->damage) && damage_cut_off(c->damage, by.host, pool) != DONE;
         tell(by, lost ? MOVE_LOST : MOVE_NT, pool, line, (int)(at % LINE_BYTES), (int)(next - at), store);
         rest_ends();
@@ -196,6 +211,7 @@ int64_t image_nature(mover by, const adversary_move *move) {
         one.lines.first = k, one.lines.last = k + 1;
         if (move->action == EVICT && state & DIRTY) tell_arrival(by, MOVE_WRITE_BACK, pool, k);
         if (move->action == LAND) tell_arrival(by, MOVE_LAND, pool, k);
+        if (move->action == PREFETCH && kind == MOVE_FETCH) decide_crash(by, pool, k);
         count += cache_move(c, &one);
         if (move->action == EVICT) dropped(by, pool, k);
         if (move->action != PREFETCH) continue;
@@ -228,7 +244,7 @@ void image_crash(int host, uint64_t *random) {
     for (int pool = 0; pool < here.area->options.pools; pool++) {
         card_cache *c = &image_of(host, pool)->cache;
         for (int64_t k = 0; k < here.area->extent[pool]; k++) {
-            if (c->pending[k] && splitmix(random) & 1) {
+            if (c->pending[k] && !crash_now && splitmix(random) & 1) {
                 tell_arrival(by, MOVE_LAND, pool, k);
                 cache_move(c, &(adversary_move){.action = LAND, .lines = {pool, k, k + 1}, .among = {1}});
             } else if (c->pending[k]) {

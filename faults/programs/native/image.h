@@ -55,7 +55,7 @@ int64_t image_nature(mover by, const adversary_move *move);
  * moved. */
 int64_t image_pay(void);
 
-/* Crash a host: its cache vanishes, and random numbers decide which posted write-backs arrive. */
+/* Crash a host: its cache vanishes, and random numbers decide which posted write-backs arrive; in a search, crash.h. */
 void image_crash(int host, uint64_t *random);
 
 /* Return, as bits, which bytes of a line were stored to without an announcement. 0 on hosts with pages. */

@@ -126,6 +126,7 @@ enum move_kind {
     MOVE_DROP, /* the line leaves the cache */
     MOVE_NT, /* bytes first..first + count of the line, from a non-temporal store, arrive in the pool */
     MOVE_LOST, /* posted bytes, or those of an NT store, vanish: at a crash, or on a link that is down */
+    MOVE_LEFT, /* cache or posted -> pool, before the crash of this host: its stores up to number `store` */
 };
 enum move_cause { BY_PROGRAM = 1, BY_NATURE };
 
@@ -135,7 +136,7 @@ typedef struct {
     uint16_t thread; /* the thread whose step it was, or around whose step nature moved */
     uint8_t first, count; /* MOVE_NT and its MOVE_LOST: which bytes */
     int64_t line;
-    uint64_t store; /* MOVE_NT: the number of the STEP_NT_STORE */
+    uint64_t store; /* MOVE_NT, MOVE_LEFT: the number of the store */
 } program_move;
 
 /* --- watchers: the checker, or a test's recorder ------------------------------------------------------------------------ */
