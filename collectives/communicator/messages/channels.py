@@ -157,8 +157,8 @@ class Outbox(Channel):
         return False
 
     def resume(self, sending: Sending) -> None:
-        """Send the rest of a message whose last call the courier began."""
-        self.queue.append(sending)
+        """Send the rest of a message whose last call the courier began: nothing else is under way."""
+        self.queue = deque([sending])
         self._at = sending.source.nbytes
         self._take_over(sending.source)
 

@@ -58,6 +58,7 @@ class TransferLane(Protocol):
     """Runs calls on mailboxes, many at once, in one thread at a time."""
 
     gate: bytearray  # WAKE not 0: `advance` comes back soon; the rest is the messenger's, for couriers
+    handed: list[list[Any]]  # what a courier handed over, until the messenger has taken it up
     whole: bool  # a call that has begun goes on to its end, while no other does
 
     def begin(self, transfer: Transfer) -> None:
@@ -80,6 +81,7 @@ class NativeLane:
     engine: NativeEngine  # the rank's native engine for messages
     collectives: NativeEngine  # the engine of the communicator, which knows whether every rank has a core
     gate: bytearray = field(default_factory=lambda: bytearray(GATE_BYTES))
+    handed: list[list[Any]] = field(default_factory=list)
     whole: bool = False
 
     def begin(self, transfer: Transfer) -> None:
@@ -107,7 +109,8 @@ class NativeLane:
             return None
         tag, rounds = transfer.template.binding.tag, transfer.rounds
         spins, status = self.collectives.spins, Status if receives else None
-        return _native.Courier(transfer.program, epoch, tag, rounds, peer, self.gate, LOOK_NS, spins, status, ANY)
+        its = transfer.program
+        return _native.Courier(its, epoch, tag, rounds, peer, self.gate, self.handed, LOOK_NS, spins, status, ANY)
 
     def settle(self) -> None:
         """Fence what was written, as `TransferLane.settle`."""
@@ -124,6 +127,7 @@ class SteppedLane:
     memory: HostMemory  # the rank's memory for messages
     clock: Clock  # spends the time of waits
     gate: bytearray = field(default_factory=lambda: bytearray(GATE_BYTES))
+    handed: list[list[Any]] = field(default_factory=list)
     whole: bool = False
 
     def begin(self, transfer: Transfer) -> None:
@@ -160,6 +164,7 @@ class WholeLane:
     clock: Clock  # spends the time of waits
     deadline_s: float  # how long a call may wait within, in seconds
     gate: bytearray = field(default_factory=lambda: bytearray(GATE_BYTES))
+    handed: list[list[Any]] = field(default_factory=list)
     whole: bool = True
 
     def begin(self, transfer: Transfer) -> None:
