@@ -84,8 +84,8 @@ def pages() -> dict[str, str]:
         + "\n\nThe end of a key names its unit; 1 GB/s is 10^9 bytes per second. A size is a number of bytes,\n"
         "or has a suffix, all powers of 1024: `4K`, `128GiB`.\n\n## Figures\n\n"
         'A figure may state its origin: `latency_ns: {value: 214, source: "..."}`, or `fitted`, or `assumed`. With\n'
-        "`hardware: NAME` a file takes figures from a hardware file, in `configs/hardware` or beside it: `like: ENTRY`\n"
-        "in a mapping adds the keys of the entry that the mapping lacks.\n"
+        "`hardware: NAME` a file takes figures from a hardware file, in `configs/hardware` or beside it:\n"
+        "`like: ENTRY` in a mapping adds the keys of the entry that the mapping lacks.\n"
     )
     return made
 
