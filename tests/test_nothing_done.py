@@ -71,7 +71,7 @@ ROWS = [
     ("mutate barrier --case nothing", 2, "there is no case 'nothing'"),
     ("mutate all_reduce --variant line --integrity crc32c", 2, "no variant that was chosen has anything to mutate"),
     ("mutate barrier --mutant 0.0.99:delete", 2, "has no mutant 0.0.99:delete"),
-    (f"{CAMPAIGN} --kinds nothing", 2, "there is no fault 'nothing'"),
+    (f"{CAMPAIGN} --kinds nothing", 2, "unknown fault 'nothing'"),
     (f"litmus {LITMUS} --witness 'A.r9 == 4'", 2, "there is no A.r9"),
     ("simulate all_reduce -n 2 --fail link:nothing@1", 2, "has no link nothing"),
     ("simulate all_reduce -n 2 --space nothing", 2, "has no space 'nothing'"),

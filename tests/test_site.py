@@ -81,16 +81,16 @@ def test_pages_of_yaml_keys_are_those_that_the_models_make() -> None:
 
 def test_rows_of_yaml_keys_say_type_bounds_and_default() -> None:
     pages = page_maker("key_pages").pages()
-    row = "| `card_bytes` | size, >0, ≤2^60 | **required** | memory really backing each card"
+    row = "| `card_bytes` | size, >0 | **required** | memory really backing each card"
     assert row in pages["topology"]
     assert "| `routing` | `first` or `spread` | `first` | which of several" in pages["topology"]
-    assert "| `seed` | integer, ≥0, <10^18 | `0` | of everything" in pages["faults"]
+    assert "| `seed` | integer, ≥0 | `0` | of everything" in pages["faults"]
     assert (
         "| `stall` |" in pages["faults"]
-        and "| `sizes` | list of size (≥0, ≤2^26), at least 1, at most 100 | `[600]`" in pages["campaign"]
+        and "| `sizes` | list of size (≥0), at least 1, at most 100 | `[600]`" in pages["campaign"]
     )
     assert "All keys of [Hierarchy](fabrics.md#hierarchy), and:" in pages["fabrics"]
-    assert "| `latency_ns` | integer, ≥0, ≤10^9 | **required** | one way |" in pages["fabrics"]
+    assert "| `latency_ns` | integer, ≥0 | **required** | one way |" in pages["fabrics"]
     assert "| `hosts` | a mapping | **required** |" in pages["litmus"] and "| `load WORD REGISTER` |" in pages["litmus"]
 
 

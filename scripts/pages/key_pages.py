@@ -63,6 +63,7 @@ FILES: dict[str, tuple[str, str, type[Model]]] = {
     ),
 }
 FOLDER = Path(__file__).parents[2] / "docs" / "reference" / "files"
+MILLION = 10**6  # bounds from there on only refuse nonsense
 PLAIN = {int: "integer", float: "number", bool: "true or false", str: "text", Any: "anything"}
 
 
@@ -81,8 +82,8 @@ def pages() -> dict[str, str]:
         "# YAML files\n\nEvery key that a file may have. Others are refused, with file and line; so are aliases,\n"
         "tags, duplicate keys, and files of more than 256 KiB.\n\n"
         + "\n".join(f"- [{title}]({name}.md)" for name, title in names.items())
-        + "\n\nThe end of a key names its unit; 1 GB/s is 10^9 bytes per second. A size is a number of bytes,\n"
-        "or has a suffix, all powers of 1024: `4K`, `128GiB`.\n\n## Figures\n\n"
+        + "\n\nThe end of a key names its unit; 1 GB/s is 10^9 bytes per second. Bounds of a million and more are not\n"
+        "shown. A size is a number of bytes, or has a suffix, all powers of 1024: `4K`, `128GiB`.\n\n## Figures\n\n"
         'A figure may state its origin: `latency_ns: {value: 214, source: "..."}`, or `fitted`, or `assumed`. With\n'
         "`hardware: NAME` a file takes figures from a hardware file, in `configs/hardware` or beside it:\n"
         "`like: ENTRY` in a mapping adds the keys of the entry that the mapping lacks.\n"
@@ -193,7 +194,7 @@ def told(annotation: Any) -> tuple[str, list[str]]:
 def bound(mark: Any) -> Iterator[str]:
     """Yield what a mark of pydantic demands of a value, in words."""
     for name, sign in {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}.items():
-        if (value := getattr(mark, name, None)) is not None:
+        if (value := getattr(mark, name, None)) is not None and value < MILLION:
             yield f"{sign}{short(value)}"
     for name, words in {"min_length": "at least", "max_length": "at most"}.items():
         if value := getattr(mark, name, None):

@@ -87,7 +87,7 @@ def _requests(asked: ServingFlags, hosts: int) -> list[ServingRequest]:
     if asked.trace is None:
         return generate(asked.requests or REQUESTS, asked.rate or REQUESTS_PER_S * hosts, asked.seed, asked.workload)
     if asked.rate is not None:
-        raise ArgumentError("--rate goes with generated requests: a trace has its own times")
+        raise ArgumentError("--rate applies only to generated requests: a trace has its own times")
     found = load(asked.trace, asked.requests)
     if not found:
         raise ArgumentError(f"{asked.trace} has no requests")

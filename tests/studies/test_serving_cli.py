@@ -91,7 +91,7 @@ def test_prefill_and_decoding_apart() -> None:
         ("bad.jsonl", 2, "bad.jsonl:2: input_length is missing"),
         ("nothing.jsonl", 2, "the trace cannot be read"),
         ("folder", 2, "not a regular file"),
-        ("one.jsonl --rate 3", 2, "--rate goes with generated requests"),
+        ("one.jsonl --rate 3", 2, "--rate applies only to generated requests"),
         ("--place accelerator --warm", 2, "--warm does nothing without a store"),
         ("--place accelerator --capacity 1G", 2, "--capacity does nothing without a store"),
         ("--place nothing", 2, "'nothing' is not one of"),
