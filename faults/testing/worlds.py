@@ -230,8 +230,8 @@ class Worlds:
     def _check(self, what: dict[str, Any], ranks: int, nbytes: int, seeds: int, config: str) -> None:
         from faults.campaign import run, spec  # only here: most tests have no use for them
 
-        shape = {"ranks": (ranks,), "sizes": (nbytes,), "launches": ("lockstep",), "kinds": (spec.NATURE,)}
-        shape["config"] = config
+        where = {"ranks": (ranks,), "sizes": (nbytes,), "config": config}
+        shape = where | {"launches": ("lockstep",), "kinds": (spec.NATURE,)}
         run.check(spec.Spec.model_validate(what | shape), seeds=seeds, seed=self._seed)
 
     def history(self) -> list[str]:
