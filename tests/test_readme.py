@@ -208,6 +208,19 @@ def _headings(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+@pytest.mark.parametrize(
+    "page", [*PAGES, *sorted((ROOT / "docs/reference/files").glob("*.md"))], ids=lambda page: page.stem
+)
+def test_pages_are_short_and_so_are_their_lines(page: Path) -> None:
+    """Rows of tables and commands are as long as they must be; a table is whole, which a blank line would end."""
+    text = page.read_text()
+    assert text.count("\n") <= 200
+    prose = re.sub(r"(?ms)^```.*?^```", "", text)
+    assert [line for line in prose.splitlines() if len(line) > 140 and line[0] != "|"] == []
+    for table in re.findall(r"(?m)(?:^\|.*\n)+", prose):
+        assert re.match(r".*\n\|[-|]+\n", table), table
+
+
 def test_troubleshooting_quotes_messages_that_there_are() -> None:
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
     table = re.search(r"\| the message has .*?\n\n", page, re.DOTALL)
