@@ -207,7 +207,9 @@ def add_calls(
         try:
             numbers[ring] = core.communicator(layout_record(layout), table, used[ring] + total, used[ring])
         except MemoryError:
-            raise ArgumentError(f"there is no memory for the doorbells of {layout.ranks} ranks: take fewer") from None
+            raise ArgumentError(
+                f"not enough memory for the doorbells of {layout.ranks} ranks: use fewer ranks"
+            ) from None
     packed: dict[int, int] = {}  # by a plan's id, the call that has its records
     for call, ring in zip(calls, rings, strict=True):
         frame = call.plan.frame

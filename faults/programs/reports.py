@@ -293,7 +293,8 @@ def as_sarif(told: ProgramReport) -> dict[str, Any]:
 
 def _result(mistake: ProgramMistake, order: list[str]) -> dict[str, Any]:
     steps = list(mistake.all_steps())
-    main = mistake.places.get("access") or mistake.places.get("store")
+    roles = (mistake.kind.repaired_at, "access", "store")
+    main = next((mistake.places[role] for role in roles if role in mistake.places), None)
     result: dict[str, Any] = {
         "ruleId": mistake.kind.name,
         "ruleIndex": order.index(mistake.kind.name),

@@ -126,7 +126,7 @@ def _table(outcomes: Sequence[ServingOutcome]) -> Table:
         "read from the store, GB": lambda its: _gb(its, to_store=False),
         "written to the store, GB": lambda its: _gb(its, to_store=True),
         "blocks given up by the store": lambda its: f"{its.run.place.evicted:,}",
-        "transfers, by alone": lambda its: "" if its.slowdown is None else f"{its.slowdown:.2f}",
+        "transfers, times as long as alone": lambda its: "" if its.slowdown is None else f"{its.slowdown:.2f}",
         "busiest link or card, % of time": lambda its: "" if its.busiest is None else _percent(its.busiest[1]),
         "accelerators computing, % of time": lambda its: _percent(its.computing),
     }

@@ -336,11 +336,11 @@ def wait_for(condition: Callable[[], bool]) -> None:
         (("--budget", "soon"), "is not a time"),
         (("-n", "two"), "invalid rank count 'two': must be 1 to 64"),
         (("-n", "1000"), "ranks"),
-        (("--kinds", "crush"), "there is no fault 'crush'"),
+        (("--kinds", "crush"), "unknown fault 'crush'"),
         (("-c", "nowhere.yaml"), "neither a file nor a shipped topology"),
         (("--json", "/nowhere/r.json"), "--json /nowhere/r.json cannot be written"),
         (("--html", "/nowhere/r.html"), "--html /nowhere/r.html cannot be written"),
-        (("--scheduler", "tcp://localhost:1"), "--scheduler is for --executor dask"),
+        (("--scheduler", "tcp://localhost:1"), "--scheduler requires --executor dask"),
     ],
 )
 def test_bad_input_is_one_sentence(flags: tuple[str, ...], sentence: str) -> None:

@@ -246,7 +246,11 @@ def test_sarif_is_as_its_schema_wants(told: Callable[..., ProgramReport]) -> Non
     for result in run["results"]:
         assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
         at = result["locations"][0]["physicalLocation"]
-        assert at["artifactLocation"]["uri"] == "queue.c" and at["region"]["startLine"] == 15
+        missing_at = {"no-invalidate": "access", "not-flushed": "store"}[result["ruleId"]]
+        assert at["artifactLocation"]["uri"] == "queue.c"
+        assert at["region"]["startLine"] == 10 + ROLES.index(missing_at)
+        related = {its["physicalLocation"]["region"]["startLine"] for its in result["relatedLocations"]}
+        assert related >= {10 + ROLES.index(role) for role in ("store", "access")}
         flow = result["codeFlows"][0]["threadFlows"][0]["locations"]
         assert flow[0]["location"]["message"]["text"] == "host 0 stores"
     assert "suppressions" not in run["results"][0]

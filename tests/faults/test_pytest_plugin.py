@@ -317,9 +317,13 @@ def test_it(cxl_world):
     cxl_world.check_algorithm("{own}:mine", ranks=3, seeds=2)
 def test_right(cxl_world):
     cxl_world.check("all_gather", "naive", ranks=2, nbytes=100, seeds=3)
+def test_where(cxl_world):
+    cxl_world.check_algorithm("{own}:mine", ranks=2, seeds=1, config="laptop")
+    with __import__("pytest").raises(Exception, match="shipped topology"):
+        cxl_world.check("all_gather", "naive", ranks=2, config="no-such-machine")
 """,
         failed=1,
-        passed=1,
+        passed=2,
     )
     # Under CI=1 pytest's summary repeats the whole message.
     (command,) = set(re.findall(r"again: (cxlemu replay cxl1\.\S+ --algorithm \S+)", result.stdout.str()))

@@ -78,6 +78,7 @@ def test_prefill_and_decoding_apart() -> None:
     for run in json.loads(done.stdout)["runs"]:
         assert run["served"] == 40
         assert run["transfers_slowdown"] >= 1
+    assert "transfers, times as long as alone" in done.stderr
 
 
 @pytest.mark.parametrize(
