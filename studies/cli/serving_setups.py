@@ -24,7 +24,7 @@ def requests_of(asked: ServingFlags, hosts: int) -> list[ServingRequest]:
     if asked.trace is None:
         return generate(asked.requests or REQUESTS, asked.rate or REQUESTS_PER_S * hosts, asked.seed, asked.workload)
     if asked.rate is not None:
-        raise ArgumentError("--rate goes with generated requests: a trace has its own times")
+        raise ArgumentError("--rate only applies to generated requests: a trace has its own times")
     found = load(asked.trace, asked.requests)
     if not found:
         raise ArgumentError(f"{asked.trace} has no requests")

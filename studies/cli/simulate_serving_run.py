@@ -48,7 +48,7 @@ def run(ctx: click.Context, asked: ServingFlags) -> None:
     if asked.trace is not None:
         for flag in ("rate", "seed", "workload"):
             if ctx.get_parameter_source(flag) is ParameterSource.COMMANDLINE:
-                raise ArgumentError(f"--{flag} goes with generated requests: a trace has its own")
+                raise ArgumentError(f"--{flag} only applies to generated requests: a trace has its own")
     requests = requests_of(asked, 1 if asked.sweep else topology.host_count)
     setups = setups_of(asked, topology)
     out = console()
