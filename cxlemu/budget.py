@@ -67,5 +67,4 @@ def _within_thread(seconds: float) -> Iterator[None]:
     finally:
         with lock:
             over = True
-            send(thread, None)  # what was sent and has not come yet comes no more
-        timer.cancel()
+        timer.cancel()  # what was sent just before comes here: a call looks for it
