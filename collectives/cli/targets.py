@@ -39,6 +39,7 @@ class Target:
 
     @property
     def plan(self) -> Plan | None:
+        """The saved plan, or None."""
         return None if self.own is None else self.own.plan
 
     @property

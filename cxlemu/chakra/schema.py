@@ -14,6 +14,8 @@ from cxlemu.errors import ArgumentError
 
 
 class NodeType(IntEnum):
+    """The types of nodes that we write or read."""
+
     METADATA = 1
     MEM_LOAD = 2
     MEM_STORE = 3

@@ -48,6 +48,8 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class GemmTiling:
+    """A GEMM as equal tiles."""
+
     rows: int
     columns: int
     tiles: int

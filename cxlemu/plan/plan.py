@@ -296,6 +296,7 @@ class Plan:
 
     @property
     def ranks(self) -> int:
+        """The number of ranks."""
         return self.call.ranks
 
     @property

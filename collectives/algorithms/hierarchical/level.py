@@ -50,7 +50,14 @@ class Level:
         return LevelBlock(self, number)
 
     def publish(self, chunk: Chunk, src: Operand, block: int = 0, *, stream: str = "publish") -> None:
-        """Put a chunk of one of this rank's blocks where its peers find it; only "publish" waits for a free slot."""
+        """Put a chunk of one of this rank's blocks where its peers find it.
+
+        Args:
+            chunk: The chunk; an empty one does nothing.
+            src: Where its bytes are.
+            block: Which of this rank's blocks on the level.
+            stream: The stream that does it; only "publish" waits until the slot is free.
+        """
         if not chunk.nbytes:
             return
         if stream == "publish":
@@ -59,12 +66,26 @@ class Level:
         self.send(chunk, block, stream=stream)
 
     def store(self, chunk: Chunk, src: Operand, block: int, *, stream: str) -> None:
-        """Store a chunk to one of this rank's blocks without telling its peers: ``send`` follows."""
+        """Store a chunk to one of this rank's blocks without telling its peers: ``send`` follows.
+
+        Args:
+            chunk: The chunk; an empty one does nothing.
+            src: Where its bytes are.
+            block: Which of this rank's blocks on the level.
+            stream: The stream that does it.
+        """
         if chunk.nbytes:
             self.b._emit(stream, Op.WRITE, dst=self._area(chunk, self.b.rank, block), a=src, nbytes=chunk.nbytes)
 
     def send(self, chunk: Chunk, *blocks: int, stream: str, parts: Sequence[Chunk] = ()) -> None:
-        """Make stored blocks visible, or ``parts`` of them alone, and ring the first one's doorbell."""
+        """Make stored blocks visible, and ring the first one's doorbell.
+
+        Args:
+            chunk: The chunk that was stored.
+            blocks: The blocks that it was stored to, one at least.
+            stream: The stream that does it.
+            parts: Parts of the chunk, of which nothing else was stored (default: all of it was).
+        """
         for block in blocks:
             for part in parts or [chunk]:
                 self.b._emit(stream, Op.FLUSH, a=self._area(part, self.b.rank, block), nbytes=part.nbytes)
@@ -81,7 +102,16 @@ class Level:
         stream: str = "retrieve",
         to: LevelBlock | None = None,
     ) -> None:
-        """Get a chunk of one of a peer's blocks, and store it in the block ``to`` as well, if any: ``send`` follows."""
+        """Get a chunk of one of a peer's blocks.
+
+        Args:
+            dst: Where its bytes go.
+            chunk: The chunk; an empty one does nothing.
+            peer: The rank that published it.
+            block: Which of the peer's blocks on the level.
+            stream: The stream that does it.
+            to: A block of this rank's to which the bytes are stored as well; ``send`` follows.
+        """
         if not chunk.nbytes:
             return
         area = self._await(chunk, peer, block, stream)
@@ -91,7 +121,14 @@ class Level:
             self.b._loose.add(stream)
 
     def publish_each(self, chunk: Chunk, at: Ints, blocks: Ints, *, nbytes: Ints | None = None) -> None:
-        """Publish a chunk of each of many blocks in turn from the input at ``at``; empty ones are left out."""
+        """Publish a chunk of each of many blocks, one after another, from the input.
+
+        Args:
+            chunk: The chunk; the same one for all blocks, but for its size.
+            at: Where the bytes of each begin in the input.
+            blocks: Which of this rank's blocks on the level, as many as ``at``.
+            nbytes: How many bytes each has (default: the chunk's). Blocks of no bytes are left out.
+        """
         at, blocks, sizes = _some(chunk, at, blocks, nbytes)
         if len(blocks) < FOLDED_AT_ONCE:
             for start, block, size in zip(at.tolist(), blocks.tolist(), sizes.tolist(), strict=True):
@@ -110,7 +147,15 @@ class Level:
         self.send(chunk, 0, stream="publish")
 
     def retrieve_each(self, at: Ints, chunk: Chunk, peers: Ints, blocks: Ints, *, nbytes: Ints | None = None) -> None:
-        """Retrieve a chunk of each of many blocks in turn to the output at ``at``; empty ones are left out."""
+        """Retrieve a chunk of each of many blocks, one after another, into the output.
+
+        Args:
+            at: Where the bytes of each go in the output.
+            chunk: The chunk; the same one for all blocks, but for its size.
+            peers: The ranks that published them, as many as ``at``.
+            blocks: Which of the peers' blocks on the level.
+            nbytes: How many bytes each has (default: the chunk's). Blocks of no bytes are left out.
+        """
         at, which, sizes = _some(chunk, at, np.column_stack([peers, blocks]), nbytes)
         peers, blocks = which[:, 0], which[:, 1]
         if len(peers) < FOLDED_AT_ONCE:
@@ -128,7 +173,14 @@ class Level:
         drop["nbytes"] = read["nbytes"] = sizes
 
     def retrieve_bundle(self, places: Sequence[Operand], chunk: Chunk, peer: int, first: int) -> None:
-        """Get a chunk of each of several blocks that a peer sent together: the doorbell of ``first`` stands for all."""
+        """Get a chunk of each of several blocks that a peer sent together.
+
+        Args:
+            places: Where the bytes of each block go.
+            chunk: The chunk; an empty one does nothing.
+            peer: The rank that sent them.
+            first: The first of the peer's blocks, whose doorbell stands for all.
+        """
         if not chunk.nbytes:
             return
         self.b._emit("retrieve", Op.WAIT, arg=self._doorbell(chunk, peer, first), value=chunk.seq)
@@ -140,7 +192,16 @@ class Level:
     def forward(
         self, dst: Operand, chunk: Chunk, peer: int, block: int = 0, *, stream: str = "retrieve", to: LevelBlock
     ) -> None:
-        """Retrieve a chunk and send it on at once in ``to``, this rank's block on this level or the other one."""
+        """Retrieve a chunk and send it on at once.
+
+        Args:
+            dst: Where its bytes go on this rank.
+            chunk: The chunk; an empty one does nothing.
+            peer: The rank that published it.
+            block: Which of the peer's blocks on this level.
+            stream: The stream that does it.
+            to: The block of this rank's, on this level or the other one, that it is sent on in.
+        """
         if chunk.nbytes:
             self.retrieve(dst, chunk, peer, block, stream=stream, to=to)
             to.level.send(chunk, to.number, stream=stream)
@@ -156,9 +217,16 @@ class Level:
         last: bool,
         to: LevelBlock | None = None,
     ) -> None:
-        """Combine a chunk of all ranks of the level, in their order, and send the result in ``to`` as well.
+        """Combine a chunk of all ranks of the level, in their order.
 
-        ``own`` is this rank's contribution; ``last``: nothing is folded in after this, so that avg divides.
+        Args:
+            dst: Where the result goes.
+            chunk: The chunk; an empty one does nothing.
+            own: Where this rank's contribution is.
+            block: Which of the peers' blocks has theirs.
+            stream: The stream that does it.
+            last: Whether nothing is folded in after this, so that avg divides.
+            to: A block of this rank's that the result is sent in as well.
         """
         if not chunk.nbytes:
             return
@@ -224,6 +292,10 @@ class Level:
 
 
 def _some(chunk: Chunk, at: Ints, which: Ints, nbytes: Ints | None) -> tuple[Ints, Ints, Ints]:
-    """``at`` and ``which`` of those that have any bytes, and how many each has."""
+    """Leave out what has no bytes.
+
+    Returns:
+        ``at`` and ``which`` of those that have any bytes, and how many each has.
+    """
     sizes = np.full(len(at), chunk.nbytes) if nbytes is None else nbytes
     return at[sizes > 0], which[sizes > 0], sizes[sizes > 0]

@@ -19,7 +19,11 @@ PAGE_BYTES = 4096
 
 
 class Backing(Protocol):
-    """Where a strip's memory comes from, in whole pages from its beginning; `take` raises only if it ``may_lack``."""
+    """Where a strip's memory comes from; places are whole pages, counted from the strip's beginning.
+
+    Attributes:
+        may_lack: Whether `take` may raise.
+    """
 
     may_lack: ClassVar[bool]
 

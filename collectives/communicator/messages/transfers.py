@@ -46,6 +46,7 @@ class Transfer:
 
     @property
     def arrays(self) -> list[Bytes]:
+        """The buffers as arrays."""
         return [each if isinstance(each, np.ndarray) else np.frombuffer(each, np.uint8) for each in self.buffers]
 
     def runner(self, memory: HostMemory) -> Runner:
@@ -58,17 +59,30 @@ class TransferLane(Protocol):
     """Runs calls on mailboxes, many at once, in one thread at a time."""
 
     gate: bytearray  # WAKE not 0: `advance` comes back soon; the rest is the messenger's, for couriers
-    handed: list[list[Any]]  # what a courier handed over, until the messenger has taken it up
     whole: bool  # a call that has begun goes on to its end, while no other does
 
     def begin(self, transfer: Transfer) -> None:
         """Begin a call: nothing is done yet."""
 
     def advance(self, transfers: Sequence[Transfer], idle_s: float) -> Transfer | None:
-        """Go on with all of them, until one ends, which is returned, or nothing progresses for ``idle_s``."""
+        """Go on with all of them, until one ends or nothing progresses for ``idle_s``.
+
+        Returns:
+            The one that ended, or None.
+
+        Raises:
+            RunError: The hardware failed, or a peer did what no peer does.
+        """
 
     def courier(self, transfer: Transfer, epoch: int, peer: int, *, receives: bool) -> _native.Courier | None:
-        """Make what carries a line's small messages without Python, from ``epoch`` on, if engine and memory can."""
+        """Make what carries small messages without Python, where this engine and memory have it.
+
+        Args:
+            transfer: The calls of one line on the mailbox, none of which is under way.
+            epoch: The epoch of the mailbox's next call.
+            peer: The other rank.
+            receives: Whether messages come.
+        """
 
     def settle(self) -> None:
         """Fence what was written: nothing of it arrives later."""
@@ -81,7 +95,6 @@ class NativeLane:
     engine: NativeEngine  # the rank's native engine for messages
     collectives: NativeEngine  # the engine of the communicator, which knows whether every rank has a core
     gate: bytearray = field(default_factory=lambda: bytearray(GATE_BYTES))
-    handed: list[list[Any]] = field(default_factory=list)
     whole: bool = False
 
     def begin(self, transfer: Transfer) -> None:
@@ -109,8 +122,7 @@ class NativeLane:
             return None
         tag, rounds = transfer.template.binding.tag, transfer.rounds
         spins, status = self.collectives.spins, Status if receives else None
-        its = transfer.program
-        return _native.Courier(its, epoch, tag, rounds, peer, self.gate, self.handed, LOOK_NS, spins, status, ANY)
+        return _native.Courier(transfer.program, epoch, tag, rounds, peer, self.gate, LOOK_NS, spins, status, ANY)
 
     def settle(self) -> None:
         """Fence what was written, as `TransferLane.settle`."""
@@ -127,7 +139,6 @@ class SteppedLane:
     memory: HostMemory  # the rank's memory for messages
     clock: Clock  # spends the time of waits
     gate: bytearray = field(default_factory=lambda: bytearray(GATE_BYTES))
-    handed: list[list[Any]] = field(default_factory=list)
     whole: bool = False
 
     def begin(self, transfer: Transfer) -> None:
@@ -164,7 +175,6 @@ class WholeLane:
     clock: Clock  # spends the time of waits
     deadline_s: float  # how long a call may wait within, in seconds
     gate: bytearray = field(default_factory=lambda: bytearray(GATE_BYTES))
-    handed: list[list[Any]] = field(default_factory=list)
     whole: bool = True
 
     def begin(self, transfer: Transfer) -> None:
