@@ -8,6 +8,7 @@ import mmap
 import os
 import subprocess
 import sys
+import weakref
 from collections import defaultdict
 from enum import IntEnum
 from pathlib import Path
@@ -85,6 +86,9 @@ class GpuMemory:
             library.mmap(None, nbytes, its, mmap.MAP_SHARED, file, 0) for its in (0, read_and_write)
         )
         os.close(file)
+        library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        for begin in (self._begin, self._seen):
+            weakref.finalize(self, library.munmap, begin, nbytes)
         self._end, self._next = self._begin + nbytes, self._begin
         self._spare: dict[int, list[int]] = defaultdict(list)
         self._sizes: dict[int, int] = {}
