@@ -19,8 +19,9 @@ INTERRUPTED = 130  # as shells report SIGINT
 
 _CLEAN_UP_S = 10.0  # a stop after this is no impatient repetition: the first one was swallowed
 _AGAIN_S = 0.05  # until a destructor that swallowed a stop is over
-_IMPORT_S = 2.0  # most imports end sooner; one of a user's file may run a whole world
+_PATIENT_S = 2.0  # most imports end sooner; one of a user's file may run a whole world
 _IMPORTING = "<frozen importlib._bootstrap>"
+_ASKED_BY_C = frozenset({"__getattr__", "__getattribute__", "__eq__", "__hash__", "__len__", "__bool__", "__index__"})
 _leave_process = os._exit  # the system's own, whatever stands in its place while code of users runs
 
 
@@ -88,7 +89,7 @@ def stops_exit(stops: Set[signal.Signals] = STOPS) -> Iterator[None]:
 
     Python swallows what is raised in a destructor or a callback of a weak reference, such as those of every import, and
     tells `sys.unraisablehook` alone: a stop that ends there comes again. Modules in C may swallow it while they are
-    imported: a stop that comes in an import comes again as well.
+    imported, and where they ask an object for what it may lack, as NumPy does: a stop comes again after those as well.
     """
     stopped_at: float | None = None
     patience_ends: float | None = None
@@ -101,8 +102,8 @@ def stops_exit(stops: Set[signal.Signals] = STOPS) -> Iterator[None]:
         now = time.monotonic()
         if stopped_at is not None and now < stopped_at + _CLEAN_UP_S:
             return
-        patience_ends = patience_ends or now + _IMPORT_S
-        if now < patience_ends and _is_importing(frame):
+        patience_ends = patience_ends or now + _PATIENT_S
+        if now < patience_ends and _may_be_swallowed(frame):
             _thread.start_new_thread(come_again, (number,))
             return
         stopped_at = now
@@ -147,7 +148,9 @@ def stops_exit(stops: Set[signal.Signals] = STOPS) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _is_importing(frame: FrameType | None) -> bool:
-    while frame is not None and frame.f_code.co_filename != _IMPORTING:
+def _may_be_swallowed(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORTING or frame.f_code.co_name in _ASKED_BY_C:
+            return True
         frame = frame.f_back
-    return frame is not None
+    return False

@@ -387,6 +387,24 @@ def test_a_stop_in_a_destructor_comes_again(number: signal.Signals, left_by: typ
     assert sys.unraisablehook is hook
 
 
+@pytest.mark.parametrize(("number", "left_by"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_stop_while_numpy_asks_an_object_comes_again(number: signal.Signals, left_by: type[BaseException]) -> None:
+    """NumPy takes whatever is raised for an attribute that is not there."""
+
+    class Asked(type):
+        def __getattr__(cls, name: str) -> None:
+            signal.raise_signal(number)
+            raise AttributeError(name)
+
+    found = signal.signal(signal.SIGINT, signal.default_int_handler)  # pytest-xdist may have ignored it
+    try:
+        with pytest.raises(left_by), stops_exit():
+            np.zeros(1) == Asked("Value", (), {})()  # noqa: B015
+            threading.Event().wait(DEADLINE_S)
+    finally:
+        signal.signal(signal.SIGINT, found)
+
+
 def test_an_ignored_stop_stays_ignored() -> None:
     found = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     try:
