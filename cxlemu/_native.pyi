@@ -1,5 +1,6 @@
 from collections.abc import Callable, Sequence
-from typing import Any
+from threading import Lock
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +9,8 @@ from cxlemu.engines.call_hooks import CallHooks, Obstacles
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan.instructions import Records
 from cxlemu.plan.plan import Ints
+
+_T = TypeVar("_T")
 
 CONSTANTS: dict[str, int]  # as C was compiled with them
 
@@ -44,6 +47,9 @@ def advance_any(programs: list[Program], idle_ns: int, spins: int, wake: bytearr
     Returns the index of the one that ended the run, or -1, its status and its obstacles.
     """
 
+def unlocked(lock: Lock, function: Callable[..., _T], /, *args: Any) -> _T:
+    """Call a function without the lock, which is held again afterwards, whatever handlers of signals raised."""
+
 class Courier:
     """``gate``: wake, closed, advancing, at work; ``status``: what a receive makes, None where messages are sent."""
 
@@ -57,6 +63,7 @@ class Courier:
         rounds: int,
         peer: int,
         gate: bytearray,
+        handed: list[list[Any]],
         idle_ns: int,
         spins: int,
         status: type[tuple[Any, Any, int]] | None,

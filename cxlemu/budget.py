@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import signal
 import threading
 import time
@@ -20,13 +21,14 @@ class BudgetSpentError(Stop):
 def within(seconds: float) -> Iterator[None]:
     """Stop the code inside after some seconds (0 or less: at once), by an alarm of the process.
 
-    Only the main thread can be stopped in this way; in another thread nothing is stopped. A budget around this one that
-    ends first stops both.
+    A thread that is not the main one is stopped where it runs Python, and not while it waits in C. A budget around this
+    one that ends first stops both.
     """
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or 0 < signal.getitimer(signal.ITIMER_REAL)[0] < seconds
-    ):
+    if threading.current_thread() is not threading.main_thread():
+        with _within_thread(seconds):
+            yield
+        return
+    if 0 < signal.getitimer(signal.ITIMER_REAL)[0] < seconds:
         yield
         return
 
@@ -45,3 +47,24 @@ def within(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
         if left_s:  # an alarm that was set before goes on
             signal.setitimer(signal.ITIMER_REAL, max(left_s - (time.monotonic() - began), 1e-6))
+
+
+@contextmanager
+def _within_thread(seconds: float) -> Iterator[None]:
+    thread, lock, over = ctypes.c_ulong(threading.get_ident()), threading.Lock(), False
+    send = ctypes.pythonapi.PyThreadState_SetAsyncExc
+
+    def spend() -> None:
+        with lock:
+            if not over:
+                send(thread, ctypes.py_object(BudgetSpentError))
+
+    timer = threading.Timer(max(seconds, 0.0), spend)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        with lock:
+            over = True
+        timer.cancel()  # what was sent just before comes here: a call looks for it

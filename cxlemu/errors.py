@@ -9,6 +9,7 @@
     │   ├── PlanError              a plan that cannot be executed, proved or simulated
     │   │   └── PlanRuleError        ... since its algorithm breaks a rule: rank, stream, instruction   exit 1
     │   │       └── BuilderError       ... or misuses the builder, or fails: file and line
+    │   │           └── EndlessError     ... or has no end
     │   ├── PlanFileError          a plan file that is foreign, truncated or damaged
     │   ├── PoolError              a pool, card or superblock that is absent, foreign or damaged
     │   ├── TokenError             a replay token that is damaged, foreign or too large
@@ -114,6 +115,10 @@ class PlanRuleError(PlanError):
 
 class BuilderError(_Refusal, PlanRuleError):
     """An algorithm misuses the builder, or fails, so that there is no plan."""
+
+
+class EndlessError(BuilderError):
+    """An algorithm has had its time, and built nothing; it is not asked again, whatever the call."""
 
 
 class PlanFileError(InputError):

@@ -14,6 +14,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
 
 def read_file(path: Path, bytes_max: int) -> bytes:
     """Read a regular file whole."""
@@ -45,7 +53,8 @@ def open_file(path: Path) -> BinaryIO:
 
 def _check_regular(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
+        what = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
+        raise OSError(errno.EINVAL, f"{what}, not a regular file", str(path))
 
 
 def check_writable(path: Path) -> None:

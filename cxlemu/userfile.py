@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import posix  # where a pickle finds os._exit
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +19,11 @@ from typing import Any, NoReturn
 from cxlemu.asserts import AssertingLoader
 from cxlemu.budget import BudgetSpentError, within
 from cxlemu.errors import ArgumentError
+from cxlemu.files import read_file
 from cxlemu.signals import is_stop
+
+LOAD_S = 60.0  # longest time in which a file is executed
+SOURCE_BYTES_MAX = 1 << 24
 
 _leave_process = os._exit
 _inside = threading.local()
@@ -28,6 +33,10 @@ exit_code: int | None = None  # of a command that is over: what code of a user's
 
 class LeftError(Exception):
     """Code of a user's would have ended our process; the text says how."""
+
+
+class OverdueError(LeftError):
+    """Code of a user's has had its time."""
 
 
 @contextmanager
@@ -40,7 +49,8 @@ def foreign() -> Iterator[None]:
     """
     global _process
     outer, _inside.process = getattr(_inside, "process", None), os.getpid()
-    os._exit, _process = _left, os.getpid()
+    os._exit = posix._exit = _left
+    _process = os.getpid()
     try:
         yield
     except Exception:
@@ -55,7 +65,7 @@ def foreign() -> Iterator[None]:
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """As `foreign`; code that has no end by then raises a LeftError, in a main thread."""
+    """As `foreign`; code that has no end by then raises an OverdueError."""
     began = time.monotonic()
     try:
         with within(seconds), foreign():
@@ -63,7 +73,7 @@ def limited(seconds: float) -> Iterator[None]:
     except BudgetSpentError as spent:
         if time.monotonic() < began + seconds:  # a budget around this one ended first
             raise
-        raise LeftError(f"no end after {seconds:g} s").with_traceback(spent.__traceback__) from None
+        raise OverdueError(f"no end after {seconds:g} s").with_traceback(spent.__traceback__) from None
 
 
 def _left(status: int) -> NoReturn:
@@ -114,20 +124,18 @@ def load(spec: str, option: str) -> tuple[Any, str, str]:
     if not file or not name:
         raise ArgumentError(f"{option} takes FILE.py:function, not {spec!r}")
     try:
-        exists = path.is_file()
-    except OSError as error:  # the name is too long, or in a directory that is closed to us
-        raise ArgumentError(f"{option} {spec}: the file cannot be read: {error.strerror}") from error
-    except ValueError as error:  # a NUL in the name
-        raise ArgumentError(f"{option} {spec!r} is not the name of a file") from error
-    if not exists:
-        raise ArgumentError(f"{option} {spec}: there is no file {file}")
+        read_file(path, SOURCE_BYTES_MAX)
+    except FileNotFoundError as error:
+        raise ArgumentError(f"{option} {spec}: there is no file {file}") from error
+    except OSError as error:
+        raise ArgumentError(f"{option} {spec!r}: the file cannot be read: {error.strerror}") from error
     module_spec = importlib.util.spec_from_file_location(f"user_file_{path.stem}", path)
     if module_spec is None or module_spec.loader is None:
         raise ArgumentError(f"{option} {spec}: {file} is not a Python file")
     module_spec.loader = loader = AssertingLoader(module_spec.name, str(path.absolute()))
     module = importlib.util.module_from_spec(module_spec)
     try:
-        with foreign():
+        with limited(LOAD_S):
             loader.exec_module(module)
             return getattr(module, name, None), file, name
     except Exception as error:

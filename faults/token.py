@@ -48,7 +48,6 @@ class Token:
     versions: Mapping[str, str] = field(default_factory=versions_here)  # the versions with which the token was made
 
     def __str__(self) -> str:
-        """Write the token as one word."""
         content = {"body": self.body, "kind": self.kind, "versions": self.versions}
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
         if len(text) > JSON_BYTES_MAX:

@@ -16,7 +16,8 @@ from studies.published import cccl, flux, scalepool
 from studies.published.cccl_otherwise import FEW
 from studies.published.flux_clusters import Clusters
 from studies.published.variation import predictions
-from studies.validation.study import HOPPER, PARTS, PRODUCTS, Study
+from studies.validation.processor import Processor
+from studies.validation.study import HOPPER, PARTS, PROCESSOR, PRODUCTS, SWITCHED, Study
 
 Run = Mapping[Key, float]  # a value for each figure that is changed
 UNUSED = ("hosts", "memory")  # figures of memory in which no plan of a reproduction keeps anything
@@ -40,7 +41,7 @@ class Ranged(NamedTuple):
 
 
 def of_validation() -> list[Ranged]:
-    """Vary each config of the measurements by itself; products, which take longer, in fewer runs."""
+    """Vary each config of the measurements by itself."""
 
     def of(config: str) -> Ranged:
         topology = Topology.load(config)
@@ -50,6 +51,13 @@ def of_validation() -> list[Ranged]:
 
         return Ranged(_used(topology), ours)
 
+    switched = Topology.load(SWITCHED), Processor.load(PROCESSOR)
+
+    def ports(run: Run) -> dict[str, float]:
+        topology, processor = changed(switched, run)
+        rows = Study({SWITCHED: topology}, processor=processor).rows_of(SWITCHED)
+        return {row.measured.figure: row.ours for row in rows}
+
     machine = Topology.load(HOPPER), Accelerator.load("h100-sxm")
 
     def products(run: Run) -> dict[str, float]:
@@ -57,7 +65,8 @@ def of_validation() -> list[Ranged]:
         study = Study({HOPPER: topology}, accelerator if run else None)
         return {row.measured.figure: row.ours for row in study.rows_of(PRODUCTS)}
 
-    return [*(of(config) for config in PARTS if config != PRODUCTS), Ranged(_used(machine), products, 16)]
+    others = (of(config) for config in PARTS if config not in (SWITCHED, PRODUCTS))
+    return [Ranged(_used(switched), ports), *others, Ranged(_used(machine), products)]
 
 
 def of_cccl(work: cccl.Reproduction) -> list[Ranged]:
@@ -109,7 +118,7 @@ def of_scalepool(work: scalepool.Reproduction) -> list[Ranged]:
     return [Ranged(_used(machines), ours, 10)]
 
 
-def _used(described: Topology | tuple[Topology | Accelerator, ...]) -> list[Uncertain]:
+def _used(described: Topology | tuple[Topology | Accelerator | Processor, ...]) -> list[Uncertain]:
     return [
         its for its in uncertain(described) if (its.key[1:3] if isinstance(described, tuple) else its.key[:2]) != UNUSED
     ]
@@ -118,4 +127,5 @@ def _used(described: Topology | tuple[Topology | Accelerator, ...]) -> list[Unce
 def _scaled(described: Topology | Accelerator, figures: Mapping[Key, Uncertain], run: Run) -> dict[Key, float]:
     """Change a figure by as much of its own value as another machine's figure of that key changes."""
     there = {key: value_at(described, key) for key in run if key in figures}
-    return {key: run[key] / figures[key].value * its for key, its in there.items() if its}
+    scaled = {key: run[key] / figures[key].value * its for key, its in there.items() if its}
+    return scaled | {key: run[key] for key, its in there.items() if its == figures[key].value == 0}

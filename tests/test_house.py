@@ -28,7 +28,6 @@ CIRCLES = {
         "collectives.algorithms.hierarchical.level",
         "collectives.algorithms.hierarchical.levels",
     ): "a level has its levels",
-    ("collectives.builder.misuse", "collectives.builder.rounds"): "sentences about a builder's misuse, for the builder",
 }
 
 # Circles of packages and files that stand beside each other, one of them a package; and why.
@@ -36,6 +35,9 @@ ROOMS = {
     ("cxlemu.backends", "cxlemu.memory", "cxlemu.pool"): "memory says what a backend is: it names pools in annotations "
     "alone, and the shipped backends by their package's name",
 }
+
+# How many floors of files stand on each other in a package, beneath its ``__init__``.
+FLOORS = {"collectives.communicator": 8, "collectives.builder": 6}
 
 # Words that are a variant's name and something else: where, and which.
 OTHER_MEANINGS = {
@@ -153,6 +155,17 @@ def test_no_files_import_each_other_but_those_named() -> None:
 
 def test_no_packages_import_each_other_but_those_named() -> None:
     assert set(circles(rooms(graph(ROOT)))) - set(CIRCLES) == set(ROOMS)
+
+
+def floor(module: str, edges: dict[str, dict[str, int]], package: str) -> int:
+    below = [target for target in edges[module] if target.startswith(package + ".")]
+    return 1 + max((floor(target, edges, package) for target in below), default=0)
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_a_package_has_no_more_floors(package: str) -> None:
+    edges = graph(ROOT)
+    assert max(floor(module, edges, package) for module in edges if module.startswith(package + ".")) == FLOORS[package]
 
 
 def test_a_circle_of_packages_without_one_of_files_is_found() -> None:

@@ -46,7 +46,6 @@ def test_the_readme_has_what_this_test_looks_for() -> None:
     assert sorted(IN_CI) == ["dax_vm", "deep", "run", "test"]
     assert len(BLOCKS) >= 30
     shown = (
-        "algorithms/ring_all_gather.py",
         "campaign.yaml",
         "device_arrays.py",
         "fabric.yaml",
@@ -207,6 +206,19 @@ def _headings(text: str) -> set[str]:
     """As GitHub makes anchors of them."""
     titles = re.findall(r"(?m)^#+ (.+)$", text)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, *sorted((ROOT / "docs/reference/files").glob("*.md"))], ids=lambda page: page.stem
+)
+def test_pages_are_short_and_so_are_their_lines(page: Path) -> None:
+    """Rows of tables and commands are as long as they must be; a table is whole, which a blank line would end."""
+    text = page.read_text()
+    assert text.count("\n") <= 200
+    prose = re.sub(r"(?ms)^```.*?^```", "", text)
+    assert [line for line in prose.splitlines() if len(line) > 140 and line[0] != "|"] == []
+    for table in re.findall(r"(?m)(?:^\|.*\n)+", prose):
+        assert re.match(r".*\n\|[-|]+\n", table), table
 
 
 def test_troubleshooting_quotes_messages_that_there_are() -> None:

@@ -17,14 +17,7 @@ def all_to_all(b: Builder) -> None:
 
 
 def exchange(b: Builder, chunks: list[Chunk], written: Ints, read: Ints) -> None:
-    """Publish a round's chunks of the blocks for all peers, and read those for this rank.
-
-    Args:
-        b: The builder of one rank's part.
-        chunks: The round's chunks.
-        written: The peers in the order in which blocks for them are published, shape (n,).
-        read: The peers in the order in which their blocks are read, shape (n,).
-    """
+    """Publish a round's chunks for peers in the order ``written``; read those for this rank in the order ``read``."""
     if not b.call.in_place:  # no block has to be sent before another comes to its place
         for chunk in chunks:
             b.publish_each(chunk, written * b.nbytes + chunk.offset, blocks=written)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from binascii import crc_hqx
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from collectives.algorithms import PUSHING, SHIPPED
 from collectives.algorithms.hierarchical import PAGES
@@ -14,16 +17,17 @@ from collectives.algorithms.nccl import RECIPES as NCCL
 from collectives.builder import ALL, Builder
 from collectives.builder.recipes import Recipe, recipes_of
 from collectives.choices import is_plan
-from collectives.contracts import buffers, check_buffers, check_counts, contract_of
+from collectives.contracts import COLLECTIVES, buffers, check_buffers, check_counts, contract_of
 from cxlemu import userfile
 from cxlemu.choices import DTYPE_KINDS, OPS_OF_KIND
-from cxlemu.errors import ArgumentError, BuilderError, DeclinedError, refusals
-from cxlemu.plan import DTYPES, Call, Frame, Layout, Plan, RankPart
+from cxlemu.errors import ArgumentError, BuilderError, DeclinedError, EndlessError, refusals
+from cxlemu.plan import DTYPES, Call, Frame, Layout, Plan, RankPart, rules
 from cxlemu.plan.reduction import why_not
 from cxlemu.suggest import unknown, with_choices
 from cxlemu.units import counted, format_bytes, typed_bytes
 
 BLOCK_BYTES_MAX = 1 << 40
+PLANS_KEPT = 256  # for the next call that is the same, whichever communicator makes it
 BUILD_S = 30.0  # longest time in which an algorithm of a user's builds one rank's part
 
 # Ours, and NCCL's, which no choice of ours takes.
@@ -33,18 +37,13 @@ _RECIPES = {
 # Those that write to peers' results take few calls: they are found by name, and by `auto`.
 _PUSHING = {(recipe.collective, recipe.name): recipe for function in PUSHING for recipe in recipes_of(function)}
 _BY_NAME = {**_PUSHING, **NCCL}
+# Users' algorithms that hung once, and where: they are not asked again.
+_endless: WeakKeyDictionary[Callable[..., None], str] = WeakKeyDictionary()
 SHIPPED_NAMES = frozenset(name for _, name in (*_RECIPES, *_BY_NAME)) | {"auto", "every"}
 
 
 def add(function: Callable[..., None]) -> None:
-    """Add an algorithm's variants to those that ``--variant`` and every communicator of this process know.
-
-    Args:
-        function: An algorithm, decorated with ``@algorithm``.
-
-    Raises:
-        ArgumentError: The function is not decorated, or one of its variants' names is taken.
-    """
+    """Add an algorithm's variants, decorated with ``@algorithm``, to those that this process and ``--variant`` know."""
     found = recipes_of(function)
     if not found:
         raise ArgumentError(f"{function!r} is not an algorithm: decorate it with @algorithm")
@@ -55,15 +54,9 @@ def add(function: Callable[..., None]) -> None:
 
 
 def variants(collective: str, *, clusters: bool = False, checksums: bool = False) -> list[str]:
-    """List the variants that a collective can be run in.
+    """List the variants of a collective that take all calls: without NCCL's and `pushing`. Shipped ones come first.
 
-    Args:
-        collective: The collective's name.
-        clusters: Whether ranks come in clusters; only then are variants listed that take clusters.
-        checksums: Whether to list only those that can carry checksums, or need none.
-
-    Returns:
-        Names for ``--variant`` of those that take all calls: without NCCL's and `pushing`. Shipped ones come first.
+    With ``clusters``, also those that take ranks in clusters; with ``checksums``, only those that can carry them.
     """
     found = [its for (its_collective, _), its in _RECIPES.items() if its_collective == collective]
     return [
@@ -79,15 +72,7 @@ def pushing(collective: str) -> list[str]:
 
 
 def recipe(collective: str, variant: str) -> Recipe:
-    """Find a variant of a collective by name.
-
-    Args:
-        collective: The collective's name.
-        variant: A variant's name or, for one that is cut into chunks, ``NAME-K``: the same in at most K of them.
-
-    Raises:
-        ArgumentError: There is no such variant; the message names those that there are.
-    """
+    """Find a variant of a collective by name; ``NAME-K`` is one that is cut into chunks, in at most K of them."""
     contract_of(collective)
     found = _RECIPES.get((collective, variant)) or _BY_NAME.get((collective, variant))
     found = found or _in_chunks(collective, variant)
@@ -109,9 +94,6 @@ def load_plan(file: str | Path) -> Plan:
     """Load a plan that ``cxlemu plan save`` wrote, and check that it obeys all rules and that its call means something.
 
     A plan file is data: nothing is executed.
-
-    Raises:
-        PlanFileError: The file cannot be read, or the plan is wrong.
     """
     from cxlemu.plan import file as plan_file  # which needs pydantic
 
@@ -130,17 +112,9 @@ def _check_plan(plan: Plan) -> None:
 
 
 def load_algorithm(spec: str) -> Recipe:
-    """Load what a user brings.
+    """Load what a user brings: ``FILE.py:function``, decorated with ``@algorithm``, or ``FILE.plan``, which was saved.
 
     A Python file is executed; its function runs in its own name's style, or chunked and overlapped.
-
-    Args:
-        spec: ``FILE.py:function``, decorated with ``@algorithm``, or ``FILE.plan``, which was saved.
-
-    Raises:
-        ArgumentError: The file, the function or the decorator is missing, the file fails, or the name that
-            ``@algorithm`` gives it is a shipped variant's.
-        PlanFileError: The plan file cannot be read, or the plan is wrong.
     """
     if is_plan(spec):
         plan = load_plan(spec)
@@ -165,19 +139,7 @@ def _cannot_build(builder: Builder) -> None:
 
 
 def own_recipe(function: object, name: str, spec: str) -> Recipe | None:
-    """Make the recipe of a user's own algorithm.
-
-    Args:
-        function: What the user's file has under the name.
-        name: The function's name.
-        spec: ``FILE.py:function``, from which it was loaded.
-
-    Returns:
-        The recipe, or None for a function that is not decorated with ``@algorithm``.
-
-    Raises:
-        ArgumentError: The name that ``@algorithm`` gives it is a shipped variant's.
-    """
+    """Make the recipe of a user's own algorithm; None for a function that is not decorated with ``@algorithm``."""
     found = recipes_of(function)
     if not found:
         return None
@@ -198,11 +160,6 @@ def _own_name(its: Recipe, function: str, spec: str) -> str:
 
 def build(recipe: Recipe, layout: Layout, call: Call) -> Plan:
     """Build the plan of a call. The function is pure: equal arguments give equal plans.
-
-    Args:
-        recipe: The algorithm, or a saved plan.
-        layout: The ring in which the plan runs.
-        call: The call. Its fold order is set to the recipe's.
 
     Raises:
         ArgumentError: The call is not possible on this layout, or the saved plan is another call's.
@@ -275,8 +232,10 @@ def _run_foreign(recipe: Recipe, builder: Builder) -> tuple[Frame, RankPart]:
     """Run a user's algorithm. Its mistakes name its file and line; only what it declines is no mistake.
 
     What the builder refused stands, also where the algorithm catches it and goes on. One that goes on for ever is
-    stopped after BUILD_S, in a main thread.
+    stopped after BUILD_S, and not asked again.
     """
+    if said := endless(recipe):
+        raise EndlessError(said)
     with refusals() as refused:
         try:
             with userfile.limited(BUILD_S):
@@ -294,7 +253,16 @@ def _run_foreign(recipe: Recipe, builder: Builder) -> tuple[Frame, RankPart]:
     else:
         hint = "; b.decline(reason) declines a call" if isinstance(error, ArgumentError) else ""
         what = f"fails for rank {builder.rank} of {builder.call} with {userfile.told(error)}{hint}"
-    raise BuilderError(f"{_line_of(recipe, error)}: {what}") from error
+    said = f"{_line_of(recipe, error)}: {what}"
+    if isinstance(error, userfile.OverdueError):
+        _endless[recipe.algorithm] = said
+        raise EndlessError(said) from error
+    raise BuilderError(said) from error
+
+
+def endless(recipe: Recipe) -> str:
+    """Where a user's algorithm had no end, so that it is not asked again; empty: nowhere."""
+    return _endless.get(recipe.algorithm, "")
 
 
 def _call(recipe: Recipe, builder: Builder) -> None:
@@ -312,13 +280,30 @@ def _line_of(recipe: Recipe, error: Exception) -> str:
     return recipe.source if line is None else f"{file}:{line}"
 
 
-def check(call: Call) -> None:
-    """Check that a call means something.
+@lru_cache(maxsize=PLANS_KEPT)
+def plan_of(chosen: Recipe, layout: Layout, call: Call, rank: int) -> tuple[Plan, int]:
+    """Build a plan and check it; plans are kept for the next equal call. Also returns 16 bits that ranks must agree on.
 
-    Raises:
-        ArgumentError: The collective, dtype or op does not exist, the root or the clusters do not fit the ranks, or a
-            block is too large or no whole number of elements.
+    For an algorithm that is not ours, all ranks' parts are checked: its ranks may step on each other.
     """
+    plan = build(chosen, layout, call)
+    if chosen.plan is not None:
+        _check_arrays(chosen, call, rank)
+    else:
+        rules.check(plan, None if chosen.source else [rank])
+    return plan, crc_hqx(repr(plan.frame).encode(), call.tag())
+
+
+def _check_arrays(saved: Recipe, call: Call, rank: int) -> None:
+    """A saved plan says whether arrays lie in each other. Where there is one array by contract, it stands for both."""
+    assert saved.plan is not None
+    if not COLLECTIVES[call.collective].one_buffer and buffers(call, rank) != saved.plan.part(rank).buffers[:2]:
+        how = "in place" if saved.plan.call.in_place else "not in place"
+        raise ArgumentError(f"{saved.source} is the plan of a call that is {how}: pass x and out accordingly")
+
+
+def check(call: Call) -> None:
+    """Check that a call means something: its names, its root and clusters, the size of a block."""
     contract = contract_of(call.collective)
     if call.ranks < 1:
         raise ArgumentError(f"a communicator has at least one rank, not {call.ranks}")

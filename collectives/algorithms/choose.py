@@ -45,20 +45,17 @@ def choose(
     dtype: str = "",
     copies: modelled.Copies | None = None,
 ) -> Choice:
-    """Choose the variant of a call.
+    """Choose the variant of a call with blocks of ``nbytes``.
 
     Args:
-        collective: The collective's name.
-        nbytes: The size of one block, as in Call.
-        ranks: The number of ranks.
         in_pool: Whether x is a whole array that comm.heap made. It does not count for scatter, as its root alone has x:
             there zero copy has to be asked for.
         in_process: Whether peers may read x in the rank's process.
         out_in_pool: Whether out is a whole array that comm.heap made, and x is none. It does not count where there is a
             root: whoever writes to results cannot know where they lie before it chooses.
         ways: The estimate for ranks in clusters, which take two levels where those are faster by the cost model.
-        dtype: The dtype's name. Integers may take a tree, as their results have the same bits in whatever order they
-            are folded; floats are folded in rank order.
+        dtype: Integers may take a tree, as their results have the same bits in whatever order they are folded; floats
+            are folded in rank order.
         copies: What copies cost on a modelled fabric (default: this machine's own memory).
     """
     call = _Asked(

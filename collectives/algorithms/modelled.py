@@ -43,13 +43,7 @@ class Copies:
 
     @classmethod
     def of(cls, topology: Topology, ranks: int, space: Space) -> Copies:
-        """Derive the costs from the slowest link or copy rate on the way from host 0 to a space's last card.
-
-        Args:
-            topology: The fabric.
-            ranks: The number of ranks that copy at once.
-            space: The memory.
-        """
+        """Derive the costs from the slowest link or copy rate on the way from host 0 to a space's last card."""
         costs, cards = space.costs or topology.costs, topology.cards_of(space)
         route = topology.fabric().route(0, cards[-1])
         rates = [] if route is None else [link.payload_gbytes_per_s for link in route.links]
@@ -60,18 +54,10 @@ class Copies:
         return cls(start_ns * rate, ranks * rate / total)
 
     def chunks(self, nbytes: float, in_turn: float, most: int = ALL.chunks) -> int:
-        """Into how many chunks to cut a piece.
+        """Into how many chunks, ``most`` at most, to cut a piece of which a rank copies ``in_turn`` one after another.
 
         C chunks cost in_turn * C starts, and hide all but 1 / C of the piece: least where C is the square root of how
         many starts the piece is worth, shared by those in turn.
-
-        Args:
-            nbytes: The size of the piece.
-            in_turn: How many such pieces a rank copies one after another.
-            most: As many chunks as the variant is cut into at most.
-
-        Returns:
-            From 1 to ``most``.
         """
         if not self.start_bytes:
             return most
@@ -349,10 +335,6 @@ def lines_max(collective: str, asked: Asked) -> int:
     """How many doorbell lines a block may take at most, for `auto` to send it in them.
 
     In doorbell lines every rank, or the root, looks at N - 1 others: a tree of copies soon has fewer looks.
-
-    Args:
-        collective: The collective's name.
-        asked: The call.
     """
     folds = collective in ("all_reduce", "reduce") and asked.ranks >= MANY_RANKS
     in_batches = folds and (asked.ranks > MANY_RANKS or not asked.tree)
@@ -364,15 +346,7 @@ def lines_max(collective: str, asked: Asked) -> int:
 
 
 def modelled(collective: str, asked: Asked) -> tuple[str, str]:
-    """Choose the variant for blocks that fit no doorbell lines.
-
-    Args:
-        collective: The collective's name.
-        asked: The call.
-
-    Returns:
-        The variant, and why.
-    """
+    """Choose the variant for blocks that fit no doorbell lines, and say why."""
     what = f"{format_bytes(asked.nbytes)} on {counted(asked.ranks, 'rank')}"
     for its in TAKEN.get(collective, ()):
         if its.when(asked):

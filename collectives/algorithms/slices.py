@@ -12,17 +12,10 @@ from cxlemu.plan import Operand
 
 
 def slices(b: Builder, count: int | None = None) -> tuple[int, Callable[[Ints, Chunk], Ints]]:
-    """Cut a call's vector into slices of ceil(m / N) bytes, rounded up to whole lines.
+    """Cut a call's vector into ``count`` slices, or one a rank, of ceil(m / N) bytes, rounded up to whole lines.
 
-    Of fewer bytes the first slices have a whole line each, the last ones none.
-
-    Args:
-        b: The builder of one rank's part.
-        count: How many slices (default: one for each rank).
-
-    Returns:
-        The distance of two slices in bytes, and a function: how many bytes of a chunk lie in each of the slices of
-        these numbers, shape as the numbers; the last slices may be short or empty.
+    Of fewer bytes the first slices have a whole line each, the last ones none. Returns the distance of two slices in
+    bytes, and how many bytes of a chunk lie in each of the slices of these numbers: some may be short or empty.
     """
     stride = -(-b.nbytes // ((count or b.ranks) * LINE_BYTES)) * LINE_BYTES
 
@@ -34,15 +27,7 @@ def slices(b: Builder, count: int | None = None) -> tuple[int, Callable[[Ints, C
 
 
 def fold_crosswise(b: Batches, result: Operand) -> Event | None:
-    """Fold this rank's slice of everyone's vector; slices lie crosswise.
-
-    Args:
-        b: The builder of one rank's part.
-        result: The local memory for this rank's slice.
-
-    Returns:
-        The event after which the result is there; None where this rank has no slice.
-    """
+    """Fold this rank's slice of everyone's vector, if it has one, and return the event; slices lie crosswise."""
     stride, in_slice = slices(b)
     folded, batches = None, b.batches_in_pairs()
     for chunks in b.rounds(stride, blocks=b.ranks, bells=len(batches), spread=CROSSWISE):
@@ -57,13 +42,7 @@ def fold_crosswise(b: Batches, result: Operand) -> Event | None:
 
 
 def gather_side_by_side(b: Batches, folded: Event | None, chunk_bytes: int = 0) -> None:
-    """Publish this rank's folded slice of the output, and read those of all others, many in one copy.
-
-    Args:
-        b: The builder of one rank's part.
-        folded: The event after which this rank's slice is there; None where it has none.
-        chunk_bytes: The size of a chunk, as `Builder.rounds` has it.
-    """
+    """Publish this rank's slice of the output once it is folded, and read those of all others, many in one copy."""
     stride, in_slice = slices(b)
     me, own, sliced = np.array([b.rank]), b.rank * stride, -(-b.nbytes // stride) if stride else 0
     batches = b.batches(end=sliced)  # of the ranks that have a slice

@@ -10,7 +10,6 @@
     crosswise    where blocks of every rank for every other lie, so that one copy moves many
     batch_carrier  carries the blocks of many ranks so that they travel in one copy
     batches      words for blocks that travel in one copy
-    misuse       sentences about mistakes of users' own algorithms
     recipes      turns a function into an algorithm
 
 Builders for two levels, for inboxes and for products add their words to a Builder's.

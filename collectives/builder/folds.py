@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collectives.builder import misuse
 from collectives.builder.part import Event, Ints, repeated
-from collectives.builder.rounds import Rounds
+from collectives.builder.rounds import Rounds, check_event, check_folds, check_local, check_peer, check_place
 from collectives.builder.slots import Chunk
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import DTYPE_NAMES, NOTHING, Flag, Instruction, Kind, Op, Operand, RedOp, encode
@@ -58,12 +57,12 @@ class Folds(Rounds):
             BuilderError: An argument is not what it must be, or the collective does not reduce.
         """
         if self.foreign:
-            misuse.check_folds(self, "fold")
-            misuse.check_place(self, "fold", chunk, self.peers[0], block, 1, None)
+            check_folds(self, "fold")
+            check_place(self, "fold", chunk, self.peers[0], block, 1, None)
             if republish is not None:
-                misuse.check_place(self, "fold", chunk, self.rank, republish, 1, None)
-            misuse.check_local(self, "fold", dst, own)
-            misuse.check_event(self, "fold", after)
+                check_place(self, "fold", chunk, self.rank, republish, 1, None)
+            check_local(self, "fold", dst, own)
+            check_event(self, "fold", after)
         self._order(after)
         later = self.spec.staged and republish is not None  # while the next chunk is read
         if ranks is None and self.ranks >= FOLDED_AT_ONCE and self.carrier.in_columns:
@@ -116,11 +115,11 @@ class Folds(Rounds):
             BuilderError: An argument is not what it must be, or the collective does not reduce.
         """
         if self.foreign:
-            misuse.check_folds(self, "combine")
-            misuse.check_peer(self, "combine", peer)
-            misuse.check_place(self, "combine", chunk, peer, block, 1, bell)
-            misuse.check_local(self, "combine", dst, own)
-            misuse.check_event(self, "combine", after)
+            check_folds(self, "combine")
+            check_peer(self, "combine", peer)
+            check_place(self, "combine", chunk, peer, block, 1, bell)
+            check_local(self, "combine", dst, own)
+            check_event(self, "combine", after)
         self._order(after)
         theirs = self._theirs(chunk, peer, block, bell, row=1, fetched=self.carrier.fetches or not chunk.nbytes)
         if chunk.nbytes:

@@ -12,7 +12,7 @@ from collectives.contracts import contract_of
 from cxlemu.errors import ArgumentError, BuilderError
 from cxlemu.plan import FOLD_ORDERS, RANK_ORDER, Call, Plan
 from cxlemu.suggest import unknown
-from cxlemu.userfile import foreign, told
+from cxlemu.userfile import LOAD_S, limited, told
 
 Algorithm = Callable[[Builder], None]
 AnyBuilder = TypeVar("AnyBuilder", bound=Builder)
@@ -70,7 +70,7 @@ class Recipe:
         if self.publishes is None or not self.source:
             return self.publishes and self.publishes(ranks)
         try:
-            with foreign():
+            with limited(LOAD_S):
                 its = Publishes(*self.publishes(ranks))
             if all(type(number) is int and number >= least for number, least in zip(its, (1, 0, 1), strict=True)):
                 return its

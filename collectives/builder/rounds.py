@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from collectives import contracts
-from collectives.builder import misuse
 from collectives.builder.alike import APART, LEAST, AlikeRounds
-from collectives.builder.carriers import carrier_of
 from collectives.builder.part import DONE_GROUP, Event, Ints, PartBuilder
 from collectives.builder.slots import Areas, Chunk, Loop, RegionIds, SlotCarrier
+from collectives.contracts import COLLECTIVES, block_sizes
 from cxlemu.errors import BuilderError, DeclinedError
 from cxlemu.memory.protocol import LINE_BYTES
-from cxlemu.plan import DoorbellGroup, Frame, Instruction, Op, RankPart
+from cxlemu.plan import DoorbellGroup, Frame, Instruction, Kind, Op, Operand, RankPart
 from cxlemu.rounding import round_up
 
 ROUNDS_MAX = 1 << 16
+SPREADS = ("cards", "ranges")
 
 
 @dataclass
@@ -36,7 +35,7 @@ class Rounds(PartBuilder):
         self.carrier = self._new_carrier()
 
     def _new_carrier(self) -> SlotCarrier:
-        return carrier_of(self.spec)(self)
+        raise NotImplementedError
 
     @property
     def areas(self) -> Areas:
@@ -89,7 +88,7 @@ class Rounds(PartBuilder):
             DeclinedError: A slot or the doorbells do not suffice.
         """
         if self.foreign:
-            misuse.check_loop(self, nbytes, writers, blocks, bells, spread)
+            check_loop(self, nbytes, writers, blocks, bells, spread)
         if nbytes == 0:
             return
         writers = list(range(self.ranks)) if writers is None else writers
@@ -141,7 +140,7 @@ class Rounds(PartBuilder):
             DeclinedError: The layout has fewer doorbells.
         """
         if self.foreign:
-            misuse.check_loop(self, 0, None, count, 0, "ranges")
+            check_loop(self, 0, None, count, 0, "ranges")
         self.carrier.doorbells_of(count, "bells")
         self.carrier.areas = Areas(RegionIds(), 0, 1, bells=count)
         self._begin()
@@ -170,8 +169,8 @@ class Rounds(PartBuilder):
             BuilderError: The chunk is of a round that is over, or the part is not possible.
         """
         if self.foreign:
-            misuse.check_chunk(self, "part", chunk)
-            misuse.check_part(self, nbytes, at)
+            check_chunk(self, "part", chunk)
+            check_part(self, nbytes, at)
         at = min(at, chunk.nbytes)
         nbytes = min(nbytes, chunk.nbytes - at)
         if at:
@@ -191,7 +190,7 @@ class Rounds(PartBuilder):
             A part of the chunk for each of the blocks.
         """
         if self.spec.checked:  # all ranks have checksums of all sizes in their tables
-            for nbytes in np.unique(self.within(contracts.block_sizes(self.call), chunk)).tolist():
+            for nbytes in np.unique(self.within(block_sizes(self.call), chunk)).tolist():
                 self.part(chunk, nbytes)
         return [self.part(chunk, nbytes) for nbytes in self.within(sizes, chunk).tolist()]
 
@@ -251,3 +250,94 @@ class Rounds(PartBuilder):
         if isinstance(last, Instruction) and (last.op, last.arg) == (Op.SIGNAL, done):
             before.pop()
         self._emit("retrieve", Op.SIGNAL, arg=done, value=seq)
+
+
+# --- sentences about mistakes in users' own algorithms: ours are held to plans' rules and proofs instead ------------
+
+
+def check_loop(
+    b: Rounds, nbytes: object, writers: Sequence[int] | None, blocks: object, bells: object, spread: object
+) -> None:
+    """Check the arguments of `Rounds.rounds` and `Rounds.bells`, and that no round is under way."""
+    for name, value, least in (("nbytes", nbytes, 0), ("blocks", blocks, 1), ("bells", bells, 0)):
+        if not _is_number(value, least):
+            raise BuilderError(f"{b.call}: rounds takes {name}, a number from {least} on, not {value!r}")
+    if spread not in SPREADS:
+        raise BuilderError(f'{b.call}: rounds takes spread="cards" or "ranges", not {spread!r}')
+    for writer in writers or ():
+        check_rank(b, "rounds", writer)
+    if b.is_open:
+        raise BuilderError(f"{b.call}: a round begins inside another one: end the first loop before the next")
+
+
+def check_chunk(b: Rounds, word: str, chunk: Chunk) -> None:
+    """Check that ``chunk`` is a chunk, or a turn, of the round that is under way."""
+    if not isinstance(chunk, Chunk):
+        raise BuilderError(f"{b.call}: {word} takes a chunk that rounds gave, not {chunk!r}")
+    if not b.is_open or chunk.seq != b.round_number:
+        raise BuilderError(f"{b.call}: {word} of a chunk of round {chunk.seq}, which is over")
+
+
+def check_part(b: Rounds, nbytes: object, at: object) -> None:
+    """Check that a part has 0 bytes or more, and begins at a multiple of the builder's grain."""
+    if not _is_number(nbytes, 0) or not _is_number(at, 0) or at % b.grain:  # type: ignore[operator]
+        which = f"{nbytes!r} at {at!r}"
+        raise BuilderError(f"{b.call}: part takes bytes from a multiple of b.grain ({b.grain}) on, not {which}")
+
+
+def check_place(b: Rounds, word: str, chunk: Chunk, writer: int, first: int, count: int, bell: int | None) -> None:
+    """Check a chunk of some of a writer's blocks, and the doorbell that is rung for them."""
+    check_chunk(b, word, chunk)
+    check_rank(b, word, writer)
+    areas = b.areas
+    if not _is_number(first, 0) or first + count > areas.blocks or count < 1:
+        which = f"block {first!r}" if count == 1 else f"{count} blocks from {first!r} on"
+        raise BuilderError(f"{b.call}: {word} of {which}, the loop has {areas.blocks} a rank: rounds(..., blocks=)")
+    if areas.region_of and writer not in areas.region_of:
+        raise BuilderError(f"{b.call}: {word} of a block of rank {writer}, which is not among the loop's writers")
+    if chunk.nbytes < 0 or (areas.block_bytes and chunk.slot_offset + chunk.nbytes > areas.block_bytes):
+        raise BuilderError(f"{b.call}: {word} of {chunk.nbytes} bytes, for which its block has no room in this round")
+    check_bell(b, word, bell)
+
+
+def check_bell(b: Rounds, word: str, bell: int | None) -> None:
+    """Check that the loop has this bell, where one is named."""
+    areas = b.areas
+    if bell is not None and not (_is_number(bell, 0) and bell < areas.bells):
+        raise BuilderError(f"{b.call}: {word} under bell {bell!r}, the loop has {areas.bells}: rounds(..., bells=)")
+
+
+def check_rank(b: Rounds, word: str, rank: object) -> None:
+    """Check that ``rank`` is the number of a rank of the call."""
+    if not (_is_number(rank, 0) and rank < b.ranks):  # type: ignore[operator]
+        raise BuilderError(f"{b.call}: {word} names rank {rank!r}, there are ranks 0..{b.ranks - 1}")
+
+
+def check_peer(b: Rounds, word: str, peer: object) -> None:
+    """Check that ``peer`` is the number of a rank other than the builder's."""
+    check_rank(b, word, peer)
+    if peer == b.rank:
+        raise BuilderError(f"{b.call}: {word} from rank {peer} itself: a rank has its own blocks, or copies them")
+
+
+def check_local(b: Rounds, word: str, *operands: object) -> None:
+    """Check that operands are local memory, as b.input(), b.output() and b.scratch() return it."""
+    for operand in operands:
+        if not isinstance(operand, Operand) or operand.kind != Kind.BUFFER:
+            raise BuilderError(f"{b.call}: {word} takes b.input(), b.output() or b.scratch(), not {operand!r}")
+
+
+def check_event(b: Rounds, word: str, event: object) -> None:
+    """Check that ``event`` is None or an event that a word returned."""
+    if event is not None and not isinstance(event, Event):
+        raise BuilderError(f"{b.call}: {word} comes after an event that a word gave, not after {event!r}")
+
+
+def check_folds(b: Rounds, word: str) -> None:
+    """Check that the call's collective reduces."""
+    if not COLLECTIVES[b.call.collective].reduces:
+        raise BuilderError(f"{b.call}: {b.call.collective} folds nothing, so it has no use for {word}")
+
+
+def _is_number(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

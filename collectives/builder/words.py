@@ -38,10 +38,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collectives.builder import misuse
+from collectives.builder.carriers import carrier_of
 from collectives.builder.folds import Folds
 from collectives.builder.part import Event, Ints
-from collectives.builder.slots import Chunk
+from collectives.builder.rounds import check_bell, check_chunk, check_event, check_local, check_peer, check_place
+from collectives.builder.slots import Chunk, SlotCarrier
 from cxlemu.errors import DeclinedError
 from cxlemu.plan import Op, Operand
 
@@ -56,6 +57,9 @@ class Builder(Folds):
     check their arguments, and raise BuilderError for a chunk of a round that is over, a block, bell or rank that does
     not exist, or memory that is not this rank's own.
     """
+
+    def _new_carrier(self) -> SlotCarrier:
+        return carrier_of(self.spec)(self)
 
     def copy(self, dst: Operand, src: Operand, nbytes: int, *, after: Event | None = None) -> Event:
         """Copy local memory to local memory, in order with what is retrieved.
@@ -75,8 +79,8 @@ class Builder(Folds):
             BuilderError: An argument is not what it must be.
         """
         if self.foreign:
-            misuse.check_local(self, "copy", dst, src)
-            misuse.check_event(self, "copy", after)
+            check_local(self, "copy", dst, src)
+            check_event(self, "copy", after)
         self._order(after)
         if nbytes and self._resolve(dst) != self._resolve(src):
             self._emit("retrieve", Op.COPY, dst=dst, a=src, nbytes=nbytes)
@@ -113,9 +117,9 @@ class Builder(Folds):
         """
         sources = _several(src)
         if self.foreign:
-            misuse.check_place(self, "publish", chunk, self.rank, block, len(sources), bell)
-            misuse.check_local(self, "publish", *sources)
-            misuse.check_event(self, "publish", after)
+            check_place(self, "publish", chunk, self.rank, block, len(sources), bell)
+            check_local(self, "publish", *sources)
+            check_event(self, "publish", after)
         if self.carrier.reads_in_place and overwritten and self.call.in_place:
             raise DeclinedError(f"{self.call}: peers still read what the result would replace: pass out, or copy")
         if self.carrier.takes_slot(block):
@@ -154,10 +158,10 @@ class Builder(Folds):
         """
         targets = _several(dst)
         if self.foreign:
-            misuse.check_peer(self, "retrieve", peer)
-            misuse.check_place(self, "retrieve", chunk, peer, block, len(targets), bell)
-            misuse.check_local(self, "retrieve", *targets)
-            misuse.check_event(self, "retrieve", after)
+            check_peer(self, "retrieve", peer)
+            check_place(self, "retrieve", chunk, peer, block, len(targets), bell)
+            check_local(self, "retrieve", *targets)
+            check_event(self, "retrieve", after)
         self._order(after)
         self.carrier.take(targets, chunk, peer, block, bell)
         return self._record("retrieve")
@@ -234,9 +238,9 @@ class Builder(Folds):
             BuilderError: An argument is not what it must be.
         """
         if self.foreign:
-            misuse.check_chunk(self, "signal", chunk)
-            misuse.check_bell(self, "signal", bell)
-            misuse.check_event(self, "signal", after)
+            check_chunk(self, "signal", chunk)
+            check_bell(self, "signal", bell)
+            check_event(self, "signal", after)
         self._order(after, "publish")
         self._emit("publish", Op.SIGNAL, arg=self.carrier.flag(chunk, self.rank, bell), value=chunk.seq)
         self._rang = True
@@ -258,10 +262,10 @@ class Builder(Folds):
             BuilderError: An argument is not what it must be.
         """
         if self.foreign:
-            misuse.check_chunk(self, "wait", chunk)
-            misuse.check_peer(self, "wait", peer)
-            misuse.check_bell(self, "wait", bell)
-            misuse.check_event(self, "wait", after)
+            check_chunk(self, "wait", chunk)
+            check_peer(self, "wait", peer)
+            check_bell(self, "wait", bell)
+            check_event(self, "wait", after)
         self._order(after)
         self._emit("retrieve", Op.WAIT, arg=self.carrier.flag(chunk, peer, bell), value=chunk.seq)
         return self._record("retrieve")

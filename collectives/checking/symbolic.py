@@ -272,8 +272,8 @@ def _compare(call: Call, its: _Held, piece: Piece) -> None:
         is_right = same_bits(got, expected, commutes=commutes(call.dtype, call.redop))
         if not is_right and not (is_whole and call.fold_order == UNIFORM_ORDER):
             raise ContractError(
-                f"[{call}] {_bytes(its, at, symbol.nbytes)} are {text(got)}, the contract says {text(expected)}"
-                + (": folded in another order" if is_whole else "")
+                f"[{call}] {_bytes(its, at, symbol.nbytes)} are {text(got, call.redop)}, "
+                f"the contract says {text(expected, call.redop)}" + (": folded in another order" if is_whole else "")
             )
         at += symbol.nbytes
 
@@ -284,8 +284,8 @@ def _compare_holders(call: Call, first: _Held, its: _Held) -> None:
     for nbytes, (one, other) in aligned([first.symbols, its.symbols]):
         if not same_bits(one, other, commutes=commutes(call.dtype, call.redop)):
             raise ContractError(
-                f"[{call}] {_bytes(its, at, nbytes)} are {text(other)}, "
-                f"but rank {first.rank} has folded them as {text(one)}"
+                f"[{call}] {_bytes(its, at, nbytes)} are {text(other, call.redop)}, "
+                f"but rank {first.rank} has folded them as {text(one, call.redop)}"
             )
         at += nbytes
 

@@ -153,12 +153,25 @@ def _number(term: Term, numbers: dict[object, int]) -> int:
     return numbers.setdefault(key, len(numbers))
 
 
-def text(fold: Fold | None) -> str:
-    """Describe a fold for messages, such as "rank 0[0] + rank 1[0]"."""
+_SIGNS = {"prod": " * ", "band": " & ", "bor": " | ", "bxor": " ^ "}  # of what is not added, nor min or max
+
+
+def text(fold: Fold | None, op: str = "sum") -> str:
+    """Describe a fold for messages, such as "(rank 0[0] + rank 1[0]) / 2", or "max(rank 0[0], rank 1[0])"."""
     if fold is None:
         return "never written"
-    terms = (f"({text(t)})" if isinstance(t, Fold) else _source(*t) for t in fold.terms)
-    return " + ".join(terms) + (f" / {fold.divisor}" if fold.divisor != 1 else "")
+    called = op in ("min", "max") and len(fold.terms) > 1
+    terms = [_term(each, op, apart=not called) for each in fold.terms]
+    folded = f"{op}({', '.join(terms)})" if called else _SIGNS.get(op, " + ").join(terms)
+    if fold.divisor == 1:
+        return folded
+    return (f"({folded})" if len(terms) > 1 and not called else folded) + f" / {fold.divisor}"
+
+
+def _term(term: Term, op: str, *, apart: bool) -> str:
+    if not isinstance(term, Fold):
+        return _source(*term)
+    return f"({text(term, op)})" if apart else text(term, op)
 
 
 def _source(rank: int, offset: int) -> str:

@@ -8,11 +8,10 @@ protocols = "my_package.protocols:run_protocol"
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from cxlemu.errors import ArgumentError
+from cxlemu.cli.commands import brought
 
 if TYPE_CHECKING:
     import click
@@ -28,31 +27,13 @@ class RunFaults(Protocol):
 
     @classmethod
     def load(cls, file: Path, *, how: str, adversary: str | None) -> RunFaults:
-        """Load a file of faults.
-
-        Args:
-            file: The file.
-            how: How the ranks are launched: "processes", "threads" or "env".
-            adversary: The value of ``--adversary``, None where it was not given.
-
-        Raises:
-            ConfigError: The file is wrong.
-            ArgumentError: Flags do not go with it.
-        """
+        """Load a file of faults, and check that flags go with it; ``adversary`` is None where it was not given."""
 
     def memory(self, otherwise: MemorySpec) -> MemorySpec:
         """The memory with the script's adversary, if it has one, else ``otherwise``."""
 
     def check(self, *, ranks: int, backend: str) -> None:
-        """Check that the faults can happen in this run.
-
-        Args:
-            ranks: The number of ranks.
-            backend: The backend's name.
-
-        Raises:
-            ConfigError: A fault cannot happen there.
-        """
+        """Check that the faults can happen in this run; a ConfigError says which one cannot."""
 
     @property
     def engine(self) -> EngineMaker:
@@ -67,19 +48,11 @@ class RunFaults(Protocol):
 
 def load_script(file: Path, *, how: str, adversary: str | None) -> RunFaults:
     """Load a file of faults through the package that brings them."""
-    brought: type[RunFaults] = _brought("scripts", "--faults")
-    return brought.load(file, how=how, adversary=adversary)
-
-
-def _brought(name: str, flag: str) -> Any:
-    entries = sorted(entry_points(group=GROUP, name=name), key=lambda entry: entry.value)
-    if not entries:
-        again = "delete *.egg-info of an old checkout and install cxlemu again"
-        raise ArgumentError(f"{flag}: no installed package brings {name} ({GROUP}): {again}")
-    return entries[0].load()
+    scripts: type[RunFaults] = brought(GROUP, "scripts", "--faults")
+    return scripts.load(file, how=how, adversary=adversary)
 
 
 def run_protocol(ctx: click.Context, spec: str) -> NoReturn:
     """Run ``cxlemu run --protocol``, which exits with its own code."""
-    run: Callable[[click.Context, str], NoReturn] = _brought("protocols", "--protocol")
+    run: Callable[[click.Context, str], NoReturn] = brought(GROUP, "protocols", "--protocol")
     run(ctx, spec)

@@ -11,6 +11,7 @@ from cxlemu.choices import GEMM_DTYPES
 from cxlemu.cli.backends import backends
 from cxlemu.cli.forms import engines
 from cxlemu.cli.options import argument, concept, flag, taking
+from cxlemu.cli.params import NumberParam
 from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import RanksParam
 from cxlemu.units import format_bytes
@@ -50,13 +51,13 @@ class FusedFlags(TilingFlags):
     )
     time_scale: float | None = flag(
         "--time-scale",
-        type=float,
+        type=NumberParam(),
         metavar="X",
         help="Real nanoseconds per modelled nanosecond.  [default: from --share]",
     )
     share: float | None = flag(
         "--share",
-        type=click.FloatRange(0.01, 100),
+        type=NumberParam(0.01, 100),
         metavar="X",
         help="Scale time so that communication takes X times as long as the product; where the topology has an "
         f"accelerator, so that the product takes X times as long as there.  [default: {FUSED_SHARE:g}]",

@@ -37,7 +37,6 @@ from cxlemu.units import counted
 
 
 def _plan(asked: PlanCallFlags) -> Plan:
-    """Build the plan of a call."""
     if (asked.collective is None) == (asked.algorithm is None):
         raise click.UsageError("give a COLLECTIVE, or --algorithm FILE.py:function.")
     if asked.algorithm is not None and asked.variant != "auto":

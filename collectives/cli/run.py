@@ -20,7 +20,7 @@ from cxlemu.choices import (
 )
 from cxlemu.cli.backends import backends
 from cxlemu.cli.options import Flags, argument, concept, flag, taking
-from cxlemu.cli.params import Names
+from cxlemu.cli.params import Names, NumberParam
 from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import RanksParam
 from cxlemu.units import format_bytes
@@ -125,7 +125,7 @@ class RunFlags(Flags):
     )
     time_scale: float | None = flag(
         "--time-scale",
-        type=click.FloatRange(TIME_SCALE_MIN, TIME_SCALE_MAX),
+        type=NumberParam(TIME_SCALE_MIN, TIME_SCALE_MAX),
         metavar="X",
         help="Real nanoseconds per modelled nanosecond, with --pace.  [default: measured on this machine]",
     )

@@ -39,8 +39,6 @@ VARIANT_WIDTH = 17
 
 @dataclass(frozen=True)
 class RunSetup:
-    """The world of a run."""
-
     topology: Topology
     ranks: int
     memory: MemorySpec

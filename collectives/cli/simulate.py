@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from collectives.choices import SIMULATED_MAX_BYTES, SIMULATED_MIN_BYTES, SIMULATED_STEP_FACTOR
+from collectives.choices import SIMULATED_MAX_BYTES, SIMULATED_MIN_BYTES, SIMULATED_STEP_FACTOR, WITH
 from collectives.defaults import AUTO
 from cxlemu.choices import DEFAULT_TOPOLOGY, DTYPE_NAMES, REDOPS
 from cxlemu.cli.commands import with_forms
@@ -59,6 +59,9 @@ class SimulateFlags(Flags):
         is_flag=True,
         help="Also show the least and the largest answer within the ranges of the topology's figures.",
     )
+    graph: bool = flag(
+        "--graph", is_flag=True, help="Launch calls in a captured graph (graph_call_ns of the topology's costs)."
+    )
     split: int | None = flag(
         "--split", type=click.IntRange(2), metavar="N", help="Split all_reduce into two levels, with groups of N ranks."
     )
@@ -68,6 +71,7 @@ class SimulateFlags(Flags):
         metavar="WHAT:NAME@US",
         help="Fail link:NAME, link:NAME/host3 or switch:NAME, US microseconds after the first call of a row began.",
     )
+    beside: Path | None = flag("--with", type=click.Path(path_type=Path), metavar="FILE", help=WITH)
     check: bool = flag("--check", is_flag=True, help="Also move real bytes, and compare every result with NumPy's.")
     json_file: Path | None = concept("json")
     trace_file: Path | None = concept("trace")

@@ -21,6 +21,7 @@ from collectives.contracts import COLLECTIVES
 from collectives.defaults import AUTO, DEFAULT_SEED, EVERY
 from collectives.sweep.sweep import Case, Sweep, size_steps
 from collectives.sweep.virtual.simulated import Simulated, simulate_case
+from cxlemu.cli.commands import brought
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import check_output, write_json, write_output
@@ -43,6 +44,9 @@ def run(ctx: click.Context, asked: SimulateFlags) -> None:
 
     The process exits with 1 where a checked result was wrong, with 3 where nothing failed that was to, or mattered.
     """
+    if asked.beside is not None:
+        brought("cxlemu.jobs", "beside", "--with")(ctx, "collective", asked)
+        return
     maxbytes, minbytes, ranks, stepfactor = asked.maxbytes, asked.minbytes, asked.ranks, asked.stepfactor
     check_output("--trace", asked.trace_file)
     what = target(asked.collectives, asked.algorithm, variant=asked.variant != AUTO)
@@ -50,6 +54,8 @@ def run(ctx: click.Context, asked: SimulateFlags) -> None:
     check_applies(ctx, what.collectives)
     topology = Topology.load(asked.config)
     others = [(Topology.load(name), list[Simulated]()) for name in asked.against]
+    if asked.graph:
+        topology, others = topology.in_graph(), [(other.in_graph(), rows) for other, rows in others]
     failures = [Failure.parse(text, topology) for text in asked.fails]
     if asked.intervals:
         check_ranges([topology, *(other for other, _ in others)])

@@ -29,8 +29,6 @@ VARIANT_WIDTH = 18
 
 
 class RowTable:
-    """The table, printed row by row."""
-
     def __init__(self, out: Console, *, verbose: bool, check: bool) -> None:
         wrong_matters = [
             column._replace(order=0) if check and column.name == "#wrong" else column for column in COLUMNS

@@ -39,7 +39,6 @@ class Target:
 
     @property
     def plan(self) -> Plan | None:
-        """The saved plan, or None."""
         return None if self.own is None else self.own.plan
 
     @property

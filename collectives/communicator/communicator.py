@@ -23,10 +23,10 @@ from collectives.communicator.calls.lane import CallLane
 from collectives.communicator.calls.operations import Operation, Outcome
 from collectives.communicator.calls.progress import Handle
 from collectives.communicator.calls.transport import PROCESS, check_transport, reach
+from collectives.communicator.member import Member
 from collectives.communicator.membership import groups
 from collectives.communicator.membership.opening import agree, await_ready
 from collectives.communicator.membership.sizing import GroupSizing, Sizing, WorldSizing
-from collectives.communicator.revocable import Revocable
 from collectives.defaults import REGION_BYTES
 from cxlemu.engines import Engine
 from cxlemu.engines.cores import cores_here, have_a_core_each
@@ -39,7 +39,7 @@ from cxlemu.plan.checksums import check_integrity
 from cxlemu.world import RankContext
 
 
-class Communicator(Revocable):
+class Communicator(Member):
     """A group of ranks with a ring of slots of their own in the pool. Make one with `world`, `of`, `group` or `split`.
 
     Every collective takes ``variant``: "auto" (see `choice`), one of `collectives.algorithms.catalog.variants`, or a

@@ -17,6 +17,7 @@ from collectives.algorithms.choose import Choice
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.builder.recipes import Recipe
 from collectives.communicator.arrays import Array
+from collectives.communicator.calls import revocation
 from collectives.communicator.calls.agreed import UnevenArguments
 from collectives.communicator.calls.devices import DeviceCalls
 from collectives.communicator.calls.operations import Operation, Outcome
@@ -26,7 +27,9 @@ from collectives.communicator.calls.products import Matrix
 from collectives.communicator.calls.runner import CallRunner
 from collectives.communicator.calls.watch import PeerMonitor
 from collectives.communicator.heap.heap import SymmetricHeap
+from collectives.communicator.membership.opening import await_ready
 from collectives.communicator.membership.premises import Premises, Terms
+from collectives.communicator.membership.shrink import Agreement, head_bytes
 from collectives.communicator.membership.sizing import GroupSizing
 from collectives.communicator.messages.messenger import Messenger
 from collectives.communicator.messages.transfers import lane_for
@@ -36,6 +39,7 @@ from collectives.communicator.verbs.objects import ObjectVerbs
 from collectives.communicator.verbs.persistent import Persistent
 from collectives.communicator.verbs.products import Products
 from cxlemu.engines.peer_memory import PeerMemory
+from cxlemu.errors import PeerLostError, RevokedError
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import Plan
 from cxlemu.unshared import Unshared
@@ -123,6 +127,17 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
         )
         self._calls = self._runner.cache
         self._install_fast_path(self._runner.cache)
+        self._agreement = Agreement(
+            context.session,
+            self._board,
+            self.rank,
+            self.members,
+            context.rooms,
+            context.arena,
+            room_bytes=self._successor_room,
+            deadline_s=terms.deadline_s,
+        )
+        self._successor: Self | None = None  # what this communicator shrank to
         if context.tenancy is not None:
             context.tenancy.on_loss(self._runner.close)
 
@@ -251,6 +266,91 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
         region_bytes = self.layout.slots * self.layout.slot_bytes
         cards, interleave_bytes = self.layout.pool_cards, self.layout.interleave_bytes
         return GroupSizing(ranks, cards, interleave_bytes, region_bytes, head_bytes=head_bytes)
+
+    # --- giving up and going on: names and meanings of MPI's ULFM ---------------------------------------------------
+
+    def revoke(self) -> None:
+        """Give this communicator up, as MPIX_Comm_revoke does: no rank can call anything of it from then on.
+
+        Ranks that wait in a call of it raise RevokedError soon, others in their next call. Not collective. Does nothing
+        where this rank already knows that the communicator is revoked.
+        """
+        if self._runner.revoked is None and not self.closed:
+            self._runner.give_up(RevokedError(f"rank {self.rank} revoked it"))
+
+    def abort(self, reason: str = "") -> None:
+        """Give this communicator up from any thread, also while a call of it waits in another.
+
+        That call, and all that wait in a call of this communicator on other ranks, raise RevokedError. Not collective.
+
+        Args:
+            reason: Why, for this rank's message.
+        """
+        if self._runner.revoked is None and not self.closed:
+            self._runner.abort(RevokedError(f"rank {self.rank} aborted it" + f": {reason}" * bool(reason)))
+
+    def shrink(self) -> Self:
+        """Make a communicator of the ranks that are alive, in the same order, as MPIX_Comm_shrink does.
+
+        Collective over the survivors: a rank that does not come within a deadline counts as dead. This communicator
+        is revoked. The new one has room of its own, where no late write of a dead rank lands. Calls under way are
+        waited for, and their errors dropped. A communicator that shrank before shrinks once more from what it became.
+
+        Returns:
+            The survivors' communicator, the same on all that it is returned to.
+
+        Raises:
+            ExcludedError: The other ranks took this one for dead.
+            DeadlineError: The other ranks do not answer.
+            PeerLostError: One rank after the other died meanwhile.
+            ArgumentError: The pool has no room left.
+            RevokedError: This rank closed the communicator.
+        """
+        newest = self._successor or self
+        for _ in self.members:
+            newest = self._successor = newest._decided()
+            try:
+                newest._await_members()
+                return newest
+            except (PeerLostError, RevokedError) as error:
+                newest._runner.give_up(error)
+                lost = error
+        raise lost
+
+    def _decided(self) -> Self:
+        """Make the communicator on which the survivors decide, once for all."""
+        self._runner.check_open()
+        self.revoke()
+        self._runner.queue.abandon()
+        revoked = self._runner.revoked
+        lost = revoked.ranks if isinstance(revoked, PeerLostError) else ()
+        ranks, room = self._agreement.reach(frozenset(lost) | revocation.lost(self._board))
+        head = head_bytes(self.size)
+        return type(self)(
+            Terms(
+                self._context,
+                tuple(self.members[rank] for rank in ranks),
+                self._sizing(len(ranks), head).furnish(room.end - room.at),
+                room,
+                self._lane.beside(),
+                self._runner.deadline_s,
+                self._planner.integrity,
+                head,
+                self._peers_among(ranks),
+            )
+        )
+
+    def _await_members(self) -> None:
+        """Wait until all members are ready. Raises PeerLostError where one is lost, or what another member found."""
+        await_ready(self._context, self._board, self.members, self._runner.deadline_s, self._look_for_notices)
+
+    def _look_for_notices(self) -> None:
+        if (notice := revocation.poll(self._board)) is not None:
+            raise revocation.as_error(*notice, f"rank {self.rank} makes this communicator", me=self.rank)
+
+    def _successor_room(self, ranks: int, largest_bytes: int) -> int:
+        """Return the room for the survivors' communicator, behind the roster."""
+        return self._sizing(ranks, head_bytes(self.size)).wanted(largest_bytes)
 
     # --- ending -----------------------------------------------------------------------------------------------
 

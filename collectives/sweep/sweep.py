@@ -269,7 +269,6 @@ def row(
     ways: TwoLevelEstimate | None = None,
     in_process: bool = False,
 ) -> SweepRow:
-    """Make a row of what every rank measured."""
     call, measured = case.call, [seen[rank] for rank in sorted(seen)]
     entered, left = (np.array([getattr(m, name) for m in measured]) for name in ("entered_ns", "left_ns"))
     from statistics import median  # not for ranks, which make no rows

@@ -32,10 +32,7 @@ _watched = False
 def timed(call: Callable[[], str], timeout_s: float, give_up: Callable[[str], None]) -> Iterator[None]:
     """Run a call's callbacks in this context: a thread says so on stderr where they do not end.
 
-    Args:
-        call: Names the call.
-        timeout_s: The group's timeout, after which ``give_up`` is called with the reason. The sentence comes earlier.
-        give_up: Lets go whoever waits for the callbacks' end.
+    After the group's timeout, and after that sentence, ``give_up`` lets go whoever waits for them, with the reason.
     """
     global _watched
     now = time.monotonic()

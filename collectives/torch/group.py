@@ -15,7 +15,6 @@ from collectives.communicator.messages.requests import ANY, Rank, Request
 from collectives.torch import profiled
 from collectives.torch import tensors as of
 from collectives.torch.allocation import PoolTensors
-from collectives.torch.errors import as_torch
 from collectives.torch.harness import Installed
 from collectives.torch.messages import MessageWork, Progress, received
 from collectives.torch.monitored import monitored_barrier
@@ -25,7 +24,7 @@ from collectives.torch.streams import GroupStreams
 from collectives.torch.verbs import GroupVerbs, Run
 from collectives.torch.work import Ended, Result, Together, Work
 from collectives.torch.world import GroupPool, open_pool
-from cxlemu.errors import CxlemuError
+from cxlemu.errors import CxlemuError, DeadlineError, InputError, PeerLostError
 
 NO_TIME = timedelta(0)  # torch says that a call has no time of its own by a negative one
 _groups: list[Any] = []  # torch may hold them in C++ alone, where their methods would be lost
@@ -239,3 +238,14 @@ class CxlGroup(PoolTensors, GroupVerbs):
 def _within(comm: Communicator, seconds: float, run: Run) -> None:
     with comm.within(seconds):
         run()
+
+
+def as_torch(error: CxlemuError, rank: int, call: str) -> Exception:
+    """Return torch's error for an error of a call: ValueError for arguments, else DistBackendError (" Timed out ")."""
+    if isinstance(error, InputError):
+        return ValueError(f"cxl: {call} on rank {rank}: {error}")
+    gone = isinstance(error, PeerLostError) and "no sign of life" not in str(error)
+    silent = isinstance(error, DeadlineError) and not gone
+    how = "Timed out waiting: " if silent else ""
+    failed: Exception = dist.DistBackendError(f"cxl: rank {rank} in {call}: {how}{error}")
+    return failed

@@ -48,11 +48,7 @@ class Work(dist._Work):  # type: ignore[misc]
         self.seen: SeenCall | None = None  # by the profiler
 
     def perform(self) -> Callable[[], None] | None:
-        """Make the call, in its turn, and keep its result or error for those who wait.
-
-        Returns:
-            What sets the call's future and with it runs callbacks; None where no caller has asked for it.
-        """
+        """Make the call, in its turn, and keep its result or error for those who wait; return what runs callbacks."""
         try:
             assert self._run is not None
             self._run()

@@ -31,7 +31,6 @@ class DeviceBuffer:
     owner: Any  # what keeps the memory, which only the device looks into
 
     def part(self, at: int, nbytes: int) -> DeviceBuffer:
-        """Return the ``nbytes`` bytes from ``at`` on."""
         if at < 0 or nbytes < 0 or at + nbytes > self.nbytes:
             raise ArgumentError(f"a buffer of {self.nbytes} bytes on a device has no {nbytes} bytes at {at}")
         return replace(self, address=self.address + at, nbytes=nbytes)

@@ -74,8 +74,6 @@ class FakeMemory:
 
 @dataclass(eq=False)
 class FakeEvent:
-    """An event of a FakeDevice."""
-
     queue: FakeQueue  # the queue in which it was recorded
     happened: bool = False  # whether all before it has been done
 
@@ -91,8 +89,6 @@ class _Work:
 
 @dataclass(eq=False)
 class FakeQueue:
-    """A queue of a FakeDevice."""
-
     todo: deque[_Work] = field(default_factory=deque)
 
     @property
@@ -112,15 +108,7 @@ class FakeQueue:
 
 
 class FakeDevice:
-    """A `ComputeDevice` without hardware, for one rank.
-
-    Attributes:
-        default: The queue of what is not queued elsewhere: its user's.
-        lent: The queue in which arrays are used that others lend.
-        number: Its number among all fake devices of this process, for DLPack.
-        moves: How many pieces of work were done so far.
-        forced: How many of them were done because somebody waited.
-    """
+    """A `ComputeDevice` without hardware, for one rank."""
 
     def __init__(self, seed: int = 0, *, dma_writes: DmaWrites = "cache", eagerness: float | None = None) -> None:
         """Make a device.
@@ -130,9 +118,6 @@ class FakeDevice:
             dma_writes: Whether copies to the pool end in the host's cache, or go past it: the topology's figure.
             eagerness: The probability of a move at each call, from 0 (work is done when it is waited for) to 1 (at
                 once); None: the seed chooses.
-
-        Raises:
-            ArgumentError: There is no such way of writes.
         """
         if dma_writes not in ("cache", "memory"):
             raise ArgumentError(f"a device's writes end in the host's cache or go to memory, not {dma_writes!r}")

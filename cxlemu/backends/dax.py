@@ -41,30 +41,14 @@ class Dax(Backend):
     def create_pool(self, spec: MemorySpec, new: NewPool) -> Pool:
         """Attach the pool on ``spec.devices``, which is there before a run and stays after it.
 
-        Args:
-            spec: Names the devices, and perhaps the pool among them.
-            new: What the world wants; all but its name is ignored, as the cards are what they are.
-
-        Raises:
-            ArgumentError: ``new`` has a name, or there are no devices.
-            PoolError: The devices hold no such pool; see `DaxPool.attach`.
+        All of ``new`` but its name, which is refused, is ignored: the cards are what they are.
         """
         if new.name is not None:
             raise ArgumentError(f"a pool on devices has a UUID, it takes no name such as {new.name!r}")
         return DaxPool.attach(spec.devices, spec.pool)
 
     def attach_pool(self, spec: MemorySpec, name: str | None, *, deadline_s: float) -> Pool:
-        """Attach the pool on ``spec.devices`` at once.
-
-        Args:
-            spec: Names the devices, and perhaps the pool among them.
-            name: The pool's UUID as text; None for the pool that ``spec`` names, or the only one there.
-            deadline_s: Ignored: cards that are there are complete, or damaged.
-
-        Raises:
-            ArgumentError: ``name`` is no UUID, or there are no devices.
-            PoolError: The devices hold no such pool; see `DaxPool.attach`.
-        """
+        """Attach the pool on ``spec.devices`` at once: that with this UUID, or that ``spec`` names, or the only one."""
         try:
             uuid = spec.pool if name is None else UUID(name)
         except ValueError:

@@ -39,18 +39,7 @@ class Emulated(Backend):
     def open(
         self, spec: MemorySpec, cards: Sequence[Bytes], *, host_cache: HostCache | None, host: int, rank: int
     ) -> HostMemory:
-        """Return one rank's memory on the cache of its host, with the adversary that ``spec.seed`` gives it.
-
-        Args:
-            spec: The seed and rates of the adversary.
-            cards: One writable uint8 array per card, all of one size.
-            host_cache: The cache of the rank's host.
-            host: The rank's host.
-            rank: The rank; with the host it gives the adversary random numbers of its own.
-
-        Raises:
-            ArgumentError: There is no ``host_cache``.
-        """
+        """Return one rank's memory on the cache of its host, with an adversary from ``spec.seed``, host and rank."""
         if host_cache is None:
             raise ArgumentError("an emulated memory needs the cache of its host: give open() a host_cache")
         if spec.seed is None:

@@ -43,19 +43,7 @@ class GuardedEngine:
         watch: Watch | None = None,
         stops: Breakpoints = NO_BREAKPOINTS,
     ) -> None:
-        """Run one rank's part of a call to its end, if the call stays inside the grant.
-
-        Args:
-            running: The call, the rank's part in it, and where its communicator lies on whole cards.
-            buffers: The rank's buffers in the part's order, each a 1-D uint8 array of at least the part's bytes.
-            deadline_s: How long no stream may progress, in seconds.
-            watch: Called now and then while the rank waits.
-            stops: Called when a stream comes to these records.
-
-        Raises:
-            AccessError: The plan leaves the grant, or the grant was taken away.
-            RunError: See `cxlemu.engines.Engine.run`.
-        """
+        """Run one rank's part of a call to its end, if the call stays inside the grant: else, AccessError."""
         binding = running.binding
         with self.manager.using(self.grant, running.call, binding.layout, running.frame, binding.base):
             self.unchecked(running, buffers, deadline_s=deadline_s, watch=watch, stops=stops)
@@ -69,12 +57,7 @@ class GuardedEngine:
         watch: Watch | None = None,
         stops: Breakpoints = NO_BREAKPOINTS,
     ) -> None:
-        """Run one rank's part of a call without asking the manager; the arguments are those of `run`.
-
-        Raises:
-            PlanError: The plan leaves the engine's cards, which are the grant's bytes.
-            RunError: See `cxlemu.engines.Engine.run`.
-        """
+        """Run one rank's part of a call without asking the manager; PlanError: it leaves the grant's bytes."""
         inside = replace(running.binding, base=running.binding.base - self.grant.at)
         moved = Running(running.call, running.frame, running.part, inside)
         self._engine.run(moved, buffers, deadline_s=deadline_s, watch=watch, stops=stops)

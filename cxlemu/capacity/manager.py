@@ -77,15 +77,10 @@ class FabricManager:
 
         Args:
             card_bytes: Size of each card; what is left behind the last whole block is never lent.
-            cards: Number of cards.
             block_bytes: The unit of lending on each card, a multiple of 64.
             memory: The cards' bytes, one uint8 array per card, if they are at hand; what is given back is wiped there
                 before it is lent again.
             first_byte: Bytes before this offset of every card are never lent.
-
-        Raises:
-            ArgumentError: The cards have no room for one block, ``block_bytes`` is no multiple of 64, or ``memory``
-                does not fit.
         """
         if block_bytes < LINE_BYTES or block_bytes % LINE_BYTES:
             raise ArgumentError(f"capacity is lent in blocks of whole lines, not of {block_bytes} bytes")
@@ -119,16 +114,7 @@ class FabricManager:
 
     @classmethod
     def of(cls, topology: Topology, space: str, *, block_bytes: int) -> FabricManager:
-        """Make the manager of the capacity of a topology's space.
-
-        Args:
-            topology: The machine.
-            space: Name of a space on cards.
-            block_bytes: The unit of lending on each card, a multiple of 64.
-
-        Raises:
-            ArgumentError: No space on cards has this name, or it has no room for one block.
-        """
+        """Make the manager of the capacity of a topology's space on cards, lent in blocks: a multiple of 64 bytes."""
         named = {its.name: its for its in topology.spaces if its.on_cards}
         if space not in named:
             raise ArgumentError(f"{topology.name} has no space {space!r} on cards: it has {', '.join(named)}")
@@ -143,15 +129,7 @@ class FabricManager:
     def add(self, tenant: str, nbytes: int) -> Grant:
         """Lend ``nbytes`` of every card, rounded up to blocks, in one piece: the lowest that is free.
 
-        Args:
-            tenant: A printable name.
-            nbytes: Bytes of each card, at least 1.
-
-        Returns:
-            The grant.
-
         Raises:
-            ArgumentError: The name is empty or not printable, or ``nbytes`` is less than 1.
             CapacityError: There is not so much free, or no piece as large; nothing has changed.
         """
         if not tenant or not tenant.isprintable() or nbytes < 1:
@@ -188,13 +166,10 @@ class FabricManager:
             self._free_again(grant)
 
     def force(self, tenant: str) -> tuple[Grant, ...]:
-        """Take away all that a tenant holds.
+        """Take away all that a tenant holds, and return these grants, oldest first.
 
         From now on the tenant's plans are refused; a plan that runs already goes on to its end, and until then its
         bytes are not lent again.
-
-        Returns:
-            The grants that were taken away, oldest first.
         """
         with self._lock:
             taken = self.grants(tenant)
@@ -222,17 +197,11 @@ class FabricManager:
     # --- rights ------------------------------------------------------------------------------------------------
 
     def check(self, tenant: str, plan: Plan, base: int) -> None:
-        """Check whether a tenant may run a plan.
-
-        Args:
-            tenant: The tenant, which may touch all grants that it holds.
-            plan: The plan.
-            base: Where the plan's communicator begins on every card, in bytes.
+        """Check whether a tenant may run a plan whose communicator begins at ``base`` of every card, in all its grants.
 
         Raises:
             PlanError: The plan breaks the rules of plans.
-            AccessError: The plan could touch a byte that the tenant does not hold; the message says which, and whose it
-                is.
+            AccessError: The plan could touch a byte that the tenant does not hold; the message says which, and whose.
         """
         rules.check(plan)
         with self._lock:
@@ -240,18 +209,7 @@ class FabricManager:
 
     @contextmanager
     def using(self, grant: Grant, call: Call, layout: Layout, frame: Frame, base: int) -> Iterator[None]:
-        """Keep a grant from being given to others while a plan runs in it.
-
-        Args:
-            grant: The grant; the plan must stay inside this one, even if the tenant holds more.
-            call: The call, for messages.
-            layout: The layout of the communicator.
-            frame: The regions of the plan.
-            base: Where the communicator begins on every card, in bytes.
-
-        Raises:
-            AccessError: The plan could touch a byte outside of the grant, or the grant is not held.
-        """
+        """Keep a grant from being given to others while a plan runs in it; AccessError: the plan could leave it."""
         with self._lock:
             self._require_held(grant)
             self._require_rights(grant.tenant, (grant,), call, layout, frame, base)
@@ -267,12 +225,7 @@ class FabricManager:
                         self._free_again(left)
 
     def window(self, grant: Grant) -> list[Bytes]:
-        """Return a grant's bytes, one uint8 array per card, which shows the memory at hand.
-
-        Raises:
-            AccessError: The grant is not held.
-            ArgumentError: The manager has no memory at hand.
-        """
+        """Return a grant's bytes, one uint8 array per card, which shows the memory at hand."""
         if not self._memory:
             raise ArgumentError("this manager has no memory at hand, only the counting of it")
         with self._lock:

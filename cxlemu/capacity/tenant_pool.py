@@ -1,6 +1,9 @@
 """A grant as a pool: this process maps the grant's bytes of every card, and the pool's table, and no other byte of it.
 
-The table is mapped read-only, but for the pages of the grant's own slot.
+The table is mapped read-only, but for the pages of the grant's own slot. In the grant lie
+
+    0              session area   as in any pool, but from the first byte on, card 0
+    data_offset    data arena     to the end, the same on every card
 """
 
 from __future__ import annotations
@@ -9,10 +12,11 @@ from pathlib import Path
 
 from cxlemu.capacity.lease import Lease
 from cxlemu.capacity.table import Table
-from cxlemu.capacity.window import SESSION_OFFSET, data_offset
 from cxlemu.errors import PoolError
 from cxlemu.memory import MemorySpec
+from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.pool.pool import Pool
+from cxlemu.pool.superblock import PAGE_BYTES, SESSION_LINES_PER_RANK
 from cxlemu.rounding import round_down, round_up
 
 
@@ -26,7 +30,8 @@ class TenantPool(Pool):
         self.name, self.uuid, self.hosts = whole.name, whole.uuid, 0
         self.card_bytes, self.interleave_bytes = grant.nbytes, whole.interleave_bytes
         self.max_ranks = table.ranks
-        self.session_offset, self.data_offset = SESSION_OFFSET, data_offset(self.max_ranks)
+        session_bytes = (1 + SESSION_LINES_PER_RANK * self.max_ranks) * LINE_BYTES
+        self.session_offset, self.data_offset = 0, round_up(session_bytes, PAGE_BYTES)
         self.cards = [whole.part(card, grant.at, grant.nbytes) for card in range(len(whole.cards))]
         begin, end = table.uses_of(lease.slot)
         begin, end = round_down(begin, whole.align_bytes), round_up(end, whole.align_bytes)

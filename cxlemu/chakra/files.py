@@ -78,19 +78,7 @@ def decode(raw: bytes, file: str) -> list[Node]:
 
 
 def write(prefix: Path, endpoints: Sequence[Sequence[Node]]) -> list[Path]:
-    """Write one file per endpoint: ``PREFIX.0.et``, ``PREFIX.1.et``, ...
-
-    Args:
-        prefix: The common beginning of the files' paths.
-        endpoints: The nodes of each endpoint.
-
-    Returns:
-        The files' paths.
-
-    Raises:
-        OSError: A file cannot be written.
-        ArgumentError: protobuf is not installed.
-    """
+    """Write one file per endpoint, ``PREFIX.0.et``, ``PREFIX.1.et``, ..., and return their paths."""
     paths = [prefix.with_name(f"{prefix.name}.{number}.et") for number in range(len(endpoints))]
     for path, nodes in zip(paths, endpoints, strict=True):
         write_atomically(path, encode(nodes))

@@ -30,24 +30,19 @@ from cxlemu.files import read_file
 CALL = "cxl:"
 WAIT = "cxl:wait"
 STEP = "Optimizer.step"
+NUMBER_MAX = 1 << 52  # of microseconds and bytes
 _KINDS = {f"{name}{how}": name for name in COLLECTIVES for how in ("", "_coalesced")}
 Span = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class KinetoRank:
-    """What one rank did."""
-
     nodes: list[Node]
     groups: dict[str, list[int]]  # the ranks of each group in which it made a call, but for the world
 
 
 def read(path: Path, rank: int) -> KinetoRank:
-    """Read the trace of a rank of torch's world.
-
-    Raises:
-        PlanFileError: One sentence says what is wrong with the file.
-    """
+    """Read the trace of a rank of torch's world; a PlanFileError says in one sentence what is wrong with the file."""
     try:
         document = json.loads(read_file(path, FILE_BYTES_MAX))
     except OSError as error:
@@ -59,7 +54,7 @@ def read(path: Path, rank: int) -> KinetoRank:
         raise PlanFileError(f"{path} is no trace of torch's profiler: it has no traceEvents")
     try:
         return _Reading(str(path), rank, [event for event in events if _is_range(event)]).done()
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise PlanFileError(f"{path}: the profiler's metadata of a call is damaged: {error!r}") from None
 
 
@@ -80,9 +75,9 @@ class _Reading:
 
     def done(self) -> KinetoRank:
         ours = [event for event in self.events if event["name"].startswith((CALL, STEP))]
-        ours.sort(key=lambda event: float(event["ts"]))
+        ours.sort(key=lambda event: _span(event)[0])
         busy = _Busy(self._operators([event for event in ours if not self._asynchronous(event)]))
-        now = 0.0
+        now = float("-inf")
         for event in ours:
             begin, end = _span(event)
             self._compute(busy.within(now, begin))
@@ -129,7 +124,11 @@ class _Reading:
                 raise PlanFileError(
                     f"{self.file} is of rank {about['Rank']}, not {self.rank}: give files in rank order"
                 )
-            its: dict[str, Any] = {"is_cpu_op": False, "comm_size": int(about["In msg bytes"])}
+            if not isinstance(ranks, list) or self.rank not in ranks or any(type(rank) is not int for rank in ranks):
+                raise ValueError(f"the group has the ranks {ranks!r:.40}")
+            if not 0 <= (nbytes := int(about["In msg bytes"])) <= NUMBER_MAX:
+                raise ValueError(f"{nbytes} bytes")
+            its: dict[str, Any] = {"is_cpu_op": False, "comm_size": nbytes}
             if about["Process Group Description"] != "default_pg":
                 self.groups[group], its["pg_name"] = ranks, group
             after = (*self._cpu, *([self._last_of[group]] if group in self._last_of else ()))
@@ -161,8 +160,10 @@ class _Reading:
 
 
 def _span(event: dict[str, Any]) -> Span:
-    begin = float(event["ts"])
-    return begin, begin + max(0.0, float(event.get("dur", 0.0)))
+    begin, took = float(event["ts"]), float(event.get("dur", 0.0))
+    if not (abs(begin) <= NUMBER_MAX and took <= NUMBER_MAX):  # neither is infinite, or no number
+        raise ValueError(f"a range begins at {begin} us and takes {took} us")
+    return begin, begin + max(0.0, took)
 
 
 class _Busy:

@@ -14,8 +14,6 @@ from cxlemu.errors import ArgumentError
 
 
 class NodeType(IntEnum):
-    """The types of nodes that we write or read."""
-
     METADATA = 1
     MEM_LOAD = 2
     MEM_STORE = 3

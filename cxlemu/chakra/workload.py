@@ -40,8 +40,6 @@ _NAMES = {number: name for name, number in COLLECTIVES.items()} | {REDUCE_SCATTE
 
 
 class Computing(NamedTuple):
-    """A step that computes."""
-
     duration_us: int  # how long it took when it was recorded, in microseconds
     operations: int  # how many operations it has; with ``moved_bytes`` they give its time on an accelerator
     moved_bytes: int
@@ -99,6 +97,7 @@ class ChakraWorkload:
 
     ranks: tuple[tuple[ChakraStep, ...], ...]
     groups: Mapping[str, tuple[int, ...]]
+    changed_by: frozenset[str] = frozenset()  # which of `load`'s options made another workload of the files
 
     @property
     def steps(self) -> int:
@@ -117,10 +116,11 @@ def load(
     if not prefix.name:
         raise PlanFileError(f"{prefix} names no trace: give the traces' common name, without .0.et")
     ranks: list[tuple[ChakraStep, ...]] = []
+    changed_by: set[str] = set()
     while (path := prefix.with_name(f"{prefix.name}.{len(ranks)}.et")).exists():
         if len(ranks) == RANKS_MAX:
             raise PlanFileError(f"{path}: more than {RANKS_MAX} ranks are not replayed")
-        ranks.append(_steps(files.read(path), len(ranks), str(path), without_missing, ctrl_deps))
+        ranks.append(_steps(files.read(path), len(ranks), str(path), without_missing, ctrl_deps, changed_by))
         if sum(map(len, ranks)) > NODES_MAX:
             raise PlanFileError(f"{path}: more than {NODES_MAX} nodes in all files are not replayed")
     beyond = _highest_rank(prefix)
@@ -141,7 +141,7 @@ def load(
                 if peer == rank or peer >= len(ranks):
                     wrong = "itself" if peer == rank else f"rank {peer}, and there are {len(ranks)}"
                     raise PlanFileError(f"{prefix}.{rank}.et: node {step.id} is a message of rank {rank} and {wrong}")
-    return ChakraWorkload(tuple(ranks), found)
+    return ChakraWorkload(tuple(ranks), found, frozenset(changed_by))
 
 
 def _highest_rank(prefix: Path) -> int:
@@ -154,8 +154,13 @@ def _highest_rank(prefix: Path) -> int:
     return max((int(match[1]) for match in map(pattern.fullmatch, names) if match), default=-1)
 
 
-def _steps(nodes: list[Node], rank: int, file: str, without_missing: bool, ctrl_deps: bool) -> tuple[ChakraStep, ...]:
-    ctrl_deps = ctrl_deps or not any(node.deps for node in nodes)
+def _steps(
+    nodes: list[Node], rank: int, file: str, without_missing: bool, ctrl_deps: bool, changed_by: set[str]
+) -> tuple[ChakraStep, ...]:
+    by_data = any(node.deps for node in nodes)
+    if ctrl_deps and by_data and any(set(node.ctrl_deps) - set(node.deps) for node in nodes):
+        changed_by.add("ctrl_deps")
+    ctrl_deps = ctrl_deps or not by_data
     nodes = sorted(nodes, key=lambda node: node.id)
     place = {node.id: at for at, node in enumerate(nodes)}
     steps = []
@@ -165,6 +170,8 @@ def _steps(nodes: list[Node], rank: int, file: str, without_missing: bool, ctrl_
         if missing is not None and not without_missing:
             said = f"{file}: node {node.id} waits for node {missing}, which is not there"
             raise PlanFileError(f"{said}; --skip-missing goes on without")
+        if missing is not None:
+            changed_by.add("without_missing")
         after = tuple(place[dep] for dep in deps if dep in place)
         steps.append(ChakraStep(node.id, node.name[:80], _what(node, rank, file), after))
     return tuple(steps)

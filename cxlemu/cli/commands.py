@@ -75,6 +75,15 @@ def load(group: str, verb: str) -> click.Command | None:
     return completion.install(command) if completion.is_asked() else command
 
 
+def brought(group: str, name: str, option: str) -> Any:
+    """Import what a package brings for an option of another one's command."""
+    entries = sorted(entry_points(group=group, name=name), key=lambda entry: entry.value)
+    if not entries:
+        again = "delete *.egg-info of an old checkout and install cxlemu again"
+        raise ArgumentError(f"{option}: no installed package brings {name} ({group}): {again}")
+    return entries[0].load()
+
+
 class VerbsGroup(click.Group):
     """A group that says which of its verbs was probably meant."""
 

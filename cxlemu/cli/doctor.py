@@ -223,7 +223,6 @@ def command() -> None:
 
 
 def run(_ctx: click.Context, asked: DoctorFlags) -> None:
-    """Run ``cxlemu doctor``."""
     if asked.topology_file is not None:
         from cxlemu.cli.doctor_calibrate import calibrate  # collectives are loaded only here
 

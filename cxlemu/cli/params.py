@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import click
 
@@ -21,11 +23,22 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the n
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
         """Return the chosen names; click's usage error for a name that there is not."""
         names = tuple(self._names() if callable(self._names) else self._names)
-        chosen = names if value == "all" else tuple(value.split(","))
+        chosen = names if value == "all" else tuple(dict.fromkeys(value.split(",")))
         for name in chosen:
             if name not in names:
                 self.fail(f"{name!r} is not one of {', '.join(names)} or all.", param, ctx)
         return chosen
+
+
+class NumberParam(click.FloatRange):
+    """A number within bounds: never nan, which no bound keeps out, nor infinite."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Convert a number as click does."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
 
 
 class BytesParam(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click

@@ -7,7 +7,8 @@ import click
 from cxlemu.choices import DEFAULT_TOPOLOGY
 from cxlemu.cli.commands import VerbsGroup
 from cxlemu.cli.options import Flags, JsonFlags, argument, concept, flag, taking
-from cxlemu.cli.params import BytesParam
+from cxlemu.cli.params import BytesParam, NumberParam
+from cxlemu.cli.vocabulary import WAIT_S_MAX
 
 
 class PoolCleanFlags(JsonFlags):
@@ -82,7 +83,10 @@ class ForceFlags(LentFlags):
 
     tenant: str = argument()
     wait_s: float = flag(
-        "--wait-s", type=click.FloatRange(0), default=30.0, help="Seconds to wait until the tenant's ranks have left."
+        "--wait-s",
+        type=NumberParam(0, WAIT_S_MAX),
+        default=30.0,
+        help="Seconds to wait until the tenant's ranks have left.",
     )
     gone: bool = flag("--gone", is_flag=True, help="None of the tenant's ranks runs any more: their hosts are off.")
 

@@ -17,7 +17,7 @@ from cxlemu.cli.topology import TopologyCheckFlags, TopologyShowFlags
 from cxlemu.cli.topology_parts import parts
 from cxlemu.cli.topology_svg import topology_svg
 from cxlemu.cli.topology_text import ASCII, topology_text
-from cxlemu.errors import ConfigError
+from cxlemu.errors import ArgumentError, ConfigError
 from cxlemu.topology import Topology
 from cxlemu.topology.document import dotted
 from cxlemu.topology.fields import listed
@@ -61,6 +61,8 @@ def check(_ctx: click.Context, asked: TopologyCheckFlags) -> None:
 def show(_ctx: click.Context, asked: TopologyShowFlags) -> None:
     check_output("--svg", asked.svg_file)
     topology = Topology.load(asked.config)
+    if asked.as_facts and not topology.fabrics:
+        raise ArgumentError(f"--facts does nothing here, because {topology.name} has no generated fabric: leave it out")
     if asked.svg_file is not None:
         write_output("--svg", asked.svg_file, topology_svg(topology).encode())
     facts = [fabric_metrics(topology, fabric)._asdict() for fabric in topology.fabrics] if asked.as_facts else []

@@ -6,7 +6,7 @@ A generated fabric is drawn as its top switches over the groups that they join, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -64,23 +64,25 @@ def _labels(topology: Topology, above: Sequence[Box], below: Sequence[Box]) -> l
     upper, lower = ({box[0] for box in row} for row in (above, below))
 
     def joins(link: Link) -> bool:
-        sides = [_members(end) for end in link.ends]
-        return any(one in upper and other in lower for one, other in (sides, sides[::-1]))
+        return any(_is_in(one, upper) and _is_in(other, lower) for one, other in (link.ends, link.ends[::-1]))
 
     return [f"{link.name}: {figures(link)}" for link in topology.links if joins(link)]
 
 
-def _members(end: str) -> str:
-    """Return a node that stands for the end: all hosts are in one row, with their ranks, and so are all cards."""
-    return {"hosts": "host0", "ranks": "host0", "cards": "card0"}.get(end, end)
+def _is_in(end: str, row: Collection[str]) -> bool:
+    """Whether a link's end is in a row of boxes, with any of its hosts or cards; ranks are in their hosts' row."""
+    meant = members(end)
+    if meant is None:
+        return end in row
+    kind = "host" if meant.kind == "rank" else meant.kind
+    boxes = (members(name) for name in row)
+    return any(box is not None and box.kind == kind and box.numbers[0] in meant.numbers for box in boxes)
 
 
 # --- fabrics ----------------------------------------------------------------------------------------------------------
 
 
 class SwitchGroup(NamedTuple):
-    """Switches that are one box."""
-
     name: str
     switches: list[Switch]
 

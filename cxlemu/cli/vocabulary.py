@@ -14,10 +14,11 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from cxlemu.cli.output import json_asked_for
-from cxlemu.cli.params import BytesParam
+from cxlemu.cli.params import BytesParam, NumberParam
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+WAIT_S_MAX = 1_000_000
 _UNITS = {"s": 1, "m": 60, "h": 3600}
 _RANKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 
@@ -137,7 +138,7 @@ VOCABULARY = {
     "deadline": Concept(
         ("--deadline-s",),
         "deadline_s",
-        {"type": click.FloatRange(0, min_open=True), "help": "Limit for each wait."},
+        {"type": NumberParam(0, WAIT_S_MAX, min_open=True), "help": "Limit for each wait."},
         (click.FloatRange,),
     ),
     "jobs": Concept(

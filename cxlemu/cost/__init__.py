@@ -25,9 +25,11 @@ says.
 Latencies are added at the end: a read waits for the load latency (way, card, way back), a write lands after the way
 there and back, which only FENCE waits for, and a doorbell is seen at the pool after the way there. Switches never
 block. A waiting rank observes a doorbell one poll (a load, and the cost of observing) after it arrives or after the
-rank starts polling, whichever is later. A stream's costs of its own (Costs) pass one after another; streams of one
-rank slow each other only through its engines. Not modelled: headers (but for flits and requests), answers to writes, a
-processor's limit of requests under way, refresh, caches of hosts, a phase of polling, doorbells' bytes.
+rank starts polling, whichever is later. Where `doorbell_data_ns` says so, a doorbell with data is one store to each
+peer (NCCL's LL): all have it that much later, and no lane waits for another. A stream's costs of its own (Costs) pass
+one after another; streams of one rank slow each other only through its engines. Not modelled: headers (but for flits
+and requests), answers to writes, a processor's limit of requests under way, refresh, caches of hosts, a phase of
+polling, doorbells' bytes.
 
 cxlemu/cost/compute.py says what COMPUTE costs.
 

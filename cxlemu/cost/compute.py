@@ -6,18 +6,22 @@ tiles of one kernel do. RECORD, and whatever else reads what was computed, waits
 needs the result of another waits for an event between them. `costs.call_ns` includes the time that launching kernels
 takes.
 
-All tiles of a rank share its memory: together they take no less than what their waves load.
+All tiles of a rank share its memory: together they take no less than what their waves load. Tiles of a product that is
+computed in many COMPUTEs also share the machine with the copies between them: each takes `slowed_by_copies` longer, and
+all together as much as is `held_by_copies` of the time that these take on the rank's link.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from cxlemu.cost.gemm import GemmTiling, Product, fastest, in_company, moved_bytes, slowed
 from cxlemu.errors import ArgumentError, PlanError
-from cxlemu.plan import Frame, Kernel, Op, RankPart
+from cxlemu.plan import Frame, Kernel, Kind, Op, RankPart
 from cxlemu.plan.instructions import Records
 from cxlemu.plan.kernels import KERNELS
 from cxlemu.topology import Accelerator
@@ -28,8 +32,17 @@ TILE_NS_MAX = 1 << 40
 SIZE_MAX = 1 << 40  # of a product, in each direction
 
 
-def kernel_costs(accelerator: Accelerator | None, frame: Frame, part: RankPart) -> Records:
-    """Return one row of COST_DTYPE per kernel of a plan: the tiles of one COMPUTE, and the nanoseconds of each."""
+def kernel_costs(
+    accelerator: Accelerator | None, frame: Frame, part: RankPart, link_gbytes_per_s: float = math.inf
+) -> Records:
+    """Return one row of COST_DTYPE per kernel of a plan: the tiles of one COMPUTE, and the nanoseconds of each.
+
+    Args:
+        accelerator: What computes.
+        frame: The plan's frame.
+        part: A rank's part of the plan.
+        link_gbytes_per_s: The rate of the rank's way to others, over which it copies.
+    """
     if not frame.kernels:
         return np.zeros(0, COST_DTYPE)
     costs = np.zeros(len(frame.kernels), COST_DTYPE)
@@ -39,6 +52,8 @@ def kernel_costs(accelerator: Accelerator | None, frame: Frame, part: RankPart) 
             f"{frame.kernels[0].name} needs an accelerator: give the topology one, such as accelerator: a100-sxm"
         )
     records = np.concatenate([stream.records for stream in part.streams])
+    copied = _copied_bytes(records)
+    held_ns = accelerator.held_by_copies * copied / link_gbytes_per_s
     known = (records["arg"] >= 0) & (records["arg"] < len(products))  # the engine reports others
     records = records[(records["op"] == Op.COMPUTE) & known]
     times = np.bincount(records["arg"], minlength=len(products)).tolist()
@@ -51,10 +66,26 @@ def kernel_costs(accelerator: Accelerator | None, frame: Frame, part: RankPart) 
     for row, its, tiling, many in zip(costs, products, tilings, times, strict=True):
         share_ns = total_ns * many * its.flops / flops if many else 0.0
         tiling = slowed(tiling, share_ns, max(many, 1) * tiling.tiles, accelerator.multiprocessors)
+        if many > 1 and copied:
+            tiling = _beside_copies(accelerator, tiling, held_ns * many * its.flops / flops, many * tiling.tiles)
         if tiling.tiles > TILES_MAX or tiling.tile_ns > TILE_NS_MAX:
             raise ArgumentError(f"a GEMM of {its.m} x {its.n} x {its.k} in one COMPUTE is too large: cut it into tiles")
         row["tiles"], row["tile_ns"] = tiling.tiles, tiling.tile_ns
     return costs
+
+
+def _copied_bytes(records: Records) -> int:
+    """Count the bytes that a rank copies over its link in the direction in which it copies more."""
+    regions = {name: records[name]["kind"] == Kind.REGION for name in ("dst", "a", "b", "c")}
+    written = records["nbytes"][regions["dst"] & np.isin(records["op"], (Op.WRITE, Op.WRITE_NT))].sum()
+    read = np.isin(records["op"], (Op.READ, Op.REDUCE))
+    return max(int(written), sum(int(records["nbytes"][regions[name] & read].sum()) for name in "abc"))
+
+
+def _beside_copies(accelerator: Accelerator, tiling: GemmTiling, held_ns: float, tiles: int) -> GemmTiling:
+    """Lengthen tiles that are computed while copies are under way."""
+    each_ns = tiling.tile_ns * (1 + accelerator.slowed_by_copies)
+    return replace(tiling, tile_ns=math.ceil(each_ns + held_ns * min(tiles, accelerator.multiprocessors) / tiles))
 
 
 def _product(kernel: Kernel) -> Product:

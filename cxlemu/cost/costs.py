@@ -13,7 +13,7 @@ from cxlemu.topology import Costs, Topology
 
 COST_FIELDS = (
     *("call_ns", "copy_ns", "flush_line_ns", "invalidate_line_ns", "fence_ns"),
-    *("doorbell_ring_ns", "doorbell_arrival_ns", "doorbell_observe_ns", "doorbell_scan_ns"),
+    *("doorbell_ring_ns", "doorbell_arrival_ns", "doorbell_observe_ns", "doorbell_scan_ns", "doorbell_data_ns"),
     *("local_copy_gbytes_per_s", "reduce_gbytes_per_s"),
 )
 ENGINES = ("to", "from", "both", "fold")

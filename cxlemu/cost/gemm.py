@@ -48,8 +48,6 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class GemmTiling:
-    """A GEMM as equal tiles."""
-
     rows: int
     columns: int
     tiles: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -103,6 +104,12 @@ class CostModel:
             return self.computes_with
         name = self.topology.accelerator
         return None if name is None else Accelerator.load(name)
+
+    @cached_property
+    def link_gbytes_per_s(self) -> float:
+        """The payload that the slowest link on the first rank's way to the last memory carries, in GB/s."""
+        route = self.topology.fabric().route(self.hosts[0], self.cards[-1])
+        return min((link.payload_gbytes_per_s for link in route.links), default=math.inf) if route else math.inf
 
     def tables(self) -> dict[str, Any]:
         """Build the arguments of C's `cost_model_take` (native/cost/tables.h), by name."""

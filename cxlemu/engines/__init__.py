@@ -54,7 +54,6 @@ class Engine(Protocol):
 def engine_for(
     name: str, backend: Backend, memory: HostMemory, cards: Sequence[Bytes], pacer: Pacer | None = None
 ) -> Engine:
-    """Make the engine of one rank."""
     check_engine(name)
     if name == "reference":
         if pacer is not None:

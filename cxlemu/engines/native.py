@@ -102,11 +102,7 @@ class NativeEngine:
     _programs: OrderedDict[ProgramKey, tuple[RankPart, _native.Program]] = field(default_factory=OrderedDict)
 
     def on(self, through: NativeShadowMemory | None) -> NativeEngine:
-        """Make an engine of this kind on another memory of the rank, with programs of its own.
-
-        Args:
-            through: The memory; None to execute on the cards.
-        """
+        """Make an engine of this kind on another memory of the rank, or on the cards, with programs of its own."""
         return replace(self, through=through, spins=0, _programs=OrderedDict())
 
     def run(
@@ -118,13 +114,12 @@ class NativeEngine:
         watch: Watch | None = None,
         stops: Breakpoints = NO_BREAKPOINTS,
     ) -> None:
-        """Run one rank's part of a call to its end. Arguments are those of `Engine.run`.
+        """Run one rank's part of a call to its end: see `Engine.run`.
 
         Raises:
             PlanError: A record would touch memory outside of buffers and slots.
             ArgumentError: A buffer is too small, or read-only though the part writes to it.
             MemoryError: There is no memory for the non-temporal stores of an emulated host.
-            Exception: Whatever `Engine.run` raises.
         """
         program = self.program(running)
         try:
@@ -148,22 +143,7 @@ class NativeEngine:
         watch: Watch | None = None,
         stops: Breakpoints = NO_BREAKPOINTS,
     ) -> None:
-        """Go on with a call whose program stopped, to its end.
-
-        Args:
-            running: As for ``run``.
-            program: The program that stopped.
-            status: How it stopped, one of ``enum status`` in native/core.h.
-            found: What each waiting stream waits for, or where the program stopped.
-            buffers: As for ``run``.
-            deadline_s: As for ``run``.
-            watch: As for ``run``.
-            stops: As for ``run``.
-
-        Raises:
-            MemoryError: There is no memory for the non-temporal stores of an emulated host.
-            Exception: Whatever ``Engine.run`` raises.
-        """
+        """Go on with a call whose program stopped, to its end; ``status`` is an ``enum status`` of native/core.h."""
         before: Obstacles = []
         since, overdue = 0.0, False
         ordered: dict[int, list[int]] = {}
@@ -199,20 +179,7 @@ class NativeEngine:
     ) -> None:
         """Run the kernel for which a program stopped, so that it can go on; or raise the error that stopped it.
 
-        Args:
-            running: The call, and the rank's part in it.
-            program: The program that stopped.
-            status: How it stopped, neither ``DONE`` nor ``IDLE`` nor ``STOPPED``.
-            found: Where it stopped.
-            buffers: The rank's buffers.
-
-        Raises:
-            MismatchError: A doorbell was rung by another call.
-            FaultError: The pool's hardware fails.
-            DeadlineError: Another rank does not release a lock.
-            MemoryError: There is no memory for the non-temporal stores of an emulated host.
-            RunError: The process of a peer cannot be read.
-            UntoldError: A peer's array is read before a doorbell has told where it lies.
+        ``status`` says how it stopped, neither ``DONE`` nor ``IDLE`` nor ``STOPPED``.
         """
         if status == MISMATCH:
             raise running.mismatch(found[0][2])
@@ -237,11 +204,7 @@ class NativeEngine:
         program.skip(found[0][0])
 
     def program(self, running: Running) -> _native.Program:
-        """Bind the part to the pool, in C. The engine keeps the PROGRAMS_KEPT programs that were used last.
-
-        Raises:
-            PlanError: A record would touch memory outside of buffers and slots.
-        """
+        """Bind the part to the pool, in C. The engine keeps the PROGRAMS_KEPT programs that were used last."""
         key = (id(running.part), running.binding.base, running.binding.places)
         if key in self._programs:
             self._programs.move_to_end(key)

@@ -61,6 +61,7 @@ class Pacer:
 
     native: _native.Pacer
     accelerator: Accelerator | None  # what the rank computes with; None where the topology has no accelerator
+    link_gbytes_per_s: float  # the rate of its way to others
 
     @property
     def time_scale(self) -> float:
@@ -70,7 +71,9 @@ class Pacer:
     def kernels(self, frame: Frame, part: RankPart) -> Records | None:
         """Return one row of COST_DTYPE per kernel; None where no model covers them, so that they take real time."""
         modelled = all(KERNELS[kernel.name].product for kernel in frame.kernels)
-        return kernel_costs(self.accelerator, frame, part) if self.accelerator is not None and modelled else None
+        if self.accelerator is None or not modelled:
+            return None
+        return kernel_costs(self.accelerator, frame, part, self.link_gbytes_per_s)
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ class Clocks:
             native = _native.Pacer(memory, self.model.tables(), rank, self.cards, self.card_bytes, test_ns)
         except TimeoutError as error:
             raise DeadlineError(f"rank {rank}: {error}") from None
-        return Pacer(native, self.model.accelerator)
+        return Pacer(native, self.model.accelerator, self.model.link_gbytes_per_s)
 
 
 @dataclass(frozen=True, slots=True)

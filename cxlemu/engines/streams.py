@@ -175,25 +175,10 @@ class Streams(Running, ABC):
 
     @abstractmethod
     def execute(self, instruction: Instruction) -> Blocked | None:
-        """Do what the instruction says, or say why it cannot be done yet.
-
-        Returns:
-            None where it was done; else what blocks it, whose ``stream`` and ``at`` the caller fills in.
-        """
+        """Do what the instruction says, or return what blocks it; the caller fills in ``stream`` and ``at``."""
 
     def step(self, stream: int) -> Blocked | None:
-        """Execute the stream's next instruction, or say why it cannot be executed yet.
-
-        Args:
-            stream: The index of a stream that has not ended.
-
-        Returns:
-            None where the stream went on; else what blocks it.
-
-        Raises:
-            IntegrityError: A checksum does not fit.
-            Exception: Whatever ``execute`` and ``stops`` raise.
-        """
+        """Execute the next instruction of a stream that has not ended, or say what blocks it."""
         at = self.position[stream]
         if self.stops and self._stop(stream, at):
             self.position[stream] += 1
@@ -229,11 +214,7 @@ class Streams(Running, ABC):
         return [stream for stream in range(len(self.position)) if not self.ended(stream)]
 
     def advance(self) -> tuple[list[Blocked], bool]:
-        """Step each stream in turn as far as it goes.
-
-        Returns:
-            What blocks each stream that did not end, and whether any stream made a step.
-        """
+        """Step each stream in turn as far as it goes; return what blocks each of them, and whether any made a step."""
         blocked: list[Blocked] = []
         stepped = False
         for stream in self.pending():

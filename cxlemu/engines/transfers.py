@@ -30,30 +30,24 @@ class Transfers:
 
     def __init__(self, model: CostModel) -> None:
         self.model = model
-        self._core = _virtual.Simulation(model.tables())
+        self.core = _virtual.Simulation(model.tables())
         self._latest_ns = 0
 
     def move(
         self, rank: int, cards: Sequence[int], nbytes: int, *, to_pool: bool, now_ns: int, granule_bytes: int = 0
     ) -> Moved:
-        """Move bytes between a rank and cards (indices of the model), over which they lie interleaved.
+        """Move bytes between a rank and cards (indices of the model), over which they lie in granules (0: equally).
 
-        Args:
-            rank: Who moves them.
-            cards: Where they lie.
-            nbytes: How many bytes.
-            to_pool: Whether the rank writes; otherwise it reads.
-            now_ns: When the rank asks; not before the request before.
-            granule_bytes: How many bytes in a row lie on one card; 0: an equal part on each.
+        A rank's requests come in the order of ``now_ns``.
         """
         assert now_ns >= self._latest_ns, "requests are made in the order of their times"
         self._latest_ns = now_ns
         granule = granule_bytes or max(-(-nbytes // len(cards)), LINE_BYTES)
-        return Moved(*self._core.transfer(rank, np.array(cards, np.int32), granule, 0, nbytes, to_pool, now_ns))
+        return Moved(*self.core.transfer(rank, np.array(cards, np.int32), granule, 0, nbytes, to_pool, now_ns))
 
     @property
     def uses(self) -> list[Use]:
         """What every resource did that was used, in the model's order."""
-        rows = np.frombuffer(self._core.seen()["resources"], RESOURCE_DTYPE)
+        rows = np.frombuffer(self.core.seen()["resources"], RESOURCE_DTYPE)
         columns = rows[["uses", "bytes", "busy_ns", "queue_ns"]].tolist()
         return [Use(its, *row) for its, row in zip(self.model.resources, columns, strict=True) if row[0]]

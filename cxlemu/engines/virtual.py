@@ -34,8 +34,8 @@ from cxlemu.plan.plan import group_table, region_table
 from cxlemu.topology.failures import cut_off
 
 check_compiled("cxlemu._virtual", _virtual.CONSTANTS, {"MAX_HOPS": HOPS_MAX})
-OVER, DEADLOCK, BAD_RECORD, TOO_LONG, NO_WAY = (
-    _virtual.CONSTANTS[name] for name in ("OVER", "DEADLOCK", "BAD_RECORD", "TOO_LONG", "NO_WAY")
+OVER, DEADLOCK, BAD_RECORD, TOO_LONG, NO_WAY, PAUSED = (
+    _virtual.CONSTANTS[name] for name in ("OVER", "DEADLOCK", "BAD_RECORD", "TOO_LONG", "NO_WAY", "PAUSED")
 )
 
 MODELS = declared(
@@ -137,23 +137,14 @@ def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = Fals
     ranks = len(model.hosts)
     core = _virtual.Simulation(model.tables())
     members = [call.members if call.members is not None else tuple(range(ranks)) for call in calls]
-    _add_calls(core, model, calls, members, warm)
+    add_calls(core, model, calls, members, warm)
     turns: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
     for number, its in enumerate(members):
         for member, rank in enumerate(its):
             turns[rank].append((number, member))
     flat = np.array([turn for mine in turns for turn in mine], np.int32).reshape(-1, 2)
     firsts = np.cumsum([0, *map(len, turns)], dtype=np.int32)
-    outcome, rank, stream, at, card = core.run(flat, firsts, log)
-    if outcome == DEADLOCK:
-        certain = filter(None, (deadlock_of(plan) for plan in dict.fromkeys(call.plan for call in calls)))
-        raise next(certain, None) or _deadlock(core)
-    if outcome == TOO_LONG:
-        raise ArgumentError("these calls take longer than 2^60 ns: make them smaller, or the links faster")
-    if outcome == BAD_RECORD:
-        raise PlanError(f"rank {rank}, stream {stream}, record {at} cannot be simulated: it names what is not there")
-    if outcome == NO_WAY:
-        raise _no_way(model, rank, card, f"rank {rank}, stream {stream}, record {at}")
+    check_outcome(core, model, calls, *core.run(flat, firsts, log))
     seen = core.seen()
     ends = [[np.frombuffer(table, np.int64) for table in call] for call in seen["calls"]]
     totals = np.frombuffer(seen["ops"], OP_DTYPE)
@@ -172,13 +163,36 @@ def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = Fals
     )
 
 
-def _add_calls(
+def check_outcome(
+    core: _virtual.Simulation,
+    model: CostModel,
+    calls: Sequence[VirtualCall],
+    outcome: int,
+    rank: int,
+    stream: int,
+    at: int,
+    card: int,
+) -> None:
+    """Raise what a run ended with, if that is an error."""
+    if outcome == DEADLOCK:
+        certain = filter(None, (deadlock_of(plan) for plan in dict.fromkeys(call.plan for call in calls)))
+        raise next(certain, None) or _deadlock(core)
+    if outcome == TOO_LONG:
+        raise ArgumentError("these calls take longer than 2^60 ns: make them smaller, or the links faster")
+    if outcome == BAD_RECORD:
+        raise PlanError(f"rank {rank}, stream {stream}, record {at} cannot be simulated: it names what is not there")
+    if outcome == NO_WAY:
+        raise _no_way(model, rank, card, f"rank {rank}, stream {stream}, record {at}")
+
+
+def add_calls(
     core: _virtual.Simulation,
     model: CostModel,
     calls: Sequence[VirtualCall],
     members: Sequence[tuple[int, ...]],
     warm: bool,
 ) -> None:
+    """Give the engine some calls, as the next ones that it has."""
     rings = [(call.plan.layout, its, _cards(model, call)) for call, its in zip(calls, members, strict=True)]
     rounds: dict[tuple[Layout, tuple[int, ...], tuple[int, ...]], int] = {}
     for call, ring in zip(calls, rings, strict=True):
@@ -193,7 +207,9 @@ def _add_calls(
         try:
             numbers[ring] = core.communicator(layout_record(layout), table, used[ring] + total, used[ring])
         except MemoryError:
-            raise ArgumentError(f"there is no memory for the doorbells of {layout.ranks} ranks: take fewer") from None
+            raise ArgumentError(
+                f"not enough memory for the doorbells of {layout.ranks} ranks: use fewer ranks"
+            ) from None
     packed: dict[int, int] = {}  # by a plan's id, the call that has its records
     for call, ring in zip(calls, rings, strict=True):
         frame = call.plan.frame
@@ -204,7 +220,9 @@ def _add_calls(
             frame.rounds,
             region_table(frame.regions),
             group_table(frame.groups),
-            kernel_costs(model.accelerator, frame, call.plan.part(0)),
+            kernel_costs(
+                model.accelerator, frame, call.plan.part(0), model.link_gbytes_per_s if frame.kernels else 0.0
+            ),
             packed.get(id(call.plan), its_parts),
         )
         epochs[ring] += frame.rounds

@@ -47,6 +47,5 @@ def check_doorbell(cards: Sequence[Bytes], card: int, offset: int, word: int, pa
 
 
 def check_bytes(data: Bytes) -> None:
-    """Check that an array is one of bytes."""
     if data.dtype != np.uint8:
         raise ArgumentError(f"memories move uint8 arrays, not {data.dtype}: view the array as np.uint8")

@@ -19,7 +19,10 @@ static void copy(uint8_t *to, const uint8_t *from, int64_t nbytes) {
         __atomic_store_n(to + k, __atomic_load_n(from + k, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
 }
 #else
-static void copy(uint8_t *to, const uint8_t *from, int64_t nbytes) { copy_bytes(to, from, nbytes); }
+static void copy(uint8_t *to, const uint8_t *from, int64_t nbytes) {
+    if (nbytes == LINE_BYTES) memcpy(to, from, LINE_BYTES); /* in place: a call would take longer than the copy */
+    else copy_bytes(to, from, nbytes);
+}
 #endif
 
 static void copy_lines(uint8_t *to, const uint8_t *from, int64_t first, int64_t last) {
@@ -74,6 +77,11 @@ static int64_t find_clear(const uint8_t *state, int64_t at, int64_t last, uint8_
     return run_end(state, at, last, bit, bit);
 }
 
+static void set_all(uint8_t *state, int64_t first, int64_t last, uint8_t value) {
+    if (last - first == 1) state[first] = value;
+    else memset(state + first, value, (size_t)(last - first));
+}
+
 /* --- steps ----------------------------------------------------------------------------------------------------------- */
 
 /* Copy lines to the pool, unless it is out of reach. */
@@ -98,16 +106,16 @@ enum status cache_check_load(const card_cache *c, int64_t first, int64_t last, i
     return DONE;
 }
 
-static void land(card_cache *c, int64_t first, int64_t last) {
+static void land_lines(card_cache *c, int64_t first, int64_t last) {
     for (int64_t at = first, end; (at = find_set(c->pending, at, last, 1)) < last; at = end) {
         end = find_clear(c->pending, at, last, 1);
         put_lines(c, c->posted, at, end);
         THEN();
-        memset(c->pending + at, 0, (size_t)(end - at));
+        set_all(c->pending, at, end, 0);
     }
 }
 
-static void fetch(card_cache *c, int64_t first, int64_t last) {
+static void fetch_lines(card_cache *c, int64_t first, int64_t last) {
     for (int64_t at = first, end; (at = find_clear(c->state, at, last, PRESENT)) < last; at = end) {
         end = find_set(c->state, at, last, PRESENT);
         for (int64_t from = at, to; from < end; from = to) {
@@ -119,6 +127,31 @@ static void fetch(card_cache *c, int64_t first, int64_t last) {
         uint8_t *const state = c->state;
         for (int64_t k = at; k < end; k++) state[k] |= PRESENT;
     }
+}
+
+/* Windows of one line, as programs flush and fetch them, have no runs to look for. */
+
+static void land(card_cache *c, int64_t first, int64_t last) {
+    if (last - first > 1 || (first < last && c->pending[first])) land_lines(c, first, last);
+}
+
+static void fetch(card_cache *c, int64_t first, int64_t last) {
+    if (last - first != 1) {
+        fetch_lines(c, first, last);
+    } else if (!(c->state[first] & PRESENT)) {
+        copy_lines(c->data, c->pending[first] ? c->posted : c->pool, first, last);
+        THEN();
+        c->state[first] |= PRESENT;
+    }
+}
+
+static void post_line(card_cache *c, int64_t line) {
+    if (!(c->state[line] & DIRTY)) return;
+    land(c, line, line + 1);
+    copy_lines(c->posted, c->data, line, line + 1);
+    THEN();
+    c->pending[line] = 1;
+    c->state[line] &= PRESENT | FLUSHED;
 }
 
 /* Post the dirty lines with the bytes that they have now. A line has one pending write-back: an older one lands. */
@@ -197,10 +230,15 @@ void cache_load(card_cache *c, int64_t offset, strided into, int64_t nbytes) {
 
 void cache_touch(card_cache *c, int64_t first, int64_t last, bool dirty) {
     fetch(c, first, last);
-    if (dirty) memset(c->state + first, PRESENT | DIRTY, (size_t)(last - first));
+    if (dirty) set_all(c->state, first, last, PRESENT | DIRTY);
 }
 
 void cache_flush(card_cache *c, int64_t first, int64_t last, bool keep) {
+    if (last - first == 1) {
+        post_line(c, first);
+        if (!keep) c->state[first] |= (uint8_t)((c->state[first] & PRESENT) * FLUSHED);
+        return;
+    }
     post(c, first, last);
     if (keep) return;
     uint8_t *const state = c->state; /* a byte may alias anything: the loop is vectors only on a pointer of its own */
@@ -210,7 +248,9 @@ void cache_flush(card_cache *c, int64_t first, int64_t last, bool keep) {
 void cache_complete(card_cache *c, int64_t first, int64_t last) {
     uint8_t *const state = c->state;
     land(c, first, last);
-    for (int64_t k = first; k < last; k++) state[k] = state[k] < FLUSHED ? state[k] : 0;
+    if (last - first == 1) state[first] = state[first] < FLUSHED ? state[first] : 0;
+    else
+        for (int64_t k = first; k < last; k++) state[k] = state[k] < FLUSHED ? state[k] : 0;
 }
 
 /* Put dirty lines into the pool at once: no host can tell that from posting a write-back that lands. */

@@ -3,8 +3,9 @@
  * of a program that Python taught the courier for this size.
  *
  * A message that the courier cannot carry it leaves to Python, as if it had not been asked. Where a second call would wait for
- * long, it leaves the rest to Python. The courier is asked only while no other message of the rank is under way: the gate says
- * so. */
+ * long, it hands the rest over to Python, by a list that Python looks at whenever it has messages to see to: the handler of a
+ * signal may raise before the call that asked has it. The courier is asked only while no other message of the rank is under
+ * way: the gate says so. */
 #include "python.h"
 
 #include "idle.h"
@@ -16,8 +17,8 @@
 
 enum { LOOKS_IN_STEP = 100, MAILBOX_RANKS = 2, SIZES = 8 };
 
-/* Bytes of the gate. CLOSED and ADVANCING are not 0 while Python has something under way, WAKE while a wait should come back.
- * AT_WORK is not 0 while a courier works without the GIL, and then until Python has taken up what it handed over. */
+/* Bytes of the gate. CLOSED and ADVANCING are not 0 while Python has something under way, WAKE while a wait should come back,
+ * AT_WORK while a courier works without the GIL. */
 enum { WAKE, CLOSED, ADVANCING, AT_WORK, GATE_BYTES };
 
 /* The head of a message's line; the bytes follow. */
@@ -43,6 +44,7 @@ typedef struct {
     body bodies[SIZES];
     int next_body;
     Py_buffer gate;
+    PyObject *handed; /* a list of what couriers handed over and Python has not taken up */
     PyObject *status; /* the type of what a receive returns; NULL where messages are sent */
     PyObject *any; /* what stands for any tag, or NULL */
     long long epoch, rounds, idle_ns, spins;
@@ -127,11 +129,21 @@ static bool carry(Courier *self, body *its, uint8_t *at, int64_t idle_ns) {
     self->epoch += its->rounds;
     const bool done = go_on(self, call, its->nbytes <= SMALL_WORK_BYTES, idle_ns) == DONE;
     call->state = done ? READY : STARTED;
-    gate(self)[AT_WORK] = !done;
     return done;
 }
 
-/* send(array, tag) -> True: the message left; False: Python sends it; None: Python sends the rest of its bytes. */
+/* Hand a message over: [peer, array, tag, line, begun, None]. The line is None where it is sent; begun: a program has begun to
+ * move its last bytes; the last place is for the request that Python makes. */
+static PyObject *hand_over(Courier *self, PyObject *array, PyObject *tag, bool begun) {
+    gate(self)[AT_WORK] = 1; /* to make objects may give the GIL away */
+    PyObject *its = Py_BuildValue("[iOOy#OO]", self->peer, array, tag, self->status ? (char *)self->line.bytes : NULL,
+                                  (Py_ssize_t)PAYLOAD_BYTES, begun ? Py_True : Py_False, Py_None);
+    if (its && PyList_Append(self->handed, its) < 0) Py_CLEAR(its);
+    gate(self)[AT_WORK] = 0;
+    return its;
+}
+
+/* send(array, tag) -> True: the message left; False: Python sends it; or what is handed over. */
 static PyObject *send_away(Courier *self, PyObject *object, PyObject *tag_object) {
     int64_t nbytes, itemsize;
     const uint8_t *at = carried(object, false, &nbytes, &itemsize);
@@ -145,7 +157,7 @@ static PyObject *send_away(Courier *self, PyObject *object, PyObject *tag_object
     if (!its) memcpy(self->line.bytes + sizeof(head), at, (size_t)nbytes);
     if (go_on(self, self->program, true, 0) != DONE) Py_RETURN_FALSE;
     self->epoch += self->rounds;
-    if (its && !carry(self, its, (uint8_t *)at, 0)) Py_RETURN_NONE;
+    if (its && !carry(self, its, (uint8_t *)at, 0)) return hand_over(self, object, tag_object, true);
     Py_RETURN_TRUE;
 }
 
@@ -156,8 +168,7 @@ static bool await_line(Courier *self) {
     return came;
 }
 
-/* receive(array, tag) -> a status of what came; the line's bytes, where Python takes the message; these in a list, where Python
- * receives the rest of the bytes; None: nothing came. */
+/* receive(array, tag) -> a status of what came; None: nothing came; or what is handed over. */
 static PyObject *receive(Courier *self, PyObject *object, PyObject *tag_object) {
     int64_t nbytes, itemsize;
     uint8_t *at = carried(object, true, &nbytes, &itemsize);
@@ -170,10 +181,9 @@ static PyObject *receive(Courier *self, PyObject *object, PyObject *tag_object) 
                       (int64_t)came->itemsize == itemsize && (itemsize < 2 || came->nbytes % (uint64_t)itemsize == 0);
     body *its = fits && came->nbytes > INLINE_BYTES ? body_of(self, (int64_t)came->nbytes) : NULL;
     if (!fits || (came->nbytes > INLINE_BYTES && (!its || its->program->state == BUSY)))
-        return gate(self)[AT_WORK] = 1, PyBytes_FromStringAndSize((const char *)self->line.bytes, PAYLOAD_BYTES);
+        return hand_over(self, object, tag_object, false);
     if (!its) memcpy(at, self->line.bytes + sizeof(head), came->nbytes);
-    else if (!carry(self, its, at, self->idle_ns))
-        return Py_BuildValue("[y#]", (const char *)self->line.bytes, (Py_ssize_t)PAYLOAD_BYTES);
+    else if (!carry(self, its, at, self->idle_ns)) return hand_over(self, object, tag_object, true);
     PyObject *fields = Py_BuildValue("((iil))", self->peer, (int)came->tag, (long)came->nbytes);
     PyObject *made = fields ? PyTuple_Type.tp_new((PyTypeObject *)self->status, fields, NULL) : NULL;
     Py_XDECREF(fields);
@@ -186,7 +196,7 @@ static PyObject *Courier_call(PyObject *callable, PyObject *const *args, size_t 
         PyErr_SetString(PyExc_TypeError, "a courier takes an array and a tag");
         return NULL;
     }
-    if (gate(self)[CLOSED] || gate(self)[ADVANCING] || gate(self)[AT_WORK]) {
+    if (gate(self)[CLOSED] || gate(self)[ADVANCING] || gate(self)[AT_WORK] || PyList_GET_SIZE(self->handed)) {
         if (self->status) Py_RETURN_NONE;
         Py_RETURN_FALSE;
     }
@@ -205,16 +215,16 @@ static bool is_a_line(const program *p) {
 }
 
 static int Courier_init(Courier *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"program", "epoch", "tag",    "rounds", "peer", "gate",
-                            "idle_ns", "spins", "status", "any",    NULL};
-    PyObject *prog, *status, *any = NULL;
+    static char *names[] = {"program", "epoch",   "tag",   "rounds", "peer", "gate",
+                            "handed",  "idle_ns", "spins", "status", "any",  NULL};
+    PyObject *prog, *handed, *status, *any = NULL;
     if (self->program) {
         PyErr_SetString(PyExc_RuntimeError, "a Courier is made once");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!LILiy*LLO|O", names, &program_type, &prog, &self->epoch,
-                                     &self->tag, &self->rounds, &self->peer, &self->gate, &self->idle_ns, &self->spins,
-                                     &status, &any))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!LILiy*O!LLO|O", names, &program_type, &prog, &self->epoch,
+                                     &self->tag, &self->rounds, &self->peer, &self->gate, &PyList_Type, &handed,
+                                     &self->idle_ns, &self->spins, &status, &any))
         return -1;
     const bool right = self->gate.len == GATE_BYTES && ((Program *)prog)->state != UNBOUND &&
                        is_a_line(&((Program *)prog)->p) && self->epoch > 0 && !(self->epoch >> EPOCH_BITS) &&
@@ -226,6 +236,7 @@ static int Courier_init(Courier *self, PyObject *args, PyObject *kwargs) {
         return -1;
     }
     self->program = (Program *)Py_NewRef(prog);
+    self->handed = Py_NewRef(handed);
     self->status = status == Py_None ? NULL : Py_NewRef(status);
     self->any = Py_XNewRef(any);
     self->call = Courier_call;
@@ -258,6 +269,7 @@ static void Courier_dealloc(Courier *self) {
     for (int k = 0; k < SIZES; k++) Py_XDECREF(self->bodies[k].program);
     if (self->gate.obj) PyBuffer_Release(&self->gate);
     Py_XDECREF(self->program);
+    Py_XDECREF(self->handed);
     Py_XDECREF(self->status);
     Py_XDECREF(self->any);
     Py_TYPE(self)->tp_free((PyObject *)self);

@@ -107,7 +107,7 @@ static void ring(program *p, int32_t s, const record *r) {
     const int64_t epoch = p->epoch + r->value;
     const int32_t rank = r->arg - published_count(p);
     const place at = doorbell_place(p, r->arg, epoch);
-    const int64_t shown = shown_after_ns(&its->model, its->rank, its->card_of[at.card], stream->now);
+    const int64_t shown = shown_after_ns(&its->model, its->rank, its->card_of[at.card], r->op, stream->now);
     if (rank < 0) atomic_store_explicit(&rung_at(p, at)->ns, shown, memory_order_relaxed);
     else {
         _Atomic int64_t *rings = &rung_at(p, at)->ns;
@@ -117,7 +117,7 @@ static void ring(program *p, int32_t s, const record *r) {
         atomic_store_explicit(rings, number + 1, memory_order_release);
     }
     atomic_thread_fence(memory_order_release); /* the note is there before the doorbell shows it */
-    stream->now = rung_ns(&its->model, its->rank, its->card_of[at.card], stream->now);
+    stream->now = rung_ns(&its->model, its->rank, its->card_of[at.card], r->op, stream->now);
 }
 
 static int64_t shown_ns(const program *p, int32_t doorbell, int64_t epoch) {
@@ -140,7 +140,8 @@ void pace_observe(program *p, int32_t s, const record *r) {
     atomic_thread_fence(memory_order_acquire);
     for (int32_t k = 0; k < g->count; k++)
         stream->now = later(stream->now, shown_ns(p, g->first + k * g->stride, epoch));
-    stream->now += look_ns(&its->model, its->rank, its->card_of[doorbell_place(p, g->first, epoch).card], g->count);
+    const int32_t card = its->card_of[doorbell_place(p, g->first, epoch).card];
+    stream->now += look_ns(&its->model, its->rank, card, r->op, g->count);
 }
 
 /* --- all other instructions --------------------------------------------------------------------------------------- */

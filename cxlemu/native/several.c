@@ -57,10 +57,18 @@ static bool all_small(const crowd *c) {
     return true;
 }
 
+/* Whether a program was started, or has ended and Python may not know: a signal's handler raised before it did. */
+static bool is_under_way(const Program *its) {
+    const program *p = &its->p;
+    for (int32_t s = 0; its->state == READY && s < p->stream_count; s++)
+        if (p->position[s] != p->lengths[s]) return false;
+    return its->state == STARTED || its->state == READY;
+}
+
 static int take(crowd *c, PyObject *programs) {
     for (Py_ssize_t k = 0; k < c->count; k++) {
         PyObject *one = PyList_GET_ITEM(programs, k);
-        if (!PyObject_TypeCheck(one, &program_type) || ((Program *)one)->state != STARTED) {
+        if (!PyObject_TypeCheck(one, &program_type) || !is_under_way((Program *)one)) {
             PyErr_SetString(PyExc_RuntimeError, "advance_any takes programs that were started, each once");
             while (k-- > 0) {
                 c->its[k]->state = STARTED;
@@ -113,7 +121,46 @@ static PyObject *advance_any(PyObject *module, PyObject *const *args, Py_ssize_t
     return list ? Py_BuildValue("(niN)", c.which, c.which < 0 ? (int)IDLE : (int)c.status, list) : NULL;
 }
 
+/* Take the exception that is set, or NULL. */
+static PyObject *raised(void) {
+#if PY_VERSION_HEX >= 0x030C0000
+    return PyErr_GetRaisedException();
+#else
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    if (type) PyErr_NormalizeException(&type, &value, &trace);
+    if (trace) PyException_SetTraceback(value, trace);
+    Py_XDECREF(type);
+    Py_XDECREF(trace);
+    return value;
+#endif
+}
+
+/* unlocked(lock, function, ...) -> what the function returns, called without the lock, which is held again afterwards. In
+ * Python the handler of a signal may raise after every call: with a lock that it had just taken or given back. */
+static PyObject *unlocked(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    if (count < 2) {
+        PyErr_SetString(PyExc_TypeError, "unlocked takes a lock and a function");
+        return NULL;
+    }
+    PyObject *done = PyObject_CallMethod(args[0], "release", NULL);
+    if (!done) return NULL;
+    Py_DECREF(done);
+    PyObject *const result = PyObject_Vectorcall(args[1], args + 2, (size_t)count - 2, NULL);
+    PyObject *error = raised();
+    while (!(done = PyObject_CallMethod(args[0], "acquire", NULL))) Py_XSETREF(error, raised()); /* a handler's */
+    Py_DECREF(done);
+    if (!error) return result;
+    Py_XDECREF(result);
+    PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_DECREF(error);
+    return NULL;
+}
+
 static PyMethodDef several_methods[] = {
+    {"unlocked", (PyCFunction)(void (*)(void))unlocked, METH_FASTCALL,
+     "unlocked(lock, function, ...) -> what the function returns, called without the lock, which is held again then."},
     {"advance_any", (PyCFunction)(void (*)(void))advance_any, METH_FASTCALL,
      "advance_any(programs, idle_ns, spins, wake) -> (which, status, obstacles): go on with all until one ends, -1: "
      "none."},

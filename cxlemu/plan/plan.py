@@ -296,7 +296,6 @@ class Plan:
 
     @property
     def ranks(self) -> int:
-        """The number of ranks."""
         return self.call.ranks
 
     @property

@@ -22,13 +22,9 @@ class Arena:
         return self.end - self.at
 
     def take(self, nbytes: int) -> Arena:
-        """Take the next ``nbytes`` of every card, rounded up to whole pages.
+        """Take the next ``nbytes`` of every card, rounded up to whole pages, as an arena of their own.
 
-        Returns:
-            The bytes taken, as an arena of their own.
-
-        Raises:
-            ArgumentError: Fewer bytes are left; nothing was taken.
+        If fewer are left, an ArgumentError says so, and nothing is taken.
         """
         nbytes = -(-nbytes // ARENA_ALIGN_BYTES) * ARENA_ALIGN_BYTES
         if nbytes > self.nbytes:

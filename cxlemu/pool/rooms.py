@@ -123,11 +123,6 @@ class Rooms:
         holds = (hold for hold in self.ledger.holds(rank) if hold.name == name and hold.state != HoldState.CLAIMED)
         return min(holds, key=lambda hold: hold.state, default=None)
 
-    def find_at(self, rank: int, at: int) -> Hold | None:
-        """Find the room that begins at ``at`` on every card among those that ``rank`` holds."""
-        holds = (hold for hold in self.ledger.holds(rank) if hold.state == HoldState.HELD)
-        return next((hold for hold in holds if hold.at == at and hold.card == ALL_CARDS), None)
-
     def fits(self, hold: Hold, arena: Arena) -> bool:
         """Whether a communicator of ``arena`` can have this room: what lies in the pool may be anything."""
         whole = not (hold.at % ARENA_ALIGN_BYTES or hold.end % ARENA_ALIGN_BYTES)

@@ -20,6 +20,7 @@ from cxlemu.topology.shipped import shipped_accelerators
 
 TflopPerS = Annotated[float, Field(gt=0, le=10**6, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Part = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 class Rates(Model):
@@ -49,6 +50,12 @@ class Accelerator(Model):
     memory_bytes: Size = Field(description="capacity of its memory, for example 80GiB")
     memory_gbytes_per_s: GbytesPerS = Field(description="peak bandwidth of its memory, in GB/s")
     memory_efficiency: Share = Field(description="share of that which kernels reach")
+    held_by_copies: Part = Field(
+        default=0.0, description="share of a fused call's copies during which its multiprocessors compute no tile"
+    )
+    slowed_by_copies: Part = Field(
+        default=0.0, description="how much longer a fused call's tiles take beside copies: caches and memory are shared"
+    )
 
     _provenance: Provenances = PrivateAttr(default_factory=dict)
 

@@ -28,12 +28,7 @@ def differences(topologies: Sequence[Topology]) -> list[str]:
 
 
 def spread(names: Sequence[str], ratios: Sequence[float]) -> str:
-    """Say from where to where an answer goes over baselines, and whether it turns: crosses 1.
-
-    Args:
-        names: The baselines' names.
-        ratios: A baseline's time by ours, each.
-    """
+    """Say over what range an answer goes, by ratios of baselines' times to ours, and whether it crosses 1."""
     low, high = min(ratios), max(ratios)
     turns = ": the answer hangs on which of them is right" if low < 1 < high else ""
     least, most = names[ratios.index(low)], names[ratios.index(high)]

@@ -33,7 +33,6 @@ class Members(NamedTuple):
         return 0 < len(self.numbers) <= self.numbers.stop <= count
 
     def among(self, count: int) -> range:
-        """Return those that exist where there are ``count``."""
         return range(self.numbers.start, min(self.numbers.stop, count))
 
 

@@ -54,12 +54,7 @@ class Model(BaseModel):
         return data
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copy the model as pydantic does, but not its cached properties, which the copy works out anew.
-
-        Args:
-            update: New values of some fields; they are not validated.
-            deep: Also copy what the fields hold.
-        """
+        """Copy the model as pydantic does, but not its cached properties, which the copy works out anew."""
         made = super().model_copy(update=update, deep=deep)
         for name in made.__dict__.keys() - type(self).model_fields.keys():
             del made.__dict__[name]
@@ -229,6 +224,9 @@ class Costs(Model):
         default=None, description="both directions of a rank together, in GB/s"
     )
     call_ns: Nanoseconds | None = Field(default=None, description="before a call's first instruction, in ns")
+    graph_call_ns: Nanoseconds | None = Field(
+        default=None, description="the same where the call is part of a graph that was captured, in ns"
+    )
     copy_ns: Nanoseconds | None = Field(default=None, description="before each copy to or from the pool, in ns")
     flush_line_ns: Nanoseconds | None = Field(default=None, description="each line of a FLUSH, in ns")
     invalidate_line_ns: Nanoseconds | None = Field(default=None, description="each line of an INVALIDATE, in ns")
@@ -242,6 +240,10 @@ class Costs(Model):
         default=None, description="seeing that a doorbell was rung, beside the load, in ns"
     )
     doorbell_scan_ns: Nanoseconds | None = Field(default=None, description="each further doorbell of a group, in ns")
+    doorbell_data_ns: Nanoseconds | None = Field(
+        default=None,
+        description="from the store of a doorbell with data until peers have it, all at once, in ns; absent: as others",
+    )
     local_copy_gbytes_per_s: GbytesPerS | None = Field(default=None, description="bytes copied locally, in GB/s")
     reduce_gbytes_per_s: GbytesPerS | None = Field(default=None, description="bytes of all operands combined, in GB/s")
 

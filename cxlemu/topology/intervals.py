@@ -1,7 +1,8 @@
 """Answers as intervals: a figure of a topology lies in a range, so what follows from it does as well.
 
-The range of a figure is the one that its file states. Without one, an assumed time, rate or share may be a quarter less
-or more, and what has a source or was fitted is taken as it stands. Every answer is computed
+The range of a figure is the one that its file states. Without one, an assumed time, of which only the order is known,
+may be half or twice as long, an assumed rate or share a quarter less or more, and what has a source or was fitted is
+taken as it stands. Every answer is computed
 
 - with all figures as they stand, which is its middle;
 - with each figure alone at both ends of its range: which one moves the answer most, alone;
@@ -25,8 +26,9 @@ from cxlemu.topology.document import Key, dotted
 from cxlemu.topology.provenance import Provenances
 
 SAMPLES = 200
-SHARE = 0.25  # by which an assumed figure without a range may be less or more
-UNITS = ("_ns", "_gbytes_per_s", "_efficiency")  # bytes are not varied: blocks and granules are powers of two
+SHARE = 0.25  # by which an assumed rate or share without a range may be less or more
+TIMES = 2  # as long, or as short, may an assumed time be
+UNITS = ("_gbytes_per_s", "_efficiency")  # bytes are not varied: blocks and granules are powers of two
 OTHERS = ("half_rate_tile", "share_of_rate")
 SEED = 43
 
@@ -89,10 +91,12 @@ def uncertain(described: Any) -> list[Uncertain]:
         if key[0] == "cards" and isinstance(key[1], str):  # one group, written without the list around it
             key = ("cards", 0, *key[1:])
         value, last = value_at(described, key), str(key[-1])
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value:
+        if isinstance(value, bool) or not isinstance(value, int | float):
             continue
         if its.range is not None:
             low, high = its.range
+        elif its.kind == "assumed" and last.endswith("_ns"):
+            low, high = (value / TIMES, value * TIMES)
         elif its.kind == "assumed" and (last.endswith(UNITS) or last in OTHERS):
             low, high = (value * (1 - SHARE), value * (1 + SHARE))
         else:

@@ -65,7 +65,6 @@ class Parts(Model):
 
     @property
     def host_count(self) -> int:
-        """The number of hosts."""
         return self.hosts.count
 
     @property
@@ -90,14 +89,7 @@ class Parts(Model):
             first += count
 
     def card(self, number: int) -> Cards:
-        """Return the group that a card belongs to, with its figures.
-
-        Args:
-            number: The card's number, from 0; `card_groups` deals the numbers.
-
-        Raises:
-            ArgumentError: There is no such card.
-        """
+        """Return the group that a card belongs to, with its figures; `card_groups` deals the numbers, from 0."""
         for numbers, group in self.card_groups():
             if number in numbers:
                 return group
@@ -130,14 +122,11 @@ class Parts(Model):
         return (number - numbers[0]) // (1 if group.owner == "hosts" else self.hosts.ranks_per_host)
 
     def speaking(self, space: Space, protocol: Protocol) -> Self:
-        """Return the same machine where everybody uses one protocol on one space, and on the links that lead to it.
+        """Return the same machine where everybody uses one protocol on one of ``spaces``, and on the links to it.
 
-        The fabrics of the copy are written out, as switches and links.
-
-        Args:
-            space: One of ``spaces``, the object itself.
-            protocol: Its costs replace those of the space, its ``call_ns`` that of the machine, and its
-                ``share_of_rate`` scales the bandwidth of each link at a switch over which the space is reached.
+        The protocol's costs replace those of the space, its ``call_ns`` that of the machine, and its ``share_of_rate``
+        scales the bandwidth of each link at a switch over which the space is reached. The copy's fabrics are written
+        out, as switches and links.
         """
         switches, links = self.expanded
         leading = {switch.name for switch in switches} if space.over is None else self._over(space)
@@ -157,23 +146,37 @@ class Parts(Model):
         parts = {"switches": tuple(switches), "links": tuple(slower), "fabrics": ()}
         return self.model_copy(update={**parts, "spaces": tuple(spaces), "costs": costs})
 
-    def space(self, name: str) -> Space:
-        """Return the space on cards that has this name.
+    def in_graph(self) -> Self:
+        """Return the same machine where calls are part of a captured graph, which launches them in ``graph_call_ns``.
 
         Raises:
-            ArgumentError: There is no such space on cards.
+            ArgumentError: The topology does not say what that takes.
         """
+
+        def launched(costs: Costs, key: str) -> Costs:
+            if costs.graph_call_ns is None and costs.call_ns is not None:
+                raise ArgumentError(f"{self.name} does not say what a call in a graph costs: give {key}.graph_call_ns")
+            return costs.model_copy(update={"call_ns": costs.graph_call_ns})
+
+        spaces = []
+        for space in self.spaces:
+            protocols = space.protocols and tuple(
+                its.model_copy(update={"costs": launched(its.costs, f"spaces.{space.name}.protocols.{its.name}.costs")})
+                for its in space.protocols
+            )
+            spaces.append(space.model_copy(update={"protocols": protocols}))
+        return self.model_copy(update={"costs": launched(self.costs, "costs"), "spaces": tuple(spaces)})
+
+    def space(self, name: str) -> Space:
         named = {space.name: space for space in self.spaces if space.on_cards}
         if name not in named:
             raise ArgumentError(f"{self.name} has no space {name!r} on cards: it has {', '.join(named)}")
         return named[name]
 
     def carried_gbytes_per_s(self, cards: Iterable[int], *, both_ways: bool = False) -> float:
-        """Return what cards carry together, through their ports, in GB/s of payload.
+        """Return what cards carry together, through their ports, in GB/s of payload; other memory has no port.
 
-        Args:
-            cards: Numbers of cards; the memory of a host or rank has no port.
-            both_ways: Count reads and writes at once: a port is full duplex, a card's memory is not.
+        ``both_ways`` counts reads and writes at once: a port is full duplex, a card's memory is not.
         """
         fabric, carried = self.fabric(), 0.0
         for number in cards:
@@ -228,11 +231,9 @@ class Parts(Model):
         return Expanded(switches, links)
 
     def fabric(self, lost: Collection[str] = ()) -> Fabric:
-        """Build the graph of switches and links in which routes are found.
+        """Build the graph of switches and links in which routes are found, without those lost: see `Fabric`.
 
-        Args:
-            lost: Names of switches and links that failed, and ``LINK/host3`` or ``LINK/card3`` for one end of a link
-                that has many: see `Fabric`.
+        ``LINK/host3`` or ``LINK/card3`` names one end of a link that has many.
         """
         return Fabric(*self.expanded, self._sides.__getitem__, routing=self.routing, lost=lost)
 

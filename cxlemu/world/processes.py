@@ -151,6 +151,9 @@ def _take_news(
         kind, value = pipe.recv()
     except (EOFError, OSError):
         return False
+    except Exception as error:  # a class of the user's fails as it is unpickled
+        outcome.failed(rank, RunError(f"sent what cannot be unpickled: {type(error).__name__}: {error}"))
+        return False
     if kind == MESSAGE:
         on_message(value)
         return True

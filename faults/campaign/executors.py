@@ -44,7 +44,7 @@ def executors(name: str, workers: int, scheduler: str | None) -> Iterator[Callab
             yield lambda: cast(Executor, client.get_executor(pure=False))
         return
     if scheduler is not None:
-        raise ArgumentError("--scheduler is for --executor dask: leave it out, or give that as well")
+        raise ArgumentError("--scheduler requires --executor dask")
     yield lambda: Workers(workers)
 
 

@@ -52,8 +52,6 @@ class Signalled(NamedTuple):
 
 @dataclass(frozen=True)
 class Story:
-    """The story of one line."""
-
     line: str  # the line, in words
     hosts: tuple[str, ...]  # headings of the hosts' columns
     versions: tuple[str, ...]  # for each content that the line ever had, the step that wrote it
@@ -72,14 +70,7 @@ def story(execution: Execution) -> Story | None:
 
 
 class Teller(ABC):
-    """Tells every move that changes the line, and those that `concerns` picks.
-
-    Args:
-        execution: The execution, which is run again.
-        card: The card of the line.
-        line: Number of the line on its card.
-        until: Number of the last move that is told.
-    """
+    """Tells every move up to ``until`` that changes the line, and those that `concerns` picks; it runs them again."""
 
     def __init__(self, execution: Execution, card: int, line: int, until: int) -> None:
         self.execution, self.card, self.line, self._until = execution, card, line, until
@@ -93,20 +84,10 @@ class Teller(ABC):
 
     @abstractmethod
     def concerns(self, world: Lockstep, done: Done) -> bool:
-        """Say whether a step is part of the story even if the line stays as it was.
-
-        Args:
-            world: The world, right after the step.
-            done: The step.
-        """
+        """Say whether a step is part of the story even if the line stays as it was, right after the step."""
 
     def verdict(self, number: int, held: Held) -> str:
-        """Say what is wrong with a move; empty: it is right.
-
-        Args:
-            number: Number of the move.
-            held: What its host holds of the line after it.
-        """
+        """Say what is wrong with a move, after which its host holds this of the line; empty: it is right."""
         return ""
 
     def ending(self) -> Iterator[tuple[Done, str]]:
@@ -136,14 +117,9 @@ class Teller(ABC):
         )
 
     def version(self, content: bytes | None, author: str = "") -> int | None:
-        """Number a content of the line; a new content gets the next number.
+        """Number a content of the line, an index into `Story.versions`; None: there is no line.
 
-        Args:
-            content: The line's LINE_BYTES bytes; None: there is no line.
-            author: The step that wrote a new content, in words; empty: nature.
-
-        Returns:
-            An index into `Story.versions`; None for no line.
+        A new content gets the next number, and the step that wrote it as its author; empty: nature.
         """
         if content is None:
             return None

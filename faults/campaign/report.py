@@ -33,6 +33,7 @@ def as_json(result: CampaignResult, campaign: dict[str, Any]) -> dict[str, Any]:
         "complete": result.complete,
         "interrupted": result.interrupted,
         "unfinished": result.unfinished,
+        "lost": result.lost,
         "seconds": result.seconds,
         "counts": dict(sorted(result.counts.items())),
         "findings": [_finding(finding) for finding in result.findings],
@@ -82,12 +83,10 @@ def as_junit(result: CampaignResult) -> bytes:
         total, failures, skipped = total + len(entries), failures + failed, skipped + never
     if not result.complete:
         left = result.total - len(result.judged)
-        why = "Ctrl-C" if result.interrupted else "the budget ended"
-        why += f", with {result.unfinished} under way," if result.unfinished else ""
         suite = ET.SubElement(suites, "testsuite", name="not judged", tests="1", failures="0", errors="0", skipped="1")
         suite.attrib["time"] = "0"
         case = ET.SubElement(suite, "testcase", classname="cxlemu", name=f"{left} more cases", time="0")
-        ET.SubElement(case, "skipped", message=f"{why} before {left} of {counted(result.total, 'case')} ended")
+        ET.SubElement(case, "skipped", message=f"{left} of {counted(result.total, 'case')} not judged: {result.state}")
         total, skipped = total + 1, skipped + 1
     suites.attrib |= {"tests": str(total), "failures": str(failures), "errors": "0", "skipped": str(skipped)}
     suites.attrib["time"] = f"{result.seconds:.3f}"

@@ -2,8 +2,8 @@
 
 A few cases per worker are under way at a time, so that a budget, Ctrl-C or a finding is noticed at once. A case that
 runs when the budget ends has GRACE_S more: then its worker is ended, and nothing is known of that case. Cases that were
-judged are in the journal. A worker that dies takes others' cases with it: each of them is tried again, alone, and the
-one with which a worker dies again is a finding like any other.
+judged are in the journal. A worker that dies takes others' cases with it: each of them is tried again, alone, and of
+the one with which a worker dies again nothing is known.
 """
 
 from __future__ import annotations
@@ -39,8 +39,6 @@ Key = tuple[str, str, str]
 
 @dataclass
 class CampaignFinding:
-    """One way to fail."""
-
     judgement: Judgement  # how the smallest case fails
     first: CampaignCase  # the case in which it was found first
     smallest: CampaignCase
@@ -72,6 +70,7 @@ class CampaignResult:
     interrupted: bool = False  # whether Ctrl-C ended it
     unfinished: int = 0  # cases that were under way when it was stopped: nothing is known of them
     resumed: int = 0  # how many of the judged cases were found in the journal
+    lost: list[str] = field(default_factory=list)  # cases whose worker was killed, or had no memory, in words
     with_faults: int = 0  # how many of the judged cases have faults
 
     @property
@@ -89,6 +88,8 @@ class CampaignResult:
         """How the campaign ended, in words."""
         if self.complete:
             return "complete"
+        if len(self.judged) + len(self.lost) == self.total:
+            return f"{len(self.lost)} lost with a worker"
         stopped = f", {self.unfinished} not finished" if self.unfinished else ""
         return ("interrupted" if self.interrupted else "the budget ended first") + stopped
 
@@ -121,7 +122,7 @@ def judged(case: CampaignCase) -> TimedJudgement:
     begun = time.monotonic()
     try:
         judgement = judge(case)
-    except CxlemuError:
+    except (CxlemuError, MemoryError):
         raise
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
@@ -234,14 +235,13 @@ class CampaignRunner:
         except BrokenExecutor:
             lost = [*self._under_way.values()]
             self._renew()
-            if not alone:
+            if alone:
+                self._result.lost.append(str(lost[0]))
+            else:
                 self._again.extend(lost)
-                return
-            place = f"{lost[0].collective} {lost[0].variant}"
-            found = TimedJudgement(
-                Judgement("worker died", "no crash", place, f"a process was killed by [{lost[0]}]"), 0.0
-            )
-            self._record(lost[0], found)
+            return
+        except MemoryError:
+            self._result.lost.append(str(self._under_way.pop(future)))
             return
         self._record(self._under_way.pop(future), found)
 
@@ -268,7 +268,7 @@ class CampaignRunner:
             else:
                 result.found[judgement.key] = CampaignFinding(judgement, case, case)
                 left_s = self.budget_s - (time.monotonic() - self._begun)
-                if judgement.kind not in ("worker died", "exception") and left_s > 0:
+                if judgement.kind != "exception" and left_s > 0:
                     budget_s = min(self.shrink_budget_s, left_s)
                     self._shrinking[self._pool.submit(shrink, case, judgement, budget_s=budget_s)] = judgement.key
         self.tell(result)
@@ -296,8 +296,6 @@ class CampaignRunner:
 
 
 class CheckFailed(AssertionError):
-    """A case of `check` failed."""
-
     def __init__(self, finding: CampaignFinding) -> None:
         super().__init__(f"{finding.judgement.detail}\nsmallest: {finding.smallest}\nagain: {finding.command}")
         self.finding = finding

@@ -99,7 +99,7 @@ class Spec(Model):
         scripts = [Script.load(Path(file)) for file in self.scripts]
         for kind in self.kinds:
             if kind != NATURE and kind not in FAULTS:
-                raise ArgumentError(f"there is no fault {kind!r}: it is {NATURE} or one of {', '.join(FAULTS)}")
+                raise ArgumentError(f"unknown fault {kind!r}: choose from {NATURE}, {', '.join(FAULTS)}")
         config = self._config()
         shapes = [_with_scripts(shape, scripts, self.kinds) for shape in self._shapes(config)]
         self._check_taken(shapes, scripts)

@@ -74,6 +74,12 @@ class Screen:
             "bold red" if result.findings else "yellow" if result.exit_code else "green",
             indent="#   ",
         )
+        if result.lost:
+            more = f" and {len(result.lost) - 1} more" if len(result.lost) > 1 else ""
+            self.note(
+                f"nothing is known of [{result.lost[0]}]{more}: its worker was killed, perhaps for want of memory; "
+                "try fewer with --jobs"
+            )
         if result.untried:
             why = next(judgement.detail for _, _, judgement, _ in result.judged if judgement.kind == NEVER)
             self.note(f"no fault happened in any case, so nothing is known of them: {why}")

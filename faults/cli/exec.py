@@ -27,6 +27,18 @@ class Places(click.ParamType):  # type: ignore[type-arg]  # generic only in the 
         return tuple(int(n, 0) for n in numbers)
 
 
+class CrashPlace(Places):
+    """A host and a step; no step for all of them, and then perhaps no host."""
+
+    def convert(  # type: ignore[override]  # None in place of a number
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int | None, ...]:
+        """Return the host and the step."""
+        if isinstance(value, str) and (every := re.fullmatch(r"(?:(\d{1,4})@)?every", value)):
+            return int(every[1]) if every[1] else None, None
+        return super().convert(value, param, ctx)
+
+
 @click.command()
 @click.option(
     "--pool", "pools", multiple=True, metavar="PATH[=SIZE|=FILE]", help="Path under which programs open a pool."
@@ -56,14 +68,14 @@ class Places(click.ParamType):  # type: ignore[type-arg]  # generic only in the 
 )
 @click.option("--every", is_flag=True, help="Make a run for every interleaving of steps that other hosts can observe.")
 @click.option(
-    "--preemptions", type=click.IntRange(0), help="With --every: only interleavings with at most so many preemptions."
+    "--preemptions", type=click.IntRange(0), help="With --every: only interleavings with at most this many preemptions."
 )
 @click.option(
     "--evictions",
     type=click.IntRange(0, 1),
-    help="With --every: how many lines leave a cache by chance in an execution; none if it is not given.",
+    help="With --every: number of lines that leave a cache by chance in an execution.  [default: 0]",
 )
-@option("budget", help="With --every: limit for the whole search; 60s if it is not given.")
+@option("budget", help="With --every or --crash every: limit for the whole search.  [default: 60s]")
 @click.option("--keep-going", is_flag=True, help="Continue with the other runs after one fails.")
 @click.option(
     "--shrink",
@@ -75,7 +87,10 @@ class Places(click.ParamType):  # type: ignore[type-arg]  # generic only in the 
 )
 @click.option("--no-shrink", is_flag=True, help="Leave the failing schedule as it is.")
 @click.option(
-    "--crash", type=Places("HOST@STEP", 2), metavar="HOST@STEP", help="Kill HOST and lose its cache, at a step."
+    "--crash",
+    type=CrashPlace("HOST@STEP, HOST@every or every", 2),
+    metavar="HOST@STEP|every",
+    help="Kill HOST and lose its cache at a step; at every step, of one or all hosts, before the last stage.",
 )
 @click.option(
     "--link-down", type=Places("HOST@STEP", 2), metavar="HOST@STEP", help="Take the link of HOST down, at a step."
@@ -107,9 +122,9 @@ class Places(click.ParamType):  # type: ignore[type-arg]  # generic only in the 
 def command(ctx: click.Context, /, **flags: Any) -> None:
     """Run programs on emulated hosts without coherent caches, on a pool that they open by its path.
 
-    Commands with ``:`` between them run side by side, those behind ``::`` when the ones before have ended. Each runs on
-    the host of its position (the first on host 0), or on host H with @H before it. A host's cache outlives its
-    processes. Every run begins with the pool as it is now; the file itself is never changed.
+    ``:`` separates commands that run side by side; ``::`` starts the next ones after all before have ended. The first
+    command runs on host 0, the second on host 1 and so on; @H before a command selects host H. A host's cache outlives
+    its processes. Every run starts from the current contents of the pool's file, which never changes.
 
     \b
     Examples:
@@ -117,21 +132,23 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
       cxlemu exec --pool /dev/shm/queue -- ./create :: ./producer : ./consumer
       cxlemu exec --pool /dev/dax0.0=64M --hosts 3 --seeds 50 -- ./a : ./b : ./c
       cxlemu exec --pool /dev/dax0.0=64M --crash 0@1200 -- ./a :: @1 ./recover
+      cxlemu exec --pool /dev/shm/log --crash every -- ./transfer :: ./recover
       cxlemu exec --pool /dev/shm/queue --every --budget 5m -- ./a : ./b
       cxlemu exec --pool /dev/shm/queue --replay cxl1.eJx... -- ./a : ./b
 
     \b
-    A line of --suppressions, where * and ? stand for any text, and the reason cannot be left out:
+    A line of --suppressions; * and ? match any text, and the reason is required:
       no-invalidate ring.c:120    # an optimistic read: the checksum finds out
 
     \b
-    Exit codes: 0 nothing was found, 1 a mistake was, or a program failed, 2 bad input, 3 a deadline passed before that
-    was known, no program touched a pool, a fault that was asked for happened in no run, or --every did not end. The
-    last line says what was not judged.
+    Exit codes: 0 no mistake was found, 1 a mistake was found or a program failed, 2 bad input, 3 undecided: a deadline
+    passed, no program touched a pool, a requested fault never happened, or a search did not finish. The last line
+    states what was not judged.
     """
+    from faults.cli.exec_crashes import crashes
     from faults.cli.exec_every import every
     from faults.cli.exec_run import run
 
     if flags.pop("no_shrink"):
         flags["shrink_s"] = 0.0
-    run(ctx, every, **flags)
+    run(ctx, every, crashes, **flags)

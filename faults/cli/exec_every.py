@@ -17,7 +17,7 @@ from faults.cli.exec_report import write_outputs
 from faults.cli.exec_run import document, shorten, tell
 from faults.programs.every.explore import EveryCoverage, EveryLimits, explore
 from faults.programs.judge import again, report_of
-from faults.programs.reports import as_json
+from faults.programs.reports import ProgramReport, as_json
 from faults.programs.result import ExecSetting, RunChoice, RunResult
 from faults.programs.run import run
 from faults.programs.suppressions import Suppression
@@ -49,15 +49,6 @@ def every(
         covered.undecided["it was interrupted"] = None
         _summary(out, covered)
         raise
-    shown = [failed if result is covered.failed and failed else result for result in covered.shown]
-    told = report_of(setting, shown, words, reasons)
-    out.print(text(told), end="", markup=False, highlight=False, soft_wrap=True)
-    if failed:
-        tell(out, setting, failed)
-        also = {again(setting, failed, words): "the same interleaving"} if not failed.findings else {}
-        out.print(repeats(told, also), end="", markup=False, soft_wrap=True)
-    _summary(out, covered)
-    out.print(wrapped(not_judged(setting, shown, told, ()), more="  "), markup=False)
     search = {
         "preemptions": limits.preemptions,
         "evictions": limits.evictions,
@@ -66,10 +57,33 @@ def every(
         "steps": covered.steps,
         "undecided": list(covered.undecided),
     }
+    shown = [failed if result is covered.failed and failed else result for result in covered.shown]
+    told = show(out, setting, shown, failed, "the same interleaving", words, reasons)
+    _summary(out, covered)
+    out.print(wrapped(not_judged(setting, shown, told, ()), more="  "), markup=False)
     found = document(covered.verdict, setting, shown, failed)
     write_json(json_file, found | {"every": search, "found": as_json(told)})
     write_outputs(told, " ".join(words), *outputs)
     ctx.exit(error_exitcode if covered.failed else covered.verdict.exit_code)
+
+
+def show(
+    out: Console,
+    setting: ExecSetting,
+    shown: Sequence[RunResult],
+    failed: RunResult | None,
+    which: str,
+    words: Sequence[str],
+    reasons: Sequence[Suppression],
+) -> ProgramReport:
+    """Print what was found in runs, and how the one that failed, which ``which`` names, is made again."""
+    told = report_of(setting, shown, words, reasons)
+    out.print(text(told), end="", markup=False, highlight=False, soft_wrap=True)
+    if failed:
+        tell(out, setting, failed)
+        also = {again(setting, failed, words): which} if not failed.findings else {}
+        out.print(repeats(told, also), end="", markup=False, soft_wrap=True)
+    return told
 
 
 def _repeatable(out: Console, setting: ExecSetting, failed: RunResult, shrink_s: float) -> RunResult:

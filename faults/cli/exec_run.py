@@ -29,11 +29,12 @@ from faults.programs.result import WORST_CASES, ExecSetting, RunChoice, RunEndin
 from faults.programs.run import run as run_once
 from faults.programs.suppressions import Suppression
 from faults.programs.suppressions import read as read_suppressions
-from faults.programs.unjudged import not_judged
+from faults.programs.unjudged import absent, not_judged
 from faults.programs.words import repeats, text, wrapped
 from faults.verdict import Verdict
 
 TOKEN_FILE_MAX = 1 << 21
+EVERY_CRASH_S = 60.0
 OUTPUT_LINES = 20
 PRELOADED = "not compiled with cxlemu cc, so preloaded: "
 ACCESSES = "each load and store of a pool faults, which is slow; --no-check is fast"
@@ -43,6 +44,7 @@ PAGES = "flushes and fences are seen, loads and stores only as pages that change
 def run(
     ctx: click.Context,
     search: Callable[..., None],
+    search_crashes: Callable[..., None],
     pools: tuple[str, ...],
     hosts: int,
     seeds: int,
@@ -58,7 +60,7 @@ def run(
     budget_s: float | None,
     keep_going: bool,
     shrink_s: float,
-    crash: tuple[int, int] | None,
+    crash: tuple[int | None, int | None] | None,
     link_down: tuple[int, int] | None,
     poison: tuple[int, int] | None,
     lose_card: tuple[int, int] | None,
@@ -88,13 +90,13 @@ def run(
         free=free,
         deadline_s=deadline_s,
         idle_budget=steps,
-        crash=crash,
+        crash=_step(crash),
         link_down=link_down,
         poison=(0, *poison) if poison else None,
         lose=lose_card,
     )
     used = {command.host for command in setting.commands}
-    _check_hosts("--crash", crash, hosts, used)
+    _check_hosts("--crash", _step(crash), hosts, used)
     _check_hosts("--link-down", link_down, hosts, used)
     if lose_card and lose_card[0] >= len(setting.pools):
         raise ArgumentError(f"--lose-card: there are pools 0 to {len(setting.pools) - 1}, not {lose_card[0]}")
@@ -102,7 +104,13 @@ def run(
         raise ArgumentError("--replay and --seed exclude each other: the token has its seed")
     named = ctx.get_parameter_source("seeds") is ParameterSource.COMMANDLINE
     other = free or replay or named or seed is not None or worst_case is not None
-    _check_every(every, preemptions, evictions, budget_s, other)
+    crash_every = crash is not None and crash[1] is None
+    _check_every(every, preemptions, evictions, budget_s, crash_every, other)
+    if crash_every and (other or coherent or link_down or poison or lose_card):
+        raise ArgumentError(
+            "--crash every makes its own runs, and breaks nothing else: leave --free, --seed, --seeds, --replay, "
+            "--worst-case, --coherent, --link-down, --poison and --lose-card out"
+        )
     if every and (crash or link_down or poison or lose_card):
         raise ArgumentError("--every breaks nothing: leave --crash, --link-down, --poison and --lose-card out")
     if every and coherent:
@@ -111,10 +119,9 @@ def run(
     out = console()
     if followed := preloaded(command.words[0] for command in setting.commands):
         by_access = check and not free
-        if every:
-            raise ArgumentError(
-                f"--every: {followed[0]} was not compiled with cxlemu cc, so its loads are not all seen"
-            )
+        if every or crash_every:
+            flag = "--every" if every else "--crash every"
+            raise ArgumentError(f"{flag}: {followed[0]} was not compiled with cxlemu cc, so its loads are not all seen")
         if not by_access:
             _check_preloaded(followed[0], poison, lose_card, link_down)
             if check and setting.coherent:
@@ -140,6 +147,20 @@ def run(
             json_file=json_file,
             outputs=(sarif, html, litmus),
         )
+    if crash is not None and crash[1] is None:
+        search_crashes(
+            ctx,
+            out,
+            setting,
+            crash[0],
+            budget_s or EVERY_CRASH_S,
+            words,
+            reasons,
+            shrink_s=shrink_s,
+            error_exitcode=error_exitcode,
+            json_file=json_file,
+            outputs=(sarif, html, litmus),
+        )
     if len(choices) == 1:
         setting = replace(setting, show=json_file != STDOUT)
     with stops_exit():
@@ -158,6 +179,8 @@ def run(
         out.print("another trace than the token's: the programs, their input or their pool differ", style="yellow")
     _tell_late(out, setting, results)
     verdict = _verdict(setting, results)
+    if (why := absent([r for r in results if r.ending is RunEnding.FAILED])) and not untouched(setting, results):
+        print_wrapped(out, why, "yellow")
     out.print(_summary(results, told), markup=False)
     for sentence in unfired(results) if not untouched(setting, results) else ():
         print_wrapped(out, sentence, "yellow")
@@ -167,10 +190,20 @@ def run(
     ctx.exit(error_exitcode if verdict is Verdict.VIOLATION else verdict.exit_code)
 
 
+def _step(crash: tuple[int | None, int | None] | None) -> tuple[int, int] | None:
+    """Return the crash that was asked for, unless a search makes all of them."""
+    return (crash[0], crash[1]) if crash and crash[0] is not None and crash[1] is not None else None
+
+
 def _check_every(
-    every: bool, preemptions: int | None, evictions: int | None, budget_s: float | None, other: object
+    every: bool,
+    preemptions: int | None,
+    evictions: int | None,
+    budget_s: float | None,
+    crash_every: bool,
+    other: object,
 ) -> None:
-    flags = {"--preemptions": preemptions, "--evictions": evictions, "--budget": budget_s}
+    flags = {"--preemptions": preemptions, "--evictions": evictions, "--budget": None if crash_every else budget_s}
     alone = [flag for flag, value in flags.items() if value is not None]
     if alone and not every:
         raise ArgumentError(f"{alone[0]} is for a search: add --every")

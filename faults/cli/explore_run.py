@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 from collectives.choices import is_plan
+from cxlemu import userfile
 from cxlemu.budget import BudgetSpentError, within
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.interruption import Interruption
@@ -30,6 +31,8 @@ from faults.machine.program import MachineProgram
 from faults.machine.schedule import Schedule, from_json, from_token, to_json, to_token
 from faults.machine.steps import Machine
 from faults.verdict import Verdict
+
+OWN_CODE_S = 2.0  # after its budget, a search looks at the clock only when the program's own code has come back
 
 
 def run(ctx: click.Context, asked: ExploreFlags) -> None:
@@ -80,16 +83,26 @@ def run(ctx: click.Context, asked: ExploreFlags) -> None:
         )
     left = replace(budget, seconds=max(asked.budget_s - (time.monotonic() - began), 0.0))
     result, interruption = _unknown(0.0, "Ctrl-C ended the search"), Interruption()
-    with interruption, spinning(f"searching {searched.name}, {counted(searched.ranks, 'rank')}"):
-        if searched.known is not None:
-            result = searched.known
-        elif schedule is not None:
-            result = searched.judge(follow(searched.machine, schedule, left))
-        else:
-            result = searched.judge(
-                search(searched.machine, chosen, left, engine=asked.engine, runs=asked.runs, seed=asked.seed)
-            )
-            result = replace(result, reason=result.reason.replace(f"{left.seconds:g} s", f"{asked.budget_s:g} s"))
+    try:
+        with (
+            interruption,
+            spinning(f"searching {searched.name}, {counted(searched.ranks, 'rank')}"),
+            within(left.seconds + OWN_CODE_S),
+        ):
+            if searched.known is not None:
+                result = searched.known
+            elif schedule is not None:
+                result = searched.judge(follow(searched.machine, schedule, left))
+            else:
+                result = searched.judge(
+                    search(searched.machine, chosen, left, engine=asked.engine, runs=asked.runs, seed=asked.seed)
+                )
+                result = replace(result, reason=result.reason.replace(f"{left.seconds:g} s", f"{asked.budget_s:g} s"))
+    except BudgetSpentError as spent:
+        line = userfile.line_of(spent, spec.rpartition(":")[0])
+        where = spec if line is None else f"{spec.rpartition(':')[0]}:{line}"
+        why = f"the budget of {asked.budget_s:g} s was spent in {where}, which does not come back"
+        result = _unknown(time.monotonic() - began, why)
     if interruption.happened:
         result = replace(result, seconds=time.monotonic() - began)
     ranks = searched.ranks

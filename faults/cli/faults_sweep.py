@@ -9,7 +9,7 @@ import click
 
 from cxlemu.choices import ENGINES
 from cxlemu.cli.options import Flags, argument, concept, flag, taking
-from cxlemu.cli.params import Names
+from cxlemu.cli.params import Names, NumberParam
 from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import RanksParam
 from faults.choices import SWEPT_FAULTS, SWEPT_RANKS_MAX
@@ -47,7 +47,7 @@ class SweepFlags(Flags):
         "--sample", type=click.IntRange(1), metavar="N", help="Run only N of all places; --seed chooses them."
     )
     seed: int = flag("--seed", type=click.IntRange(0, 10**18 - 1), default=0, help="Seed of the data and of --sample.")
-    deadline_s: float = concept("deadline", type=click.FloatRange(0.05, 60), default=0.5)
+    deadline_s: float = concept("deadline", type=NumberParam(0.05, 60), default=0.5)
     jobs: int | None = concept("jobs", default_text="one per core for turns, else 1")
     json_file: Path | None = concept("json")
 

@@ -85,8 +85,8 @@ def command() -> None:
 
     With --backend, ranks instead execute the steps many times as machine instructions with varying timing, and outcomes
     are counted. A forbidden outcome, or an outcome that the search does not reach, is a violation. An allowed outcome
-    that never happens is none: caches of one machine are coherent.
+    that never happens is no violation, because caches of one machine are coherent.
 
     \b
-    Exit codes: 0 all tests end as expected, 1 a test does not, 2 bad input, 3 a budget ended before that was known.
+    Exit codes: 0 all tests end as expected, 1 a test does not, 2 bad input, 3 a budget ran out first.
     """

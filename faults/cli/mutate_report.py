@@ -19,7 +19,7 @@ from faults.lockstep.schedule import to_json
 from faults.mutate.cases import MutationCase
 from faults.mutate.operators import FAR, OPERATORS
 from faults.mutate.sweep import MutationRow, equivalent, killed, survived
-from faults.mutate.trial import Fate, MutantJudgement, Trial
+from faults.mutate.trial import SURVIVAL, Fate, MutantJudgement, Trial
 from faults.replay.calls import token_of
 from faults.token import Token
 
@@ -102,6 +102,9 @@ class MutateReport(LiveReport):
             print_wrapped(self._out, told)
         if len(found) > SHOWN_MAX:
             self._print(f"... and {len(found) - SHOWN_MAX} more")
+        for survivor, meaning in SURVIVAL.items():
+            if any(judgement.fate is survivor for _, judgement in found):
+                print_wrapped(self._out, f"{survivor.value}: {meaning}")
 
 
 def _line(name: str, counts: Sequence[int], seconds: float | None = None) -> str:
@@ -152,6 +155,7 @@ def print_one(case: MutationCase, judgement: MutantJudgement) -> None:
     out = console()
     lines = [f"{case}: {judgement.mutant} {judgement.instruction}: {judgement.fate.value}"]
     lines += [judgement.reason] if judgement.reason else []
+    lines += [f"{judgement.fate.value}: {SURVIVAL[judgement.fate]}"] if judgement.fate.survived else []
     if judgement.shown is not None:
         lines += [f"{judgement.shown.kind.value}: {judgement.shown.detail}"]
         lines += [f"again: {_token(case, judgement).command(case.algorithm or None)}"]

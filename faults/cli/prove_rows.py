@@ -22,16 +22,12 @@ T = TypeVar("T")
 
 
 class ToProve(NamedTuple):
-    """A case to prove."""
-
     case: Case
     prove: Callable[..., Proof]  # proves it, and calls ``progress`` now and then
     file: str = ""  # the file that its plan is from; empty: none
 
 
 class ProofRow(NamedTuple):
-    """One proof."""
-
     case: Case  # the call, or the cases of a fused product
     proof: Proof  # the proof, without the plans of its calls
     seconds: float

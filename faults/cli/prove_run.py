@@ -37,7 +37,7 @@ from faults.cli.prove_report import ProveReport
 from faults.cli.prove_rows import ToProve, answers_of, rows_of
 from faults.prove import prove
 from faults.prove.cases import prove_case
-from faults.prove.matrix import Matrix, judge
+from faults.prove.matrix import Matrix, Question, judge
 from faults.prove.products import ProductCase, product_case
 
 BYTES = 4096
@@ -80,8 +80,10 @@ def run(ctx: click.Context, asked: ProveFlags) -> None:
             region_bytes=asked.region_bytes,
             cluster=asked.cluster,
         )
-        questions = chosen.questions()
         own_report = MatrixReport(chosen, asked.algorithm, asked.config, asked.integrity, asked.json_file)
+        questions: list[Question] = []
+        with budget.told_by(own_report):
+            questions = budget.on(chosen.questions)()
         with answers_of(questions, budget.on(judge), asked.jobs) as answers, own_report, budget.told_by(own_report):
             own_report.prove(questions, answers)
         budget.interruption.exit(ctx, own_report.exit_code, own_report.left)

@@ -35,7 +35,9 @@ class FaultScript:
         """Read a script, and check that it goes with the command's flags."""
         script = Script.load(file)
         if how == "env":
-            raise ArgumentError("--faults does not go with --launch env: faults are told where ranks are launched")
+            raise ArgumentError(
+                "--faults does not work with --launch env: the command that launches the ranks injects them"
+            )
         if script.adversary is not None and adversary is not None:
             raise ArgumentError(f"--adversary does not go with {file}, which has an adversary of its own")
         if not script.faults and script.adversary is None:

@@ -25,8 +25,6 @@ RESULTS_SHOWN = 3  # different results of a rank
 
 @dataclass(frozen=True)
 class Setting:
-    """What runs, and where."""
-
     spec: str  # the protocol, ``FILE.py:function``
     hosts: tuple[int, ...]  # the host of each rank
     memory: MemorySpec

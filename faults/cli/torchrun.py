@@ -68,10 +68,10 @@ RANKS_MAX = 64
 @option("json")
 @click.pass_context
 def command(ctx: click.Context, /, **flags: Any) -> None:
-    """Run a training script on N ranks of this machine, whose process groups are all made by cxl.
+    """Run a training script on N ranks of this machine, with cxl as the backend of every process group.
 
-    The script is run as it is, whatever backend it asks for. Exit code 1 when a rank fails or a result is wrong, 3
-    when a fault never happened, or nothing was compared or left out that could matter.
+    The script runs unchanged, whichever backend it names. Exit code 1 if a rank fails or a result is wrong, 3 if a
+    fault never happened, or if --compare or --leave-out had no effect.
 
     \b
     Examples:

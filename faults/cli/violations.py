@@ -17,8 +17,6 @@ WITNESS_RANKS, WITNESS_BUDGET_S = 8, 5.0  # larger worlds are proved, not execut
 
 
 class ViolationTold(NamedTuple):
-    """What is told of a violation."""
-
     executed: str  # what goes wrong in the execution that was found; empty: none was
     again: str  # the command that shows that execution again; empty: there is none
     data: dict[str, Any]  # the violation as JSON has it

@@ -29,8 +29,6 @@ class FinalState(NamedTuple):
 
 
 class FindingKind(StrEnum):
-    """What is wrong."""
-
     ASSERTION = "assertion"  # a FAIL was reached
     FINAL = "final"  # what should hold in the end does not
     UNEXPECTED = "unexpected"  # a LOAD saw what it must not see

@@ -24,13 +24,7 @@ class ScheduleBound(Protocol):
         ...
 
     def cost(self, last: MachineMove | None, move: MachineMove, moves: Sequence[MachineMove]) -> int:
-        """Return what a move costs.
-
-        Args:
-            last: The last move of a thread; None if no thread has moved yet.
-            move: The move.
-            moves: All moves that are enabled, ``move`` among them.
-        """
+        """Return what one of the enabled ``moves`` costs after the last move of a thread, if there was one."""
         ...
 
 
@@ -74,12 +68,7 @@ class Walk(Protocol):
         ...
 
     def choose(self, moves: Sequence[MachineMove], been_here: bool) -> MachineMove:
-        """Choose the next move.
-
-        Args:
-            moves: All moves that are enabled; not only voluntary ones.
-            been_here: Whether this execution was in this very state before.
-        """
+        """Choose the next move of all that are enabled; ``been_here``: this execution was in this very state before."""
         ...
 
 

@@ -58,8 +58,6 @@ class RankOutcome:
 
 @dataclass(frozen=True)
 class ScenarioReport:
-    """What came of a scenario."""
-
     verdict: ScenarioVerdict  # the worst verdict on any survivor
     # how each rank ended, in each world in turn: a restart makes a second one
     ranks: tuple[dict[int, RankOutcome], ...]

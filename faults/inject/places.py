@@ -43,10 +43,6 @@ def data(running: Running, i: Instruction) -> list[Span]:
     """Locate the pool bytes of an instruction's operands.
 
     For SIGNAL_DATA and WAIT_DATA these are the payload behind the doorbell's word.
-
-    Args:
-        running: The call, and where its communicator lies.
-        i: An instruction of the rank's part.
     """
     if i.op in (Op.SIGNAL_DATA, Op.WAIT_DATA):
         return [Span(card, offset + 8, i.nbytes) for card, offset, _ in bells(running, i)]

@@ -63,12 +63,10 @@ class Script(Model):
 
     @classmethod
     def load(cls, path: Path) -> Script:
-        """Read a script from a file."""
         return validated(cls, Document.read(path, "fault script"))
 
     @classmethod
     def parse(cls, text: str, file: str = "script") -> Script:
-        """Read a script from text."""
         return validated(cls, Document(text.encode(), file, "fault script"))
 
     def dump(self) -> str:

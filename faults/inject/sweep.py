@@ -74,8 +74,6 @@ def some(scenarios: Sequence[Scenario], count: int, seed: int) -> list[Scenario]
 
 
 class ScenarioResult(NamedTuple):
-    """What came of one scenario."""
-
     scenario: Scenario
     verdict: ScenarioVerdict
     # if the verdict is not ok, which rank it is about and how that rank ended; if the fault never happened, why

@@ -47,7 +47,6 @@ class Histogram:
         return sum(count for values, count in self.counts.items() if condition.holds(self.named(values)))
 
     def named(self, values: Values) -> dict[str, int]:
-        """Return the value of each name."""
         return dict(zip(self.task.litmus.names, values, strict=True))
 
     def observation(self, condition: Condition) -> str:

@@ -73,12 +73,7 @@ class Thread(Protocol):
         ...
 
     def next(self, node: int, value: int) -> int:
-        """Return the node after ``node``.
-
-        Args:
-            node: A node with a step.
-            value: What a LOAD saw, else 0.
-        """
+        """Return the node after ``node``, whose step was a LOAD that saw ``value``, or another one."""
         ...
 
     def failure(self, node: int) -> str:

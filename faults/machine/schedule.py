@@ -93,7 +93,6 @@ def to_token(schedule: Sequence[MachineMove]) -> str:
 
 
 def from_token(token: str) -> Schedule:
-    """Read a schedule that `to_token` wrote."""
     if not re.fullmatch(r"([sa][0-9]{1,6}|[lnfedpx][0-9]{1,6}\.[0-9]{1,6})*", token) or len(token) > MOVES_MAX:
         raise ArgumentError("a schedule's token is a word such as s0s0l0.1s1, as `cxlemu explore` prints it")
     found = re.findall(r"([a-z])([0-9]+)(?:\.([0-9]+))?", token)

@@ -41,7 +41,6 @@ class Machine(MachineMemory):
         return [*self._threads_moves(s), *self._natures_moves(s)]
 
     def allows(self, s: MachineState, move: MachineMove) -> bool:
-        """Say whether a move is possible in a state."""
         return move in (self._threads_moves(s) if move.act in (Act.STEP, Act.AGAIN) else self._natures_moves(s))
 
     def _threads_moves(self, s: MachineState) -> Iterator[MachineMove]:

@@ -16,7 +16,6 @@ from collectives.algorithms import catalog
 from collectives.algorithms.catalog import recipe
 from collectives.algorithms.hierarchical.needs import SLICED, needs
 from collectives.builder import ALL, LINE, NAIVE, ZERO_COPY, VariantSpec
-from collectives.builder.asks import loops_of
 from collectives.builder.recipes import CHECKED, Recipe, with_checksums
 from collectives.builder.slots import Loop
 from collectives.contracts import COLLECTIVES, NO_ZERO_COPY_IN_PLACE, Collective, buffers
@@ -26,6 +25,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES
 from cxlemu.plan import Call, InHeap, Layout, Plan
 from cxlemu.topology.clusters import cluster_sizes
+from faults.mutate.asks import loops_of
 from faults.mutate.own import smallest
 from faults.prove.sequences import filling
 from faults.zero_copy_calls import HEAP_INPUT, HEAP_OUTPUT, lent, lent_if_zero_copy, with_heap

@@ -29,7 +29,6 @@ class Mutant(NamedTuple):
 
     @property
     def operator(self) -> str:
-        """Name of the operator that makes it."""
         return operator_of(self.kind)
 
     @classmethod
@@ -59,7 +58,6 @@ def pairs_apart(plan: Plan) -> int:
 
 
 def apply(plan: Plan, mutant: Mutant) -> Plan:
-    """Return a new plan with the mistake."""
     streams = plan.part(mutant.rank).streams if mutant.rank < plan.ranks else ()
     if mutant.stream < len(streams) and mutant.at < len(streams[mutant.stream].records):
         for kind, mutation in mutations(MutationSite(plan, mutant.rank, mutant.stream, mutant.at)):

@@ -50,9 +50,14 @@ class Fate(Enum):
         return self in (Fate.UNCONFIRMED, Fate.MISSED, Fate.UNKNOWN)
 
 
-class MutantJudgement(NamedTuple):
-    """What became of one mutant."""
+SURVIVAL = {
+    Fate.UNCONFIRMED: "the prover rejects it, but no execution that was tried goes wrong: the prover may be too strict",
+    Fate.MISSED: "the prover proves it right, but an execution goes wrong: a mistake of the prover",
+    Fate.UNKNOWN: "the prover cannot tell whether it is right",
+}
 
+
+class MutantJudgement(NamedTuple):
     mutant: Mutant
     fate: Fate
     instruction: str  # name of the opcode of the instruction that it changes

@@ -21,6 +21,7 @@ from cxlemu.errors import ArgumentError, PoolError
 from cxlemu.units import format_bytes
 
 POOLS, HOSTS, THREADS, PATH_BYTES, TURNS, COHERENT = 8, 16, 256, 256, 1 << 20, 16
+POINTS_MOST, ARRIVALS_MOST = 1 << 16, 4096  # as in native/crash.h
 RECORD_MOST, RECORD_BYTES = 1 << 21, 24  # as in native/record.h
 SHARED = Path("/dev/shm")
 PREFIX = "cxlemu-exec-"
@@ -33,7 +34,8 @@ class RunOptions(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("hosts", "pools", "nature", "free_running", "check", "every")),
-        *((name, ctypes.c_int32) for name in ("crash_host", "link_host", "poison_pool", "lost_pool", "script_length")),
+        *((name, ctypes.c_int32) for name in ("crash_host", "crashes", "link_host", "poison_pool", "lost_pool")),
+        ("script_length", ctypes.c_int32),
         *((name, ctypes.c_uint64) for name in ("seed", "schedule", "idle_budget")),
         *((name, ctypes.c_uint64) for name in ("crash_step", "link_step", "poison_step", "lost_step")),
         ("poison_offset", ctypes.c_int64),
@@ -56,6 +58,8 @@ class RunStatus(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("outcome", "threads", "turns", "findings", "sites", "modules")),
         *((name, ctypes.c_int32) for name in ("link_met", "card_met", "line_met")),
         ("coherent_met", ctypes.c_uint64),
+        ("absent", ctypes.c_uint64),
+        ("touched", ctypes.c_int32),
     )
 
 
@@ -120,6 +124,55 @@ class RawFinding(ctypes.Structure):
     )
 
 
+class CrashPoint(ctypes.Structure):
+    """A step at whose beginning a host may crash: ``crash_point`` of native/crash.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint64) for name in ("step", "trace", "future", "others")),
+        ("line", ctypes.c_int64),
+        ("site", ctypes.c_uint32),
+        *((name, ctypes.c_uint8) for name in ("host", "pool", "stage", "unused")),
+    )
+
+
+class CrashArrival(ctypes.Structure):
+    """A line that was fetched after a crash: ``crash_arrival`` of native/crash.h."""
+
+    _fields_ = (
+        ("line", ctypes.c_int64),
+        *((name, ctypes.c_uint64) for name in ("step", "lost_step")),
+        *((name, ctypes.c_uint32) for name in ("site", "lost_site")),
+        *((name, ctypes.c_int32) for name in ("stores", "lost")),
+        ("thread", ctypes.c_uint16),
+        *((name, ctypes.c_uint8) for name in ("host", "pool")),
+    )
+
+
+class _Changed(ctypes.Structure):
+    _fields_ = (("line", ctypes.c_int64), ("site", ctypes.c_uint32), ("pool", ctypes.c_uint8), ("any", ctypes.c_bool))
+
+
+class _Crashes(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("line_count", "host")),
+        *((name, ctypes.c_uint32) for name in ("point_count", "arrival_count", "left_out", "unused")),
+        *((name, ctypes.c_uint64) for name in ("trace", "pools")),
+        ("changed", _Changed * HOSTS),
+        ("lose", ctypes.c_uint8 * ARRIVALS_MOST),
+        ("arrivals", CrashArrival * ARRIVALS_MOST),
+        ("points", CrashPoint * POINTS_MOST),
+    )
+
+
+class CrashRecord(NamedTuple):
+    """What a run of a search for crashes has come to."""
+
+    points: list[CrashPoint]  # until the crash
+    arrivals: list[CrashArrival]  # lines that were fetched after it, in their order
+    trace: int  # the hash of all steps before the crash
+    complete: bool  # whether there was room for all of it
+
+
 class PoolThread(NamedTuple):
     """A thread that takes part."""
 
@@ -158,11 +211,14 @@ def library_path() -> Path:
     return Path(spec.origin)
 
 
+_SIZED = {RunOptions: "options", _Thread: "threads", RawFinding: "findings", _Crashes: "crashes"}
+
+
 @cache
 def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(str(library_path()))
-    for name in ("program_options_bytes", "program_threads_bytes", "program_findings_bytes"):
-        getattr(library, name).restype = ctypes.c_size_t
+    for name in _SIZED.values():
+        getattr(library, f"program_{name}_bytes").restype = ctypes.c_size_t
     for name in ("program_make", "program_outside", "program_full"):
         getattr(library, name).restype = ctypes.c_bool
     for name, kind in (
@@ -175,10 +231,11 @@ def _library() -> ctypes.CDLL:
         ("program_script", _Turn),
         ("program_pool", ctypes.c_uint8),
         ("program_record", ctypes.c_uint32),
+        ("program_crashes", _Crashes),
     ):
         getattr(library, name).restype = ctypes.POINTER(kind)
-    sizes = (library.program_options_bytes(), library.program_threads_bytes(), library.program_findings_bytes())
-    if sizes != tuple(ctypes.sizeof(kind) for kind in (RunOptions, _Thread, RawFinding)):
+    sizes = {kind: getattr(library, f"program_{name}_bytes")() for kind, name in _SIZED.items()}
+    if any(ctypes.sizeof(kind) != size for kind, size in sizes.items()):
         raise ArgumentError(f"{library_path()} was compiled from other sources: install the package again")
     return library
 
@@ -198,11 +255,7 @@ class Area:
             raise PoolError(f"{SHARED} has no room for a run: free some, or make it larger (docker run --shm-size)")
 
     def check_room(self, *, failed: bool = False) -> None:
-        """Raise PoolError if a page of the run's files could not be had.
-
-        Args:
-            failed: Whether a program failed: a system call that needs a page does, where there is none.
-        """
+        """Raise PoolError if a page of the run's files could not be had, or a program ``failed`` and there is none."""
         free = os.statvfs(SHARED)
         if self._library.program_full() or (failed and free.f_bavail == 0):
             size = format_bytes(free.f_blocks * free.f_frsize)
@@ -293,6 +346,23 @@ class Area:
         raw = self._library.program_record()
         count = raw[0]
         return count, ctypes.string_at(ctypes.addressof(raw.contents) + 16, min(count, RECORD_MOST) * RECORD_BYTES)
+
+    def lose(self, arrivals: Sequence[int]) -> None:
+        """Say of each line that is fetched after the crash how many of the last stores to it are lost."""
+        its = self._library.program_crashes().contents
+        for k, lost in enumerate(arrivals):
+            its.lose[k] = lost
+
+    def crashes(self) -> CrashRecord:
+        """Copy what a run of a search for crashes has come to."""
+        its = self._library.program_crashes().contents
+        points, arrivals = min(its.point_count, POINTS_MOST), min(its.arrival_count, ARRIVALS_MOST)
+        return CrashRecord(
+            [CrashPoint.from_buffer_copy(its.points[k]) for k in range(points)],
+            [CrashArrival.from_buffer_copy(its.arrivals[k]) for k in range(arrivals)],
+            its.trace,
+            points == its.point_count and arrivals == its.arrival_count and not its.left_out,
+        )
 
     def close(self) -> None:
         """Let go of the files."""

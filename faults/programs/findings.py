@@ -21,6 +21,7 @@ class MistakeKind(NamedTuple):
     title: str  # the mistake in three to eight words
     sentence: str  # what is wrong; ``{host}`` goes wrong at ``{line}``, ``{by}`` is the other host
     missing: str  # the instruction that would repair it
+    repaired_at: str = "access"  # the role at whose place that instruction belongs, right behind it or before it
     warns: bool = False  # it does not fail a run: processors hardly do what the manual lets them do
 
 
@@ -32,6 +33,7 @@ KINDS: dict[int, MistakeKind] = {
         "a store that is not flushed",
         "{host} reads {line}, which {by} did not flush after its store",
         "flush the line after the store (cxl_flush), and fence (cxl_fence), before it is published",
+        "store",
     ),
     2: MistakeKind(
         "not-fenced",
@@ -39,6 +41,7 @@ KINDS: dict[int, MistakeKind] = {
         "a flush without a fence",
         "{host} reads {line}, which {by} did not fence before its signal",
         "fence (cxl_fence) between the flush and the store that publishes it",
+        "flush",
     ),
     3: MistakeKind(
         "fence-too-late",
@@ -46,6 +49,7 @@ KINDS: dict[int, MistakeKind] = {
         "a fence after the store that publishes",
         "{host} reads {line}, which {by} fenced only after it had published it",
         "fence (cxl_fence) between the flush and the store that publishes it, not after that",
+        "flush",
     ),
     4: MistakeKind(
         "no-invalidate",
@@ -67,6 +71,7 @@ KINDS: dict[int, MistakeKind] = {
         "an invalidate that no mfence orders",
         "{host} reads {line}, which it flushed but did not fence: it may still be in the cache",
         "a full fence (mfence, or cxl_invalidate as a whole) between the flush and the load",
+        "drop",
     ),
     7: MistakeKind(
         "two-writers",
@@ -81,6 +86,7 @@ KINDS: dict[int, MistakeKind] = {
         "a store beside a dirty word of another host",
         "{host} stores to {line}, over which the line that {by} left dirty may still be written",
         "flush and fence the line there (cxl_flush, cxl_fence) before the other host stores to it",
+        "store",
     ),
     9: MistakeKind(
         "older-write",
@@ -88,6 +94,7 @@ KINDS: dict[int, MistakeKind] = {
         "a store over one that has not arrived",
         "{host} stores to {line}, over which an older store of {by} may still arrive: it had not landed",
         "flush and fence the older store (cxl_flush, cxl_fence) before it is published",
+        "store",
     ),
     10: MistakeKind(
         "stale-allocate",
@@ -116,6 +123,7 @@ KINDS: dict[int, MistakeKind] = {
         "msync in place of a flush",
         "{host} calls msync on {line}, which it did not flush: on a DAX device msync leaves caches alone",
         "flush and fence (cxl_flush, cxl_fence) what was stored",
+        "store",
     ),
     14: MistakeKind(
         "dirty-at-exit",
@@ -123,6 +131,7 @@ KINDS: dict[int, MistakeKind] = {
         "a store that no flush follows until the end",
         "{by}'s store to {line} was not flushed when the last process had ended: it may never arrive",
         "flush and fence (cxl_flush, cxl_fence) before the process ends",
+        "store",
     ),
     15: MistakeKind(
         "lost-update",
@@ -144,9 +153,18 @@ KINDS: dict[int, MistakeKind] = {
         "an invalidate that no lfence orders",
         "{host} invalidates {line} by a clflushopt that may overtake the load which told it of {by}'s store",
         "lfence (or cxl_invalidate as a whole) between the load that told of it and the clflushopt",
+        "drop",
         warns=True,
     ),
+    18: MistakeKind(
+        "lost-in-crash",
+        "crash",
+        "a store that a crash loses",
+        "{host} reads {line}, where a store of {by} did not arrive before its crash",
+        "flush and fence the store (cxl_flush, cxl_fence) before any other one that makes it needed",
+    ),
 }
+LOST_IN_CRASH, UNKNOWN_THREAD = 18, 65535
 
 
 _NOT_FENCED, _FENCED_LATE = 2, 3

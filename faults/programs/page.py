@@ -41,7 +41,7 @@ def _section(number: int, mistake: ProgramMistake) -> Iterator[str]:
     kind = mistake.kind
     yield f'<h2 id="f{number}">{number}. <span class="bad">{escape(kind.name)}</span>: {escape(kind.title)}</h2>'
     yield f"<p>{escape(mistake.sentence)}; {escape(mistake.shows)}.</p><table>"
-    for _, says, place in mistake.steps():
+    for _, says, place in mistake.all_steps():
         code = source_line(place.at)
         yield f"<tr><th>{escape(says)}</th><td>{escape(str(place))}<br><code>{escape(code)}</code></td></tr>"
     yield f"</table><p><b>Missing:</b> {escape(mistake.missing)}.</p>"

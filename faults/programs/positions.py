@@ -18,14 +18,7 @@ _OURS = "cxl.h"  # its functions are inlined: the position to report is their ca
 
 
 class AccessPlace(Protocol):
-    """What a run notes of an access: `faults.programs.area.CodePlace`.
-
-    Attributes:
-        module: The file, empty where it is unknown.
-        offset: The instruction's address in the file's address space.
-        caller_module: The caller's file, empty where it is unknown.
-        caller_offset: The call's address in the caller's file.
-    """
+    """What a run notes of an access and its caller: files, empty where unknown, and addresses in them (`CodePlace`)."""
 
     @property
     def module(self) -> str: ...
@@ -106,6 +99,10 @@ def _is_own(its: Position) -> bool:
 
 
 def _lines(module: str, offsets: list[int]) -> Iterator[tuple[int, tuple[Position, ...]]]:
+    script, _, function = module.partition("\n")
+    if function:  # of a script the runtime notes the function, and lines in place of addresses
+        yield from ((line, (Position(_short(script), line, function, 0),)) for line in offsets)
+        return
     frames = _addr2line(module, offsets)
     for offset in offsets:
         yield offset, _best(module, offset, frames.get(offset, []))

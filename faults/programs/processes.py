@@ -23,10 +23,15 @@ SLEEPING_LOOKS, COMPUTING_LOOKS, STARTING_LOOKS = 3, 250, 25
 OUTPUT_BYTES_MAX = 1 << 16
 END_S = 10.0
 _ADDR_NO_RANDOMIZE = 0x0040000
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 
 
 class RunProcesses:
-    """All processes that the commands of a run become."""
+    """All processes that the commands of a run become.
+
+    What a process leaves behind when it ends becomes a child of ours, also in a session of its own: none outlives the
+    run.
+    """
 
     def __init__(self, area: Area, setting: ExecSetting, result: RunResult) -> None:
         self._area, self._setting, self._result = area, setting, result
@@ -37,6 +42,8 @@ class RunProcesses:
         self._poll = select.poll()
         self._stands: tuple[int, int, int] = (-1, -1, -1)  # steps, thread, its state
         self._looks = 0
+        self._others = _children()  # of ours, which are no part of the run
+        self._adopting = _adopt(True)
 
     def all_stages(self) -> None:
         """Run the stages, one after another, as long as nothing fails."""
@@ -65,11 +72,21 @@ class RunProcesses:
                 if pid not in self._gone:
                     signal.pidfd_send_signal(fd, signal.SIGKILL)
         ends = time.monotonic() + END_S
-        while (self._live or self._pidfds.keys() - self._gone) and time.monotonic() < ends:
+        while (self._live or self._pidfds.keys() - self._gone or self._orphans()) and time.monotonic() < ends:
             self._poll.poll(LOOK_MS)
             self._notice()
+        _adopt(self._adopting)
         for fd in self._pidfds.values():
             os.close(fd)
+
+    def _orphans(self) -> bool:
+        """Kill what the commands left behind; return whether there was any: what each of these leaves comes next."""
+        left = _children() - self._others
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, os.WNOHANG)
+        return bool(left)
 
     def _start(self, number: int, command: Command, thread: int) -> None:
         environment = {
@@ -178,6 +195,30 @@ class RunProcesses:
         if self._area.outside(thread):
             name = Path(self._setting.commands[thread.command].words[0]).name
             self._result.notes.append(f"{name} {why}: the others go on, so the same token may not give the same trace")
+
+
+def _adopt(adopt: bool) -> bool:
+    """Let orphans among our descendants become our children, or not; return whether they did."""
+    prctl, before = ctypes.CDLL(None).prctl, ctypes.c_int()
+    prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(adopt), 0, 0, 0)
+    return bool(before.value)
+
+
+def _children() -> set[int]:
+    """The children of this process, also those that have ended."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # there is none: not worth a walk through all processes
+        return set()
+    return {int(stat.parent.name) for stat in Path("/proc").glob("[0-9]*/stat") if _parent(stat) == os.getpid()}
+
+
+def _parent(stat: Path) -> int:
+    try:
+        return int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
+    except (OSError, IndexError):  # it has ended
+        return 0
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 from cxlemu.errors import TokenError
 from cxlemu.topology.fields import Model
 from faults.delta import fewer
+from faults.programs.area import ARRIVALS_MOST
 from faults.programs.result import ExecSetting, RunChoice, RunResult
 from faults.programs.run import run
 from faults.token import Token, parse
@@ -29,6 +30,9 @@ class ExecBody(Model):
     seed: _Number | None = Field(description="of nature's moves; none in the worst case")
     schedule: _Number = Field(description="of the turns")
     script: Annotated[list[_Turn], Field(max_length=TURNS_MAX)] = Field(description="turns to follow instead")
+    losses: Annotated[list[Annotated[int, Field(ge=0, le=255)]], Field(max_length=ARRIVALS_MOST)] | None = Field(
+        default=None, description="of each line that is fetched after a crash, how many stores are lost"
+    )
     trace: _Number = Field(description="the hash of all steps")
 
 
@@ -39,9 +43,10 @@ def token_of(setting: ExecSetting, result: RunResult) -> Token:
         seed=choice.seed,
         schedule=choice.schedule,
         script=[list(turn) for turn in choice.script] if len(choice.script) <= TURNS_MAX else [],
+        losses=None if choice.losses is None else list(choice.losses),
         trace=result.trace,
     )
-    return Token(KIND, body.model_dump())
+    return Token(KIND, body.model_dump(exclude_defaults=True))
 
 
 def read_token(word: str) -> ExecBody:
@@ -55,7 +60,8 @@ def read_token(word: str) -> ExecBody:
 
 
 def choice_of(body: ExecBody) -> RunChoice:
-    return RunChoice(body.seed, body.schedule, tuple((thread, steps) for thread, steps in body.script))
+    script = tuple((thread, steps) for thread, steps in body.script)
+    return RunChoice(body.seed, body.schedule, script, None if body.losses is None else tuple(body.losses))
 
 
 def shrink(setting: ExecSetting, failed: RunResult, *, runs: int = 60, seconds: float = 20.0) -> RunResult:

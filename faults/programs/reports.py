@@ -61,6 +61,7 @@ class ProgramMistake:
     runs: int = 1  # in how many runs it was found
     times: int = 1  # how often in all of them
     reason: str = ""  # why it is suppressed; empty: it is not
+    more: tuple[tuple[str, SourcePlace], ...] = ()  # further stores and loads of this mistake, each with its role
 
     @property
     def host(self) -> str:
@@ -122,6 +123,12 @@ class ProgramMistake:
             if role in self.places:
                 yield role, _SAYS[role].format(host=self.host, by=self.by, does=does), self.places[role]
 
+    def all_steps(self) -> Iterator[tuple[str, str, SourcePlace]]:
+        """Yield the same, and behind each step the further ones of its role."""
+        for role, says, place in self.steps():
+            yield role, says, place
+            yield from ((role, says, other) for its, other in self.more if its == role)
+
     def chain(self) -> Chain | None:
         """Write the chain as litmus tests; None where there is none."""
         return chain(self.finding, {role: str(place.at) for role, _, place in self.steps()})
@@ -167,7 +174,43 @@ def report(runs: Iterable[Checked], pools: Sequence[str], suppressions: Sequence
         else:
             used.add(match)
             suppressed.append(replace(mistake, reason=match.reason))
+    mistakes, warnings = _together(mistakes), _together(warnings)
     return ProgramReport(mistakes, suppressed, warnings, [its for its in suppressions if its not in used], count)
+
+
+def _is_one(a: ProgramMistake, b: ProgramMistake) -> bool:
+    """Tell whether one instruction is missing in both.
+
+    It is where both have the side at fault in common; or the other side, and how the reader learned of the stores.
+    """
+    own = {"landed": "store", "fresh": "access"}.get(a.kind.rule)
+    if own is None or a.kind != b.kind:
+        return False
+
+    def same(role: str) -> bool:
+        return a.places.get(role) == b.places.get(role) is not None
+
+    return same(own) or (same("access" if own == "store" else "store") and same("published") and same("told"))
+
+
+def _together(mistakes: Sequence[ProgramMistake]) -> list[ProgramMistake]:
+    """Join findings of one mistake into one, with all its stores and loads."""
+    groups: list[list[ProgramMistake]] = []
+    for its in mistakes:
+        first, *others = [group for group in groups if any(_is_one(its, one) for one in group)] or [[]]
+        first.extend((*(one for group in others for one in group), its))
+        groups = [group for group in groups if group not in others]
+        if first == [its]:
+            groups.append(first)
+    return [_joined(group) for group in groups]
+
+
+def _joined(group: Sequence[ProgramMistake]) -> ProgramMistake:
+    first = max(group, key=lambda its: its.finding.manifest)
+    places = {(role, its.places[role]): None for its in group for role in ("store", "access") if role in its.places}
+    more = tuple(its for its in places if first.places.get(its[0]) != its[1])
+    runs, times = max(its.runs for its in group), sum(its.times for its in group)
+    return replace(first, more=more, runs=runs, times=times)
 
 
 def _of_run(run: Checked, pools: Sequence[str]) -> Iterator[ProgramMistake]:
@@ -217,7 +260,7 @@ def _plain(mistake: ProgramMistake) -> dict[str, Any]:
         "runs": mistake.runs,
         "times": mistake.times,
         "replay": mistake.replay,
-        "steps": [{"role": role, "does": says, **_placed(place)} for role, says, place in mistake.steps()],
+        "steps": [{"role": role, "does": says, **_placed(place)} for role, says, place in mistake.all_steps()],
         "litmus": its_chain.broken if its_chain else None,
     }
 
@@ -249,8 +292,9 @@ def as_sarif(told: ProgramReport) -> dict[str, Any]:
 
 
 def _result(mistake: ProgramMistake, order: list[str]) -> dict[str, Any]:
-    steps = list(mistake.steps())
-    main = mistake.places.get("access") or mistake.places.get("store")
+    steps = list(mistake.all_steps())
+    roles = (mistake.kind.repaired_at, "access", "store")
+    main = next((mistake.places[role] for role in roles if role in mistake.places), None)
     result: dict[str, Any] = {
         "ruleId": mistake.kind.name,
         "ruleIndex": order.index(mistake.kind.name),
@@ -258,11 +302,13 @@ def _result(mistake: ProgramMistake, order: list[str]) -> dict[str, Any]:
         "message": {"text": f"{mistake.sentence}. Missing: {mistake.missing}."},
         "locations": [_location(main)] if main else [],
         "relatedLocations": [{**_location(place, says), "id": k} for k, (_, says, place) in enumerate(steps)],
-        "partialFingerprints": {"cxlemu/v1": "|".join([mistake.kind.name, *(str(place.at) for _, _, place in steps)])},
+        "partialFingerprints": {
+            "cxlemu/v1": "|".join([mistake.kind.name, *(str(place.at) for _, _, place in mistake.steps())])
+        },
         "properties": {"wrongInThisRun": mistake.finding.manifest, "run": mistake.run, "replay": mistake.replay},
     }
     if steps:
-        flow = [{"location": _location(place, says)} for _, says, place in steps]
+        flow = [{"location": _location(place, says)} for _, says, place in mistake.steps()]
         result["codeFlows"] = [{"threadFlows": [{"locations": flow}]}]
     if mistake.reason:
         result["suppressions"] = [{"kind": "external", "justification": mistake.reason}]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from cxlemu.memory.rates import DEFAULT_RATES, AdversaryRates
-from faults.programs.area import CodePlace, RawFinding
+from faults.programs.area import CodePlace, CrashRecord, RawFinding
 from faults.programs.commands import CoherentRange, Command, PoolFile
 
 # Schedules of the runs in which nature moves nothing: step by step, by priority, in bursts of 64.
@@ -51,6 +51,9 @@ class RunChoice:
     seed: int | None  # seed of nature's moves; None: the worst case, in which it makes none
     schedule: int  # number of the schedule, which decides the turns
     script: tuple[tuple[int, int], ...] = ()  # turns to follow instead: a thread's number, and how many steps
+    # of each line that is fetched after a crash, how many of the last stores to it are lost, none where the list ends;
+    # None: random numbers decide which write-backs arrive, and nothing else does
+    losses: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
         return f"seed {self.seed}" if self.seed is not None else f"worst case {self.schedule}"
@@ -82,13 +85,16 @@ class RunResult:
     trace: int = 0  # the hash of all steps
     turns: list[tuple[int, int]] = field(default_factory=list)
     record: tuple[int, bytes] = (0, b"")  # of a search's run: how many entries were made, and those that were kept
+    crashes: CrashRecord | None = None  # of a run that chooses losses
     unannounced: int = 0  # how often stores to a line were found that nobody had announced
+    touched: bool = False  # whether a program touched a pool or, where its loads are not seen, mapped one
     watched_lines: int = 0  # lines that the checker has seen touched; 0 without it
     watched_bytes: int = 0  # how many bytes it keeps of them
     findings: list[RawFinding] = field(default_factory=list)  # what the checker found and no suppression matches
     warnings: list[RawFinding] = field(default_factory=list)  # what it found that does not fail a run
     suppressed: list[RawFinding] = field(default_factory=list)  # what the checker found and a suppression matches
     places: list[CodePlace] = field(default_factory=list)  # the positions that the findings' sites number
+    absent: list[str] = field(default_factory=list)  # pools that a program opened before anything had made them
     notes: list[str] = field(default_factory=list)  # further remarks for the report
     doing: list[str] = field(default_factory=list)  # what each thread was doing in a hang or at the deadline
     # why faults that were asked for never happened, by their flags
@@ -109,7 +115,7 @@ class RunResult:
 def untouched(setting: ExecSetting, results: Sequence[RunResult]) -> bool:
     """Say whether no run touched a pool, so that nothing was tried: where accesses are seen, not a line of it."""
     by_line = setting.check and not setting.free
-    return not any(result.watched_lines if by_line else result.steps for result in results)
+    return not any(result.watched_lines if by_line else result.touched for result in results)
 
 
 def unfired(results: Sequence[RunResult]) -> list[str]:

@@ -7,9 +7,19 @@ import os
 from pathlib import Path
 
 from cxlemu.files import read_file
-from faults.programs.area import NO_PROGRESS, PATH_BYTES, Area, RunOptions, RunStatus, making
+from cxlemu.memory.line import LINE_BYTES
+from faults.programs.area import (
+    NO_PROGRESS,
+    PATH_BYTES,
+    Area,
+    CrashArrival,
+    RawFinding,
+    RunOptions,
+    RunStatus,
+    making,
+)
 from faults.programs.doing import going_round
-from faults.programs.findings import KINDS
+from faults.programs.findings import KINDS, LOST_IN_CRASH, ROLES, UNKNOWN_THREAD
 from faults.programs.processes import RunProcesses
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
 
@@ -18,6 +28,8 @@ def run(setting: ExecSetting, choice: RunChoice) -> RunResult:
     """Run all stages once."""
     with making(_options(setting, choice)) as area:
         area.script(choice.script)
+        if choice.losses is not None:
+            area.lose(choice.losses)
         _fill(area, setting)
         area.check_room()
         result = RunResult(choice)
@@ -37,15 +49,31 @@ def run(setting: ExecSetting, choice: RunChoice) -> RunResult:
         watched = area.status()
         result.watched_lines, result.watched_bytes = watched.watched_lines, watched.watched_bytes
         result.unfired = _unfired(setting, watched)
+        result.touched = bool(watched.touched)
+        result.absent = [pool.path for k, pool in enumerate(setting.pools) if watched.absent >> k & 1]
         result.turns, result.places = area.turns(), area.places()
         if setting.every:
             result.record = area.record()
+        if choice.losses is not None:
+            result.crashes = area.crashes()
         for raw in area.findings():
             kind = KINDS[raw.kind]
             if kind.rule == "exit" and result.ending is not RunEnding.ENDED:
                 continue  # its flush may have been still to come
             (result.warnings if kind.warns else result.findings).append(raw)
+        if result.failed and setting.crash and result.crashes:
+            result.findings += [_lost(setting.crash[0], its) for its in result.crashes.arrivals if its.lost]
         return result
+
+
+def _lost(crashed: int, its: CrashArrival) -> RawFinding:
+    """Write the loss of a store in a crash as a finding of the run that fails by it."""
+    found = RawFinding(kind=LOST_IN_CRASH, rule=True, host=its.host, other_host=crashed, pool=its.pool, times=1)
+    found.thread, found.other_thread = its.thread, UNKNOWN_THREAD
+    found.offset, found.nbytes, found.number = its.line * LINE_BYTES, LINE_BYTES, its.step
+    for role, site, step in (("store", its.lost_site, its.lost_step), ("access", its.site, its.step)):
+        found.sites[ROLES.index(role)], found.numbers[ROLES.index(role)] = site, step
+    return found
 
 
 def _unfired(setting: ExecSetting, status: RunStatus) -> dict[str, str]:
@@ -81,6 +109,7 @@ def _options(setting: ExecSetting, choice: RunChoice) -> RunOptions:
         check=setting.check,
         every=setting.every,
         crash_host=-1,
+        crashes=choice.losses is not None,
         link_host=-1,
         poison_pool=-1,
         lost_pool=-1,

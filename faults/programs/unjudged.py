@@ -16,8 +16,20 @@ def not_judged(
     """Say in a sentence what was not judged."""
     if untouched(setting, results):
         paths = " or ".join(pool.path for pool in setting.pools)
-        return f"nothing was judged: no program touched the pool; do they open and use {paths}?"
+        why = absent(results) or f"do they open and use {paths}?"
+        return f"nothing was judged: no program touched the pool; {why}"
     return "not judged: " + "; ".join(_parts(setting, results, told, preloaded))
+
+
+def absent(results: Sequence[RunResult]) -> str:
+    """Say which pools a program opened that were not there yet, and what makes them; empty: none."""
+    paths = list(dict.fromkeys(path for result in results for path in result.absent))
+    if not paths:
+        return ""
+    return (
+        f"{paths[0]} was opened without O_CREAT, and was not there: let a command before '::' make it, or fill it with "
+        f"a file, --pool {paths[0]}=FILE"
+    )
 
 
 def _parts(
@@ -38,8 +50,11 @@ def _parts(
     if setting.coherent:
         ranges = ", ".join(dict.fromkeys(its.text for its in setting.coherent))
         parts.append(f"whether hardware keeps caches coherent where it was asked for (--coherent {ranges})")
-    if not (setting.crash or setting.link_down or setting.poison or setting.lose):
+    crashes = any(result.choice.losses is not None for result in results)
+    if not (crashes or setting.crash or setting.link_down or setting.poison or setting.lose):
         parts.append("failures (no --crash, --link-down, --poison or --lose-card)")
+    if crashes:
+        parts.append("crashes in other interleavings, or of several hosts")
     if told.suppressed:
         parts.append(counted(len(told.suppressed), "suppressed finding"))
     return parts or ["races in which no load is stale"]

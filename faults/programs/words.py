@@ -50,7 +50,7 @@ def _told(which: str, mistake: ProgramMistake) -> Iterator[str]:
     yield f"{which} {mistake.kind.name}: {mistake.kind.title}"
     yield wrapped(mistake.sentence, "   ")
     yield wrapped(mistake.shows, "   ")
-    steps = list(mistake.steps())
+    steps = list(mistake.all_steps())
     width = max((len(says) for _, says, _ in steps), default=0)
     for _, says, place in steps:
         yield from _step(f"     {says:{width}}  ", place)

@@ -28,8 +28,6 @@ _RUNNING, _THROUGH, _FAILED = 1, 2, 3  # the tag of a rank's status
 
 @dataclass(frozen=True)
 class ProtocolRun:
-    """What became of one run."""
-
     number: int  # the run's number, from 0
     seed: int | None  # the adversary's; None: there was no adversary
     endings: tuple[Ending, ...]  # how each rank ended, in rank order

@@ -138,7 +138,7 @@ def _unknown(plans: Sequence[Plan], at: ProgramPoint, reason: int) -> str:
 
 def _layout(plans: Sequence[Plan]) -> Layout:
     if not plans:
-        raise ArgumentError("there is nothing to prove about no calls at all")
+        raise ArgumentError("there are no calls to prove")
     for plan in plans:
         if plan.layout != plans[0].layout:
             raise ArgumentError(f"[{plan.call}] has another layout than [{plans[0].call}]: they share no ring")

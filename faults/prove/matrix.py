@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import lcm
 
-from collectives.algorithms.catalog import build
+from collectives.algorithms.catalog import build, endless
 from collectives.builder.recipes import Recipe
 from collectives.contracts import COLLECTIVES, NO_ZERO_COPY_IN_PLACE
 from collectives.defaults import REGION_BYTES
 from collectives.layouts import world_layout
 from collectives.sizes import block_bytes, size_bytes
-from cxlemu.errors import ArgumentError, BuilderError, CxlemuError, PlanError
+from cxlemu.errors import ArgumentError, BuilderError, CxlemuError, EndlessError, PlanError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import DTYPES, Call, Layout, Plan, rules
 from cxlemu.plan.reduction import reductions
@@ -89,8 +89,6 @@ class Question:
 
 @dataclass(frozen=True)
 class AnsweredQuestion:
-    """What came of a question."""
-
     question: Question
     proof: Proof | None  # the proof; None if the algorithm declines the call
     why: str = ""  # why the algorithm declines the call, or what is wrong or not known
@@ -253,6 +251,8 @@ class Matrix:
             try:
                 call, where = placed(self.recipe, call, layout)
                 return build(self.recipe, where, call).rounds
+            except EndlessError:
+                raise
             except CxlemuError:
                 return None
 
@@ -315,6 +315,9 @@ def _elements(count: int) -> str:
 def judge(question: Question, *, progress: Progress | None = None) -> AnsweredQuestion:
     """Prove one call for all its roots, or say what is wrong with it or why the algorithm declines it."""
     recipe, collective = question.recipe, question.call.collective
+    if endless(recipe):
+        why = "not asked, because the algorithm had no end before"
+        return AnsweredQuestion(question, Proof(Verdict.UNKNOWN, None, why, 0, 0.0), why)
     if recipe.spec.zero_copy and question.call.in_place and collective in NO_ZERO_COPY_IN_PLACE:
         why = f"{collective} in place cannot be zero copy: {NO_ZERO_COPY_IN_PLACE[collective]}"
         return AnsweredQuestion(question, None, why)

@@ -82,9 +82,9 @@ _SENTENCES: dict[tuple[str, int] | int, str] = {
     (
         "local",
         UNORDERED_WRITE,
-    ): "rank {rank} reads its own {line} in one stream while another may still store to it, {by}",
-    ("local", OVERWRITES): "rank {rank} stores to its own {line} in one stream while another may still read it, {by}",
-    ("local", PLAIN): "rank {rank} reads its own {line}, which two of its streams store to in no order, one being {by}",
+    ): "rank {rank} reads {line} while {stream} may still store to it",
+    ("local", OVERWRITES): "rank {rank} stores to {line} while {stream} may still read it",
+    ("local", PLAIN): "rank {rank} reads {line}, to which {stream} and another of its streams store in no order",
     UNREAD: "rank {rank} may still be reading {line} when all ranks have said that they are done with the round",
     UNLANDED: "rank {rank}'s store to {line} may not have landed when all ranks have said that they are done with it",
     ("exit", NOT_DONE): "rank {rank} does not say that it is done with a round of {line}",
@@ -112,20 +112,31 @@ def sentence(
     layout = plans[at.call].layout
     if rule == "order" and by is not None and not _is_instruction(plans, by):
         words = _USER
-    told = words.format(rank=at.rank, by=_other(by, at), line=_line(layout, rule, card, line))
+    told = words.format(
+        rank=at.rank, by=_other(by, at), line=_line(layout, rule, card, line), stream=_stream(plans, by, at)
+    )
     return f"{told} ({_instruction(plans, at)})"
 
 
 def _other(by: ProgramPoint | None, at: ProgramPoint) -> str:
     if by is None:
         return "nobody"
-    who = f"rank {by.rank}" if by.rank != at.rank else "itself"
-    return who if by.call == at.call else f"{who} (call {by.call})"
+    return f"rank {by.rank}" if by.call == at.call else f"rank {by.rank} (call {by.call})"
+
+
+def _stream(plans: Sequence[Plan], by: ProgramPoint | None, at: ProgramPoint) -> str:
+    """Name the other stream of a rank that races for its own memory."""
+    if by is None:
+        return "another of its streams"
+    if not _is_instruction(plans, by):
+        return f"the user of call {by.call}"
+    name = f"stream {plans[by.call].part(by.rank).streams[by.stream].name}"
+    return name if by.call == at.call else f"{name} of call {by.call}"
 
 
 def _line(layout: Layout, rule: str, card: int, line: int) -> str:
     if rule == "local":
-        return f"buffer, line {line}"
+        return f"line {line} of its own buffer"
     if card < 0:
         return f"slot {line}"
     at = line * LINE_BYTES

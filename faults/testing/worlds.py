@@ -88,10 +88,11 @@ class TestWorld:
         rank = _Rank(main, self.engine, self.script)
         where: dict[str, Any] = {"ranks": self.ranks, "topology": self.config, "memory": self.memory}
         where |= {"how": self.how, "deadline_s": self.deadline_s, "heap_bytes": "cards"}
-        if not self.script.faults:
-            return launch(rank, **where)
         messages: list[object] = []
-        ended = launch_survivors(rank, **where, on_message=messages.append)
+        with foreign():  # what ranks return is unpickled here
+            if not self.script.faults:
+                return launch(rank, **where)
+            ended = launch_survivors(rank, **where, on_message=messages.append)
         return self._judged(ended, messages)
 
     def _judged(self, ended: Outcome[T], messages: Sequence[object]) -> list[T]:
@@ -195,28 +196,43 @@ class Worlds:
         self._made.append(world)
         return world
 
-    def check(self, collective: str, variant: str = "every", **sizes: int) -> None:
+    def check(
+        self,
+        collective: str,
+        variant: str = "every",
+        *,
+        ranks: int = 3,
+        nbytes: int = 600,
+        seeds: int = 20,
+        config: str = "",
+    ) -> None:
         """Run shipped algorithms in random interleavings while nature disturbs every cache.
 
         Args:
             collective: its name.
             variant: one of its variants, or ``every``.
-            **sizes: ``ranks`` (default 3), ``nbytes`` as of `cxlemu run` (600), ``seeds``, tries of each variant (20).
+            ranks: how many there are.
+            nbytes: the size of a call, as of `cxlemu run`.
+            seeds: how many random interleavings of each variant to try.
+            config: a topology, by its name or file; without one, every rank has a host of its own.
 
         Raises:
             CheckFailed: (of `faults.campaign.run`) a call went wrong; the message has the smallest failure's token.
-            ArgumentError: there is no such collective or variant.
+            ArgumentError, ConfigError: there is no such collective, variant or topology.
         """
-        self._check({"collectives": (collective,), "variants": (variant,)}, **sizes)
+        self._check({"collectives": (collective,), "variants": (variant,)}, ranks, nbytes, seeds, config)
 
-    def check_algorithm(self, algorithm: str, **sizes: int) -> None:
+    def check_algorithm(
+        self, algorithm: str, *, ranks: int = 3, nbytes: int = 600, seeds: int = 20, config: str = ""
+    ) -> None:
         """Run your own algorithm as `check` does: ``FILE.py:function``, a file that this executes."""
-        self._check({"algorithms": (algorithm,)}, **sizes)
+        self._check({"algorithms": (algorithm,)}, ranks, nbytes, seeds, config)
 
-    def _check(self, what: dict[str, Any], *, ranks: int = 3, nbytes: int = 600, seeds: int = 20) -> None:
+    def _check(self, what: dict[str, Any], ranks: int, nbytes: int, seeds: int, config: str) -> None:
         from faults.campaign import run, spec  # only here: most tests have no use for them
 
-        shape = {"ranks": (ranks,), "sizes": (nbytes,), "launches": ("lockstep",), "kinds": (spec.NATURE,)}
+        where = {"ranks": (ranks,), "sizes": (nbytes,), "config": config}
+        shape = where | {"launches": ("lockstep",), "kinds": (spec.NATURE,)}
         run.check(spec.Spec.model_validate(what | shape), seeds=seeds, seed=self._seed)
 
     def history(self) -> list[str]:

@@ -79,7 +79,6 @@ class Compared:
         self._checked(("all_reduce", op, 0), x, x, lambda: self._comm.all_reduce(x, op), lambda every: _fold(op, every))
 
     def reduce(self, x: Array, op: str, out: Array, *, root: int) -> None:
-        """Combine ``x`` at ``root``."""
         self._checked(
             ("reduce", op, root),
             x,
@@ -112,13 +111,11 @@ class Compared:
         )
 
     def broadcast(self, x: Array, *, root: int = 0) -> None:
-        """Copy ``x`` of ``root`` to all."""
         self._checked(
             ("broadcast", "none", root), x, x, lambda: self._comm.broadcast(x, root=root), lambda every: every[root]
         )
 
     def all_gather(self, x: Array, out: Array | None = None) -> Any:
-        """Gather ``x`` of all on all."""
         target = np.empty((self._comm.size, x.size), x.dtype) if out is None else out
         self._checked(
             ("all_gather", "none", 0), x, target, lambda: self._comm.all_gather(x, target), lambda e: np.concatenate(e)
@@ -136,7 +133,6 @@ class Compared:
         )
 
     def gather(self, x: Array, out: Array | None, *, root: int = 0) -> None:
-        """Gather ``x`` of all at ``root``."""
         self._checked(
             ("gather", "none", root),
             x,
@@ -189,7 +185,6 @@ class Compared:
             self.all_reduce(array, op)
 
     def all_gather_many(self, arrays: Sequence[Array], outs: Sequence[Array]) -> None:
-        """Gather each array of all on all."""
         for x, out in zip(arrays, outs, strict=True):
             self.all_gather(x, out)
 

@@ -71,7 +71,6 @@ class ComparedReceive:
 
     @property
     def status(self) -> Status | None:
-        """What came."""
         return None if self.difference is not None else self.request.status
 
     @property

@@ -22,8 +22,6 @@ Key = tuple[str, str, int, str, int]  # collective, op, root, dtype, elements
 
 
 class PacedSteps:
-    """The steps of this rank."""
-
     def __init__(self, tell: Callable[..., None]) -> None:
         self._tell = tell
         self._changed = threading.Lock()

@@ -1,4 +1,6 @@
-"""A page for every kind of YAML file: all keys with type, unit, default and meaning, from the models that read them.
+"""A page for every kind of YAML file: all keys with type, default and meaning, from the models that read them.
+
+A model that several files share stands on the first page that has it, and an inherited key in its parent's section.
 
 `python scripts/pages/key_pages.py` writes them to docs/reference/files; a test compares.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -16,8 +19,9 @@ from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from cxlemu.topology.accelerator import Accelerator, Rates
+from cxlemu.topology.accelerator import Accelerator
 from cxlemu.topology.fields import Model
+from cxlemu.topology.hierarchies import Hierarchy
 from cxlemu.topology.parts import Parts
 from cxlemu.units import parse_bytes
 from faults.campaign.spec import Spec
@@ -28,17 +32,18 @@ from faults.torch.script import TrainingScript
 from studies.tiering.workloads import Workload
 from studies.training.language_model import LanguageModel
 
-FIGURES = """
-A figure may say how it came about: `latency_ns: {value: 214, source: "..."}`, or `fitted`, or `assumed`. With
-`hardware: NAME` a file takes figures from a hardware file, in `configs/hardware` or beside it: `like: ENTRY` in a
-mapping fills in what the entry has and the mapping has not.
-"""
+FIGURES = "A figure may [state its origin](index.md#figures)."
 KINDS = "Kinds of faults, with the keys that each needs, those that it may have, and what a run then owes:"
 
 # page -> (title, what is said first, the model of the whole file)
 FILES: dict[str, tuple[str, str, type[Model]]] = {
-    "topology": ("Topologies", f"Read by `-c`; see [topologies](../../topologies.md).\n{FIGURES}", Parts),
-    "accelerator": ("Accelerators", f"Named by a topology's `accelerator`.\n{FIGURES}", Accelerator),
+    "fabrics": (
+        "Fabrics",
+        f"Under `fabrics` in a [topology](topology.md); see [fabrics](../../fabrics.md). {FIGURES}",
+        Hierarchy,
+    ),
+    "topology": ("Topologies", f"Read by `-c`; see [topologies](../../topologies.md). {FIGURES}", Parts),
+    "accelerator": ("Accelerators", f"Named by a topology's `accelerator`. {FIGURES}", Accelerator),
     "faults": ("Fault scripts", "Read by `--faults`; see [faults](../../faults.md).", Script),
     "training-faults": (
         "Fault scripts of training",
@@ -48,54 +53,70 @@ FILES: dict[str, tuple[str, str, type[Model]]] = {
     "campaign": ("Campaigns", "Read by `cxlemu faults campaign`; see [campaigns](../../faults.md#campaigns).", Spec),
     "language-model": (
         "Language models",
-        f"Read by `cxlemu simulate training`; see [modelled training](../../modelled-training.md).\n{FIGURES}",
+        f"Read by `cxlemu simulate training`; see [modelled training](../../modelled-training.md). {FIGURES}",
         LanguageModel,
     ),
     "memory-workload": (
         "Memory workloads",
-        f"Read by `cxlemu simulate memory`; see [tiers](../../tiers.md).\n{FIGURES}",
+        f"Read by `cxlemu simulate memory`; see [tiers](../../tiers.md). {FIGURES}",
         Workload,
     ),
 }
-UNITS = {
-    "ns": "ns",
-    "gbytes_per_s": "GB/s",
-    "bytes": "bytes",
-    "tflop_per_s": "TFLOP/s",
-    "usd": "US dollars",
-    "watts": "W",
-    "seconds": "s",
-}
 FOLDER = Path(__file__).parents[2] / "docs" / "reference" / "files"
-PLAIN = {int: "whole number", float: "number", bool: "true or false", str: "text", Any: "anything"}
+MILLION = 10**6  # bounds from there on only refuse nonsense
+PLAIN = {int: "integer", float: "number", bool: "true or false", str: "text", Any: "anything"}
 
 
 def pages() -> dict[str, str]:
     """Make the pages by name, and `index`."""
     made = {"index": ""}
     for name, (title, first, model) in FILES.items():
-        sections = "\n".join(section(each, whole=each is model) for each in below(model))
+        sections = "\n".join(
+            section(each, whole=each is model is not Hierarchy) for each in below(model) if home(each) == name
+        )
         made[name] = f"# {title}\n\n{first.strip()}\n\n{sections}"
     made["faults"] += faults()
     made["litmus"] = litmus()
     names = {**{name: title for name, (title, _, _) in FILES.items()}, "litmus": "Litmus tests"}
     made["index"] = (
         "# YAML files\n\nEvery key that a file may have. Others are refused, with file and line; so are aliases,\n"
-        "tags, keys that stand twice, and files of more than 256 KiB.\n\n"
+        "tags, duplicate keys, and files of more than 256 KiB.\n\n"
         + "\n".join(f"- [{title}]({name}.md)" for name, title in names.items())
-        + "\n\n1 GB/s is 10^9 bytes per second. A size is a number of bytes, or has a suffix, all powers\n"
-        "of 1024: `4K`, `128GiB`.\n"
+        + "\n\nThe end of a key names its unit; 1 GB/s is 10^9 bytes per second. Bounds of a million and more are not\n"
+        "shown. A size is a number of bytes, or has a suffix, all powers of 1024: `4K`, `128GiB`.\n\n## Figures\n\n"
+        'A figure may state its origin: `latency_ns: {value: 214, source: "..."}`, or `fitted`, or `assumed`. With\n'
+        "`hardware: NAME` a file takes figures from a hardware file, in `configs/hardware` or beside it:\n"
+        "`like: ENTRY` in a mapping adds the keys of the entry that the mapping lacks.\n"
     )
     return made
 
 
 def below(model: type[Model]) -> list[type[Model]]:
-    """List a model and all that its fields are made of, each once."""
+    """List a model, the kinds of a fabric, and all that their fields are made of, with their parents, each once."""
     found = [model]
     for each in found:
+        parts: list[type[Model]] = list(each.__subclasses__()) if issubclass(each, Hierarchy) else []
+        parts += filter(None, [parent(each)])
         for field in each.model_fields.values():
-            found += [other for other in models(field.annotation) if other not in found]
+            parts += models(field.annotation)
+        found += [part for part in dict.fromkeys(parts) if part not in found]
     return found
+
+
+def parent(model: type[Model]) -> type[Model] | None:
+    """The nearest class that a model inherits keys from."""
+    return next((base for base in model.__mro__[1:] if issubclass(base, Model) and base.model_fields), None)
+
+
+@cache
+def home(model: type[Model]) -> str:
+    """The page on which a model stands: the first that has it."""
+    return next(name for name, (_, _, whole) in FILES.items() if model in below(whole))
+
+
+def link(model: type[Model]) -> str:
+    """A link to a model's section, from any page."""
+    return f"[{model.__name__}]({home(model)}.md#{model.__name__.lower()})"
 
 
 def models(annotation: Any) -> Iterator[type[Model]]:
@@ -110,27 +131,27 @@ def section(model: type[Model], *, whole: bool) -> str:
     """The keys of one mapping, as a table."""
     heading = "" if whole else f"## {model.__name__}\n\n"
     about = re.sub(r"``(.*?)``", r"`\1`", inspect.getdoc(model) or "")
-    about = "" if model is Parts else re.sub(r"\n\n(Args|Attributes):.*", "", about, flags=re.DOTALL) + "\n\n"
-    rows = [row(model, key, field) for key, field in model.model_fields.items()]
-    return (
-        f"{heading}{about}| key | type | unit | default | meaning |\n|---|---|---|---|---|\n" + "\n".join(rows) + "\n"
-    )
+    about = re.sub(r"\n\n(Args|Attributes):.*", "", about, flags=re.DOTALL) + "\n\n"
+    above = parent(model)
+    about = "" if model is Parts else about + (f"All keys of {link(above)}, and:\n\n" if above else "")
+    rows = [row(model, key, field) for key, field in own(model).items()]
+    return f"{heading}{about}| key | type | default | meaning |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def own(model: type[Model]) -> dict[str, FieldInfo]:
+    """The keys that a model's parent does not have, or not so."""
+    above = parent(model)
+    inherited = above.model_fields if above else {}
+    return {key: field for key, field in model.model_fields.items() if repr(field) != repr(inherited.get(key))}
 
 
 def row(model: type[Model], key: str, field: FieldInfo) -> str:
-    """One key's row: its type with bounds, its unit, its default, what it means."""
-    kind, bounds, size = told(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation)
-    unit = (
-        "TFLOP/s"
-        if model is Rates
-        else "bytes"
-        if size
-        else next((unit for suffix, unit in UNITS.items() if re.search(f"(^|_){suffix}$", key)), "")
-    )
-    says = field.description or ""
+    """One key's row: its type with bounds, its default, what it means."""
+    kind, bounds = told(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation)
+    says = re.sub(r",? in (ns|GB/s|watts|US dollars)$", "", field.description or "")
     if get_origin(field.annotation) is Literal and len(get_args(field.annotation)) == 1:
         says = says or f"what makes it a {model.__name__}"
-    cells = f"`{key}`", ", ".join([kind, *bounds]), unit, default(field), says
+    cells = f"`{key}`", ", ".join([kind, *bounds]), default(field), says
     return "| " + " | ".join(cell.replace("|", "&#124;") for cell in cells) + " |"
 
 
@@ -148,35 +169,33 @@ def default(field: FieldInfo) -> str:
     return f"`{str(value).lower() if isinstance(value, bool) else value}`" if value != "" else "empty"
 
 
-def told(annotation: Any) -> tuple[str, list[str], bool]:
-    """Say an annotation in words: the type, its bounds, and whether it is a size in bytes."""
+def told(annotation: Any) -> tuple[str, list[str]]:
+    """Say an annotation in words: the type, and its bounds."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        kind, bounds, size = told(inner[0])
+        kind, bounds = told(inner[0])
         marks = [mark for each in inner[1:] for mark in (each.metadata if isinstance(each, FieldInfo) else [each])]
         bounds += [words for mark in marks for words in bound(mark)]
-        if any(isinstance(mark, BeforeValidator) and mark.func is parse_bytes for mark in marks):
-            return "size", bounds, True
-        return kind, bounds, size
+        size = any(isinstance(mark, BeforeValidator) and mark.func is parse_bytes for mark in marks)
+        return "size" if size else kind, bounds
     if origin in (Union, UnionType):
         parts = [told(part) for part in inner if part is not NoneType]
-        return " or ".join(part[0] for part in parts), parts[0][1] if len(parts) == 1 else [], parts[0][2]
+        return " or ".join(part[0] for part in parts), parts[0][1] if len(parts) == 1 else []
     if origin is Literal:
-        return " or ".join(f"`{value}`" for value in inner), [], False
+        return " or ".join(f"`{value}`" for value in inner), []
     if origin is tuple:
-        kind, bounds, size = told(inner[0])
-        each = f" ({', '.join(bounds)})" if bounds else ""
-        return f"list of {kind}{each}", [], size
+        kind, bounds = told(inner[0])
+        return f"list of {kind}" + (f" ({', '.join(bounds)})" if bounds else ""), []
     if inspect.isclass(annotation) and issubclass(annotation, Model):
-        return f"[{annotation.__name__}](#{annotation.__name__.lower()})", [], False
-    return PLAIN[annotation], [], False
+        return link(annotation), []
+    return PLAIN[annotation], []
 
 
 def bound(mark: Any) -> Iterator[str]:
     """Yield what a mark of pydantic demands of a value, in words."""
     for name, sign in {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}.items():
-        if (value := getattr(mark, name, None)) is not None:
-            yield f"{sign} {short(value)}"
+        if (value := getattr(mark, name, None)) is not None and value < MILLION:
+            yield f"{sign}{short(value)}"
     for name, words in {"min_length": "at least", "max_length": "at most"}.items():
         if value := getattr(mark, name, None):
             yield f"{words} {value}"

@@ -64,9 +64,9 @@ def _svg(names: dict[str, str], arrows: list[Arrow]) -> str:
         shapes += _arrow(arrow, at, TOP + ROW * row + 26)
     head = '<marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">'
     return (
-        f'<svg class="sequence" role="img" viewBox="0 0 {width} {height}" width="{width}" fill="none" '
-        f'style="max-width:100%;height:auto" font-size="13"><style>{STYLE}</style>'
-        f'<defs>{head}<path d="M0 0L8 4L0 8z" fill="currentColor"/></marker></defs>{"".join(shapes)}</svg>\n'
+        f'<div class="scrolls"><svg class="sequence" role="img" viewBox="0 0 {width} {height}" width="{width}" '
+        f'fill="none" font-size="13"><style>{STYLE}</style>'
+        f'<defs>{head}<path d="M0 0L8 4L0 8z" fill="currentColor"/></marker></defs>{"".join(shapes)}</svg></div>\n'
     )
 
 

@@ -14,7 +14,7 @@ from statistics import mean, median
 import numpy as np
 
 from collectives import Communicator
-from collectives.communicator.calls.planner import plan_of
+from collectives.algorithms.catalog import plan_of
 from cxlemu import RankContext, launch
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter")

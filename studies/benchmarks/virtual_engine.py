@@ -32,15 +32,7 @@ def timed(do: Callable[..., T], *arguments: Any, times: int = 1) -> tuple[T, flo
 
 
 def plan_of(topology: Topology, collective: str, variant: str, ranks: int, nbytes: int) -> Plan:
-    """Build the plan of one call.
-
-    Args:
-        topology: The fabric.
-        collective: Its name.
-        variant: Its algorithm.
-        ranks: How many ranks call it.
-        nbytes: As nccl-tests counts it.
-    """
+    """Build the plan of one call; ``nbytes`` as nccl-tests counts it."""
     (case,) = Sweep((collective,), [nbytes], variant=variant).cases(ranks)
     return planned(topology, case)[0]
 

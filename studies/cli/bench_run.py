@@ -35,6 +35,12 @@ def run(ctx: click.Context, asked: BenchFlags) -> None:
         device_named(name_for_rank(asked.accelerator, 0))
     if asked.callgrind:
         instructions.check_available()
+    peers, pythons = _peers(asked.peers), _pythons(asked.pythons)
+    for name in pythons:
+        if name not in (*peers, *[find.NCCL] * (asked.accelerator is not None)):
+            raise ArgumentError(f"--peer-python does nothing here, because {name} is not among the peers: leave it out")
+    if not asked.single_copy and not set(peers) & set(find.MPIS):
+        raise ArgumentError("--no-single-copy does nothing here, because no MPI is among the peers: leave it out")
     measure_machine()
     modes = SOURCES[asked.source]
     report = BenchReport(
@@ -48,9 +54,9 @@ def run(ctx: click.Context, asked: BenchFlags) -> None:
         json_file=asked.json_file,
     )
     with report:
-        found = [find.find(name, _pythons(asked.pythons)) for name in _peers(asked.peers)]
+        found = [find.find(name, pythons) for name in peers]
         if asked.accelerator is not None:
-            found.append(find.find_nccl(asked.accelerator, asked.ranks, _pythons(asked.pythons)))
+            found.append(find.find_nccl(asked.accelerator, asked.ranks, pythons))
         with compare.started(
             asked.ranks,
             found,
@@ -78,7 +84,7 @@ def run(ctx: click.Context, asked: BenchFlags) -> None:
 
 
 def _peers(names: str) -> list[str]:
-    chosen = [] if names in ("", "none") else names.split(",")
+    chosen = [] if names == "none" else list(dict.fromkeys(names.split(",")))
     for name in chosen:
         if name not in find.NAMES:
             raise ArgumentError(f"--peers: {name!r} is not one of {', '.join(find.NAMES)}")

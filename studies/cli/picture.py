@@ -68,7 +68,6 @@ def _kind(flag: str, path: Path) -> str:
 def panels(
     inches: tuple[float, float], rows: int = 1, columns: int = 1, *, title: str = "", share: str = ""
 ) -> tuple[Any, list[Any]]:
-    """Make a figure of panels."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 

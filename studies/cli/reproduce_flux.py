@@ -112,7 +112,7 @@ def _footer(work: Reproduction, rows: list[Row]) -> list[str]:
         "",
         f"Assumed: published ranges are of m = {RANGE_FROM} and more; and the blocks' tokens.",
         "Published speedups are of whole models, with pipelines and data parallelism; none is of the CXL pool.",
-        "Not modelled: kernels that share multiprocessors with a collective's, and clocks that fall under load.",
+        "Tiles and copies share nothing (held_by_copies, slowed_by_copies); not modelled: clocks that fall under load.",
         *_slowed(work),
     ]
 

@@ -60,7 +60,6 @@ def run(ctx: click.Context, asked: MemoryFlags) -> None:
 
 
 def _sizes(memories: Sequence[Memory], minbytes: int | None, maxbytes: int | None, stepfactor: int) -> list[int]:
-    """List the working sets' sizes."""
     smallest = min(memories, key=lambda memory: memory.capacity_bytes)
     if maxbytes is None:
         maxbytes = smallest.capacity_bytes if minbytes is None else minbytes

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
+from collectives.choices import WITH
 from cxlemu.cli.options import Flags, argument, concept, flag, taking
-from cxlemu.cli.params import BytesParam, Names
+from cxlemu.cli.params import BytesParam, Names, NumberParam
 from studies.choices import (
     BATCH_REQUESTS,
     CHUNK_TOKENS,
@@ -113,7 +114,7 @@ class ServingFlags(Flags):
     )
     rate: float | None = flag(
         "--rate",
-        type=click.FloatRange(0, min_open=True),
+        type=NumberParam(0, min_open=True),
         metavar="N",
         help=f"Number of generated requests in a second.  [default: {REQUESTS_PER_S:g} for each host]",
     )
@@ -133,6 +134,7 @@ class ServingFlags(Flags):
         metavar="HOST@S",
         help="Let a host begin S seconds after the start, or again after its crash; it reads its weights first.",
     )
+    beside: Path | None = flag("--with", type=click.Path(path_type=Path), metavar="FILE", help=WITH)
     verbose: bool = concept("verbose", help="Also show the links and cards that were busiest.")
     json_file: Path | None = concept("json")
     plot_file: Path | None = concept("plot", help="Draw the run over time to a .png, .svg or .pdf.")

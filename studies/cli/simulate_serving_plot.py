@@ -19,7 +19,6 @@ PARTS = 40
 
 
 def draw(outcomes: Sequence[ServingOutcome]) -> Any:
-    """Draw all runs."""
     figure, (first, reused, moved) = panels((9, 7.5), 3, 1, share="x")
     many = len({its.run.setup.topology.host_count for its in outcomes}) > 1
     end_s = max(its.run.now_ns for its in outcomes) / 1e9 or 1e-9

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 
@@ -15,29 +15,28 @@ from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import check_output, write_json, write_output
 from cxlemu.cli.progress import spinning
 from cxlemu.errors import ArgumentError
-from cxlemu.topology import Accelerator, Topology
+from cxlemu.topology import Topology
 from cxlemu.topology.provenance import KINDS
 from cxlemu.units import counted, format_bytes
 from cxlemu.version import __version__
-from studies.choices import REQUESTS, REQUESTS_PER_S
 from studies.cli.picture import check_picture, save
+from studies.cli.serving_setups import requests_of, setups_of
+from studies.cli.simulate_beside import run_beside
 from studies.cli.simulate_serving import ServingFlags
 from studies.cli.simulate_serving_plot import draw
-from studies.serving.events import COLD, CRASH, LOSE_CARD, Incident
-from studies.serving.iterations import Iterations
+from studies.serving.events import Incident
 from studies.serving.outcome import PERCENTILES, SATURATED, ServingOutcome, Spread
-from studies.serving.places import places_of
-from studies.serving.requests import ServingRequest, described, dumped, generate, load, multiplied, reusable_tokens
+from studies.serving.requests import ServingRequest, described, dumped, multiplied, reusable_tokens
 from studies.serving.simulation import ServingSetup, simulate, with_hosts
-from studies.training.language_model import LanguageModel
-from studies.training.symmetric import fabric_of
 
-DEFAULT_ACCELERATOR = "h100-sxm"
 BUSIEST = 5
 
 
 def run(ctx: click.Context, asked: ServingFlags) -> None:
     """Run ``cxlemu simulate serving``; the arguments are the command's flags."""
+    if asked.beside is not None:
+        run_beside(ctx, "serving", asked)
+        return
     if asked.plot_file is not None:
         check_picture("--plot", asked.plot_file)
     check_output("--write-trace", asked.written)
@@ -46,8 +45,12 @@ def run(ctx: click.Context, asked: ServingFlags) -> None:
         raise ArgumentError("--hosts does not go with --sweep, which says how many hosts there are")
     if asked.hosts is not None:
         topology = with_hosts(topology, asked.hosts)
-    requests = _requests(asked, 1 if asked.sweep else topology.host_count)
-    setups = _setups(asked, topology)
+    if asked.trace is not None:
+        for flag in ("rate", "seed", "workload"):
+            if ctx.get_parameter_source(flag) is ParameterSource.COMMANDLINE:
+                raise ArgumentError(f"--{flag} only applies to generated requests: a trace has its own")
+    requests = requests_of(asked, 1 if asked.sweep else topology.host_count)
+    setups = setups_of(asked, topology)
     out = console()
     for line in _header(setups[0], requests, asked):
         print_wrapped(out, f"# {line}", indent="#              ")
@@ -81,52 +84,6 @@ def run(ctx: click.Context, asked: ServingFlags) -> None:
         save(draw(outcomes), "--plot", asked.plot_file)
     left = len(setups) - len(outcomes)
     interruption.exit(ctx, 3 if complaints else 0, f"{counted(left, 'run')} not finished")
-
-
-def _requests(asked: ServingFlags, hosts: int) -> list[ServingRequest]:
-    if asked.trace is None:
-        return generate(asked.requests or REQUESTS, asked.rate or REQUESTS_PER_S * hosts, asked.seed, asked.workload)
-    if asked.rate is not None:
-        raise ArgumentError("--rate goes with generated requests: a trace has its own times")
-    found = load(asked.trace, asked.requests)
-    if not found:
-        raise ArgumentError(f"{asked.trace} has no requests")
-    return found
-
-
-def _setups(asked: ServingFlags, topology: Topology) -> list[ServingSetup]:
-    computer = Accelerator.load(asked.accelerator or topology.accelerator or DEFAULT_ACCELERATOR)
-    inside = None if asked.inside is None else fabric_of(Topology.load(asked.inside), asked.tensor)
-    iterations = Iterations(LanguageModel.load(asked.model), computer, asked.tensor, inside)
-    places = asked.places or tuple(places_of(topology))
-    if places == ("accelerator",) and (asked.warm or asked.capacity_bytes is not None):
-        what = "--warm" if asked.warm else "--capacity"
-        raise ArgumentError(f"{what} does nothing without a store: give --place host, pool or rdma")
-    first, last = asked.sweep or (topology.host_count, topology.host_count)
-    machines = {hosts: with_hosts(topology, hosts) if asked.sweep else topology for hosts in range(first, last + 1)}
-    given = ((CRASH, asked.crashes), (LOSE_CARD, asked.lost_cards), (COLD, asked.cold_starts))
-    incidents = [Incident.parse(kind, text, machines[first]) for kind, texts in given for text in texts]
-    setup = ServingSetup(
-        topology=machines[first],
-        iterations=iterations,
-        place=places[0],
-        prefill=asked.prefill,
-        chunk=asked.chunk,
-        most=asked.batch,
-        route=asked.route,
-        warm=asked.warm,
-        incidents=sorted(incidents, key=lambda its: its.at_ns),
-    )
-    return [
-        replace(
-            setup,
-            topology=machine,
-            place=place,
-            capacity_bytes=None if place == "accelerator" else asked.capacity_bytes,
-        )
-        for place in places
-        for machine in machines.values()
-    ]
 
 
 def _header(setup: ServingSetup, requests: Sequence[ServingRequest], asked: ServingFlags) -> list[str]:
@@ -169,7 +126,7 @@ def _table(outcomes: Sequence[ServingOutcome]) -> Table:
         "read from the store, GB": lambda its: _gb(its, to_store=False),
         "written to the store, GB": lambda its: _gb(its, to_store=True),
         "blocks given up by the store": lambda its: f"{its.run.place.evicted:,}",
-        "transfers, by alone": lambda its: "" if its.slowdown is None else f"{its.slowdown:.2f}",
+        "transfers, times as long as alone": lambda its: "" if its.slowdown is None else f"{its.slowdown:.2f}",
         "busiest link or card, % of time": lambda its: "" if its.busiest is None else _percent(its.busiest[1]),
         "accelerators computing, % of time": lambda its: _percent(its.computing),
     }

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import click
 
+from collectives.choices import WITH
 from cxlemu.cli.options import Flags, concept, flag, taking
+from cxlemu.cli.params import NumberParam
 from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import RanksParam
 from studies.choices import OFFLOAD_PLACES
@@ -58,13 +60,13 @@ class TrainingFlags(Flags):
     )
     capacity_factor: float | None = flag(
         "--capacity-factor",
-        type=click.FloatRange(0, min_open=True),
+        type=NumberParam(0, min_open=True),
         metavar="X",
         help="Drop the tokens of an expert beyond X times the mean.  [default: none]",
     )
     skew: float | None = flag(
         "--skew",
-        type=click.FloatRange(0, 10),
+        type=NumberParam(0, 10),
         metavar="X",
         help="Spread of the experts' popularity, whose logarithm is normal.  [default: 0]",
     )
@@ -82,6 +84,7 @@ class TrainingFlags(Flags):
         metavar="WHAT:NAME@US",
         help="Fail link:NAME or switch:NAME of -c, US microseconds after the step began.",
     )
+    beside: Path | None = flag("--with", type=click.Path(path_type=Path), metavar="FILE", help=WITH)
     json_file: Path | None = concept("json")
     trace_file: Path | None = concept("trace")
 

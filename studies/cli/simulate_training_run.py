@@ -23,6 +23,7 @@ from cxlemu.topology.failures import Failure
 from cxlemu.topology.provenance import KINDS, Provenances
 from cxlemu.units import counted, format_bytes
 from cxlemu.version import __version__
+from studies.cli.simulate_beside import run_beside
 from studies.cli.simulate_training import TrainingFlags
 from studies.training.durations import LEVELS
 from studies.training.experts import Router
@@ -39,6 +40,9 @@ TRACED_OPERATIONS_MAX = 300_000
 
 def run(ctx: click.Context, asked: TrainingFlags) -> None:
     """Run ``cxlemu simulate training``; the arguments are the command's flags."""
+    if asked.beside is not None:
+        run_beside(ctx, "training", asked)
+        return
     ranks = asked.ranks
     check_output("--trace", asked.trace_file)
     shape = LanguageModel.load(asked.model)

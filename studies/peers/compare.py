@@ -114,8 +114,6 @@ class Comparison:
 
 
 class MachineSpeed(NamedTuple):
-    """What this machine does at best."""
-
     copy_gbytes_per_s: float  # bytes that all ranks together write per time, copying
     reduce_gbytes_per_s: float  # bytes that all ranks together write per time, summing two vectors
     round_trip_ns: float  # one cache line between two ranks, there and back

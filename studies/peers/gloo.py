@@ -13,8 +13,6 @@ from studies.peers.worker import Call, Prepared, Repeated, allocate, die_with_pa
 
 
 class Gloo:
-    """One rank of Gloo."""
-
     backend = "gloo"
 
     def __init__(self, rank: int, ranks: int, store: str, deadline_s: float) -> None:

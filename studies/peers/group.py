@@ -24,8 +24,6 @@ GRACE_S = 5.0
 
 
 class PeerProcess(NamedTuple):
-    """One process to start."""
-
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = {}  # what must be in its environment beside ours
     pass_fds: tuple[int, ...] = ()  # file descriptors that it inherits

@@ -22,7 +22,6 @@ Described = Callable[[str], tuple[Topology, Accelerator | None]]
 
 
 def shipped(cluster: str) -> tuple[Topology, Accelerator | None]:
-    """Return a shipped topology, with the accelerator that it names."""
     return Topology.load(cluster), None
 
 
@@ -46,7 +45,6 @@ class Clusters:
         self._shapes: dict[tuple[str, Operator], Shape] = {}
 
     def ns(self, cluster: str, style: str, operator: Operator) -> float:
-        """Return what an operator takes in one style, in ns."""
         if style == "unfused" and operator.kind == "gemm_all_reduce":
             its = self.simulator(cluster)
             return its.run(its.fastest(operator, "unfused")).time_ns

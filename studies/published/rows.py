@@ -12,8 +12,6 @@ READ_IN = ("abstract", "paper", "secondary", "repository")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure."""
-
     figure: str
     published: float  # the nearer end of the published range
     published_range: tuple[float, float]

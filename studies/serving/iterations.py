@@ -55,11 +55,8 @@ class Iterations:
     def ns(self, tokens: int, pairs: int, context: int, ends: int) -> int:
         """Return what an iteration takes.
 
-        Args:
-            tokens: How many tokens the batch has, of chunks and of answers.
-            pairs: How many pairs of a chunk's token and a token before it there are.
-            context: How many tokens the answers' tokens look back at, all together.
-            ends: How many tokens come out.
+        ``tokens`` are of chunks and answers, ``pairs`` of a chunk's token and one before it; answers look back at
+        ``context`` tokens, all together, and ``ends`` tokens come out.
         """
         its = self.model
         attention_flops = 4 * pairs * its.heads * its.head_size * its.blocks / self.tensor

@@ -32,19 +32,21 @@ class StoreHome:
 class KvStore:
     """A store's homes: one of a pool, one for each host otherwise, none where there is no store."""
 
-    def __init__(self, kind: str, model: CostModel, block_bytes: int, capacity_bytes: int | None) -> None:
-        self.kind, self.model, self.block_bytes = kind, model, block_bytes
-        self.homes: list[StoreHome | None] = []
+    def __init__(
+        self, kind: str, model: CostModel, hosts: Sequence[int], block_bytes: int, capacity_bytes: int | None
+    ) -> None:
+        self.kind, self.model, self.hosts, self.block_bytes = kind, model, hosts, block_bytes
+        self.homes: dict[int, StoreHome | None] = {}  # by host; a pool's is the first one's
         if kind == "accelerator":
             return
         topology = model.topology
         if kind == "pool":
-            space, parts = _pool(topology), [model.cards_of(_pool(topology))]
+            space, parts = _pool(topology), {hosts[0]: model.cards_of(_pool(topology))}
         else:
             space = _memory(topology)
             first = topology.cards_of(space)[0]
-            parts = [(model.cards.index(first + host),) for host in range(topology.host_count)]
-        for cards in parts:
+            parts = {host: (model.cards.index(first + host),) for host in hosts}
+        for host, cards in parts.items():
             there = sum(topology.card(model.cards[card]).capacity_bytes for card in cards)
             mine = there if capacity_bytes is None else capacity_bytes // len(parts)
             if mine > there:
@@ -56,18 +58,20 @@ class KvStore:
                 raise ArgumentError(
                     f"a store of {format_bytes(mine)} in {kind} does not hold one block of {format_bytes(block_bytes)}"
                 )
-            self.homes.append(StoreHome(BlockCache(mine // block_bytes), cards, space.granule_bytes))
-        self._all = [its for its in self.homes if its is not None]
+            self.homes[host] = StoreHome(BlockCache(mine // block_bytes), cards, space.granule_bytes)
+        self._all = {host: its for host, its in self.homes.items() if its is not None}
 
     def home(self, block: int, host: int) -> StoreHome | None:
         """Return where a block lies, or would lie, for an instance on a host; None: nowhere."""
         if not self.homes:
             return None
-        return self.homes[{"pool": 0, "host": host, "rdma": block % len(self.homes)}[self.kind]]
+        if self.kind == "rdma":
+            return self.homes[self.hosts[block % len(self.hosts)]]
+        return self.near(host)
 
     def near(self, host: int) -> StoreHome | None:
         """Return where blocks for one host's instances lie best; None: nowhere."""
-        return self.homes[0 if self.kind == "pool" else host] if self.homes else None
+        return self.homes[self.hosts[0] if self.kind == "pool" else host] if self.homes else None
 
     def lose_host(self, host: int) -> bool:
         """Lose a host's memory; return whether a store was there."""
@@ -84,21 +88,21 @@ class KvStore:
 
     def lose_card(self, card: int) -> StoreHome | None:
         """Lose a pool's card, and with it all blocks, as each lies on all cards; return what was there."""
-        if self.kind != "pool" or self.homes[0] is None:
+        lost = self.homes[self.hosts[0]] if self.kind == "pool" else None
+        if lost is None:
             return None
-        lost = self.homes[0]
         index = self.model.cards.index(card) if card in self.model.cards else -1
         left = tuple(its for its in lost.cards if its != index)
         if len(left) == len(lost.cards):
             return None
         capacity = lost.cache.capacity * len(left) // len(lost.cards)
-        self.homes[0] = StoreHome(BlockCache(capacity), left, lost.granule_bytes) if left else None
+        self.homes[self.hosts[0]] = StoreHome(BlockCache(capacity), left, lost.granule_bytes) if left else None
         return lost
 
     @property
     def evicted(self) -> int:
         """How many blocks were given up for others."""
-        return sum(its.cache.evicted for its in self.homes if its is not None)
+        return sum(its.cache.evicted for its in self.homes.values() if its is not None)
 
 
 def weights_home(model: CostModel, place: KvStore, host: int) -> StoreHome:
@@ -106,7 +110,7 @@ def weights_home(model: CostModel, place: KvStore, host: int) -> StoreHome:
     in its own host's memory."""
     found = place.near((host + 1) % model.topology.host_count if place.kind == "rdma" else host)
     if found is None:
-        found = KvStore("host", model, 1, None).near(host)
+        found = KvStore("host", model, place.hosts, 1, None).near(host)
     assert found is not None
     return found
 

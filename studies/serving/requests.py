@@ -131,7 +131,10 @@ def generate(count: int, per_s: float, seed: int, workload: str = "chat") -> lis
     if not 1 <= count <= REQUESTS_MAX or not 0 < per_s <= 1e6:
         raise ArgumentError(f"a generator makes 1 to {REQUESTS_MAX} requests, above 0 and up to 1000000 a second")
     random = np.random.default_rng(seed)
-    arrivals = (np.cumsum(random.exponential(1000 / per_s, count)).astype(np.int64) * NS_A_MS).tolist()
+    at_ms = np.cumsum(random.exponential(1000 / per_s, count))
+    if not at_ms[-1] <= HOURS_MAX * 3_600_000:
+        raise ArgumentError(f"{count} requests at {per_s:g} a second take longer than {HOURS_MAX} hours")
+    arrivals = (at_ms.astype(np.int64) * NS_A_MS).tolist()
     return (_chat if workload == "chat" else _documents)(arrivals, random)
 
 

@@ -8,14 +8,13 @@ store's place to the instance that answers: written there, then read.
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from cxlemu.cost import CostModel
-from cxlemu.engines.transfers import Transfers
+from cxlemu.engines.shared import SharedFabric
 from cxlemu.errors import ArgumentError
 from cxlemu.topology import Topology
 from studies.choices import BATCH_REQUESTS, CHUNK_TOKENS
@@ -27,7 +26,6 @@ from studies.serving.places import SHARED, KvStore, StoreHome, weights_home
 from studies.serving.requests import BLOCK_TOKENS, ServingRequest
 
 WEIGHTS_STEP_BYTES = 64 << 20
-EVENTS_MAX = 20_000_000
 
 
 @dataclass(frozen=True)
@@ -48,30 +46,48 @@ class ServingSetup:
 
 @dataclass
 class Simulation:
-    """One run; `run` it once."""
+    """One run; `run` it once, or `begin` it on a fabric that others use as well."""
 
     setup: ServingSetup
     served: list[Served]
-    now_ns: int = 0
+    fabric: SharedFabric | None = None
+    ranks: range | None = None  # of the fabric's
     happened: list[Incident] = field(default_factory=list)
     unwritten: int = 0  # blocks for which the store had no room, as all it holds was in use
 
     def __post_init__(self) -> None:
-        topology = self.setup.topology
-        self.model = CostModel.of(topology, topology.host_count * topology.hosts.ranks_per_host)
-        self.place = KvStore(self.setup.place, self.model, self.setup.iterations.block_bytes, self.setup.capacity_bytes)
-        self.instances = _instances(self.setup, self.model)
-        self.movement = Movement(Transfers(self.model), self._schedule)
+        topology, setup = self.setup.topology, self.setup
+        ranks = range(topology.host_count * topology.hosts.ranks_per_host) if self.ranks is None else self.ranks
+        self._fabric = self.fabric or SharedFabric(CostModel.of(topology, len(ranks)))
+        self._schedule, self.model = self._fabric.schedule, self._fabric.model
+        self.hosts = tuple(dict.fromkeys(self.model.hosts[rank] for rank in ranks))
+        self.place = KvStore(setup.place, self.model, self.hosts, setup.iterations.block_bytes, setup.capacity_bytes)
+        self.instances = _instances(setup, self.model, ranks)
+        self.movement = Movement(self._fabric.transfers, self._schedule)
         self._open = len(self.served)
-        self._events: list[tuple[int, int, Callable[[int], None]]] = []
-        self._count = 0
         self._writing: set[tuple[int, int]] = set()  # home and block
         self._unrouted: deque[Served] = deque()
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
+    @property
+    def now_ns(self) -> int:
+        """When the last thing happened."""
+        return self._fabric.now_ns
+
+    @property
+    def over(self) -> bool:
+        """Whether every request is served or refused."""
+        return not self._open
+
     def run(self, seen: Callable[[int], None] | None = None) -> None:
-        """Run until every request is served or refused, or nothing is left that could happen."""
+        """Run until it is over, or nothing is left that could happen; ``seen`` hears how many requests are through."""
+        self.begin()
+        saying = None if seen is None else lambda _: seen(len(self.served) - self._open)
+        self._fabric.run(lambda: not self.over, saying)
+
+    def begin(self) -> None:
+        """Schedule all requests and incidents."""
         if self.setup.warm:
             self._warm()
         for incident in self.setup.incidents:
@@ -81,17 +97,6 @@ class Simulation:
             self._schedule(incident.at_ns, partial(self._incident, incident))
         for its in self.served:
             self._schedule(its.request.arrival_ns, partial(self._route, its))
-        while self._events and self._open:
-            self.now_ns, _, event = heapq.heappop(self._events)
-            event(self.now_ns)
-            if self._count > EVENTS_MAX:
-                raise ArgumentError(f"more than {EVENTS_MAX} events: take fewer with --requests")
-            if seen is not None and not self._count % 4096:
-                seen(len(self.served) - self._open)
-
-    def _schedule(self, at_ns: int, event: Callable[[int], None]) -> None:
-        self._count += 1
-        heapq.heappush(self._events, (at_ns, self._count, event))
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -212,7 +217,7 @@ class Simulation:
         counts = Counter(block for its in self.served for block in its.request.blocks)
         for block, count in counts.items():
             if count > 1:
-                for host in range(self.setup.topology.host_count if self.place.kind == "host" else 1):
+                for host in self.hosts if self.place.kind == "host" else self.hosts[:1]:
                     home = self.place.home(block, host)
                     if home is not None and block not in home.cache and home.cache.held < home.cache.capacity:
                         home.cache.reserve(1)
@@ -347,13 +352,13 @@ def _nothing() -> None:
     """Give nothing back."""
 
 
-def _instances(setup: ServingSetup, model: CostModel) -> list[Instance]:
+def _instances(setup: ServingSetup, model: CostModel, mine: range) -> list[Instance]:
     tensor, per_host = setup.iterations.tensor, setup.topology.hosts.ranks_per_host
     if per_host % tensor:
         raise ArgumentError(
             f"tp={tensor} does not divide the {per_host} accelerators of a host of {setup.topology.name}"
         )
-    count = len(model.hosts) // tensor
+    count = len(mine) // tensor
     if setup.prefill and not setup.prefill < count:
         raise ArgumentError(f"--prefill {setup.prefill} leaves none of {count} instances to answer")
     if setup.prefill and setup.place not in SHARED:
@@ -363,7 +368,7 @@ def _instances(setup: ServingSetup, model: CostModel) -> list[Instance]:
         )
     made = []
     for number in range(count):
-        ranks = range(number * tensor, (number + 1) * tensor)
+        ranks = mine[number * tensor : (number + 1) * tensor]
         role = BOTH if not setup.prefill else PREFILL if number < setup.prefill else DECODE
         host = model.hosts[ranks[0]]
         made.append(Instance(number, host, ranks, role, setup.iterations, setup.chunk, setup.most))

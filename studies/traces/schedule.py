@@ -15,15 +15,15 @@ from cxlemu.chakra.workload import ChakraCollective, ChakraMessage, ChakraWorklo
 from cxlemu.cost import CostModel
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.errors import ArgumentError, PlanFileError
-from cxlemu.plan import Call, Plan
+from cxlemu.plan import Call, Frame, Instruction, Kind, Layout, Op, Operand, Plan, RankPart, Region, Stream, encode
 from cxlemu.rounding import round_up
 from cxlemu.topology import Accelerator, Topology
-from studies.traces.access import access_ns
 from studies.traces.matches import Match, TracedMessage, matched, messages
 from studies.traces.outcome import MEMORY, Called, Computed, Replay
 
 ITEM_BYTES = 4  # blocks are whole f32
 PEAK_OF = "bf16"
+_ALIGN_BYTES = 4096  # of what a rank loads from the pool or stores to it by itself
 
 _Between: TypeAlias = "tuple[ChakraCollective, tuple[int, ...]]"  # a collective, its ranks
 
@@ -257,3 +257,27 @@ def _unit(what: Work, rank: int) -> str:
     if not isinstance(what, Computing):
         return MEMORY
     return "processor" if what.on_cpu else "accelerator"
+
+
+def access_ns(topology: Topology, model: CostModel, rank: int, what: PoolAccess) -> int:
+    """Simulate one access on a fabric that is otherwise idle."""
+    if not what.nbytes:
+        return 0
+    space = topology.pool_space
+    cards, each = len(topology.cards_of(space)), round_up(what.nbytes, _ALIGN_BYTES)
+    frame = Frame(1, (Region(0, cards, space.granule_bytes, 0, 0, each),))
+    pool, mine = Operand(Kind.REGION, 0), Operand(Kind.BUFFER)
+    if what.loads:
+        steps = [
+            Instruction(Op.INVALIDATE, nbytes=what.nbytes, a=pool),
+            Instruction(Op.READ, nbytes=what.nbytes, dst=mine, a=pool),
+        ]
+    else:
+        steps = [
+            Instruction(Op.WRITE, nbytes=what.nbytes, dst=pool, a=mine),
+            Instruction(Op.FLUSH, nbytes=what.nbytes, a=pool),
+            Instruction(Op.FENCE),
+        ]
+    part = RankPart(0, (), (Stream("access", encode(steps)),))
+    plan = Plan(Call("access", "access", 1, 0), Layout(1, cards, 4, each, 1, 64), lambda _: (frame, part))
+    return int(simulate(model, [VirtualCall(plan, (rank,))]).end_ns[0][0])

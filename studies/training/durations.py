@@ -168,7 +168,7 @@ class Durations:
         """Return a collective between some ranks, in equal parts, as padding would make them."""
         each = nbytes // (ranks * WEIGHT_BYTES) * WEIGHT_BYTES
         ns = self.machine.between.time_ns(collective, each * ranks, ranks)
-        return [Part(collective, ns, each * (ranks - 1))]
+        return [Part(collective, ns, each * (ranks - 1), (collective, each * ranks, ranks) if ns else None)]
 
     # --- the optimizer, and room ------------------------------------------------------------------------------------
 

@@ -25,13 +25,7 @@ class Router:
     seed: int = 1
 
     def load(self, model: LanguageModel, tokens: int, ranks: int) -> ExpertLoad:
-        """Draw where ``tokens`` tokens of each of ``ranks`` ranks go.
-
-        Args:
-            model: A model with experts, which the ranks share evenly.
-            tokens: How many tokens each rank has.
-            ranks: How many ranks share the experts.
-        """
+        """Draw where ``tokens`` tokens of each of ``ranks`` ranks go, which share the model's experts evenly."""
         assert model.experts is not None
         if model.experts % ranks:
             raise ArgumentError(f"ep={ranks} does not divide the {model.experts} experts of {model.name}")

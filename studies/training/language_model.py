@@ -87,7 +87,6 @@ class LanguageModel(Described):
 
     @property
     def expert_blocks(self) -> int:
-        """How many blocks have experts."""
         return 0 if self.experts is None else self.blocks - self.dense_blocks
 
     @property
@@ -103,7 +102,6 @@ class LanguageModel(Described):
 
     @property
     def block_parameters(self) -> int:
-        """All parameters of the mean block."""
         shared = self.shared_experts * self._feedforward(self.expert_feedforward)
         dense = self.attention_parameters + self._mean(self._feedforward(self.feedforward), shared)
         return dense + self.expert_parameters + self.position_parameters
@@ -122,7 +120,6 @@ class LanguageModel(Described):
 
     @property
     def parameters(self) -> int:
-        """All parameters of the model."""
         return self.blocks * self.block_parameters + self.embedding_parameters
 
     @property

@@ -39,12 +39,7 @@ def order(stage: int, stages: int, microbatches: int) -> list[tuple[bool, int]]:
 
 
 def program(its: Durations, microbatches: int) -> TimelineProgram:
-    """Build the step's operations, with one lane for each stage.
-
-    Args:
-        its: What each piece takes.
-        microbatches: How many microbatches each data rank takes.
-    """
+    """Build the step's operations, with one lane for each stage; each data rank takes ``microbatches``."""
     made = TimelineProgram()
     stages = its.parallelism.pipeline
     blocks = blocks_of(its.model.blocks, stages)

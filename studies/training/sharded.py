@@ -15,12 +15,7 @@ SENDING = "between"
 
 
 def program(its: Durations, microbatches: int) -> TimelineProgram:
-    """Build the step's operations, in one lane, as all ranks do the same.
-
-    Args:
-        its: What each piece takes.
-        microbatches: How many microbatches each data rank takes.
-    """
+    """Build the step's operations, in one lane, as all ranks do the same; each data rank takes ``microbatches``."""
     made = TimelineProgram()
     sending = SENDING if its.parallelism.overlap else COMPUTE
     model = its.model

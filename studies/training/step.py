@@ -27,8 +27,6 @@ MODEL_PASSES = 3  # forward, and backward twice as much
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """One simulated step."""
-
     model: LanguageModel
     parallelism: Parallelism
     machine: TrainingMachine

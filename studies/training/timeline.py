@@ -19,11 +19,10 @@ BUBBLE = "bubble"
 
 
 class Part(NamedTuple):
-    """A part of an operation."""
-
     kind: str  # what the time is billed to
     ns: int
     nbytes: int = 0  # that a rank receives meanwhile
+    call: tuple[str, int, int] | None = None  # the collective between data ranks that it is: name, bytes, ranks
 
 
 class TimelineOperation(NamedTuple):
@@ -64,7 +63,7 @@ class Timeline:
 
     def received_bytes(self, kinds: Collection[str]) -> int:
         """Add up what the ranks of all lanes receive in parts of these kinds."""
-        return sum(nbytes for its in self.operations for kind, _, nbytes in its.parts if kind in kinds)
+        return sum(nbytes for its in self.operations for kind, _, nbytes, _ in its.parts if kind in kinds)
 
     @cached_property
     def _computing(self) -> dict[int, list[int]]:
@@ -81,7 +80,7 @@ class Timeline:
 
     def spent_ns(self, kinds: Collection[str]) -> int:
         """Add up the time of parts of these kinds on all lanes, whether it is exposed or hidden."""
-        return sum(ns for its in self.operations for kind, ns, _ in its.parts if kind in kinds)
+        return sum(ns for its in self.operations for kind, ns, _, _ in its.parts if kind in kinds)
 
     def billed(self, lane: int) -> Counter[str]:
         """Bill the step's time on one lane to kinds of parts, in ns; the sum is the step's time.
@@ -100,7 +99,7 @@ class Timeline:
             parts = self.operations[number].parts
             done[id(parts)] = parts, done.get(id(parts), (parts, 0))[1] + 1  # most operations share theirs
         for parts, times in done.values():
-            for kind, ns, _ in parts:
+            for kind, ns, _, _ in parts:
                 bill[kind] += times * ns
         self._bill_gap(bill, self._last, free_ns, self.time_ns, lane)
         return +bill
@@ -111,24 +110,18 @@ class Timeline:
             assert cause >= 0  # only what waits for nothing begins at 0
             its = self.operations[cause]
             foreign = its.stream == COMPUTE and its.lane != lane
-            for kind, ns, _ in reversed(its.parts):
+            for kind, ns, _, _ in reversed(its.parts):
                 share = min(ns, end_ns - begin_ns)
                 bill[BUBBLE if foreign else kind] += share
                 end_ns -= share
             cause = self.cause[cause]
 
 
-def run(program: TimelineProgram, later: Sequence[tuple[int, TimelineProgram]] = ()) -> Timeline:
-    """Run a program. The work grows linearly with the number of operations and of their predecessors.
-
-    ``later`` is (time in ns, program with the same operations), in order of time: operations that begin from then on
-    take what they take there. Asserts that no operations wait in a circle.
-    """
-    operations = list(program.operations)
-    count = len(operations)
-    previous = [-1] * count  # in the same stream
+def ordered(operations: Sequence[TimelineOperation]) -> tuple[list[int], list[list[int]], list[int]]:
+    """For each operation: the one before it in its stream or -1, those that wait for it, and for how many it waits."""
+    previous = [-1] * len(operations)
     newest: dict[tuple[int, str], int] = {}
-    waiters: list[list[int]] = [[] for _ in range(count)]
+    waiters: list[list[int]] = [[] for _ in operations]
     missing = [len(its.after) for its in operations]
     for number, its in enumerate(operations):
         before = newest.get((its.lane, its.stream), -1)
@@ -139,6 +132,18 @@ def run(program: TimelineProgram, later: Sequence[tuple[int, TimelineProgram]] =
             missing[number] += 1
         for other in its.after:
             waiters[other].append(number)
+    return previous, waiters, missing
+
+
+def run(program: TimelineProgram, later: Sequence[tuple[int, TimelineProgram]] = ()) -> Timeline:
+    """Run a program. The work grows linearly with the number of operations and of their predecessors.
+
+    ``later`` is (time in ns, program with the same operations), in order of time: operations that begin from then on
+    take what they take there. Asserts that no operations wait in a circle.
+    """
+    operations = list(program.operations)
+    count = len(operations)
+    previous, waiters, missing = ordered(operations)
     begin_ns, end_ns, cause = [0] * count, [0] * count, [-1] * count
     ready = [number for number in range(count) if not missing[number]]
     for number in ready:  # grows
@@ -164,7 +169,7 @@ def events(timeline: Timeline) -> Iterator[TraceEvent]:
     """Yield a trace with a track for each stream of each lane, and a slice for each part."""
     for number, its in enumerate(timeline.operations):
         begin_ns = timeline.begin_ns[number]
-        for kind, ns, _ in its.parts:
+        for kind, ns, _, _ in its.parts:
             if ns:
                 track = f"rank{its.lane} {its.stream}"
                 yield TraceEvent("ranks", track, f"{its.name}: {kind}", begin_ns, begin_ns + ns, {})

@@ -29,8 +29,6 @@ A100_PAIR = "NVIDIA/nccl-tests issue 100, p2pBandwidthLatencyTest, HGX A100", "2
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """A published measurement."""
-
     figure: str
     unit: str  # its unit, or "x" for a ratio
     low: float  # the lower end of what was measured
@@ -97,5 +95,3 @@ SMALL = {
     32 << 10: Measurement("all_reduce of 32 KiB, 2 ranks", "us", 37.44, 39.56, *SPARKS_SMALL),
     64 << 10: Measurement("all_reduce of 64 KiB, 2 ranks", "us", 64.71, 67.93, *SPARKS_SMALL),
 }
-THREAD_WRITE_GBYTES_PER_S = 7.9  # one thread's, by others on XC50256: what STORED's processor brings
-THREAD_READ_GBYTES_PER_S = 6.6

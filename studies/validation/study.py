@@ -1,11 +1,12 @@
 """The model's figure beside each measured one. Topologies are as shipped, except that processors instead of
-accelerators issue requests where processors were measured (`by_processors`), as many at once as a benchmark keeps."""
+accelerators issue requests where processors were measured (`by_processors`), as many at once as a benchmark keeps
+(processor.yaml), and that calls are launched in a graph and adapters are those of DGX Sparks where they were."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 
 from collectives.sweep.sweep import Sweep
 from collectives.sweep.virtual.simulated import simulate_case
@@ -15,6 +16,7 @@ from studies.published.rows import MISS
 from studies.validation import measured
 from studies.validation.accelerators import OWN_LIMITS, call, of_a100, of_hopper, of_products, payload_gbytes_per_s
 from studies.validation.measured import SMALL, Measurement
+from studies.validation.processor import Processor
 from studies.validation.sparks import of_sparks
 from studies.validation.streams import Requests, by_processors, ends_ns, gbytes_per_s, requests_ns
 
@@ -24,9 +26,9 @@ PRODUCTS = "products"
 ADAPTERS = 4  # of each host whose rings were measured together
 RING_BYTES = 1 << 28
 PORT = "card-x8"
-AT_ONCE = 8  # requests of 4 KiB that a benchmark keeps under way: the least power of two that fills a port
 EVERY = tuple(range(6))  # cards
 DEPTHS = (1, 2, 4, 8, 16, 32)
+PROCESSOR = "processor"
 SMALL_REQUEST, REQUEST, COUNT = 64, 4096, 400
 LARGE = 1 << 20
 GATHERED_BYTES = 1 << 30  # for 16 GiB: busbw does not change any more
@@ -77,17 +79,17 @@ def beside(topology: Topology, at_once: int) -> Beside:
 class Study:
     """All figures, each computed when it is first asked for."""
 
-    def __init__(self, machines: Mapping[str, Topology] | None = None, accelerator: Accelerator | None = None) -> None:
-        """Compute the figures of configs as shipped, or of others in their places.
-
-        Args:
-            machines: Topologies by the names of the configs that they stand for.
-            accelerator: What products run on; None: H100 as shipped.
-        """
+    def __init__(
+        self,
+        machines: Mapping[str, Topology] | None = None,
+        accelerator: Accelerator | None = None,
+        processor: Processor | None = None,
+    ) -> None:
+        """Compute the figures of configs, an H100 and a processor as shipped, or of others in their places."""
         self._machines, self._accelerator = dict(machines or {}), accelerator
+        self.processor = processor or Processor.load(PROCESSOR)
 
     def machine(self, config: str) -> Topology:
-        """Return the machine that stands for a config."""
         if config not in self._machines:
             self._machines[config] = Topology.load(config)
         return self._machines[config]
@@ -104,12 +106,12 @@ class Study:
 
     @cached_property
     def blocking(self) -> Beside:
-        """The same beside AT_ONCE, where the port's link takes in one request and blocks what is behind it."""
+        """The same beside a benchmark's reads, where the port's link takes in one and blocks what is behind it."""
         links = tuple(
             link.model_copy(update={"buffer_bytes": REQUEST}) if link.name == PORT else link
             for link in self.switched.links
         )
-        return beside(self.switched.model_copy(update={"links": links}), AT_ONCE)
+        return beside(self.switched.model_copy(update={"links": links}), self.processor.reads_at_once)
 
     @property
     def queued_bytes(self) -> float:
@@ -127,31 +129,36 @@ class Study:
         return [row for part in PARTS[config] for row in part(self)]
 
     def _ports(self) -> list[Validated]:
-        one = next(its for its in self.curve if its.at_once == AT_ONCE)
-        deepest = self.curve[-1]
-        two = [Requests(host, 0, REQUEST, COUNT) for host in (0, 1) for _ in range(AT_ONCE)]
+        at_once = self.processor.reads_at_once
+        one = beside(self.switched, at_once)
+        two = [Requests(host, 0, REQUEST, COUNT) for host in (0, 1) for _ in range(at_once)]
         of_two = gbytes_per_s(self.switched, two) / 2
         rates = [
             gbytes_per_s(self.switched, [Requests(0, card, LARGE, 40, op) for card in cards for _ in range(2)])
-            for cards, op in (((0,), Op.READ), ((0,), Op.WRITE), ((0, 1), Op.READ), (EVERY, Op.READ), (EVERY, Op.WRITE))
+            for cards, op in (((0,), Op.READ), ((0,), Op.WRITE), ((0, 1), Op.READ), (EVERY, Op.READ))
         ]
+        stores = [Requests(0, card, LARGE, 40, Op.WRITE) for card in EVERY for _ in range(2)]
+        first = int(self.processor.lines_read_first * LARGE)
+        loads = [its._replace(op=Op.READ, nbytes=first) for its in stores if first]
+        ends = ends_ns(self.switched, [(0, its.program()) for its in (*stores, *loads)])
+        stored_gbytes_per_s = len(stores) * 40 * LARGE / max(ends)
         read, write = (Requests(0, 0, REQUEST, times, op).program() for times, op in ((2, Op.READ), (1, Op.WRITE)))
-        mixed = [(0, (read + write) * (COUNT // 2))] * (4 * AT_ONCE)
+        mixed = [(0, (read + write) * (COUNT // 2))] * 32
         mixed_gbytes_per_s = len(mixed) * REQUEST * 3 * (COUNT // 2) / max(ends_ns(self.switched, mixed))
         stored = (
             "the port's rate: how many writes a processor keeps under way, and whether it reads each line before, is "
             "not published"
         )
         queue = (
-            f"with {AT_ONCE} reads of 4 KiB under way; it is {self.curve[0].slower:.2f} with one and "
-            f"{deepest.slower:.1f} with {deepest.at_once}, and how many there were is not published"
+            f"with {at_once} reads of 4 KiB under way; how many there were is not published, and a read of 64 B waits "
+            "for as many"
         )
         return [
             Validated(measured.PORT_READ, SWITCHED, rates[0]),
             Validated(measured.PORT_WRITE, SWITCHED, rates[1]),
             Validated(measured.TWO_PORTS, SWITCHED, rates[2]),
             Validated(measured.HOST_READ, SWITCHED, rates[3]),
-            Validated(measured.HOST_WRITE, SWITCHED, rates[4], stored),
+            Validated(measured.HOST_WRITE, SWITCHED, stored_gbytes_per_s, stored),
             Validated(measured.MIXED, SWITCHED, mixed_gbytes_per_s),
             Validated(measured.TWO_STREAMS, SWITCHED, of_two),
             Validated(measured.KEPT, SWITCHED, one.kept),
@@ -160,32 +167,39 @@ class Study:
 
     def _processors(self) -> list[Validated]:
         thread = Costs(
-            to_pool_gbytes_per_s=measured.THREAD_WRITE_GBYTES_PER_S,
-            from_pool_gbytes_per_s=measured.THREAD_READ_GBYTES_PER_S,
+            to_pool_gbytes_per_s=self.processor.thread_write_gbytes_per_s,
+            from_pool_gbytes_per_s=self.processor.thread_read_gbytes_per_s,
+            flush_line_ns=self.processor.flush_line_ns,
         )
         machine = by_processors(self.switched, thread)
         stored = [*Requests(0, 0, 16 << 10, 1, Op.WRITE).program(), Instruction(Op.FENCE)]
-        read = Requests(0, 0, 16 << 10, 1)
+        read = Requests(0, 0, 16 << 10, 1).program()
+        flush = Instruction(Op.FLUSH, nbytes=16 << 10, a=Operand(Kind.REGION))
         write = Instruction(Op.WRITE, nbytes=8, dst=Operand(Kind.REGION), a=Operand(Kind.BUFFER))
         told = [(0, [write, Instruction(Op.SIGNAL, arg=0)]), (1, [Instruction(Op.WAIT, arg=0)])]
-        unflushed = "the config is that of accelerators, whose copies need no flush: flushed lines cost nothing there"
-        # one line carries the bytes and the flag, so that nothing is fenced between them
+        flushed = "what a processor takes to flush a line of CXL memory is not published: here, what it takes on DRAM"
+        # one line carries the bytes and the flag, so that nothing is fenced between them; a line that is stored through
+        # the caches is read before, and written back when it is flushed
         return [
             Validated(measured.LOAD, SWITCHED, requests_ns(self.switched, [Requests(0, 0, 64, 1)])[0] / 1e3),
             Validated(measured.STORED, SWITCHED, ends_ns(machine, [(0, stored)])[0] / 1e3),
-            Validated(measured.FLUSHED_WRITE, SWITCHED, ends_ns(machine, [(0, stored)])[0] / 1e3, unflushed),
-            Validated(measured.FLUSHED_READ, SWITCHED, requests_ns(machine, [read])[0] / 1e3, unflushed),
+            Validated(
+                measured.FLUSHED_WRITE, SWITCHED, ends_ns(machine, [(0, [*read, flush, *stored])])[0] / 1e3, flushed
+            ),
+            Validated(measured.FLUSHED_READ, SWITCHED, ends_ns(machine, [(0, [flush, *read])])[0] / 1e3, flushed),
             Validated(measured.MESSAGE, SWITCHED, ends_ns(self.switched, told)[1] / 1e3),
         ]
 
     def _network(self) -> list[Validated]:
         network = self.machine(NETWORK)
+        sparks = of_sparks(network)
+        bounced = "GB10 copies through its host's memory, at a cost that nothing published says"
         collected = nccl_us("all_gather", GATHERED_BYTES, network)
         return [
             Validated(measured.RDMA_READ, NETWORK, next(iter(network.expanded.links)).payload_gbytes_per_s),
             Validated(measured.GATHERED, NETWORK, GATHERED_BYTES / 2 / collected / 1e3),
             *(
-                Validated(its, NETWORK, nccl_us("all_reduce", nbytes, network), _as_sparks(nbytes))
+                Validated(its, NETWORK, nccl_us("all_reduce", nbytes, sparks if nbytes > 64 else network), bounced)
                 for nbytes, its in SMALL.items()
             ),
         ]
@@ -225,16 +239,6 @@ def nccl_us(collective: str, nbytes: int, topology: Topology | None = None) -> f
     """Return what NCCL takes for a collective of 2 ranks, in microseconds."""
     (case,) = Sweep((collective,), [nbytes]).cases(2)
     return simulate_case(topology or Topology.load(NETWORK), case, space="inboxes")[0].time_us
-
-
-@cache
-def _as_sparks(nbytes: int) -> str:
-    """Say what the model has for an all_reduce where adapters and protocols are those of GB10."""
-    ours = nccl_us("all_reduce", nbytes, of_sparks(Topology.load(NETWORK)))
-    return (
-        f"GB10 copies through its host's memory, at a cost that nothing published tells; with its adapters and without "
-        f"LL128 it is {ours:.1f}"
-    )
 
 
 # by config, what is computed on it; products, which also depend on an accelerator, stand for themselves

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -13,25 +13,17 @@ import pytest
 
 from collectives import Communicator
 from collectives.communicator.calls.arguments import as_array
-from cxlemu import RankContext, launch
 from cxlemu.dlpack import _Versioned
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import AdversaryRates, MemorySpec
 from cxlemu.plan import DTYPES
-from cxlemu.topology import Topology
-from tests.helpers.tiers import PATIENT_S
+from tests.helpers import worlds
+from tests.helpers.worlds import Program
 
-LAPTOP = Topology.load("laptop")
-Program = Callable[[Communicator], Any]
 MEMORIES = [MemorySpec(), MemorySpec("emulated", seed=3, rates=AdversaryRates())]
 
 
-def together(program: Program, ranks: int = 3, memory: MemorySpec = MEMORIES[0], engine: str = "native") -> list[Any]:
-    def main(context: RankContext) -> Any:
-        with Communicator.world(context, region_bytes=1 << 16, engine=engine) as comm:
-            return program(comm)
-
-    return launch(main, ranks=ranks, topology=LAPTOP, memory=memory, deadline_s=PATIENT_S)
+together = partial(worlds.together, ranks=3, memory=MEMORIES[0], region_bytes=1 << 16)
 
 
 STRUCT = np.dtype([("a", "<i2"), ("b", "<f8"), ("c", "S3")])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +9,10 @@ import numpy as np
 import pytest
 
 from collectives import Communicator
-from cxlemu import RankContext, Topology, launch
 from cxlemu.errors import ArgumentError
-from cxlemu.memory import MemorySpec
-from tests.helpers.tiers import PATIENT_S
+from tests.helpers.worlds import together
 
-LAPTOP = Topology.load("laptop")
 LARGE = 9_000_000  # bytes: more than a mailbox takes
-
-
-def together(program: Callable[[Communicator], Any], memory: str = "shm", engine: str = "native") -> list[Any]:
-    def main(context: RankContext) -> Any:
-        with Communicator.world(context, engine=engine) as comm:
-            return program(comm)
-
-    return launch(main, ranks=2, topology=LAPTOP, memory=MemorySpec(memory), deadline_s=PATIENT_S)
 
 
 @pytest.mark.parametrize("engine", ["native", "reference"])
@@ -96,7 +84,7 @@ def test_a_buffer_that_is_lent_does_not_grow_and_grows_afterwards(memory: str) -
         for buffer in (leaving, coming, small):
             buffer.append(1)
 
-    together(program, memory, "native" if memory == "shm" else "reference")
+    together(program, memory=memory, engine="native" if memory == "shm" else "reference")
 
 
 @pytest.mark.parametrize("wrong", ["3", b"3", float("nan"), -1, True, [1.0]])

@@ -18,7 +18,7 @@ from collectives.sweep.virtual.plans import planned
 from collectives.sweep.virtual.simulated import model_of
 from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.plan import Call, Layout
-from cxlemu.topology import Topology
+from cxlemu.topology import Topology, shipped_configs
 
 POOLS = (
     "laptop",
@@ -76,6 +76,34 @@ def test_none_is_slower_than_those_that_it_can_be_made_of(collective: str, name:
     for size in SIZES:
         parts = [time_and_bound(name, its, ranks, size)[0] for its in MADE_OF[collective]]
         assert time_and_bound(name, collective, ranks, size)[0] <= margin * sum(parts), (size, parts)
+
+
+@pytest.mark.parametrize("collective", MOVES)
+@pytest.mark.parametrize("slow", [0, 2])
+def test_the_slowest_host_that_must_move_bytes_bounds_a_call(collective: str, slow: int) -> None:
+    """Two hosts at 40 GB/s and one at 2, which is the root or is not; a rank moves 20 GB/s at most."""
+    its, moves = COLLECTIVES[collective], MOVES[collective]
+    machine = one_slow_host(slow)
+    nbytes = (16 << 20) // 3 // 64 * 64
+    call = Call(collective, "auto", 3, nbytes, "f32", "sum" if its.reduces else "none")
+    bound = lower_bound(machine, call, machine.pool_space)
+    assert bound is not None
+    for who, blocks in ((moves.writers, moves.written(3)), (moves.readers, moves.read(3))):
+        if who == "all" or (who == "root") == (slow == 0):
+            assert bound.ns >= blocks * nbytes / 2
+    plan, _ = planned(machine, Case(call, in_place=False))
+    assert simulate(model_of(machine, 3), [VirtualCall(plan)]).time_ns >= bound.started_ns
+
+
+def one_slow_host(slow: int) -> Topology:
+    hosts = [
+        f"{{name: fast, ends: [{'host1-2' if slow == 0 else 'host0-1'}, titan2], gbytes_per_s: 40, latency_ns: 20}}"
+    ]
+    hosts.append(f"{{name: slow, ends: [host{slow}, titan2], gbytes_per_s: 2, latency_ns: 20}}")
+    text = shipped_configs()["laptop"].read_text().replace("  count: {value: 2,", "  count: {value: 3,", 1)
+    before, _, rest = text.partition("  - name: host-x16")
+    links = "".join(f"  - {link}\n" for link in hosts)
+    return Topology.parse((before + links + rest[rest.index("  - name: card-x8") :]).encode(), "slow.yaml")
 
 
 @pytest.mark.deep(rows=lambda name, ranks: (name, ranks) != ("six-cards", 3))

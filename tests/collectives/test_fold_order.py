@@ -11,6 +11,7 @@ from collectives.algorithms.catalog import SHIPPED_NAMES, build, load_algorithm,
 from collectives.builder import AGGREGATE, Builder
 from collectives.builder.recipes import Recipe, algorithm
 from collectives.checking.symbolic import verify
+from collectives.checking.symbols import Fold, text
 from cxlemu.cli import main
 from cxlemu.errors import ArgumentError, ContractError
 from cxlemu.plan import Call, Op, Plan, RedOp, encode
@@ -205,6 +206,28 @@ def test_prove_shows_both_folds_at_once_and_looks_for_no_schedule(
     assert "rank 2[0] + rank 1[0] + rank 0[0]" in told, told
     other = "but rank 0 has folded them as rank 0[0] + rank 1[0] + rank 2[0]"
     assert (other if name == "other_on_each" else "the contract says rank 0[0] + rank 1[0] + rank 2[0]") in told
+
+
+@pytest.mark.parametrize(
+    ("op", "divisor", "shown"),
+    [
+        ("sum", 1, "rank 0[0] + (rank 1[0] + rank 2[0])"),
+        ("avg", 3, "(rank 0[0] + (rank 1[0] + rank 2[0])) / 3"),
+        ("max", 1, "max(rank 0[0], max(rank 1[0], rank 2[0]))"),
+        ("prod", 1, "rank 0[0] * (rank 1[0] * rank 2[0])"),
+        ("bor", 1, "rank 0[0] | (rank 1[0] | rank 2[0])"),
+    ],
+)
+def test_a_fold_is_shown_with_its_operation(op: str, divisor: int, shown: str) -> None:
+    assert text(Fold(((0, 0), Fold(((1, 0), (2, 0)))), divisor), op) == shown
+    assert text(Fold(((0, 8),)), op) == "rank 0[8]"
+
+
+def test_a_violation_of_max_shows_max(tmp_path: Path) -> None:
+    (tmp_path / "folding.py").write_text(FOLDING)
+    narrow = ["-n", "3", "-b", "1K", "-d", "f32", "-o", "max", "--out-of-place"]
+    result = CliRunner().invoke(main, ["prove", "--algorithm", f"{tmp_path / 'folding.py'}:last_first", *narrow])
+    assert "max(rank 2[0], rank 1[0], rank 0[0]), the contract says" in " ".join(result.output.split()), result.output
 
 
 # --- declarations and names --------------------------------------------------------------------------------------

@@ -124,3 +124,64 @@ def test_a_collective_that_had_begun_is_given_up_on_all_ranks(error: BaseExcepti
         how="processes",
         deadline_s=PATIENT_S,
     )
+
+
+ROOMY = 1 << 18  # elements: more than a mailbox takes, and moved in one call
+
+# What rank 0 calls when a courier hands a message over to it, and what its peer does before that.
+HANDED: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "send": (lambda comm, kept: comm.send(kept, 1, 1), lambda comm, much: None),
+    "isend": (lambda comm, kept: comm.isend(kept, 1, 1), lambda comm, much: None),
+    "recv": (lambda comm, kept: comm.recv(kept, 1, 1), lambda comm, much: comm.isend(much, 0, 1)),
+    "recv of another": (lambda comm, kept: comm.recv(kept, 1, 3), lambda comm, much: comm.isend(much, 0, 1)),
+}
+
+
+def _handed_over(context: RankContext, name: str) -> None:
+    comm = Communicator.world(context)
+    peer, much, kept = 1 - comm.rank, np.full(ROOMY, comm.rank + 1.0), np.full(ROOMY, comm.rank + 1.0)
+    comm.sendrecv(much, peer, np.zeros(ROOMY), peer)  # so that couriers know messages of this size
+    calls, before = HANDED[name]
+    if comm.rank == 1:
+        request = before(comm, much)
+    context.session.barrier(PATIENT_S)
+    if comm.rank == 0:
+        couriers = comm._messenger.outgoing if "send" in name else comm._messenger.incoming
+        courier, handed = couriers[1], []
+
+        def asked(array: Any, tag: int) -> Any:
+            handed.append(courier(array, tag))
+            signal.raise_signal(signal.SIGALRM)
+
+        couriers[1] = asked  # type: ignore[assignment]  # as if the signal came while the courier was at work
+        interrupted(lambda: calls(comm, kept), Enough())
+        assert type(handed[0]) is list
+        couriers[1] = courier
+    context.session.barrier(PATIENT_S)
+    if comm.rank == 0:
+        if name == "recv of another":
+            comm.recv(kept, 1, 1)
+        comm.sendrecv(np.full(1, 5.0), 1, small := np.zeros(1), 1, 5, 5)
+        assert (kept == (1 if "send" in name else 2)).all() and small[0] == 6
+    else:
+        if "send" in name:
+            comm.recv(kept, 0, 1)
+            assert (kept == 1).all()
+        comm.sendrecv(np.full(1, 6.0), 0, small := np.zeros(1), 0, 5, 5)
+        assert small[0] == 5 and (request is None or request.done)
+    assert comm.all_reduce(np.full(1, comm.rank + 1.0))[0] == 3
+    assert comm._messenger.incoming[peer](np.zeros(1), 7) is None  # couriers go on, and nothing is left in a mailbox
+    comm.close()
+
+
+@pytest.mark.parametrize("name", HANDED)
+def test_what_a_courier_handed_over_is_taken_up_after_a_handler_raised(name: str) -> None:
+    """The call that asked the courier never sees what it returned; the next one goes on with it."""
+    launch(
+        partial(_handed_over, name=name),
+        ranks=2,
+        topology=LAPTOP,
+        memory=MemorySpec("shm"),
+        how="processes",
+        deadline_s=PATIENT_S,
+    )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,23 +12,17 @@ from hypothesis import strategies as st
 
 from collectives import Communicator
 from collectives.communicator.heap.local_heap import LocalBlocks, size_class
-from cxlemu import RankContext, launch
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import AdversaryRates, MemorySpec
 from cxlemu.units import counted
+from tests.helpers import worlds
 from tests.helpers.card_files import MIB, blank_cards, pool_of
-from tests.helpers.tiers import PATIENT_S
 
 MEMORIES = {"shm": MemorySpec("shm"), "adversary": MemorySpec(seed=5, rates=AdversaryRates())}
 HEAP_BYTES = 1 << 20
 
 
-def together(main: Callable[[Communicator], Any], memory: MemorySpec = MEMORIES["shm"], ranks: int = 2) -> list[Any]:
-    def run(context: RankContext) -> Any:
-        with Communicator.world(context, heap_bytes=HEAP_BYTES) as comm:
-            return main(comm)
-
-    return launch(run, ranks=ranks, memory=memory, deadline_s=PATIENT_S)
+together = partial(worlds.together, topology=None, heap_bytes=HEAP_BYTES)
 
 
 @given(st.integers(0, 1 << 40))
@@ -97,7 +90,7 @@ def test_one_rank_alone_makes_arrays_and_collectives_take_them(memory: str, tmp_
         comm.all_reduce(elsewhere)
         return right and bool((held[0] == 6).all() and (elsewhere == 1).all())
 
-    assert together(main, spec) == [True, True]
+    assert together(main, memory=spec) == [True, True]
 
 
 def test_an_array_that_was_dropped_leaves_its_place_to_the_next_of_its_size() -> None:
@@ -127,7 +120,7 @@ def test_arrays_at_other_places_are_read_where_they_lie(memory: str) -> None:
             right &= bool((x == 1 + 2 * number).all())
         return right and len(before) == 2 * comm.rank
 
-    assert together(main, MEMORIES[memory]) == [True, True]
+    assert together(main, memory=MEMORIES[memory]) == [True, True]
 
 
 def test_a_heap_that_is_full_says_what_takes_it() -> None:

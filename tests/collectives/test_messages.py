@@ -31,9 +31,11 @@ from cxlemu.errors import (
 from cxlemu.memory import AdversaryRates, MemorySpec
 from faults.inject.fault_engine import injected
 from faults.inject.script import Script
+from tests.helpers import worlds
 from tests.helpers.card_files import MIB, blank_cards, pool_of
 from tests.helpers.message_programs import every_size, every_way, random_posts
 from tests.helpers.tiers import PATIENT_S, examples
+from tests.helpers.worlds import Program
 
 SIX_CARDS = Topology.load("six-cards")
 WILD = AdversaryRates(evict=0.3, prefetch=0.3, land=0.3)
@@ -43,15 +45,9 @@ MEMORIES = {
     "adversary": MemorySpec(seed=5),
     "wild": MemorySpec(seed=6, rates=WILD),
 }
-Program = Callable[[Communicator], Any]
 
 
-def together(program: Program, ranks: int = 2, *, deadline_s: float = PATIENT_S, memory: str = "shm") -> list[Any]:
-    def main(context: RankContext) -> Any:
-        with Communicator.world(context, deadline_s=deadline_s) as comm:
-            return program(comm)
-
-    return launch(main, ranks=ranks, topology=SIX_CARDS, memory=MEMORIES[memory], deadline_s=PATIENT_S)
+together = partial(worlds.together, topology=SIX_CARDS)
 
 
 def failures(*programs: Program, deadline_s: float = PATIENT_S) -> dict[int, BaseException]:
@@ -254,7 +250,7 @@ def test_a_receive_that_is_posted_holds_up_no_collective() -> None:
         coming.wait()
         return float(out.sum() + x.sum())
 
-    assert together(program, memory="adversary") == [1028.0] * 2
+    assert together(program, memory=MEMORIES["adversary"]) == [1028.0] * 2
 
 
 @pytest.mark.parametrize("memory", ["shm", "adversary"])
@@ -284,7 +280,7 @@ def test_many_threads_of_a_rank_post_at_once(memory: str) -> None:
             thread.join()
         return wrong + ([] if total[0] == comm.size else ["all_reduce"])
 
-    assert together(program, memory=memory) == [[], []]
+    assert together(program, memory=MEMORIES[memory]) == [[], []]
 
 
 @pytest.mark.deep
@@ -341,7 +337,7 @@ def test_couriers_carry_small_messages_and_leave_others_to_python(memory: str) -
         return wrong, len(comm._messenger.outgoing), len(comm._messenger.incoming)
 
     hired = int(memory == "shm")  # where messages go through an emulated cache, each step is Python's to ask for
-    assert together(program, memory=memory) == [([], hired, hired)] * 2
+    assert together(program, memory=MEMORIES[memory]) == [([], hired, hired)] * 2
 
 
 @pytest.mark.parametrize("nbytes", [8, 3000, 200_000])

@@ -5,28 +5,19 @@ from __future__ import annotations
 import inspect
 import pickle
 import threading
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 from collectives import Communicator
-from cxlemu import RankContext, launch
 from cxlemu.errors import ArgumentError, DeadlineError, RankFailures, RevokedError
-from cxlemu.topology import Topology
+from cxlemu.memory import MemorySpec
+from tests.helpers import worlds
 from tests.helpers.tiers import PATIENT_S
 
-LAPTOP = Topology.load("laptop")
-Program = Callable[[Communicator], Any]
-
-
-def together(program: Program, ranks: int = 3, engine: str = "native") -> list[Any]:
-    def main(context: RankContext) -> Any:
-        with Communicator.world(context, region_bytes=1 << 14, engine=engine) as comm:
-            return program(comm)
-
-    return launch(main, ranks=ranks, topology=LAPTOP, deadline_s=PATIENT_S)
+together = partial(worlds.together, ranks=3, memory=MemorySpec(), region_bytes=1 << 14)
 
 
 @pytest.mark.parametrize("engine", ["native", "reference"])

@@ -15,16 +15,9 @@ from cxlemu import RankContext, Topology, launch
 from cxlemu.errors import ArgumentError, PeerLostError, TruncationError
 from cxlemu.memory import MemorySpec
 from tests.helpers.tiers import PATIENT_S
+from tests.helpers.worlds import together
 
 LAPTOP = Topology.load("laptop")
-
-
-def together(program: Callable[[Communicator], Any], ranks: int = 2, memory: str = "shm") -> list[Any]:
-    def main(context: RankContext) -> Any:
-        with Communicator.world(context) as comm:
-            return program(comm)
-
-    return launch(main, ranks=ranks, topology=LAPTOP, memory=MemorySpec(memory), deadline_s=PATIENT_S)
 
 
 # --- integers -------------------------------------------------------------------------------------------------------

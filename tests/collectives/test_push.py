@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,9 +43,11 @@ from faults.mutate.trial import Trial
 from faults.prove import prove
 from faults.verdict import Verdict
 from faults.zero_copy_calls import HEAP_OUTPUT, lent_if_zero_copy, placed, with_heap
+from tests.helpers import worlds
 from tests.helpers.card_files import MIB, blank_cards, pool_of
 from tests.helpers.expected import COLLECTIVES, expected, input_bytes
-from tests.helpers.tiers import PATIENT_S, examples
+from tests.helpers.tiers import examples
+from tests.helpers.worlds import Program
 
 SIX_CARDS = Topology.load("six-cards")
 COHERENT = MemorySpec("shm")
@@ -63,17 +65,11 @@ LAYOUT = with_heap(Layout(3, cards=2, slots=2, slot_card_bytes=1024, doorbells_p
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 Array = NDArray[Any]
-Program = Callable[[Communicator], Any]
 
 
-def together(program: Program, ranks: int = 2, *, world: str = "native, shm", **given_others: Any) -> list[Any]:
+def together(program: Program, ranks: int = 2, *, world: str = "native, shm", **given: Any) -> list[Any]:
     engine, memory = WORLDS[world]
-
-    def main(context: RankContext) -> Any:
-        with Communicator.world(context, region_bytes=1 << 16, engine=engine, **given_others) as comm:
-            return program(comm)
-
-    return launch(main, ranks=ranks, topology=SIX_CARDS, memory=memory, deadline_s=PATIENT_S)
+    return worlds.together(program, ranks, memory, engine, topology=SIX_CARDS, region_bytes=1 << 16, **given)
 
 
 def untold(call: Call, its: Recipe | None = None) -> Call:

@@ -667,9 +667,12 @@ def test_revoke_stops_those_who_wait_and_those_who_call_later() -> None:
 
 @pytest.mark.parametrize("kind", ["emulated", "shm"])
 def test_a_communicator_can_shrink_again_and_again_without_a_loss(kind: Any) -> None:
+    meet = threading.Barrier(3)  # a shrink revokes, also a call that this rank has ended and others have not
+
     def program(comm: Communicator) -> list[tuple[int, list[int]]]:
         found = []
         for _ in range(4):
+            meet.wait(PATIENT_S)
             old, comm = comm, comm.shrink()
             with pytest.raises(RevokedError):
                 old.barrier()

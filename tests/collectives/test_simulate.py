@@ -12,7 +12,6 @@ import pytest
 
 from collectives.algorithms import catalog
 from collectives.algorithms.catalog import recipe
-from collectives.builder.asks import loops_of
 from collectives.cli import simulate_run as simulate_cli
 from collectives.contracts import COLLECTIVES
 from collectives.sweep.sweep import Case, Sweep
@@ -27,6 +26,7 @@ from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Call, Op
 from cxlemu.topology import Topology
+from faults.mutate.asks import loops_of
 from tests.helpers.by_hand import FENCE, signal, wait
 from tests.helpers.commands import cxlemu
 from tests.helpers.fabric_helpers import plan, read, write
@@ -288,7 +288,7 @@ def test_a_thousand_ranks_fit_and_too_many_are_told() -> None:
     thousand = Topology.load("thousand-hosts")
     row, run = simulate_case(thousand, case_of("all_reduce", ranks=1024, nbytes=1 << 26), split=32)
     assert (row.instructions, len(run.end_ns)) == (run.instructions, 96)
-    with pytest.raises(ArgumentError, match=r"of 8192 ranks take some .* --split 64"):
+    with pytest.raises(ArgumentError, match=r"some .* instructions of 8192 ranks take .* --split 64"):
         simulate_case(thousand, case_of("all_reduce", "two_shot_staged-1", ranks=8192, nbytes=1 << 26))
 
 

@@ -24,8 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tests.helpers.tenant_programs as programs
-from collectives.algorithms.catalog import recipe
-from collectives.communicator.calls.planner import plan_of
+from collectives.algorithms.catalog import plan_of, recipe
 from collectives.communicator.communicator import Communicator
 from cxlemu.capacity import FabricManager, PoolManager
 from cxlemu.capacity.lease import Tenant, lease_for

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,6 @@ from cxlemu.plan import Call, Flag, Layout, Op, Plan, Stream
 from cxlemu.plan.instructions import encode
 from cxlemu.plan.layout import PLACES_AT, doorbell_word
 from cxlemu.plan.plan import berths
-from cxlemu.topology import Topology
-from cxlemu.world import RankContext, launch
 from faults.explore.plans import explore_plan, tiny_layout
 from faults.lockstep.lockstep import Lockstep
 from faults.lockstep.orders import in_random_order
@@ -36,6 +35,7 @@ from faults.prove.calls import prove_calls
 from faults.prove.sequences import among_others
 from faults.verdict import Verdict
 from faults.zero_copy_calls import in_heap
+from tests.helpers import worlds
 from tests.helpers.expected import REDUCTIONS, expected, input_bytes
 from tests.helpers.tiers import PATIENT_S
 
@@ -255,12 +255,7 @@ def test_all_of_a_strip_is_what_a_plan_may_touch() -> None:
 # --- communicators ------------------------------------------------------------------------------------------------
 
 
-def together(program: Any, ranks: int = 2, **how: Any) -> list[Any]:
-    def main(context: RankContext) -> Any:
-        with Communicator.world(context, region_bytes=1 << 16, heap_bytes=1 << 20, **how) as comm:
-            return program(comm)
-
-    return launch(main, ranks=ranks, topology=Topology.load("laptop"), memory=MemorySpec("shm"), deadline_s=PATIENT_S)
+together = partial(worlds.together, region_bytes=1 << 16, heap_bytes=1 << 20)
 
 
 def test_an_array_that_fills_the_heap_is_reduced_in_place() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -21,23 +22,17 @@ from cxlemu.errors import ArgumentError, PlanFileError
 from cxlemu.memory import AdversaryRates, MemorySpec
 from cxlemu.plan import Call
 from cxlemu.plan import file as plan_file
-from cxlemu.topology import Topology
 from faults.prove import prove
 from faults.verdict import Verdict
+from tests.helpers import worlds
 from tests.helpers.tiers import PATIENT_S, examples
+from tests.helpers.worlds import Program
 
-LAPTOP = Topology.load("laptop")
 MEMORIES = {"shm": MemorySpec(), "emulated": MemorySpec("emulated", seed=5, rates=AdversaryRates())}
 UNEVEN = [name for name, its in COLLECTIVES.items() if its.uneven]
-Program = Callable[[Communicator], Any]
 
 
-def together(program: Program, ranks: int, memory: str = "shm", engine: str = "native", **more: Any) -> list[Any]:
-    def main(context: RankContext) -> Any:
-        with Communicator.world(context, region_bytes=1 << 14, engine=engine, **more) as comm:
-            return program(comm)
-
-    return launch(main, ranks=ranks, topology=LAPTOP, memory=MEMORIES[memory], deadline_s=PATIENT_S)
+together = partial(worlds.together, memory=MEMORIES["shm"], region_bytes=1 << 14)
 
 
 def values(rank: int, count: int, seed: int) -> np.ndarray:
@@ -141,7 +136,7 @@ def test_every_uneven_verb_does_what_numpy_does(memory: str, engine: str, data: 
     counts = data.draw(counts_of(ranks, most))
     matrix = [data.draw(counts_of(ranks, most // 4)) for _ in range(ranks)]
     for program in (gathers(counts, seed, gap), scatters(counts, seed, gap), exchanges(matrix, seed, gap)):
-        together(program, ranks, memory, engine)
+        together(program, ranks, memory=MEMORIES[memory], engine=engine)
 
 
 @pytest.mark.parametrize("memory", MEMORIES)
@@ -159,7 +154,7 @@ def test_uneven_blocks_of_all_sizes_in_every_variant(memory: str, integrity: str
             total = comm.exscan(np.full(700, comm.rank + 1), variant=variant)
             assert set(total.tolist()) == {[1, 1, 3][comm.rank]}
 
-    together(program, 3, memory, integrity=integrity)
+    together(program, 3, memory=MEMORIES[memory], integrity=integrity)
 
 
 def test_scans_fold_floats_in_rank_order() -> None:
@@ -175,7 +170,7 @@ def test_scans_fold_floats_in_rank_order() -> None:
         assert (before == (wanted[comm.rank - 1] if comm.rank else rows[0])).all() and before is x
 
     for memory in MEMORIES:
-        together(program, 5, memory)
+        together(program, 5, memory=MEMORIES[memory])
 
 
 # --- what does not fit --------------------------------------------------------------------------------------------
@@ -271,7 +266,7 @@ def test_every_pair_of_ranks_has_a_dtype_and_shape_of_its_own(memory: str) -> No
             again()
         assert [got.tobytes() for got in out] == [each.tobytes() for each in expected]
 
-    together(program, 3, memory)
+    together(program, 3, memory=MEMORIES[memory])
 
 
 @pytest.mark.parametrize("misuse", MISUSES)

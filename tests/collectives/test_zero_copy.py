@@ -34,9 +34,11 @@ from faults.zero_copy_calls import (
     lent,
     with_heap,
 )
+from tests.helpers import worlds
 from tests.helpers.expected import COLLECTIVES, OPS, REDUCTIONS, expected, input_bytes
 from tests.helpers.in_place import may_be_in_place
 from tests.helpers.tiers import PATIENT_S, examples
+from tests.helpers.worlds import Program
 
 LAPTOP, SIX_CARDS = Topology.load("laptop"), Topology.load("six-cards")
 COHERENT, WORST = MemorySpec("shm"), MemorySpec()
@@ -52,17 +54,10 @@ WORLDS = {
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
-Program = Callable[[Communicator], Any]
 
-
-def together(program: Program, ranks: int = 3, *, world: str = "native, shm", **given_others: Any) -> list[Any]:
+def together(program: Program, ranks: int = 3, *, world: str = "native, shm", **given: Any) -> list[Any]:
     engine, memory = WORLDS[world]
-
-    def main(context: RankContext) -> Any:
-        with Communicator.world(context, region_bytes=1 << 16, engine=engine, **given_others) as comm:
-            return program(comm)
-
-    return launch(main, ranks=ranks, topology=SIX_CARDS, memory=memory, deadline_s=PATIENT_S)
+    return worlds.together(program, ranks, memory, engine, topology=SIX_CARDS, region_bytes=1 << 16, **given)
 
 
 def made(comm: Communicator, array: np.ndarray) -> np.ndarray:

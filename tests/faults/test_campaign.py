@@ -22,10 +22,11 @@ from faults.campaign.case import CampaignCase
 from faults.campaign.executors import Workers
 from faults.campaign.explain import story
 from faults.campaign.judge import Judgement, executed, judge
-from faults.campaign.report import as_junit
-from faults.campaign.run import CampaignRunner, TimedJudgement, judged
+from faults.campaign.report import as_json, as_junit
+from faults.campaign.run import CampaignResult, CampaignRunner, TimedJudgement, judged
 from faults.campaign.shrink import shrink
 from faults.campaign.spec import Spec
+from faults.cli.campaign_report import Screen
 from faults.inject import Fault, Script, When
 from faults.token import Token, parse
 from tests.helpers.commands import cxlemu
@@ -166,14 +167,27 @@ def dies_on_seed_3(case: CampaignCase) -> TimedJudgement:
     return judged(case)
 
 
-def test_a_worker_that_dies_is_a_finding_and_costs_no_other_case() -> None:
+def has_no_memory_on_seed_3(case: CampaignCase) -> TimedJudgement:
+    if case.script.seed == 3:
+        raise MemoryError
+    return judged(case)
+
+
+@pytest.mark.parametrize("lose", [dies_on_seed_3, has_no_memory_on_seed_3])
+def test_a_worker_that_dies_is_no_verdict_and_costs_no_other_case(lose: Callable[..., TimedJudgement]) -> None:
     sweep = SPEC.model_copy(update={"mutant": None}).sweep(8)
-    result = CampaignRunner(sweep, lambda: Workers(2), 2, budget_s=PATIENT_S, judge=dies_on_seed_3).run()
-    assert result.complete
-    assert result.counts == {"right": 7, "worker died": 1}
-    (finding,) = result.findings
-    assert finding.first.script.seed == 3
-    assert parse(str(finding.token)).body["case"] == finding.first.plain()
+    result = CampaignRunner(sweep, lambda: Workers(2), 2, budget_s=PATIENT_S, judge=lose).run()
+    assert result.counts == {"right": 7} and not result.findings
+    assert (result.exit_code, result.state, len(result.lost)) == (3, "1 lost with a worker", 1)
+    assert "seed 3" in result.lost[0]
+    assert as_json(result, {})["lost"] == result.lost
+    assert b"1 of 8 cases not judged: 1 lost with a worker" in as_junit(result)
+
+
+def test_what_is_not_known_of_a_lost_case_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with Screen(1, 1, "processes") as screen:
+        screen.print(CampaignResult(1, lost=["all_gather seed 3"]))
+    assert "nothing is known of [all_gather seed 3]: its worker was killed" in " ".join(capsys.readouterr().out.split())
 
 
 # --- the command ---------------------------------------------------------------------------------------------
@@ -322,11 +336,11 @@ def wait_for(condition: Callable[[], bool]) -> None:
         (("--budget", "soon"), "is not a time"),
         (("-n", "two"), "invalid rank count 'two': must be 1 to 64"),
         (("-n", "1000"), "ranks"),
-        (("--kinds", "crush"), "there is no fault 'crush'"),
+        (("--kinds", "crush"), "unknown fault 'crush'"),
         (("-c", "nowhere.yaml"), "neither a file nor a shipped topology"),
         (("--json", "/nowhere/r.json"), "--json /nowhere/r.json cannot be written"),
         (("--html", "/nowhere/r.html"), "--html /nowhere/r.html cannot be written"),
-        (("--scheduler", "tcp://localhost:1"), "--scheduler is for --executor dask"),
+        (("--scheduler", "tcp://localhost:1"), "--scheduler requires --executor dask"),
     ],
 )
 def test_bad_input_is_one_sentence(flags: tuple[str, ...], sentence: str) -> None:

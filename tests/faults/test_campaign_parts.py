@@ -296,7 +296,7 @@ def test_a_wrong_file_is_one_sentence(tmp_path: Path, text: str, sentence: str) 
     [
         (Spec(collectives=("all_redcue",)), "unknown collective 'all_redcue'"),
         (Spec(variants=("nonsense",)), "no variant 'nonsense'"),
-        (Spec(kinds=("crush",)), "there is no fault 'crush'"),
+        (Spec(kinds=("crush",)), "unknown fault 'crush'"),
         (Spec(kinds=()), "0 cases"),
         (Spec(mutant="x"), "a mutant is written"),
         (Spec(mutant="0.0.99:delete", collectives=("barrier",)), "has no mutant"),

@@ -17,6 +17,7 @@ from cxlemu.cli import main
 from faults.programs.commands import parse_coherent, parse_commands, parse_pools
 from faults.programs.compile import compiler, compiler_arguments, is_clang
 from faults.programs.every.events import read
+from faults.programs.every.explore import EveryCoverage, EveryLimits, _judge
 from faults.programs.every.search import EverySearch, Turns
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
 from faults.programs.run import run
@@ -238,3 +239,13 @@ def test_a_spent_budget_is_unknown(litmus: Path) -> None:
 def test_what_does_not_go_together_is_bad_input(flags: list[str], says: str) -> None:
     result = CliRunner().invoke(main, ["exec", "--pool", f"{POOL}=2M", *flags, "--", "true"])
     assert result.exit_code == 2 and says in result.output
+
+
+@pytest.mark.parametrize(("ending", "depends"), [(RunEnding.DEADLINE, False), (RunEnding.ENDED, True)])
+def test_a_run_that_the_deadline_cuts_short_is_not_said_to_depend_on_a_clock(ending: RunEnding, depends: bool) -> None:
+    search = EverySearch[RunResult](lambda turns, sure: pytest.fail("no run"))
+    search.strayed = 1
+    covered = EveryCoverage(EveryLimits(), seconds=100.0)
+    result = RunResult(RunChoice(None, 0), ending, touched=True, watched_lines=1)
+    _judge(covered, ExecSetting((), ()), result, search)
+    assert any("depends on what the search does not see" in why for why in covered.undecided) == depends

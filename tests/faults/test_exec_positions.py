@@ -4,31 +4,55 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from faults.programs.findings import ROLES, ProgramFinding
 from faults.programs.positions import located
-from faults.programs.result import RunChoice
+from faults.programs.result import RunChoice, RunResult
 from tests.helpers.pool_programs import SOURCES, kinds, on_x86, ran
 
 pytestmark = on_x86
+
+
+FIRST = RunChoice(None, 0)
+
+
+def lines_of(source: Path, result: RunResult) -> Iterator[tuple[str, str]]:
+    """Each place of a finding, all of which are in the program's source: the function, and the line's text."""
+    assert "not-flushed" in kinds(result)
+    lines = source.read_text().splitlines()
+    for raw in result.findings:
+        finding = ProgramFinding.one(bytes(raw))
+        sites = [finding.site(role) for role in ROLES if finding.site(role)]
+        for place in located([result.places[site] for site in sites]):
+            assert place is not None and place.at.file.endswith(source.name), place
+            assert all(caller.file.endswith(source.name) for caller in place.callers), place
+            yield place.at.function, lines[place.at.line - 1].strip()
 
 
 @pytest.mark.skipif(shutil.which("rustc") is None, reason="there is no rustc")
 def test_what_rusts_library_accesses_is_at_the_line_that_calls_it(tmp_path: Path) -> None:
     source, its = SOURCES / "positions.rs", tmp_path / "positions"
     subprocess.run(["rustc", "-O", "-g", str(source), "-o", str(its)], check=True, timeout=240, capture_output=True)
-    result = ran(f"{its} /dev/dax0.0 w : {its} /dev/dax0.0 r", RunChoice(None, 0))
-    assert "not-flushed" in kinds(result)
-    lines = source.read_text().splitlines()
-    told = set()
-    for raw in result.findings:
-        finding = ProgramFinding.one(bytes(raw))
-        sites = [finding.site(role) for role in ROLES if finding.site(role)]
-        for place in located([result.places[site] for site in sites]):
-            assert place is not None and place.at.file.endswith("positions.rs"), place
-            assert all(caller.file.endswith("positions.rs") for caller in place.callers), place
-            told.add(lines[place.at.line - 1].strip().split("(")[0])
+    told = {
+        line.split("(")[0] for _, line in lines_of(source, ran(f"{its} /dev/dax0.0 w : {its} /dev/dax0.0 r", FIRST))
+    }
     assert {"text.copy_from_slice", "flag.store", "while flag.load"} <= told
+
+
+def test_what_python_and_its_libraries_access_is_at_the_line_of_the_script() -> None:
+    source = SOURCES / "positions.py"
+    its = f"{sys.executable} {source}"
+    assert set(lines_of(source, ran(f"{its} /dev/dax0.0 w : {its} /dev/dax0.0 r", FIRST))) == {
+        ("send", "data[:] = 7  # so many bytes that NumPy gives the interpreter's lock back meanwhile"),
+        ("send", 'mapped[128:132] = b"text"'),
+        ("send", "view[256] = 3"),
+        ("send", "flag[0] = 1"),
+        ("receive", "while flag[0] != 1:"),
+        ("receive", "got = data.copy(), mapped[128:132]"),
+        ("receive", "print(got, view[256])"),
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -94,3 +95,49 @@ def test_what_was_asked_for_is_not_among_what_was_not_judged(tmp_path: Path) -> 
     assert last == "not judged: the chain behind each load (--no-check), only what programs do; loads by code that " + (
         "cxlemu cc did not build"
     )
+
+
+@pytest.mark.parametrize(("commands", "code"), [("cat P", 1), ("cat P; true", 3)])
+def test_a_pool_that_no_program_has_made_is_named(commands: str, code: int, tmp_path: Path) -> None:
+    pool = tmp_path / "pool"
+    words = ["--no-check", "--seeds", "1", "--", "sh", "-c", commands.replace("P", str(pool))]
+    done = CliRunner().invoke(main, ["exec", "--pool", str(pool), *words])
+    assert done.exit_code == code, done.output
+    assert "was opened without O_CREAT, and was not there" in " ".join(done.output.split())
+
+
+def test_what_was_not_there_does_not_matter_to_a_run_that_went_well(tmp_path: Path) -> None:
+    pool = tmp_path / "pool"
+    commands = f"cat {pool}; echo word > {pool}; cat {pool}"
+    done = CliRunner().invoke(
+        main, ["exec", "--pool", str(pool), "--no-check", "--seeds", "1", "--", "sh", "-c", commands]
+    )
+    assert done.exit_code == 0 and "O_CREAT" not in done.output, done.output
+
+
+LEAVES = {
+    "in a session of its own": "setsid sh -c 'echo $$ > pid; exec sleep 1000' &",
+    "that clears its environment": "setsid env -i sh -c 'echo $$ > pid; exec sleep 1000' &",
+    "that leaves another one": "setsid sh -c '(echo $$ > parent; sleep 1000; :) & echo $! > pid; exec sleep 1000' &",
+    "that ends with an error": "setsid sh -c 'cat POOL > /dev/null; echo $$ > pid; exit 3' &",
+}
+
+
+@pytest.mark.parametrize("leave", LEAVES)
+def test_no_process_outlives_the_run(leave: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pool").write_bytes(bytes(4096))
+    commands = f"{LEAVES[leave]} while ! [ -s pid ]; do :; done; cat POOL > /dev/null".replace(
+        "POOL", f"{tmp_path}/pool"
+    )
+    flags = ["--no-check", "--seeds", "1", "--no-worst-case"]
+    other = subprocess.Popen(["sleep", "1000"])
+    try:
+        done = CliRunner().invoke(main, ["exec", "--pool", f"{tmp_path}/pool", *flags, "--", "sh", "-c", commands])
+        assert done.exit_code == 0, done.output
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((tmp_path / "pid").read_text()), 0)
+        assert other.poll() is None, "a child that is no part of the run stays"
+    finally:
+        other.kill()
+        other.wait()

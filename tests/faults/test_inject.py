@@ -354,7 +354,7 @@ def test_a_script_happens_to_an_ordinary_run(tmp_path: Path) -> None:
     ("words", "sentence"),
     [
         ([], "faults[0].rank is 7, but ranks are numbered 0 to 2"),
-        (["--launch", "env"], "--faults does not go with --launch env"),
+        (["--launch", "env"], "--faults does not work with --launch env"),
         (["--adversary", "3"], "which has an adversary of its own"),
         (["--backend", "shm"], "faults[0].rank is 7"),
     ],

@@ -1,4 +1,4 @@
-"""The litmus tests of docs/memory-checks.md on the shadow cache: every order of the steps, then every seed.
+"""The litmus tests of tests/faults/litmus/README.md on the shadow cache: every order of the steps, then every seed.
 
 "allowed": the outcome is really reached, by the never-evict worst case or, where it needs a step of nature,
 by a seed of the adversary (``by="seed"``). "forbidden": no interleaving of the steps and no seed shows it.
@@ -113,9 +113,8 @@ def interleavings(lengths: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 
 def documented() -> dict[str, tuple[str, str]]:
-    """Name, outcome and who shows it, from the table of docs/memory-checks.md."""
-    text = (Path(__file__).parents[2] / "docs" / "memory-checks.md").read_text()
-    table = text.partition("## Litmus tests")[2].partition("## Memories")[0]
+    """Name, outcome and who shows it, from the table of litmus/README.md."""
+    table = (Path(__file__).parent / "litmus" / "README.md").read_text()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line[:1] == "|"]
     return {name: (outcome, by.split(" (")[0]) for name, _, outcome, by in rows[2:]}
 

@@ -48,7 +48,7 @@ from faults.mutate.operators import (
     operator_of,
 )
 from faults.mutate.sweep import MutationRow, equivalent, is_needless, killed, survived, sweep
-from faults.mutate.trial import Fate, Trial
+from faults.mutate.trial import SURVIVAL, Fate, MutantJudgement, Trial
 from faults.prove import prove, prove_calls
 from faults.verdict import Verdict
 from faults.zero_copy_calls import HEAP_INPUT
@@ -512,6 +512,16 @@ def test_the_report_fails_for_a_survivor_and_for_a_needless_instruction(tmp_path
     with MutateReport([NAIVE], None, Interruption()) as report:
         report.update(MutationRow(NAIVE, 1, operators={"duplicate": Counter([judgement.fate])}))
     assert not report.bad
+
+
+@pytest.mark.parametrize("fate", [fate for fate in Fate if fate.survived])
+def test_the_report_says_what_a_survivor_is(fate: Fate, capsys: pytest.CaptureFixture[str]) -> None:
+    judgement = MutantJudgement(Mutant.parse("0.0.3:delete"), fate, "FENCE", "reads too early")
+    row = MutationRow(NAIVE, 1, operators={"delete": Counter([fate])}, survivors=[judgement])
+    with MutateReport([NAIVE], None, Interruption()) as report:
+        report.update(row)
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"survived ({fate.value})" in said and said.count(f"{fate.value}: {SURVIVAL[fate]}") == 1
 
 
 def test_the_command_counts_and_writes_json(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def finding(kind: str, manifest: bool = True, **more: object) -> ProgramFinding:
 @pytest.mark.parametrize("late", [False, True])
 def test_the_abstract_machine_confirms_every_kind_and_its_repair(kind: str, late: bool) -> None:
     its = chain(finding(kind, flush_late=late), {"store": "queue.c:3 in push, by é\n"})
-    if kind in ("out-of-room", "invalidate-overtakes"):
+    if kind in ("out-of-room", "invalidate-overtakes", "lost-in-crash"):
         assert its is None
         return
     assert its is not None
@@ -177,6 +177,29 @@ def test_a_mistake_of_many_runs_is_told_once_and_as_it_goes_wrong(told: Callable
     assert words.repeats(report, {"cxlemu exec --replay 2": "seed 2", "c": "seed 3"}).endswith("again (seed 3): c\n")
 
 
+@pytest.mark.parametrize(
+    ("kind", "own", "other"), [("not-flushed", "store", "access"), ("no-invalidate", "access", "store")]
+)
+def test_one_mistake_is_one_finding_with_all_its_stores_and_loads(
+    told: Callable[..., ProgramReport], kind: str, own: str, other: str
+) -> None:
+    """One instruction is missing where the side at fault is the same; or the other side, and what told of it."""
+
+    def at(**roles: int) -> ProgramFinding:
+        return finding(kind, sites=tuple(roles.get(role, k) for k, role in enumerate(ROLES, 1)))
+
+    elsewhere = ROLES.index("drop") + 1
+    for joins in (at(**{other: elsewhere, "told": elsewhere}), at(**{own: elsewhere})):
+        (mistake,) = (report := told([at(), joins])).mistakes
+        role = other if joins.site(own) == at().site(own) else own
+        assert (mistake.times, mistake.runs) == (4, 1)
+        assert mistake.more == ((role, SourcePlace(POSITIONS["drop"])),)
+        assert len(reports.as_json(report)["findings"][0]["steps"]) == len(list(mistake.steps())) + 1
+        assert words.text(report).count("in f_drop\n") == 2
+    assert len(told([at(), at(**{own: elsewhere, "published": elsewhere})]).mistakes) == 2
+    assert len(told([at(), at(store=elsewhere, access=elsewhere)]).mistakes) == 2
+
+
 def test_findings_of_one_run_have_one_command(told: Callable[..., ProgramReport]) -> None:
     report = told([finding("no-invalidate"), finding("not-flushed")])
     assert len(report.mistakes) == 2 and words.repeats(report) == "again: cxlemu exec --replay 0\n"
@@ -223,7 +246,11 @@ def test_sarif_is_as_its_schema_wants(told: Callable[..., ProgramReport]) -> Non
     for result in run["results"]:
         assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
         at = result["locations"][0]["physicalLocation"]
-        assert at["artifactLocation"]["uri"] == "queue.c" and at["region"]["startLine"] == 15
+        missing_at = {"no-invalidate": "access", "not-flushed": "store"}[result["ruleId"]]
+        assert at["artifactLocation"]["uri"] == "queue.c"
+        assert at["region"]["startLine"] == 10 + ROLES.index(missing_at)
+        related = {its["physicalLocation"]["region"]["startLine"] for its in result["relatedLocations"]}
+        assert related >= {10 + ROLES.index(role) for role in ("store", "access")}
         flow = result["codeFlows"][0]["threadFlows"][0]["locations"]
         assert flow[0]["location"]["message"]["text"] == "host 0 stores"
     assert "suppressions" not in run["results"][0]

@@ -13,6 +13,8 @@ from faults.programs.commands import parse_commands, parse_pools
 from faults.programs.compile import compiler, compiler_arguments, is_clang
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
 from faults.programs.run import run
+from tests.helpers.pool_programs import built
+from tests.helpers.pool_programs import ran as ran_once
 
 SOURCE = Path(__file__).parent / "programs/litmus.c"
 STEP_BY_STEP = 0  # a schedule
@@ -81,3 +83,17 @@ def test_a_script_says_itself_where_turns_end(program: Path) -> None:
 def test_a_look_at_what_did_not_change_lets_others_go_on(program: Path) -> None:
     result = ran(program, stores(0, 1) + " l:0" * 40, stores(1, 40))
     assert longest(result, 0) == 3
+
+
+def test_a_range_is_flushed_as_its_lines_are_one_by_one(tmp_path: Path) -> None:
+    """One call makes the steps, and ends the turns, of as many calls; nature moves between them."""
+    size = ("-DBODY=1000", "-DMESSAGES=6")
+    both = [
+        built("recompiled", "queue.c", tmp_path / name, *size, *flags)
+        for name, flags in (("whole", ()), ("lines", ("-DLINE_BY_LINE",)))
+    ]
+    for choice in (*(RunChoice(None, k) for k in range(10)), *(RunChoice(k, k) for k in range(4))):
+        its, other = (
+            ran_once(f"{q} {POOL} new :: {q} {POOL} produce : {q} {POOL} consume", choice, pool=POOL) for q in both
+        )
+        assert (its.trace, its.turns) == (other.trace, other.turns), choice

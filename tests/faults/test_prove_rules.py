@@ -161,7 +161,7 @@ MISTAKES = {
         "local",
         [[[store(0, 8), record(0)], [await_(0), copy(0, 1)]]],
         [[[store(0, 8)], [copy(0, 1)]]],
-        "rank 0 stores to its own buffer",
+        "rank 0 stores to line 0 of its own buffer while stream s0 may still read it",
     ),
     "done before all has landed": Mistake(
         "exit",

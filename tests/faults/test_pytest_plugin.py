@@ -16,6 +16,7 @@ from cxlemu.errors import ArgumentError, InputError, RankFailures
 from cxlemu.userfile import LeftError
 from faults.inject.script import Script
 from faults.testing.worlds import Worlds, requires_of, script_of
+from tests.helpers import rank_programs
 
 pytest_plugins = ["pytester"]
 
@@ -316,9 +317,13 @@ def test_it(cxl_world):
     cxl_world.check_algorithm("{own}:mine", ranks=3, seeds=2)
 def test_right(cxl_world):
     cxl_world.check("all_gather", "naive", ranks=2, nbytes=100, seeds=3)
+def test_where(cxl_world):
+    cxl_world.check_algorithm("{own}:mine", ranks=2, seeds=1, config="laptop")
+    with __import__("pytest").raises(Exception, match="shipped topology"):
+        cxl_world.check("all_gather", "naive", ranks=2, config="no-such-machine")
 """,
         failed=1,
-        passed=1,
+        passed=2,
     )
     # Under CI=1 pytest's summary repeats the whole message.
     (command,) = set(re.findall(r"again: (cxlemu replay cxl1\.\S+ --algorithm \S+)", result.stdout.str()))
@@ -354,6 +359,11 @@ def test_a_rank_that_leaves_does_not_end_the_tests() -> None:
     with pytest.raises(RankFailures) as caught:
         Worlds(1, Script())(ranks=2).run(lambda comm: os._exit(0))
     assert {str(error) for error in caught.value.failures.values() if isinstance(error, LeftError)} == {"os._exit(0)"}
+
+
+def test_a_result_that_leaves_does_not_end_the_tests() -> None:
+    with pytest.raises(RankFailures, match=r"cannot be unpickled: LeftError: os._exit\(0\)"):
+        Worlds(1, Script())(ranks=1, how="processes").run(rank_programs.return_what_leaves)
 
 
 async def waits(comm: object) -> int:

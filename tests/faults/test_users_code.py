@@ -7,7 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -203,6 +206,78 @@ def test_an_algorithm_without_end_is_stopped(command: str, folder: Path, monkeyp
     done = cxlemu(*command.split(), "--algorithm", f"{folder}/user.py:mine", code=1)
     assert "user.py:5: fails for rank 0 of all_reduce mine" in done.output
     assert "with no end after 0.2 s" in done.output
+
+
+@pytest.mark.parametrize("command", ["prove", "prove -n 2-4 -b 64 -j 1"])
+def test_an_algorithm_without_end_is_not_asked_again(
+    command: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("collectives.algorithms.catalog.BUILD_S", 0.2)
+    asked = "print('asked', flush=True)\n    while True: pass"
+    (folder / "user.py").write_text(ALGORITHM.format(asked))
+    done = cxlemu(*command.split(), "--algorithm", f"{folder}/user.py:mine", code=1)
+    assert done.output.count("asked\n") == 1 and "with no end after 0.2 s" in done.output
+    assert ("1 violation, 47 unknown" in done.output) == (command != "prove")
+
+
+def test_a_thread_is_stopped_as_the_main_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collectives.algorithms.catalog.BUILD_S", 0.2)
+    (folder / "user.py").write_text(ALGORITHM.format("while True: pass"))
+    words = ["run", "-n", "2", "-e", "64", "--launch", "threads", "--algorithm", f"{folder}/user.py:mine"]
+    assert "with no end after 0.2 s" in cxlemu(*words, code=1).output
+
+
+def test_what_a_thread_is_spared_does_not_come_later() -> None:
+    """The alarm rings while the budget's end waits for it: it is taken back."""
+    late: list[BaseException] = []
+
+    def live() -> None:
+        try:
+            for _ in range(50):
+                with suppress(BudgetSpentError), within(0.0):
+                    pass
+                for _ in range(1000):
+                    pass
+        except BudgetSpentError as error:
+            late.append(error)
+
+    thread = threading.Thread(target=live)
+    thread.start()
+    thread.join()
+    assert not late
+
+
+@pytest.mark.parametrize("command", ["prove --algorithm", "explore", "run --protocol"])
+def test_a_file_without_end_is_stopped(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(userfile, "LOAD_S", 0.2)
+    (folder / "user.py").write_text("while True: pass\n")
+    assert "user.py:1 fails with no end after 0.2 s" in cxlemu(*command.split(), "user.py:mine", code=2).output
+
+
+def test_what_is_published_has_an_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("collectives.builder.recipes.LOAD_S", 0.2)
+    published = '"all_reduce", publishes=lambda ranks: [0 for _ in iter(int, 1)]'
+    text = ALGORITHM.format("pass").replace('"all_reduce"', published)
+    (folder / "user.py").write_text(text)
+    done = cxlemu("simulate", "-n", 2, "-b", "4K", "--algorithm", f"{folder}/user.py:mine", code=1)
+    assert "publishes(2) fails with no end after 0.2 s" in done.output
+
+
+def test_a_protocol_that_waits_for_ever_spends_the_budget(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("faults.cli.explore_run.OWN_CODE_S", 0.0)
+    second = "if (yield Load('word')): time.sleep(1000)"
+    text = PROTOCOL.format(first="import time; from faults import Load", second=second, final="pass")
+    (folder / "user.py").write_text(text)
+    done = cxlemu("explore", f"{folder}/user.py:mine", "--budget", "0.3s", code=3)
+    assert "unknown: the budget of 0.3 s was spent in" in done.output and "user.py:10, which does not" in done.output
+
+
+@pytest.mark.parametrize(("kind", "make"), [("a FIFO", os.mkfifo), ("a directory", os.mkdir)])
+@pytest.mark.parametrize("command", ["prove --algorithm", "explore", "run --protocol"])
+def test_what_is_no_file_is_named(command: str, kind: str, make: Callable[[str], None], folder: Path) -> None:
+    make("user.py")
+    done = cxlemu(*command.split(), "user.py:mine", code=2)
+    assert f"the file cannot be read: {kind}, not a regular file" in done.output
 
 
 def test_a_budget_that_ends_first_is_the_commands(folder: Path) -> None:

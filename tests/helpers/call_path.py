@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from collectives import Communicator
-from collectives.communicator.calls import planner
+from collectives.algorithms import catalog
 from cxlemu import RankContext, launch
 from cxlemu.engines.native import NativeEngine
 
@@ -62,7 +62,7 @@ def path(context: RankContext, planned: threading.Event) -> tuple[list[str], lis
             comm.all_reduce(x)
             comm.all_reduce(x)
             return None
-        planner.plan_of.cache_clear()
+        catalog.plan_of.cache_clear()
         first = traced(lambda: comm.all_reduce(x), planned)
         return first, traced(lambda: comm.all_reduce(np.full_like(x, 2)))
 

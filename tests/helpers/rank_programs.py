@@ -10,6 +10,8 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -128,6 +130,34 @@ class PickyError(Exception):
 
 def raise_picky(context: RankContext) -> None:
     raise PickyError(1, 2)
+
+
+class LeavesError(Exception):
+    """Ends the process in which it is unpickled."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[int]]:
+        return os._exit, (0,)
+
+
+def return_what_leaves(comm: object) -> object:
+    return [LeavesError()]
+
+
+class FailsError(Exception):
+    """Cannot be unpickled."""
+
+    def __setstate__(self, state: object) -> None:
+        raise ZeroDivisionError("unpickled")
+
+
+def return_what_fails(context: RankContext) -> object:
+    error = FailsError()
+    error.word = "state"  # type: ignore[attr-defined]
+    return error
+
+
+def leave_with_0(context: RankContext) -> None:
+    os._exit(0)
 
 
 def return_a_lock(context: RankContext) -> object:

@@ -101,6 +101,20 @@ def test_few_rows_take_what_moving_the_weights_takes() -> None:
     assert costs["tile_ns"][0] == pytest.approx(least_ns, rel=1e-4)  # in tiles, A counts once and not 96 times
 
 
+def test_tiles_beside_copies_are_slowed_and_held() -> None:
+    """Held by copies, they take the link's time for what the rank writes longer, all together."""
+    tiles = [tile(k) for k in range(3 * SMS)]
+    shared = A100.model_copy(update={"held_by_copies": 0.5, "slowed_by_copies": 0.25})
+
+    def tile_ns_of(its: Accelerator, *, copied: bool = True, tiles: list[Instruction] = tiles) -> int:
+        program = [*tiles, write(0, 3_000_000)] if copied else tiles
+        return int(kernel_costs(its, *_frame(TILE, program), 100.0)["tile_ns"][0])
+
+    assert tile_ns_of(A100) == tile_ns_of(A100, copied=False) == tile_ns_of(shared, copied=False) == FULL_NS
+    assert tile_ns_of(shared) == ceil(1.25 * FULL_NS + 0.5 * 3_000_000 / 100 / 3)
+    assert tile_ns_of(shared, tiles=tiles[:1]) == tile_ns_of(A100, tiles=tiles[:1])  # a kernel before its copies
+
+
 def test_weights_are_loaded_again_for_each_wave() -> None:
     """Twice as many tiles, row by row: the second row loads all of B once more."""
     kernel = Kernel("gemm_bf16", (64, 64, 6144))

@@ -206,8 +206,8 @@ def test_what_cannot_be_read_is_named_by_file_and_line(tmp_path: Path, raw: byte
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
-    for path in (tmp_path, tmp_path / "fifo", Path("/dev/zero")):
-        assert check(str(path)) == f"{path}: not a regular file; give a topology file"
+    for path, kind in ((tmp_path, "directory"), (tmp_path / "fifo", "FIFO"), (Path("/dev/zero"), "device")):
+        assert check(str(path)) == f"{path}: a {kind}, not a regular file; give a topology file"
 
 
 @pytest.mark.parametrize("name", ["six-card", "no/such/file.yaml", "x" * 5000, "a\0b", "\x1b[31m"])

@@ -10,7 +10,7 @@ import pytest
 
 from cxlemu.errors import ConfigError
 from cxlemu.topology import Accelerator, Topology
-from cxlemu.topology.intervals import SHARE, Uncertain, changed, interval, intervals, uncertain, variations
+from cxlemu.topology.intervals import Uncertain, changed, interval, intervals, uncertain, variations
 from cxlemu.topology.shipped import shipped_configs
 from tests.helpers.commands import cxlemu
 from tests.helpers.fabric_helpers import fabric
@@ -26,11 +26,13 @@ def ranged(tmp_path: Path, words: str) -> Path:
     return file
 
 
-def test_a_range_is_what_the_file_states_else_a_quarter_of_what_is_assumed(tmp_path: Path) -> None:
+def test_a_range_is_what_the_file_states_else_follows_from_what_is_assumed(tmp_path: Path) -> None:
     topology = Topology.load(ranged(tmp_path, ", range: [2000, 10000]"))
     found = {its.name: its for its in uncertain(topology)}
     assert found["costs.copy_ns"] == COPY
-    assert found["costs.call_ns"][2:] == (20000 * (1 - SHARE), 20000, 20000 * (1 + SHARE))
+    assert found["costs.call_ns"][2:] == (10000, 20000, 40000)
+    assert found["costs.local_copy_gbytes_per_s"][2:] == (750, 1000, 1250)
+    assert "costs.fence_ns" not in found  # 0, without a range
     assert found["links.host-x16.latency_ns"].value == 20 and found["cards.0.latency_ns"][2:] == (275, 378, 470)
     assert "hosts.memory.latency_ns" not in found  # of a source
     assert {name for name in found if name.endswith(("_bytes", "_usd", "_watts"))} == {
@@ -38,6 +40,12 @@ def test_a_range_is_what_the_file_states_else_a_quarter_of_what_is_assumed(tmp_p
         "links.card-x8.flit_bytes",
     }  # whose file states a range
     assert topology.document()["costs"]["copy_ns"]["range"] == [2000, 10000]
+
+
+def test_a_figure_that_is_0_varies_where_its_file_has_a_range() -> None:
+    found = {its.name: its for its in uncertain(Accelerator.load("h100-sxm"))}
+    assert found["held_by_copies"][2:] == (0, 0, 1)
+    assert [found["held_by_copies"].at(share) for share in (0, 0.5, 0.75, 1)] == [0, 0, 0.5, 1]
 
 
 def test_what_is_fitted_stays() -> None:

@@ -6,6 +6,7 @@ import gc
 import sys
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -16,22 +17,15 @@ from collectives.communicator.communicator import Communicator
 from cxlemu.errors import ArgumentError, MismatchError, RankFailures, RunError
 from cxlemu.memory import MemorySpec
 from cxlemu.world import RankContext, launch
+from tests.helpers import worlds
 from tests.helpers.tiers import PATIENT_S
 
-Program = Callable[[Communicator], Any]
 ENGINES = ("reference", "native")
 
 
 @pytest.fixture(params=ENGINES)
 def together(request: pytest.FixtureRequest) -> Callable[..., list[Any]]:
-    def run(program: Program, ranks: int = 2) -> list[Any]:
-        def main(context: RankContext) -> Any:
-            with Communicator.world(context, region_bytes=1 << 16, engine=request.param) as comm:
-                return program(comm)
-
-        return launch(main, ranks=ranks, topology="laptop", memory=MemorySpec("shm"), deadline_s=PATIENT_S)
-
-    return run
+    return partial(worlds.together, engine=request.param, region_bytes=1 << 16)
 
 
 def test_an_operation_runs_on_what_its_arrays_hold_when_it_is_called(together: Callable[..., list[Any]]) -> None:

@@ -29,6 +29,18 @@ port_latency_ns: 150
 host_link: {gbytes_per_s: 50, latency_ns: 20}
 card_link: {gbytes_per_s: 32, latency_ns: 20}
 """
+RANGES = """
+name: ranges
+hosts:
+  count: 3
+  memory: {latency_ns: 100, read_gbytes_per_s: 200, write_gbytes_per_s: 200}
+cards: {count: 3, capacity_bytes: 1GiB, latency_ns: 300, read_gbytes_per_s: 28, write_gbytes_per_s: 28,
+        total_gbytes_per_s: 40}
+switches: [{name: leaf, port_latency_ns: 100}]
+spaces: [{name: pool, kind: cxl_pool, coherent: false, interleave_bytes: 4KiB}]
+emulation: {card_bytes: 8MiB}
+links:
+"""
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -219,6 +231,17 @@ def test_no_box_of_the_picture_lies_on_another_and_no_word_is_wider_than_its_box
                 at = float(text.get("x", "nan")), float(text.get("y", "nan")) - 4
                 (width,) = [w for x, y, w, h in boxes if x <= at[0] <= x + w and y <= at[1] <= y + h]
                 assert len(text.text or "") * (6.8 if text.get("class") == "name" else 5.5) <= width + 8
+
+
+def test_links_of_some_hosts_and_cards_are_labelled_where_they_join(tmp_path: Path) -> None:
+    """A range, a single one and all of them, beside each other: each link's figures stand between its two rows."""
+    fast, slow = "{name: fast, ends: [host0-1, leaf], ", "{name: slow, ends: [host2, leaf], "
+    cards = "{name: far, ends: [card1-2, leaf], ", "{name: near, ends: [card0, leaf], "
+    text = "\n".join(f"  - {link}gbytes_per_s: 10, latency_ns: 20}}" for link in (fast, slow, *cards))
+    (tmp_path / "t.yaml").write_text(RANGES + text + "\n")
+    above, _, below = show(str(tmp_path / "t.yaml")).output.partition("leaf")
+    assert re.findall(r"(fast|slow|near|far): ", above) == ["fast", "slow"]
+    assert re.findall(r"(fast|slow|near|far): ", below)[:2] == ["far", "near"]
 
 
 def test_the_picture_goes_to_a_file_and_text_is_escaped(tmp_path: Path) -> None:

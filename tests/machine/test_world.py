@@ -242,6 +242,16 @@ def test_a_result_that_does_not_travel_is_a_failure(run: Callable[..., list[Any]
     assert "cannot pickle" in str(error)
 
 
+def test_a_result_that_cannot_be_read_is_a_failure(run: Callable[..., list[Any]]) -> None:
+    error = failures_of(run, programs.return_what_fails, "processes", ranks=1)
+    assert str(error.failures[0]) == "sent what cannot be unpickled: ZeroDivisionError: unpickled"
+
+
+def test_a_rank_that_leaves_with_0_is_a_failure(run: Callable[..., list[Any]]) -> None:
+    error = failures_of(run, programs.leave_with_0, "processes", ranks=1)
+    assert str(error.failures[0]) == "exited with code 0 and no result"
+
+
 @threads_and_deep_processes
 def test_a_listener_that_fails_ends_the_world(run: Callable[..., list[Any]], how: str) -> None:
     def refuse(message: object) -> None:

@@ -50,6 +50,10 @@ def test_a_synchronous_call_comes_between_what_was_computed_before_and_after(tmp
     ]
 
 
+def test_what_was_computed_before_the_clocks_zero_counts(tmp_path: Path) -> None:
+    assert nodes(tmp_path, op(-20, 10), call("all_reduce", 0, -5, 1))[0] == ("computing", (), 10)
+
+
 def test_who_waits_for_an_asynchronous_call(tmp_path: Path) -> None:
     """What is computed after a wait for it, or after a step of an optimizer; the next call of its group."""
     its = [op(0, 10), call("all_reduce", 4, 11, 0.1), op(12, 10), call("all_gather", 5, 23, 0.1), op(24, 3)]
@@ -93,6 +97,15 @@ def test_groups_messages_and_sizes_are_chakras(tmp_path: Path) -> None:
         ({"traceEvents": [op(0, 1)]}, "profile with record_shapes=True"),
         ({"traceEvents": [{"ph": "X", "name": "cxl:all_reduce", "ts": 0}]}, "metadata of a call is damaged"),
         ({"traceEvents": [call("all_reduce", 0, "now", 1)]}, "metadata of a call is damaged"),  # type: ignore[arg-type]
+        ({"traceEvents": [op(0, float("inf")), call("all_reduce", 0, 0, 1)]}, "begins at 0.0 us and takes inf us"),
+        ({"traceEvents": [call("all_reduce", 0, float("nan"), 1)]}, "begins at nan us"),
+        ({"traceEvents": [call("all_reduce", 0, 0, 1, **{"In msg bytes": -5})]}, "-5 bytes"),
+        ({"traceEvents": [call("all_reduce", 0, 0, 1, **{"In msg bytes": 1e400})]}, "is damaged: OverflowError"),
+        ({"traceEvents": [call("all_reduce", 0, 0, 1, **{"Process Group Ranks": "[3, 4]"})]}, r"ranks \[3, 4\]"),
+        (
+            {"traceEvents": [call("all_reduce", 0, 0, 1, **{"Process Group Ranks": '{"0": 1}'})]},
+            "the group has the ranks",
+        ),
         ({"traceEvents": [call("bcast", 0, 0, 1)]}, "'bcast' is no collective"),
         ({"traceEvents": [call("recv", 0, 0, 1, **{"Src Rank": -1})]}, "a receive of any source"),
         ({"traceEvents": [call("all_reduce", 0, 0, 1, Rank=1)]}, "is of rank 1, not 0"),

@@ -416,3 +416,6 @@ def test_data_deps_order_nodes_and_ctrl_deps_where_there_are_none_or_where_that_
     assert done.exit_code == 2 and "3490" in done.output and "3499" in done.output
     write(tmp_path / "ordered", [[comp(1, 5), Node(2, "after", NodeType.COMP, (), 5, {}, (1,))]])
     assert [step.after for step in load(tmp_path / "ordered").ranks[0]] == [(), (0,)]
+    for flag in ("--ctrl-deps", "--skip-missing"):
+        done = CliRunner().invoke(main, ["simulate", "trace", str(tmp_path / "ordered"), flag])
+        assert done.exit_code == 2 and f"{flag} does nothing here" in done.output

@@ -406,5 +406,5 @@ def test_what_is_no_trace_is_refused(text: bytes, said: str, tmp_path: Path) -> 
     path.write_bytes(text)
     with pytest.raises(ArgumentError, match=said):
         load(path)
-    with pytest.raises(ArgumentError, match="cannot be read: not a regular file"):
+    with pytest.raises(ArgumentError, match=r"cannot be read: a .*, not a regular file"):
         load(tmp_path)

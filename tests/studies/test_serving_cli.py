@@ -78,6 +78,7 @@ def test_prefill_and_decoding_apart() -> None:
     for run in json.loads(done.stdout)["runs"]:
         assert run["served"] == 40
         assert run["transfers_slowdown"] >= 1
+    assert "transfers, times as long as alone" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,12 @@ def test_prefill_and_decoding_apart() -> None:
         ("bad.jsonl", 2, "bad.jsonl:2: input_length is missing"),
         ("nothing.jsonl", 2, "the trace cannot be read"),
         ("folder", 2, "not a regular file"),
-        ("one.jsonl --rate 3", 2, "--rate goes with generated requests"),
+        ("one.jsonl --rate 3", 2, "--rate only applies to generated requests"),
+        ("one.jsonl --seed 3", 2, "--seed only applies to generated requests"),
+        ("one.jsonl --workload chat", 2, "--workload only applies to generated requests"),
+        ("--rate 1e-300", 2, "500 requests at 1e-300 a second take longer than 744 hours"),
+        ("--inside nvlink-8xh800", 2, "--inside does nothing here"),
+        ("--hosts 2 --crash 0@1 --crash 0@1.0", 2, "--crash 0@1 is given twice"),
         ("--place accelerator --warm", 2, "--warm does nothing without a store"),
         ("--place accelerator --capacity 1G", 2, "--capacity does nothing without a store"),
         ("--place nothing", 2, "'nothing' is not one of"),

@@ -13,10 +13,10 @@ from click.testing import CliRunner, Result
 from cxlemu.cli import main
 from cxlemu.plan import Op
 from cxlemu.topology import Topology
-from studies.validation.measured import SLOWER, SMALL
+from studies.validation.measured import FLUSHED_READ, FLUSHED_WRITE, HOST_WRITE, PORT_WRITE, SLOWER, SMALL
 from studies.validation.sparks import of_sparks
 from studies.validation.streams import Requests, by_processors, gbytes_per_s, requests_ns
-from studies.validation.study import DEPTHS, NETWORK, Study, Validated, nccl_us
+from studies.validation.study import DEPTHS, NETWORK, SWITCHED, Study, Validated, nccl_us
 from tests.helpers.fabric_helpers import LOAD_NS, fabric, ns
 
 FABRIC = by_processors(fabric(hosts=2, cards=2, copy_ns=5000, to_pool_gbytes_per_s=1))
@@ -92,22 +92,32 @@ def test_the_page_has_the_models_figures() -> None:
     assert f"Of {len(predicted)} predicted figures {near} are within 15%" in " ".join(text.split())
 
 
-def listed(figures: list[float], form: str) -> str:
-    *most, last = (format(figure, form) for figure in figures)
-    return f"{', '.join(most)} and {last}"
-
-
-def test_the_page_has_small_calls_as_sparks_would_have_them() -> None:
+def test_small_calls_of_sparks_are_of_its_adapters() -> None:
     """With half of the adapter's rate, and without LL128; by how much the lower end of what is measured is longer."""
     shipped = Topology.load(NETWORK)
     sparks = of_sparks(shipped)
     assert [link.gbytes_per_s for link in sparks.links] == [link.gbytes_per_s / 2 for link in shipped.links]
+    rows = {row.measured.figure: row.ours for row in study().rows}
+    of_rows = {nbytes: rows[its.figure] for nbytes, its in SMALL.items()}
+    for nbytes in (64, 8 << 10):
+        assert of_rows[nbytes] == nccl_us("all_reduce", nbytes, sparks if nbytes > 64 else shipped)
+    left = [its.low / of_rows[nbytes] for nbytes, its in SMALL.items() if nbytes > 64]
     page = " ".join((Path(__file__).parents[2] / "docs" / "validation.md").read_text().split())
-    low = {nbytes: its.low for nbytes, its in SMALL.items() if nbytes > 64}
-    for topology in (shipped, sparks):
-        ours = [nccl_us("all_reduce", nbytes, topology) for nbytes in low]
-        assert listed([max(1.0, its / us) for its, us in zip(low.values(), ours, strict=True)], ".2f") in page
-        assert topology is shipped or listed(ours, ".1f") in page
+    assert f"What is left, {min(left):.2f} to {max(left):.2f} times" in page
+
+
+def test_a_processor_that_waits_reads_lines_first_and_flushes_slowly() -> None:
+    its = study().processor
+    other = its.varied(reads_at_once=1, lines_read_first=1.0, flush_line_ns=its.flush_line_ns + 10)
+    usual, found = (
+        {row.measured: row.ours for row in of.rows_of(SWITCHED)} for of in (study(), Study(processor=other))
+    )
+    for flushed in (FLUSHED_READ, FLUSHED_WRITE):
+        assert found[flushed] - usual[flushed] == pytest.approx(256 * 10 / 1e3)
+    assert found[SLOWER] == study().curve[0].slower < usual[SLOWER]
+    # 17 of 102 B on the way to the pool are the request that reads the line
+    assert found[HOST_WRITE] == pytest.approx(usual[HOST_WRITE] * 85 / 102, rel=0.01)
+    assert found[PORT_WRITE] == usual[PORT_WRITE]
 
 
 def test_the_command_prints_all_figures_and_keeps_them(tmp_path: Path) -> None:

@@ -42,13 +42,7 @@ class Way:
     total_gbytes_per_s: float
 
     def time_ns(self, load: Load, nbytes: int, chunks: int) -> float:
-        """How long a load takes.
-
-        Args:
-            load: The load, in blocks.
-            nbytes: The size of a block.
-            chunks: Into how many chunks a block is cut; each chunk is a copy.
-        """
+        """How long a load takes, in blocks of ``nbytes``; each chunk of a block is a copy."""
         start_ns = chunks * load.copies * self.copy_ns
         bytes_ns = load.rank * nbytes / self.rank_gbytes_per_s
         return load.steps * self.step_ns + max(start_ns + bytes_ns, load.total * nbytes / self.total_gbytes_per_s)
@@ -64,17 +58,7 @@ class TwoLevelEstimate:
 
     @classmethod
     def of(cls, topology: Topology, ranks: int) -> TwoLevelEstimate | None:
-        """Estimate for a topology.
-
-        On the pool alone two levels move more bytes: without clusters whose ranks have memories there is no estimate.
-
-        Args:
-            topology: The fabric.
-            ranks: The number of ranks.
-
-        Returns:
-            The estimate, or None without such clusters.
-        """
+        """Estimate for a topology; None without clusters whose ranks have memories: two levels move more bytes."""
         memory = cluster_memory(topology, ranks)
         if memory is None:
             return None
@@ -87,16 +71,7 @@ class TwoLevelEstimate:
         return cls(cluster, inside, _way(topology, topology.costs, cards[-1], topology.carried_gbytes_per_s(cards)))
 
     def times_ns(self, collective: str, nbytes: int, ranks: int) -> tuple[float, float]:
-        """Estimate how long a collective takes with two levels, and without.
-
-        Args:
-            collective: The collective's name.
-            nbytes: The size of a block; small ones are not cut into chunks without levels.
-            ranks: The number of ranks.
-
-        Returns:
-            (with two levels, without), in ns.
-        """
+        """How long a collective takes with two levels, and without, where small blocks are not cut into chunks."""
         flat, across, inside = _loads(collective, ranks, self.cluster)
         if collective == "all_reduce" and nbytes < TWO_SHOT_MIN_BYTES:  # one shot
             flat = Load(1, ranks, ranks - 1, ranks * ranks)

@@ -50,14 +50,7 @@ class Level:
         return LevelBlock(self, number)
 
     def publish(self, chunk: Chunk, src: Operand, block: int = 0, *, stream: str = "publish") -> None:
-        """Put a chunk of one of this rank's blocks where its peers find it.
-
-        Args:
-            chunk: The chunk; an empty one does nothing.
-            src: Where its bytes are.
-            block: Which of this rank's blocks on the level.
-            stream: The stream that does it; only "publish" waits until the slot is free.
-        """
+        """Put a chunk of one of this rank's blocks where its peers find it; only "publish" waits for a free slot."""
         if not chunk.nbytes:
             return
         if stream == "publish":
@@ -66,26 +59,12 @@ class Level:
         self.send(chunk, block, stream=stream)
 
     def store(self, chunk: Chunk, src: Operand, block: int, *, stream: str) -> None:
-        """Store a chunk to one of this rank's blocks without telling its peers: ``send`` follows.
-
-        Args:
-            chunk: The chunk; an empty one does nothing.
-            src: Where its bytes are.
-            block: Which of this rank's blocks on the level.
-            stream: The stream that does it.
-        """
+        """Store a chunk to one of this rank's blocks without telling its peers: ``send`` follows."""
         if chunk.nbytes:
             self.b._emit(stream, Op.WRITE, dst=self._area(chunk, self.b.rank, block), a=src, nbytes=chunk.nbytes)
 
     def send(self, chunk: Chunk, *blocks: int, stream: str, parts: Sequence[Chunk] = ()) -> None:
-        """Make stored blocks visible, and ring the first one's doorbell.
-
-        Args:
-            chunk: The chunk that was stored.
-            blocks: The blocks that it was stored to, one at least.
-            stream: The stream that does it.
-            parts: Parts of the chunk, of which nothing else was stored (default: all of it was).
-        """
+        """Make stored blocks visible, or ``parts`` of them alone, and ring the first one's doorbell."""
         for block in blocks:
             for part in parts or [chunk]:
                 self.b._emit(stream, Op.FLUSH, a=self._area(part, self.b.rank, block), nbytes=part.nbytes)
@@ -102,16 +81,7 @@ class Level:
         stream: str = "retrieve",
         to: LevelBlock | None = None,
     ) -> None:
-        """Get a chunk of one of a peer's blocks.
-
-        Args:
-            dst: Where its bytes go.
-            chunk: The chunk; an empty one does nothing.
-            peer: The rank that published it.
-            block: Which of the peer's blocks on the level.
-            stream: The stream that does it.
-            to: A block of this rank's to which the bytes are stored as well; ``send`` follows.
-        """
+        """Get a chunk of one of a peer's blocks, and store it in the block ``to`` as well, if any: ``send`` follows."""
         if not chunk.nbytes:
             return
         area = self._await(chunk, peer, block, stream)
@@ -121,14 +91,7 @@ class Level:
             self.b._loose.add(stream)
 
     def publish_each(self, chunk: Chunk, at: Ints, blocks: Ints, *, nbytes: Ints | None = None) -> None:
-        """Publish a chunk of each of many blocks, one after another, from the input.
-
-        Args:
-            chunk: The chunk; the same one for all blocks, but for its size.
-            at: Where the bytes of each begin in the input.
-            blocks: Which of this rank's blocks on the level, as many as ``at``.
-            nbytes: How many bytes each has (default: the chunk's). Blocks of no bytes are left out.
-        """
+        """Publish a chunk of each of many blocks in turn from the input at ``at``; empty ones are left out."""
         at, blocks, sizes = _some(chunk, at, blocks, nbytes)
         if len(blocks) < FOLDED_AT_ONCE:
             for start, block, size in zip(at.tolist(), blocks.tolist(), sizes.tolist(), strict=True):
@@ -147,15 +110,7 @@ class Level:
         self.send(chunk, 0, stream="publish")
 
     def retrieve_each(self, at: Ints, chunk: Chunk, peers: Ints, blocks: Ints, *, nbytes: Ints | None = None) -> None:
-        """Retrieve a chunk of each of many blocks, one after another, into the output.
-
-        Args:
-            at: Where the bytes of each go in the output.
-            chunk: The chunk; the same one for all blocks, but for its size.
-            peers: The ranks that published them, as many as ``at``.
-            blocks: Which of the peers' blocks on the level.
-            nbytes: How many bytes each has (default: the chunk's). Blocks of no bytes are left out.
-        """
+        """Retrieve a chunk of each of many blocks in turn to the output at ``at``; empty ones are left out."""
         at, which, sizes = _some(chunk, at, np.column_stack([peers, blocks]), nbytes)
         peers, blocks = which[:, 0], which[:, 1]
         if len(peers) < FOLDED_AT_ONCE:
@@ -173,14 +128,7 @@ class Level:
         drop["nbytes"] = read["nbytes"] = sizes
 
     def retrieve_bundle(self, places: Sequence[Operand], chunk: Chunk, peer: int, first: int) -> None:
-        """Get a chunk of each of several blocks that a peer sent together.
-
-        Args:
-            places: Where the bytes of each block go.
-            chunk: The chunk; an empty one does nothing.
-            peer: The rank that sent them.
-            first: The first of the peer's blocks, whose doorbell stands for all.
-        """
+        """Get a chunk of each of several blocks that a peer sent together: the doorbell of ``first`` stands for all."""
         if not chunk.nbytes:
             return
         self.b._emit("retrieve", Op.WAIT, arg=self._doorbell(chunk, peer, first), value=chunk.seq)
@@ -192,16 +140,7 @@ class Level:
     def forward(
         self, dst: Operand, chunk: Chunk, peer: int, block: int = 0, *, stream: str = "retrieve", to: LevelBlock
     ) -> None:
-        """Retrieve a chunk and send it on at once.
-
-        Args:
-            dst: Where its bytes go on this rank.
-            chunk: The chunk; an empty one does nothing.
-            peer: The rank that published it.
-            block: Which of the peer's blocks on this level.
-            stream: The stream that does it.
-            to: The block of this rank's, on this level or the other one, that it is sent on in.
-        """
+        """Retrieve a chunk and send it on at once in ``to``, this rank's block on this level or the other one."""
         if chunk.nbytes:
             self.retrieve(dst, chunk, peer, block, stream=stream, to=to)
             to.level.send(chunk, to.number, stream=stream)
@@ -217,16 +156,9 @@ class Level:
         last: bool,
         to: LevelBlock | None = None,
     ) -> None:
-        """Combine a chunk of all ranks of the level, in their order.
+        """Combine a chunk of all ranks of the level, in their order, and send the result in ``to`` as well.
 
-        Args:
-            dst: Where the result goes.
-            chunk: The chunk; an empty one does nothing.
-            own: Where this rank's contribution is.
-            block: Which of the peers' blocks has theirs.
-            stream: The stream that does it.
-            last: Whether nothing is folded in after this, so that avg divides.
-            to: A block of this rank's that the result is sent in as well.
+        ``own`` is this rank's contribution; ``last``: nothing is folded in after this, so that avg divides.
         """
         if not chunk.nbytes:
             return
@@ -292,10 +224,6 @@ class Level:
 
 
 def _some(chunk: Chunk, at: Ints, which: Ints, nbytes: Ints | None) -> tuple[Ints, Ints, Ints]:
-    """Leave out what has no bytes.
-
-    Returns:
-        ``at`` and ``which`` of those that have any bytes, and how many each has.
-    """
+    """``at`` and ``which`` of those that have any bytes, and how many each has."""
     sizes = np.full(len(at), chunk.nbytes) if nbytes is None else nbytes
     return at[sizes > 0], which[sizes > 0], sizes[sizes > 0]

@@ -59,13 +59,7 @@ class Levels(Roles):
     # --- rounds and parts of them -----------------------------------------------------------------------------
 
     def levels(self, nbytes: int, *, inside: Sequence[Writers], across: Sequence[Writers]) -> Iterator[list[Chunk]]:
-        """Yield rounds, as ``rounds`` does, in which ranks write blocks on each level.
-
-        Args:
-            nbytes: The size of a block.
-            inside: Which ranks write how many blocks inside their cluster.
-            across: Which ranks write how many blocks across clusters.
-        """
+        """Yield rounds, as ``rounds`` does, in which ranks write blocks inside their cluster and across clusters."""
         self._needs = (tuple(inside), tuple(across))
         return self.rounds(nbytes, spread="ranges")
 
@@ -106,32 +100,17 @@ class Levels(Roles):
         return -(-self.nbytes // (self.size * LINE_BYTES)) * LINE_BYTES
 
     def slice_of(self, position: int, chunk: Chunk) -> Chunk:
-        """The part of a chunk of a slice that there is in a position's slice.
-
-        Args:
-            position: The position, whose slice may be short or empty.
-            chunk: A chunk of a whole slice.
-        """
+        """The part of a chunk of a whole slice that there is in a position's slice, which may be short or empty."""
         left = min(self.stride * (position + 1), self.nbytes) - (self.stride * position + chunk.offset)
         return chunk._replace(nbytes=min(max(left, 0), chunk.nbytes))
 
     def sizes_of(self, positions: Ints, chunk: Chunk) -> Ints:
-        """The bytes of ``slice_of`` for each of many positions.
-
-        Args:
-            positions: The positions.
-            chunk: A chunk of a whole slice.
-        """
+        """The bytes of ``slice_of`` for each of many positions."""
         left = np.minimum(self.stride * (positions + 1), self.nbytes) - (self.stride * positions + chunk.offset)
         return np.clip(left, 0, chunk.nbytes)
 
     def share_of(self, cluster: int, chunk: Chunk) -> Chunk:
-        """The part of a chunk that one cluster takes care of; the last clusters may have none.
-
-        Args:
-            cluster: The cluster.
-            chunk: The chunk, which is shared out in whole lines.
-        """
+        """The part of a chunk, in whole lines, that one cluster takes care of; the last clusters may have none."""
         step = round_up(-(-chunk.nbytes // self.clusters), LINE_BYTES)
         at = min(step * cluster, chunk.nbytes)
         size = min(step, chunk.nbytes - at)
@@ -140,13 +119,7 @@ class Levels(Roles):
     # --- words ------------------------------------------------------------------------------------------------
 
     def room(self, name: str, row: int = 0, rows: int = 1) -> Operand:
-        """Scratch memory for a chunk, under a name.
-
-        Args:
-            name: The name; the same one gives the same memory.
-            row: Which of the chunks that the name has room for.
-            rows: How many chunks it has room for; the first use of a name decides.
-        """
+        """Scratch memory for one of ``rows`` chunks under a name, whose first use decides how many there are."""
         if name not in self._rooms:
             self._rooms[name] = self.written.scratch(rows * self._chunk_bytes)
         return Operand(Kind.BUFFER, SCRATCH, 0, self._rooms[name] + row * self._chunk_bytes)
@@ -169,12 +142,7 @@ class Levels(Roles):
         return self.record(stream) if self.call.in_place else None
 
     def order(self, event: Event | None, stream: str) -> None:
-        """Let the stream go on only after the event.
-
-        Args:
-            event: An event of another stream; with None nothing is awaited.
-            stream: The name of the stream that waits.
-        """
+        """Let the stream go on only after the event of another stream, if there is one."""
         self._order(event, stream)
 
     def _leave(self, seq: int) -> None:

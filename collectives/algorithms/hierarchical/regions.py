@@ -26,17 +26,7 @@ class Writers(NamedTuple):
 def placed(
     layout: Layout, inside: tuple[Writers, ...], across: tuple[Writers, ...], nbytes: int
 ) -> tuple[tuple[Region, ...], int]:
-    """Place the blocks of both levels in a slot.
-
-    Args:
-        layout: The ring.
-        inside: Which ranks write how many blocks inside their cluster.
-        across: Which ranks write how many blocks across clusters.
-        nbytes: The size of a block.
-
-    Returns:
-        A region for each writer inside, then across, and how many bytes of a block fit.
-    """
+    """Place both levels' blocks in a slot: regions of writers inside, then across; and what fits of a block."""
     if not layout.owned:
         return _in_pool(layout, (*inside, *across), nbytes)
     size, own = layout.slot_card_bytes, []

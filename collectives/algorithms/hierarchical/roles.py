@@ -51,12 +51,7 @@ class Roles(Builder):
         return self.at(self.root // self.size, self.position)
 
     def at(self, cluster: int, position: int) -> int:
-        """The rank that has a position in a cluster.
-
-        Args:
-            cluster: The cluster.
-            position: The position in it.
-        """
+        """The rank that has a position in a cluster."""
         return cluster * self.size + position
 
     def all(self, blocks: int) -> Writers:
@@ -81,14 +76,9 @@ class Roles(Builder):
         return self.everyone[:first] + self.everyone[first + self.size :]
 
     def targets(self, clusters: Sequence[int], peers: Ints) -> tuple[Ints, Ints, Ints]:
-        """Combine clusters with neighbours: for each cluster, each of the neighbours.
+        """Combine clusters with neighbours, ranks of this rank's cluster: for each cluster, each of the neighbours.
 
-        Args:
-            clusters: The clusters.
-            peers: Ranks of this rank's cluster.
-
-        Returns:
-            Three arrays: the rank in that cluster that has the neighbour's position, the neighbour, and the cluster.
+        Returns three arrays: the rank in that cluster with the neighbour's position, the neighbour, and the cluster.
         """
         each, where = np.tile(peers, len(clusters)), np.repeat(np.array(clusters, np.int64), len(peers))
         return where * self.size + each % self.size, each, where

@@ -34,16 +34,7 @@ class NcclChoice(NamedTuple):
 
 
 def take(topology: Topology, space: Space, call: Call) -> NcclChoice:
-    """Choose the algorithm and protocol for a call.
-
-    Args:
-        topology: The fabric.
-        space: A space with protocols.
-        call: The call; where its algorithm is "auto", any of NCCL's may be taken.
-
-    Raises:
-        ArgumentError: NCCL has no such algorithm for the collective.
-    """
+    """Choose one of NCCL's algorithms and protocols for a call on a space with protocols; "auto" may be any of them."""
     assert space.protocols is not None
     found = {
         name: recipe

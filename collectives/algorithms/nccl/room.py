@@ -30,18 +30,7 @@ class _Asking(Sends):
 
 
 def room(recipe: Recipe, call: Call, *, cards: int, card_bytes: int, granule_bytes: int) -> Layout:
-    """Lay out a ring in which an algorithm that sends has room for a call.
-
-    Args:
-        recipe: The algorithm.
-        call: The call.
-        cards: The number of cards.
-        card_bytes: What each card has room for.
-        granule_bytes: The granule in which data is interleaved over the cards.
-
-    Raises:
-        ArgumentError: The cards have no room for a line of each message.
-    """
+    """Lay out a ring in which an algorithm that sends has room for a call: a line of each message at least."""
     bare = Layout(call.ranks, cards, SLOTS, 0, 1, granule_bytes)
     asking = _Asking(call, bare, recipe.spec, 0)
     if call.ranks > 1:

@@ -38,28 +38,15 @@ class Sends(Builder):
     _sent: dict[int, Event] = field(init=False, default_factory=dict)  # a place in scratch -> the event that frees it
 
     def slice_bytes(self, nbytes: int, at_least: int) -> int:
-        """How large a slice is: what the style says at most, a line at least.
-
-        Args:
-            nbytes: The size of the block that is cut.
-            at_least: Into how many slices it is cut at least, where that is more than a line each.
-        """
+        """How large a slice is: what the style says at most, and a line at least, however many are asked for."""
         return max(min(self.spec.slice_bytes, round_up(-(-nbytes // at_least), LINE_BYTES)), LINE_BYTES)
 
     def slices(self, nbytes: int, *, lanes: int, bells: int | None = None, at_least: int = 1) -> Iterator[list[Chunk]]:
-        """Cut a block into rounds of slices.
+        """Cut a block into rounds of slices, ``at_least`` so many where that is more than a line each.
 
         Args:
-            nbytes: The size of the block; 0 makes no rounds.
             lanes: How many messages of a slice an inbox receives.
             bells: How many of them one rank sends to one peer (default: all).
-            at_least: Into how many slices the block is cut at least, where that is more than a line each.
-
-        Yields:
-            The slices of one round, as chunks.
-
-        Raises:
-            DeclinedError: A slot is too small.
         """
         if nbytes == 0:
             return
@@ -102,20 +89,12 @@ class Sends(Builder):
         overwritten: bool = False,
         down: bool = False,
     ) -> Event | None:
-        """Write a chunk into a peer's inbox.
+        """Write a chunk into a lane of a peer's inbox, after an event, if any.
 
         Args:
-            chunk: The chunk; an empty one does nothing.
-            src: Where its bytes are.
-            to: The peer.
-            lane: Which of the inbox's lanes.
             bell: Which of the doorbells from this rank to the peer (default: the lane's number).
-            after: An event that has to happen first.
-            overwritten: Whether the result will replace ``src``, if in place.
+            overwritten: The result will replace ``src``, if in place, and may after the event that is then returned.
             down: Whether this goes down a tree, in a stream of its own.
-
-        Returns:
-            With ``overwritten`` in a call in place, the event after which ``src`` may be replaced; else None.
         """
         if not chunk.nbytes:
             return None
@@ -144,20 +123,7 @@ class Sends(Builder):
         after: Event | None = None,
         down: bool = False,
     ) -> Event | None:
-        """Read a chunk from this rank's inbox.
-
-        Args:
-            chunk: The chunk; an empty one does nothing.
-            dst: Where its bytes go.
-            sender: The rank that sends it.
-            lane: Which of the inbox's lanes.
-            bell: Which of the doorbells from the sender to this rank (default: the lane's number).
-            after: An event that has to happen first.
-            down: Whether this comes down a tree, in a stream of its own.
-
-        Returns:
-            The event that sending the chunk on has to follow; None for an empty chunk.
-        """
+        """Read a chunk from this rank's inbox, as `send` wrote it. Sending it on has to follow the event returned."""
         if not chunk.nbytes:
             return None
         stream = self._stream("retrieve", down)
@@ -177,19 +143,9 @@ class Sends(Builder):
         bell: int | None = None,
         last: bool = False,
     ) -> Event | None:
-        """Read a chunk from this rank's inbox, folded with what this rank has.
+        """Read a chunk from this rank's inbox, folded with ``own``; with ``last``, avg divides.
 
-        Args:
-            chunk: The chunk; an empty one does nothing.
-            dst: Where the result goes.
-            own: Where this rank's contribution is.
-            sender: The rank that sends it.
-            lane: Which of the inbox's lanes.
-            bell: Which of the doorbells from the sender to this rank (default: the lane's number).
-            last: Whether nothing else is folded in, so that avg divides.
-
-        Returns:
-            The event that sending the result on has to follow; None for an empty chunk.
+        Sending the result on has to follow the event returned.
         """
         if not chunk.nbytes:
             return None
@@ -200,12 +156,7 @@ class Sends(Builder):
         return self._record("retrieve")
 
     def partial(self, chunk: Chunk, lane: int = 0) -> Operand:
-        """Scratch memory for a slice of a lane that is folded further elsewhere; it is taken once it is free again.
-
-        Args:
-            chunk: The slice.
-            lane: The lane.
-        """
+        """Scratch memory for a slice of a lane that is folded further elsewhere; it is taken once it is free again."""
         self.written.scratch_bytes = max(self.written.scratch_bytes, (lane + 1) * self._lane_bytes)
         at = lane * self._lane_bytes + chunk.slot_offset
         self._order(self._sent.pop(at, None))

@@ -14,8 +14,8 @@ import numpy as np
 
 from collectives.builder.recipes import Recipe
 from collectives.communicator.arrays import Array, as_bytes
-from collectives.communicator.calls.arguments import Staged, Staging
-from collectives.communicator.calls.operations import Operation
+from collectives.communicator.calls.arguments import Staging
+from collectives.communicator.calls.operations import Operation, Staged
 from collectives.communicator.calls.planner import CallArguments
 from collectives.communicator.calls.uneven_blocks import UNKNOWN, Blocks, BlocksGiven, numbers_of
 from collectives.contracts import COLLECTIVES

@@ -5,16 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from collectives.communicator.arrays import Array
-from collectives.communicator.calls.operations import Operation
 from cxlemu.accelerator.arrays import ATTRIBUTE, device_view
 from cxlemu.dlpack import from_dlpack
 from cxlemu.errors import ArgumentError
-from cxlemu.unshared import Unshared
 
 
 def as_array(argument: Any, role: str) -> Array:
@@ -57,16 +55,6 @@ def made_like(x: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     return np.empty(shape, dtype) if new_empty is None else new_empty(shape)
 
 
-class CopiesAround(Protocol):
-    """What is copied before and after a call."""
-
-    def fill(self) -> None:
-        """Copy before the call."""
-
-    def copy_back(self) -> None:
-        """Copy after it."""
-
-
 @dataclass
 class Staging:
     """Contiguous stand-ins for arrays that are not: filled before a call, and copied back after it."""
@@ -100,29 +88,8 @@ class Staging:
             np.copyto(to, source)
 
     def copy_back(self) -> None:
-        """Copy after it."""
         for to, source in self.after:
             np.copyto(to, source)
 
     def __bool__(self) -> bool:
         return bool(self.before or self.after)
-
-
-@dataclass(frozen=True)
-class Staged(Unshared):
-    """An operation on stand-ins for its arrays."""
-
-    inner: Operation  # the operation on the stand-ins
-    staging: CopiesAround  # what is copied before and after it
-    result: Any  # what a run returns
-    turn: Callable[[Operation], Any]  # runs an operation when this rank's earlier calls have ended
-
-    def __call__(self) -> Any:
-        return self.turn(self)
-
-    def run(self) -> Any:
-        """Copy in, run the call at once, copy back. Returns the result, and raises what the call raises."""
-        self.staging.fill()
-        self.inner.run()
-        self.staging.copy_back()
-        return self.result

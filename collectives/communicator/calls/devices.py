@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from collectives.algorithms.catalog import PLANS_KEPT
 from collectives.builder import SCRATCH
 from collectives.communicator.calls.operations import Planned
-from collectives.communicator.calls.planner import PLANS_KEPT, CallArguments, CallPlanner
+from collectives.communicator.calls.planner import CallArguments, CallPlanner
 from collectives.communicator.calls.products import result_shape
 from cxlemu.accelerator.arrays import address_array, device_view, same_device
 from cxlemu.accelerator.device import ComputeDevice, DeviceBuffer, DeviceView, Event, come_after, hand_back

@@ -106,3 +106,33 @@ class InARow(Unshared):
         for operation in self.operations:
             operation.run()
         return self.result
+
+
+class CopiesAround(Protocol):
+    """What is copied before and after a call."""
+
+    def fill(self) -> None:
+        """Copy before the call."""
+
+    def copy_back(self) -> None:
+        """Copy after it."""
+
+
+@dataclass(frozen=True)
+class Staged(Unshared):
+    """An operation on stand-ins for its arrays."""
+
+    inner: Operation  # the operation on the stand-ins
+    staging: CopiesAround  # what is copied before and after it
+    result: Any  # what a run returns
+    turn: Callable[[Operation], Any]  # runs an operation when this rank's earlier calls have ended
+
+    def __call__(self) -> Any:
+        return self.turn(self)
+
+    def run(self) -> Any:
+        """Copy in, run the call at once, copy back. Returns the result, and raises what the call raises."""
+        self.staging.fill()
+        self.inner.run()
+        self.staging.copy_back()
+        return self.result

@@ -12,8 +12,9 @@ import numpy as np
 
 from collectives.builder.recipes import Recipe
 from collectives.communicator.arrays import Array
-from collectives.communicator.calls.arguments import CopiesAround, Staging, as_array
-from collectives.communicator.numbers import root_of
+from collectives.communicator.calls.arguments import Staging, as_array
+from collectives.communicator.calls.operations import CopiesAround
+from collectives.numbers import root_of
 from cxlemu.accelerator.arrays import ViewedArray, address_array, device_view, same_device
 from cxlemu.accelerator.device import DeviceView, hand_back
 from cxlemu.engines.mover import BufferPart

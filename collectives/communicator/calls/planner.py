@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collectives.algorithms.catalog import build, check, recipe
+from collectives.algorithms.catalog import PLANS_KEPT, check, plan_of, recipe
 from collectives.algorithms.choose import Choice, choose
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.builder import PUSH, SCRATCH
@@ -21,18 +21,16 @@ from collectives.communicator.calls.operations import Planned
 from collectives.communicator.calls.products import Matrix
 from collectives.communicator.calls.products import bind as bind_product
 from collectives.communicator.heap.heap import SymmetricHeap
-from collectives.communicator.numbers import root_of
-from collectives.contracts import COLLECTIVES, buffers
+from collectives.contracts import COLLECTIVES
 from collectives.fused.plans import build as build_product
 from collectives.in_heap import gives_up, lends, results_in_heap, told_in_heap
+from collectives.numbers import root_of
 from cxlemu.capacity.tenancy import Tenancy
 from cxlemu.engines.peer_memory import PeerMemory
 from cxlemu.engines.streams import NO_PLACE
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import Bytes
 from cxlemu.plan import DTYPES, Call, InHeap, Layout, Plan, RankPart, rules
-
-PLANS_KEPT = 256
 
 
 class CallArguments(NamedTuple):
@@ -246,44 +244,6 @@ class CallPlanner:
             self._permitted[id(plan)] = plan  # which keeps its id its own
             if len(self._permitted) > PLANS_KEPT:
                 del self._permitted[next(iter(self._permitted))]
-
-
-# --- plans that were made, kept for the next call that is the same, whichever communicator makes it ---------------
-
-
-@lru_cache(maxsize=PLANS_KEPT)
-def plan_of(chosen: Recipe, layout: Layout, call: Call, rank: int) -> tuple[Plan, int]:
-    """Build a plan and check it; plans are kept for the next equal call.
-
-    For an algorithm that is not ours, all ranks' parts are checked: its ranks may step on each other.
-
-    Args:
-        chosen: The algorithm, or a saved plan.
-        layout: The communicator's ring and heap.
-        call: The call, with every choice made.
-        rank: This rank, whose part is checked.
-
-    Returns:
-        A plan that breaks no rule, and 16 bits of what its ranks must agree on.
-
-    Raises:
-        PlanError: The plan breaks a rule.
-        ArgumentError: The call is impossible in this layout, or a saved plan is of arrays that lie otherwise.
-    """
-    plan = build(chosen, layout, call)
-    if chosen.plan is not None:
-        _check_arrays(chosen, call, rank)
-    else:
-        rules.check(plan, None if chosen.source else [rank])
-    return plan, crc_hqx(repr(plan.frame).encode(), call.tag())
-
-
-def _check_arrays(saved: Recipe, call: Call, rank: int) -> None:
-    """A saved plan says whether arrays lie in each other. Where there is one array by contract, it stands for both."""
-    assert saved.plan is not None
-    if not COLLECTIVES[call.collective].one_buffer and buffers(call, rank) != saved.plan.part(rank).buffers[:2]:
-        how = "in place" if saved.plan.call.in_place else "not in place"
-        raise ArgumentError(f"{saved.source} is the plan of a call that is {how}: pass x and out accordingly")
 
 
 @lru_cache(maxsize=PLANS_KEPT)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from collectives.communicator.numbers import seconds
+from collectives.numbers import seconds
 from cxlemu.pool.home import Home
 from cxlemu.unshared import Unshared
 

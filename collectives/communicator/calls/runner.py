@@ -19,15 +19,15 @@ from collectives.builder.recipes import Recipe
 from collectives.communicator.arrays import Array
 from collectives.communicator.calls import revocation
 from collectives.communicator.calls.agreed import AgreedCall, UnevenArguments
-from collectives.communicator.calls.arguments import Staged, Staging
+from collectives.communicator.calls.arguments import Staging
 from collectives.communicator.calls.devices import DeviceCall, DeviceCalls
-from collectives.communicator.calls.operations import InARow, Operation, Outcome, Planned, Stepped, Timed
+from collectives.communicator.calls.operations import InARow, Operation, Outcome, Planned, Staged, Stepped, Timed
 from collectives.communicator.calls.packing import ManyArguments, packed
 from collectives.communicator.calls.planner import CallArguments, CallPlanner
 from collectives.communicator.calls.progress import CallQueue, Handle
 from collectives.communicator.calls.watch import PeerMonitor
-from collectives.communicator.numbers import seconds
 from collectives.contracts import COLLECTIVES
+from collectives.numbers import seconds
 from cxlemu import _native
 from cxlemu.engines import Engine
 from cxlemu.engines.call_hooks import CallHooks, Obstacles

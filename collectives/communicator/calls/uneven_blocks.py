@@ -10,7 +10,7 @@ import numpy as np
 
 from collectives.communicator.arrays import Array
 from collectives.communicator.calls.arguments import Staging, as_array, made_like
-from collectives.communicator.numbers import as_int
+from collectives.numbers import as_int
 from cxlemu.accelerator.arrays import ViewedArray, address_array, device_view, row_of
 from cxlemu.accelerator.device import DeviceView
 from cxlemu.errors import ArgumentError

@@ -35,10 +35,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from collectives.communicator.arrays import Array
-from collectives.communicator.heap.heap_alone import LocalHeap
 from collectives.communicator.heap.heap_blocks import HeapBlock, Leak, caller, shape_of
 from collectives.communicator.heap.heap_memory import Backing, StripMemory
-from collectives.communicator.heap.local_heap import LocalBlocks, size_class
+from collectives.communicator.heap.local_heap import LocalBlocks, LocalHeap, size_class
 from collectives.contracts import COLLECTIVES, buffers
 from cxlemu.capacity.first_fit import FirstFit
 from cxlemu.engines.streams import NO_PLACE

@@ -19,11 +19,7 @@ PAGE_BYTES = 4096
 
 
 class Backing(Protocol):
-    """Where a strip's memory comes from; places are whole pages, counted from the strip's beginning.
-
-    Attributes:
-        may_lack: Whether `take` may raise.
-    """
+    """Where a strip's memory comes from, in whole pages from its beginning; `take` raises only if it ``may_lack``."""
 
     may_lack: ClassVar[bool]
 

@@ -1,4 +1,4 @@
-"""Places of arrays in the pool that a rank makes alone: a caching allocator on the far end of its strip of the heap.
+"""Arrays in the pool that a rank makes alone, as `comm.heap.local`: a caching allocator on the far end of its strip.
 
 Places are given from the strip's end downwards, on demand; arrays of all ranks (heap.py) begin at its other end. Freed
 blocks wait in a list for each size; when the rest of the strip is used up, they all go back to it. No place depends on
@@ -10,9 +10,15 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 from collections import defaultdict, deque
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from cxlemu.capacity.first_fit import FirstFit
+from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.rounding import round_up
 
@@ -77,3 +83,35 @@ class LocalBlocks:
             self._room.give_back(begin, nbytes)
             return None
         return at
+
+
+class MakesAlone(Protocol):
+    """The communicator's heap, as far as arrays of one rank need it."""
+
+    def alone(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """Make an array."""
+
+    def trim_alone(self) -> int:
+        """Give memory back."""
+
+
+class LocalHeap:
+    """Makes arrays in the pool that this rank alone knows of; any thread may, at any time."""
+
+    def __init__(self, heap: MakesAlone) -> None:
+        self._of = weakref.ref(heap)
+
+    def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
+        """Make an array in the pool without the other ranks, as np.empty does. Not collective."""
+        return self._heap().alone(shape, dtype)
+
+    def trim(self) -> int:
+        """Give back memory kept for arrays to come, as far as no array lies behind it; return its bytes. For one
+        rank."""
+        return self._heap().trim_alone()
+
+    def _heap(self) -> MakesAlone:
+        heap = self._of()
+        if heap is None:
+            raise ArgumentError("the communicator of this heap is gone: make arrays while it is open")
+        return heap

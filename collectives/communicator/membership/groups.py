@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.communicator.numbers import as_int
+from collectives.numbers import as_int
 from cxlemu.errors import ArgumentError
 
 

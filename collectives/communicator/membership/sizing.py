@@ -30,11 +30,7 @@ class Sizing(Protocol):
     """How much room to take of what is free, and what to put into it: the same on all members."""
 
     def wanted(self, largest_bytes: int) -> int:
-        """Return how many bytes of every card to take, where ``largest_bytes`` are free in a row.
-
-        Raises:
-            ArgumentError: They are too few.
-        """
+        """Return how many bytes of every card to take, where ``largest_bytes``, maybe too few, are free in a row."""
 
     def furnish(self, room_bytes: int) -> Furnished:
         """Lay out a room of this size. Raises ArgumentError where it is too small."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from collectives.communicator.messages.envelopes import TAG_MAX
 from collectives.communicator.messages.requests import ANY, PROC_NULL, Rank, Special, Tag
-from collectives.communicator.numbers import as_int
+from collectives.numbers import as_int
 from cxlemu.errors import ArgumentError
 
 

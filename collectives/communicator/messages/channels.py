@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collectives.algorithms.catalog import recipe
+from collectives.algorithms.catalog import plan_of, recipe
 from collectives.builder import AGGREGATE, LINE, SCRATCH
 from collectives.builder.recipes import with_checksums
-from collectives.communicator.calls.planner import plan_of
 from collectives.communicator.messages import envelopes
 from collectives.communicator.messages.envelopes import INLINE_BYTES
 from collectives.communicator.messages.mailboxes import SENDER
@@ -158,8 +157,8 @@ class Outbox(Channel):
         return False
 
     def resume(self, sending: Sending) -> None:
-        """Send the rest of a message whose last call the courier began."""
-        self.queue.append(sending)
+        """Send the rest of a message whose last call the courier began: nothing else is under way."""
+        self.queue = deque([sending])
         self._at = sending.source.nbytes
         self._take_over(sending.source)
 

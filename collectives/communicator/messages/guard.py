@@ -4,57 +4,62 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
-from collectives.communicator.messages.transfers import AT_WORK, CLOSED, WAKE
+from collectives.communicator.messages.transfers import AT_WORK, CLOSED, WAKE, TransferLane
+from cxlemu._native import unlocked
 from cxlemu.errors import DeadlineError
+from cxlemu.signals import is_from_handler
 
 AT_WORK_S = 2e-5  # between two looks at a courier that was woken
 
 
 class CourierGuard:
-    """Holds the lock, with the gate closed to couriers and none at work; opens it again where ``settle`` says so."""
+    """Within the lock, closes the gate to couriers, none of which is at work; opens it where ``settle`` says so.
 
-    def __init__(self, lock: threading.Lock, gate: bytearray, settle: Callable[[], bool], deadline_s: float) -> None:
-        self._lock, self._gate, self._settle, self._deadline_s = lock, gate, settle, deadline_s
+    What a courier handed over is taken up by whoever enters next, of whichever thread: the one that called the courier
+    may have been interrupted by the handler of a signal. Where a handler raises within, ``give_up`` is called.
+
+    Attributes:
+        half_done: Whether something may be half done where a handler raises; a wait says that nothing is.
+    """
+
+    half_done = False
+
+    def __init__(
+        self,
+        lock: threading.Lock,
+        lane: TransferLane,
+        take_up: Callable[[], None],
+        settle: Callable[[], bool],
+        give_up: Callable[[BaseException], None],
+        deadline_s: float,
+    ) -> None:
+        self._lock, self._gate, self._handed = lock, lane.gate, lane.handed
+        self._take_up, self._settle, self._give_up, self._deadline_s = take_up, settle, give_up, deadline_s
 
     def __enter__(self) -> None:
-        self._lock.acquire()
         self._gate[CLOSED] = 1  # first: no courier begins from now on
-        until = time.monotonic() + self._deadline_s if self._gate[AT_WORK] else 0.0
+        until = 0.0
         while self._gate[AT_WORK]:
-            self._gate[WAKE] = 1
-            self._lock.release()
-            time.sleep(AT_WORK_S)
+            until = until or time.monotonic() + self._deadline_s
             if time.monotonic() > until:
                 raise DeadlineError("another thread of this rank stopped while it sent or received")
-            self._lock.acquire()
+            self._gate[WAKE] = 1
+            unlocked(self._lock, time.sleep, AT_WORK_S)
             self._gate[CLOSED] = 1
+        if self._handed:
+            self._take_up()
+        self.half_done = True
 
-    def enter_at_once(self) -> bool:
-        """Enter where no other thread is inside, and no courier at work."""
-        if not self._lock.acquire(blocking=False):
-            return False
-        if self._gate[AT_WORK]:
-            self._lock.release()
-            return False
-        self._gate[CLOSED] = 1
-        return True
+    @property
+    def taken(self) -> bool:
+        """Whether another thread is inside, or a courier at work."""
+        return self._lock.locked() or self._gate[AT_WORK] != 0
 
-    @contextmanager
-    def taking_over(self) -> Iterator[None]:
-        """Enter to take up what a courier handed over to this thread."""
-        self._lock.acquire()
-        self._gate[CLOSED], self._gate[AT_WORK] = 1, 0
-        try:
-            yield
-        finally:
-            self.__exit__()
-
-    def __exit__(self, *error: object) -> None:
-        try:
-            if self._settle():
-                self._gate[CLOSED] = 0
-        finally:
-            self._lock.release()
+    def __exit__(self, kind: object = None, error: BaseException | None = None, trace: object = None) -> None:
+        if self.half_done and error is not None and (not isinstance(error, Exception) or is_from_handler(error)):
+            self._give_up(error)
+        self.half_done = False  # threads that wait see what this one left
+        if self._settle():
+            self._gate[CLOSED] = 0

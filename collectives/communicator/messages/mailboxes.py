@@ -22,8 +22,6 @@ SHARE = 4  # all mailboxes take at most this part of the room that the communica
 
 @dataclass(frozen=True, slots=True)
 class Mailboxes:
-    """The mailboxes of a communicator."""
-
     ranks: int
     layout: Layout  # each pair's ring, of two ranks
 

@@ -24,7 +24,6 @@ class Receive(NamedTuple):
     copy_back: Callable[[int], None] | None = None
 
     def takes(self, source: Rank, tag: Tag) -> bool:
-        """Whether it takes a message of this source and tag."""
         return self.source in (ANY, source) and self.tag in (ANY, tag)
 
 

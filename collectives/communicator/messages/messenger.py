@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from collectives.communicator.messages.matching import Message, Receive
 from collectives.communicator.messages.requests import ANY, PROC_NULL, MatchedMessage, Rank, Request, Status, Tag
 from collectives.communicator.messages.traffic import Traffic
 from collectives.communicator.messages.transfers import WAKE
-from collectives.communicator.numbers import seconds
+from collectives.numbers import seconds
 from cxlemu.accelerator.arrays import device_view, fetched, put_back
 from cxlemu.errors import ArgumentError, DeadlineError, RevokedError, RunError
 from cxlemu.signals import is_from_handler
@@ -51,7 +52,7 @@ class Messenger(Traffic):
         if not isinstance(dest, int):
             request.end(Status(self._rank, tag, source.nbytes))
             return request
-        with self._guard:
+        with self._lock, self._guard:
             if dest == self._rank:
                 self._arrived(Message(dest, tag, source.nbytes, itemsize, source.tobytes(), True))
                 self._finish(request, Status(dest, tag, source.nbytes))
@@ -76,7 +77,7 @@ class Messenger(Traffic):
         if receive.source is PROC_NULL:
             request.end(Status(PROC_NULL, ANY, 0))
             return request
-        with self._guard:
+        with self._lock, self._guard:
             self._open_inboxes(receive.source)
             self._open.add(request)
             message = self._matching.post(receive)
@@ -91,7 +92,7 @@ class Messenger(Traffic):
         if message.receive is not None:
             raise ArgumentError("this message was received before: a matched message is received once")
         receive = self._receive(array, message.source, message.tag, "array")
-        with self._guard:
+        with self._lock, self._guard:
             self._open.add(receive.request)
             self._take(message, receive)
             self._gate[WAKE] = self._busy
@@ -138,7 +139,7 @@ class Messenger(Traffic):
             found.extend(filter(None, [self._matching.find(source, tag)]))
             return looking.done or bool(found)
 
-        with self._guard:
+        with self._lock, self._guard:
             self._open_inboxes(source)
             self._open.add(looking)
             try:
@@ -165,7 +166,7 @@ class Messenger(Traffic):
     def complete(self, request: Request, timeout_s: float | None, patience_s: float | None = None) -> None:
         """Make progress until a request is done; what ended it is in the request."""
         self._runner.home.check()
-        with self._guard:
+        with self._lock, self._guard:
             if not request.done:
                 self._complete(lambda: request.done, request, timeout_s, patience_s)
         self._call_back()
@@ -185,7 +186,7 @@ class Messenger(Traffic):
             return any(request.done for request in requests)
 
         self._runner.home.check()
-        with self._guard:
+        with self._lock, self._guard:
             if not ready():
                 self._complete(ready, requests[0], timeout_s)
         self._call_back()
@@ -194,20 +195,18 @@ class Messenger(Traffic):
     def poke(self, about: Request | None = None) -> None:
         """Make what progress there is, without waiting, and look now and then whether ``about`` may still come."""
         super().poke()
-        if about is None or about.done or self._clock.now() < self._glance_at or not self._guard.enter_at_once():
+        if about is None or about.done or self._clock.now() < self._glance_at or self._guard.taken:
             return
-        try:
+        with self._lock, self._guard:
             if not (about.done or self._busy):
                 self._glance(about, self._clock.now())
-        finally:
-            self._guard.__exit__()
         self._call_back()
 
     def close(self) -> None:
         """Let all sends leave, although no caller may wait for them any more; receives end with a RevokedError."""
         for request in [each for each in tuple(self._open) if not each.receives]:
             request.wait()
-        with self._guard:
+        with self._lock, self._guard:
             self._fail(RevokedError("the communicator was closed before a message came"))
             self._couriers = False  # which would go on in room that is given back
         self._call_back()
@@ -216,6 +215,7 @@ class Messenger(Traffic):
         self, ready: Callable[[], bool], about: Request, timeout_s: float | None, patience_s: float | None = None
     ) -> None:
         """Make progress until ``ready()``; ``about`` says what is waited for. With the lock held."""
+        self._guard.half_done = False
         began: float | None = None
         if patience_s is None:
             patience_s = self._runner.deadline_s if timeout_s is None else math.inf
@@ -271,39 +271,40 @@ class Messenger(Traffic):
 
     # --- taking over from couriers ----------------------------------------------------------------------------
 
-    def resume_send(self, array: Array, dest: Rank, tag: int) -> Request:
-        """Make the request of a message whose last bytes a courier began to send."""
-        assert isinstance(dest, int)
-        tag = int(tag)
-        request = Request(self, dest, False, tag, array.nbytes)
-        with self._guard.taking_over():
-            self._open.add(request)
-            self._outboxes[dest].resume(Sending(request, as_bytes(array, "array"), tag, array.dtype.itemsize))
-            self._gate[WAKE] = self._busy
+    def taken_up(self, handed: list[Any]) -> Request | None:
+        """Return the request of a message that a courier handed over; None where only its envelope came."""
+        with self._lock, self._guard:
+            request: Request | None = handed[-1]
         return request
 
-    def resume_receive(self, array: Array, source: Rank, tag: Tag, line: bytes) -> Request:
-        """Make the request of a message whose last bytes a courier began to receive."""
-        assert isinstance(source, int)
-        request = Request(self, source, True, tag, array.nbytes)
-        target = as_bytes(array, "array", writeable=True)
-        receive = Receive(request, source, tag, target, array.dtype.itemsize)
-        with self._guard.taking_over():
-            self._open.add(request)
-            nbytes, came, itemsize, _ = unpack(line, source)
-            message = Message(source, came, nbytes, itemsize, receive=receive)
-            self._inboxes[source].resume(message, target[:nbytes])
-            self._gate[WAKE] = self._busy
-        return request
+    def _take_up(self) -> None:
+        """Go on with the message that a courier handed over; all of it again where a handler raised in here.
 
-    def opened(self, source: Rank, line: bytes) -> None:
-        """Take the envelope of a message that a courier brought and could not deliver."""
-        with self._guard.taking_over():
-            try:
-                assert isinstance(source, int)
-                self._arrived(self._inboxes[source].came(line))
-            except Exception as error:  # a line that no rank writes
-                self._give_up(error)
+        Nothing else was under way, and no message waited.
+        """
+        handed = self._lane.handed[0]
+        peer, array, tag, line, begun, request = handed
+        if begun and request is None:
+            tag = tag if tag is ANY else int(tag)
+            request = handed[-1] = Request(self, peer, line is not None, tag, array.nbytes)
+        if begun:
+            self._open.add(request)
+        try:
+            if line is None:
+                its = Sending(request, as_bytes(array, "array"), request.tag, array.dtype.itemsize)
+                self._outboxes[peer].resume(its)
+            elif begun:
+                nbytes, came, itemsize, _ = unpack(line, peer)
+                target = as_bytes(array, "array", writeable=True)
+                receive = Receive(request, peer, request.tag, target, array.dtype.itemsize)
+                self._inboxes[peer].resume(Message(peer, came, nbytes, itemsize, receive=receive), target[:nbytes])
+            else:
+                self._matching.unexpected = [self._inboxes[peer].came(line)]
+        except Exception as error:  # a line that no rank writes
+            if is_from_handler(error):
+                raise
+            self._give_up(error)
+        self._lane.handed.clear()
 
 
 def _copy_whole(to: Array, array: Array, nbytes: int) -> None:

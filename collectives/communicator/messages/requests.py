@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from collectives.communicator.numbers import seconds
+from collectives.numbers import seconds
 from cxlemu.unshared import Unshared
 
 

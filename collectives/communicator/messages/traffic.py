@@ -8,11 +8,10 @@ called with the guard held.
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from collectives.communicator.calls.runner import CallRunner
 from collectives.communicator.calls.watch import PeerMonitor
 from collectives.communicator.messages.channels import Channel, Inbox, Outbox
 from collectives.communicator.messages.guard import CourierGuard
@@ -27,12 +26,28 @@ from collectives.communicator.messages.matching import Matching, Message, Receiv
 from collectives.communicator.messages.requests import Rank, Request, Status
 from collectives.communicator.messages.transfers import ADVANCING, AT_WORK, CLOSED, WAKE, TransferLane
 from cxlemu import _native
+from cxlemu._native import unlocked
 from cxlemu.errors import ArgumentError, RevokedError, RunError
+from cxlemu.pool.home import Home
 from cxlemu.signals import is_from_handler
 
 POKES_MAX = 64  # calls that end while this rank waits for something else
 EAGER_BYTES = 64 << 10  # a larger message waits in its mailbox until a receive is posted for it
 UNEXPECTED_MAX = 4096  # messages that a rank brings in while it waits for room
+
+
+class Life(Protocol):
+    """The life of the communicator whose messages these are: its `CallRunner`."""
+
+    home: Home
+    revoked: RunError | None
+    deadline_s: float
+
+    def check_usable(self) -> None:
+        """Raise RevokedError where the communicator can be used no longer."""
+
+    def give_up(self, error: RunError) -> None:
+        """Revoke the communicator, on all ranks."""
 
 
 class Traffic:
@@ -44,7 +59,7 @@ class Traffic:
         ranks: int,
         room: MailRoom | None,
         lane: TransferLane,
-        runner: CallRunner,
+        runner: Life,
         monitor: PeerMonitor,
         *,
         checked: bool,
@@ -55,7 +70,7 @@ class Traffic:
         self._clock = monitor.context.session.clock
         self._gate = lane.gate
         self._lock = threading.Lock()
-        self._guard = CourierGuard(self._lock, self._gate, self._settle, runner.deadline_s)
+        self._guard = CourierGuard(self._lock, lane, self._take_up, self._settle, self._give_up, runner.deadline_s)
         self._changed = threading.Condition(self._lock)
         self._waiting = 0  # threads that wait for the one that advances calls
         self.outgoing: dict[int, _native.Courier] = {}
@@ -69,13 +84,11 @@ class Traffic:
     def poke(self) -> None:
         """Make what progress there is, without waiting; none where another thread makes it already."""
         self._runner.home.check()
-        if (self._open or self._outboxes) and self._guard.enter_at_once():
-            try:
+        if (self._open or self._outboxes or self._lane.handed) and not self._guard.taken:
+            with self._lock, self._guard:
                 for _ in range(POKES_MAX):
                     if self._busy or not self._advance(0.0):
                         break
-            finally:
-                self._guard.__exit__()
             self._call_back()
 
     def wake(self) -> None:
@@ -97,25 +110,23 @@ class Traffic:
                 self._waiting -= 1
             return False
         channels = self._under_way()
+        self._guard.half_done = False
         if not channels:  # only messages to itself can come
             if idle_s:
                 self._changed.wait(min(idle_s, 1e-3))
             return False
         calls = [channel.current for channel in channels if channel.current is not None]
         self._gate[WAKE] = 0
-        self._busy = True
-        self._lock.release()
+        self._gate[ADVANCING] = 1
         try:
-            ended = self._lane.advance(calls, idle_s)
+            ended = unlocked(self._lock, self._lane.advance, calls, idle_s)
         except BaseException as error:
-            self._lock.acquire()
-            self._busy = False
+            self._gate[ADVANCING] = 0
             if not isinstance(error, Exception) or is_from_handler(error):  # what is under way stays so
                 raise
             self._give_up(error)
             return True
-        self._lock.acquire()
-        self._busy = False
+        self._gate[ADVANCING] = 0
         if ended is not None:
             self._ended(channels[calls.index(ended)])
         else:
@@ -149,6 +160,7 @@ class Traffic:
         for peer, inbox in self._inboxes.items():
             wanted = self._matching.waits_for(peer)
             if wanted or drains:
+                self._guard.half_done = inbox.current is None
                 # the message that is waited for, or for which there is room, comes after this one
                 if inbox.held and inbox.body is not None and (wanted or inbox.body.nbytes <= EAGER_BYTES):
                     inbox.body.data = np.empty(inbox.body.nbytes, np.uint8)
@@ -180,8 +192,10 @@ class Traffic:
                 receive.request.moved_at = self._clock.now()
                 if message is not None:
                     self._deliver(message, receive)
-        except Exception as error:  # a line that no rank writes, or no memory for a message
+        except BaseException as error:  # a line that no rank writes, no memory for a message, or a signal's handler
             self._give_up(error)
+            if not isinstance(error, Exception):
+                raise
 
     def _arrived(self, message: Message) -> None:
         """Give a message that came, or of which the envelope came, to the receive that takes it, if there is one."""
@@ -214,13 +228,9 @@ class Traffic:
         """Whether a thread advances calls, without the lock."""
         return self._gate[ADVANCING] != 0
 
-    @_busy.setter
-    def _busy(self, busy: bool) -> None:
-        self._gate[ADVANCING] = busy
-
     def _settle(self) -> bool:
         """Whether couriers may carry messages from now on: nothing is under way, and nothing has come."""
-        if self._open or self._busy or self._gate[AT_WORK] or self._matching.unexpected:
+        if self._open or self._busy or self._gate[AT_WORK] or self._lane.handed or self._matching.unexpected:
             return False
         if not self._couriers or self._runner.revoked is not None:
             return False
@@ -236,11 +246,15 @@ class Traffic:
                         couriers[peer] = channel.courier
         return True
 
+    def _take_up(self) -> None:
+        """Go on with the message that a courier handed over."""
+        raise NotImplementedError
+
     # --- ends ---------------------------------------------------------------------------------------------------
 
     def withdraw(self, request: Request) -> None:
         """Take back what was posted and has not begun, as its caller goes on without it; the rest stays under way."""
-        with self._guard:
+        with self._lock, self._guard:
             if self._matching.withdraw(request) or any(outbox.withdraw(request) for outbox in self._outboxes.values()):
                 self._open.discard(request)
 
@@ -254,11 +268,12 @@ class Traffic:
         while self._to_call_back:
             self._to_call_back.pop().call_back()
 
-    def _give_up(self, error: Exception) -> None:
+    def _give_up(self, error: BaseException) -> None:
         """Revoke the communicator; everything under way ends with the error."""
         name = f"{type(error).__name__} in a message of rank {self._rank}"
-        self._runner.give_up(error if isinstance(error, RunError) else RunError(name))
-        self._fail(error)
+        revoked = error if isinstance(error, RunError) else RunError(name)
+        self._runner.give_up(revoked)
+        self._fail(error if isinstance(error, Exception) else revoked)
 
     def _fail(self, error: Exception) -> None:
         self._outboxes, self._inboxes, self._matching = {}, {}, Matching(self._ranks)

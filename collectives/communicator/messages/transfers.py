@@ -46,7 +46,6 @@ class Transfer:
 
     @property
     def arrays(self) -> list[Bytes]:
-        """The buffers as arrays."""
         return [each if isinstance(each, np.ndarray) else np.frombuffer(each, np.uint8) for each in self.buffers]
 
     def runner(self, memory: HostMemory) -> Runner:
@@ -59,30 +58,17 @@ class TransferLane(Protocol):
     """Runs calls on mailboxes, many at once, in one thread at a time."""
 
     gate: bytearray  # WAKE not 0: `advance` comes back soon; the rest is the messenger's, for couriers
+    handed: list[list[Any]]  # what a courier handed over, until the messenger has taken it up
     whole: bool  # a call that has begun goes on to its end, while no other does
 
     def begin(self, transfer: Transfer) -> None:
         """Begin a call: nothing is done yet."""
 
     def advance(self, transfers: Sequence[Transfer], idle_s: float) -> Transfer | None:
-        """Go on with all of them, until one ends or nothing progresses for ``idle_s``.
-
-        Returns:
-            The one that ended, or None.
-
-        Raises:
-            RunError: The hardware failed, or a peer did what no peer does.
-        """
+        """Go on with all of them, until one ends, which is returned, or nothing progresses for ``idle_s``."""
 
     def courier(self, transfer: Transfer, epoch: int, peer: int, *, receives: bool) -> _native.Courier | None:
-        """Make what carries small messages without Python, where this engine and memory have it.
-
-        Args:
-            transfer: The calls of one line on the mailbox, none of which is under way.
-            epoch: The epoch of the mailbox's next call.
-            peer: The other rank.
-            receives: Whether messages come.
-        """
+        """Make what carries a line's small messages without Python, from ``epoch`` on, if engine and memory can."""
 
     def settle(self) -> None:
         """Fence what was written: nothing of it arrives later."""
@@ -95,6 +81,7 @@ class NativeLane:
     engine: NativeEngine  # the rank's native engine for messages
     collectives: NativeEngine  # the engine of the communicator, which knows whether every rank has a core
     gate: bytearray = field(default_factory=lambda: bytearray(GATE_BYTES))
+    handed: list[list[Any]] = field(default_factory=list)
     whole: bool = False
 
     def begin(self, transfer: Transfer) -> None:
@@ -122,7 +109,8 @@ class NativeLane:
             return None
         tag, rounds = transfer.template.binding.tag, transfer.rounds
         spins, status = self.collectives.spins, Status if receives else None
-        return _native.Courier(transfer.program, epoch, tag, rounds, peer, self.gate, LOOK_NS, spins, status, ANY)
+        its = transfer.program
+        return _native.Courier(its, epoch, tag, rounds, peer, self.gate, self.handed, LOOK_NS, spins, status, ANY)
 
     def settle(self) -> None:
         """Fence what was written, as `TransferLane.settle`."""
@@ -139,6 +127,7 @@ class SteppedLane:
     memory: HostMemory  # the rank's memory for messages
     clock: Clock  # spends the time of waits
     gate: bytearray = field(default_factory=lambda: bytearray(GATE_BYTES))
+    handed: list[list[Any]] = field(default_factory=list)
     whole: bool = False
 
     def begin(self, transfer: Transfer) -> None:
@@ -175,6 +164,7 @@ class WholeLane:
     clock: Clock  # spends the time of waits
     deadline_s: float  # how long a call may wait within, in seconds
     gate: bytearray = field(default_factory=lambda: bytearray(GATE_BYTES))
+    handed: list[list[Any]] = field(default_factory=list)
     whole: bool = True
 
     def begin(self, transfer: Transfer) -> None:

@@ -20,7 +20,7 @@ from collectives.communicator.messages.requests import (
     Status,
     Tag,
 )
-from collectives.communicator.numbers import seconds
+from collectives.numbers import seconds
 from cxlemu.errors import ArgumentError
 
 
@@ -58,9 +58,11 @@ class PointToPoint:
         messenger = self._messenger
         courier = messenger.outgoing.get(dest) if type(dest) is int else None
         left = False if courier is None else courier(array, tag)
-        if left:
+        if left is True:
             return
-        request = (messenger.resume_send if left is None else messenger.send)(array, dest, tag)
+        request = messenger.taken_up(left) if left else None
+        if request is None:
+            request = messenger.send(array, dest, tag)
         if not request.done:
             messenger.finish(request, timeout_s)
         if request.error is not None:
@@ -90,11 +92,8 @@ class PointToPoint:
         came = None if courier is None else courier(array, tag)
         if type(came) is Status:
             return came
-        if type(came) is list:
-            request = messenger.resume_receive(array, source, tag, came[0])
-        else:
-            if came is not None:
-                messenger.opened(source, came)
+        request = messenger.taken_up(came) if came else None
+        if request is None:
             request = messenger.receive(array, source, tag)
         if not request.done:
             messenger.finish(request, timeout_s)
@@ -121,9 +120,10 @@ class PointToPoint:
         messenger = self._messenger
         courier = messenger.outgoing.get(dest) if type(dest) is int else None
         left = False if courier is None else courier(array, tag)
-        if left:
+        if left is True:
             return messenger.sent(dest, tag, array.nbytes)
-        return (messenger.resume_send if left is None else messenger.send)(array, dest, tag)
+        request = messenger.taken_up(left) if left else None
+        return request or messenger.send(array, dest, tag)
 
     def irecv(self, array: Array, source: Rank = ANY, tag: Tag = ANY) -> Request:
         """Begin to receive a message into an array.

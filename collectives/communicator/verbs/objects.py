@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from collectives.communicator.arrays import Array
-from collectives.communicator.numbers import root_of
 from collectives.communicator.verbs.uneven import UnevenVerbs
 from collectives.communicator.verbs.verbs import Verbs
+from collectives.numbers import root_of
 from cxlemu.errors import ArgumentError
 
 

@@ -9,7 +9,7 @@ from collectives.builder.recipes import Recipe
 from collectives.communicator.calls.agreed import UnevenArguments
 from collectives.communicator.calls.operations import Outcome
 from collectives.communicator.calls.uneven_blocks import BlocksGiven, Counts
-from collectives.communicator.numbers import root_of
+from collectives.numbers import root_of
 from cxlemu.errors import ArgumentError
 
 

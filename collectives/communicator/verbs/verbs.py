@@ -12,8 +12,8 @@ from collectives.builder.recipes import Recipe
 from collectives.communicator.arrays import Array
 from collectives.communicator.calls.arguments import like
 from collectives.communicator.calls.operations import Outcome
-from collectives.communicator.numbers import root_of
 from collectives.contracts import COLLECTIVES
+from collectives.numbers import root_of
 from cxlemu import _native
 from cxlemu.errors import ArgumentError
 

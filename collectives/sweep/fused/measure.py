@@ -153,7 +153,6 @@ def world_of(context: RankContext, region_bytes: int) -> Iterator[MeasuringWorld
 
 
 def measure(context: RankContext, job: Job) -> Seen:
-    """Measure a job on one rank."""
     with world_of(context, job.region_bytes) as world:
         return Measuring(world, job).seen()
 

@@ -52,13 +52,7 @@ def refusal(seen: Sequence[Seen], comm_ns: float | None) -> str:
 
 
 def plan_of(seen: Seen, job: Job, style: str) -> Plan:
-    """Rebuild the plan that ranks measured for a style.
-
-    Args:
-        seen: What any rank measured, with its layout.
-        job: What was measured.
-        style: "fused", "medium" or "unfused".
-    """
+    """Rebuild the plan that ranks measured for a style: "fused", "medium" or "unfused"."""
     return build(seen.layout, call_of(job.operator, style, seen.layout.ranks, cut(job, style)))
 
 

@@ -13,9 +13,9 @@ through the cards:
     reduce_scatter  (N - 1) m       (N - 1) m        N (N - 1) m  N (N - 1) m
     scatter         (N - 1) m       m                (N - 1) m    (N - 1) m
 
-The busiest rank counts. A card's port is full duplex, and its memory carries reads and writes together. Starting
-copies, doorbells and latencies are left out, and so is what is waited for: a plan of small blocks is far above its
-bound. all_reduce is that of direct reads in two shots, which reads least.
+The busiest rank counts, and the slowest host that writes or reads. A card's port is full duplex, and its memory carries
+reads and writes together. Starting copies, doorbells and latencies are left out, and so is what is waited for: a plan
+of small blocks is far above its bound. all_reduce is that of direct reads in two shots, which reads least.
 
 A second bound adds what every plan spends beside its bytes: the call's launch and the first copy's start, and from a
 write to its read, in which no rank's link moves any of these bytes, a doorbell, the read's start and its latency. Where
@@ -39,6 +39,8 @@ class BlocksMoved(NamedTuple):
     read: Callable[[int], float]  # by the rank that reads most
     all_written: Callable[[int], float]  # by all ranks
     all_read: Callable[[int], float]
+    writers: str = "all"  # which ranks write so much: all, the root, or the others
+    readers: str = "all"
 
 
 def _one(ranks: int) -> float:
@@ -58,13 +60,12 @@ MOVES = {
     "all_gather": BlocksMoved(_one, _others, float, _in_pairs),
     "all_reduce": BlocksMoved(_one, lambda ranks: 2 * (ranks - 1) / ranks, float, lambda ranks: 2.0 * (ranks - 1)),
     "all_to_all": _IN_PAIRS,
-    "broadcast": BlocksMoved(_one, _one, _one, _others),
-    "gather": BlocksMoved(_one, _others, _others, _others),
-    "reduce": BlocksMoved(_one, _one, _others, _others),
+    "broadcast": BlocksMoved(_one, _one, _one, _others, "root", "others"),
+    "gather": BlocksMoved(_one, _others, _others, _others, "others", "root"),
+    "reduce": BlocksMoved(_one, _one, _others, _others, "others", "root"),
     "reduce_scatter": _IN_PAIRS,
-    "scatter": BlocksMoved(_others, _one, _others, _others),
+    "scatter": BlocksMoved(_others, _one, _others, _others, "root", "others"),
 }
-SYMMETRIC = frozenset({"all_gather", "all_reduce", "all_to_all", "reduce_scatter"})  # all ranks move as much
 
 
 class LowerBound(NamedTuple):
@@ -81,14 +82,12 @@ def lower_bound(topology: Topology, call: Call, space: Space) -> LowerBound | No
     if moves is None or not call.nbytes or call.ranks < 2 or call.cluster > 1 or space.owned:
         return None
     cards, costs = topology.cards_of(space), space.costs or topology.costs
-    route = topology.fabric().route(0, cards[-1])
-    links = [link.payload_gbytes_per_s for link in route.links] if route is not None else []
-    if call.collective in SYMMETRIC:  # ranks of one host share its link, the first one on the route
-        links[:1] = [rate / max(Counter(topology.place(call.ranks)).values()) for rate in links[:1]]
     one_way, totals = (topology.carried_gbytes_per_s(cards, both_ways=both) for both in (False, True))
-    writes, reads = (min([*links, *([rate] if rate is not None else [])], default=totals) for rate in (
-        costs.to_pool_gbytes_per_s, costs.from_pool_gbytes_per_s
-    ))  # fmt: skip
+    links = _slowest_links(topology, call, cards[-1])
+    writes, reads = (
+        min((rate for rate in (links[who], engine) if rate is not None), default=totals)
+        for who, engine in ((moves.writers, costs.to_pool_gbytes_per_s), (moves.readers, costs.from_pool_gbytes_per_s))
+    )
     ns, by = max(
         (call.nbytes * moves.written(call.ranks) / writes, "writes"),
         (call.nbytes * moves.read(call.ranks) / reads, "reads"),
@@ -97,5 +96,30 @@ def lower_bound(topology: Topology, call: Call, space: Space) -> LowerBound | No
     )
     launched_ns = (costs.call_ns or 0) + (costs.copy_ns or 0)
     between_ns = (costs.doorbell_ring_ns or 0) + costs.observed_ns + (costs.copy_ns or 0)
-    between_ns += topology.load_latency_ns(0, cards[-1])
+    between_ns += min(topology.load_latency_ns(host, cards[-1]) for host in set(topology.place(call.ranks)))
     return LowerBound(ns, by, ns + launched_ns + (0 if by == "cards" else between_ns))
+
+
+def _slowest_links(topology: Topology, call: Call, card: int) -> dict[str, float | None]:
+    """Find the slowest link on the ways to a card, in GB/s: of all ranks, of the root and of the others; None: no link.
+
+    Where all ranks move as much, those of one host share its link, the first one on the route.
+    """
+    places = topology.place(call.ranks)
+    routes, which = topology.fabric().table(range(topology.host_count), [card])
+    rates = [[link.payload_gbytes_per_s for link in route.links] for route in routes]
+
+    def slowest(hosts: Counter[int], shared: bool) -> float | None:
+        least = [
+            min(first / (ranks if shared else 1), *rest)
+            for host, ranks in hosts.items()
+            for first, *rest in [rates[which[host, 0]]]
+        ]
+        return min(least, default=None)
+
+    others = Counter(host for rank, host in enumerate(places) if rank != call.root)
+    return {
+        "all": slowest(Counter(places), True),
+        "root": slowest(Counter([places[call.root]]), False),
+        "others": slowest(others, False),
+    }

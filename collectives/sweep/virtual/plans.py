@@ -47,19 +47,7 @@ def planned(
 
 
 def plan_of(topology: Topology, recipe: Recipe, call: Call, space: Space, layout: Layout | None = None) -> Plan:
-    """Plan a call in a ring on a space.
-
-    Args:
-        topology: The fabric.
-        recipe: The algorithm.
-        call: The call; its algorithm, heap and cluster are set as the recipe needs them.
-        space: The space on which the ring lies.
-        layout: A ring that is already there (default: one of its own).
-
-    Raises:
-        ArgumentError: There is no room for the call.
-        PlanError: A user's algorithm breaks a rule.
-    """
+    """Plan a call, with heap and clusters as the recipe needs them, in a ring on a space (default: its own ring)."""
     if recipe.plan is not None:
         return _saved(topology, recipe.plan, space)
     cluster = ranks_per_cluster(topology, call.ranks) if recipe.builder.takes_clusters else 1

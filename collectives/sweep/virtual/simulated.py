@@ -14,16 +14,17 @@ from collectives.sweep.virtual.bounds import lower_bound
 from collectives.sweep.virtual.checked import check_size, execute
 from collectives.sweep.virtual.plans import model_cards, spoken
 from collectives.sweep.virtual.split import SPLIT, divisor, split_calls
+from cxlemu import _virtual
 from cxlemu.cost import CostModel
 from cxlemu.engines.virtual import Use, VirtualCall, VirtualRun, simulate
 from cxlemu.errors import ArgumentError
-from cxlemu.plan import Plan
-from cxlemu.plan.instructions import RECORD_DTYPE
+from cxlemu.plan import Plan, RankPart
 from cxlemu.topology import Topology
 from cxlemu.topology.failures import Failure
 from cxlemu.units import format_bytes
 
-RECORDS_BYTES_MAX = 6 << 30  # of one simulation
+INSTRUCTIONS_MAX = 150_000_000  # of one call, a minute or two
+PACKED_BYTES_MAX = 4 << 30  # of one call's instructions, as the engine keeps them
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +161,16 @@ def check_memory(program: Sequence[VirtualCall]) -> None:
     """Check that the plans of a program can be held in memory; the root's instructions and another rank's tell."""
     for call in program:
         plan, ranks = call.plan, call.plan.ranks
-        root, other = (plan.part(rank % ranks).instruction_count for rank in (plan.call.root, plan.call.root + 1))
-        nbytes = (root + (ranks - 1) * other) * RECORD_DTYPE.itemsize
-        if nbytes > RECORDS_BYTES_MAX:
+        root, other = (plan.part(rank % ranks) for rank in (plan.call.root, plan.call.root + 1))
+        count = root.instruction_count + (ranks - 1) * other.instruction_count
+        nbytes = _packed_bytes(root) + (ranks - 1) * _packed_bytes(other)
+        if count > INSTRUCTIONS_MAX or nbytes > PACKED_BYTES_MAX:
             raise ArgumentError(
-                f"[{call.plan.call}]: instructions of {call.plan.ranks} ranks take some {format_bytes(nbytes)}, "
-                f"the limit is {format_bytes(RECORDS_BYTES_MAX)}: take fewer ranks or, for an all_reduce, --split "
-                f"{divisor(call.plan.ranks)}"
+                f"[{call.plan.call}]: some {count:,} instructions of {ranks} ranks take {format_bytes(nbytes)}, the "
+                f"limits are {INSTRUCTIONS_MAX:,} and {format_bytes(PACKED_BYTES_MAX)}: take fewer ranks or, for an "
+                f"all_reduce, --split {divisor(ranks)}"
             )
+
+
+def _packed_bytes(part: RankPart) -> int:
+    return sum(_virtual.repacked(stream.records)[0] for stream in part.streams)

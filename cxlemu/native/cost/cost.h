@@ -42,6 +42,7 @@ typedef struct {
 
 typedef struct {
     int64_t call_ns, copy_ns, flush_line_ns, invalidate_line_ns, fence_ns, ring_ns, arrival_ns, observe_ns, scan_ns;
+    int64_t data_ns; /* from a store of data and flag in one until a peer has it; 0: as other doorbells */
     int64_t local_copy_rate, reduce_rate; /* in bytes per millisecond; 0: they take no time */
     int64_t coherent, coherence_ns; /* coherence_ns: what each access takes longer, except the owner's */
     int64_t first_to, first_from, first_both, first_fold; /* the first rank's engines; the others' follow */
@@ -65,7 +66,7 @@ _Static_assert(sizeof(kernel_cost) == 16, "kernel_cost differs from COST_DTYPE")
 _Static_assert(sizeof(service_rate) == 48, "service_rate differs from SERVICE_RATE_DTYPE");
 _Static_assert(sizeof(hop) == 20, "hop differs from HOP_DTYPE");
 _Static_assert(sizeof(route) == 2 * MAX_HOPS * 20 + 16, "route differs from ROUTE_DTYPE");
-_Static_assert(sizeof(costs) == 136, "costs differs from COSTS_DTYPE");
+_Static_assert(sizeof(costs) == 144, "costs differs from COSTS_DTYPE");
 _Static_assert(sizeof(card_row) == 24, "card_row differs from CARD_DTYPE");
 
 /* Called for each reservation of a resource, when it is placed. */
@@ -185,18 +186,27 @@ static inline int64_t round_trip_ns(const model *m, int32_t rank, int32_t card, 
     return 2 * route_to(m, rank, card)->latency_ns + (is_write ? 0 : m->card[card].latency_ns);
 }
 
-/* Return when a rank goes on that begins to ring a doorbell on a card at `now`. */
-static inline int64_t rung_ns(const model *m, int32_t rank, int32_t card, int64_t now) {
+/* Whether a doorbell with data is a store to each peer by a lane of its own, and each peer's flag looked at by one: then
+ * nothing but the way takes time, and all ways at once. */
+static inline bool by_lanes(const model *m, int32_t card, int32_t op) {
+    return (op == SIGNAL_DATA || op == WAIT_DATA) && costs_at(m, card)->data_ns;
+}
+
+/* Return when a rank goes on that begins to ring a doorbell on a card at `now`, by a SIGNAL or SIGNAL_DATA. */
+static inline int64_t rung_ns(const model *m, int32_t rank, int32_t card, int32_t op, int64_t now) {
+    if (by_lanes(m, card, op)) return now;
     return now + costs_at(m, card)->ring_ns + coherence_ns(m, rank, card);
 }
 
 /* Return when that doorbell comes to show it, where there is a way to the card. */
-static inline int64_t shown_after_ns(const model *m, int32_t rank, int32_t card, int64_t now) {
-    return rung_ns(m, rank, card, now) + route_to(m, rank, card)->latency_ns + costs_at(m, card)->arrival_ns;
+static inline int64_t shown_after_ns(const model *m, int32_t rank, int32_t card, int32_t op, int64_t now) {
+    if (by_lanes(m, card, op)) return now + costs_at(m, card)->data_ns;
+    return rung_ns(m, rank, card, op, now) + route_to(m, rank, card)->latency_ns + costs_at(m, card)->arrival_ns;
 }
 
-/* Return how long a look at `count` doorbells takes, the first of which lies on this card. */
-static inline int64_t look_ns(const model *m, int32_t rank, int32_t card, int32_t count) {
+/* Return how long a wait's look at `count` doorbells takes, the first of which lies on this card. */
+static inline int64_t look_ns(const model *m, int32_t rank, int32_t card, int32_t op, int32_t count) {
+    if (by_lanes(m, card, op)) return 0;
     const costs *cost = costs_at(m, card);
     return cost->observe_ns + coherence_ns(m, rank, card) + round_trip_ns(m, rank, card, false) +
            cost->scan_ns * (count - 1);

@@ -69,7 +69,7 @@ static void busy(rank_state *r, int64_t begin_ns, int64_t end_ns) {
 
 static void finish(simulation *v, int64_t id, int64_t end_ns) {
     stream *s = &v->streams[id];
-    const int op = s->next->op;
+    const int op = s->op;
     const rank_state *r = &v->ranks[s->rank];
     v->ops[op].count++, v->ops[op].ns += end_ns - s->began, v->ops[op].queue_ns += s->progress.queue_ns;
     v->steps++;
@@ -81,9 +81,9 @@ static void finish(simulation *v, int64_t id, int64_t end_ns) {
                 s->began, end_ns, s->progress.queue_ns, s->rank, r->call, (int32_t)(id % MAX_STREAMS), (int32_t)s->at};
         }
     }
-    s->at++, s->next = next_packed(s->next), s->began = end_ns, next_instruction(&s->progress, end_ns);
+    s->at++, packed_next(&s->next), s->began = end_ns, next_instruction(&s->progress, end_ns);
     /* Thousands of streams take turns: by the time this one is due, its next record has come from memory. */
-    __builtin_prefetch(s->next), __builtin_prefetch((const char *)s->next + LINE_BYTES);
+    __builtin_prefetch(s->next.entry), __builtin_prefetch((const char *)s->next.entry + LINE_BYTES);
 }
 
 /* --- doorbells ------------------------------------------------------------------------------------------------------ */
@@ -123,7 +123,8 @@ static int32_t doorbell_card(const communicator *m, int32_t doorbell) {
  * showed. */
 static void see(simulation *v, int64_t id, const communicator *m, int64_t shown, int32_t count) {
     const stream *s = &v->streams[id];
-    finish(v, id, later(s->began, shown) + look_ns(&v->model, s->rank, doorbell_card(m, s->doorbell), count));
+    finish(v, id,
+           later(s->began, shown) + look_ns(&v->model, s->rank, doorbell_card(m, s->doorbell), s->waits_by, count));
 }
 
 static void resume(simulation *v, int32_t id, int64_t shown, int32_t count) {
@@ -185,8 +186,8 @@ static enum state ring(simulation *v, int64_t id, const virtual_call *c, const r
     if (doorbell < 0 || rank >= m->layout.ranks || epoch < 1 || epoch > m->epochs) return WRONG;
     const int32_t at = doorbell_card(m, doorbell);
     if (!reaches(&v->model, s->rank, at)) return WRONG;
-    const int64_t end = rung_ns(&v->model, s->rank, at, s->began),
-                  shown = shown_after_ns(&v->model, s->rank, at, s->began);
+    const int64_t end = rung_ns(&v->model, s->rank, at, i->op, s->began),
+                  shown = shown_after_ns(&v->model, s->rank, at, i->op, s->began);
     busy(&v->ranks[s->rank], s->began, end);
     if (rank >= 0) {
         while (m->done_shows[rank] < epoch) m->done[rank * m->epochs + m->done_shows[rank]++] = shown;
@@ -208,7 +209,7 @@ static enum state wait(simulation *v, int64_t id, const virtual_call *c, const r
         return WRONG;
     const int64_t epoch = c->epoch + i->value;
     const int64_t shown = shown_ns(m, i->arg, epoch);
-    s->doorbell = i->arg;
+    s->doorbell = i->arg, s->waits_by = i->op;
     if (shown == NEVER) {
         int32_t *list = waiters_of(m, i->arg, epoch);
         s->wanted = epoch, s->link = *list, *list = stream_waits(id);
@@ -230,7 +231,7 @@ static enum state wait_all(simulation *v, int64_t id, virtual_call *c, const rec
     const group *its = &c->groups[i->arg];
     const int64_t number = c->first_gate + i->arg * (c->rounds + slots) + i->value + slots;
     gate *g = &v->gates[number];
-    s->doorbell = its->first;
+    s->doorbell = its->first, s->waits_by = i->op;
     if (!reaches(&v->model, s->rank, doorbell_card(m, its->first))) return WRONG;
     if (g->group < 0) {
         *g = (gate){.group = i->arg, .epoch = epoch, .waiters = NOBODY, .call = v->ranks[s->rank].call};
@@ -325,31 +326,43 @@ static enum state execute(simulation *v, int64_t id, virtual_call *c, const reco
 
 /* --- calls, one after another on every rank ------------------------------------------------------------------------- */
 
+/* Begin a call on one rank; its state says how many streams that gives. Return false without memory. */
+static bool begin_call(simulation *v, int32_t rank, int32_t call, int32_t member, int64_t now) {
+    rank_state *r = &v->ranks[rank];
+    virtual_call *c = &v->calls[call];
+    r->call = call, r->member = member, r->live = 0;
+    c->begin_ns[member] = now;
+    if (c->events[member] > r->event_room) {
+        event *more = realloc(r->events, (size_t)c->events[member] * sizeof *more);
+        if (!more) return false;
+        r->events = more, r->event_room = c->events[member];
+    }
+    for (int32_t k = 0; k < c->events[member]; k++) r->events[k] = (event){NEVER, NOBODY};
+    r->busy_ns = 0, r->covered_ns = now += v->model.costs->call_ns;
+    for (int k = 0; k < MAX_STREAMS; k++) {
+        const program_stream *p = &c->streams[member * MAX_STREAMS + k];
+        if (!p->length) continue;
+        const int64_t id = (int64_t)rank * MAX_STREAMS + k;
+        v->streams[id] = (stream){.next = packed_begin(p->records),
+                                  .length = p->length,
+                                  .began = now,
+                                  .progress = {.now = now},
+                                  .rank = rank};
+        push(v, id, now);
+        r->live++;
+    }
+    c->inside += r->live > 0;
+    if (!r->live) c->end_ns[member] = now;
+    return true;
+}
+
 static bool begin_turn(simulation *v, int32_t rank, int64_t now) {
     rank_state *r = &v->ranks[rank];
-    while (v->first_turn[rank] + r->turn < v->first_turn[rank + 1]) {
+    while (v->first_turn && v->first_turn[rank] + r->turn < v->first_turn[rank + 1]) {
         const int32_t *turn = &v->turns[2 * (v->first_turn[rank] + r->turn)];
-        virtual_call *c = &v->calls[turn[0]];
-        r->call = turn[0], r->member = turn[1], r->live = 0;
-        c->begin_ns[r->member] = now;
-        if (c->events[r->member] > r->event_room) {
-            event *more = realloc(r->events, (size_t)c->events[r->member] * sizeof *more);
-            if (!more) return false;
-            r->events = more, r->event_room = c->events[r->member];
-        }
-        for (int32_t k = 0; k < c->events[r->member]; k++) r->events[k] = (event){NEVER, NOBODY};
-        r->busy_ns = 0, r->covered_ns = now += v->model.costs->call_ns;
-        for (int k = 0; k < MAX_STREAMS; k++) {
-            const program_stream *p = &c->streams[r->member * MAX_STREAMS + k];
-            if (!p->length) continue;
-            const int64_t id = (int64_t)rank * MAX_STREAMS + k;
-            v->streams[id] = (stream){
-                .next = p->records, .length = p->length, .began = now, .progress = {.now = now}, .rank = rank};
-            push(v, id, now);
-            r->live++;
-        }
+        if (!begin_call(v, rank, turn[0], turn[1], now)) return false;
         if (r->live) return true;
-        c->end_ns[r->member] = now;
+        now = v->calls[turn[0]].end_ns[turn[1]];
         r->turn++;
     }
     return true;
@@ -357,26 +370,46 @@ static bool begin_turn(simulation *v, int32_t rank, int64_t now) {
 
 static bool end_stream(simulation *v, int32_t rank, int64_t now) {
     rank_state *r = &v->ranks[rank];
-    const virtual_call *c = &v->calls[r->call];
+    virtual_call *c = &v->calls[r->call];
     c->end_ns[r->member] = later(c->end_ns[r->member], now);
     if (--r->live) return true;
     const int64_t end = c->end_ns[r->member];
     r->exposed_ns += end - c->begin_ns[r->member] - v->model.costs->call_ns - r->busy_ns;
+    if (!--c->inside) v->ended = r->call;
     r->turn++;
     return begin_turn(v, rank, end);
 }
 
+enum outcome simulation_begin(simulation *v, int64_t call, const int32_t *ranks, int64_t now) {
+    virtual_call *c = &v->calls[call];
+    communicator *m = comm_of(v, c);
+    for (int32_t k = 0; k < c->members; k++)
+        if (ranks[k] < 0 || ranks[k] >= v->model.rank_count || v->ranks[ranks[k]].live) return BAD_RECORD;
+    memset(m->published, 0, (size_t)(published_of(m) * m->layout.slots) * sizeof *m->published);
+    memset(m->done_shows, 0, (size_t)m->layout.ranks * sizeof *m->done_shows);
+    for (int64_t k = 0; k < c->group_count * (c->rounds + m->layout.slots); k++) v->gates[c->first_gate + k].group = -1;
+    for (int32_t k = 0; k < c->members; k++)
+        if (!begin_call(v, ranks[k], (int32_t)call, k, now)) return NO_MEMORY;
+    return OVER;
+}
+
 enum outcome simulation_run(simulation *v, int64_t *where) {
-    *where = -1, v->stranded = -1;
+    *where = -1;
     for (int32_t rank = 0; rank < v->model.rank_count; rank++)
         if (!begin_turn(v, rank, 0)) return NO_MEMORY;
+    return simulation_advance(v, NEVER, where);
+}
+
+enum outcome simulation_advance(simulation *v, int64_t until, int64_t *where) {
+    *where = -1, v->stranded = -1, v->ended = -1;
     while (v->heap_length) {
         const int64_t id = v->heap[0].id;
+        if (v->heap[0].ns >= until || (v->ended >= 0 && !v->first_turn)) return PAUSED;
         stream *s = &v->streams[id];
         *where = id;
         change_ways(&v->model, v->heap[0].ns);
         record i;
-        if (s->at < s->length) i = packed_record(s->next);
+        if (s->at < s->length) i = packed_record(&s->next), s->op = i.op;
         if (s->progress.now < s->progress.computed_ns && cost_needs_result(s->at < s->length ? &i : NULL)) {
             s->progress.now = s->began = s->progress.computed_ns;
             sift_down(v, (due){s->progress.now, id});

@@ -132,9 +132,9 @@ static bool take_stream(program_stream *its, PyObject *table) {
     const bool right = rows.len % (Py_ssize_t)sizeof(record) == 0;
     if (right) {
         its->length = rows.len / (Py_ssize_t)sizeof(record);
-        its->records = malloc((size_t)packed_bytes(rows.buf, its->length) + sizeof(packed));
-        if (its->records) packed_fill(rows.buf, its->length, its->records);
-        else PyErr_NoMemory();
+        int64_t bytes;
+        its->records = packed_make(rows.buf, its->length, &bytes);
+        if (!its->records) PyErr_NoMemory();
     } else {
         refuse("a stream has records of another size");
     }
@@ -224,6 +224,13 @@ static PyObject *Simulation_call(Simulation *self, PyObject *args) {
     return PyLong_FromLongLong(v->call_count - 1);
 }
 
+static PyObject *outcome_of(const simulation *v, enum outcome outcome, int64_t where) {
+    if (outcome == NO_MEMORY) return PyErr_NoMemory();
+    const long long at = where < 0 ? -1 : v->streams[where].at;
+    return Py_BuildValue("iiiLi", outcome, where < 0 ? -1 : (int)(where / MAX_STREAMS), (int)(where % MAX_STREAMS), at,
+                         v->model.no_way_to);
+}
+
 /* run(turns, first_turn, logs) -> (outcome, rank, stream, record, card without a route to it) */
 static PyObject *Simulation_run(Simulation *self, PyObject *args) {
     simulation *v = &self->v;
@@ -255,10 +262,41 @@ static PyObject *Simulation_run(Simulation *self, PyObject *args) {
     Py_BEGIN_ALLOW_THREADS
     outcome = simulation_run(v, &where);
     Py_END_ALLOW_THREADS
+    return outcome_of(v, outcome, where);
+}
+
+/* begin(call, ranks, now): begin a call on these ranks, which are in none, on a ring of its own */
+static PyObject *Simulation_begin(Simulation *self, PyObject *args) {
+    simulation *v = &self->v;
+    Py_buffer ranks;
+    int call;
+    long long now;
+    if (!PyArg_ParseTuple(args, "iy*L", &call, &ranks, &now)) return NULL;
+    self->ran = true;
+    const bool right = call >= 0 && call < v->call_count && now >= 0 && now <= LONGEST_NS && !v->first_turn &&
+                       ranks.len == v->calls[call].members * (Py_ssize_t)sizeof(int32_t);
+    const enum outcome outcome = right ? simulation_begin(v, call, ranks.buf, now) : BAD_RECORD;
+    PyBuffer_Release(&ranks);
     if (outcome == NO_MEMORY) return PyErr_NoMemory();
-    const long long at = where < 0 ? -1 : v->streams[where].at;
-    return Py_BuildValue("iiiLi", outcome, where < 0 ? -1 : (int)(where / MAX_STREAMS), (int)(where % MAX_STREAMS), at,
-                         v->model.no_way_to);
+    if (outcome == OVER) Py_RETURN_NONE;
+    refuse("a call begins on ranks that are there and in no other call");
+    return NULL;
+}
+
+/* advance(until) -> ((outcome, rank, stream, record, card), call that ended or -1, when) */
+static PyObject *Simulation_advance(Simulation *self, PyObject *args) {
+    simulation *v = &self->v;
+    long long until;
+    int64_t where, end = 0;
+    if (!PyArg_ParseTuple(args, "L", &until)) return NULL;
+    enum outcome outcome;
+    Py_BEGIN_ALLOW_THREADS
+    outcome = simulation_advance(v, until, &where);
+    Py_END_ALLOW_THREADS
+    for (int32_t k = 0; v->ended >= 0 && k < v->calls[v->ended].members; k++)
+        end = later(end, v->calls[v->ended].end_ns[k]);
+    PyObject *found = outcome_of(v, outcome, where);
+    return found ? Py_BuildValue("NLL", found, (long long)v->ended, (long long)end) : NULL;
 }
 
 /* transfer(rank, cards, granularity, offset, nbytes, to_pool, now) -> (end, landed, queued): one READ or WRITE that a
@@ -338,6 +376,31 @@ static PyObject *Simulation_seen(Simulation *self, PyObject *unused) {
                          bytes_of(v->log_reserved, v->reserved_length, sizeof(reserved)), "steps", (long long)v->steps);
 }
 
+/* repacked(records) -> (how many bytes they take in a simulation, the records as they come out of these) */
+static PyObject *repacked(PyObject *module, PyObject *table) {
+    program_stream its = {0};
+    Py_buffer rows;
+    int64_t nbytes = 0;
+    (void)module;
+    if (PyObject_GetBuffer(table, &rows, PyBUF_C_CONTIGUOUS) < 0) return NULL;
+    its.length = rows.len / (Py_ssize_t)sizeof(record), its.records = packed_make(rows.buf, its.length, &nbytes);
+    PyBuffer_Release(&rows);
+    PyObject *out = its.records ? PyBytes_FromStringAndSize(NULL, its.length * (Py_ssize_t)sizeof(record)) : NULL;
+    packed_place at = packed_begin(its.records);
+    for (int64_t k = 0; out && k < its.length; k++, packed_next(&at)) {
+        const record i = packed_record(&at);
+        memcpy(PyBytes_AS_STRING(out) + (size_t)k * sizeof i, &i, sizeof i);
+    }
+    free(its.records);
+    if (!out) return PyErr_NoMemory();
+    return Py_BuildValue("LN", (long long)nbytes, out);
+}
+
+static PyMethodDef functions[] = {
+    {"repacked", repacked, METH_O, "repacked(records) -> (how many bytes they take, the records as they come out)"},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyMethodDef simulation_methods[] = {
     {"communicator", (PyCFunction)Simulation_communicator, METH_VARARGS,
      "communicator(layout, cards, epochs, used) -> its number; cards: which of the model's each of the layout's is; "
@@ -348,6 +411,9 @@ static PyMethodDef simulation_methods[] = {
      "each, which are packed as they come, or the number of a call with the same"},
     {"run", (PyCFunction)Simulation_run, METH_VARARGS,
      "run(turns, first_turn, logs) -> (outcome, rank, stream, record, card)"},
+    {"begin", (PyCFunction)Simulation_begin, METH_VARARGS, "begin(call, ranks, now)"},
+    {"advance", (PyCFunction)Simulation_advance, METH_VARARGS,
+     "advance(until) -> ((outcome, rank, stream, record, card), call that ended or -1, when)"},
     {"transfer", (PyCFunction)Simulation_transfer, METH_VARARGS,
      "transfer(rank, cards, granularity, offset, nbytes, to_pool, now) -> (end, landed, queued)"},
     {"blocked", (PyCFunction)Simulation_blocked, METH_NOARGS, "blocked() -> [(rank, stream, record, doorbell)]"},
@@ -367,14 +433,13 @@ static PyTypeObject SimulationType = {
 };
 
 static struct PyModuleDef virtual_module = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "cxlemu._virtual",
-    .m_doc = "The virtual engine's core.",
-    .m_size = -1,
+    PyModuleDef_HEAD_INIT, .m_name = "cxlemu._virtual", .m_doc = "The virtual engine's core.",
+    .m_size = -1,          .m_methods = functions,
 };
 
 static const constant constants[] = {
-    CONSTANT(OVER), CONSTANT(DEADLOCK), CONSTANT(BAD_RECORD), CONSTANT(TOO_LONG), CONSTANT(NO_WAY), CONSTANT(MAX_HOPS),
+    CONSTANT(OVER),   CONSTANT(DEADLOCK), CONSTANT(BAD_RECORD), CONSTANT(TOO_LONG),
+    CONSTANT(NO_WAY), CONSTANT(PAUSED),   CONSTANT(MAX_HOPS),
 };
 
 PyMODINIT_FUNC PyInit__virtual(void) {

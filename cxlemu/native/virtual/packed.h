@@ -1,28 +1,27 @@
-/* Records without their words that are zero, in 16 to 112 bytes each: large worlds have millions of them, and most name
- * one operand. */
+/* Records in little memory: large worlds have tens of millions of them, and most streams do the same again and again at
+ * other places. A block of records stands for itself and for repeats of it, in which each 8-byte word grows by what is
+ * the same each time. Words that are zero, or do not grow, are left out. */
 #ifndef CXLEMU_VIRTUAL_PACKED_H
 #define CXLEMU_VIRTUAL_PACKED_H
 
 #include "../core.h"
 
+/* A stream's next record. At the stream's end it names none. */
 typedef struct {
-    uint8_t op, dtype, redop, flags;
-    int32_t arg;
-    uint16_t there; /* a bit for each 8-byte word of a record behind these fields: whether it follows this head */
-    uint16_t heads; /* the size of head and words, in heads */
-    int32_t pad;
-} packed;
+    const int64_t *block, *entry; /* the block, and the record in it */
+    int32_t at, turn; /* the record's number in the block, and the repeat */
+} packed_place;
 
-/* Return how many bytes records take when packed. */
-int64_t packed_bytes(const record *records, int64_t count);
+/* Pack records into words, which the caller frees; *bytes: how many bytes these take. NULL without memory. */
+int64_t *packed_make(const record *records, int64_t count, int64_t *bytes);
 
-/* Pack records, one behind the other, into packed_bytes bytes. */
-void packed_fill(const record *records, int64_t count, packed *into);
+/* Return the place of the first record. */
+static inline packed_place packed_begin(const int64_t *words) { return (packed_place){words, words + 1, 0, 0}; }
 
-/* Return the record that a packed one stands for. */
-record packed_record(const packed *its);
+/* Return the record at a place. */
+record packed_record(const packed_place *its);
 
-/* Return the packed record behind this one. */
-static inline const packed *next_packed(const packed *its) { return its + its->heads; }
+/* Go to the next record. */
+void packed_next(packed_place *its);
 
 #endif

@@ -37,12 +37,13 @@ typedef struct {
 } communicator;
 
 typedef struct {
-    packed *records;
+    int64_t *records; /* packed */
     int64_t length;
 } program_stream;
 
 typedef struct {
     int32_t comm, members, group_count, kernel_count;
+    int32_t inside; /* members that have begun and not ended it */
     int64_t epoch, rounds;
     region_table regions;
     const group *groups;
@@ -55,10 +56,12 @@ typedef struct {
 } virtual_call;
 
 typedef struct {
-    const packed *next; /* the record `at` */
+    packed_place next; /* the record `at` */
     int64_t length, at, began, wanted;
     progress progress; /* its time, and how much of its next instruction it has executed */
     int32_t link, rank, doorbell;
+    int32_t op;       /* of the record `at`, once it was looked at */
+    int32_t waits_by; /* the operation that waits for the doorbell */
 } stream;
 
 typedef struct {
@@ -100,7 +103,9 @@ typedef struct {
     virtual_call *calls;
     gate *gates;
     int64_t comm_count, call_count, gate_count;
-    const int32_t *turns, *first_turn; /* of each rank: (call, member) from first_turn[rank] on */
+    const int32_t *turns,
+        *first_turn; /* of each rank: (call, member) from first_turn[rank] on; NULL: each call is begun
+                                        * by itself */
     /* the state */
     rank_state *ranks;
     stream *streams; /* [rank][MAX_STREAMS] */
@@ -115,13 +120,21 @@ typedef struct {
     int64_t log_room, log_length, reserved_room, reserved_length;
     bool logs, out_of_memory;
     int64_t stranded; /* the stream that waited for a doorbell that it has no route to any more, or -1 */
+    int64_t ended; /* the call that has just ended, or -1 */
 } simulation;
 
-enum outcome { OVER, DEADLOCK, BAD_RECORD, TOO_LONG, NO_MEMORY, NO_WAY };
+enum outcome { OVER, DEADLOCK, BAD_RECORD, TOO_LONG, NO_MEMORY, NO_WAY, PAUSED };
 
 /* Run to the end of all calls. BAD_RECORD: *where is the stream whose record names something that does not exist;
  * NO_WAY: *where is the stream whose rank has no route to the model's card `no_way_to`. */
 enum outcome simulation_run(simulation *v, int64_t *where);
+
+/* Begin a call, on a ring as new as it first was, on ranks that are in no call. BAD_RECORD: one is in a call. */
+enum outcome simulation_begin(simulation *v, int64_t call, const int32_t *ranks, int64_t now);
+
+/* Go on with what was begun, up to `until` at most: PAUSED there, or behind the end of the call v->ended; else as
+ * simulation_run. */
+enum outcome simulation_advance(simulation *v, int64_t until, int64_t *where);
 
 /* A reservation_seen that adds to the log of the simulation `watcher`. */
 void simulation_log_reservation(void *watcher, const resource *r, int32_t rank, int64_t begin_ns, int64_t end_ns,

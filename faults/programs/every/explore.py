@@ -119,6 +119,8 @@ def _judge(covered: EveryCoverage, setting: ExecSetting, result: RunResult, sear
         covered.undecided["an execution may not repeat: " + result.notes[0]] = None
     if result.unannounced:
         covered.undecided["stores by code that cxlemu cc did not build may come at other times"] = None
+    if result.ending is RunEnding.DEADLINE:
+        search.strayed = 0  # a run that was cut short went astray for that; what went astray before is noted
     if search.strayed:
         covered.undecided["a program depends on what the search does not see, such as the clock or a file"] = None
     if search.incomplete:

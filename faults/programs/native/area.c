@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "crash.h"
 #include "record.h"
 
 program_process here;
@@ -85,6 +86,13 @@ static bool attach_record(void) {
     return record_now != NULL;
 }
 
+static bool attach_crashes(void) {
+    char path[2 * PROGRAM_PATH];
+    area_path(path, sizeof path, "crashes");
+    crash_now = map_file(path, sizeof(crash_area));
+    return crash_now != NULL;
+}
+
 bool area_attach(const char *folder, int host) {
     char path[2 * PROGRAM_PATH];
     if (strlen(folder) >= sizeof here.folder) return false;
@@ -92,12 +100,13 @@ bool area_attach(const char *folder, int host) {
     area_path(path, sizeof path, "area");
     program_area *area = map_file(path, sizeof(program_area));
     if (!area) return false;
-    here.area = area;
+    here.area = area, program_coherent_anywhere = area->options.coherent[0].end != 0;
     bool ok = area->size == sizeof *area;
     area_path(path, sizeof path, "room");
     ok = ok && (program_watcher_room = map_file(path, (size_t)WATCHER_ROOM_BYTES));
     for (int pool = 0; ok && pool < area->options.pools; pool++) ok = attach_pool(pool);
     if (ok && area->options.every) ok = attach_record();
+    if (ok && area->options.crashes) ok = attach_crashes();
     if (!ok) here.area = NULL;
     return ok;
 }
@@ -121,11 +130,11 @@ void area_detach(void) {
         unmap(bytes, capacity), unmap(program_watcher_lines[pool], lines * WATCHER_LINE_BYTES);
     }
     unmap(program_watcher_room, WATCHER_ROOM_BYTES);
-    unmap(record_now, sizeof *record_now);
+    unmap(record_now, sizeof *record_now), unmap(crash_now, sizeof *crash_now);
     unmap(here.area, sizeof *here.area);
     memset(&here, 0, sizeof here);
     memset(program_watcher_lines, 0, sizeof program_watcher_lines);
-    program_watcher_room = NULL, record_now = NULL;
+    program_watcher_room = NULL, record_now = NULL, crash_now = NULL;
 }
 
 void program_watched(uint64_t lines, uint64_t bytes) {

@@ -18,6 +18,7 @@ typedef struct {
     int32_t free_running, check;
     int32_t every; /* one of a search: its steps are recorded, and threads that go round in cycles wait for a store */
     int32_t crash_host; /* -1: none */
+    int32_t crashes; /* one of a search: what a crash may leave is followed, and decided as it is read (crash.h) */
     int32_t link_host; /* the host whose link goes down at link_step; -1: none */
     int32_t poison_pool, lost_pool; /* -1: none */
     int32_t script_length;
@@ -82,6 +83,8 @@ typedef struct {
     uint64_t unannounced; /* how often stores to a line were found that nobody had announced */
     bool no_room; /* for a page of the run's files: /dev/shm is full */
     uint64_t coherent_met; /* ranges that a step touched, as bits */
+    uint64_t mapped; /* pools that a program mapped, as bits */
+    uint64_t absent; /* pools that a program opened without O_CREAT before any had made them, as bits */
     int64_t extent[PROGRAM_POOLS]; /* no line from here on was ever touched */
     uint64_t pages_hosts; /* hosts with a process that was not recompiled, as bits */
     uint64_t damage[DAMAGE_BYTES / 8];
@@ -92,6 +95,7 @@ typedef struct {
     thread_doing doing[PROGRAM_THREADS];
     _Atomic bool asleep[PROGRAM_THREADS]; /* whether it waits for its turn on a futex */
     _Atomic uint32_t arrivals; /* a futex: how much has arrived in the pool, or was stored beside another thread */
+    uint32_t woken; /* the arrivals of which those threads were told */
     _Atomic int32_t resting; /* threads that wait there */
     int32_t processor; /* the run's, + 1; 0: not chosen yet */
     uint64_t homes[PROGRAM_THREADS][PROGRAM_PROCESSORS / 64]; /* where each thread may run by itself, as bits */

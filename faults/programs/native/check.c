@@ -16,11 +16,11 @@ static unsigned words_of(const program_step *step, int64_t number) {
 
 static bool inside(const program_step *step) { return step->pool < PROGRAM_POOLS && step->nbytes > 0; }
 
-#define EACH_LINE(step, touched)                                                                 \
-    for (check_touch touched = {(step), NULL, (step)->offset / PROGRAM_LINE, false};             \
-         touched.number * PROGRAM_LINE < (step)->offset + (step)->nbytes && !room_now()->full && \
-         (touched.line = line_at((step)->pool, touched.number)) &&                               \
-         (touched.coherent = program_coherent((step)->pool, touched.number), true);              \
+#define EACH_LINE(step, touched)                                                                                 \
+    for (check_touch touched = {(step), NULL, (step)->offset / PROGRAM_LINE, false};                             \
+         touched.number * PROGRAM_LINE < (step)->offset + (step)->nbytes && !room_now()->full &&                 \
+         (touched.line = line_at((step)->pool, touched.number)) &&                                               \
+         (touched.coherent = program_coherent_anywhere && program_coherent((step)->pool, touched.number), true); \
          touched.number++)
 
 /* --- fences -------------------------------------------------------------------------------------------------------------- */
@@ -105,19 +105,40 @@ static bool is_same(const uint8_t *before, const uint8_t *after, size_t nbytes) 
     return memcmp(before, after, nbytes) == 0;
 }
 
-/* Return which words a store changes: one that stores the newest bytes once more makes no new version. */
-static unsigned changed(const check_touch *t, unsigned words, const uint8_t *before, const uint8_t *after) {
-    const check_copy *copy = line_copy(t->line, t->step->host);
+/* Whether a step covers every byte of a line. */
+static bool is_whole(const check_touch *t) {
+    const int64_t begin = t->step->offset - t->number * PROGRAM_LINE;
+    return begin <= 0 && begin + t->step->nbytes >= PROGRAM_LINE;
+}
+
+/* Return those words whose bytes a store leaves as they were. */
+static unsigned kept(const check_touch *t, unsigned words, const uint8_t *before, const uint8_t *after) {
     const int64_t begin = t->step->offset - t->number * PROGRAM_LINE, end = begin + t->step->nbytes;
-    unsigned found = words;
-    for (int word = 0; before && word < LINE_WORDS; word++) {
+    unsigned same = 0;
+    for (int word = 0; is_whole(t) && word < LINE_WORDS; word++)
+        same |= (unsigned)is_same(before + word * WORD, after + word * WORD, WORD) << word;
+    if (is_whole(t)) return same;
+    for (int word = 0; word < LINE_WORDS; word++) {
         if (!(words >> word & 1)) continue;
         const int64_t low = word * WORD > begin ? word * WORD : begin,
                       high = (word + 1) * WORD < end ? (word + 1) * WORD : end;
-        if (!is_same(before + low, after + low, (size_t)(high - low))) continue;
-        if (line_newest(t->line, word, -1) == line_write(t->line, held(copy->cached, word))) found &= ~(1u << word);
+        same |= (unsigned)is_same(before + low, after + low, (size_t)(high - low)) << word;
     }
-    return found;
+    return same;
+}
+
+/* Return which words a store changes: one that stores the newest bytes once more makes no new version. */
+static unsigned changed(const check_touch *t, unsigned words, const uint8_t *before, const uint8_t *after) {
+    const unsigned same = before ? kept(t, words, before, after) : 0;
+    if (!same) return words;
+    const check_copy *copy = line_copy(t->line, t->step->host);
+    const check_write *last = line_last(t->line);
+    for (int word = 0; word < LINE_WORDS; word++) {
+        if (!(same >> word & 1)) continue;
+        const check_write *newest = last && last->words >> word & 1 ? last : line_newest(t->line, word, -1);
+        if (newest == line_write(t->line, held(copy->cached, word))) words &= ~(1u << word);
+    }
+    return words;
 }
 
 /* Whether the copy holds a write as a whole. Otherwise another store has overwritten part of it since, and words that joined it
@@ -128,12 +149,12 @@ static bool holds_all(const check_copy *copy, uint32_t number, unsigned words) {
     return true;
 }
 
-/* Return the number of the write that a store belongs to: the thread's last one, if the store goes on at the same place of the
- * program, else a new one. */
+/* Return the number of the write that a store belongs to: the thread's last one, if the store goes on beside it at the same place of
+ * the program, else a new one. */
 static uint32_t write_number(const check_touch *t, unsigned words, unsigned state) {
     check_thread *thread = thread_of(t->step);
     check_copy *copy = line_copy(t->line, t->step->host);
-    if (thread->line == (uint32_t)t->number + 1 && thread->pool == t->step->pool &&
+    if (thread->line == (uint32_t)t->number + 1 && thread->pool == t->step->pool && words != ALL_WORDS &&
         !(state & (WRITE_NT | WRITE_LOCKED)))
         for (int word = 0; word < LINE_WORDS; word++) {
             const uint32_t number = held(copy->cached, word);
@@ -160,6 +181,11 @@ static void add_write(const check_touch *t, unsigned words, unsigned state, cons
     w->words |= (uint8_t)words, w->state |= (uint8_t)state;
     check_copy *copy = line_copy(t->line, t->step->host);
     uint32_t cached = copy->cached;
+    if (words == ALL_WORDS && is_whole(t) && after && !(state & WRITE_NT)) {
+        for (int word = 0; word < LINE_WORDS; word++) w->hash[word] = hash_of(after + word * WORD);
+        copy->cached = all_held(number);
+        return;
+    }
     for (int word = 0; word < LINE_WORDS; word++) {
         if (!(words >> word & 1)) continue;
         if (!(state & WRITE_NT)) cached = with_held(cached, word, number);
@@ -172,6 +198,8 @@ static void add_write(const check_touch *t, unsigned words, unsigned state, cons
 
 /* A cached store waits for its thread's own non-temporal stores to the line. */
 static void land_own_nt(const check_touch *t) {
+    const check_line *line = t->line;
+    if (!line->more && !((line->write[0].state | line->write[1].state) & WRITE_NT)) return;
     check_write *all[WRITES];
     const int count = line_writes(t->line, all);
     for (int k = 0; k < count; k++)
@@ -241,7 +269,7 @@ static void on_flush(const program_step *step, bool was_dirty, bool was_present)
 /* --- moves --------------------------------------------------------------------------------------------------------------- */
 
 static void leaves(check_line *line, const check_copy *copy, int host) {
-    for (int word = 0; word < LINE_WORDS; word++) {
+    for (int word = 0; word < (holds_one(copy->cached) ? 1 : LINE_WORDS); word++) {
         check_write *w = line_write(line, held(copy->cached, word));
         if (w && w->host == host) w->state |= WRITE_LEFT;
     }
@@ -258,6 +286,46 @@ static void arrives_nt(check_line *line, const program_move *move) {
     }
 }
 
+static bool in_pool(const check_line *line, uint32_t number) {
+    for (int word = 0; word < LINE_WORDS; word++)
+        if (held(line->pool, word) == number) return true;
+    return false;
+}
+
+/* What had not arrived when its host crashed never was, as long as nobody finds it: then it had arrived after all. */
+static void lose(check_line *line, int host) {
+    for (uint32_t number = 1; number <= WRITES; number++) {
+        check_write *w = line_write(line, number);
+        if (!w || w->host != host || w->landed || w->witnessed) continue;
+        if (in_pool(line, number)) w->landed = room_now()->host[host].crashed;
+        else w->state |= WRITE_LOST;
+    }
+}
+
+static void crashes(const program_step *step) {
+    check_room *room = room_now();
+    room->host[step->host].crashed = time_of(step), room->host[step->host].born = false;
+    uint32_t at = room->last_line;
+    for (int pool = room->last_pool; at;) {
+        check_line *line = (check_line *)(void *)program_watcher_line(pool, at - 1);
+        lose(line, step->host);
+        at = line->next_line, pool = line->next_pool;
+    }
+}
+
+static void is_left(check_line *line, const program_move *move) {
+    for (uint32_t number = 1; number <= WRITES; number++) {
+        check_write *w = line_write(line, number);
+        if (!w || w->host != move->host || !(w->state & WRITE_LOST) || w->time > move->store) continue;
+        w->state &= (uint8_t)~WRITE_LOST, w->landed = room_now()->host[move->host].crashed;
+        w->dropping |= line_dropped_since(line, w->landed);
+        for (int word = 0; word < LINE_WORDS; word++) {
+            const check_write *got = line_write(line, held(line->pool, word));
+            if (w->words >> word & 1 && (!got || got->time < w->time)) line->pool = with_held(line->pool, word, number);
+        }
+    }
+}
+
 static void on_move(const program_move *move) {
     if (move->pool >= PROGRAM_POOLS || room_now()->full) return;
     check_line *line = line_at(move->pool, move->line);
@@ -270,6 +338,7 @@ static void on_move(const program_move *move) {
     case MOVE_LAND: line->pool = copy->posted, copy->posted = 0; break;
     case MOVE_DROP: copy->cached = 0, copy->present = 0; break;
     case MOVE_NT: arrives_nt(line, move); break;
+    case MOVE_LEFT: is_left(line, move); break;
     default: break; /* MOVE_LOST: the bytes never were in the pool */
     }
 }
@@ -300,7 +369,7 @@ static void on_other(const program_step *step) {
         for (int k = 0; k < PROGRAM_THREADS; k++)
             if (room_now()->thread[k].process == step->process) room_now()->thread[k].alive = false;
         break;
-    case STEP_HOST_CRASH: room_now()->host[step->host].crashed = true; break;
+    case STEP_HOST_CRASH: crashes(step); break;
     case STEP_EXPECT_STALE:
         if (inside(step)) expect_stale(step);
         break;

@@ -15,6 +15,8 @@
 #ifndef CXLEMU_CHECK_H
 #define CXLEMU_CHECK_H
 
+#include <string.h>
+
 #include "program.h"
 
 extern const program_watcher checker;
@@ -38,6 +40,7 @@ enum check_kind {
     LOST_UPDATE,
     OUT_OF_ROOM,
     INVALIDATE_OVERTAKES,
+    LOST_IN_CRASH, /* found by the driver */
 };
 enum check_role { AT_STORE, AT_FLUSH, AT_FENCE, AT_PUBLISHED, AT_TOLD, AT_ACCESS, AT_DROP, AT_DROP_FENCE, ROLES };
 enum check_rule { PREDICTED, MANIFEST }; /* program_finding.rule */
@@ -56,7 +59,7 @@ typedef struct {
     uint8_t host, witness, words, state, thread, flushed[3]; /* flushed: its last 24 bits */
     uint8_t hash[LINE_WORDS];
 } check_write;
-enum write_state { WRITE_FLUSHED = 1, WRITE_LEFT = 2, WRITE_NT = 4, WRITE_LOCKED = 8 };
+enum write_state { WRITE_FLUSHED = 1, WRITE_LEFT = 2, WRITE_NT = 4, WRITE_LOCKED = 8, WRITE_LOST = 16 };
 
 /* Return the step at which a store that was flushed was first flushed. */
 static inline uint32_t flushed_at(const check_write *w) {
@@ -89,14 +92,76 @@ _Static_assert(sizeof(check_line) == WATCHER_LINE_BYTES, "a line is what the are
 
 /* --- check_line.c ---------------------------------------------------------------------------------------------------------- */
 
-check_line *line_at(int pool, int64_t number); /* also notes that the line was touched */
-check_copy *line_copy(check_line *line, int host);
-check_write *line_write(check_line *line, uint32_t number); /* numbers begin at 1; NULL for 0 */
-int line_writes(const check_line *line, check_write *found[WRITES]); /* finds all that are in use */
+enum { UNIT = 16 }; /* bytes of the room */
+static inline void *room_at(uint32_t unit) { return program_watcher_room + (size_t)unit * UNIT; }
+uint32_t room_take(size_t nbytes); /* returns where zeros lie, in units; 0: there is no room left */
+
+void line_touched(int pool, int64_t number);
+static inline check_line *line_at(int pool, int64_t number) { /* also notes that the line was touched */
+    check_line *line = (check_line *)(void *)program_watcher_line(pool, number);
+    if (!line->touched) line_touched(pool, number);
+    return line;
+}
+
+check_copy *line_new_copy(check_line *line, int host);
+static inline check_copy *line_copy(check_line *line, int host) {
+    for (int k = 0; k < CHUNK_COPIES; k++)
+        if (line->copy[k].host == host + 1) return &line->copy[k];
+    return line_new_copy(line, host);
+}
+
+/* Return a write by its number; NULL for 0, and where it is not in use. */
+static inline check_write *line_write(check_line *line, uint32_t number) {
+    if (!number) return NULL;
+    for (; number > CHUNK_WRITES; number -= CHUNK_WRITES) {
+        if (!line->more) return NULL;
+        line = room_at(line->more);
+    }
+    return line->write[number - 1].time ? &line->write[number - 1] : NULL;
+}
+
+/* Find all writes that are in use and not lost in a crash. */
+static inline int line_writes(const check_line *line, check_write *found[WRITES]) {
+    int count = 0;
+    for (int chunks = 0; line && chunks < CHUNKS; chunks++, line = line->more ? room_at(line->more) : NULL)
+        for (int k = 0; k < CHUNK_WRITES; k++)
+            if (line->write[k].time && !(line->write[k].state & WRITE_LOST))
+                found[count++] = (check_write *)(uintptr_t)&line->write[k];
+    return count;
+}
+
+/* Return the write of a line that is newest; for each of its words it is the newest one, too. */
+static inline check_write *line_last(const check_line *line) {
+    check_write *all[WRITES], *newest = NULL;
+    const int count = line_writes(line, all);
+    for (int k = 0; k < count; k++)
+        if (!newest || all[k]->time > newest->time) newest = all[k];
+    return newest;
+}
+
+/* Whether no other host has stored to a line; it may say no where that is so, too. */
+static inline bool line_alone(const check_line *line, int host) {
+    for (int k = 0; k < CHUNK_WRITES; k++)
+        if (line->write[k].time && line->write[k].host != host) return false;
+    return !line->more;
+}
+
 uint32_t line_add(check_line *line); /* returns the number of a new write, all zeros */
-uint8_t hash_of(const uint8_t *word);
+uint16_t line_dropped_since(check_line *line, uint32_t time); /* returns hosts, as bits */
 check_write *line_newest(check_line *line, int word, int not_of); /* not_of: a host to leave out, or -1 */
+
+static inline uint8_t hash_of(const uint8_t *word) {
+    uint64_t value;
+    memcpy(&value, word, sizeof value);
+    value = (value ^ value >> 31) * UINT64_C(0x9E3779B97F4A7C15);
+    return (uint8_t)(value >> 56);
+}
+
+/* What check_line.pool and check_copy's words hold: a write's number for each word of the line, often the same one for all. */
+enum { ALL_WORDS = 0xFF };
 static inline uint32_t held(uint32_t words, int word) { return words >> 4 * word & 15; }
+static inline uint32_t all_held(uint32_t number) { return number * UINT32_C(0x11111111); }
+static inline bool holds_one(uint32_t words) { return words == all_held(words & 15); }
 static inline uint32_t with_held(uint32_t words, int word, uint32_t number) {
     return (words & ~(UINT32_C(15) << 4 * word)) | number << 4 * word;
 }
@@ -117,7 +182,7 @@ typedef struct {
     uint16_t published[PROGRAM_HOSTS], heard[PROGRAM_HOSTS]; /* the places of the store and the load by which it did */
     uint32_t ended, ended_before; /* when its last process of `stage` ended, and of the stages before */
     int32_t stage;
-    bool crashed;
+    uint32_t crashed; /* the step of its crash; 0: none */
     uint32_t log_count;
     check_knowledge log[LOG]; /* a ring: what it knew, and from which step on */
     uint32_t expected; /* ranges whose loads may be stale */
@@ -166,10 +231,7 @@ typedef struct {
     uint8_t tells[PROGRAM_SITES / 8]; /* the places of loads by which hosts learn of each other, as bits */
 } check_room;
 
-enum { UNIT = 16 };
 static inline check_room *room_now(void) { return (check_room *)(void *)program_watcher_room; }
-static inline void *room_at(uint32_t unit) { return program_watcher_room + (size_t)unit * UNIT; }
-uint32_t room_take(size_t nbytes); /* returns where zeros lie, in units; 0: there is no room left */
 
 void know_start(int host, int stage);
 void know_end(int host, int stage, uint32_t now);

@@ -19,15 +19,12 @@ uint32_t room_take(size_t nbytes) {
     return at;
 }
 
-check_line *line_at(int pool, int64_t number) {
+void line_touched(int pool, int64_t number) {
     check_line *line = (check_line *)(void *)program_watcher_line(pool, number);
-    if (!line->touched) {
-        check_room *room = room_now();
-        line->touched = 1, line->next_line = room->last_line, line->next_pool = room->last_pool;
-        room->lines++, room->chunks++;
-        room->last_line = (uint32_t)number + 1, room->last_pool = (uint8_t)pool;
-    }
-    return line;
+    check_room *room = room_now();
+    line->touched = 1, line->next_line = room->last_line, line->next_pool = room->last_pool;
+    room->lines++, room->chunks++;
+    room->last_line = (uint32_t)number + 1, room->last_pool = (uint8_t)pool;
 }
 
 /* Return the chunk after this one, which it may make; NULL where there is none, or no room for one. */
@@ -36,7 +33,7 @@ static check_line *next_chunk(check_line *chunk, bool make) {
     return chunk->more ? room_at(chunk->more) : NULL;
 }
 
-check_copy *line_copy(check_line *line, int host) {
+check_copy *line_new_copy(check_line *line, int host) {
     static check_copy none;
     for (check_line *chunk = line; chunk; chunk = next_chunk(chunk, true))
         for (int k = 0; k < CHUNK_COPIES; k++) {
@@ -48,28 +45,13 @@ check_copy *line_copy(check_line *line, int host) {
     return memset(&none, 0, sizeof none);
 }
 
-check_write *line_write(check_line *line, uint32_t number) {
-    if (!number) return NULL;
-    check_line *chunk = line;
-    for (uint32_t skip = (number - 1) / CHUNK_WRITES; skip && chunk; skip--) chunk = next_chunk(chunk, false);
-    check_write *w = chunk ? &chunk->write[(number - 1) % CHUNK_WRITES] : NULL;
-    return w && w->time ? w : NULL;
-}
-
-int line_writes(const check_line *line, check_write *found[WRITES]) {
-    int count = 0, chunks = 0;
-    for (check_line *chunk = (check_line *)(uintptr_t)line; chunk && chunks < CHUNKS;
-         chunk = next_chunk(chunk, false), chunks++)
-        for (int k = 0; k < CHUNK_WRITES; k++)
-            if (chunk->write[k].time) found[count++] = &chunk->write[k];
-    return count;
-}
-
-uint8_t hash_of(const uint8_t *word) {
-    uint64_t value;
-    memcpy(&value, word, sizeof value);
-    value = (value ^ value >> 31) * UINT64_C(0x9E3779B97F4A7C15);
-    return (uint8_t)(value >> 56);
+uint16_t line_dropped_since(check_line *line, uint32_t time) {
+    uint16_t hosts = 0;
+    for (check_line *chunk = line; chunk; chunk = next_chunk(chunk, false))
+        for (int k = 0; k < CHUNK_COPIES; k++)
+            if (chunk->copy[k].host && chunk->copy[k].dropped > time)
+                hosts |= (uint16_t)(1u << (chunk->copy[k].host - 1));
+    return hosts;
 }
 
 check_write *line_newest(check_line *line, int word, int not_of) {
@@ -81,15 +63,19 @@ check_write *line_newest(check_line *line, int word, int not_of) {
     return newest;
 }
 
+static uint32_t numbers(uint32_t words) {
+    uint32_t bits = 0;
+    if (holds_one(words)) return UINT32_C(1) << (words & 15);
+    for (int word = 0; word < LINE_WORDS; word++) bits |= UINT32_C(1) << held(words, word);
+    return bits;
+}
+
 /* Return the numbers of the writes that the pool or some copy holds, as bits. */
 static uint32_t referenced(check_line *line) {
-    uint32_t bits = 0;
-    for (int word = 0; word < LINE_WORDS; word++) bits |= UINT32_C(1) << held(line->pool, word);
+    uint32_t bits = numbers(line->pool);
     for (check_line *chunk = line; chunk; chunk = next_chunk(chunk, false))
         for (int k = 0; k < CHUNK_COPIES; k++)
-            for (int word = 0; chunk->copy[k].host && word < LINE_WORDS; word++)
-                bits |= UINT32_C(1) << held(chunk->copy[k].cached, word) | UINT32_C(1)
-                                                                               << held(chunk->copy[k].posted, word);
+            if (chunk->copy[k].host) bits |= numbers(chunk->copy[k].cached) | numbers(chunk->copy[k].posted);
     return bits;
 }
 

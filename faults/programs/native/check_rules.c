@@ -215,28 +215,26 @@ void rule_hear(const check_touch *t, unsigned words) {
     }
 }
 
-static const check_write *newest_of(const check_line *line) {
-    check_write *all[WRITES], *newest = NULL;
-    const int count = line_writes(line, all);
-    for (int k = 0; k < count; k++)
-        if (!newest || all[k]->time > newest->time) newest = all[k];
-    return newest;
+static bool has_seen(const check_touch *t, const check_write *w) {
+    return w->host == t->step->host || (w->seen & bit_of(t) && known(t->step->host, w));
+}
+
+static void load_words(const check_touch *t, unsigned words, check_copy *copy, const uint8_t *line_bytes,
+                       const check_write *last) {
+    complete_drop(t->line, copy);
+    for (int word = 0; word < LINE_WORDS; word++) {
+        const bool is_last = last && line_write(t->line, held(copy->cached, word)) == last;
+        if (words >> word & 1 && !(is_last && has_seen(t, last))) load_word(t, word, copy, line_bytes);
+    }
 }
 
 /* Judge a load. Words of the line's last write need no look, all at once, where this host made that write or has seen it before. */
 void rule_load(const check_touch *t, unsigned words, const uint8_t *line_bytes) {
     check_copy *copy = line_copy(t->line, t->step->host);
     if (!copy->host) return;
-    complete_drop(t->line, copy);
-    const check_write *last = newest_of(t->line);
-    const bool sure = last && known(t->step->host, last) && (last->host == t->step->host || last->seen & bit_of(t));
-    uint32_t number = 0; /* of the last write */
-    for (int word = 0; word < LINE_WORDS; word++) {
-        const uint32_t got = held(copy->cached, word);
-        if (!(words >> word & 1) || (got && got == number)) continue;
-        if (sure && line_write(t->line, got) == last) number = got;
-        else load_word(t, word, copy, line_bytes);
-    }
+    const check_write *last = line_last(t->line);
+    const bool holds_last = last && holds_one(copy->cached) && line_write(t->line, copy->cached & 15) == last;
+    if (!holds_last || !has_seen(t, last)) load_words(t, words, copy, line_bytes, last);
     copy->loaded = 1;
 }
 
@@ -257,6 +255,7 @@ static bool locked_by_two(const check_touch *t, const check_write *w, unsigned w
 }
 
 void rule_store(const check_touch *t, unsigned words) {
+    if (line_alone(t->line, t->step->host)) return;
     check_write *all[WRITES];
     const int count = line_writes(t->line, all);
     const bool nt = t->step->kind == STEP_NT_STORE;
@@ -275,16 +274,16 @@ void rule_store(const check_touch *t, unsigned words) {
 
 /* A dirty line is flushed: it takes along the bytes beside the stores as this host had them, which may be old. */
 void rule_flush_dirty(const check_touch *t) {
+    if (line_alone(t->line, t->step->host)) return;
     check_copy *copy = line_copy(t->line, t->step->host);
     check_write *last = NULL, *all[WRITES];
     const int count = line_writes(t->line, all);
-    bool alone = true;
     complete_drop(t->line, copy);
     for (int k = 0; k < count; k++) {
-        if (all[k]->host != t->step->host) alone = false;
-        else if (!(all[k]->state & WRITE_LEFT) && (!last || all[k]->time > last->time)) last = all[k];
+        if (all[k]->host != t->step->host) continue;
+        if (!(all[k]->state & WRITE_LEFT) && (!last || all[k]->time > last->time)) last = all[k];
     }
-    if (!last || alone) return;
+    if (!last) return;
     for (int word = 0; word < LINE_WORDS; word++) {
         check_write *rest = newest_known(t, word);
         if (!rest || rest->host == t->step->host || rest->time > last->time || fresh(t, rest)) continue;
@@ -368,7 +367,7 @@ void rule_dirty_at_exit(int pool, int64_t number, check_line *line) {
         bool newest = false;
         for (int word = 0; word < LINE_WORDS; word++)
             newest = newest || (w->words >> word & 1 && line_newest(line, word, -1) == w);
-        if (!newest || w->state & (WRITE_FLUSHED | WRITE_NT) || room_now()->host[w->host].crashed) continue;
+        if (!newest || w->state & (WRITE_FLUSHED | WRITE_NT) || w->time < room_now()->host[w->host].crashed) continue;
         const program_step step = {.host = w->host, .pool = (uint8_t)pool, .thread = w->thread};
         program_finding f = finding_at(&step, DIRTY_AT_EXIT, MANIFEST);
         add_write(&f, w);

@@ -15,6 +15,7 @@ int coherent_range(int pool, int64_t offset) {
     return -1;
 }
 
+bool program_coherent_anywhere;
 bool program_coherent(int pool, int64_t line) { return is_coherent(pool, line); }
 
 REAL(int, open, const char *, int, ...)

@@ -3,18 +3,14 @@
 
 #define HERE __builtin_return_address(0)
 
-static void flush_lines(const void *at, size_t nbytes, enum flush_kind kind, const void *pc) {
-    const uintptr_t end = (uintptr_t)at + nbytes;
-    for (uintptr_t line = (uintptr_t)at / PROGRAM_LINE * PROGRAM_LINE; line < end; line += PROGRAM_LINE)
-        prog_flush((const void *)line, kind, pc);
+PROGRAM_EXPORT void cxlemu_cxl_flush(const void *at, size_t nbytes) { prog_flush_range(at, nbytes, FLUSH_DROP, HERE); }
+PROGRAM_EXPORT void cxlemu_cxl_writeback(const void *at, size_t nbytes) {
+    prog_flush_range(at, nbytes, FLUSH_KEEP, HERE);
 }
-
-PROGRAM_EXPORT void cxlemu_cxl_flush(const void *at, size_t nbytes) { flush_lines(at, nbytes, FLUSH_DROP, HERE); }
-PROGRAM_EXPORT void cxlemu_cxl_writeback(const void *at, size_t nbytes) { flush_lines(at, nbytes, FLUSH_KEEP, HERE); }
 PROGRAM_EXPORT void cxlemu_cxl_fence(void) { prog_fence(FENCE_STORES, HERE); }
 
 PROGRAM_EXPORT void cxlemu_cxl_invalidate(const void *at, size_t nbytes) {
-    flush_lines(at, nbytes, FLUSH_DROP_BEHIND, HERE);
+    prog_flush_range(at, nbytes, FLUSH_DROP_BEHIND, HERE);
     prog_fence(FENCE_FULL, HERE);
 }
 
@@ -30,7 +26,7 @@ PROGRAM_EXPORT void cxlemu_cxl_store_nt(void *to, const void *from, size_t nbyte
         } else {
             prog_store(into, piece, HERE);
             for (size_t k = 0; k < piece; k++) ((volatile uint8_t *)into)[k] = source[k];
-            flush_lines(into, piece, FLUSH_DROP, HERE);
+            prog_flush_range(into, piece, FLUSH_DROP, HERE);
         }
         into += piece, source += piece, nbytes -= piece;
     }

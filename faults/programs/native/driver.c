@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "crash.h"
 #include "record.h"
 #include "self.h"
 
@@ -35,6 +36,7 @@ static bool make_pool(const program_options *o, int pool) {
 /* Return the sizes of structs, for a comparison with Python's. */
 PROGRAM_EXPORT size_t program_options_bytes(void) { return sizeof(program_options); }
 PROGRAM_EXPORT size_t program_findings_bytes(void) { return sizeof(program_finding); }
+PROGRAM_EXPORT size_t program_crashes_bytes(void) { return offsetof(crash_area, lines); }
 PROGRAM_EXPORT size_t program_threads_bytes(void) { return sizeof(program_thread); }
 
 /* Begin a run in an empty folder; the driver is attached to it. */
@@ -44,6 +46,7 @@ PROGRAM_EXPORT bool program_make(const char *folder, const program_options *opti
     bool ok = make_file("area", sizeof(program_area)) && make_file("room", WATCHER_ROOM_BYTES);
     for (int pool = 0; ok && pool < options->pools; pool++) ok = make_pool(options, pool);
     if (ok && options->every) ok = make_file("record", sizeof(run_record));
+    if (ok && options->crashes) ok = make_file("crashes", sizeof(crash_area));
     char path[2 * PROGRAM_PATH];
     area_path(path, sizeof path, "area");
     const int file = ok ? open(path, O_RDWR | O_CLOEXEC) : -1;
@@ -57,6 +60,7 @@ PROGRAM_EXPORT bool program_make(const char *folder, const program_options *opti
     here.area->driver = getpid();
     watcher_choose();
     turn_begin(here.area);
+    if (crash_now) crash_make();
     return host_lock_make(&here.area->lock) && host_lock_make(&here.area->turns);
 }
 
@@ -124,11 +128,15 @@ typedef struct {
     int32_t outcome, threads, turns, findings, sites, modules;
     int32_t met[BREAKABLE]; /* of a link, a card and a line: whether an access met what was broken */
     uint64_t coherent_met; /* coherent ranges that an access touched, as bits */
+    uint64_t absent;
+    int32_t touched; /* whether a program touched a pool or, where its loads are not seen, mapped one */
 } run_status;
 
 PROGRAM_EXPORT void program_status(run_status *status) {
     const program_area *a = here.area;
     const uint64_t *met = a->damage + DAMAGE_BYTES / 16 + 1;
+    bool touched = a->pages_hosts && a->mapped;
+    for (int pool = 0; pool < a->options.pools; pool++) touched = touched || a->extent[pool];
     *status = (run_status){
         .steps = a->steps,
         .hash = a->hash,
@@ -144,6 +152,8 @@ PROGRAM_EXPORT void program_status(run_status *status) {
         .modules = (int32_t)a->module_count,
         .met = {met[0] != 0, met[1] != 0, met[2] != 0},
         .coherent_met = a->coherent_met,
+        .absent = a->absent,
+        .touched = touched,
     };
 }
 
@@ -155,6 +165,7 @@ PROGRAM_EXPORT const program_module *program_modules(void) { return here.area->m
 PROGRAM_EXPORT const program_turn *program_turns(void) { return here.area->taken; }
 PROGRAM_EXPORT program_turn *program_script(void) { return here.area->script; }
 PROGRAM_EXPORT const run_record *program_record(void) { return record_now; }
+PROGRAM_EXPORT crash_area *program_crashes(void) { return crash_now; }
 PROGRAM_EXPORT uint8_t *program_pool(int pool) { return image_of(0, pool)->cache.pool; }
 
 /* The first bytes of a pool were put there before the run: they are no stores of it. */

@@ -8,10 +8,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "crash.h"
 #include "self.h"
 
 #define LOCK_S 60.0
 enum { IDLE_BEFORE_NAPS = 1024, NAP_NS = 50000 };
+enum { LINES_AT_ONCE = 16 }; /* that a thread flushes, with --free, before others may come in between */
 enum { PAYMENTS = 3 }; /* how often everything posted arrives before a run without progress is given up */
 
 static program_area *area(void) { return here.area; }
@@ -37,6 +39,7 @@ static uint64_t digest(const uint8_t *bytes, int64_t nbytes) {
 
 static void mix_step(const program_step *s, uint64_t bytes) {
     area()->doing[s->thread] = (thread_doing){s->offset, s->site, s->kind, s->pool};
+    if (crash_now) crash_read(s);
     mix((uint64_t)s->kind << 56 | (uint64_t)s->what << 48 | (uint64_t)s->thread << 32 | (uint64_t)s->pool << 24);
     if (s->pool < PROGRAM_POOLS) mix((uint64_t)s->offset), mix((uint64_t)s->nbytes ^ bytes);
 }
@@ -48,6 +51,8 @@ static pool_lines lines_of(const pool_range *r) {
 /* --- steps ----------------------------------------------------------------------------------------------------------- */
 
 static program_site site_here(program_self *me, const void *pc) {
+    const program_site script = script_runs ? script_site() : 0;
+    if (script) return script;
     const void *caller = me->depth ? me->callers[(me->depth - 1) % CALLERS] : NULL;
     const uintptr_t key = (uintptr_t)pc ^ (uintptr_t)caller >> 3;
     const uint32_t slot = (uint32_t)(key ^ key >> 10) % SITES_KNOWN;
@@ -132,6 +137,7 @@ void store_told(int thread) {
     if (news) rest_ends_for_host(thread);
     if (news || open->kind != STEP_RMW) written(); /* a lock that is taken in vain stores nothing new */
     if (program_watcher_now && program_watcher_now->store) program_watcher_now->store(&step, before, after);
+    if (crash_now) crash_stored(&step, NULL);
     image_told(t->host, open->pool, open->offset, open->nbytes);
     open->nbytes = 0;
     nature_stored(thread, (pool_range){step.pool, step.offset, step.nbytes});
@@ -152,6 +158,7 @@ static void break_things(void) {
 static void crash_host(program_self *me, int host) {
     program_area *a = area();
     a->crashed |= 1u << host;
+    if (crash_now) crash_begins(host);
     image_crash(host, &a->random);
     program_step step = step_of(me, STEP_HOST_CRASH, NULL, NULL);
     step.host = (uint8_t)host;
@@ -194,10 +201,32 @@ static void look_for_hang(program_self *me, uint64_t at) {
     }
 }
 
+/* Count a step whose turn has come, and do what comes before it. */
+static void step_counts(program_self *me, uint64_t at) {
+    program_area *a = area();
+    a->steps++;
+    if (a->idle == 0) a->owed = 0;
+    else let_arrive();
+    const bool still = a->options.every || a->steps - a->written >= a->options.idle_budget;
+    if (still && !a->options.free_running) look_for_hang(me, at);
+    nature_between(me);
+    break_things();
+    if (crash_now) crash_point_here(me->thread);
+    if (a->options.crash_host >= 0 && a->steps == a->options.crash_step) {
+        crash_host(me, a->options.crash_host);
+        if (a->options.crash_host == here.host) process_die();
+    }
+}
+
+/* Where a step is taken, as cycle.c compares it. */
+static uint64_t place_of(int kind, const pool_range *r) {
+    return (uint64_t)kind << 56 | (r ? (uint64_t)r->pool << 48 | (uint64_t)r->offset : 0);
+}
+
 static bool step_begins(program_self *me, int kind, int what, const pool_range *r) {
     if (!me || me->inside) return false;
     program_area *a = area();
-    const uint64_t at = (uint64_t)kind << 56 | (r ? (uint64_t)r->pool << 48 | (uint64_t)r->offset : 0);
+    const uint64_t at = place_of(kind, r);
     me->inside = true;
     if (a->options.free_running) {
         if (turn_state(me->thread) == THREAD_CRASHED) process_die();
@@ -215,17 +244,7 @@ static bool step_begins(program_self *me, int kind, int what, const pool_range *
         }
         if (!kept) store_told(me->thread);
     }
-    a->steps++;
-    if (a->idle == 0) a->owed = 0;
-    else let_arrive();
-    const bool still = a->options.every || a->steps - a->written >= a->options.idle_budget;
-    if (still && !a->options.free_running) look_for_hang(me, at);
-    nature_between(me);
-    break_things();
-    if (a->options.crash_host >= 0 && a->steps == a->options.crash_step) {
-        crash_host(me, a->options.crash_host);
-        if (a->options.crash_host == here.host) process_die();
-    }
+    step_counts(me, at);
     return true;
 }
 
@@ -236,7 +255,9 @@ void step_end(program_self *me) {
     if (area()->pages_hosts >> here.host & 1) nature_between(me);
     if (area()->options.free_running) {
         const uint64_t idle = area()->threads[me->thread].idle_steps; /* while the lock is held */
+        const bool over = rest_is_over();
         host_lock_release(&area()->lock);
+        if (over) rest_wake();
         rest_if_idle(idle);
     } else turn_leave(me->thread);
     me->inside = false;
@@ -358,9 +379,68 @@ PROGRAM_EXPORT void prog_nt_store(void *at, const void *bytes, size_t nbytes, co
     mix_step(&step, digest(bytes, r.nbytes));
     turn_progress(me->thread, true), written();
     if (program_watcher_now && program_watcher_now->store) program_watcher_now->store(&step, NULL, bytes);
+    if (crash_now) crash_stored(&step, bytes);
     posted_add(me, r, bytes, step.number);
     nature_posted(me, r.pool, r.offset / LINE_BYTES, true);
     step_end(me);
+}
+
+static void flush_outside(program_self *me, const void *at, enum flush_kind kind, const void *pc) {
+    program_step step = step_of(me, STEP_FLUSH, NULL, pc);
+    step.what = (uint8_t)kind, step.offset = (int64_t)(intptr_t)at;
+    mix_step(&step, false);
+    turn_progress(me->thread, false);
+    if (program_watcher_now && program_watcher_now->flush) program_watcher_now->flush(&step, false, false);
+}
+
+static void flush_line(program_self *me, const program_step *step) {
+    const int pool = step->pool;
+    const int64_t line = step->offset / LINE_BYTES;
+    const host_image *image = image_of(here.host, pool);
+    adversary *nature = &area()->natures[me->thread];
+    image_find_stores(by_program(me), pool, line);
+    if (image_unannounced(here.host, pool, line)) silent_stores(me, (pool_lines){pool, line, line + 1});
+    const bool dirty = image->cache.state[line] & DIRTY, present = image->cache.state[line] & PRESENT;
+    nature->card_lines = image->lines;
+    if (area()->options.nature) adversary_touched(nature, (window){pool, line, line + 1});
+    mix_step(step, dirty);
+    if (dirty) written();
+    if (present && !dirty) note_dropped(me, pool, line);
+    else turn_progress(me->thread, dirty);
+    if (program_watcher_now && program_watcher_now->flush) program_watcher_now->flush(step, dirty, present);
+    image_flush(by_program(me), pool, line, step->what == FLUSH_KEEP);
+    const bool landed = step->what == FLUSH_DROP_ORDERED;
+    if (landed) image_complete(by_program(me), pool, line, true);
+    list_add(landed ? &me->lingering : &me->flushed, pool, line);
+    nature_posted(me, pool, line, false);
+}
+
+/* Go on to the next step of the same call, where its turn goes on: nobody can come in between. With --free, for a while. */
+static bool step_goes_on(program_self *me, const pool_range *r) {
+    const program_options *o = &area()->options;
+    if (o->every || area()->pages_hosts) return false;
+    if (!o->free_running && !turn_goes_on(me->thread)) return false;
+    if (o->free_running && (r->offset / LINE_BYTES % LINES_AT_ONCE == 0 || turn_state(me->thread) == THREAD_CRASHED))
+        return false;
+    step_counts(me, place_of(STEP_FLUSH, r));
+    return true;
+}
+
+/* Flush the lines of a range, from the step that has begun on; false where this thread's part in the run ends meanwhile. */
+static bool flush_lines(program_self *me, pool_range r, enum flush_kind kind, const void *pc) {
+    program_step step = step_of(me, STEP_FLUSH, &r, pc);
+    step.what = kind == FLUSH_DROP && me->ordered ? FLUSH_DROP_BEHIND : (uint8_t)kind;
+    step.offset = r.offset / LINE_BYTES * LINE_BYTES, step.nbytes = LINE_BYTES;
+    for (const int64_t end = r.offset + r.nbytes;;) {
+        flush_line(me, &step);
+        r.offset = step.offset + LINE_BYTES;
+        if (r.offset >= end) return true;
+        if (!step_goes_on(me, &r)) {
+            step_end(me);
+            if (!step_begins(me, STEP_FLUSH, kind, &r)) return false;
+        }
+        step.number = area()->steps, step.offset = r.offset;
+    }
 }
 
 PROGRAM_EXPORT void prog_flush(const void *at, enum flush_kind kind, const void *pc) {
@@ -368,36 +448,25 @@ PROGRAM_EXPORT void prog_flush(const void *at, enum flush_kind kind, const void 
     program_self *me = self_here();
     const bool inside = range_in_pool(at, 1, &r);
     if (!step_begins(me, STEP_FLUSH, kind, inside ? &r : NULL)) return;
-    program_step step = step_of(me, STEP_FLUSH, inside ? &r : NULL, pc);
-    if (kind == FLUSH_DROP && me->ordered) kind = FLUSH_DROP_BEHIND;
-    step.what = kind;
-    bool dirty = false, present = false;
-    if (inside) {
-        const int64_t line = r.offset / LINE_BYTES;
-        image_find_stores(by_program(me), r.pool, line);
-        silent_stores(me, (pool_lines){r.pool, line, line + 1});
-        const program_line_view view = program_look(here.host, r.pool, line);
-        dirty = view.dirty, present = view.present;
-        step.offset = line * LINE_BYTES, step.nbytes = LINE_BYTES;
-        area()->natures[me->thread].card_lines = image_of(here.host, r.pool)->lines;
-        if (area()->options.nature) adversary_touched(&area()->natures[me->thread], (window){r.pool, line, line + 1});
-    } else {
-        step.offset = (int64_t)(intptr_t)at;
-    }
-    mix_step(&step, dirty);
-    if (dirty) written();
-    if (present && !dirty) note_dropped(me, r.pool, r.offset / LINE_BYTES);
-    else turn_progress(me->thread, dirty);
-    if (program_watcher_now && program_watcher_now->flush) program_watcher_now->flush(&step, dirty, present);
-    if (inside) {
-        const int64_t line = r.offset / LINE_BYTES;
-        const bool landed = kind == FLUSH_DROP_ORDERED;
-        image_flush(by_program(me), r.pool, line, kind == FLUSH_KEEP);
-        if (landed) image_complete(by_program(me), r.pool, line, true);
-        list_add(landed ? &me->lingering : &me->flushed, r.pool, line);
-        nature_posted(me, r.pool, line, false);
-    }
+    if (!inside) flush_outside(me, at, kind, pc);
+    else if (!flush_lines(me, r, kind, pc)) return;
     step_end(me);
+}
+
+void prog_flush_range(const void *at, size_t nbytes, enum flush_kind kind, const void *pc) {
+    const uintptr_t end = (uintptr_t)at + nbytes;
+    pool_range r;
+    for (uintptr_t line = (uintptr_t)at / LINE_BYTES * LINE_BYTES, next; line < end; line = next) {
+        program_self *me = self_here();
+        next = line + LINE_BYTES;
+        if (!range_in_pool((const void *)line, end - line, &r)) {
+            prog_flush((const void *)line, kind, pc);
+            continue;
+        }
+        if (!step_begins(me, STEP_FLUSH, kind, &r) || !flush_lines(me, r, kind, pc)) return;
+        step_end(me);
+        next = line + (uintptr_t)(r.nbytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
+    }
 }
 
 static bool fenced(program_self *me, enum fence_kind kind, const void *pc) {

@@ -28,6 +28,7 @@ REAL(int, munmap, void *, size_t)
 static void tell_mapping(int kind, const pool_range *range) {
     program_self *me = self_here();
     if (!step_begin(me)) return;
+    if (kind == STEP_MAP) here.area->mapped |= UINT64_C(1) << range->pool;
     if (kind == STEP_MAP) image_mapped(range->pool, range->offset / 64, (range->offset + range->nbytes + 63) / 64);
     step_other(me, kind, -1, range);
     step_end(me);

@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "image.h"
+#include "crash.h"
 #include "turn.h"
 
 #include <fcntl.h>
@@ -7,7 +8,8 @@
 #include <unistd.h>
 
 static void tell(mover by, int kind, int pool, int64_t line, int first, int count, uint64_t store) {
-    if (!program_watcher_now || !program_watcher_now->move) return;
+    const bool watched = program_watcher_now && program_watcher_now->move;
+    if (!watched && !crash_now) return;
     const program_move move = {
         .number = here.area->steps,
         .kind = (uint8_t)kind,
@@ -20,7 +22,8 @@ static void tell(mover by, int kind, int pool, int64_t line, int first, int coun
         .line = line,
         .store = store,
     };
-    program_watcher_now->move(&move);
+    if (crash_now) crash_moved(&move);
+    if (watched) program_watcher_now->move(&move);
 }
 
 /* Report that a line arrives or, where the link is down, that it is lost. */
@@ -31,18 +34,28 @@ static void tell_arrival(mover by, int kind, int pool, int64_t line) {
     rest_ends();
 }
 
+static void told_line(int host, int pool, int64_t line) {
+    const host_image *image = image_of(host, pool);
+    memcpy(image->twin + line * LINE_BYTES, image->cache.data + line * LINE_BYTES, LINE_BYTES);
+}
+
+/* A line is about to be fetched from the pool, or stored to there in part: what a crashed host has left of it is decided. */
+static void decide_crash(mover by, int pool, int64_t line) {
+    const crash_store *last = crash_now ? crash_decide(by, pool, line) : NULL;
+    if (!last) return;
+    memcpy(image_of(by.host, pool)->cache.pool + line * LINE_BYTES, last->bytes, LINE_BYTES);
+    tell((mover){crash_now->host, by.thread, BY_NATURE}, MOVE_LEFT, pool, line, 0, LINE_BYTES, last->number);
+}
+
 void image_told(int host, int pool, int64_t offset, int64_t nbytes) {
     host_image *image = image_of(host, pool);
     memcpy(image->twin + offset, image->cache.data + offset, (size_t)nbytes);
 }
 
-/* Whether a host has a process that is not recompiled: its lines are never absent, and its stores are found here. */
-static bool in_pages(int host) { return here.area->pages_hosts >> host & 1; }
-
-void image_find_stores(mover by, int pool, int64_t line) {
+void image_find_stores_there(mover by, int pool, int64_t line) {
     host_image *image = image_of(by.host, pool);
     const int64_t begin = line * LINE_BYTES;
-    if (!in_pages(by.host) || !(image->cache.state[line] & PRESENT)) return;
+    if (!(image->cache.state[line] & PRESENT)) return;
     if (memcmp(image->cache.data + begin, image->twin + begin, LINE_BYTES) == 0) return;
     for (int64_t at = begin; at < begin + LINE_BYTES; at += 8) {
         const uint8_t *before = image->twin + at, *after = image->cache.data + at;
@@ -62,7 +75,21 @@ void image_find_stores(mover by, int pool, int64_t line) {
         program_watcher_now->store(&step, before, after);
     }
     cache_touch(&image->cache, line, line + 1, true);
-    image_told(by.host, pool, begin, LINE_BYTES);
+    told_line(by.host, pool, line);
+}
+
+static void fetch(mover by, int pool, int64_t line) {
+    card_cache *c = &image_of(by.host, pool)->cache;
+    const int kind = c->pending[line] ? MOVE_FETCH_POSTED : MOVE_FETCH;
+    if (kind == MOVE_FETCH) decide_crash(by, pool, line);
+    const uint64_t odd = image_unannounced(by.host, pool, line);
+    uint8_t kept[LINE_BYTES], *bytes = c->data + line * LINE_BYTES;
+    if (odd) memcpy(kept, bytes, LINE_BYTES);
+    cache_touch(c, line, line + 1, false);
+    told_line(by.host, pool, line);
+    for (int b = 0; odd && b < LINE_BYTES; b++)
+        if (odd >> b & 1) bytes[b] = kept[b]; /* bytes of unannounced stores stay until they are found */
+    tell(by, kind, pool, line, 0, 0, 0);
 }
 
 enum status image_touch(mover by, pool_lines lines, bool dirty, int64_t *broken) {
@@ -71,25 +98,17 @@ enum status image_touch(mover by, pool_lines lines, bool dirty, int64_t *broken)
     const enum status status = cache_check_load(c, lines.first, lines.last, broken);
     if (status != DONE) return status;
     if (lines.last > here.area->extent[lines.pool]) here.area->extent[lines.pool] = lines.last;
+    const bool alike = !program_coherent_anywhere && !in_pages(by.host);
     for (int64_t k = lines.first; k < lines.last; k++) {
-        if (is_coherent(lines.pool, k)) {
+        if (!alike && is_coherent(lines.pool, k)) {
             here.area->coherent_met |= UINT64_C(1) << coherent_range(lines.pool, k * LINE_BYTES);
             continue;
         }
-        image_find_stores(by, lines.pool, k);
-        if (!(c->state[k] & PRESENT)) {
-            const int kind = c->pending[k] ? MOVE_FETCH_POSTED : MOVE_FETCH;
-            const uint64_t odd = image_unannounced(by.host, lines.pool, k);
-            uint8_t kept[LINE_BYTES], *bytes = c->data + k * LINE_BYTES;
-            memcpy(kept, bytes, LINE_BYTES);
-            cache_touch(c, k, k + 1, false);
-            image_told(by.host, lines.pool, k * LINE_BYTES, LINE_BYTES);
-            for (int b = 0; odd && b < LINE_BYTES; b++)
-                if (odd >> b & 1) bytes[b] = kept[b]; /* bytes of unannounced stores stay until they are found */
-            tell(by, kind, lines.pool, k, 0, 0, 0);
-        }
-        if (dirty) cache_touch(c, k, k + 1, true);
+        if (!alike) image_find_stores(by, lines.pool, k);
+        if (!(c->state[k] & PRESENT)) fetch(by, lines.pool, k);
+        if (dirty && !alike) cache_touch(c, k, k + 1, true);
     }
+    if (dirty && alike) cache_touch(c, lines.first, lines.last, true);
     return DONE;
 }
 
@@ -99,7 +118,7 @@ static void renew(int host, int pool, int64_t line) {
     const card_cache *c = &image_of(host, pool)->cache;
     if (is_coherent(pool, line) || image_unannounced(host, pool, line)) return;
     memcpy(c->data + line * LINE_BYTES, (c->pending[line] ? c->posted : c->pool) + line * LINE_BYTES, LINE_BYTES);
-    image_told(host, pool, line * LINE_BYTES, LINE_BYTES);
+    told_line(host, pool, line);
 }
 
 static void dropped(mover by, int pool, int64_t line) {
@@ -156,7 +175,10 @@ void image_land_nt(mover by, int pool, int64_t offset, const uint8_t *bytes, int
         const uint8_t state = c->state[line];
         if (c->pending[line] && !(state & DIRTY)) tell_arrival(by, MOVE_LAND, pool, line);
         if (state & DIRTY) tell_arrival(by, MOVE_WRITE_BACK, pool, line);
+        decide_crash(by, pool, line);
+        if (crash_now) crash_arrives(pool, line);
         cache_land_nt(c, at, bytes + (at - offset), next - at);
+        if (crash_now) crash_arrives(pool, line);
         const bool lost = damage_armed(c->damage) && damage_cut_off(c->damage, by.host, pool) != DONE;
         tell(by, lost ? MOVE_LOST : MOVE_NT, pool, line, (int)(at % LINE_BYTES), (int)(next - at), store);
         rest_ends();
@@ -189,10 +211,11 @@ int64_t image_nature(mover by, const adversary_move *move) {
         one.lines.first = k, one.lines.last = k + 1;
         if (move->action == EVICT && state & DIRTY) tell_arrival(by, MOVE_WRITE_BACK, pool, k);
         if (move->action == LAND) tell_arrival(by, MOVE_LAND, pool, k);
+        if (move->action == PREFETCH && kind == MOVE_FETCH) decide_crash(by, pool, k);
         count += cache_move(c, &one);
         if (move->action == EVICT) dropped(by, pool, k);
         if (move->action != PREFETCH) continue;
-        image_told(by.host, pool, k * LINE_BYTES, LINE_BYTES);
+        told_line(by.host, pool, k);
         tell(by, kind, pool, k, 0, 0, 0);
     }
     return count;
@@ -221,7 +244,7 @@ void image_crash(int host, uint64_t *random) {
     for (int pool = 0; pool < here.area->options.pools; pool++) {
         card_cache *c = &image_of(host, pool)->cache;
         for (int64_t k = 0; k < here.area->extent[pool]; k++) {
-            if (c->pending[k] && splitmix(random) & 1) {
+            if (c->pending[k] && !crash_now && splitmix(random) & 1) {
                 tell_arrival(by, MOVE_LAND, pool, k);
                 cache_move(c, &(adversary_move){.action = LAND, .lines = {pool, k, k + 1}, .among = {1}});
             } else if (c->pending[k]) {
@@ -255,11 +278,10 @@ void image_open_page(int pool, int64_t page) {
     image_touch(by, (pool_lines){pool, first, first + 4096 / LINE_BYTES}, false, &broken);
 }
 
-uint64_t image_unannounced(int host, int pool, int64_t line) {
+uint64_t image_differing(int host, int pool, int64_t line) {
     const host_image *image = image_of(host, pool);
     const uint8_t *now = image->cache.data + line * LINE_BYTES, *then = image->twin + line * LINE_BYTES;
     uint64_t bytes = 0;
-    if (in_pages(host) || memcmp(now, then, LINE_BYTES) == 0) return 0;
     for (int k = 0; k < LINE_BYTES; k++) bytes |= (uint64_t)(now[k] != then[k]) << k;
     return bytes;
 }

@@ -3,6 +3,8 @@
 #ifndef CXLEMU_IMAGE_H
 #define CXLEMU_IMAGE_H
 
+#include <string.h>
+
 #include "area.h"
 
 typedef struct {
@@ -24,8 +26,14 @@ enum status image_touch(mover by, pool_lines lines, bool dirty, int64_t *broken)
 /* Flush a line: post it where it is dirty. Without `keep` it leaves the cache at the fence. */
 void image_flush(mover by, int pool, int64_t line, bool keep);
 
-/* Report what was stored to the line since the last look, on a host with a process that is not recompiled. */
-void image_find_stores(mover by, int pool, int64_t line);
+/* Whether a host has a process that is not recompiled: its lines are never absent, and its stores are found by comparing. */
+static inline bool in_pages(int host) { return here.area->pages_hosts >> host & 1; }
+
+/* Report what was stored to the line since the last look, on such a host. */
+void image_find_stores_there(mover by, int pool, int64_t line);
+static inline void image_find_stores(mover by, int pool, int64_t line) {
+    if (in_pages(by.host)) image_find_stores_there(by, pool, line);
+}
 
 /* Complete the flushes of a line: it lands, and leaves the cache or, where it `lingers`, stays for later loads to hit.
  * Returns whether it landed. */
@@ -47,11 +55,16 @@ int64_t image_nature(mover by, const adversary_move *move);
  * moved. */
 int64_t image_pay(void);
 
-/* Crash a host: its cache vanishes, and random numbers decide which posted write-backs arrive. */
+/* Crash a host: its cache vanishes, and random numbers decide which posted write-backs arrive; in a search, crash.h. */
 void image_crash(int host, uint64_t *random);
 
 /* Return, as bits, which bytes of a line were stored to without an announcement. 0 on hosts with pages. */
-uint64_t image_unannounced(int host, int pool, int64_t line);
+uint64_t image_differing(int host, int pool, int64_t line);
+static inline uint64_t image_unannounced(int host, int pool, int64_t line) {
+    const uint8_t *now = image_of(host, pool)->cache.data + line * LINE_BYTES;
+    const uint8_t *then = image_of(host, pool)->twin + line * LINE_BYTES;
+    return in_pages(host) || memcmp(now, then, LINE_BYTES) == 0 ? 0 : image_differing(host, pool, line);
+}
 
 /* Note that the bytes of a range were reported as they are. */
 void image_told(int host, int pool, int64_t offset, int64_t nbytes);

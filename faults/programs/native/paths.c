@@ -109,7 +109,10 @@ static int opened(int folder, const char *path, int flags, mode_t mode) {
     if (pool < 0) return real_openat()(folder, REDIRECTED(path), flags, mode);
     if (!process_join()) return real_openat()(folder, path, flags, mode);
     const int of_no_effect = here.area->options.dax[pool] ? O_TRUNC : 0;
-    return real_openat()(AT_FDCWD, REDIRECTED(path), flags & ~(O_DIRECT | O_SYNC | O_DSYNC | of_no_effect), mode);
+    const int file = real_openat()(AT_FDCWD, REDIRECTED(path), flags & ~(O_DIRECT | O_SYNC | O_DSYNC | of_no_effect),
+                                   mode);
+    if (file < 0 && errno == ENOENT) __atomic_fetch_or(&here.area->absent, UINT64_C(1) << pool, __ATOMIC_RELAXED);
+    return file;
 }
 
 #define MODE(flags)                        \

@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LOOKED_AT = 16 };
-
 static void grow(void **items, int64_t count, int64_t *room, size_t size) {
     if (count < *room) return;
     *room = *room ? 2 * *room : 64;
@@ -13,12 +11,14 @@ static void grow(void **items, int64_t count, int64_t *room, size_t size) {
     if (!*items) abort();
 }
 
-/* A line that is on the list is not added again, if it was among the last ones: a loop without a full fence flushes it for ever. */
+/* A line that is on the list is not added again, unless one that ends alike was added since: a loop without a full fence flushes it
+ * for ever. */
 void list_add(line_list *list, int pool, int64_t line) {
-    for (int64_t k = list->count; k > 0 && k > list->count - LOOKED_AT; k--)
-        if (list->items[k - 1].line == line && list->items[k - 1].pool == pool) return;
+    int64_t *at = &list->at[(uint64_t)line % LIST_PLACES];
+    if (*at < list->count && list->items[*at].line == line && list->items[*at].pool == pool) return;
     grow((void **)&list->items, list->count, &list->room, sizeof *list->items);
-    list->items[list->count++] = (line_place){pool, line};
+    *at = list->count++;
+    list->items[*at] = (line_place){pool, line};
 }
 
 void posted_add(program_self *me, pool_range range, const uint8_t *bytes, uint64_t number) {

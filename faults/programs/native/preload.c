@@ -38,7 +38,7 @@ static void close_pools(void) {
 }
 
 void preload_begin(bool recompiled) {
-    if (!recompiled) close_pools();
+    if (!recompiled) close_pools(), script_begin();
     traps_begin(!recompiled);
     following = true;
     patch_loaded();

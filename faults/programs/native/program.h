@@ -48,6 +48,8 @@ void prog_store(void *at, size_t nbytes, const void *pc);
 void prog_nt_store(void *at, const void *bytes, size_t nbytes, const void *pc);
 
 void prog_flush(const void *at, enum flush_kind kind, const void *pc);
+void prog_flush_range(const void *at, size_t nbytes, enum flush_kind kind,
+                      const void *pc); /* each line of it is a step */
 void prog_fence(enum fence_kind kind, const void *pc);
 
 /* A read-modify-write, which the caller executes on the image between begin and end, while no other thread moves. A locked
@@ -124,6 +126,7 @@ enum move_kind {
     MOVE_DROP, /* the line leaves the cache */
     MOVE_NT, /* bytes first..first + count of the line, from a non-temporal store, arrive in the pool */
     MOVE_LOST, /* posted bytes, or those of an NT store, vanish: at a crash, or on a link that is down */
+    MOVE_LEFT, /* cache or posted -> pool, before the crash of this host: its stores up to number `store` */
 };
 enum move_cause { BY_PROGRAM = 1, BY_NATURE };
 
@@ -133,7 +136,7 @@ typedef struct {
     uint16_t thread; /* the thread whose step it was, or around whose step nature moved */
     uint8_t first, count; /* MOVE_NT and its MOVE_LOST: which bytes */
     int64_t line;
-    uint64_t store; /* MOVE_NT: the number of the STEP_NT_STORE */
+    uint64_t store; /* MOVE_NT, MOVE_LEFT: the number of the store */
 } program_move;
 
 /* --- watchers: the checker, or a test's recorder ------------------------------------------------------------------------ */
@@ -250,14 +253,18 @@ typedef struct {
     int64_t extra[4];
 } program_finding;
 
-/* Whether the caches of all hosts are coherent on a line. */
+/* Whether the caches of all hosts are coherent on a line; and whether they are anywhere. */
 bool program_coherent(int pool, int64_t line);
+extern bool program_coherent_anywhere;
 
 /* Note a finding; where there is one of the same kind, rule and sites, only count it. Called with the lock held. */
 void program_report(const program_finding *finding);
 
 /* Return the number of a place; caller may be NULL. */
 program_site program_site_of(const void *pc, const void *caller);
+
+/* Return the number of a line of a script: `name` is its file and its function, with \n in between. */
+program_site program_site_in(const char *name, uint32_t line);
 
 /* Say at the end how many lines were touched, and how many bytes the watcher keeps of them. */
 void program_watched(uint64_t lines, uint64_t bytes);

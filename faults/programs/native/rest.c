@@ -20,8 +20,16 @@ void rest_ends(void) {
     program_area *a = here.area;
     if (!a->options.free_running) return;
     a->arrivals++;
-    if (a->resting) syscall(SYS_futex, &a->arrivals, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
+
+bool rest_is_over(void) {
+    program_area *a = here.area;
+    const bool over = a->resting && a->woken != a->arrivals;
+    if (over) a->woken = a->arrivals;
+    return over;
+}
+
+void rest_wake(void) { syscall(SYS_futex, &here.area->arrivals, FUTEX_WAKE, INT_MAX, NULL, NULL, 0); }
 
 void rest_ends_for_host(int thread) {
     const program_area *a = here.area;

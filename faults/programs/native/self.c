@@ -50,6 +50,13 @@ static int thread_of_command(void) {
 
 void process_ends_with(int status) { exit_status = status; }
 
+/* Return whether this process is a command's own. What it leaves behind becomes the driver's child as well, but in a group of
+ * the command's or in a session of its own. */
+static bool is_command(void) {
+    const int driver = here.area->driver;
+    return getppid() == driver && getpid() == getpgrp() && getsid(0) == getsid(driver);
+}
+
 static void note_status(int status, void *unused) {
     (void)unused;
     process_ends_with(status);
@@ -135,8 +142,7 @@ void self_end(int end_kind) {
             turn_without(k, THREAD_ENDED);
         }
     /* A command that fails ends the run here, so that it ends at the same step each time. */
-    if (end_kind == STEP_PROCESS_END && exit_status && getppid() == here.area->driver)
-        turn_stop(COMMAND_FAILED, thread);
+    if (end_kind == STEP_PROCESS_END && exit_status && is_command()) turn_stop(COMMAND_FAILED, thread);
     step_end(me);
     self = NULL;
     cycle_thread(me, false);

@@ -5,7 +5,7 @@
 #include "image.h"
 #include "turn.h"
 
-enum { CALLERS = 256, SITES_KNOWN = 1024, SEEN = 2048, MAPPINGS = 64 };
+enum { CALLERS = 256, SITES_KNOWN = 1024, SEEN = 2048, MAPPINGS = 64, LIST_PLACES = 1024 };
 
 typedef struct {
     int pool;
@@ -15,6 +15,7 @@ typedef struct {
 typedef struct {
     line_place *items;
     int64_t count, room;
+    int64_t at[LIST_PLACES]; /* where the last line was added whose number ends alike */
 } line_list;
 
 typedef struct {
@@ -133,6 +134,11 @@ void silent_stores_everywhere(program_self *me); /* when a process ends */
  * a loop of them on private memory passes the turn on now and then, as does one of loads, which calls atomic_spins. */
 bool atomic_begins(void *at, size_t nbytes, const void *pc);
 void atomic_spins(void);
+
+/* script.c: whether this process runs Python; and the place in a script at which this thread is, or 0. */
+extern bool script_runs;
+void script_begin(void);
+program_site script_site(void);
 
 /* room.c: notice in this process that /dev/shm is full. */
 void room_watch(void);

@@ -44,6 +44,9 @@ static void take(program_self *me, int pool, int64_t line) {
 }
 
 void silent_stores(program_self *me, pool_lines lines) {
+    const host_image *image = image_of(here.host, lines.pool);
+    const int64_t begin = lines.first * LINE_BYTES, nbytes = (lines.last - lines.first) * LINE_BYTES;
+    if (nbytes > LINE_BYTES && memcmp(image->cache.data + begin, image->twin + begin, (size_t)nbytes) == 0) return;
     for (int64_t line = lines.first; line < lines.last; line++)
         if (image_unannounced(here.host, lines.pool, line)) take(me, lines.pool, line);
 }

@@ -93,12 +93,8 @@ static void place_of(const void *at, uint16_t *module, uint32_t *offset) {
     *offset = found ? (uint32_t)(address - found->base) : 0;
 }
 
-program_site program_site_of(const void *pc, const void *caller) {
+static program_site number_of(program_place its) {
     program_area *a = here.area;
-    program_place its;
-    memset(&its, 0, sizeof its);
-    place_of(pc, &its.module, &its.offset);
-    place_of(caller, &its.caller_module, &its.caller_offset);
     if (!its.module) return 0;
     uint64_t hash = its.offset * UINT64_C(0x9E3779B97F4A7C15) ^ its.caller_offset * UINT64_C(0xBF58476D1CE4E5B9) ^
                     (uint64_t)its.module << 48;
@@ -112,6 +108,21 @@ program_site program_site_of(const void *pc, const void *caller) {
         a->sites[*slot] = its;
         return *slot;
     }
+}
+
+program_site program_site_of(const void *pc, const void *caller) {
+    program_place its;
+    memset(&its, 0, sizeof its);
+    place_of(pc, &its.module, &its.offset);
+    place_of(caller, &its.caller_module, &its.caller_offset);
+    return number_of(its);
+}
+
+program_site program_site_in(const char *name, uint32_t line) {
+    program_place its;
+    memset(&its, 0, sizeof its);
+    its.module = module_number(name), its.offset = line;
+    return number_of(its);
 }
 
 void program_report(const program_finding *finding) {

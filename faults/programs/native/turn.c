@@ -219,6 +219,14 @@ static bool goes_on(int thread) {
     return true;
 }
 
+bool turn_goes_on(int thread) {
+    program_area *a = area();
+    if (*state_of(thread) != THREAD_INSIDE || a->burst == 0) return false;
+    a->burst--;
+    count_step(thread);
+    return true;
+}
+
 bool turn_take(int thread, bool quiet) {
     program_area *a = area();
     _Atomic uint32_t *state = state_of(thread);

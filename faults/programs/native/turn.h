@@ -25,6 +25,9 @@ int turn_new_thread(int host, int command, int process);
  * that other threads can observe: where the next step is `quiet`, it may go on. */
 bool turn_take(int thread, bool quiet);
 
+/* Let the thread, which has the turn and is INSIDE, make one more step at once; false where its turn is over. */
+bool turn_goes_on(int thread);
+
 /* Go from RUNNING to INSIDE without waiting. False where others saw this thread sleep and go on without it. */
 bool turn_enter(int thread);
 
@@ -38,8 +41,11 @@ void pin(int thread);
 void unpin(int thread);
 
 /* rest.c: with --free, let a thread rest that makes no progress, until something has arrived in the pool, or another thread of its
- * host has stored. The latter two are called with the lock. */
+ * host has stored. The latter three are called with the lock; rest_wake, where a rest is over, behind it: a step may let many lines
+ * arrive, and who wakes wants the lock. */
 void rest_if_idle(uint64_t idle);
+void rest_wake(void);
+bool rest_is_over(void);
 void rest_ends(void);
 void rest_ends_for_host(int thread);
 

@@ -1,5 +1,6 @@
 /* A ring queue between two hosts that share a pool without coherence: a producer, a consumer, entries with a sequence
- * number and a checksum. `create` makes the header. -DMISTAKE=n leaves out, or misplaces, one step. */
+ * number and a checksum. `create` makes the header. -DMISTAKE=n leaves out, or misplaces, one step; -DLINE_BY_LINE flushes each
+ * line by a call of its own. */
 #include <cxl.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -54,7 +55,12 @@ typedef struct {
 
 static void publish(const volatile void *where, size_t nbytes, enum mistake not_flushed) {
     const void *at = (const void *)(uintptr_t)where;
+#ifdef LINE_BY_LINE
+    for (uintptr_t line = (uintptr_t)at / 64 * 64; MISTAKE != not_flushed && line < (uintptr_t)at + nbytes; line += 64)
+        cxl_flush((const void *)line, 1);
+#else
     if (MISTAKE != not_flushed) cxl_flush(at, nbytes);
+#endif
     if (!(MISTAKE == ENTRY_NOT_FENCED && not_flushed == ENTRY_NOT_FLUSHED)) cxl_fence();
 }
 

@@ -1,0 +1,212 @@
+"""``cxlemu exec --crash every``: crashes each host wherever that may leave something else in the pool.
+
+What a crash may leave only grows by a store: by what holds this store. A flush and a fence only take away. So a point
+behind a store is tried with that store arrived, if no other host has made a step since the point before it; and one
+behind a fence then is not tried at all. Steps of other hosts come before a crash or after it, which is the same but
+where they touch a line with stores that may not have arrived: there is a point behind these as well.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from cxlemu.units import counted
+from faults.programs.area import CrashArrival, CrashPoint
+from faults.programs.findings import KINDS, LOST_IN_CRASH
+from faults.programs.judge import suppress
+from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, untouched
+from faults.programs.run import run
+from faults.programs.suppressions import Suppression
+from faults.verdict import Verdict
+
+Line = tuple[int, int]  # a pool and its line
+
+
+@dataclass
+class CrashCoverage:
+    """What a search for crashes has come to."""
+
+    hosts: Sequence[int]  # those that crash
+    budget_s: float
+    points: Counter[int] = field(default_factory=Counter)  # by host: those that were tried
+    same: int = 0  # points that have the same future as another one
+    left: int = 0  # points that were not tried
+    images: Counter[int] = field(default_factory=Counter)  # by host: runs, each with another pool after the crash
+    runs: int = 0
+    steps: int = 0  # of all runs
+    seconds: float = 0.0
+    crash: tuple[int, int] | None = None  # host and step of the crash after which a run fails
+    failed: RunResult | None = None  # that run
+    shown: list[RunResult] = field(default_factory=list)  # runs to report on
+    undecided: dict[str, None] = field(default_factory=dict)  # why not all was covered, a sentence each
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.failed is not None:
+            return Verdict.VIOLATION
+        return Verdict.UNKNOWN if self.undecided else Verdict.OK
+
+    def sentence(self) -> str:
+        """Say what was covered."""
+        each = "; ".join(
+            f"{'every crash point ' if k == 0 else ''}of host {host}: "
+            f"{counted(self.points[host], 'point')}, {counted(self.images[host], 'image')}"
+            for k, host in enumerate(self.hosts)
+        )
+        rate = f"{counted(self.runs, 'run')} in {self.seconds:.1f} s"
+        if self.verdict is Verdict.OK:
+            return f"ok: {each}"
+        if self.failed is None:
+            return f"unknown: {each.removeprefix('every ')}, {counted(self.left, 'point')} left, {rate}"
+        where = "without a crash" if self.crash is None else f"after a crash of host {self.crash[0]}"
+        return f"violation: {where}, found in the last of {rate}"
+
+
+def crash_everywhere(
+    setting: ExecSetting, hosts: Sequence[int], budget_s: float, reasons: Sequence[Suppression] = ()
+) -> Iterator[tuple[RunResult, CrashCoverage]]:
+    """Make run after run, until one fails, all were made, or the budget is spent.
+
+    Args:
+        setting: What the runs have in common; no crash.
+        hosts: Those that crash, one in each run, before the last stage.
+        budget_s: After how many seconds the search is given up.
+        reasons: Findings that do not make a run fail.
+
+    Yields:
+        Each run, and what was covered with it; the last one tells what the search has come to.
+    """
+    covered = CrashCoverage(hosts, budget_s)
+    search = _CrashSearch(replace(setting, show=False), covered, reasons)
+    result = search.run(None, ())
+    covered.shown.append(result)
+    yield result, covered
+    if (covered.failed and not _only_dirty(result)) or covered.undecided:
+        return
+    covered.failed = None  # until the search is over: a crash tells what the missing flush does
+    assert result.crashes is not None
+    last = setting.commands[-1].stage
+    points = [its for its in result.crashes.points if its.host in hosts and its.stage < last]
+    if not points:
+        which = f"host {hosts[0]}" if len(hosts) == 1 else "no host"
+        what = "nothing" if len(hosts) == 1 else "anything"
+        covered.undecided[f"{which} stores {what} to a pool before the last stage, so no crash was tried"] = None
+    tried = list(_different(points, covered))
+    for number, (point, newest) in enumerate(tried):
+        covered.left = len(tried) - number
+        covered.points[point.host] += 1
+        for result in search.images(point, newest):
+            yield result, covered
+            if covered.failed:
+                return
+            if covered.seconds >= budget_s:
+                covered.undecided[f"the budget of {budget_s:g} s is spent (--budget)"] = None
+                return
+    covered.left = 0
+    if covered.shown[0].failed:
+        covered.failed = covered.shown[0]
+        yield covered.failed, covered
+
+
+def _only_dirty(result: RunResult) -> bool:
+    """Say whether a run only leaves lines that were never flushed."""
+    return result.ending is RunEnding.ENDED and all(KINDS[raw.kind].rule == "exit" for raw in result.findings)
+
+
+def _different(points: Sequence[CrashPoint], covered: CrashCoverage) -> Iterator[tuple[CrashPoint, Line | None]]:
+    """Yield the points that may leave something new; with each the line of which only the last store is new, if any."""
+    known: set[int] = set()
+    last: dict[int, CrashPoint] = {}
+    for point in points:
+        before = last.get(point.host)
+        last[point.host] = point
+        alone = before is not None and (before.others, before.stage) == (point.others, point.stage)
+        if point.future in known or (alone and point.line == -1):
+            covered.same += 1
+            continue
+        known.add(point.future)
+        yield point, (point.pool, point.line) if alone and point.line >= 0 else None
+
+
+class _CrashSearch:
+    def __init__(self, setting: ExecSetting, covered: CrashCoverage, reasons: Sequence[Suppression]) -> None:
+        self._setting, self._covered, self._reasons = setting, covered, reasons
+        self._began = time.monotonic()
+
+    def images(self, point: CrashPoint, newest: Line | None) -> Iterator[RunResult]:
+        """Crash at a point, once for each pool that it may leave, as far as somebody reads it."""
+        losses: list[int] | None = []
+        crash = (point.host, point.step)
+        while losses is not None:
+            result = self.run(crash, tuple(losses))
+            self._covered.images[point.host] += 1
+            assert result.crashes is not None
+            if result.crashes.trace != point.trace:
+                self._covered.undecided["a program does otherwise than a run before: it depends on more"] = None
+            if result.failed:
+                result = self._fewer_losses(crash, result)
+                self._covered.crash, self._covered.failed = crash, result
+                self._covered.shown = [result]
+            yield result
+            losses = _next(result.crashes.arrivals, newest) if result.crashes else None
+
+    def run(self, crash: tuple[int, int] | None, losses: tuple[int, ...]) -> RunResult:
+        """Make one run, and note what it does not decide."""
+        covered, setting = self._covered, self._setting
+        left = max(self._began + covered.budget_s - time.monotonic(), 0.1)
+        setting = replace(setting, crash=crash, deadline_s=min(setting.deadline_s, left))
+        result = suppress(setting, run(setting, RunChoice(None, 0, losses=losses)), self._reasons)
+        covered.runs, covered.steps = covered.runs + 1, covered.steps + result.steps
+        covered.seconds = time.monotonic() - self._began
+        if result.failed and crash is None:
+            covered.failed = result
+        self._judge(result)
+        return result
+
+    def _judge(self, result: RunResult) -> None:
+        covered = self._covered
+        if result.ending is RunEnding.DEADLINE and covered.seconds < covered.budget_s:
+            covered.undecided[f"a run was ended after {self._setting.deadline_s:g} s (--deadline-s)"] = None
+        elif result.ending is RunEnding.DEADLINE:
+            covered.undecided[f"the budget of {covered.budget_s:g} s is spent (--budget)"] = None
+        if result.notes:
+            covered.undecided["a run may not repeat: " + result.notes[0]] = None
+        if result.unannounced:
+            covered.undecided["when code that cxlemu cc did not build has stored is not known"] = None
+        if result.crashes and not result.crashes.complete:
+            covered.undecided["more stores were under way at once than can be followed"] = None
+        if untouched(self._setting, [result]):
+            covered.undecided["no program touched a pool"] = None
+        covered.undecided |= dict.fromkeys(result.unfired.values())
+
+    def _fewer_losses(self, crash: tuple[int, int], failed: RunResult) -> RunResult:
+        """Let each store arrive whose loss does not matter for how the run fails."""
+        assert failed.crashes is not None
+        for k in reversed([k for k, its in enumerate(failed.crashes.arrivals) if its.lost]):
+            losses = list(failed.choice.losses or ())
+            losses[k:] = [0, *losses[k + 1 :]]
+            while losses and not losses[-1]:
+                losses.pop()
+            again = self.run(crash, tuple(losses))
+            if _how(again) == _how(failed):
+                failed = again
+        return failed
+
+
+def _how(result: RunResult) -> tuple[object, ...]:
+    """Tell how a run fails, but for what was lost."""
+    ending, codes, found = result.signature()
+    assert isinstance(found, tuple)
+    return result.failed, ending, codes, tuple(its for its in found if its[0] != LOST_IN_CRASH)
+
+
+def _next(arrivals: Sequence[CrashArrival], newest: Line | None) -> list[int] | None:
+    """Lose one more store of the last line of which more can be lost; None: all was tried."""
+    lost = [its.lost for its in arrivals]
+    for k in reversed(range(len(lost))):
+        if lost[k] < arrivals[k].stores and (arrivals[k].pool, arrivals[k].line) != newest:
+            return [*lost[:k], lost[k] + 1]
+    return None

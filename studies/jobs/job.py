@@ -1,0 +1,48 @@
+"""A job: what it is to do on some ranks of a fabric that others use as well."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from cxlemu.engines.shared import SharedFabric
+
+
+class Figure(NamedTuple):
+    """Something about a job that is compared."""
+
+    name: str
+    value: float
+    is_rate: bool = False  # more of it is better
+
+
+class Played(Protocol):
+    """A job that goes on, or went on."""
+
+    repeats: bool  # whether it goes on while another job does, when it has done what it was to do
+
+    @property
+    def over_ns(self) -> int | None:
+        """When it had done what it was to do; None before."""
+        ...
+
+    def figures(self) -> list[Figure]:
+        """Sum up what it did."""
+        ...
+
+
+class FabricJob(Protocol):
+    """What is to be done."""
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        ...
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks it takes."""
+        ...
+
+    def begin(self, fabric: SharedFabric, ranks: range) -> Played:
+        """Begin at time 0."""
+        ...

@@ -1,0 +1,203 @@
+"""``cxlemu exec --crash every``: what a crash may leave, programs that recover or do not, what is said."""
+
+from __future__ import annotations
+
+import json
+import platform
+import random
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cxlemu.cli import main
+from faults.programs.commands import parse_commands, parse_pools
+from faults.programs.crashes import _next, crash_everywhere
+from faults.programs.result import ExecSetting, RunChoice, RunResult
+from faults.programs.run import run
+from tests.faults.test_exec_every import EXAMPLES, HERE, build
+
+POOL = "/dev/shm/crashes"
+pytestmark = [
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="the programs have instructions of x86-64"),
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="compiles programs with gcc, which is not here"),
+]
+
+
+@pytest.fixture(scope="module")
+def litmus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(HERE / "programs/litmus.c", tmp_path_factory.mktemp("crashes"))
+
+
+def setting(litmus: Path, words: str) -> ExecSetting:
+    """Set hosts to the steps between ``:``; the host behind them looks at three words when all is over."""
+    hosts = words.split(" : ")
+    steps = " : ".join(f"{litmus} {POOL} {its}" for its in hosts)
+    commands = parse_commands(f"{steps} :: @{len(hosts)} {litmus} {POOL} l:0 l:8 l:64".split(), len(hosts) + 1)
+    return ExecSetting(commands, parse_pools([f"{POOL}=2M"]), hosts=len(hosts) + 1, check=False)
+
+
+def seen(result: RunResult, crashed: int = 0) -> str:
+    """Tell what all loads of hosts saw that did not crash."""
+    its = [one for one in sorted(result.exits, key=lambda one: one.command) if one.command != crashed]
+    return " ".join("".join(load.partition("=")[2] for load in one.output.split()) for one in its)
+
+
+def found(setting: ExecSetting) -> tuple[set[str], int]:
+    *_, (_, covered) = runs = list(crash_everywhere(setting, [0], 600))
+    assert covered.failed is None and not covered.undecided
+    return {seen(result) for result, _ in runs[1:]}, len(runs) - 1
+
+
+# Steps of the host that crashes, and what is left of the words at 0, 8 and 64; the first two share a line.
+LEFT = {
+    "one line holds the stores in their order": ("s:0:1 s:8:1", {"000", "100", "110"}),
+    "two lines hold any of them": ("s:0:1 s:64:1", {"000", "100", "001", "101"}),
+    "a fence holds the later one back": ("s:0:1 f:0 x s:64:1", {"000", "100", "101"}),
+    "a flush alone does not": ("s:0:1 f:0 s:64:1", {"000", "100", "001", "101"}),
+    "a fence before the flush does not": ("s:0:1 x f:0 s:64:1", {"000", "100", "001", "101"}),
+    "a clflush waits for its line": ("g:0:1 s:64:1", {"000", "100", "101"}),
+    "what was flushed stays, what came later may not": (
+        "s:0:1 f:0 s:8:1 x s:64:1",
+        {"000", "100", "110", "101", "111"},
+    ),
+    "past the cache without a fence": ("n:0:1 s:64:1", {"000", "100", "001", "101"}),
+    "past the cache with a fence": ("n:0:1 x s:64:1", {"000", "100", "101"}),
+    "each of several values": ("s:0:1 s:0:2 s:0:3", {"000", "100", "200", "300"}),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_a_crash_leaves_what_the_model_allows(litmus: Path, name: str) -> None:
+    words, allowed = LEFT[name]
+    assert found(setting(litmus, words))[0] == allowed
+
+
+def whole(setting: ExecSetting) -> Iterator[RunResult]:
+    """Crash host 0 at every step of the first stage, with every choice of what arrives."""
+    first_stage = run(replace(setting, commands=setting.commands[:-1]), RunChoice(None, 0))
+    for step in range(1, first_stage.steps + 1):
+        losses: list[int] | None = []
+        while losses is not None:
+            result = run(replace(setting, crash=(0, step)), RunChoice(None, 0, losses=tuple(losses)))
+            assert result.crashes is not None and not result.unfired
+            yield result
+            losses = _next(result.crashes.arrivals, None)
+
+
+def generated(seed: int) -> str:
+    draw = random.Random(seed)
+    steps = [draw.choice(["s:0:1", "s:8:1", "s:64:1", "f:0", "f:64", "x", "n:64:2", "g:0:2", "l:64"]) for _ in range(5)]
+    other = draw.choice(["", "", " : i:0 l:0 i:64 l:64", " : i:64 l:64 s:64:3 f:64 x"])
+    return " ".join(steps) + other
+
+
+@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.deep(rows=lambda seed: seed > 3)
+def test_points_that_are_left_out_would_show_nothing_new(litmus: Path, seed: int) -> None:
+    its = setting(litmus, generated(seed))
+    every = [seen(result) for result in whole(its)]
+    reduced, count = found(its)
+    assert set(every) == reduced, generated(seed)
+    assert count < len(every)
+
+
+# --- programs --------------------------------------------------------------------------------------------------------
+
+PROGRAMS = {
+    "undo_log": (EXAMPLES / "undo_log.c", "/dev/shm/bank", "transfer", "recover"),
+    "redo_log": (HERE / "programs/redo_log.c", "/dev/shm/bank", "apply", "main"),
+    "allocator": (HERE / "programs/allocator.c", "/dev/shm/heap", "allocate", "main"),
+}
+
+
+def invoke(*words: object) -> Result:
+    return CliRunner().invoke(main, ["exec", *map(str, words)])
+
+
+def stages(program: Path, recovers: str = "") -> list[str]:
+    return f"{program} go :: {recovers} {program} recover".split()
+
+
+@pytest.mark.parametrize("recovers", ["@0", "@1"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_that_recovers_is_ok_at_every_crash(tmp_path: Path, name: str, recovers: str) -> None:
+    source, pool, *_ = PROGRAMS[name]
+    program = build(source, tmp_path)
+    words = ("--crash", "every", "--budget", "10m", "--json", "-", "--", *stages(program, recovers))
+    result = invoke("--pool", f"{pool}=2M", *words)
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert told["verdict"] == "ok" and told["crashes"]["undecided"] == []
+    (host,) = told["crashes"]["hosts"]
+    assert host["host"] == 0 and host["points"] >= 9 and host["images"] > host["points"]
+
+
+def test_what_has_arrived_is_known_to_have(tmp_path: Path) -> None:
+    """Host 1 knows the lines from before, and drops them in its recovery, before it is decided what they hold."""
+    source, pool, *_ = PROGRAMS["undo_log"]
+    program = build(source, tmp_path)
+    words = f"@1 {program} recover :: @0 {program} go :: @1 {program} recover".split()
+    result = invoke("--pool", f"{pool}=2M", "--crash", "0@every", "--", *words)
+    assert result.exit_code == 0, result.output
+    assert "every crash point of host 0: 10 points, 13 images" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_missing_flush_is_found_and_repeats(tmp_path: Path, name: str) -> None:
+    source, pool, stored_in, read_in = PROGRAMS[name]
+    program = build(source, tmp_path, "-g", "-DBUG")
+    result = invoke("--pool", f"{pool}=2M", "--crash", "every", "--json", "-", "--", *stages(program))
+    assert result.exit_code == 1, result.output
+    told = json.loads(result.stdout)
+    (lost,) = [its for its in told["found"]["findings"] if its["kind"] == "lost-in-crash"]
+    assert [step["function"] for step in lost["steps"]] == [stored_in, read_in]
+    crash = "{host}@{step}".format(**told["crashes"]["crash"])
+    again = invoke("--pool", f"{pool}=2M", "--crash", crash, "--replay", told["token"], "--", *stages(program))
+    assert again.exit_code == 1 and "another trace" not in again.output
+    assert "lost-in-crash" in again.output
+
+
+def test_a_survivor_that_waits_for_ever_is_found(litmus: Path) -> None:
+    words = f"{litmus} {POOL} g:0:1 : {litmus} {POOL} w:0:1 :: {litmus} {POOL} l:0".split()
+    result = invoke("--pool", f"{POOL}=2M", "--steps", 500, "--no-check", "--crash", "0@every", "--", *words)
+    assert result.exit_code == 1, result.output
+    assert "the programs hang" in result.output and "after a crash of host 0" in result.output
+
+
+def test_a_spent_budget_is_unknown(litmus: Path) -> None:
+    many = " ".join(f"s:{64 * k}:1" for k in range(12))
+    read = " ".join(f"l:{64 * k}" for k in range(12))
+    words = f"{litmus} {POOL} {many} :: {litmus} {POOL} {read}".split()
+    result = invoke("--pool", f"{POOL}=2M", "--crash", "every", "--budget", "1s", "--no-check", "--", *words)
+    assert result.exit_code == 3, result.output
+    assert "unknown: crash point of host 0" in result.output and "the budget of 1 s is spent" in result.output
+
+
+def test_more_stores_than_can_be_followed_are_unknown(litmus: Path) -> None:
+    words = f"{litmus} {POOL} {' '.join(f's:0:{k}' for k in range(1, 40))} :: {litmus} {POOL} l:0".split()
+    result = invoke("--pool", f"{POOL}=2M", "--crash", "every", "--no-check", "--", *words)
+    assert result.exit_code == 3, result.output
+    assert "more stores were under way at once than can be followed" in result.output
+
+
+@pytest.mark.parametrize(
+    ("flags", "words", "code", "says"),
+    [
+        ("--crash every", "L l:0 :: L l:0", 3, "host 0 stores nothing to a pool before the last stage"),
+        ("--crash every", "L s:0:1", 2, "no stage follows that recovers"),
+        ("--crash 1@every", "L s:0:1 :: @1 L l:0", 2, "no command runs on host 1 before the last stage"),
+        ("--crash every --seeds 3", "L s:0:1 :: L l:0", 2, "--crash every makes its own runs"),
+        ("--crash every --poison 0@1", "L s:0:1 :: L l:0", 2, "breaks nothing else"),
+        ("--crash every", "true :: true", 2, "was not compiled with cxlemu cc"),
+        ("--crash 0@never", "L s:0:1 :: L l:0", 2, "is not HOST@STEP, HOST@every or every"),
+    ],
+)
+def test_what_cannot_be_searched_is_said(litmus: Path, flags: str, words: str, code: int, says: str) -> None:
+    commands = words.replace("L", f"{litmus} {POOL}").split()
+    result = invoke("--pool", f"{POOL}=2M", *flags.split(), "--", *commands)
+    assert result.exit_code == code, result.output
+    assert says in " ".join(result.output.split())
