@@ -118,6 +118,7 @@ class DispatchCache:
     def remember(
         self, operation: Operation, collective: str, x: Any, out: Any, op: str, root: int, variant: Any, /
     ) -> bool: ...
+    def find(self, collective: str, x: Any, out: Any, op: str, root: int, variant: Any, /) -> Operation | None: ...
 
 class Verb:
     """``places``: where each parameter is among the arguments of Calls; ``defaults``: of those, or ... for none."""

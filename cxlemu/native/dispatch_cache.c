@@ -80,17 +80,25 @@ static size_t entry_of(PyObject *collective, PyObject *redop, const arrays *a) {
     return (key * 0x9E3779B97F4A7C15u) >> 56;
 }
 
+/* The operation of calls like this one, or NULL where none is remembered. */
+static Operation *remembered(DispatchCache *self, PyObject *const *call, arrays *a) {
+    if (!look_at_arrays(self, call[X], call[OUT], a)) return NULL;
+    const entry *e = &self->entries[entry_of(call[COLLECTIVE], call[REDOP], a)];
+    if (!e->operation || e->collective != call[COLLECTIVE] || e->redop != call[REDOP] || e->root != call[ROOT] ||
+        e->variant != call[VARIANT] || !same(&e->x, &a->x) || !same(&e->out, &a->out) || e->overlap != a->overlap ||
+        e->distance != a->distance || e->heap_input != a->heap_input || e->heap_output != a->heap_output ||
+        e->changes != a->changes)
+        return NULL;
+    return e->operation;
+}
+
 bool dispatch_find(PyObject *calls, PyObject *const *call, PyObject **result) {
     DispatchCache *self = (DispatchCache *)calls;
     arrays a;
-    if (call[ASYNC] != Py_False || !look_at_arrays(self, call[X], call[OUT], &a)) return false;
-    entry *e = &self->entries[entry_of(call[COLLECTIVE], call[REDOP], &a)];
-    if (!e->operation || e->collective != call[COLLECTIVE] || e->redop != call[REDOP] || e->root != call[ROOT] ||
-        e->variant != call[VARIANT] || !same(&e->x, &a.x) || !same(&e->out, &a.out) || e->overlap != a.overlap ||
-        e->distance != a.distance || e->heap_input != a.heap_input || e->heap_output != a.heap_output ||
-        e->changes != a.changes || sequencer_is_closed(self->sequencer))
-        return false;
-    Operation *operation = (Operation *)Py_NewRef(e->operation); /* should the entry go while it runs */
+    if (call[ASYNC] != Py_False || sequencer_is_closed(self->sequencer)) return false;
+    Operation *operation = remembered(self, call, &a);
+    if (!operation) return false;
+    Py_INCREF(operation); /* should its entry go while it runs */
     *result = operation_run(operation, a.input, a.output, call[OUT]);
     Py_DECREF(operation);
     return true;
@@ -149,6 +157,18 @@ static PyObject *DispatchCache_remember(DispatchCache *self, PyObject *const *ar
     Py_RETURN_TRUE;
 }
 
+/* find(collective, x, out, op, root, variant): an operation on these arrays, from one that calls like this remembered. */
+static PyObject *DispatchCache_find(DispatchCache *self, PyObject *const *call, Py_ssize_t count) {
+    arrays a;
+    if (count != ASYNC) {
+        PyErr_SetString(PyExc_TypeError, "find takes six arguments of a call");
+        return NULL;
+    }
+    const Operation *operation = remembered(self, call, &a);
+    if (!operation) Py_RETURN_NONE;
+    return operation_on(operation, call[X], call[OUT], a.input, a.output);
+}
+
 static int DispatchCache_init(DispatchCache *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"sequencer", "heap", "changes", NULL};
     PyObject *sequencer;
@@ -194,6 +214,8 @@ static void DispatchCache_dealloc(DispatchCache *self) {
 static PyMethodDef dispatch_cache_methods[] = {
     {"remember", (PyCFunction)(void (*)(void))DispatchCache_remember, METH_FASTCALL,
      "remember(operation, collective, x, out, op, root, variant) -> bool: such calls run the operation's program."},
+    {"find", (PyCFunction)(void (*)(void))DispatchCache_find, METH_FASTCALL,
+     "find(collective, x, out, op, root, variant) -> Operation | None: to be run later, on these arrays."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -103,6 +103,25 @@ static int Operation_init(Operation *self, PyObject *args, PyObject *kwargs) {
     return 0;
 }
 
+PyObject *operation_on(const Operation *like, PyObject *x, PyObject *out, uint8_t *input, uint8_t *output) {
+    Operation *self = (Operation *)operation_type.tp_alloc(&operation_type, 0);
+    if (!self) return NULL;
+    PyObject *owners[CALL_BUFFERS] = {x, out, (PyObject *)like};
+    uint8_t *starts[CALL_BUFFERS] = {input, output, like->views[SCRATCH].buf};
+    self->sequencer = (Sequencer *)Py_NewRef(like->sequencer), self->program = (Program *)Py_NewRef(like->program);
+    self->rounds = like->rounds, self->digest = like->digest;
+    self->cookie = Py_NewRef(like->cookie), self->result = Py_NewRef(out);
+    self->call = Operation_call;
+    for (int k = 0; k < CALL_BUFFERS; k++, self->view_count++) {
+        const int64_t bytes = like->program->p.buffer_bytes[k];
+        if (PyBuffer_FillInfo(&self->views[k], owners[k], starts[k], bytes, 0, PyBUF_SIMPLE) < 0) {
+            Py_DECREF(self);
+            return NULL;
+        }
+    }
+    return (PyObject *)self;
+}
+
 static int Operation_traverse(Operation *self, visitproc visit, void *arg) {
     Py_VISIT(self->sequencer);
     Py_VISIT(self->program);

@@ -67,6 +67,9 @@ void sequencer_begin(Sequencer *self, int64_t rounds, uint16_t digest, int64_t *
 /* Run an operation on arrays that are known to be as long as the plan says. Returns a new reference to result. */
 PyObject *operation_run(Operation *self, uint8_t *input, uint8_t *output, PyObject *result);
 
+/* Make an operation like one that calls bring arrays to, on the arrays x and out, which start at input and output. */
+PyObject *operation_on(const Operation *like, PyObject *x, PyObject *out, uint8_t *input, uint8_t *output);
+
 /* The arguments of a collective call, in their order. */
 enum argument { COLLECTIVE, X, OUT, REDOP, ROOT, VARIANT, ASYNC, ARGUMENTS };
 

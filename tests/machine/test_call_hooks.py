@@ -94,6 +94,21 @@ def test_only_calls_that_are_like_none_before_take_the_slow_path() -> None:
     assert [call[0] for call in rank.hooks.asked] == ["all_gather"] * 2
 
 
+def test_a_call_for_later_is_found_on_arrays_of_its_own() -> None:
+    rank = Rank()
+    collective, op, root, variant = CALL
+    x, out = rank.x + 1, rank.out.copy()
+    assert rank.cache.find(collective, x, out, op, root, variant) is None
+    rank.remember(rank.operation)
+    later = rank.cache.find(collective, x, out, op, root, variant)
+    assert later is not None
+    with pytest.raises(ValueError, match="referenc"):
+        x.resize(100)
+    assert later.run() is out and out.tolist() == x.tolist() and rank.out.tolist() == [0] * 8
+    assert rank.cache.find(collective, x[:4], out, op, root, variant) is None
+    assert rank.sequencer.calls == 1
+
+
 def test_a_cache_refuses_what_is_no_call_and_another_communicators_operation() -> None:
     rank = Rank()
     with pytest.raises(TypeError, match="7 arguments"):

@@ -264,6 +264,9 @@ class CallRunner(CallHooks):
         async_op: bool,
     ) -> Outcome:
         """Plan a collective, remember it for calls like it, and run it."""
+        if async_op and (known := self.cache.find(collective, x, out, op, root, variant)) is not None:
+            self.check_usable()
+            return self.start(known)
         operation = self.prepare(CallArguments(collective, x, out, op, root, variant))
         # A COMPUTE finds its arrays in what was planned, so it cannot run on others.
         if isinstance(operation, _native.Operation) and not operation.cookie.frame.kernels:
