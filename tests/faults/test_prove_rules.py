@@ -454,7 +454,7 @@ def test_a_kernel_that_there_is_not_is_refused() -> None:
 def test_questions_that_mean_nothing_are_refused() -> None:
     one, other = plan([ring(0)], []), plan([ring(0)], [], [])
     for words, ask in {
-        "nothing to prove": lambda: prove_calls([]),
+        "no calls to prove": lambda: prove_calls([]),
         "share no ring": lambda: prove_calls([one, other]),
         "3 hosts are named for 2 ranks": lambda: prove_calls([one], hosts=[0, 1, 2]),
         "unknown rule 'fence'": lambda: prove_calls([one], without={"fence"}),

@@ -103,7 +103,7 @@ def test_small_calls_of_sparks_are_of_its_adapters() -> None:
         assert of_rows[nbytes] == nccl_us("all_reduce", nbytes, sparks if nbytes > 64 else shipped)
     left = [its.low / of_rows[nbytes] for nbytes, its in SMALL.items() if nbytes > 64]
     page = " ".join((Path(__file__).parents[2] / "docs" / "validation.md").read_text().split())
-    assert f"What is left, {min(left):.2f} to {max(left):.2f} times" in page
+    assert f"too fast by {min(left):.2f} to {max(left):.2f} times" in page
 
 
 def test_a_processor_that_waits_reads_lines_first_and_flushes_slowly() -> None:
