@@ -58,6 +58,8 @@ class RankOutcome:
 
 @dataclass(frozen=True)
 class ScenarioReport:
+    """How a run with faults ended, and what came of each fault."""
+
     verdict: ScenarioVerdict  # the worst verdict on any survivor
     # how each rank ended, in each world in turn: a restart makes a second one
     ranks: tuple[dict[int, RankOutcome], ...]

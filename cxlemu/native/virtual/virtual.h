@@ -60,7 +60,7 @@ typedef struct {
     int64_t length, at, began, wanted;
     progress progress; /* its time, and how much of its next instruction it has executed */
     int32_t link, rank, doorbell;
-    int32_t op;       /* of the record `at`, once it was looked at */
+    int32_t op; /* of the record `at`, once it was looked at */
     int32_t waits_by; /* the operation that waits for the doorbell */
 } stream;
 
