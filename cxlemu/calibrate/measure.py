@@ -11,7 +11,7 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -30,9 +30,11 @@ LEAST_BYTES = 1 << 25
 ROUNDS = 5
 _ROUND = ROUND_BYTES // 4  # in f32
 _CHASED_LINES = 4_000
-_LINES = 4096  # written, flushed and dropped in one measurement
+LINES = 4096  # written, flushed and dropped in one measurement
 _ROUND_TRIPS, _TRIPS = 50_000, 500  # altogether, and in a round
 _PING_PONG_S = 20.0
+
+Step = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,6 @@ class Calibration:
     device: DeviceCopies | None = None  # on which the ranks' arrays live; None: on the host
 
 
-Step = Callable[[], object]
-
-
 def steps(nbytes: int) -> dict[str, Step]:
     """Return the functions that measure, by the name of their figure, in the order in which they should run."""
     node = far_node()
@@ -82,9 +81,13 @@ def steps(nbytes: int) -> dict[str, Step]:
         "one_core_far": lambda: bandwidth(1, nbytes, node),
         "all_cores_far": lambda: bandwidth(cores, nbytes, node),
         "reduce_gbytes_per_s": lambda: reduce_gbytes_per_s(nbytes),
-        **{name: partial(step, node) if known else _unknown for name, step in _LINE_STEPS.items()},
+        **{name: partial(_of_lines, step, node) if known else _unknown for name, step in LINE_STEPS.items()},
         "round_trip_ns": lambda: round_trip_ns() if cores > 1 else None,
     }
+
+
+def _of_lines(step: Callable[[Bytes], float], node: int | None) -> float:
+    return step(memory(LINES * LINE_BYTES, node))
 
 
 def _unknown() -> None:
@@ -120,14 +123,25 @@ def memory(nbytes: int, node: int | None) -> Bytes:
 
 def load_latency_ns(pages: Bytes) -> float:
     """Return how long a load takes that needs the one before, anywhere in these pages; TLB misses are part of it."""
+    cycle(pages)
+    return min(chase_ns(pages, lambda: None, 20 * ROUNDS))
+
+
+def cycle(pages: Bytes) -> None:
+    """Let every line say which one comes next: one cycle through all, in random order."""
     lines = pages.view(np.uint64).reshape(-1, LINE_BYTES // 8)
     order = np.random.default_rng(1).permutation(len(lines)).astype(np.uint64)
-    lines[order, 0] = np.roll(order, -1)  # one cycle through all
-    loads, at, best = min(_CHASED_LINES, len(lines)), 0, float("inf")
-    for _ in range(20 * ROUNDS):
+    lines[order, 0] = np.roll(order, -1)
+
+
+def chase_ns(pages: Bytes, prepare: Step, rounds: int) -> list[float]:
+    """Return what a load takes in each round that follows a `cycle` where the one before ended."""
+    loads, at, times = min(_CHASED_LINES, pages.nbytes // LINE_BYTES), 0, []
+    for _ in range(rounds):
+        prepare()
         seconds, at = _measure.chase(pages, at, loads)
-        best = min(best, seconds / loads * 1e9)
-    return best
+        times.append(seconds / loads * 1e9)
+    return times
 
 
 def bandwidth(cores: int, nbytes: int, node: int | None) -> Bandwidth:
@@ -157,6 +171,11 @@ def reduce_gbytes_per_s(nbytes: int) -> float:
 
 def together(rounds: list[list[tuple[_measure.Move, ...]]], nbytes: int) -> float:
     """Run rounds in which all cores move bytes at once, and return the GB/s of the best round."""
+    return best_rate([[partial(_measure.move, moves, None, 1) for moves in each] for each in rounds], nbytes)
+
+
+def best_rate(rounds: Sequence[Sequence[Step]], nbytes: int) -> float:
+    """Run rounds in which all cores begin their step together, and return the GB/s of the best: ``nbytes`` each."""
     gate = threading.Barrier(len(rounds[0]))
 
     def run(core: int) -> list[tuple[int, int]]:
@@ -164,7 +183,7 @@ def together(rounds: list[list[tuple[_measure.Move, ...]]], nbytes: int) -> floa
         for each in rounds:
             gate.wait()
             begin = time.perf_counter_ns()
-            _measure.move(each[core], None, 1)
+            each[core]()
             times.append((begin, time.perf_counter_ns()))
         return times
 
@@ -183,10 +202,6 @@ def _floats(nbytes: int, node: int | None) -> NDArray[np.float32]:
 # --- one core's cache-line instructions -----------------------------------------------------------------------------
 
 
-def _dirty(node: int | None) -> Bytes:
-    return memory(_LINES * LINE_BYTES, node)
-
-
 def _best_ns(prepare: Step, timed: Step) -> float:
     times = []
     for _ in range(4 * ROUNDS):
@@ -197,49 +212,46 @@ def _best_ns(prepare: Step, timed: Step) -> float:
     return float(min(times))
 
 
-def flush_line_ns(node: int | None) -> float:
+def flush_line_ns(pages: Bytes) -> float:
     """Return how long the write-back of a dirty line takes, in ns; a fence after all lines is part of it."""
-    pages = _dirty(node)
 
     def flush() -> None:
         _native.flush(pages, 0, pages.nbytes, False)
         _native.fence()
 
-    return _best_ns(lambda: pages.fill(2), flush) / _LINES
+    return _best_ns(lambda: pages.fill(2), flush) / LINES
 
 
-def invalidate_line_ns(node: int | None) -> float:
+def invalidate_line_ns(pages: Bytes) -> float:
     """Return how long an INVALIDATE takes per line that is in the cache and clean, in ns."""
-    pages = _dirty(node)
 
     def fetch() -> None:
         _native.flush(pages, 0, pages.nbytes, False)
         _native.fence()
         pages.sum()
 
-    return _best_ns(fetch, lambda: _native.invalidate(pages, 0, pages.nbytes)) / _LINES
+    return _best_ns(fetch, lambda: _native.invalidate(pages, 0, pages.nbytes)) / LINES
 
 
-def fence_ns(node: int | None) -> float:
+def fence_ns(pages: Bytes) -> float:
     """Return how long a fence takes that has nothing to wait for, in ns."""
-    return _push_ns(node, stores=False)
+    return _push_ns(pages, stores=False)
 
 
-def ring_ns(node: int | None) -> float:
+def ring_ns(pages: Bytes) -> float:
     """Return the time from the store of a word until its line, which is in the cache, is in memory, in ns."""
-    return _push_ns(node, stores=True)
+    return _push_ns(pages, stores=True)
 
 
-def _push_ns(node: int | None, *, stores: bool) -> float:
-    pages = _dirty(node)
+def _push_ns(pages: Bytes, *, stores: bool) -> float:
     times = []
     for _ in range(4 * ROUNDS):
         pages.fill(2)
-        times.append(_native.pushes_s(pages, stores) / _LINES * 1e9)
+        times.append(_native.pushes_s(pages, stores) / LINES * 1e9)
     return min(times)
 
 
-_LINE_STEPS: dict[str, Callable[[int | None], float]] = {
+LINE_STEPS: dict[str, Callable[[Bytes], float]] = {
     "flush_line_ns": flush_line_ns,
     "invalidate_line_ns": invalidate_line_ns,
     "fence_ns": fence_ns,

@@ -10,11 +10,13 @@ from __future__ import annotations
 import datetime
 import platform
 import re
+from dataclasses import replace
 from typing import Any
 
 import yaml
 
-from cxlemu.calibrate.measure import Calibration
+from cxlemu.calibrate.cards import MeasuredCard, MeasuredCards
+from cxlemu.calibrate.measure import LINE_STEPS, Bandwidth, Calibration
 from cxlemu.topology import Topology
 from cxlemu.units import format_bytes
 
@@ -22,8 +24,26 @@ CARD_BYTES = 32 << 20  # of the emulation
 INTERLEAVE_BYTES = 64 << 10
 
 
-def topology_file(measured: Calibration, *, capacity_bytes: int, load: float) -> bytes:
-    """Return the content of a topology file, which `Topology.parse` accepts; ``load`` is the load average."""
+def on_cards(measured: Calibration, cards: MeasuredCards) -> Calibration:
+    """Return a machine's measurement with the first card in the place of shared memory."""
+    first, mixes = cards.cards[0], cards.cards[0].mixes
+    return replace(
+        measured,
+        node=None,
+        far_latency_ns=first.latency_ns,
+        one_core_far=first.one_core,
+        all_cores_far=Bandwidth(mixes["reads"], mixes["writes"], mixes["a read to a write"] / 2),
+        **{name: getattr(first, name) for name in LINE_STEPS},
+    )
+
+
+def topology_file(
+    measured: Calibration, *, capacity_bytes: int, load: float, cards: MeasuredCards | None = None
+) -> bytes:
+    """Return the content of a topology file, which `Topology.parse` accepts; ``load`` is the load average.
+
+    With cards, ``measured`` is that `on_cards`, and the pool is they.
+    """
     host = re.sub(r"[^A-Za-z0-9.-]", "-", platform.node())[:40] or "this machine"
     when = f"measured on {host}, {datetime.date.today().isoformat()}"
     with_load = f"{when}, load {load:.1f}"
@@ -49,8 +69,9 @@ def topology_file(measured: Calibration, *, capacity_bytes: int, load: float) ->
         return assumed(0, "this machine's cache-line instructions are not known") if value is None else ns(value, how)
 
     where = "" if m.node is None else f", of NUMA node {m.node}"
+    shared = f"shared memory{where}" if cards is None else cards.cards[0].path
     costs = {
-        "to_pool_gbytes_per_s": rate(one.copy, f"one core copies to shared memory{where}"),
+        "to_pool_gbytes_per_s": rate(one.copy, f"one core copies to {shared}"),
         "from_pool_gbytes_per_s": rate(one.copy, "as to the pool"),
         "both_gbytes_per_s": rate(one.copy, "the same core does both"),
         "flush_line_ns": line(m.flush_line_ns, "dirty lines written back, and a fence"),
@@ -67,8 +88,8 @@ def topology_file(measured: Calibration, *, capacity_bytes: int, load: float) ->
     if device is not None:
         its, bell = device.device, device.event_ns + (m.ring_ns or 0)
         costs |= {
-            "to_pool_gbytes_per_s": rate(device.to_pool, f"{its} copies to shared memory{where}"),
-            "from_pool_gbytes_per_s": rate(device.from_pool, f"{its} copies from shared memory{where}"),
+            "to_pool_gbytes_per_s": rate(device.to_pool, f"{its} copies to {shared}"),
+            "from_pool_gbytes_per_s": rate(device.from_pool, f"{its} copies from {shared}"),
             "both_gbytes_per_s": rate(
                 min(max(device.both, out, back), out + back), f"{its} copies both ways at once, in two queues"
             ),
@@ -83,7 +104,7 @@ def topology_file(measured: Calibration, *, capacity_bytes: int, load: float) ->
     with_device = "" if device is None else f", each with {device.device},"
     data = {
         "name": f"measured-{host}"[:60],
-        "description": f"{m.cores} cores{with_device} around shared memory{where}, {when}"[:200],
+        "description": f"{m.cores} cores{with_device} around {shared}, {when}"[:200],
         "hosts": {
             "count": seen(m.cores, "cores that this process may use"),
             "ranks_per_host": assumed(
@@ -98,7 +119,7 @@ def topology_file(measured: Calibration, *, capacity_bytes: int, load: float) ->
         "cards": {
             "count": assumed(1, "shared memory is in one place"),
             "capacity_bytes": assumed(capacity_bytes, f"{format_bytes(capacity_bytes)} of what /dev/shm has"),
-            "latency_ns": ns(m.far_latency_ns, f"loads that need each other, in shared memory{where}"),
+            "latency_ns": ns(m.far_latency_ns, f"loads that need each other, in {shared}"),
             "read_gbytes_per_s": rate(most_read, f"{m.cores} cores"),
             "write_gbytes_per_s": rate(most_written, f"{m.cores} cores"),
             "total_gbytes_per_s": rate(both, f"{m.cores} cores copy, each byte read and written"),
@@ -122,8 +143,25 @@ def topology_file(measured: Calibration, *, capacity_bytes: int, load: float) ->
         ],
         "emulation": emulation,
     }
+    if cards is not None:
+        data["cards"] = [
+            {
+                "count": seen(1, card.path),
+                "capacity_bytes": seen(card.nbytes, card.kind),
+                "latency_ns": ns(card.latency_ns, f"loads that need each other, in {card.path}"),
+                "read_gbytes_per_s": rate(max(card.mixes["reads"], card.one_core.read), f"{m.cores} cores"),
+                "write_gbytes_per_s": rate(max(card.mixes["writes"], card.one_core.write), f"{m.cores} cores, flushed"),
+                "total_gbytes_per_s": rate(_total(card), f"{m.cores} cores, the best mix of reads and writes"),
+            }
+            for card in cards.cards
+        ]
     text = "# Written by `cxlemu doctor --calibrate`.\n" + yaml.dump(
         data, sort_keys=False, default_flow_style=None, width=200, allow_unicode=True
     )
     Topology.parse(text.encode(), "what was measured")
     return text.encode()
+
+
+def _total(card: MeasuredCard) -> float:
+    read, write = max(card.mixes["reads"], card.one_core.read), max(card.mixes["writes"], card.one_core.write)
+    return min(max(read, write, *card.mixes.values()), read + write)

@@ -23,6 +23,7 @@ from cxlemu.cli.doctor_devices import accelerator_rows
 from cxlemu.cli.doctor_rows import Detail, DoctorRow, entries, integer, numbers, row, text
 from cxlemu.cli.options import JsonFlags, concept, flag, taking
 from cxlemu.cli.output import write_json
+from cxlemu.errors import ArgumentError
 from cxlemu.units import counted, format_bytes
 
 _NAMED = 3  # dead pools, by name
@@ -195,6 +196,23 @@ class DoctorFlags(JsonFlags):
         type=click.Path(path_type=Path),
         help="Measure memory and cores, and write a topology of this machine.",
     )
+    devices: tuple[str, ...] = flag(
+        "--device",
+        multiple=True,
+        metavar="PATH",
+        help="With --calibrate: measure this formatted card instead of shared memory; repeat it for each card.",
+    )
+    certificates: tuple[Path, ...] = flag(
+        "--certificate",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        help="With --calibrate: write what was seen of the cards and what was not, as .html or .json.",
+    )
+    litmus_file: Path | None = flag(
+        "--litmus",
+        type=click.Path(path_type=Path),
+        help="File of cxlemu litmus --backend dax --json, for the certificate.",
+    )
     verbose: bool = concept("verbose", help="Show all rows: also those that are ok, or absent and optional.")
     accelerator: str | None = flag(
         "--accelerator",
@@ -219,15 +237,24 @@ def command() -> None:
       cxlemu doctor --json -
       cxlemu doctor --calibrate here.yaml
       cxlemu doctor --calibrate here.yaml --accelerator cuda:0
+      cxlemu doctor --calibrate here.yaml --device /dev/dax0.0 --certificate card.html
+
+    \b
+    Exit codes:
+      0  done
+      1  the litmus tests of a certificate saw what none may see
+      2  wrong arguments
+      3  a certificate was asked for, and nothing of a device was measured
     """
 
 
-def run(_ctx: click.Context, asked: DoctorFlags) -> None:
+def run(ctx: click.Context, asked: DoctorFlags) -> None:
     if asked.topology_file is not None:
         from cxlemu.cli.doctor_calibrate import calibrate  # collectives are loaded only here
 
-        calibrate(asked.topology_file, json_file=asked.json_file, accelerator=asked.accelerator)
-        return
+        ctx.exit(calibrate(asked.topology_file, asked))
+    if asked.devices or asked.certificates or asked.litmus_file:
+        raise ArgumentError("--device, --certificate and --litmus go with --calibrate")
     rows = examine(accelerator=asked.accelerator)
     if write_json(asked.json_file, [row._asdict() for row in rows]):
         return

@@ -23,7 +23,7 @@ from faults.cli.litmus_histogram import histogram_lines, row, summary_line
 from faults.explore.check import ENGINES
 from faults.explore.result import Budget
 from faults.litmus import run as search
-from faults.litmus.hardware import HardwareSetting, run
+from faults.litmus.hardware import HardwareSetting, RankMachines, run
 from faults.litmus.histogram import Histogram, LitmusTask
 from faults.litmus.language import Litmus
 from faults.litmus.lowering import obstacle
@@ -73,7 +73,15 @@ def run_on_hardware(ctx: click.Context, asked: LitmusFlags, tests: list[Litmus])
             wrong = launch(again, ranks=there, how=asked.how, on_message=report, **world)[0]  # type: ignore[arg-type]
     if prints:
         report.footer()
-        about = {"backend": asked.backend, "ranks": there, "seed": asked.seed, "instructions": lines_instructions()}
+        machines, cards = report.machines, real_cards(memory)
+        about = {
+            "backend": asked.backend,
+            "ranks": there,
+            "machines": machines,
+            "cards": cards,
+            "seed": asked.seed,
+            "instructions": lines_instructions(),
+        }
         verdict = (Verdict.VIOLATION if wrong else Verdict.OK).value
         write_json(asked.json_file, {"verdict": verdict, **about, "rows": [row(each) for each in report.seen]})
     ctx.exit(1 if wrong else 0)
@@ -93,9 +101,12 @@ class _Report(LiveReport):
     def __init__(self, tests: int, verbose: bool, *, silent: bool, quiet: bool) -> None:
         super().__init__("litmus", tests, silent=silent or quiet)
         self.seen: list[Histogram] = []
+        self.machines = 1
         self._verbose, self._silent = verbose, silent or quiet
 
     def __call__(self, message: object) -> None:
+        if isinstance(message, RankMachines):
+            self.machines = message.count
         if not isinstance(message, Histogram):
             if not self._silent:
                 print_wrapped(self._out, f"# {message}", indent="# ")

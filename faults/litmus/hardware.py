@@ -41,8 +41,20 @@ class HardwareSetting:
     budget_s: float  # seconds for each test: a batch that begins before they are over is finished
 
 
+@dataclass(frozen=True)
+class RankMachines:
+    """On how many machines the ranks are."""
+
+    count: int
+
+    def __str__(self) -> str:
+        if self.count > 1:
+            return f"ranks on {self.count} machines"
+        return "all ranks on one machine: its caches are coherent, so nothing is seen that takes a stale line"
+
+
 def run(context: RankContext, tasks: Sequence[LitmusTask], setting: HardwareSetting) -> int:
-    """Run litmus tests one after the other; rank 0 emits a sentence on where they run, and the `Histogram` of each.
+    """Run litmus tests one after the other; rank 0 emits the `RankMachines`, and the `Histogram` of each.
 
     Every rank of the world calls this, with the same tests; what is ``possible`` is rank 0's alone. Return how many
     tests ended in a forbidden way.
@@ -80,7 +92,7 @@ class _Runs:
         spins = SPINS_SHARED if self.crowded else SPINS
         self.straight = Straight(self.cards, lines, context.rank, self.ranks, self._look, spins)
         if context.rank == 0:
-            context.emit(_where(len(set(self.machines))))
+            context.emit(RankMachines(len(set(self.machines))))
 
     # --- the ranks ---------------------------------------------------------------------------------------------
 
@@ -243,12 +255,6 @@ class _Runs:
         finally:
             with suppress(OSError):
                 os.sched_setaffinity(0, self.cores)
-
-
-def _where(machines: int) -> str:
-    if machines > 1:
-        return f"ranks on {machines} machines"
-    return "all ranks on one machine: its caches are coherent, so nothing is seen that takes a stale line"
 
 
 def _fitting(nbytes: int, lines: int, cards: int) -> int:

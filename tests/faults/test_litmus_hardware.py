@@ -61,7 +61,7 @@ def counted(tasks: list[LitmusTask], ranks: int, rounds: int, budget_s: float = 
     seen: list[Any] = []
     main = partial(run, tasks=tasks, setting=HardwareSetting(rounds, seed, budget_s))
     launch(main, ranks=ranks, topology="laptop", memory=MemorySpec("shm"), deadline_s=PATIENT_S, on_message=seen.append)
-    assert seen.pop(0).startswith("all ranks on one machine: ")
+    assert str(seen.pop(0)).startswith("all ranks on one machine: ")
     return seen
 
 
@@ -314,6 +314,7 @@ def test_a_forbidden_outcome_is_exit_1_and_json_has_it_all(tmp_path: Path) -> No
     assert "100 ! B.r=1  x=1  f=1" in done.output
     document = json.loads((tmp_path / "it.json").read_text())
     assert (document["verdict"], document["ranks"], document["backend"]) == ("violation", 2, "shm")
+    assert (document["machines"], document["cards"]) == (1, "")
     (row,) = document["rows"]
     assert row["outcomes"] == [{"values": {"B.r": 1, "x": 1, "f": 1}, "count": 100, "forbidden": True}]
     assert [e["observation"] for e in row["expectations"]] == ["always", "always"]

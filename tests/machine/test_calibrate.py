@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from cxlemu import _measure, _native
 from cxlemu.accelerator.fake import FakeDevice
 from cxlemu.calibrate import measure as calibrate
+from cxlemu.calibrate.cards import Loaded, MeasuredCard, MeasuredCards
+from cxlemu.calibrate.certificate import NOTHING, certificate, page, visibility
 from cxlemu.calibrate.device_copies import DeviceCopies, device_copies
 from cxlemu.calibrate.measure import Bandwidth, Calibration
-from cxlemu.calibrate.topology_file import topology_file
+from cxlemu.calibrate.topology_file import on_cards, topology_file
 from cxlemu.cli import doctor_calibrate, main
 from cxlemu.cost import CostModel
+from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.pool import numa
 from cxlemu.topology import Topology
@@ -202,3 +207,169 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_measured(tmp_p
     result = CliRunner().invoke(main, ["doctor", "--calibrate", str(tmp_path / "here.yaml"), "--accelerator", "gpu0"])
     assert result.exit_code == 2 and "'gpu0' names no device" in str(result.stderr) + str(result.exception)
     assert not (tmp_path / "here.yaml").exists()
+
+
+# --- cards, and their certificate -----------------------------------------------------------------------------------
+
+
+def card(path: str, kind: str) -> MeasuredCard:
+    return MeasuredCard(
+        path=path,
+        kind=kind,
+        nbytes=1 << 37,
+        latency_ns=400.4,
+        one_core=Bandwidth(12.0, 8.0, 8.0),
+        mixes={"reads": 22.0, "two reads to a write": 34.0, "a read to a write": 30.0, "writes": 20.0},
+        loaded=(Loaded(1, 11.0, 450.0), Loaded(3, 21.0, 900.0)),
+        flush_line_ns=30.0,
+        invalidate_line_ns=20.0,
+        fence_ns=3.0,
+        ring_ns=500.0,
+    )
+
+
+def cards(*kinds: str) -> MeasuredCards:
+    return MeasuredCards(tuple(card(f"/dev/dax{number}.0", kind) for number, kind in enumerate(kinds)), 42.0)
+
+
+LITMUS = {
+    "backend": "dax",
+    "machines": 2,
+    "cards": "2 of 128 GiB",
+    "rows": [
+        {
+            "name": "handover",
+            "verdict": "ok",
+            "skipped": None,
+            "rounds": 500,
+            "expectations": [
+                {"condition": "B.r == 1", "expected": "allowed", "observation": "always"},
+                {"condition": "B.r == 2", "expected": "allowed", "observation": "never"},
+                {"condition": "B.r == 0", "expected": "forbidden", "observation": "never"},
+            ],
+        },
+        {"name": "torn", "verdict": "skipped", "skipped": "it has a crash", "rounds": 0, "expectations": []},
+    ],
+}
+
+
+def test_cards_are_a_topology_with_their_own_figures() -> None:
+    two = cards("device-DAX", "device-DAX")
+    text = topology_file(on_cards(MEASURED, two), capacity_bytes=1 << 32, load=0.25, cards=two)
+    topology = Topology.parse(text, "here.yaml")
+    assert topology.card_count == 2 and topology.bare_figures() == []
+    first = topology.cards[0]
+    assert (first.read_gbytes_per_s, first.write_gbytes_per_s, first.total_gbytes_per_s) == (22.0, 20.0, 34.0)
+    assert (first.capacity_bytes, topology.load_latency_ns(0, 1)) == (1 << 37, 400)
+    costs = topology.costs
+    assert (costs.flush_line_ns, costs.fence_ns, costs.doorbell_ring_ns) == (30, 3, 500)
+    assert costs.to_pool_gbytes_per_s == 8.0
+    assert "/dev/dax1.0" in text.decode() and "shared memory" not in text.decode()
+
+
+def test_a_certificate_of_devices_says_what_was_seen_and_what_was_not() -> None:
+    document = certificate(MEASURED, cards("device-DAX"), LITMUS, 0.25)
+    assert document["device_measured"] and json.loads(json.dumps(document)) is not None
+    assert document["cards"][0]["loaded"][1] == {"cores": 3, "gbytes_per_s": 21.0, "latency_ns": 900.0}
+    assert document["visibility"]["never"] == ["handover: B.r == 2"]  # an allowed one: no more is known of it
+    assert document["not_seen"][-1] == "allowed outcomes that never came: handover: B.r == 2"
+    html = page(document)
+    assert NOTHING not in html and "900 ns" in html and "none ended as none may" in html
+    assert "<li>requests of other hosts to the same cards at the same time</li>" in html
+
+
+@pytest.mark.parametrize("kinds", [(), ("file",), ("device-DAX", "file")])
+def test_a_certificate_of_stand_ins_says_that_no_device_was_measured(kinds: tuple[str, ...]) -> None:
+    document = certificate(MEASURED, cards(*kinds) if kinds else None, None, 0.25)
+    assert not document["device_measured"] and f'<p class="bad">{NOTHING}</p>' in page(document)
+    assert any("shared memory" in text or "is a file, a stand-in" in text for text in document["not_seen"])
+    assert any(text.startswith("visibility between ports") for text in document["not_seen"])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"backend": "shm"}, "the litmus tests ran on the backend shm, not on cards"),
+        ({"machines": 1}, "the litmus tests ran on one machine, whose caches are coherent"),
+    ],
+)
+def test_a_certificate_takes_coherent_caches_for_no_visibility(change: dict[str, object], said: str) -> None:
+    document = certificate(MEASURED, cards("device-DAX"), LITMUS | change, 0.25)
+    assert document["not_seen"][-1] == f"visibility between ports: {said}"
+
+
+def test_only_what_litmus_wrote_is_visibility() -> None:
+    with pytest.raises(ArgumentError, match="--litmus takes what"):
+        visibility({"rows": [{}]})
+
+
+def calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> Result:
+    """The command on a machine and cards that were measured before."""
+    monkeypatch.setattr(doctor_calibrate, "measure", lambda nbytes, on_step: MEASURED)
+    monkeypatch.setattr(doctor_calibrate, "past_caches_bytes", lambda: None)
+    return CliRunner().invoke(main, ["doctor", "--calibrate", str(tmp_path / "here.yaml"), *map(str, arguments)])
+
+
+def test_files_are_measured_as_cards_and_are_no_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [str(tmp_path / name) for name in ("a", "b")]
+    devices = [word for path in paths for word in ("--device", path)]
+    made = CliRunner().invoke(
+        main, ["pool", "format", *devices, "--create-size", f"{max(32, 4 * len(os.sched_getaffinity(0)))}M"]
+    )
+    assert made.exit_code == 0, made.output
+    superblocks = [Path(path).read_bytes()[:4096] for path in paths]
+    wanted = [word for name in ("c.html", "c.json") for word in ("--certificate", tmp_path / name)]
+    done = calibrated(tmp_path, monkeypatch, *devices, *wanted)
+    assert done.exit_code == 3 and NOTHING in done.stderr, done.output
+    document = json.loads((tmp_path / "c.json").read_text())
+    assert [(its["path"], its["kind"]) for its in document["cards"]] == [(path, "file") for path in paths]
+    for its in document["cards"]:
+        assert min(its["latency_ns"], its["flush_line_ns"], *its["mixes"].values(), *its["one_core"].values()) > 0
+        assert max((each["cores"] for each in its["loaded"]), default=0) == len(os.sched_getaffinity(0)) - 1
+    assert NOTHING in (tmp_path / "c.html").read_text()
+    assert [Path(path).read_bytes()[:4096] for path in paths] == superblocks
+    assert Topology.load(str(tmp_path / "here.yaml")).card_count == 2
+
+
+@pytest.mark.parametrize(("verdict", "code"), [("ok", 0), ("violation", 1)])
+def test_a_certificate_of_devices_ends_as_its_litmus_tests(
+    verdict: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = LITMUS | {"rows": [LITMUS["rows"][0] | {"verdict": verdict}]}  # type: ignore[index]
+    (tmp_path / "seen.json").write_text(json.dumps(seen))
+    monkeypatch.setattr(doctor_calibrate, "launch", lambda *a, **k: [cards("device-DAX")])
+    done = calibrated(
+        tmp_path,
+        monkeypatch,
+        "--device",
+        "/dev/dax0.0",
+        "--certificate",
+        tmp_path / "c.html",
+        "--litmus",
+        tmp_path / "seen.json",
+    )
+    assert done.exit_code == code, done.output
+    assert ("ended as none may: handover" in (tmp_path / "c.html").read_text()) == bool(code)
+
+
+def test_a_certificate_of_shared_memory_is_exit_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = calibrated(tmp_path, monkeypatch, "--certificate", tmp_path / "c.json")
+    assert done.exit_code == 3 and NOTHING in done.stderr
+    assert json.loads((tmp_path / "c.json").read_text())["cards"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--certificate", "c.txt"], "neither .html nor .json"),
+        (["--device", "x", "--accelerator", "fake"], "leave out --accelerator"),
+        (["--litmus", "x.json"], "--litmus goes with --certificate"),
+    ],
+)
+def test_options_of_a_certificate_that_do_not_fit_are_refused(
+    arguments: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = calibrated(tmp_path, monkeypatch, *arguments)
+    assert done.exit_code == 2 and says in done.stderr + str(done.exception)
+    alone = CliRunner().invoke(main, ["doctor", *arguments])
+    assert alone.exit_code == 2
