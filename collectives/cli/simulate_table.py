@@ -53,6 +53,9 @@ class RowTable:
         out.print(Text(self._columns.line(_cells(row)), "bold red" if row.wrong else ""))
         if row.first_wrong:
             print_wrapped(out, f"#   first wrong: {row.first_wrong}", "red", indent="#     ")
+        if row.in_switch_us is not None:
+            ratio = row.in_switch_us / row.time_us
+            print_wrapped(out, f"#   folded in the switch: {row.in_switch_us:.1f} us, {ratio:.2f} times as long", "dim")
         if self._verbose:
             for line in _more(row):
                 print_wrapped(out, f"#   {line}", "dim", indent="#     ")

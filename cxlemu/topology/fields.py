@@ -148,6 +148,15 @@ class Cards(Model):
         return self
 
 
+class Folding(Model):
+    """What a switch adds up as it passes, as NVLink SHARP does, instead of the ranks."""
+
+    share_of_rate: Annotated[float, Field(gt=0, le=1)] = Field(
+        description="share of a link's payload rate at which it folds and hands out"
+    )
+    latency_ns: Nanoseconds = Field(description="a call's time beside its bytes, launch included, in ns")
+
+
 class Switch(Model):
     """A switch between hosts and cards."""
 
@@ -155,6 +164,7 @@ class Switch(Model):
     level: int = Field(default=1, ge=1, le=8, description="1 beside the hosts, 2 behind that, ...")
     port_latency_ns: Nanoseconds = Field(description="from port to port, in ns")
     per_host: bool | None = Field(default=None, description="whether every host has one of its own, for its ranks")
+    folds: Folding | None = Field(default=None, description="how it adds up ranks' vectors; absent: it does not")
 
 
 class Carrier(Model):

@@ -8,8 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from collectives.fused.choice import Operator
+from collectives.sizes import busbw_gbytes_per_s
 from collectives.sweep.sweep import Sweep
+from collectives.sweep.virtual.in_switch import in_switch_ns
 from collectives.sweep.virtual.simulated import Simulated, simulate_case
+from cxlemu.errors import ArgumentError
+from cxlemu.plan import Call
 from cxlemu.topology import Accelerator, Topology
 from studies.published.flux_clusters import Clusters
 from studies.validation import measured
@@ -23,7 +27,9 @@ Found = Iterator[tuple[Measurement, float, str]]  # what was measured, ours, and
 OWN_LIMITS = "the link as NCCL counts it, with the packets of its kernels"
 OTHER_ALGORITHM = "our plan of direct reads, at the rate that NCCL counts; the measured one is NCCL's ring"
 ONE_HOP = "a launch in a graph and a hop of LL: what the kernel does before and after is not published"
-IN_SWITCH = "NVLink SHARP, which folds in the switch, is not modelled: ours reads every peer's vector"
+DIRECT = "the measured call may have folded in the switch: ours reads the peer's vector"
+FEW = "what a link carries if the switch folds; among so few GPUs the measured rate is that of NCCL's ring"
+FOLDED = "the share of a link that NVIDIA's planner has for folding in the switch"
 RATED = "the collective copies at the link's full rate, which NCCL's kernels do not reach"
 SHARED = (
     "tiles and copies share nothing here, so that a fused time is a lower bound: what is held_by_copies and "
@@ -48,6 +54,14 @@ def call(topology: Topology, collective: str, nbytes: int, ranks: int) -> Simula
     return simulate_case(topology, case)[0]
 
 
+def in_switch_busbw(topology: Topology, ranks: int) -> float:
+    """Return the busbw of a large all_reduce that the switch folds, in GB/s."""
+    ns = in_switch_ns(topology, Call("all_reduce", "", ranks, LARGE, "f32", "sum"), LARGE)
+    if ns is None:
+        raise ArgumentError(f"no switch of {topology.name} folds")
+    return busbw_gbytes_per_s("all_reduce", ranks, LARGE / ns)
+
+
 def of_a100(topology: Topology) -> Found:
     """Yield the figures of eight A100."""
     yield measured.PAIR, 2 * payload_gbytes_per_s(topology), OWN_LIMITS
@@ -62,7 +76,11 @@ def of_hopper(topology: Topology) -> Found:
     yield measured.NVLINK_H100, payload_gbytes_per_s(h100), OWN_LIMITS
     yield measured.NVLINK_H100_BOTH, 2 * payload_gbytes_per_s(h100), OWN_LIMITS
     yield measured.SYMMETRIC_8, call(topology.in_graph(), "all_reduce", SYMMETRIC_BYTES, 8).time_us, ONE_HOP
-    yield measured.GRAPH_64K, call(h100.in_graph(), "all_reduce", GRAPH_BYTES, 2).time_us, IN_SWITCH
+    yield measured.GRAPH_64K, call(h100.in_graph(), "all_reduce", GRAPH_BYTES, 2).time_us, DIRECT
+    for ranks, its in measured.IN_SWITCH_H100.items():
+        yield its, in_switch_busbw(h100, ranks), FEW
+    yield measured.IN_SWITCH_H200, in_switch_busbw(h100, 8), FOLDED
+    yield measured.IN_SWITCH_H800, in_switch_busbw(topology, 8), FOLDED
 
 
 TUNED: dict[str, Clusters] = {}  # with the figures as shipped, whose tiles others keep

@@ -19,6 +19,10 @@ PERFTEST = "linux-rdma/perftest issue 131, ib_read_lat and ib_write_lat, adapter
 FLUX_90 = "bytedance/flux issue 90, 8 x H100, 8192 x 28672, PyTorch and FLUX", "2025-04"
 SYMMETRIC = "NVIDIA/nccl issue 1940, symmetric kernels, 8 x H200 or H800", "2025-12"
 GRAPHS = "NVIDIA/nccl issue 1259, 2 x H100, NVLink SHARP, CUDA graphs", "2024-04"
+SHARP = "NVIDIA/nccl issue 1455, NCCL_ALGO=NVLS, H100, 2 to 4 GiB", "2024-09"
+SHARP_H200 = "NVIDIA/nccl-tests issue 272, 8 x H200, 4 GiB", "2024-11"
+SHARP_H800 = "NVIDIA/nccl issue 1374, 8 x H800, NVLS", "2024-07"
+SHARP_B300 = "NVIDIA/nccl issue 2140, 8 x B300, NVLS", "2026-04"
 CMPI = "cMPI, arXiv 2510.05476, as summarized; another CXL platform", "2025-10"
 UCX = "openucx/ucx issue 8851, ib_read_bw over HDR", "2023-02"
 SPARKS = "NVIDIA/dgx-spark-playbooks issue 25, nccl-tests, 2 x GB10, 200 Gb/s", "2025-11"
@@ -72,6 +76,19 @@ RDMA_LOAD = one("RDMA read of a few bytes", "us", 1.91, PERFTEST)
 RDMA_STORE = one("RDMA write of a few bytes, one way", "us", 0.93, PERFTEST)
 SYMMETRIC_8 = one("all_reduce of 8 B, 8 x H800", "us", 2.3, SYMMETRIC)
 GRAPH_64K = one("all_reduce of 64 KiB, 2 x H100", "us", 6.0, GRAPHS)
+IN_SWITCH_H100 = {  # by GPUs
+    ranks: Measurement(f"all_reduce in the switch, {ranks} x H100, busbw", "GB/s", low, high, *SHARP)
+    for ranks, (low, high) in {
+        **dict.fromkeys((2, 3, 4), (365.0, 370.0)),
+        5: (420.0, 420.0),
+        6: (440.0, 440.0),
+        7: (460.0, 460.0),
+        8: (480.0, 480.0),
+    }.items()
+}
+IN_SWITCH_H200 = one("all_reduce in the switch, 8 x H200, busbw", "GB/s", 475.0, SHARP_H200)
+IN_SWITCH_H800 = one("all_reduce in the switch, 8 x H800, busbw", "GB/s", 215.0, SHARP_H800)
+IN_SWITCH_B300 = one("all_reduce in the switch, 8 x B300, busbw", "GB/s", 845.0, SHARP_B300)
 PRODUCTS = {  # GEMM and reduce-scatter, by rows: unfused, fused
     rows: [
         one(f"GEMM+RS, m = {rows}, {style}", "ms", ms, FLUX_90)

@@ -14,7 +14,16 @@ from cxlemu.plan import Instruction, Kind, Op, Operand
 from cxlemu.topology import Accelerator, Costs, Topology
 from studies.published.rows import MISS
 from studies.validation import measured
-from studies.validation.accelerators import OWN_LIMITS, call, of_a100, of_hopper, of_products, payload_gbytes_per_s
+from studies.validation.accelerators import (
+    FOLDED,
+    OWN_LIMITS,
+    call,
+    in_switch_busbw,
+    of_a100,
+    of_hopper,
+    of_products,
+    payload_gbytes_per_s,
+)
 from studies.validation.measured import SMALL, Measurement
 from studies.validation.processor import Processor
 from studies.validation.sparks import of_sparks
@@ -222,7 +231,11 @@ class Study:
         ]
 
     def _nvlink_5(self) -> list[Validated]:
-        return [Validated(measured.NVLINK_5, RACK, payload_gbytes_per_s(self.machine(RACK)), OWN_LIMITS)]
+        rack = self.machine(RACK)
+        return [
+            Validated(measured.NVLINK_5, RACK, payload_gbytes_per_s(rack), OWN_LIMITS),
+            Validated(measured.IN_SWITCH_B300, RACK, in_switch_busbw(rack, 8), FOLDED),
+        ]
 
     def _a100(self) -> list[Validated]:
         return [Validated(its, NVLINK, ours, why) for its, ours, why in of_a100(self.machine(NVLINK))]

@@ -12,6 +12,7 @@ from collectives.defaults import AUTO
 from collectives.sweep.sweep import Case
 from collectives.sweep.virtual.bounds import lower_bound
 from collectives.sweep.virtual.checked import check_size, execute
+from collectives.sweep.virtual.in_switch import in_switch_ns
 from collectives.sweep.virtual.plans import model_cards, spoken
 from collectives.sweep.virtual.split import SPLIT, divisor, split_calls
 from cxlemu import _virtual
@@ -53,6 +54,7 @@ class Simulated:
     bound_us: float | None  # the least that a call takes, by the bytes that must move; None where that is not known
     bound_by: str  # "reads", "writes" or "cards"
     started_bound_us: float | None  # the same with what no plan hides: launch, starts, a doorbell (virtual/bounds.py)
+    in_switch_us: float | None  # of the same call where a switch folds (virtual/in_switch.py); None where none does
     exposed_wait_us: float  # of the rank that waits longest, a call
     queue_us: float  # how much longer than alone transfers took, in the mean
     wrong: int | None
@@ -103,6 +105,7 @@ def simulate_case(
     algbw = sizes.algbw_gbytes_per_s(case.size_bytes, time_ns)
     used = {kind: _used(run, kind) for kind in ("card", "link", "engine")}
     bound = lower_bound(topology, plan.call, where) if split is None else None
+    folded_ns = None if failures else in_switch_ns(topology, plan.call, case.size_bytes)
     copies = sum(use.uses for use in run.uses if use.resource.kind == "engine")
     queue_ns = sum(total.queue_ns for total in run.ops.values())
     row = Simulated(
@@ -125,6 +128,7 @@ def simulate_case(
         bound_us=None if bound is None else bound.ns / 1e3,
         bound_by="" if bound is None else bound.by,
         started_bound_us=None if bound is None else bound.started_ns / 1e3,
+        in_switch_us=None if folded_ns is None else folded_ns / 1e3,
         exposed_wait_us=int(run.exposed_wait_ns.max()) / calls / 1e3,
         queue_us=queue_ns / copies / 1e3 if copies else 0.0,
         wrong=wrong,
