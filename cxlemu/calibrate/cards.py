@@ -35,7 +35,7 @@ from cxlemu.world import RankContext
 
 _PIECES = 3  # of a group: what a mix of two reads to a write touches
 _GROUP = _PIECES * SMALL_BYTES
-_REGION_BYTES_MAX = 1 << 28
+REGION_BYTES_MAX = 1 << 28
 _CHASED_BYTES_MAX = 1 << 24
 MIXES = {"reads": (3, 0), "two reads to a write": (2, 1), "a read to a write": (1, 1), "writes": (0, 3)}  # pieces
 
@@ -84,7 +84,7 @@ def measure_cards(context: RankContext, on_step: Callable[[str], None]) -> Measu
     pool, cores = context.pool, len(os.sched_getaffinity(0))
     if not isinstance(pool, DaxPool):
         raise ArgumentError("cards are measured in a pool on devices or files")
-    share = min(context.arena.nbytes, _REGION_BYTES_MAX) // (2 * cores * _GROUP) * _GROUP
+    share = min(context.arena.nbytes, REGION_BYTES_MAX) // (2 * cores * _GROUP) * _GROUP
     if not share:
         raise ArgumentError(
             f"each card needs {2 * cores * _GROUP} bytes to be measured, and has {context.arena.nbytes} left"
@@ -120,7 +120,7 @@ def _rate(regions: Sequence[Bytes], cores: int, mix: str) -> float:
     reads, writes = MIXES[mix]
     shares = [[_groups(region, core, cores) for region in regions] for core in range(cores)]
     rounds = [
-        [partial(_move, [share[number] for share in its], mix, _small()) for its in shares]
+        [partial(move, [share[number] for share in its], mix, _small()) for its in shares]
         for number in range(len(shares[0][0]))
     ]
     for region in regions:
@@ -144,8 +144,8 @@ def _small() -> Bytes:
     return memory(SMALL_BYTES, None)
 
 
-def _move(groups: Sequence[Bytes], mix: str, small: Bytes) -> None:
-    """Move the pieces of groups as a mix does, and flush what was stored."""
+def move(groups: Sequence[Bytes], mix: str, small: Bytes) -> None:
+    """Move the pieces of groups as a mix does, to and from memory of the core's own, and flush what was stored."""
     for group in groups:
         first, *others = (piece.view(np.float32) for piece in np.split(group, _PIECES))
         own = small.view(np.float32)
@@ -191,7 +191,7 @@ def _beside(chased: Bytes, read: Bytes, busy: int) -> Loaded:
         while not stop.is_set():
             group = groups[moved // _GROUP % len(groups)]
             _drop(group)
-            _move([group], "reads", small)
+            move([group], "reads", small)
             moved += _GROUP
         return moved
 

@@ -14,11 +14,12 @@ from click.testing import CliRunner, Result
 
 from cxlemu import _measure, _native
 from cxlemu.accelerator.fake import FakeDevice
+from cxlemu.calibrate import cards as measured_cards
 from cxlemu.calibrate import measure as calibrate
-from cxlemu.calibrate.cards import Loaded, MeasuredCard, MeasuredCards
+from cxlemu.calibrate.cards import MIXES, Loaded, MeasuredCard, MeasuredCards, move
 from cxlemu.calibrate.certificate import NOTHING, certificate, page, visibility
 from cxlemu.calibrate.device_copies import DeviceCopies, device_copies
-from cxlemu.calibrate.measure import Bandwidth, Calibration
+from cxlemu.calibrate.measure import SMALL_BYTES, Bandwidth, Calibration
 from cxlemu.calibrate.topology_file import on_cards, topology_file
 from cxlemu.cli import doctor_calibrate, main
 from cxlemu.cost import CostModel
@@ -311,6 +312,8 @@ def calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *arguments: obje
 
 
 def test_files_are_measured_as_cards_and_are_no_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    region_bytes = 4 * len(os.sched_getaffinity(0)) * 3 * SMALL_BYTES
+    monkeypatch.setattr(measured_cards, "REGION_BYTES_MAX", region_bytes)
     paths = [str(tmp_path / name) for name in ("a", "b")]
     devices = [word for path in paths for word in ("--device", path)]
     made = CliRunner().invoke(
@@ -373,3 +376,23 @@ def test_options_of_a_certificate_that_do_not_fit_are_refused(
     assert done.exit_code == 2 and says in done.stderr + str(done.exception)
     alone = CliRunner().invoke(main, ["doctor", *arguments])
     assert alone.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("mix", "left"),
+    [
+        ("reads", (1, 2, 4)),
+        ("two reads to a write", (6, 2, 4)),
+        ("a read to a write", (2, 2, 4)),
+        ("writes", (8, 8, 8)),
+    ],
+)
+def test_a_mix_reads_and_writes_as_many_bytes_as_it_says(mix: str, left: tuple[int, ...]) -> None:
+    group = np.repeat(np.array([1, 2, 4], np.float32), SMALL_BYTES // 4)
+    own = np.full(SMALL_BYTES // 4, 8, np.float32)
+    move([group.view(np.uint8)], mix, own.view(np.uint8))
+    assert (group.reshape(3, -1) == np.array(left, np.float32)[:, None]).all()
+    assert (own == (4 if mix == "reads" else 8)).all()
+    reads, writes = MIXES[mix]
+    changed = sum(a != b for a, b in zip((1, 2, 4), left, strict=True))
+    assert (reads, writes) == {0: (3, 0), 3: (0, 3), 1: (2 if left[0] == 6 else 1, 1)}[changed]
