@@ -119,8 +119,9 @@ def _rate(regions: Sequence[Bytes], cores: int, mix: str) -> float:
     """Return the GB/s of the best round in which cores move pieces of all regions, each core its own."""
     reads, writes = MIXES[mix]
     shares = [[_groups(region, core, cores) for region in regions] for core in range(cores)]
+    own = [_small() for _ in range(cores)]
     rounds = [
-        [partial(move, [share[number] for share in its], mix, _small()) for its in shares]
+        [partial(move, [share[number] for share in its], mix, small) for its, small in zip(shares, own, strict=True)]
         for number in range(len(shares[0][0]))
     ]
     for region in regions:

@@ -28,9 +28,17 @@ _STYLE = (
 
 
 def certificate(
-    measured: Calibration, cards: MeasuredCards | None, litmus: Mapping[str, Any] | None, load: float
+    measured: Calibration,
+    cards: MeasuredCards | None,
+    litmus: Mapping[str, Any] | None,
+    *,
+    load: float,
+    virtual: bool,
 ) -> dict[str, Any]:
-    """Return the document; ``cards`` is None where shared memory was measured, ``litmus`` where no test was run."""
+    """Return the document; ``cards`` is None where shared memory was measured, ``litmus`` where no test was run.
+
+    ``virtual`` says that the machine is a virtual one.
+    """
     seen = None if litmus is None else visibility(litmus)
     return {
         "certificate": 1,
@@ -41,11 +49,12 @@ def certificate(
         "instructions": lines_instructions(),
         "cores": measured.cores,
         "load": round(load, 2),
+        "virtual_machine": virtual,
         "device_measured": cards is not None and cards.devices,
         "cards": [] if cards is None else [asdict(card) for card in cards.cards],
         "together_gbytes_per_s": None if cards is None else cards.together_gbytes_per_s,
         "visibility": seen,
-        "not_seen": [*_not_measured(measured, cards), *_not_visible(seen)],
+        "not_seen": [*_not_measured(measured, cards, virtual=virtual), *_not_visible(seen)],
     }
 
 
@@ -71,12 +80,14 @@ def visibility(litmus: Mapping[str, Any]) -> dict[str, Any]:
         raise ArgumentError("--litmus takes what `cxlemu litmus --backend dax --json FILE` wrote") from None
 
 
-def _not_measured(measured: Calibration, cards: MeasuredCards | None) -> Iterator[str]:
+def _not_measured(measured: Calibration, cards: MeasuredCards | None, *, virtual: bool) -> Iterator[str]:
     if cards is None:
         yield "any card: what was measured is this machine's shared memory"
     for card in () if cards is None else cards.cards:
         if card.kind != "device-DAX":
             yield f"a device at {card.path}: it is a file, a stand-in whose bytes lie where its file system keeps them"
+    if virtual:
+        yield "hardware: this is a virtual machine, and its devices are what its host makes of them"
     if cards is not None:
         yield "requests of other hosts to the same cards at the same time"
         yield f"more than {counted(measured.cores, 'core')} of this host at once"

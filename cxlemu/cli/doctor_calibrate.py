@@ -26,6 +26,7 @@ from cxlemu.calibrate.past_caches import past_caches_bytes
 from cxlemu.calibrate.topology_file import on_cards, topology_file
 from cxlemu.cli.doctor import DoctorFlags
 from cxlemu.cli.doctor_devices import FAKE_POOL_BYTES, POOL_BYTES
+from cxlemu.cli.doctor_rows import text
 from cxlemu.cli.first_time import BUSY
 from cxlemu.cli.output import check_output, read_json, write_json, write_output
 from cxlemu.cli.progress import spinning
@@ -74,13 +75,13 @@ def calibrate(file: Path, asked: DoctorFlags) -> int:
     measured = measured if cards is None else on_cards(measured, cards)
     topology = topology_file(measured, capacity_bytes=capacity_bytes, load=load, cards=cards)
     write_output("--calibrate", file, topology)
-    document = certificate(measured, cards, litmus, load)
+    virtual = "hypervisor" in text(Path("/proc/cpuinfo")).split()
+    document = certificate(measured, cards, litmus, load=load, virtual=virtual)
     for path in asked.certificates:
-        text = page(document) if path.suffix == ".html" else json.dumps(document, indent=2) + "\n"
-        write_output("--certificate", path, text.encode())
-    kept = _kept(from_bytes)
+        written = page(document) if path.suffix == ".html" else json.dumps(document, indent=2) + "\n"
+        write_output("--certificate", path, written.encode())
     if not write_json(asked.json_file, asdict(measured) | ({} if cards is None else {"cards": asdict(cards)})):
-        _print(measured, cards, [_conclusion(measured, cards, file, load), *_standing(accelerator), kept])
+        _print(measured, cards, [_conclusion(measured, cards, file, load), *_standing(accelerator), _kept(from_bytes)])
     if not asked.certificates:
         return 0
     if not document["device_measured"]:

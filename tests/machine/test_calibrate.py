@@ -269,19 +269,21 @@ def test_cards_are_a_topology_with_their_own_figures() -> None:
 
 
 def test_a_certificate_of_devices_says_what_was_seen_and_what_was_not() -> None:
-    document = certificate(MEASURED, cards("device-DAX"), LITMUS, 0.25)
+    document = certificate(MEASURED, cards("device-DAX"), LITMUS, load=0.25, virtual=False)
     assert document["device_measured"] and json.loads(json.dumps(document)) is not None
     assert document["cards"][0]["loaded"][1] == {"cores": 3, "gbytes_per_s": 21.0, "latency_ns": 900.0}
     assert document["visibility"]["never"] == ["handover: B.r == 2"]  # an allowed one: no more is known of it
     assert document["not_seen"][-1] == "allowed outcomes that never came: handover: B.r == 2"
     html = page(document)
     assert NOTHING not in html and "900 ns" in html and "none ended as none may" in html
+    virtual = certificate(MEASURED, cards("device-DAX"), LITMUS, load=0.25, virtual=True)
+    assert len(virtual["not_seen"]) == len(document["not_seen"]) + 1 and "virtual machine" in page(virtual)
     assert "<li>requests of other hosts to the same cards at the same time</li>" in html
 
 
 @pytest.mark.parametrize("kinds", [(), ("file",), ("device-DAX", "file")])
 def test_a_certificate_of_stand_ins_says_that_no_device_was_measured(kinds: tuple[str, ...]) -> None:
-    document = certificate(MEASURED, cards(*kinds) if kinds else None, None, 0.25)
+    document = certificate(MEASURED, cards(*kinds) if kinds else None, None, load=0.25, virtual=False)
     assert not document["device_measured"] and f'<p class="bad">{NOTHING}</p>' in page(document)
     assert any("shared memory" in text or "is a file, a stand-in" in text for text in document["not_seen"])
     assert any(text.startswith("visibility between ports") for text in document["not_seen"])
@@ -295,7 +297,7 @@ def test_a_certificate_of_stand_ins_says_that_no_device_was_measured(kinds: tupl
     ],
 )
 def test_a_certificate_takes_coherent_caches_for_no_visibility(change: dict[str, object], said: str) -> None:
-    document = certificate(MEASURED, cards("device-DAX"), LITMUS | change, 0.25)
+    document = certificate(MEASURED, cards("device-DAX"), LITMUS | change, load=0.25, virtual=False)
     assert document["not_seen"][-1] == f"visibility between ports: {said}"
 
 
