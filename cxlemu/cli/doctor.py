@@ -237,7 +237,7 @@ def command() -> None:
       cxlemu doctor --json -
       cxlemu doctor --calibrate here.yaml
       cxlemu doctor --calibrate here.yaml --accelerator cuda:0
-      cxlemu doctor --calibrate here.yaml --device /dev/dax0.0 --certificate c.html
+      cxlemu doctor --calibrate a.yaml --device /dev/dax0.0 --certificate a.html
 
     \b
     Exit codes:
