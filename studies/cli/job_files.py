@@ -66,7 +66,20 @@ KINDS = {
         simulate_serving.command,
         ServingFlags,
         frozenset(
-            {"trace", "place", "capacity", "warm", "model", "accelerator", "tp", "inside", "hosts", "prefill", "route"}
+            {
+                "trace",
+                "place",
+                "capacity",
+                "warm",
+                "model",
+                "accelerator",
+                "tp",
+                "ep",
+                "inside",
+                "hosts",
+                "prefill",
+                "route",
+            }
             | {"chunk", "batch", "requests", "workload", "rate", "seed"}
         ),
     ),

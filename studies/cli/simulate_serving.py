@@ -61,6 +61,13 @@ class ServingFlags(Flags):
     tensor: int = flag(
         "--tp", type=click.IntRange(1, 1024), metavar="N", default=1, help="Number of accelerators of an instance."
     )
+    expert: int = flag(
+        "--ep",
+        type=click.IntRange(1, 1024),
+        metavar="N",
+        default=1,
+        help="Number of such groups of --tp accelerators that share an instance's experts, and its requests.",
+    )
     inside: str | None = flag(
         "--inside", metavar="CONFIG", help="Topology of the fabric between an instance's accelerators."
     )

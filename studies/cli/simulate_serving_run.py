@@ -90,7 +90,7 @@ def _header(setup: ServingSetup, requests: Sequence[ServingRequest], asked: Serv
     its, topology = setup.iterations, setup.topology
     standings = (its.model.provenance, its.accelerator.provenance, topology.provenance)
     kinds = [standing.kind for provenance in standings for standing in provenance.values()]
-    instances = topology.host_count * topology.hosts.ranks_per_host // its.tensor
+    instances = topology.host_count * topology.hosts.ranks_per_host // its.ranks
     apart = f", {setup.prefill} of them for prompts alone" if setup.prefill else ""
     held = format_bytes(its.blocks * its.block_bytes)
     return [
@@ -98,7 +98,7 @@ def _header(setup: ServingSetup, requests: Sequence[ServingRequest], asked: Serv
         f"config       {topology.name}: {topology.description}",
         f"model        {its.model.name}, {its.model.parameters / 1e9:.4g} billion parameters, "
         f"{format_bytes(its.model.kv_bytes)} of keys and values for each token",
-        f"instances    {'on each host 1 of ' if asked.sweep else f'{instances} of '}{its.tensor} x "
+        f"instances    {'on each host 1 of ' if asked.sweep else f'{instances} of '}{its.ranks} x "
         f"{its.accelerator.name}, each with room for {held} of keys and values{apart}",
         f"requests     {described(requests)}" + " on each host" * bool(asked.sweep),
         f"figures      {', '.join(f'{kinds.count(kind)} {kind}' for kind in KINDS if kind in kinds)}",
@@ -244,6 +244,7 @@ def _document(
         "model": its.model.document(),
         "accelerator": its.accelerator.name,
         "tensor": its.tensor,
+        "expert": its.expert,
         "prefill": setup.prefill,
         "block_bytes": its.block_bytes,
         "accelerator_blocks": its.blocks,
