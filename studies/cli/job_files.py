@@ -66,21 +66,8 @@ KINDS = {
         simulate_serving.command,
         ServingFlags,
         frozenset(
-            {
-                "trace",
-                "place",
-                "capacity",
-                "warm",
-                "model",
-                "accelerator",
-                "tp",
-                "ep",
-                "inside",
-                "hosts",
-                "prefill",
-                "route",
-            }
-            | {"chunk", "batch", "requests", "workload", "rate", "seed"}
+            {"trace", "place", "capacity", "warm", "model", "accelerator", "tp", "inside", "hosts", "prefill", "route"}
+            | {"chunk", "batch", "requests", "workload", "rate", "seed", "ep"}
         ),
     ),
 }

@@ -24,7 +24,7 @@ MEMORY_SHARE = 0.9  # what an instance takes of its accelerators' memory: vLLM's
 
 
 class Iterations:
-    """What a model's iterations take on ``tensor`` x ``expert`` accelerators, which talk to each other over ``inside``."""
+    """What a model's iterations take on ``tensor`` x ``expert`` accelerators, which talk over ``inside``."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
 """Which experts tokens go to: how much more the busiest rank gets than the mean, and what a capacity leaves out.
 
 Every token goes to ``active_experts`` of a block's experts, each as popular as a log-normal draw with the spread
-``skew``; a seed decides. Or a histogram of tokens says how popular they are, and nothing is drawn. An expert takes at most ``capacity`` times the mean number of tokens; what is beyond that is
-dropped, as in Switch Transformers (arXiv 2101.03961). Not modelled: routers that balance, or that limit a token to a
-few nodes.
+``skew``; a seed decides. Or a histogram says what each expert gets, and nothing is drawn. An expert takes at most
+``capacity`` times the mean number of tokens; what is beyond that is dropped, as in Switch Transformers (arXiv
+2101.03961). Not modelled: routers that balance, or that limit a token to a few nodes.
 """
 
 from __future__ import annotations
@@ -51,9 +51,7 @@ class Router:
     def _given(self, model: LanguageModel, sent: int) -> NDArray[np.float64]:
         shares = np.asarray(self.histogram, float)
         if len(shares) != model.experts:
-            raise ArgumentError(
-                f"--histogram has {len(shares)} numbers, but {model.name} has {model.experts} experts: give one for each"
-            )
+            raise ArgumentError(f"--histogram has {len(shares)} numbers, but {model.name} has {model.experts} experts")
         shares /= shares.max()  # large numbers have no sum
         return sent * shares / shares.sum()
 

@@ -423,7 +423,7 @@ def test_a_histogram_says_what_each_expert_gets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1,2", "--histogram has 2 numbers, but deepseek-v3 has 256 experts: give one for each"),
+        ("1,2", "--histogram has 2 numbers, but deepseek-v3 has 256 experts"),
         ("1,-2", "'-2', of expert 1, should be a number of tokens, 0 or more"),
         ("1,nan", "'nan', of expert 1"),
         ("inf,1", "'inf', of expert 0"),
