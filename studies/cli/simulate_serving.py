@@ -142,6 +142,9 @@ class ServingFlags(Flags):
         help="Let a host begin S seconds after the start, or again after its crash; it reads its weights first.",
     )
     beside: Path | None = flag("--with", type=click.Path(path_type=Path), metavar="FILE", help=WITH)
+    intervals: bool = flag(
+        "--intervals", is_flag=True, help="Also give each answer's range, while figures vary within theirs."
+    )
     verbose: bool = concept("verbose", help="Also show the links and cards that were busiest.")
     json_file: Path | None = concept("json")
     plot_file: Path | None = concept("plot", help="Draw the run over time to a .png, .svg or .pdf.")

@@ -47,6 +47,12 @@ class Iterations:
         self.tensor, self.expert, self.ranks = tensor, expert, tensor * expert
         self._compute = Compute(model, accelerator, tensor, experts=expert)
 
+    def on(self, accelerator: Accelerator) -> Iterations:
+        """Return what the same iterations take on other accelerators."""
+        if accelerator is self.accelerator:
+            return self
+        return Iterations(self.model, accelerator, self.tensor, self.inside, self.expert)
+
     @property
     def weight_bytes(self) -> int:
         """The bytes of the model's weights on all ranks: experts once, all else for each expert rank."""

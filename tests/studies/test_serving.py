@@ -20,6 +20,7 @@ from cxlemu.engines.transfers import Transfers
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Region
 from cxlemu.topology import Accelerator, Topology
+from cxlemu.topology.intervals import changed, uncertain
 from studies.serving.blocks import BlockCache
 from studies.serving.events import Incident
 from studies.serving.instance import BOTH, Instance, Served
@@ -29,6 +30,7 @@ from studies.serving.outcome import ServingOutcome
 from studies.serving.places import StoreHome
 from studies.serving.requests import BLOCK_TOKENS, ServingRequest, dumped, generate, load, multiplied, reusable_tokens
 from studies.serving.simulation import ServingSetup, Simulation, simulate
+from studies.serving.varied import answer_intervals, figures_of
 from studies.tiering.program import Program, timed
 from studies.training.language_model import LanguageModel
 from tests.helpers.serving import BLOCK_BYTES, TOKEN_NS, iterations, machine, request
@@ -314,6 +316,35 @@ def test_expert_ranks_that_cannot_be_are_refused(
 ) -> None:
     with pytest.raises(ArgumentError, match=said):
         Iterations(LanguageModel.load(model), Accelerator.load("b200"), tensor, inside, expert)
+
+
+def test_answers_are_intervals_within_the_ranges_of_figures() -> None:
+    """Requests one at a time, all figures as they stand, each at both ends, and twenty times at once."""
+    topology, computer = Topology.load("serving-16xh100"), Accelerator.load("h100-sxm")
+    its = Iterations(LanguageModel.load("llama3-8b"), computer)
+    requests = [ServingRequest(at * 10**9, 1024, 8, (at % 2, 2 + at % 2)) for at in range(4)]
+    setup, seen = ServingSetup(topology, its, "accelerator"), []
+    found = answer_intervals(setup, requests, lambda number, of: seen.append((number, of)))
+    ours = ServingOutcome.of(simulate(setup, requests)).first_token
+    assert ours is not None
+    first = found["time to first token, p50, ms"]
+    assert first.middle == ours.percentiles[0] / 1e6
+    assert first.low <= first.alone_low <= first.middle <= first.alone_high <= first.high
+    assert first.alone == "h100-sxm: gemm_efficiency"
+    (share,) = [figure for figure in uncertain(computer) if figure.name == "gemm_efficiency"]
+    ends = []
+    for value in (share.high, share.low):
+        there = ServingSetup(topology, its.on(changed(computer, {share.key: value})), "accelerator")
+        spread = ServingOutcome.of(simulate(there, requests)).first_token
+        assert spread is not None
+        ends.append(spread.percentiles[0] / 1e6)
+    assert [first.alone_low, first.alone_high] == ends
+    assert found["input reused, %"][:3] == (found["input reused, %"].middle,) * 3
+    figures = [figure for figure in uncertain((topology, computer)) if figure.key[0] == 1]
+    assert seen == [(number, 1 + 2 * len(figures) + 20) for number in range(1, 2 + 2 * len(figures) + 20)]
+    pool = figures_of(ServingSetup(topology, its, "pool"))
+    assert {figure.name for figure in pool} >= {"serving-16xh100: costs.copy_ns", "h100-sxm: gemm_efficiency"}
+    assert not any("hosts.memory" in figure.name for figure in pool)
 
 
 # --- what holds in every run ------------------------------------------------------------------------------------------
