@@ -221,7 +221,8 @@ def _footer(steps: list[TrainingStep], *, failing: bool) -> list[str]:
     ours, others = steps[0], steps[1 + failing :]
     names, ratios = [its.machine.between.name for its in others], [its.time_ns / ours.time_ns for its in others]
     if len(others) == 1:
-        lines.append(f"{ours.machine.between.name} takes a step {ratios[0]:.2f} times as fast.")
+        name, times = (ours.machine.between.name, ratios[0]) if ratios[0] >= 1 else (names[0], 1 / ratios[0])
+        lines.append(f"{name} takes a step {times:.2f} times as fast.")
     elif others:
         lines.append(f"Compared with {ours.machine.between.name}, a step takes {spread(names, ratios)}.")
     return lines
