@@ -49,11 +49,12 @@ class Router:
         return random.multinomial(sent, popular / popular.sum()).astype(float)
 
     def _given(self, model: LanguageModel, sent: int) -> NDArray[np.float64]:
-        shares = np.asarray(self.histogram, float)
+        shares: NDArray[np.float64] = np.array(self.histogram)
         if len(shares) != model.experts:
             raise ArgumentError(f"--histogram has {len(shares)} numbers, but {model.name} has {model.experts} experts")
         shares /= shares.max()  # large numbers have no sum
-        return sent * shares / shares.sum()
+        counts: NDArray[np.float64] = sent * shares / shares.sum()
+        return counts
 
 
 @dataclass(frozen=True, slots=True)
