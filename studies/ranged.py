@@ -12,7 +12,7 @@ from typing import NamedTuple
 from cxlemu.topology import Accelerator, Topology
 from cxlemu.topology.document import Key
 from cxlemu.topology.intervals import SAMPLES, Uncertain, changed, uncertain, value_at, variations
-from studies.published import cccl, flux, scalepool
+from studies.published import cccl, flux, scalepool, serving
 from studies.published.cccl_otherwise import FEW
 from studies.published.flux_clusters import Clusters
 from studies.published.variation import predictions
@@ -116,6 +116,15 @@ def of_scalepool(work: scalepool.Reproduction) -> list[Ranged]:
         return predictions(its.rows())
 
     return [Ranged(_used(machines), ours, 10)]
+
+
+def of_serving() -> list[Ranged]:
+    """Vary the machines of each part; the fabric inside an instance stays."""
+
+    def of(rows_of: Callable[..., serving.Rows], machines: serving.Machines) -> Ranged:
+        return Ranged(_used(machines), lambda run: predictions(row for _, row in rows_of(*changed(machines, run))), 20)
+
+    return [of(*part) for part in serving.parts()]
 
 
 def _used(described: Topology | tuple[Topology | Accelerator | Processor, ...]) -> list[Uncertain]:

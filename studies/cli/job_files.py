@@ -67,7 +67,7 @@ KINDS = {
         ServingFlags,
         frozenset(
             {"trace", "place", "capacity", "warm", "model", "accelerator", "tp", "inside", "hosts", "prefill", "route"}
-            | {"chunk", "batch", "requests", "workload", "rate", "seed"}
+            | {"chunk", "batch", "requests", "workload", "rate", "seed", "ep"}
         ),
     ),
 }

@@ -10,14 +10,19 @@ from cxlemu.cli.commands import group_of
 from cxlemu.cli.options import JsonFlags, concept, flag, taking
 
 
-class ReproduceFlags(JsonFlags):
-    """Where the figures and their pictures go, and whether they are intervals."""
+class IntervalsFlags(JsonFlags):
+    """Where the figures go, and whether they are intervals."""
 
     intervals: bool = flag(
         "--intervals",
         is_flag=True,
         help="Also print each figure low, middle and high, within the ranges of the configs' figures.",
     )
+
+
+class ReproduceFlags(IntervalsFlags):
+    """Where the figures' pictures go as well."""
+
     plot_dir: Path | None = concept("plot", help="Draw the figures to PNG files in this directory.")
 
 
@@ -131,7 +136,7 @@ def validation() -> None:
 
 
 @click.command()
-@taking(JsonFlags, work="reproduce_serving:run")
+@taking(IntervalsFlags, work="reproduce_serving:run")
 def serving() -> None:
     """Compare measured servers of language models with cxlemu simulate serving.
 
@@ -143,5 +148,5 @@ def serving() -> None:
     \b
     Examples:
       cxlemu reproduce serving
-      cxlemu reproduce serving --json serving.json
+      cxlemu reproduce serving --intervals --json serving.json
     """

@@ -6,15 +6,16 @@ from dataclasses import asdict
 
 import click
 
-from cxlemu.cli.options import JsonFlags
 from cxlemu.version import __version__
-from studies.cli.reproduce import ReproduceFlags
+from studies.cli.reproduce import IntervalsFlags, ReproduceFlags
+from studies.cli.reproduce_intervals import intervals_document, predicted, print_intervals
 from studies.cli.reproduce_report import ReproductionReport, told_misses
 from studies.published.rows import MISS, hits
 from studies.published.serving import rows
+from studies.ranged import of_serving
 
 
-def run(_ctx: click.Context, asked: JsonFlags) -> None:
+def run(_ctx: click.Context, asked: IntervalsFlags) -> None:
     """Run ``cxlemu reproduce serving``."""
     report = ReproductionReport(ReproduceFlags(json_file=asked.json_file, plot_dir=None), {})
     report.header(
@@ -25,14 +26,16 @@ def run(_ctx: click.Context, asked: JsonFlags) -> None:
     if report.interrupted:
         report.end("serving", figures)
     report.figures(figures)
-    near, predicted = hits(figures)
-    report.lines(["", f"{near} of {predicted} predicted figures within {MISS:.0%}.", *told_misses(figures), ""])
+    near, count = hits(figures)
+    report.lines(["", f"{near} of {count} predicted figures within {MISS:.0%}.", *told_misses(figures), ""])
     for source in dict.fromkeys(source for source, _ in found):
         report.lines([f"{source.address}: {source.conditions}"])
+    ranges = print_intervals(report, predicted(figures), of_serving()) if asked.intervals else None
     report.keep(
         {
             "version": __version__,
             "system": "serving",
             "rows": [asdict(row) | source._asdict() for source, row in found],
         }
+        | intervals_document(ranges)
     )

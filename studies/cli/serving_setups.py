@@ -34,10 +34,12 @@ def requests_of(asked: ServingFlags, hosts: int) -> list[ServingRequest]:
 def setups_of(asked: ServingFlags, topology: Topology) -> list[ServingSetup]:
     """Say what serves them, in each place of the store."""
     computer = Accelerator.load(asked.accelerator or topology.accelerator or DEFAULT_ACCELERATOR)
-    if asked.inside is not None and asked.tensor == 1:
-        raise ArgumentError("--inside does nothing here, because an instance is one accelerator: give --tp")
-    inside = None if asked.inside is None else fabric_of(Topology.load(asked.inside), asked.tensor)
-    iterations = Iterations(LanguageModel.load(asked.model), computer, asked.tensor, inside)
+    if asked.inside is not None and asked.tensor * asked.expert == 1:
+        raise ArgumentError("--inside does nothing here, because an instance is one accelerator: give --tp or --ep")
+    inside = None
+    if asked.inside is not None:
+        inside = fabric_of(Topology.load(asked.inside), max(asked.tensor, asked.expert))
+    iterations = Iterations(LanguageModel.load(asked.model), computer, asked.tensor, inside, asked.expert)
     places = asked.places or tuple(places_of(topology))
     if places == ("accelerator",) and (asked.warm or asked.capacity_bytes is not None):
         what = "--warm" if asked.warm else "--capacity"

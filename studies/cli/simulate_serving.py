@@ -61,6 +61,13 @@ class ServingFlags(Flags):
     tensor: int = flag(
         "--tp", type=click.IntRange(1, 1024), metavar="N", default=1, help="Number of accelerators of an instance."
     )
+    expert: int = flag(
+        "--ep",
+        type=click.IntRange(1, 1024),
+        metavar="N",
+        default=1,
+        help="Number of such groups of --tp accelerators that share an instance's experts, and its requests.",
+    )
     inside: str | None = flag(
         "--inside", metavar="CONFIG", help="Topology of the fabric between an instance's accelerators."
     )
@@ -135,6 +142,9 @@ class ServingFlags(Flags):
         help="Let a host begin S seconds after the start, or again after its crash; it reads its weights first.",
     )
     beside: Path | None = flag("--with", type=click.Path(path_type=Path), metavar="FILE", help=WITH)
+    intervals: bool = flag(
+        "--intervals", is_flag=True, help="Also give each answer's range, while figures vary within theirs."
+    )
     verbose: bool = concept("verbose", help="Also show the links and cards that were busiest.")
     json_file: Path | None = concept("json")
     plot_file: Path | None = concept("plot", help="Draw the run over time to a .png, .svg or .pdf.")

@@ -16,6 +16,7 @@ from cxlemu.cli.output import check_output, write_json, write_output
 from cxlemu.cli.progress import spinning
 from cxlemu.errors import ArgumentError
 from cxlemu.topology import Topology
+from cxlemu.topology.intervals import Interval
 from cxlemu.topology.provenance import KINDS
 from cxlemu.units import counted, format_bytes
 from cxlemu.version import __version__
@@ -28,6 +29,7 @@ from studies.serving.events import Incident
 from studies.serving.outcome import PERCENTILES, SATURATED, ServingOutcome, Spread
 from studies.serving.requests import ServingRequest, described, dumped, multiplied, reusable_tokens
 from studies.serving.simulation import ServingSetup, simulate, with_hosts
+from studies.serving.varied import answer_intervals, figures_of
 
 BUSIEST = 5
 
@@ -43,6 +45,8 @@ def run(ctx: click.Context, asked: ServingFlags) -> None:
     topology = Topology.load(asked.config)
     if asked.sweep is not None and asked.hosts is not None:
         raise ArgumentError("--hosts does not go with --sweep, which says how many hosts there are")
+    if asked.sweep is not None and asked.intervals:
+        raise ArgumentError("--intervals does not go with --sweep: take --hosts")
     if asked.hosts is not None:
         topology = with_hosts(topology, asked.hosts)
     if asked.trace is not None:
@@ -54,7 +58,10 @@ def run(ctx: click.Context, asked: ServingFlags) -> None:
     out = console()
     for line in _header(setups[0], requests, asked):
         print_wrapped(out, f"# {line}", indent="#              ")
+    for setup in setups if asked.intervals else ():
+        figures_of(setup)
     outcomes: list[ServingOutcome] = []
+    ranges: list[dict[str, Interval]] = []
     interruption = Interruption()
     with interruption, spinning("serving", out) as saying:
         for setup in setups:
@@ -62,6 +69,9 @@ def run(ctx: click.Context, asked: ServingFlags) -> None:
             mine = multiplied(requests, setup.topology.host_count) if asked.sweep else requests
             done = simulate(setup, mine, lambda through, what=what: saying(f"{what}: {through} served"))  # type: ignore[misc]
             outcomes.append(ServingOutcome.of(done))
+            if asked.intervals:
+                told = lambda number, of, what=what: saying(f"{what}: variation {number} of {of}")  # type: ignore[misc]  # noqa: E731
+                ranges.append(answer_intervals(setup, mine, told))
     if not outcomes:
         raise KeyboardInterrupt  # nothing ended that could be kept
     out.print(_swept(outcomes) if asked.sweep else _table(outcomes), soft_wrap=False)
@@ -72,12 +82,19 @@ def run(ctx: click.Context, asked: ServingFlags) -> None:
     if asked.verbose:
         for outcome in outcomes:
             print_wrapped(out, f"{_named(outcome)}: {_links(outcome)}", indent="  ")
+    for outcome, found in zip(outcomes, ranges, strict=False):  # after Ctrl-C the last one has none
+        for name, its in found.items():
+            what, _, unit = name.rpartition(", ")
+            print_wrapped(out, f"{outcome.run.setup.place}, {what}: {its.describe(unit)}", indent="  ")
     complaints = _complaints(outcomes, requests, setups[0].incidents)
     if asked.sweep is not None:
         complaints += _saturation(out, outcomes, asked)
     for line in complaints:
         print_wrapped(out, line, "yellow")
-    write_json(asked.json_file, _document(outcomes, setups[0], requests) | {"interrupted": interruption.happened})
+    document = _document(outcomes, setups[0], requests) | {"interrupted": interruption.happened}
+    for run_document, found in zip(document["runs"], ranges, strict=False):
+        run_document["intervals"] = {name: its._asdict() for name, its in found.items()}
+    write_json(asked.json_file, document)
     if asked.written is not None:
         write_output("--write-trace", asked.written, dumped(requests))
     if asked.plot_file is not None:
@@ -90,7 +107,7 @@ def _header(setup: ServingSetup, requests: Sequence[ServingRequest], asked: Serv
     its, topology = setup.iterations, setup.topology
     standings = (its.model.provenance, its.accelerator.provenance, topology.provenance)
     kinds = [standing.kind for provenance in standings for standing in provenance.values()]
-    instances = topology.host_count * topology.hosts.ranks_per_host // its.tensor
+    instances = topology.host_count * topology.hosts.ranks_per_host // its.ranks
     apart = f", {setup.prefill} of them for prompts alone" if setup.prefill else ""
     held = format_bytes(its.blocks * its.block_bytes)
     return [
@@ -98,7 +115,7 @@ def _header(setup: ServingSetup, requests: Sequence[ServingRequest], asked: Serv
         f"config       {topology.name}: {topology.description}",
         f"model        {its.model.name}, {its.model.parameters / 1e9:.4g} billion parameters, "
         f"{format_bytes(its.model.kv_bytes)} of keys and values for each token",
-        f"instances    {'on each host 1 of ' if asked.sweep else f'{instances} of '}{its.tensor} x "
+        f"instances    {'on each host 1 of ' if asked.sweep else f'{instances} of '}{its.ranks} x "
         f"{its.accelerator.name}, each with room for {held} of keys and values{apart}",
         f"requests     {described(requests)}" + " on each host" * bool(asked.sweep),
         f"figures      {', '.join(f'{kinds.count(kind)} {kind}' for kind in KINDS if kind in kinds)}",
@@ -244,6 +261,7 @@ def _document(
         "model": its.model.document(),
         "accelerator": its.accelerator.name,
         "tensor": its.tensor,
+        "expert": its.expert,
         "prefill": setup.prefill,
         "block_bytes": its.block_bytes,
         "accelerator_blocks": its.blocks,

@@ -73,6 +73,11 @@ class TrainingFlags(Flags):
     seed: int | None = flag(
         "--seed", type=click.IntRange(0), metavar="N", help="Seed of the experts that tokens go to.  [default: 1]"
     )
+    histogram: str | None = flag(
+        "--histogram",
+        metavar="NUMBERS|FILE",
+        help="Tokens of each expert, between commas or in a file, instead of a draw.",
+    )
     offload: str | None = flag(
         "--offload",
         type=click.Choice(OFFLOAD_PLACES),

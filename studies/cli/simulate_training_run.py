@@ -26,7 +26,7 @@ from cxlemu.version import __version__
 from studies.cli.simulate_beside import run_beside
 from studies.cli.simulate_training import TrainingFlags
 from studies.training.durations import LEVELS
-from studies.training.experts import Router
+from studies.training.experts import Router, read_histogram
 from studies.training.language_model import LanguageModel
 from studies.training.machine import TrainingMachine
 from studies.training.offload import offload_to
@@ -104,11 +104,19 @@ def run(ctx: click.Context, asked: TrainingFlags) -> None:
 
 
 def _router(asked: TrainingFlags, model: LanguageModel) -> Router:
-    given = (("--capacity-factor", asked.capacity_factor), ("--skew", asked.skew), ("--seed", asked.seed))
+    given = (
+        ("--capacity-factor", asked.capacity_factor),
+        ("--skew", asked.skew),
+        ("--seed", asked.seed),
+        ("--histogram", asked.histogram),
+    )
     for name, value in given:
         if value is not None and not model.expert_blocks:
             raise ArgumentError(f"{name} does nothing here: {model.name} has no experts")
-    return Router(asked.skew or 0.0, asked.capacity_factor, 1 if asked.seed is None else asked.seed)
+        if asked.histogram is not None and value is not None and name in ("--skew", "--seed"):
+            raise ArgumentError(f"{name} does nothing with --histogram, which says what each expert gets")
+    histogram = None if asked.histogram is None else read_histogram(asked.histogram)
+    return Router(asked.skew or 0.0, asked.capacity_factor, 1 if asked.seed is None else asked.seed, histogram)
 
 
 def _failing(
@@ -213,7 +221,8 @@ def _footer(steps: list[TrainingStep], *, failing: bool) -> list[str]:
     ours, others = steps[0], steps[1 + failing :]
     names, ratios = [its.machine.between.name for its in others], [its.time_ns / ours.time_ns for its in others]
     if len(others) == 1:
-        lines.append(f"{ours.machine.between.name} takes a step {ratios[0]:.2f} times as fast.")
+        name, times = (ours.machine.between.name, ratios[0]) if ratios[0] >= 1 else (names[0], 1 / ratios[0])
+        lines.append(f"{name} takes a step {times:.2f} times as fast.")
     elif others:
         lines.append(f"Compared with {ours.machine.between.name}, a step takes {spread(names, ratios)}.")
     return lines

@@ -18,6 +18,7 @@ from studies.serving.iterations import Iterations
 from studies.serving.outcome import ServingOutcome
 from studies.serving.requests import ServingRequest, generate
 from studies.serving.simulation import ServingSetup, simulate, with_hosts
+from studies.training.fabrics import TrainingFabric
 from studies.training.language_model import LanguageModel
 from studies.training.symmetric import fabric_of
 
@@ -69,10 +70,33 @@ BELUGA = ServingReport(
 )
 
 
-def rows() -> Iterator[tuple[ServingReport, Row]]:
+Described = Topology | Accelerator
+Machines = tuple[Described, ...]
+Rows = Iterator[tuple[ServingReport, Row]]
+
+
+def rows() -> Rows:
     """Yield each published figure with ours, as they are simulated."""
+    for of, machines in parts():
+        yield from of(*machines)
+
+
+def parts() -> list[tuple[Callable[..., Rows], Machines]]:
+    """List what yields figures that depend on the same machines, with these."""
+    h100 = Accelerator.load("h100-sxm")
+    a100 = Accelerator.load("a100-sxm").model_copy(update={"memory_gbytes_per_s": 1555, "memory_bytes": 40 << 30})
+    two, sixteen = Topology.load("serving-2x8h800"), Topology.load("serving-16xh100")
+    return [
+        (_on_h800, (two, Accelerator.load("h800-sxm"))),
+        (_on_h100, (h100,)),
+        (_on_a100, (a100,)),
+        (_with_pool, (sixteen, h100)),
+    ]
+
+
+def _on_h800(topology: Topology, h800: Accelerator) -> Rows:
     for tokens, first_ms, moved_ms in ((8192, 212.05, 8.84), (32768, 749.62, 31.65)):
-        ours = apart(tokens)
+        ours = apart(topology, h800, tokens)
         figure = f"first token, {tokens} in, tp=8, apart, ms"
         yield MOONCAKE, row_of(figure, first_ms, ours[0], shows=LONG, read_in="repository")
         figure = f"keys and values of {tokens} moved, ms"
@@ -80,14 +104,12 @@ def rows() -> Iterator[tuple[ServingReport, Row]]:
             MOONCAKE,
             row_of(figure, moved_ms, ours[1], shows="they pass the host's memory here", read_in="repository"),
         )
-    h100 = Accelerator.load("h100-sxm")
+
+
+def _on_h100(h100: Accelerator) -> Rows:
     for users, published in ((1, 6.48), (4, 6.59)):
         ours_ms = token_ms(at_once("llama3-8b", h100, [(128, 128)] * users, users))
         yield YOBITEL, row_of(f"token, H100, {users} at a time, ms", published, ours_ms, shows=SMALL, read_in="paper")
-    a100 = Accelerator.load("a100-sxm").model_copy(update={"memory_gbytes_per_s": 1555, "memory_bytes": 40 << 30})
-    one, eight = (at_once("llama3-8b", a100, [(1024, 128)] * 20 * users, users) for users in (1, 8))
-    yield MUSGRAVE, row_of("tokens/s, A100, 1 user", 75, rate(one), shows=SMALL, read_in="paper")
-    yield MUSGRAVE, row_of("8 users by 1, A100", 6.6, rate(eight) / rate(one), shows=CHUNKS, read_in="paper")
     ten = at_once("llama3-8b", h100, list(zip(*TEN, strict=True)), 10)
     yield LAMBDA, row_of("token, H100, 10 at once, ms", 7.56, token_ms(ten), shows=SMALL, read_in="repository")
     assert ten.first_token is not None
@@ -106,19 +128,33 @@ def rows() -> Iterator[tuple[ServingReport, Row]]:
     its = at_once("llama3-8b", h200, [(32, 128)] * 8, 8)
     figure = "8 answers of 128, H200, ms"
     yield BUILDKITE, row_of(figure, 833.4, its.span_ns / MS, shows=SMALL, read_in="paper")
+
+
+def _on_a100(a100: Accelerator) -> Rows:
+    one, eight = (at_once("llama3-8b", a100, [(1024, 128)] * 20 * users, users) for users in (1, 8))
+    yield MUSGRAVE, row_of("tokens/s, A100, 1 user", 75, rate(one), shows=SMALL, read_in="paper")
+    yield MUSGRAVE, row_of("8 users by 1, A100", 6.6, rate(eight) / rate(one), shows=CHUNKS, read_in="paper")
+
+
+def _with_pool(topology: Topology, h100: Accelerator) -> Rows:
     figure = "first token, pool by RDMA"
-    yield BELUGA, row_of(figure, 0.104, pool_by_rdma(), shows=COPIES, read_in="abstract")
+    yield BELUGA, row_of(figure, 0.104, pool_by_rdma(topology, h100), shows=COPIES, read_in="abstract")
 
 
 @cache
-def _machine(name: str, hosts: int) -> Topology:
-    return with_hosts(Topology.load(name), hosts)
+def _one_host() -> Topology:
+    return with_hosts(Topology.load("serving-16xh100"), 1)
+
+
+@cache
+def _nvlink() -> TrainingFabric:
+    return fabric_of(Topology.load("nvlink-8xh800"), 8)
 
 
 def at_once(model: str, accelerator: Accelerator, lengths: list[tuple[int, int]], users: int) -> ServingOutcome:
     """Serve requests that are all there at once, ``users`` at a time, on one accelerator; none reuses anything."""
     iterations = Iterations(LanguageModel.load(model), accelerator)
-    setup = ServingSetup(_machine("serving-16xh100", 1), iterations, "accelerator", most=users)
+    setup = ServingSetup(_one_host(), iterations, "accelerator", most=users)
     return ServingOutcome.of(simulate(setup, [ServingRequest(0, *its, ()) for its in lengths]))
 
 
@@ -133,11 +169,9 @@ def rate(outcome: ServingOutcome) -> float:
     return outcome.per_s(outcome.output_tokens)
 
 
-def apart(tokens: int) -> tuple[float, float]:
+def apart(topology: Topology, h800: Accelerator, tokens: int) -> tuple[float, float]:
     """The time to the first token that the other host makes, and that of its keys and values on the way, in ms."""
-    topology = _machine("serving-2x8h800", 2)
-    inside = fabric_of(Topology.load("nvlink-8xh800"), 8)
-    iterations = Iterations(LanguageModel.load("qwen3-8b"), Accelerator.load("h800-sxm"), 8, inside)
+    iterations = Iterations(LanguageModel.load("qwen3-8b"), h800, 8, _nvlink())
     run = simulate(ServingSetup(topology, iterations, "rdma", prefill=1), [ServingRequest(0, tokens, 2, ())])
     (its,) = run.served
     assert its.end_ns is not None
@@ -146,10 +180,10 @@ def apart(tokens: int) -> tuple[float, float]:
     return its.end_ns / MS, moved_ns / MS
 
 
-def pool_by_rdma() -> float:
+def pool_by_rdma(topology: Topology, h100: Accelerator) -> float:
     """The mean time to the first token with a pool, by that over RDMA, where all documents are stored."""
-    iterations = Iterations(LanguageModel.load("llama3-8b"), Accelerator.load("h100-sxm"))
-    topology, requests = _machine("serving-16xh100", 2), generate(300, 20.0, 1, "documents")
+    iterations = Iterations(LanguageModel.load("llama3-8b"), h100)
+    topology, requests = with_hosts(topology, 2), generate(300, 20.0, 1, "documents")
     run: Callable[[str], ServingOutcome] = lambda place: ServingOutcome.of(  # noqa: E731
         simulate(ServingSetup(topology, iterations, place, warm=True), requests)
     )

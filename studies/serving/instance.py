@@ -85,6 +85,12 @@ class Instance:
         self._ends: defaultdict[int, list[Served]] = defaultdict(list)  # by iteration, the answers that end with it
         self._taken: list[tuple[Served, int]] = []
 
+    def ranks_of(self, its: Served) -> Sequence[int]:
+        """The ranks that hold a request's keys and values: one of its groups of tensor ranks."""
+        tensor = self.iterations.tensor
+        first = its.number * tensor % len(self.ranks)
+        return self.ranks[first : first + tensor]
+
     def fits(self, request: ServingRequest) -> bool:
         """Whether its memory can hold a request at all."""
         return request.block_count <= self.memory.capacity

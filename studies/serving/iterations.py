@@ -2,7 +2,9 @@
 
 GEMMs and the head take what the accelerator's model gives for the tokens of the batch, weights read once. Attention of
 a chunk is products with all keys before it; attention of an answer's token reads its keys and values from memory.
-Tensor ranks reduce twice in a block. Scheduling, sampling and launching kernels take no time.
+Tensor ranks reduce twice in a block. With expert ranks, each group of tensor ranks attends to its share of the requests
+and holds its share of the experts, to which all tokens go and come back; each expert gets the mean. Scheduling,
+sampling and launching kernels take no time.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from cxlemu.errors import ArgumentError
+from cxlemu.rounding import round_up
 from cxlemu.topology import Accelerator
 from studies.serving.requests import BLOCK_TOKENS
 from studies.training.compute import DTYPE, Compute
@@ -21,20 +24,40 @@ MEMORY_SHARE = 0.9  # what an instance takes of its accelerators' memory: vLLM's
 
 
 class Iterations:
-    """What a model's iterations take on ``tensor`` accelerators, which talk to each other over ``inside``."""
+    """What a model's iterations take on ``tensor`` x ``expert`` accelerators, which talk over ``inside``."""
 
     def __init__(
-        self, model: LanguageModel, accelerator: Accelerator, tensor: int = 1, inside: TrainingFabric | None = None
+        self,
+        model: LanguageModel,
+        accelerator: Accelerator,
+        tensor: int = 1,
+        inside: TrainingFabric | None = None,
+        expert: int = 1,
     ) -> None:
-        if tensor > 1 and inside is None:
-            raise ArgumentError(f"tp={tensor} needs --inside, the fabric over which accelerators of a host talk")
-        self.model, self.accelerator, self.tensor, self.inside = model, accelerator, tensor, inside
-        self._compute = Compute(model, accelerator, tensor)
+        for name, degree in (("tp", tensor), ("ep", expert)):
+            if degree > 1 and inside is None:
+                raise ArgumentError(
+                    f"{name}={degree} needs --inside, the fabric over which accelerators of a host talk"
+                )
+        if expert > 1 and not model.expert_blocks:
+            raise ArgumentError(f"ep={expert} does nothing: {model.name} has no experts")
+        if (model.experts or 0) % expert:
+            raise ArgumentError(f"ep={expert} does not divide the {model.experts} experts of {model.name}")
+        self.model, self.accelerator, self.inside = model, accelerator, inside
+        self.tensor, self.expert, self.ranks = tensor, expert, tensor * expert
+        self._compute = Compute(model, accelerator, tensor, experts=expert)
+
+    def on(self, accelerator: Accelerator) -> Iterations:
+        """Return what the same iterations take on other accelerators."""
+        if accelerator is self.accelerator:
+            return self
+        return Iterations(self.model, accelerator, self.tensor, self.inside, self.expert)
 
     @property
     def weight_bytes(self) -> int:
-        """The bytes of the model's weights."""
-        return BYTES * self.model.parameters
+        """The bytes of the model's weights on all ranks: experts once, all else for each expert rank."""
+        experts = self.model.blocks * self.model.expert_parameters
+        return BYTES * (experts + self.expert * (self.model.parameters - experts))
 
     @property
     def block_bytes(self) -> int:
@@ -44,10 +67,10 @@ class Iterations:
     @property
     def blocks(self) -> int:
         """How many blocks of keys and values the accelerators hold beside the weights."""
-        room = int(MEMORY_SHARE * self.tensor * self.accelerator.memory_bytes) - self.weight_bytes
+        room = int(MEMORY_SHARE * self.ranks * self.accelerator.memory_bytes) - self.weight_bytes
         if room < self.block_bytes:
             raise ArgumentError(
-                f"{self.model.name} has {self.weight_bytes / 1e9:.1f} GB of weights, which {self.tensor} x "
+                f"{self.model.name} has {self.weight_bytes / 1e9:.1f} GB of weights, which {self.ranks} x "
                 f"{self.accelerator.name} cannot hold beside keys and values: give --tp"
             )
         return room // self.block_bytes
@@ -59,26 +82,30 @@ class Iterations:
         ``context`` tokens, all together, and ``ends`` tokens come out.
         """
         its = self.model
-        attention_flops = 4 * pairs * its.heads * its.head_size * its.blocks / self.tensor
+        attention_flops = 4 * pairs * its.heads * its.head_size * its.blocks / self.ranks
         attention_s = attention_flops / (self.accelerator.peak_flop_per_s(DTYPE) * self.accelerator.gemm_efficiency)
-        read_s = context * its.kv_bytes / self.tensor / self.accelerator.memory_bytes_per_s
-        return self._dense_ns(tokens) + self._head_ns(ends) + round((attention_s + read_s) * 1e9)
+        read_s = context * its.kv_bytes / self.ranks / self.accelerator.memory_bytes_per_s
+        mine, mine_ending = -(-tokens // self.expert), -(-ends // self.expert)
+        return self._dense_ns(mine) + self._head_ns(mine_ending) + round((attention_s + read_s) * 1e9)
 
     @lru_cache(maxsize=1 << 14)  # noqa: B019 - as many as a batch may have tokens
     def _dense_ns(self, tokens: int) -> int:
-        its = self._compute
-        return self.model.blocks * (its.gemms_ns(tokens) + its.moved_ns(tokens) + self._exchanged_ns(tokens))
+        its, model = self._compute, self.model
+        blocks_ns = model.blocks * (its.gemms_ns(tokens) + its.moved_ns(tokens))
+        hidden_bytes = model.hidden * BYTES
+        reduced_ns = self._carried_ns("all_reduce", tokens, hidden_bytes, self.tensor)
+        sent_ns = self._carried_ns("all_to_all", tokens, model.active_experts * hidden_bytes, self.expert)
+        return blocks_ns + 2 * (model.blocks * reduced_ns + model.expert_blocks * sent_ns)
 
     @lru_cache(maxsize=1 << 12)  # noqa: B019 - as many as a batch may have requests
     def _head_ns(self, ends: int) -> int:
         return self._compute.head_ns(ends) if ends else 0
 
-    def _exchanged_ns(self, tokens: int) -> int:
-        """Return what two reductions take, on a line between the powers of two around a number of tokens."""
-        if self.inside is None or self.tensor == 1:
+    def _carried_ns(self, collective: str, tokens: int, token_bytes: int, ranks: int) -> int:
+        """Return what a collective takes, on a line between the powers of two around a number of tokens."""
+        if self.inside is None or ranks == 1:
             return 0
         few = 1 << (tokens.bit_length() - 1)
-        ends_ns = [
-            self.inside.time_ns("all_reduce", n * self.model.hidden * BYTES, self.tensor) for n in (few, 2 * few)
-        ]
-        return 2 * round(ends_ns[0] + (ends_ns[1] - ends_ns[0]) * (tokens - few) / few)
+        sizes = [round_up(n * token_bytes, ranks * BYTES) for n in (few, 2 * few)]
+        ends_ns = [self.inside.time_ns(collective, size, ranks) for size in sizes]
+        return round(ends_ns[0] + (ends_ns[1] - ends_ns[0]) * (tokens - few) / few)

@@ -1,4 +1,4 @@
-"""Blocks on their way: each instance moves one after another in each direction, on the fabric's queues."""
+"""Blocks on their way: each group of tensor ranks moves one after another in each direction, on the fabric's queues."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Carried(NamedTuple):
 
 @dataclass(eq=False)
 class BlockMove:
-    """Some blocks that an instance moves one after another."""
+    """Some blocks that an instance, or a group of its ranks, moves one after another."""
 
     ranks: Sequence[int]
     steps: deque[tuple[StoreHome, int]]  # where to or from, and how many bytes
@@ -48,7 +48,7 @@ class Movement:
     _lanes: defaultdict[tuple[int, bool], deque[BlockMove]] = field(default_factory=lambda: defaultdict(deque))
 
     def add(self, move: BlockMove, now_ns: int) -> None:
-        """Begin a move, or queue it behind those of its instance in its direction."""
+        """Begin a move, or queue it behind those of its ranks in its direction."""
         lane = self._lanes[move.ranks[0], move.to_store]
         lane.append(move)
         self._open[move] = None
@@ -57,7 +57,7 @@ class Movement:
 
     def of(self, ranks: Sequence[int]) -> list[BlockMove]:
         """List the moves of an instance that are not over."""
-        return [move for move in self._open if move.ranks[0] == ranks[0]]
+        return [move for move in self._open if move.ranks[0] in ranks]
 
     def through(self, home: StoreHome) -> list[BlockMove]:
         """List the moves that still have to read from a home, or to write there."""

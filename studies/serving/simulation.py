@@ -196,7 +196,7 @@ class Simulation:
             self._go_on(one, now_ns)
 
         steps = deque((home, self._nbytes(its, first + at)) for at, (home, _) in enumerate(found))
-        self.movement.add(BlockMove(one.ranks, steps, False, loaded, give_back, failed), now_ns)
+        self.movement.add(BlockMove(one.ranks_of(its), steps, False, loaded, give_back, failed), now_ns)
 
     def _store(self, one: Instance, its: Served, now_ns: int) -> None:
         """Write those blocks of a prompt to the store that it does not have."""
@@ -211,7 +211,7 @@ class Simulation:
             give_back = partial(self._unwritten, home, block)
             written = partial(self._written, home, block)
             steps = deque([(home, self._nbytes(its, at))])
-            self.movement.add(BlockMove(one.ranks, steps, True, written, give_back), now_ns)
+            self.movement.add(BlockMove(one.ranks_of(its), steps, True, written, give_back), now_ns)
 
     def _warm(self) -> None:
         counts = Counter(block for its in self.served for block in its.request.blocks)
@@ -253,7 +253,7 @@ class Simulation:
             self._again(its, now_ns)
             self._go_on(one, now_ns)
 
-        self.movement.add(BlockMove(one.ranks, self._prompt(its, home), True, sent, _nothing, failed), now_ns)
+        self.movement.add(BlockMove(one.ranks_of(its), self._prompt(its, home), True, sent, _nothing, failed), now_ns)
 
     def _receive(self, one: Instance, its: Served, now_ns: int) -> None:
         home = self.place.near(one.host)
@@ -272,7 +272,9 @@ class Simulation:
             self._again(its, now_ns)
             self._go_on(one, now_ns)
 
-        self.movement.add(BlockMove(one.ranks, self._prompt(its, home), False, received, _nothing, failed), now_ns)
+        self.movement.add(
+            BlockMove(one.ranks_of(its), self._prompt(its, home), False, received, _nothing, failed), now_ns
+        )
 
     def _prompt(self, its: Served, home: StoreHome) -> deque[tuple[StoreHome, int]]:
         count = -(-its.request.input_tokens // BLOCK_TOKENS)
@@ -353,12 +355,11 @@ def _nothing() -> None:
 
 
 def _instances(setup: ServingSetup, model: CostModel, mine: range) -> list[Instance]:
-    tensor, per_host = setup.iterations.tensor, setup.topology.hosts.ranks_per_host
-    if per_host % tensor:
-        raise ArgumentError(
-            f"tp={tensor} does not divide the {per_host} accelerators of a host of {setup.topology.name}"
-        )
-    count = len(mine) // tensor
+    its, per_host = setup.iterations, setup.topology.hosts.ranks_per_host
+    if per_host % its.ranks:
+        degrees = f"tp={its.tensor}" + f" x ep={its.expert}" * (its.expert > 1)
+        raise ArgumentError(f"{degrees} does not divide the {per_host} accelerators of a host of {setup.topology.name}")
+    count = len(mine) // its.ranks
     if setup.prefill and not setup.prefill < count:
         raise ArgumentError(f"--prefill {setup.prefill} leaves none of {count} instances to answer")
     if setup.prefill and setup.place not in SHARED:
@@ -368,10 +369,10 @@ def _instances(setup: ServingSetup, model: CostModel, mine: range) -> list[Insta
         )
     made = []
     for number in range(count):
-        ranks = mine[number * tensor : (number + 1) * tensor]
+        ranks = mine[number * its.ranks : (number + 1) * its.ranks]
         role = BOTH if not setup.prefill else PREFILL if number < setup.prefill else DECODE
         host = model.hosts[ranks[0]]
-        made.append(Instance(number, host, ranks, role, setup.iterations, setup.chunk, setup.most))
+        made.append(Instance(number, host, ranks, role, its, setup.chunk, setup.most))
     return made
 
 

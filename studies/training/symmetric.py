@@ -65,10 +65,12 @@ def fabric_of(topology: Topology, ranks: int, failures: Sequence[Failure] = (), 
     space, places = topology.pool_space, topology.place_count
     clustered = not space.owned and cluster_memory(topology, places) is not None
     if (ranks * sharing if clustered else ranks) > places and (not space.owned or failures):
-        each = f", with {sharing} tensor ranks at each of them: {ranks * sharing} in all" * (sharing > 1)
-        raise ArgumentError(
-            f"{topology.name} has places for {places} ranks, but {ranks} are to talk to each other over it{each}"
-        )
+        wanted = f"{ranks} are to talk to each other over it"
+        if sharing > 1 and clustered:
+            wanted = f"{ranks * sharing} are to be there: {sharing} tensor ranks for each of {ranks} that talk over it"
+        elif sharing > 1:
+            wanted += f", with {sharing} tensor ranks at each of them: {ranks * sharing} in all"
+        raise ArgumentError(f"{topology.name} has places for {places} ranks, but {wanted}")
     if ranks > SIMULATED_RANKS and not failures and clustered:
         return Clustered(topology, sharing)
     inner = Modelled(topology, tuned=space.owned and space.protocols is None, failures=failures)

@@ -48,6 +48,7 @@ def iterations(blocks: int = 100, token_ns: int = TOKEN_NS) -> Any:
     return SimpleNamespace(
         model=SimpleNamespace(kv_bytes=TOKEN_BYTES, name="by-hand"),
         tensor=1,
+        ranks=1,
         blocks=blocks,
         block_bytes=BLOCK_BYTES,
         weight_bytes=3 * BLOCK_BYTES,

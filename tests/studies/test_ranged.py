@@ -9,14 +9,14 @@ import pytest
 
 from cxlemu.topology import Accelerator
 from cxlemu.topology.intervals import uncertain, variations
-from studies.cli import reproduce_validation
+from studies.cli import reproduce_serving, reproduce_validation
 from studies.cli.reproduce import ReproduceFlags
 from studies.cli.reproduce_intervals import predicted, print_intervals
 from studies.cli.reproduce_report import ReproductionReport
-from studies.published import cccl
+from studies.published import cccl, serving
 from studies.published.cccl_otherwise import FEW
 from studies.published.rows import row_of
-from studies.ranged import Ranged, Run, _scaled, of_cccl, of_validation
+from studies.ranged import Ranged, Run, _scaled, of_cccl, of_serving, of_validation
 from studies.validation.study import Study
 from tests.helpers.commands import cxlemu
 from tests.machine.test_intervals import COPY
@@ -78,6 +78,27 @@ def test_the_command_prints_and_keeps_intervals(tmp_path: Path, monkeypatch: pyt
     found = json.loads(file.read_text())["intervals"]["8 bytes and a flag, to another host"]
     assert found["low"] < found["middle"] < found["high"] and found["alone"].endswith(CARD)
     assert "predicted figures inside their intervals" in done.output
+
+
+def test_servers_are_varied_part_by_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    apart, h100, a100, pool = of_serving()
+    assert all("hosts.memory" not in its.name for part in (apart, h100, a100, pool) for its in part.figures)
+    assert {its.name.split(":")[0] for its in pool.figures} == {"serving-16xh100", "h100-sxm"}
+    assert {its.name.split(":")[0] for its in apart.figures} == {"serving-2x8h800", "h800-sxm"}
+    (share,) = [its for its in a100.figures if its.name == "a100-sxm: half_rate_tile"]
+    middle, slow = a100.ours({}), a100.ours({share.key: share.high})
+    assert slow["tokens/s, A100, 1 user"] < middle["tokens/s, A100, 1 user"]
+    part = serving.parts()[2]
+    monkeypatch.setattr(serving, "parts", lambda: [part])
+    monkeypatch.setattr(reproduce_serving, "of_serving", lambda: [a100._replace(figures=[share], samples=2)])
+    file = tmp_path / "serving.json"
+    done = cxlemu("reproduce", "serving", "--intervals", "--json", str(file))
+    assert done.exit_code == 0, done.output
+    document = json.loads(file.read_text())
+    assert {row["figure"]: row["ours"] for row in document["rows"]} == middle
+    found = document["intervals"]["tokens/s, A100, 1 user"]
+    assert found["low"] <= slow["tokens/s, A100, 1 user"] < found["middle"] == middle["tokens/s, A100, 1 user"]
+    assert "of 2 predicted figures inside their intervals" in done.output
 
 
 def test_a_figure_that_is_0_on_all_clusters_takes_its_new_value() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,16 +15,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cxlemu.cost import CostModel
+from cxlemu.engines.shared import SharedFabric
 from cxlemu.engines.transfers import Transfers
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Region
 from cxlemu.topology import Accelerator, Topology
+from cxlemu.topology.intervals import changed, uncertain
 from studies.serving.blocks import BlockCache
 from studies.serving.events import Incident
+from studies.serving.instance import BOTH, Instance, Served
 from studies.serving.iterations import Iterations
+from studies.serving.movement import BlockMove, Movement
 from studies.serving.outcome import ServingOutcome
+from studies.serving.places import StoreHome
 from studies.serving.requests import BLOCK_TOKENS, ServingRequest, dumped, generate, load, multiplied, reusable_tokens
 from studies.serving.simulation import ServingSetup, Simulation, simulate
+from studies.serving.varied import answer_intervals, figures_of
 from studies.tiering.program import Program, timed
 from studies.training.language_model import LanguageModel
 from tests.helpers.serving import BLOCK_BYTES, TOKEN_NS, iterations, machine, request
@@ -237,6 +243,108 @@ def test_an_iteration_reads_the_weights_and_grows_with_what_it_looks_back_at() -
         _ = Iterations(LanguageModel.load("llama3-405b"), computer).blocks
     with pytest.raises(ArgumentError, match="needs --inside"):
         Iterations(model, computer, 2)
+
+
+class Bytes:
+    """A fabric on which a collective takes a nanosecond for each byte."""
+
+    name = "bytes"
+    chosen: ClassVar[dict[str, str]] = {}
+
+    def line(self, ranks: int) -> str:
+        return ""
+
+    def time_ns(self, collective: str, size_bytes: int, ranks: int) -> int:
+        assert size_bytes % (2 * ranks) == 0
+        return size_bytes
+
+
+class Nothing(Bytes):
+    """A fabric on which a collective takes no time."""
+
+    def time_ns(self, collective: str, size_bytes: int, ranks: int) -> int:
+        return 0
+
+
+def test_expert_ranks_share_requests_and_experts_and_send_each_other_tokens() -> None:
+    model, computer = LanguageModel.load("llama4-maverick"), Accelerator.load("b200")
+    four, one = Iterations(model, computer, 1, Bytes(), 4), Iterations(model, computer)
+    experts = 24 * 128 * 3 * 5120 * 8192  # in half of the blocks
+    assert one.weight_bytes == 2 * model.parameters
+    assert four.weight_bytes == 2 * experts + 4 * 2 * (model.parameters - experts)
+    # a quarter of the tokens on each rank; in 24 blocks they go to one expert each and back, as 5,120 x 2 bytes
+    for tokens in (64, 65, 8192, 10_000):
+        mine = -(-tokens // 4)
+        silent = Iterations(model, computer, 1, Nothing(), 4)
+        assert four.ns(tokens, 0, 0, 0) - silent.ns(tokens, 0, 0, 0) == 2 * 24 * mine * 5120 * 2
+        assert silent.ns(tokens, 0, 0, 0) < one.ns(tokens, 0, 0, 0)
+    read_ns = 1_000_000 * model.kv_bytes / computer.memory_bytes_per_s * 1e9 / 4
+    assert four.ns(4, 0, 1_000_000, 4) - four.ns(4, 0, 0, 4) == pytest.approx(read_ns, abs=2)
+    both = Iterations(model, computer, 2, Bytes(), 4)
+    reduced_ns = 2 * 48 * 16 * 5120 * 2  # beside experts', twice in each of 48 blocks
+    silent = Iterations(model, computer, 2, Nothing(), 4)
+    assert both.ns(64, 0, 0, 0) - silent.ns(64, 0, 0, 0) == reduced_ns + 2 * 24 * 16 * 5120 * 2
+    holders = Instance(0, 0, range(8, 16), BOTH, both, 1, 1)
+    assert [list(holders.ranks_of(Served(n, request(0, [1])))) for n in (0, 3, 4)] == [[8, 9], [14, 15], [8, 9]]
+
+
+def test_moves_of_an_instance_are_those_of_all_its_groups() -> None:
+    fabric = SharedFabric(CostModel.of(Topology.load("serving-2x8h800"), 16))
+    movement, home = Movement(fabric.transfers, fabric.schedule), StoreHome(BlockCache(1), (0,), 0)
+    ends: list[int] = []
+    moves = [
+        BlockMove(ranks, deque([(home, 1 << 20)]), False, ends.append, ends.clear) for ranks in ((0, 1), (2, 3), (8, 9))
+    ]
+    for move in moves:
+        movement.add(move, 0)
+    assert movement.of(range(8)) == moves[:2]
+    fabric.run(lambda: len(ends) < 3)
+    assert ends[1] < 2 * ends[0]  # side by side: they share only the memory
+
+
+@pytest.mark.parametrize(
+    ("model", "tensor", "inside", "expert", "said"),
+    [
+        ("llama3-8b", 1, Bytes(), 2, "ep=2 does nothing: llama3-8b has no experts"),
+        ("llama4-maverick", 1, Bytes(), 3, "ep=3 does not divide the 128 experts of llama4-maverick"),
+        ("llama4-maverick", 1, None, 2, "ep=2 needs --inside"),
+        ("llama4-maverick", 2, None, 1, "tp=2 needs --inside"),
+    ],
+)
+def test_expert_ranks_that_cannot_be_are_refused(
+    model: str, tensor: int, inside: Bytes | None, expert: int, said: str
+) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        Iterations(LanguageModel.load(model), Accelerator.load("b200"), tensor, inside, expert)
+
+
+def test_answers_are_intervals_within_the_ranges_of_figures() -> None:
+    """Requests one at a time, all figures as they stand, each at both ends, and twenty times at once."""
+    topology, computer = Topology.load("serving-16xh100"), Accelerator.load("h100-sxm")
+    its = Iterations(LanguageModel.load("llama3-8b"), computer)
+    requests = [ServingRequest(at * 10**9, 1024, 8, (at % 2, 2 + at % 2)) for at in range(4)]
+    setup, seen = ServingSetup(topology, its, "accelerator"), []
+    found = answer_intervals(setup, requests, lambda number, of: seen.append((number, of)))
+    ours = ServingOutcome.of(simulate(setup, requests)).first_token
+    assert ours is not None
+    first = found["time to first token, p50, ms"]
+    assert first.middle == ours.percentiles[0] / 1e6
+    assert first.low <= first.alone_low <= first.middle <= first.alone_high <= first.high
+    assert first.alone == "h100-sxm: gemm_efficiency"
+    (share,) = [figure for figure in uncertain(computer) if figure.name == "gemm_efficiency"]
+    ends = []
+    for value in (share.high, share.low):
+        there = ServingSetup(topology, its.on(changed(computer, {share.key: value})), "accelerator")
+        spread = ServingOutcome.of(simulate(there, requests)).first_token
+        assert spread is not None
+        ends.append(spread.percentiles[0] / 1e6)
+    assert [first.alone_low, first.alone_high] == ends
+    assert found["input reused, %"][:3] == (found["input reused, %"].middle,) * 3
+    figures = [figure for figure in uncertain((topology, computer)) if figure.key[0] == 1]
+    assert seen == [(number, 1 + 2 * len(figures) + 20) for number in range(1, 2 + 2 * len(figures) + 20)]
+    pool = figures_of(ServingSetup(topology, its, "pool"))
+    assert {figure.name for figure in pool} >= {"serving-16xh100: costs.copy_ns", "h100-sxm: gemm_efficiency"}
+    assert not any("hosts.memory" in figure.name for figure in pool)
 
 
 # --- what holds in every run ------------------------------------------------------------------------------------------

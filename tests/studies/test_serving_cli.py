@@ -81,6 +81,30 @@ def test_prefill_and_decoding_apart() -> None:
     assert "transfers, times as long as alone" in done.stderr
 
 
+def test_intervals_stand_below_the_table_and_in_the_document() -> None:
+    done = invoked("--hosts 2 --requests 5 --place accelerator,pool --intervals --json -")
+    assert done.exit_code == 0, done.output
+    said = re.sub(r"\s+", " ", done.stderr)
+    for run in json.loads(done.stdout)["runs"]:
+        first = run["intervals"]["time to first token, p50, ms"]
+        assert first["low"] < first["middle"] < first["high"]
+        assert first["middle"] == run["first_token"]["p50_ns"] / 1e6
+        assert f"{run['place']}, time to first token, p50: {first['low']:.3g} to {first['high']:.3g} ms, moved" in said
+        assert "output, tokens/s" in run["intervals"]
+
+
+def test_groups_of_an_instance_share_experts() -> None:
+    line = "--model llama4-maverick --accelerator b200 -c serving-2x8h800 --inside nvlink-8xh800 --requests 60"
+    done = invoked(f"{line} --tp 2 --ep 4 --place rdma --rate 40 --crash 0@0.5 --cold-start 0@1 --json -")
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    assert (document["tensor"], document["expert"]) == (2, 4)
+    (run,) = document["runs"]
+    assert (run["served"], run["instances"]) == (60, 2)
+    assert run["restarts"] > 0
+    assert "2 of 8 x b200" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [
@@ -107,10 +131,13 @@ def test_prefill_and_decoding_apart() -> None:
         ("--prefill 1 --place host --hosts 2", 2, "--place pool or rdma, not host"),
         ("--prefill 2 --place pool --hosts 2", 2, "leaves none of 2 instances"),
         ("--tp 2", 2, "needs --inside"),
+        ("--ep 2 --inside nvlink-8xh800", 2, "ep=2 does nothing: llama3-8b has no experts"),
+        ("--model llama4-maverick --accelerator b200 --ep 8 --inside nvlink-8xh800", 2, "tp=1 x ep=8 does not divide"),
         ("--tp 2 --inside nvlink-8xh800", 2, "tp=2 does not divide"),
         ("--model llama3-405b", 2, "give --tp"),
         ("--sweep hosts=2-1", 2, "should be hosts=FIRST-LAST"),
         ("--sweep hosts=1-2 --hosts 2", 2, "does not go with --sweep"),
+        ("--sweep hosts=1-2 --intervals", 2, "--intervals does not go with --sweep"),
         ("-c racks-2x72 --hosts 3", 2, "made of fabrics"),
         ("--crash 99@1", 2, "has 16 hosts in all"),
         ("--lose-card 32@1", 2, "has 32 cards in all"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from cxlemu.topology import Accelerator, Topology
 from studies.training import pipelined, sharded
 from studies.training.compute import Compute
 from studies.training.durations import LEVELS, Durations
-from studies.training.experts import Router
+from studies.training.experts import Router, read_histogram
 from studies.training.fabrics import Modelled
 from studies.training.language_model import LanguageModel
 from studies.training.machine import Offload, TrainingMachine
@@ -398,6 +399,45 @@ def test_a_router_loads_ranks_by_its_seed_and_drops_what_is_beyond_its_capacity(
     assert (tight.busiest, tight.dropped) == (0.5, 0.5)
 
 
+def test_a_histogram_says_what_each_expert_gets(tmp_path: Path) -> None:
+    """Of 8 experts on four ranks, the last rank's two get half of all tokens, twice the mean."""
+    model = LanguageModel.load("deepseek-v3").varied(experts=8)
+    load = Router(histogram=(1, 1, 1, 1, 1, 1, 2, 4)).load(model, 1000, 4)
+    assert (load.busiest, load.dropped) == (pytest.approx(2.0), pytest.approx(0))
+    assert load == Router(histogram=(1, 1, 1, 1, 1, 1, 2, 4), seed=2, skew=3).load(model, 1000, 4)  # nothing is drawn
+    capped = Router(histogram=(1, 1, 1, 1, 1, 1, 2, 4), capacity=2).load(model, 1000, 4)
+    # each expert has room for two of eight parts, 3 of 12: the last one gives up 1 of its 4 parts
+    assert (capped.busiest, capped.dropped) == (pytest.approx(5 / 3), pytest.approx(1 / 12))
+    assert Router(histogram=(1e308,) * 8).load(model, 1000, 4).busiest == pytest.approx(1)
+    file = tmp_path / "tokens"
+    file.write_text("1 2,3\n4e2\n")
+    assert read_histogram(str(file)) == read_histogram("1,2, 3,4e2") == (1, 2, 3, 400)
+    file.write_text("\n".join(["3"] * 255 + ["765"]))
+    words = "--model deepseek-v3 -c racks-2x72-rdma -n 16 --batch 16 --parallel fsdp,ep=16 --histogram"
+    done = simulate(*words.split(), str(file))
+    assert done.exit_code == 0, done.output
+    # the last rank's 16 experts get 45 + 765 of 1530 tokens, the mean rank 1530 / 16
+    assert "the busiest rank gets 8.47 times the mean" in done.output
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1,2", "--histogram has 2 numbers, but deepseek-v3 has 256 experts"),
+        ("1,-2", "'-2', of expert 1, should be a number of tokens, 0 or more"),
+        ("1,nan", "'nan', of expert 1"),
+        ("inf,1", "'inf', of expert 0"),
+        ("1,,2", "'', of expert 1"),
+        ("1,many", "'many', of expert 1"),
+        ("0,0", "no expert gets any token"),
+        (".", "a directory, not a regular file"),
+    ],
+)
+def test_a_bad_histogram_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ArgumentError, match=re.escape(message)):
+        Router(histogram=read_histogram(text)).load(LanguageModel.load("deepseek-v3"), 4096, 32)
+
+
 def test_context_ranks_gather_keys_and_values_or_pass_them_round() -> None:
     its, fabric = mixed(data=2, context=4)
     assert its.tokens == 128
@@ -436,7 +476,9 @@ def test_the_command_says_where_time_goes(tmp_path: Path) -> None:
     ours, other = document["steps"]
     for step in (ours, other):
         assert sum(step["billed_ns"].values()) == pytest.approx(step["time_ns"], rel=1e-12)
-    assert f"{other['time_ns'] / ours['time_ns']:.2f} times as fast" in first.output
+    ratio = other["time_ns"] / ours["time_ns"]
+    faster = f"takes a step {max(ratio, 1 / ratio):.2f} times as fast"
+    assert f"{ours['fabric'] if ratio > 1 else other['fabric']} {faster}" in re.sub(r"\s+", " ", first.output)
     slices = [event for event in json.loads(files[1].read_text())["traceEvents"] if event["ph"] == "X"]
     assert max(event["ts"] + event["dur"] for event in slices) == pytest.approx(ours["time_ns"] / 1e3)
 
@@ -463,7 +505,12 @@ def test_a_batch_of_ones_own_has_no_standing(tmp_path: Path) -> None:
         (["--parallel", "cp=3"], "cp=3 does not divide a sequence of 8192 tokens"),
         (["-n", "98304", "--parallel", "fsdp,tp=32,sp"], "3072 are to talk to each other over it, with 32 tensor"),
         (["-n", "98304", "--parallel", "fsdp,tp=32,sp"], "98304 in all"),
-        (["-n", "98304", "--parallel", "fsdp,tp=32,sp", "-c", "clusters-64x64"], "4096 ranks, but 3072 are to talk"),
+        (["-n", "98304", "--parallel", "fsdp,tp=32,sp", "-c", "clusters-64x64"], "4096 ranks, but 98304 are to be"),
+        (["-n", "98304", "--parallel", "fsdp,tp=32,sp", "-c", "clusters-64x64"], "32 tensor ranks for each of 3072"),
+        (["--histogram", "1,2"], "--histogram does nothing here: llama3-8b has no experts"),
+        (["--model", "deepseek-v3", "--histogram", "1,2", "--skew", "1"], "--skew does nothing with --histogram"),
+        (["--model", "deepseek-v3", "--histogram", "1,2", "--seed", "1"], "--seed does nothing with --histogram"),
+        (["--model", "deepseek-v3", "--histogram", "/nonexistent"], "/nonexistent: the file cannot be read: No such"),
         (["-n", "6", "--batch", "6"], "titan2-6xcz120 has places for 3 ranks, but 6 are to talk to each other over it"),
         (["--json", "/nonexistent/x.json"], "--json /nonexistent/x.json cannot be written"),
     ],
@@ -509,3 +556,16 @@ def test_the_docs_have_what_the_command_prints() -> None:
         assert f"| {words} | {' | '.join(cells)} |" in text
     ratios = [step.time_ns / its[0].time_ns for step in its[1:]]
     assert f"takes {min(ratios):.2f} to {max(ratios):.2f} times as long as on the pool" in text
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("ranks", [1024, 10240])
+def test_the_docs_say_what_a_mixture_gains_from_cxl_between_clusters(ranks: int) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "modelled-training.md").read_text()
+    (line,) = re.findall(rf"^cxlemu simulate training (.* -n {ranks} --parallel fsdp,ep=64.*)$", text, re.M)
+    done = simulate(*line.split(), "--json", "-")
+    ours, other = json.loads(done.stdout)["steps"]
+    sent = ours["billed_ns"]["all_to_all"]
+    assert sent == other["billed_ns"]["all_to_all"]  # inside a cluster
+    cells = f"{sent / 1e6:,.0f} | {ours['time_ns'] / 1e6:,.0f} | {other['time_ns'] / 1e6:,.0f}"
+    assert f"| {ranks:,}, ep=64, inside a cluster | {cells} | {other['time_ns'] / ours['time_ns']:.2f} |" in text
