@@ -19,7 +19,7 @@ from faults.programs.area import PATH_BYTES
 
 VARIABLE = "CXLEMU_PROGRAM_SERVER"  # the server's end of the socket; in a process that is no server:
 NO_SERVER = "-01"
-ANSWER_S = 10.0
+ANSWER_S = 30.0
 _REQUEST, _ANSWER = struct.Struct(f"{PATH_BYTES}s4s"), struct.Struct("ii")
 _REFUSALS = ("", "it has threads before main", "it has files open before main")
 _ADDR_NO_RANDOMIZE = 0x0040000
