@@ -37,6 +37,7 @@ class Served:
         return self._server.socket.fileno()
 
     def poll(self) -> int | None:
+        """Return its exit code, or the negative number of a signal; None as long as it runs."""
         if self.returncode is None:
             try:
                 answer = self._server.socket.recv(_ANSWER.size, socket.MSG_DONTWAIT)
