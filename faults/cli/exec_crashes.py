@@ -101,5 +101,5 @@ def _summary(out: Console, covered: CrashCoverage, failed: RunResult | None) -> 
             wrapped(f"host {covered.crash[0]} crashed at step {covered.crash[1]}{behind}", more="  "), markup=False
         )
     out.print(wrapped(covered.sentence(), more="  "), markup=False)
-    for reason in covered.undecided:
+    for reason in (*covered.undecided, *covered.anew):
         print_wrapped(out, reason, "yellow")

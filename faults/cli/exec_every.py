@@ -97,7 +97,7 @@ def _repeatable(out: Console, setting: ExecSetting, failed: RunResult, shrink_s:
 
 def _summary(out: Console, covered: EveryCoverage) -> None:
     out.print(wrapped(covered.sentence(), more="  "), markup=False)
-    for reason in covered.undecided:
+    for reason in (*covered.undecided, *covered.anew):
         print_wrapped(out, reason, "yellow")
     if covered.past_caches:
         print_wrapped(

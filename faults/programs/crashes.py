@@ -19,6 +19,7 @@ from faults.programs.findings import KINDS, LOST_IN_CRASH
 from faults.programs.judge import suppress
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, untouched
 from faults.programs.run import run
+from faults.programs.servers import ForkServers
 from faults.programs.suppressions import Suppression
 from faults.verdict import Verdict
 
@@ -42,6 +43,7 @@ class CrashCoverage:
     failed: RunResult | None = None  # that run
     shown: list[RunResult] = field(default_factory=list)  # runs to report on
     undecided: dict[str, None] = field(default_factory=dict)  # why not all was covered, a sentence each
+    anew: dict[str, None] = field(default_factory=dict)  # which programs have no fork server, and why, a sentence each
 
     @property
     def verdict(self) -> Verdict:
@@ -80,7 +82,15 @@ def crash_everywhere(
         Each run, and what was covered with it; the last one tells what the search has come to.
     """
     covered = CrashCoverage(hosts, budget_s)
-    search = _CrashSearch(replace(setting, show=False), covered, reasons)
+    with ForkServers() as servers:
+        covered.anew = servers.anew
+        yield from _runs(_CrashSearch(replace(setting, show=False), covered, reasons, servers), setting, covered)
+
+
+def _runs(
+    search: _CrashSearch, setting: ExecSetting, covered: CrashCoverage
+) -> Iterator[tuple[RunResult, CrashCoverage]]:
+    hosts, budget_s = covered.hosts, covered.budget_s
     result = search.run(None, ())
     covered.shown.append(result)
     yield result, covered
@@ -132,8 +142,10 @@ def _different(points: Sequence[CrashPoint], covered: CrashCoverage) -> Iterator
 
 
 class _CrashSearch:
-    def __init__(self, setting: ExecSetting, covered: CrashCoverage, reasons: Sequence[Suppression]) -> None:
-        self._setting, self._covered, self._reasons = setting, covered, reasons
+    def __init__(
+        self, setting: ExecSetting, covered: CrashCoverage, reasons: Sequence[Suppression], servers: ForkServers
+    ) -> None:
+        self._setting, self._covered, self._reasons, self._servers = setting, covered, reasons, servers
         self._began = time.monotonic()
 
     def images(self, point: CrashPoint, newest: Line | None) -> Iterator[RunResult]:
@@ -158,7 +170,7 @@ class _CrashSearch:
         covered, setting = self._covered, self._setting
         left = max(self._began + covered.budget_s - time.monotonic(), 0.1)
         setting = replace(setting, crash=crash, deadline_s=min(setting.deadline_s, left))
-        result = suppress(setting, run(setting, RunChoice(None, 0, losses=losses)), self._reasons)
+        result = suppress(setting, run(setting, RunChoice(None, 0, losses=losses), self._servers), self._reasons)
         covered.runs, covered.steps = covered.runs + 1, covered.steps + result.steps
         covered.seconds = time.monotonic() - self._began
         if result.failed and crash is None:

@@ -9,7 +9,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 
 from cxlemu.errors import ArgumentError
@@ -17,12 +17,12 @@ from faults.programs.area import GOING_ON, NO_PROGRESS, RUNNING, STARTING, Area,
 from faults.programs.commands import Command
 from faults.programs.doing import doing, sleeps
 from faults.programs.result import ExecSetting, Exit, RunEnding, RunResult
+from faults.programs.servers import NO_SERVER, VARIABLE, ForkServers, Served, children, same_addresses
 
 LOOK_MS = 20  # how often the driver looks for a thread that sleeps while all others wait for it
 SLEEPING_LOOKS, COMPUTING_LOOKS, STARTING_LOOKS = 3, 250, 25
 OUTPUT_BYTES_MAX = 1 << 16
 END_S = 10.0
-_ADDR_NO_RANDOMIZE = 0x0040000
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 
 
@@ -33,16 +33,17 @@ class RunProcesses:
     run.
     """
 
-    def __init__(self, area: Area, setting: ExecSetting, result: RunResult) -> None:
-        self._area, self._setting, self._result = area, setting, result
+    def __init__(self, area: Area, setting: ExecSetting, result: RunResult, servers: ForkServers | None = None) -> None:
+        self._area, self._setting, self._result, self._servers = area, setting, result, servers
         self._ends = time.monotonic() + setting.deadline_s
-        self._live: dict[int, tuple[subprocess.Popen[bytes], int]] = {}  # command -> process, first thread
+        self._live: dict[int, tuple[subprocess.Popen[bytes] | Served, int]] = {}  # command -> process, first thread
         self._pidfds: dict[int, int] = {}  # pid -> pidfd, of all that take part
         self._gone: set[int] = set()
         self._poll = select.poll()
         self._stands: tuple[int, int, int] = (-1, -1, -1)  # steps, thread, its state
         self._looks = 0
-        self._others = _children()  # of ours, which are no part of the run
+        self._others = servers.others if servers else children()  # of ours, which are no part of the run
+        self._anew = servers is None  # whether a command was started without a server, which says what is left
         self._adopting = _adopt(True)
 
     def all_stages(self) -> None:
@@ -81,7 +82,11 @@ class RunProcesses:
 
     def _orphans(self) -> bool:
         """Kill what the commands left behind; return whether there was any: what each of these leaves comes next."""
-        left = _children() - self._others
+        if self._servers and self._servers.end_those_left():
+            self._anew = True
+        if not self._anew:
+            return False
+        left = children() - self._others
         for pid in left:
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
                 os.kill(pid, signal.SIGKILL)
@@ -95,25 +100,33 @@ class RunProcesses:
             "CXLEMU_PROGRAM_RUN": str(self._area.folder),
             "CXLEMU_PROGRAM_HOST": str(command.host),
             "CXLEMU_PROGRAM_COMMAND": str(number),
-            "CXLEMU_PROGRAM_THREAD": str(thread),
+            "CXLEMU_PROGRAM_THREAD": f"{thread:03d}",
             "CXLEMU_PROGRAM_POOLS": ":".join(pool.path for pool in self._setting.pools),
+            VARIABLE: NO_SERVER,
         }
-        with contextlib.ExitStack() as stack:
-            output = None if self._setting.show else stack.enter_context(self._output(number).open("wb"))
-            stack.enter_context(_same_addresses())
-            try:
-                process = subprocess.Popen(
-                    command.words,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=None if output is None else subprocess.STDOUT,
-                    process_group=0,
-                )
-            except OSError as error:
-                raise ArgumentError(f"{command.words[0]}: {error.strerror}") from error
+        try:
+            served = self._servers.start(number, command.words, environment) if self._servers else None
+            process = served or self._start_anew(number, command, environment)
+        except OSError as error:
+            raise ArgumentError(f"{command.words[0]}: {error.strerror}") from error
+        if served:
+            self._poll.register(served, select.POLLIN)
         self._live[number] = (process, thread)
         self._watch(process.pid)
+
+    def _start_anew(self, number: int, command: Command, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        self._anew = True
+        with contextlib.ExitStack() as stack:
+            output = None if self._setting.show else stack.enter_context(self._output(number).open("wb"))
+            stack.enter_context(same_addresses())
+            return subprocess.Popen(
+                command.words,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=None if output is None else subprocess.STDOUT,
+                process_group=0,
+            )
 
     def _output(self, number: int) -> Path:
         return self._area.folder / f"output-{number}"
@@ -137,13 +150,15 @@ class RunProcesses:
         for number, (process, first) in list(self._live.items()):
             if process.poll() is not None:
                 del self._live[number]
+                if isinstance(process, Served):
+                    self._poll.unregister(process)
                 self._result.exits.append(self._exit(number, process.returncode))
                 if self._result.exits[-1].failed:
                     self._area.stop()  # before other processes go on without it
                 self._area.not_taken(first)
-        ready = {fd for fd, _ in self._poll.poll(0)}
+        ready, ending = {fd for fd, _ in self._poll.poll(0)}, {process.pid for process, _ in self._live.values()}
         for pid, fd in self._pidfds.items():
-            if fd in ready and pid not in self._gone:
+            if fd in ready and pid not in self._gone and pid not in ending:
                 self._poll.unregister(fd)
                 self._gone.add(pid)
                 self._area.gone(pid)
@@ -203,33 +218,3 @@ def _adopt(adopt: bool) -> bool:
     prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
     prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(adopt), 0, 0, 0)
     return bool(before.value)
-
-
-def _children() -> set[int]:
-    """The children of this process, also those that have ended."""
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:  # there is none: not worth a walk through all processes
-        return set()
-    return {int(stat.parent.name) for stat in Path("/proc").glob("[0-9]*/stat") if _parent(stat) == os.getpid()}
-
-
-def _parent(stat: Path) -> int:
-    try:
-        return int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
-    except (OSError, IndexError):  # it has ended
-        return 0
-
-
-@contextlib.contextmanager
-def _same_addresses() -> Iterator[None]:
-    """Give processes that are started inside the same addresses each time, where the system allows that."""
-    personality = ctypes.CDLL(None).personality
-    before = personality(0xFFFFFFFF)
-    if before >= 0:
-        personality(before | _ADDR_NO_RANDOMIZE)
-    try:
-        yield
-    finally:
-        if before >= 0:
-            personality(before)

@@ -22,10 +22,11 @@ from faults.programs.doing import going_round
 from faults.programs.findings import KINDS, LOST_IN_CRASH, ROLES, UNKNOWN_THREAD
 from faults.programs.processes import RunProcesses
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
+from faults.programs.servers import ForkServers
 
 
-def run(setting: ExecSetting, choice: RunChoice) -> RunResult:
-    """Run all stages once."""
+def run(setting: ExecSetting, choice: RunChoice, servers: ForkServers | None = None) -> RunResult:
+    """Run all stages once; in a search, ``servers`` make the processes."""
     with making(_options(setting, choice)) as area:
         area.script(choice.script)
         if choice.losses is not None:
@@ -33,7 +34,7 @@ def run(setting: ExecSetting, choice: RunChoice) -> RunResult:
         _fill(area, setting)
         area.check_room()
         result = RunResult(choice)
-        running = RunProcesses(area, setting, result)
+        running = RunProcesses(area, setting, result, servers)
         try:
             running.all_stages()
         finally:

@@ -21,6 +21,7 @@ from faults.programs.every.explore import EveryCoverage, EveryLimits, _judge
 from faults.programs.every.search import EverySearch, Turns
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
 from faults.programs.run import run
+from faults.programs.servers import ForkServers
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples/programs"
@@ -118,12 +119,13 @@ def generated(seed: int) -> str:
 
 def verdicts(setting: ExecSetting, **how: object) -> tuple[set[tuple[object, ...]], int]:
     def once(turns: Turns, sure: int) -> tuple[RunResult, object]:
-        result = run(setting, RunChoice(None, 0, turns))
+        result = run(setting, RunChoice(None, 0, turns), servers)
         return result, read(result.record, result.turns, sure, setting.coherent)
 
     search = EverySearch(once, **how)  # type: ignore[arg-type]
-    # Kinds of findings are not compared: of two stores in no order, the later one is called dirty at exit.
-    found = {(seen(result), result.ending, bool(result.findings)) for result in search.all()}
+    with ForkServers() as servers:
+        # Kinds of findings are not compared: of two stores in no order, the later one is called dirty at exit.
+        found = {(seen(result), result.ending, bool(result.findings)) for result in search.all()}
     assert search.strayed == search.incomplete == 0
     return found, search.executions
 

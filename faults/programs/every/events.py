@@ -91,8 +91,8 @@ class _Entry(NamedTuple):
     cause: int
     stage: int
 
-    def lines(self) -> Iterator[Line]:
-        return ((self.pool, self.line + k) for k in range(self.more))
+    def lines(self) -> list[Line]:
+        return [(self.pool, self.line + k) for k in range(self.more)]
 
 
 def steps_of(turns: Sequence[tuple[int, int]]) -> int:
@@ -122,7 +122,7 @@ def read(
     for thread, steps in turns:
         owners += [(thread, steps)] if thread >= MOVE_TURNS else [thread] * steps
     return _Reader(
-        owners, [_Entry(*its) for its in _ENTRY.iter_unpack(raw)], len(raw) == count * _ENTRY.size, sure, coherent
+        owners, list(map(_Entry._make, _ENTRY.iter_unpack(raw))), len(raw) == count * _ENTRY.size, sure, coherent
     ).read()
 
 
@@ -169,7 +169,7 @@ class _Reader:
         makers: dict[int, int] = {}
         for number in range(len(self._owners)):
             for event in self._step(number, ordinals) if number else ():
-                now = frozenset(alive - waits.keys())
+                now = frozenset(alive.difference(waits))
                 needs = self._needs(event, makers)
                 self._events.append(event)
                 enabled.append(now)
@@ -282,24 +282,24 @@ class _Reader:
         done, gone = self._note_flushes(thread, entries)
         cached, written_back, stored, fetched = done | gone, done | posted | arrived, set[Line](), set[Line]()
         for entry in entries:
-            if entry.kind >= _MOVE:
-                cached |= {(entry.pool, entry.line)} if entry.cause != _BY_NATURE else set()
+            kind = entry.kind
+            if kind >= _MOVE:
+                if entry.cause != _BY_NATURE:
+                    cached.add((entry.pool, entry.line))
                 continue
             event.stage = entry.stage
-            if entry.pool < 8 and entry.kind in (_LOAD, _STORE, _RMW, _NT_STORE, _FLUSH):
-                cached.update(entry.lines())
-            if entry.kind in (_STORE, _RMW):
-                stored.update(entry.lines())
-            shared = {line for line in entry.lines() if self._is_coherent(line)} if self._coherent else set[Line]()
-            if entry.kind in (_STORE, _RMW, _NT_STORE):
-                arrived |= shared
-            elif entry.kind == _LOAD:
-                fetched |= shared
-            if entry.kind == _NT_STORE:
-                written_back.update(entry.lines())
-            event.stores |= entry.kind in (_STORE, _RMW, _NT_STORE) or entry.kind > _YIELD
-            event.yields |= entry.kind == _YIELD
-            event.ends |= entry.kind in (_PROCESS_END, _THREAD_END)
+            if kind <= _FLUSH and entry.pool < 8:
+                lines = entry.lines()
+                cached.update(lines)
+                if kind in (_STORE, _RMW):
+                    stored.update(lines)
+                if kind == _NT_STORE:
+                    written_back.update(lines)
+                if self._coherent and kind != _FLUSH:
+                    (fetched if kind == _LOAD else arrived).update(filter(self._is_coherent, lines))
+            event.stores |= kind in (_STORE, _RMW, _NT_STORE) or kind > _YIELD
+            event.yields |= kind == _YIELD
+            event.ends |= kind in (_PROCESS_END, _THREAD_END)
         event.stores |= bool(posted or arrived)
         event.cached, event.posted, event.stored = frozenset(cached), frozenset(written_back), frozenset(stored)
         event.arrived, event.fetched = frozenset(arrived), frozenset(fetched)
@@ -317,7 +317,8 @@ class _Order:
         self._threads: dict[int, dict[int, int]] = {}  # by host: the last event of each thread
         self._arrived: dict[Line, int] = {}
         self._fetched: dict[Line, list[int]] = {}
-        self._touched: dict[tuple[bool, int, Line], int] = {}  # whether posted, host, line
+        self._cached: dict[tuple[int, Line], int] = {}  # by host and line: the last event that touched it
+        self._posted: dict[tuple[int, Line], int] = {}
         self._waits: dict[
             int, frozenset[Line]
         ] = {}  # threads that have gone round in a cycle, until what they wait for
@@ -341,34 +342,34 @@ class _Order:
             firm.add(self._wakers[waiter])
         if isinstance(actor, int):
             self._waits.pop(actor, None), self._wakers.pop(actor, None)
-        for line in event.fetched | event.arrived:
-            loose.update({self._arrived[line]} if line in self._arrived else ())
+            threads = self._threads.setdefault(event.host, {})
+            loose.update([last for other, last in threads.items() if other != actor])
+            threads[actor] = at
+        for line in event.fetched | event.arrived if event.fetched or event.arrived else ():
+            if line in self._arrived:
+                loose.add(self._arrived[line])
         for line in event.arrived:
             loose.update(self._fetched.pop(line, ()))
             self._arrived[line] = at
         for line in event.fetched:
             self._fetched.setdefault(line, []).append(at)
-        if isinstance(actor, int):
-            threads = self._threads.setdefault(event.host, {})
-            loose.update(last for other, last in threads.items() if other != actor)
-            threads[actor] = at
-        for is_posted, lines in ((False, event.cached), (True, event.posted)):
+        for lines, touched in ((event.cached, self._cached), (event.posted, self._posted)):
             for line in lines:
-                key = (is_posted, event.host, line)
-                if key in self._touched:
-                    last = self._touched[key]
-                    moves = [its for its in (actor, self._events[last].actor) if not isinstance(its, int)]
+                key = (event.host, line)
+                last = touched.get(key)
+                touched[key] = at
+                if last is not None:
+                    other = self._events[last].actor
+                    moves = [its for its in (actor, other) if not isinstance(its, int)]
                     loosely = not moves or (len(moves) == 1 and moves[0][0] == EVICT)
                     (loose if loosely else firm).add(last)
-                self._touched[key] = at
         self._last_of[actor] = at
-        direct = firm | loose
-        event.before = needs
-        for k in direct:
-            event.before |= self._events[k].before | 1 << k
-        for k in loose - firm:
-            if not needs >> k & 1 and not any(self._events[other].before >> k & 1 for other in direct if other != k):
-                event.races.append(k)
+        direct, beside_it = needs, needs
+        for k in firm | loose:
+            beside_it |= self._events[k].before
+            direct |= 1 << k
+        event.before = beside_it | direct
+        event.races = [k for k in loose - firm if not beside_it >> k & 1]
         for one, lines in self._waits.items():
             if one in self._wakers or one == actor:
                 continue

@@ -12,6 +12,7 @@ from faults.programs.every.search import EverySearch, Turns
 from faults.programs.judge import suppress
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, untouched
 from faults.programs.run import run
+from faults.programs.servers import ForkServers
 from faults.programs.suppressions import Suppression
 from faults.verdict import Verdict
 
@@ -44,6 +45,7 @@ class EveryCoverage:
     failed: RunResult | None = None  # the first run that shows a mistake
     shown: list[RunResult] = field(default_factory=list)  # runs to report on
     undecided: dict[str, None] = field(default_factory=dict)  # why not all was covered, a sentence each
+    anew: dict[str, None] = field(default_factory=dict)  # which programs have no fork server, and why, a sentence each
     past_caches: bool = False  # whether a program stores past the cache
 
     @property
@@ -78,13 +80,20 @@ def explore(
     Yields:
         Each run, and what was covered with it; the last one tells what the search has come to.
     """
-    began = time.monotonic()
     covered = EveryCoverage(limits)
-    setting = replace(setting, every=True, show=False)
+    with ForkServers() as servers:
+        covered.anew = servers.anew
+        yield from _runs(replace(setting, every=True, show=False), covered, reasons, servers)
+
+
+def _runs(
+    setting: ExecSetting, covered: EveryCoverage, reasons: Sequence[Suppression], servers: ForkServers
+) -> Iterator[tuple[RunResult, EveryCoverage]]:
+    began, limits = time.monotonic(), covered.limits
 
     def once(turns: Turns, sure: int) -> tuple[RunResult, Trace]:
         left = max(began + limits.budget_s - time.monotonic(), 0.1)
-        result = run(replace(setting, deadline_s=min(setting.deadline_s, left)), RunChoice(None, 0, turns))
+        result = run(replace(setting, deadline_s=min(setting.deadline_s, left)), RunChoice(None, 0, turns), servers)
         trace = read(result.record, result.turns, sure, setting.coherent)
         covered.past_caches |= holds_nt(result.record)
         result.record = (0, b"")

@@ -50,11 +50,12 @@ static int thread_of_command(void) {
 
 void process_ends_with(int status) { exit_status = status; }
 
-/* Return whether this process is a command's own. What it leaves behind becomes the driver's child as well, but in a group of
+static int maker_of_commands(void) { return process_server() ? process_server() : here.area->driver; }
+
+/* Return whether this process is a command's own. What it leaves behind becomes a child of the same process as well, but in a group of
  * the command's or in a session of its own. */
 static bool is_command(void) {
-    const int driver = here.area->driver;
-    return getppid() == driver && getpid() == getpgrp() && getsid(0) == getsid(driver);
+    return getppid() == maker_of_commands() && getpid() == getpgrp() && getsid(0) == getsid(here.area->driver);
 }
 
 static void note_status(int status, void *unused) {
@@ -66,6 +67,7 @@ bool process_join(void) {
     static int tried; /* the process that has tried: a child of fork has its parent's variables */
     const char *folder = getenv("CXLEMU_PROGRAM_RUN");
     if (joined || !folder || tried == getpid()) return joined;
+    if (number_in("CXLEMU_PROGRAM_SERVER") >= 0) _exit(2); /* before main: what it opens, its forks would share */
     tried = getpid();
     const int saved = errno, host = number_in("CXLEMU_PROGRAM_HOST");
     if (host < 0 || host >= PROGRAM_HOSTS || !area_attach(folder, host)) {
@@ -73,7 +75,7 @@ bool process_join(void) {
         _exit(2);
     }
     joined = true, joined_pid = getpid();
-    if (getppid() == here.area->driver) prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() == maker_of_commands()) prctl(PR_SET_PDEATHSIG, SIGKILL);
     on_exit(note_status, NULL);
     room_watch();
     watcher_choose();

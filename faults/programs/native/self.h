@@ -90,6 +90,9 @@ bool process_join(void);
 bool process_joined(void);
 bool process_recompiled(void); /* whether its main program calls what tsan.c defines */
 
+/* server.c: the process whose fork this one is; 0: it was started by itself. */
+int process_server(void);
+
 /* watch.c: choose the run's watcher, and follow code of this process that announces nothing. */
 void watcher_choose(void);
 void code_follow(void);

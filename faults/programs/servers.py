@@ -1,0 +1,177 @@
+"""Fork servers: in a search a program is loaded once, and waits before main; each run makes its process by a fork.
+
+``native/server.c`` is the other end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import struct
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from faults.programs.area import PATH_BYTES
+
+VARIABLE = "CXLEMU_PROGRAM_SERVER"  # the server's end of the socket; in a process that is no server:
+NO_SERVER = "-01"
+ANSWER_S = 30.0
+_REQUEST, _ANSWER = struct.Struct(f"{PATH_BYTES}s4s"), struct.Struct("ii")
+_REFUSALS = ("", "it has threads before main", "it has files open before main")
+_ADDR_NO_RANDOMIZE = 0x0040000
+
+
+class Served:
+    """A process that a server has made, used as one of subprocess.Popen."""
+
+    def __init__(self, pid: int, server: ForkServer) -> None:
+        self.pid, self._server = pid, server
+        self.returncode: int | None = None
+
+    def fileno(self) -> int:
+        """Return the socket on which the server tells of the end."""
+        return self._server.socket.fileno()
+
+    def poll(self) -> int | None:
+        """Return its exit code, or the negative number of a signal; None as long as it runs."""
+        if self.returncode is None:
+            try:
+                answer = self._server.socket.recv(_ANSWER.size, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return None
+            status, self._server.left = _ANSWER.unpack(answer) if answer else (signal.SIGKILL, True)
+            self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+class ForkServer:
+    """A program that waits before main."""
+
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.left = False  # whether processes of a run are left behind, as children of the server
+        self._made: Served | None = None
+        self.socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.settimeout(ANSWER_S)
+        nothing = subprocess.DEVNULL
+        with its, same_addresses():
+            self._process = subprocess.Popen(
+                words,
+                env={**environment, VARIABLE: f"{its.fileno():03d}"},
+                stdin=nothing,
+                stdout=nothing,
+                stderr=nothing,
+                process_group=0,
+                pass_fds=[its.fileno()],
+            )
+        self.pid = self._process.pid
+
+    def answer(self) -> int | None:
+        """Return the first number that the server answers, None where it does not."""
+        try:
+            answer = self.socket.recv(_ANSWER.size)
+        except OSError:
+            return None
+        return int(_ANSWER.unpack(answer)[0]) if answer else None
+
+    def fork(self, folder: str, thread: str) -> Served | None:
+        """Make a process for a run; None where that cannot be."""
+        if self._made and self._made.returncode is None:
+            return None
+        with contextlib.suppress(OSError):
+            self.socket.send(_REQUEST.pack(os.fsencode(folder), thread.encode()))
+            pid = self.answer()
+            self._made = Served(pid, self) if pid and pid > 0 else None
+            return self._made
+        return None
+
+    def close(self) -> None:
+        """End the server; what its processes have left behind becomes ours."""
+        self.socket.close()
+        self._process.kill()
+        self._process.wait()
+
+
+class ForkServers:
+    """The servers of a search, by the numbers of their commands."""
+
+    def __init__(self) -> None:
+        self._servers: dict[int, ForkServer | None] = {}  # None: its program is started anew in each run
+        self.others = children()  # of ours, which no run has made
+        self.anew: dict[str, None] = {}  # which programs are, and why, a sentence each
+
+    def __enter__(self) -> ForkServers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in self._servers.values():
+            if server:
+                server.close()
+
+    def start(self, number: int, words: Sequence[str], environment: Mapping[str, str]) -> Served | None:
+        """Make a command's process; None where its program has to be started anew."""
+        if number not in self._servers:
+            self._begin(number, words, environment)
+        server = self._servers[number]
+        if server is None:
+            return None
+        made = server.fork(environment["CXLEMU_PROGRAM_RUN"], environment["CXLEMU_PROGRAM_THREAD"])
+        if made is None:
+            self._refuse(number, words, server, "its fork failed")
+        return made
+
+    def _begin(self, number: int, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        server = self._servers[number] = ForkServer(words, environment)
+        self.others.add(server.pid)
+        why = server.answer()
+        if why is None:
+            self._refuse(number, words, server, "it does not come to main, or opens the pool before")
+        elif why:
+            self._refuse(number, words, server, _REFUSALS[why])
+
+    def _refuse(self, number: int, words: Sequence[str], server: ForkServer, why: str) -> None:
+        server.close()
+        self._servers[number] = None
+        self.anew[f"{Path(words[0]).name} is started anew in each run, which takes longer: {why}"] = None
+
+    def end_those_left(self) -> bool:
+        """End each server that has children of a run, which become ours; return whether there was any."""
+        left = [number for number, server in self._servers.items() if server and server.left]
+        for number in left:
+            server = self._servers.pop(number)
+            assert server is not None
+            server.close()
+        return bool(left)
+
+
+def children() -> set[int]:
+    """The children of this process, also those that have ended."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # there is none: not worth a walk through all processes
+        return set()
+    return {int(stat.parent.name) for stat in Path("/proc").glob("[0-9]*/stat") if _parent(stat) == os.getpid()}
+
+
+def _parent(stat: Path) -> int:
+    try:
+        return int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
+    except (OSError, IndexError):  # it has ended
+        return 0
+
+
+@contextlib.contextmanager
+def same_addresses() -> Iterator[None]:
+    """Give processes that are started inside the same addresses each time, where the system allows that."""
+    personality = ctypes.CDLL(None).personality
+    before = personality(0xFFFFFFFF)
+    if before >= 0:
+        personality(before | _ADDR_NO_RANDOMIZE)
+    try:
+        yield
+    finally:
+        if before >= 0:
+            personality(before)

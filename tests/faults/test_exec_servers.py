@@ -1,0 +1,129 @@
+"""Fork servers of ``exec --every`` and ``exec --crash every``: the same runs as of programs that are started anew."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from faults.programs.commands import parse_commands, parse_pools
+from faults.programs.crashes import crash_everywhere
+from faults.programs.every.explore import EveryCoverage, EveryLimits, explore
+from faults.programs.result import ExecSetting, RunResult
+from faults.programs.servers import ForkServers, children
+from tests.faults.test_exec_every import EXAMPLES, HERE, build
+
+POOL = "/dev/shm/servers"
+pytestmark = [
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="the programs have instructions of x86-64"),
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="compiles programs with gcc, which is not here"),
+]
+
+
+def setting(*words: str, pool: str = POOL) -> ExecSetting:
+    return ExecSetting(parse_commands(list(words), 2), parse_pools([f"{pool}=2M"]), hosts=2)
+
+
+def searched(of: ExecSetting, budget_s: float = 60) -> tuple[list[RunResult], EveryCoverage]:
+    runs = list(explore(of, EveryLimits(preemptions=1, budget_s=budget_s)))
+    return [result for result, _ in runs], runs[-1][1]
+
+
+def shape(result: RunResult) -> object:
+    exits = sorted((its.command, its.code, its.output) for its in result.exits)
+    return result.trace, result.steps, result.turns, exits, result.signature()
+
+
+def pids(name: str) -> Iterator[int]:
+    for comm in Path("/proc").glob("[0-9]*/comm"):
+        try:
+            if comm.read_text().strip() == name:
+                yield int(comm.parent.name)
+        except OSError:
+            continue
+
+
+@pytest.fixture
+def anew(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Lets no server make a process."""
+    monkeypatch.setattr(ForkServers, "start", lambda *_: None)
+    return monkeypatch
+
+
+def test_every_run_of_a_search_is_as_without_a_server(tmp_path: Path, anew: pytest.MonkeyPatch) -> None:
+    queue = build(EXAMPLES / "queue.c", tmp_path, "-DMESSAGES=1")
+    of = setting(str(queue), "send", POOL, ":", str(queue), "receive", POOL)
+    slow, covered_slowly = searched(of)
+    anew.undo()
+    fast, covered = searched(of)
+    assert list(map(shape, fast)) == list(map(shape, slow)) and len(fast) > 5
+    assert covered.sentence() == covered_slowly.sentence() and not covered.anew
+
+
+def test_every_crash_is_as_without_a_server(tmp_path: Path, anew: pytest.MonkeyPatch) -> None:
+    log = build(EXAMPLES / "undo_log.c", tmp_path)
+    of = setting(str(log), "transfer", "::", str(log), "recover", pool="/dev/shm/bank")
+    slow = [shape(result) for result, _ in crash_everywhere(of, [0], 60)]
+    anew.undo()
+    assert [shape(result) for result, _ in crash_everywhere(of, [0], 60)] == slow and len(slow) > 5
+
+
+@pytest.mark.parametrize(
+    ("does", "why"),
+    [("THREADS", "it has threads"), ("FILES", "it has files open"), ("POOL", "it does not come to main"), ("NONE", "")],
+)
+def test_a_program_that_cannot_be_forked_is_started_anew(tmp_path: Path, does: str, why: str) -> None:
+    library = tmp_path / "libearly.so"
+    early = HERE / "programs/early.c"
+    subprocess.run(["gcc", "-shared", "-fPIC", f"-D{does}", str(early), "-o", str(library)], check=True, timeout=60)
+    leaves = build(HERE / "programs/leaves.c", tmp_path, "-Wl,--no-as-needed", str(library))
+    results, covered = searched(setting(str(leaves), "0", ":", str(leaves), "1"))
+    assert covered.verdict.exit_code == 0 and len(results) == covered.runs
+    assert [its.output for its in sorted(results[0].exits, key=lambda one: one.command)] == ["0\n", "1\n"]
+    assert all(f"leaves is started anew in each run, which takes longer: {why}" in its for its in covered.anew)
+    assert bool(covered.anew) == bool(why)
+
+
+def test_what_a_program_leaves_behind_ends_with_its_run(tmp_path: Path) -> None:
+    leaves, name, before = build(HERE / "programs/leaves.c", tmp_path), f"left-{os.getpid()}", children()
+    of = setting(str(leaves), "0", name, ":", str(leaves), "1")
+    executions = 0
+    for _, covered in explore(of, EveryLimits()):
+        executions = covered.executions
+        assert not list(pids(name)) and not covered.anew
+    assert executions > 0
+    assert children() == before
+
+
+def test_a_server_that_dies_is_done_without(tmp_path: Path) -> None:
+    queue = build(EXAMPLES / "queue.c", tmp_path, "-DMESSAGES=1")
+    of = setting(str(queue), "send", POOL, ":", str(queue), "receive", POOL)
+    whole, before = searched(of)[1], children()
+    runs = explore(of, EveryLimits(preemptions=1))
+    _, covered = next(runs)
+    for pid in children() - before:
+        os.kill(pid, signal.SIGKILL)
+    assert len(list(runs)) == whole.runs - 1 and covered.sentence() == whole.sentence()
+    assert list(covered.anew) == ["queue is started anew in each run, which takes longer: its fork failed"]
+
+
+def test_an_interrupted_search_leaves_no_server(tmp_path: Path) -> None:
+    queue = build(EXAMPLES / "queue.c", tmp_path, "-DMESSAGES=9")
+    name = queue.rename(tmp_path / f"q{os.getpid()}")
+    words = [sys.executable, "-m", "cxlemu", "exec", "--pool", POOL, "--every", "--", str(name), "send", POOL, ":"]
+    search = subprocess.Popen([*words, str(name), "receive", POOL], stdout=subprocess.PIPE, text=True)
+    ends = time.monotonic() + 60
+    while not list(pids(name.name)) and time.monotonic() < ends:
+        time.sleep(0.01)
+    time.sleep(0.5)
+    search.send_signal(signal.SIGINT)
+    assert "it was interrupted" in search.communicate(timeout=60)[0]
+    assert search.returncode == 130 and not list(pids(name.name))
