@@ -88,6 +88,12 @@ def test_an_invariant_is_examined_on_what_the_pool_holds(holds: Path, name: str)
     assert ("nobody examined what the pool held" in found[2]) == (code == 3)
 
 
+def test_an_invariant_is_broken_by_the_line_that_arrives(holds: Path) -> None:
+    _, document = execute(holds, "/dev/shm/holds", EVERY, "no-fence")
+    (found,) = document["found"]["findings"]  # type: ignore[index]
+    assert (found["offset"], found["other_host"]) == (64, 0)  # the flag, before the data that it tells of
+
+
 HISTORIES = {
     "one order of turns explains it": (ONE, "late 0 : late 1", 0, []),
     "the other host reads after the end": (EVERY, "late 0 : late 1", 1, ["not-linearizable"]),
