@@ -27,7 +27,7 @@ State = Hashable
 _BEGIN: dict[int, State] = {REGISTER: 0, QUEUE: (), MAP: NONE}
 
 
-class Operation(NamedTuple):
+class LoggedOperation(NamedTuple):
     """An operation that a program has logged."""
 
     operation: int  # READ, ..., REMOVE
@@ -75,7 +75,7 @@ def _number(state: State) -> int:
     return state
 
 
-def _steps(its: Operation, state: State) -> Iterator[State]:
+def _steps(its: LoggedOperation, state: State) -> Iterator[State]:
     """Yield the state behind an operation, if it can take effect here."""
     if its.end and its.operation in _STORES_ONLY and its.result == NONE:
         yield state  # it has stored nothing
@@ -85,7 +85,7 @@ def _steps(its: Operation, state: State) -> Iterator[State]:
         yield following
 
 
-def explained(history: Sequence[Operation], most: int = REACHED_MOST) -> bool | None:
+def explained(history: Sequence[LoggedOperation], most: int = REACHED_MOST) -> bool | None:
     """Say whether some order explains the history of one object; None: the search was given up."""
     if not history:
         return True
@@ -110,7 +110,7 @@ def explained(history: Sequence[Operation], most: int = REACHED_MOST) -> bool | 
     return False
 
 
-def _next(ordered: Sequence[Operation], ends: Sequence[int], first: int, done: int) -> list[int]:
+def _next(ordered: Sequence[LoggedOperation], ends: Sequence[int], first: int, done: int) -> list[int]:
     """List the operations that may take effect next: none that is left has ended before their begin."""
     found: list[int] = []
     earliest = NONE
@@ -129,7 +129,9 @@ def _without(first: int, done: int) -> tuple[int, int]:
     return first + taken, done >> taken
 
 
-def shortest(history: Sequence[Operation], fails: Callable[[Sequence[Operation]], bool]) -> list[Operation]:
+def shortest(
+    history: Sequence[LoggedOperation], fails: Callable[[Sequence[LoggedOperation]], bool]
+) -> list[LoggedOperation]:
     """Cut a history that no order explains behind the first result that none does; the last one ends there."""
     ends = sorted(its.end for its in history if its.end)
     low, high = 0, len(ends) - 1
@@ -142,7 +144,7 @@ def shortest(history: Sequence[Operation], fails: Callable[[Sequence[Operation]]
     return until(history, ends[low])
 
 
-def until(history: Sequence[Operation], step: int) -> list[Operation]:
+def until(history: Sequence[LoggedOperation], step: int) -> list[LoggedOperation]:
     """Return what has begun until a step, as it was then."""
     return [its if its.end <= step else its._replace(end=0) for its in history if its.begin <= step]
 
@@ -150,13 +152,13 @@ def until(history: Sequence[Operation], step: int) -> list[Operation]:
 class HistoryVerdict(NamedTuple):
     """What the histories of all objects have come to."""
 
-    wrong: list[Operation]  # a history that no order explains, its last result one too many; empty: there is none
+    wrong: list[LoggedOperation]  # a history that no order explains, its last result one too many; empty: there is none
     undecided: list[str]  # objects of which it is not known, a sentence each
 
 
-def judge(operations: Sequence[Operation], kinds: int, most: int = REACHED_MOST) -> HistoryVerdict:
+def judge(operations: Sequence[LoggedOperation], kinds: int, most: int = REACHED_MOST) -> HistoryVerdict:
     """Judge each object of these kinds alone, until one is wrong."""
-    objects: dict[tuple[int, int], list[Operation]] = {}
+    objects: dict[tuple[int, int], list[LoggedOperation]] = {}
     for its in operations:
         if its.object[0] & kinds:
             objects.setdefault(its.object, []).append(its)
@@ -177,7 +179,7 @@ def names_of(kinds: int) -> str:
     return " or a ".join(name for kind, name in KINDS_OF_OBJECTS.items() if kinds & kind)
 
 
-def words_of(history: Sequence[Operation]) -> list[str]:
+def words_of(history: Sequence[LoggedOperation]) -> list[str]:
     """Write a history, one line for each operation, in the order of their begins."""
     ordered = sorted(history, key=lambda its: its.begin)
     before = [f"{len(ordered) - SHOWN} operations before"] if len(ordered) > SHOWN else []

@@ -21,7 +21,7 @@ from faults.programs.area import (
 )
 from faults.programs.doing import going_round
 from faults.programs.findings import KINDS, LOST_IN_CRASH, NOT_LINEARIZABLE, ROLES, UNKNOWN_THREAD
-from faults.programs.histories import Operation, judge, names_of, words_of
+from faults.programs.histories import LoggedOperation, judge, names_of, words_of
 from faults.programs.processes import RunProcesses
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
 
@@ -81,7 +81,7 @@ def _judge_histories(area: Area, status: RunStatus, result: RunResult, *, asked:
     if status.operations > len(raw):
         result.undecided.append(f"cxl_linearizable: more than {len(raw)} operations were logged, too many to judge")
         return {}
-    operations = [Operation(o.operation, o.key, o.value, o.result, o.begin, o.end, o.host, o.site) for o in raw]
+    operations = [LoggedOperation(o.operation, o.key, o.value, o.result, o.begin, o.end, o.host, o.site) for o in raw]
     logged, found = 0, judge(operations, status.kinds_asked)
     for its in operations:
         logged |= its.object[0]
@@ -97,7 +97,7 @@ def _judge_histories(area: Area, status: RunStatus, result: RunResult, *, asked:
     return unfired
 
 
-def _unexplained(last: Operation) -> RawFinding:
+def _unexplained(last: LoggedOperation) -> RawFinding:
     """Write a history that no order explains as a finding at its last operation."""
     found = RawFinding(kind=NOT_LINEARIZABLE, rule=True, host=last.host, other_host=255, pool=255, times=1)
     found.thread, found.other_thread, found.number = UNKNOWN_THREAD, UNKNOWN_THREAD, last.end

@@ -22,7 +22,7 @@ from faults.programs.histories import (
     REMOVE,
     SHOWN,
     WRITE,
-    Operation,
+    LoggedOperation,
     explained,
     judge,
     words_of,
@@ -31,7 +31,7 @@ from faults.programs.histories import (
 OF_KIND = {REGISTER: (READ, WRITE, ADD), QUEUE: (ENQUEUE, DEQUEUE), MAP: (GET, PUT, REMOVE)}
 
 
-def generated(seed: int) -> list[Operation]:
+def generated(seed: int) -> list[LoggedOperation]:
     """A small history of one object; most results are those of some order, so that both verdicts occur."""
     draw = random.Random(seed)
     kind = draw.choice((REGISTER, QUEUE, MAP))
@@ -43,12 +43,12 @@ def generated(seed: int) -> list[Operation]:
         end = free[thread] = begin + draw.randint(1, 6)
         operation, value = draw.choice(OF_KIND[kind]), draw.randint(1, 2)
         result = draw.choice((0, 1, 1, 2, NONE))
-        history.append(Operation(operation, 0, value, result, begin * 8 + thread, end * 8 + thread, thread))
+        history.append(LoggedOperation(operation, 0, value, result, begin * 8 + thread, end * 8 + thread, thread))
     last = {its.host: its for its in history}  # of each host only its last operation can lack an end
     return [its._replace(end=0) if its is last[its.host] and draw.random() < 0.3 else its for its in history]
 
 
-def simulated(order: Sequence[Operation]) -> bool:
+def simulated(order: Sequence[LoggedOperation]) -> bool:
     """Say whether this order gives each operation with an end its result: the objects as they are in Python."""
     register, queue, value = 0, list[int](), NONE
     for its in order:
@@ -75,7 +75,7 @@ def simulated(order: Sequence[Operation]) -> bool:
     return True
 
 
-def orders(history: Sequence[Operation]) -> Iterator[Sequence[Operation]]:
+def orders(history: Sequence[LoggedOperation]) -> Iterator[Sequence[LoggedOperation]]:
     """Yield each order that keeps those apart of which one ended before the other began, with any that lack an end."""
     ended, pending = [its for its in history if its.end], [its for its in history if not its.end]
     for count in range(len(pending) + 1):
@@ -96,8 +96,8 @@ def test_the_verdicts_are_those_of_all_orders() -> None:
 
 def call(
     operation: int, result: int, begin: int, end: int, *, value: int = 0, key: int = 0, host: int = 0
-) -> Operation:
-    return Operation(operation, key, value, result, begin, end, host)
+) -> LoggedOperation:
+    return LoggedOperation(operation, key, value, result, begin, end, host)
 
 
 TWICE = [
