@@ -136,7 +136,8 @@ def test_a_program_that_says_it_wrongly_ends_with_a_sentence(holds: Path, what: 
 def stages_of(kind: str) -> str:
     if kind == "register":
         return "fill register :: 0 register"
-    return f"fill {kind} :: 0 {kind} : 1 {kind}"
+    both = f"0 {kind} : 1 {kind}"
+    return both if kind == "counter" else f"fill {kind} :: {both}"
 
 
 @pytest.mark.parametrize("kind", ["counter", "queue", "map", "register"])
