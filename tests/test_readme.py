@@ -146,6 +146,7 @@ EXEC = "cxlemu cc -O2 -g {} examples/programs/{}.c -o {}; cxlemu exec --pool /de
 QUEUE = EXEC.format("-DBUG", "queue", "queue", "queue -- ./queue send : ./queue receive")
 PLAIN = QUEUE.replace("cxlemu cc -O2 -g -DBUG", f"cc -O2 -I{include_dir()}")
 TABLE = EXEC.format("{}", "hash_table", "table", "table {} -- ./table 0 : ./table 1")
+OBJECTS = "objects --every -- ./histories fill queue :: ./histories 0 queue : ./histories 1 queue"
 TORCHRUN = "cxlemu torchrun -n 2 --compare gloo --leave-out 1:INVALIDATE examples/train_ddp.py 1"
 # A page, how its sample begins, the command that prints it, and a pattern of what differs from run to run.
 SAMPLES = [
@@ -158,6 +159,7 @@ SAMPLES = [
     ("docs/messages.md", "[36004.0, ", "python examples/messages.py", "~"),
     ("docs/preload.md", "# queue: not", PLAIN, r"[\d,]+ steps"),
     ("docs/programs.md", "ok: every", TABLE.format("-DKEYS=1", "--every"), "~"),
+    ("docs/programs.md", "1. not-linear", EXEC.format("-DBUG", "histories", "histories", OBJECTS), r"\d+ to \d+"),
     ("docs/pytorch.md", "wrong: call 4", TORCHRUN, r"\d\.\d+(e-\d+)?"),
     ("docs/tenants.md", "AccessError: tenant red", "python examples/two_tenants.py", r"pool [\w-]+,"),
 ]

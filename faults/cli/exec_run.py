@@ -182,7 +182,8 @@ def run(
     if (why := absent([r for r in results if r.ending is RunEnding.FAILED])) and not untouched(setting, results):
         print_wrapped(out, why, "yellow")
     out.print(_summary(results, told), markup=False)
-    for sentence in unfired(results) if not untouched(setting, results) else ():
+    open_questions = dict.fromkeys(sentence for result in results for sentence in result.undecided)
+    for sentence in (*unfired(results), *open_questions) if not untouched(setting, results) else ():
         print_wrapped(out, sentence, "yellow")
     out.print(wrapped(not_judged(setting, results, told, followed), more="  "), markup=False)
     write_json(json_file, document(verdict, setting, results, smallest) | {"found": as_json(told)})
@@ -319,7 +320,7 @@ def _tell_late(out: Console, setting: ExecSetting, results: list[RunResult]) -> 
 def _verdict(setting: ExecSetting, results: list[RunResult]) -> Verdict:
     if any(result.failed for result in results):
         return Verdict.VIOLATION
-    late = any(result.ending is RunEnding.DEADLINE for result in results)
+    late = any(result.ending is RunEnding.DEADLINE or result.undecided for result in results)
     return Verdict.UNKNOWN if late or untouched(setting, results) or unfired(results) else Verdict.OK
 
 
@@ -364,4 +365,5 @@ def _row(result: RunResult) -> dict[str, Any]:
         "notes": result.notes,
         "doing": result.doing,
         "unfired": list(result.unfired.values()),
+        "undecided": result.undecided,
     }

@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cxlemu.errors import ArgumentError, PoolError
+from cxlemu.memory.line import LINE_BYTES
 from cxlemu.units import format_bytes
 
 POOLS, HOSTS, THREADS, PATH_BYTES, TURNS, COHERENT = 8, 16, 256, 256, 1 << 20, 16
 POINTS_MOST, ARRIVALS_MOST = 1 << 16, 4096  # as in native/crash.h
 RECORD_MOST, RECORD_BYTES = 1 << 21, 24  # as in native/record.h
+OPERATIONS_MOST = 1 << 16  # as in native/area.h
 SHARED = Path("/dev/shm")
 PREFIX = "cxlemu-exec-"
 STARTING, WAITING, INSIDE, RUNNING, OUTSIDE, CRASHED, ENDED = range(1, 8)  # enum thread_state
@@ -60,6 +62,27 @@ class RunStatus(ctypes.Structure):
         ("coherent_met", ctypes.c_uint64),
         ("absent", ctypes.c_uint64),
         ("touched", ctypes.c_int32),
+        *((name, ctypes.c_uint32) for name in ("kinds_asked", "operations", "invariants", "unexamined")),
+    )
+
+
+class ProgramOperation(ctypes.Structure):
+    """An operation that a program has logged: ``program_operation`` of native/area.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint64) for name in ("begin", "end", "key", "value", "result")),
+        ("site", ctypes.c_uint32),
+        ("thread", ctypes.c_uint16),
+        ("host", ctypes.c_uint8),
+        ("operation", ctypes.c_uint8),
+    )
+
+
+class _Invariant(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("pool", "offset", "nbytes")),
+        ("site", ctypes.c_uint32),
+        ("unused", ctypes.c_uint32),
     )
 
 
@@ -211,7 +234,13 @@ def library_path() -> Path:
     return Path(spec.origin)
 
 
-_SIZED = {RunOptions: "options", _Thread: "threads", RawFinding: "findings", _Crashes: "crashes"}
+_SIZED = {
+    RunOptions: "options",
+    _Thread: "threads",
+    RawFinding: "findings",
+    _Crashes: "crashes",
+    ProgramOperation: "operations",
+}
 
 
 @cache
@@ -232,6 +261,8 @@ def _library() -> ctypes.CDLL:
         ("program_pool", ctypes.c_uint8),
         ("program_record", ctypes.c_uint32),
         ("program_crashes", _Crashes),
+        ("program_operations", ProgramOperation),
+        ("program_invariants", _Invariant),
     ):
         getattr(library, name).restype = ctypes.POINTER(kind)
     sizes = {kind: getattr(library, f"program_{name}_bytes")() for kind, name in _SIZED.items()}
@@ -346,6 +377,21 @@ class Area:
         raw = self._library.program_record()
         count = raw[0]
         return count, ctypes.string_at(ctypes.addressof(raw.contents) + 16, min(count, RECORD_MOST) * RECORD_BYTES)
+
+    def operations(self) -> list[ProgramOperation]:
+        """Copy the operations that programs have logged."""
+        raw = self._library.program_operations()
+        count = min(self.status().operations, OPERATIONS_MOST)
+        return [ProgramOperation.from_buffer_copy(raw[k]) for k in range(count)]
+
+    def invariants(self) -> list[frozenset[tuple[int, int]]]:
+        """List for each invariant that programs have declared its lines, each with its pool."""
+        raw = self._library.program_invariants()
+        all_of_them = (raw[k] for k in range(self.status().invariants))
+        return [
+            frozenset((i.pool, k) for k in range(i.offset // LINE_BYTES, (i.offset + i.nbytes - 1) // LINE_BYTES + 1))
+            for i in all_of_them
+        ]
 
     def lose(self, arrivals: Sequence[int]) -> None:
         """Say of each line that is fetched after the crash how many of the last stores to it are lost."""

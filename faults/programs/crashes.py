@@ -192,7 +192,7 @@ class _CrashSearch:
             covered.undecided["more stores were under way at once than can be followed"] = None
         if untouched(self._setting, [result]):
             covered.undecided["no program touched a pool"] = None
-        covered.undecided |= dict.fromkeys(result.unfired.values())
+        covered.undecided |= dict.fromkeys((*result.unfired.values(), *result.undecided))
 
     def _fewer_losses(self, crash: tuple[int, int], failed: RunResult) -> RunResult:
         """Let each store arrive whose loss does not matter for how the run fails."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 # enum check_role in native/check.h: the places that a finding names.
-ROLES = ("store", "flush", "fence", "published", "told", "access", "drop", "drop_fence")
+ROLES = ("store", "flush", "fence", "published", "told", "access", "drop", "drop_fence", "arrives")
 _LAYOUT = struct.Struct("<HHBBBBHHIqqQ10I10Q64s64s4q")  # program_finding in native/program.h
 _ROLES_MAX = 10
 
@@ -20,7 +20,7 @@ class MistakeKind(NamedTuple):
     rule: str  # the rule that is broken: one of the prover's, or the checker's own
     title: str  # the mistake in three to eight words
     sentence: str  # what is wrong; ``{host}`` goes wrong at ``{line}``, ``{by}`` is the other host
-    missing: str  # the instruction that would repair it
+    missing: str = ""  # the instruction that would repair it; empty: no single one would
     repaired_at: str = "access"  # the role at whose place that instruction belongs, right behind it or before it
     warns: bool = False  # it does not fail a run: processors hardly do what the manual lets them do
 
@@ -163,8 +163,26 @@ KINDS: dict[int, MistakeKind] = {
         "{host} reads {line}, where a store of {by} did not arrive before its crash",
         "flush and fence the store (cxl_flush, cxl_fence) before any other one that makes it needed",
     ),
+    19: MistakeKind(
+        "assertion",
+        "assertion",
+        "an assertion that does not hold",
+        "{host} finds that what cxl_assert states is not so",
+    ),
+    20: MistakeKind(
+        "invariant",
+        "invariant",
+        "an invariant that does not hold",
+        "what the pool itself holds breaks an invariant of {host}, with {line} as {by} has left it",
+    ),
+    21: MistakeKind(
+        "not-linearizable",
+        "linearizable",
+        "a history that no order explains",
+        "no order of these operations, each at once between its begin and its end, gives {host} this result",
+    ),
 }
-LOST_IN_CRASH, UNKNOWN_THREAD = 18, 65535
+LOST_IN_CRASH, UNKNOWN_THREAD, NOT_LINEARIZABLE = 18, 65535, 21
 
 
 _NOT_FENCED, _FENCED_LATE = 2, 3

@@ -46,6 +46,7 @@ def report_of(
             str(result.choice),
             again(setting, result, words) if result.findings else "",
             result.ending is RunEnding.ENDED,
+            result.history,
         )
         for result in results
     ]

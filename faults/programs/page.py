@@ -44,7 +44,11 @@ def _section(number: int, mistake: ProgramMistake) -> Iterator[str]:
     for _, says, place in mistake.all_steps():
         code = source_line(place.at)
         yield f"<tr><th>{escape(says)}</th><td>{escape(str(place))}<br><code>{escape(code)}</code></td></tr>"
-    yield f"</table><p><b>Missing:</b> {escape(mistake.missing)}.</p>"
+    yield "</table>"
+    if mistake.history:
+        yield f"<pre>{escape(chr(10).join(mistake.history))}</pre>"
+    if mistake.missing:
+        yield f"<p><b>Missing:</b> {escape(mistake.missing)}.</p>"
     chain = mistake.chain()
     if chain is not None:
         short = {role: f"{place.at.file}:{place.at.line}" for role, _, place in mistake.steps() if place.at.line}

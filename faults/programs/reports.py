@@ -10,7 +10,15 @@ from typing import Any
 from cxlemu.memory.line import LINE_BYTES
 from cxlemu.version import __version__
 from faults.programs.chain import Chain, chain
-from faults.programs.findings import KINDS, ROLES, MistakeKind, ProgramFinding, merged, one_mistake
+from faults.programs.findings import (
+    KINDS,
+    NOT_LINEARIZABLE,
+    ROLES,
+    MistakeKind,
+    ProgramFinding,
+    merged,
+    one_mistake,
+)
 from faults.programs.positions import NOWHERE, AccessPlace, SourcePlace, located
 from faults.programs.suppressions import Suppression
 
@@ -24,6 +32,7 @@ _SAYS = {
     "drop": "{host} invalidates",
     "drop_fence": "{host} fences",
     "access": "{host} {does}",
+    "arrives": "{by} lets it arrive",
 }
 _DOES = {
     "two-writers": "stores",
@@ -33,6 +42,9 @@ _DOES = {
     "locked-across-hosts": "increments",
     "flush-outside": "flushes",
     "msync": "calls msync",
+    "assertion": "asserts",
+    "invariant": "declares it",
+    "not-linearizable": "begins",
 }
 _BEFORE_ACCESS = ("fence-too-late",)  # there the fence comes after what publishes
 
@@ -46,6 +58,7 @@ class Checked:
     name: str  # the run in words: ``seed 3``
     replay: str = ""  # the command that makes it again; empty: there is none
     ended: bool = True  # whether all programs ended by themselves, and well; else flushes may have been still to come
+    history: Sequence[str] = ()  # the operations that no order explains, in words
 
 
 @dataclass(frozen=True)
@@ -62,6 +75,7 @@ class ProgramMistake:
     times: int = 1  # how often in all of them
     reason: str = ""  # why it is suppressed; empty: it is not
     more: tuple[tuple[str, SourcePlace], ...] = ()  # further stores and loads of this mistake, each with its role
+    history: Sequence[str] = ()  # of a history that no order explains: its operations, in words
 
     @property
     def host(self) -> str:
@@ -225,7 +239,9 @@ def _of_run(run: Checked, pools: Sequence[str]) -> Iterator[ProgramMistake]:
         if not finding.site("store") and finding.numbers[ROLES.index("store")]:
             places["store"] = NOWHERE
         pool = pools[finding.pool] if finding.pool < len(pools) else "no pool"
-        yield ProgramMistake(KINDS[finding.kind], finding, places, pool, run.name, run.replay, times=finding.times)
+        history = run.history if finding.kind == NOT_LINEARIZABLE else ()
+        its = KINDS[finding.kind]
+        yield ProgramMistake(its, finding, places, pool, run.name, run.replay, times=finding.times, history=history)
 
 
 # --- JSON and SARIF --------------------------------------------------------------------------------------------------
@@ -262,6 +278,7 @@ def _plain(mistake: ProgramMistake) -> dict[str, Any]:
         "replay": mistake.replay,
         "steps": [{"role": role, "does": says, **_placed(place)} for role, says, place in mistake.all_steps()],
         "litmus": its_chain.broken if its_chain else None,
+        "history": list(mistake.history),
     }
 
 
@@ -280,7 +297,7 @@ def as_sarif(told: ProgramReport) -> dict[str, Any]:
         {
             "id": kind.name,
             "shortDescription": {"text": kind.title},
-            "help": {"text": f"Missing: {kind.missing}."},
+            "help": {"text": f"Missing: {kind.missing}." if kind.missing else kind.title},
             "properties": {"rule": kind.rule},
         }
         for kind in KINDS.values()
@@ -299,7 +316,7 @@ def _result(mistake: ProgramMistake, order: list[str]) -> dict[str, Any]:
         "ruleId": mistake.kind.name,
         "ruleIndex": order.index(mistake.kind.name),
         "level": "warning" if mistake.kind.warns else "error",
-        "message": {"text": f"{mistake.sentence}. Missing: {mistake.missing}."},
+        "message": {"text": ". ".join([mistake.sentence, *_missing(mistake), *mistake.history])},
         "locations": [_location(main)] if main else [],
         "relatedLocations": [{**_location(place, says), "id": k} for k, (_, says, place) in enumerate(steps)],
         "partialFingerprints": {
@@ -313,6 +330,11 @@ def _result(mistake: ProgramMistake, order: list[str]) -> dict[str, Any]:
     if mistake.reason:
         result["suppressions"] = [{"kind": "external", "justification": mistake.reason}]
     return result
+
+
+def _missing(mistake: ProgramMistake) -> Iterator[str]:
+    if mistake.missing:
+        yield f"Missing: {mistake.missing}."
 
 
 def _location(place: SourcePlace, says: str = "") -> dict[str, Any]:

@@ -97,6 +97,9 @@ class RunResult:
     absent: list[str] = field(default_factory=list)  # pools that a program opened before anything had made them
     notes: list[str] = field(default_factory=list)  # further remarks for the report
     doing: list[str] = field(default_factory=list)  # what each thread was doing in a hang or at the deadline
+    invariants: list[frozenset[tuple[int, int]]] = field(default_factory=list)  # of each its lines, with their pool
+    history: list[str] = field(default_factory=list)  # the operations that no order explains, in words
+    undecided: list[str] = field(default_factory=list)  # what must hold and was not judged, a sentence each
     # why faults that were asked for never happened, by their flags
     unfired: dict[str, str] = field(default_factory=dict)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cxlemu.files import read_file
 from cxlemu.memory.line import LINE_BYTES
+from cxlemu.units import counted
 from faults.programs.area import (
     NO_PROGRESS,
     PATH_BYTES,
@@ -19,7 +20,8 @@ from faults.programs.area import (
     making,
 )
 from faults.programs.doing import going_round
-from faults.programs.findings import KINDS, LOST_IN_CRASH, ROLES, UNKNOWN_THREAD
+from faults.programs.findings import KINDS, LOST_IN_CRASH, NOT_LINEARIZABLE, ROLES, UNKNOWN_THREAD
+from faults.programs.histories import LoggedOperation, judge, names_of, words_of
 from faults.programs.processes import RunProcesses
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
 from faults.programs.servers import ForkServers
@@ -48,8 +50,10 @@ def run(setting: ExecSetting, choice: RunChoice, servers: ForkServers | None = N
         area.check_room()
         result.steps, result.trace, result.unannounced = status.steps, status.hash, status.unannounced
         watched = area.status()
+        result.invariants = area.invariants()
+        searched = setting.crash is not None and choice.losses is not None  # a crash may come before any operation
+        result.unfired = _unfired(setting, watched) | _judge_histories(area, watched, result, asked=not searched)
         result.watched_lines, result.watched_bytes = watched.watched_lines, watched.watched_bytes
-        result.unfired = _unfired(setting, watched)
         result.touched = bool(watched.touched)
         result.absent = [pool.path for k, pool in enumerate(setting.pools) if watched.absent >> k & 1]
         result.turns, result.places = area.turns(), area.places()
@@ -65,6 +69,41 @@ def run(setting: ExecSetting, choice: RunChoice, servers: ForkServers | None = N
         if result.failed and setting.crash and result.crashes:
             result.findings += [_lost(setting.crash[0], its) for its in result.crashes.arrivals if its.lost]
         return result
+
+
+def _judge_histories(area: Area, status: RunStatus, result: RunResult, *, asked: bool) -> dict[str, str]:
+    """Judge the operations that programs have logged; say what was ``asked`` for and not logged, or the other way."""
+    if status.unexamined:
+        result.undecided.append(
+            f"cxl_invariant: {counted(status.unexamined, 'time')} nobody examined what the pool held: each process "
+            "that lets lines arrive there has to declare the invariant"
+        )
+    raw = area.operations()
+    if status.operations > len(raw):
+        result.undecided.append(f"cxl_linearizable: more than {len(raw)} operations were logged, too many to judge")
+        return {}
+    operations = [LoggedOperation(o.operation, o.key, o.value, o.result, o.begin, o.end, o.host, o.site) for o in raw]
+    logged, found = 0, judge(operations, status.kinds_asked)
+    for its in operations:
+        logged |= its.object[0]
+    result.undecided += found.undecided
+    if found.wrong:
+        result.history = words_of(found.wrong)
+        result.findings.append(_unexplained(max(found.wrong, key=lambda its: its.end)))
+    unfired = {}
+    if asked and (missing := names_of(status.kinds_asked & ~logged)):
+        unfired["cxl_linearizable"] = f"cxl_linearizable judged nothing: no operation of a {missing} was logged"
+    if asked and (missing := names_of(logged & ~status.kinds_asked)):
+        unfired["cxl_op_begin"] = f"operations of a {missing} were logged, but no program asks for cxl_linearizable"
+    return unfired
+
+
+def _unexplained(last: LoggedOperation) -> RawFinding:
+    """Write a history that no order explains as a finding at its last operation."""
+    found = RawFinding(kind=NOT_LINEARIZABLE, rule=True, host=last.host, other_host=255, pool=255, times=1)
+    found.thread, found.other_thread, found.number = UNKNOWN_THREAD, UNKNOWN_THREAD, last.end
+    found.sites[ROLES.index("access")], found.numbers[ROLES.index("access")] = last.site, last.begin
+    return found
 
 
 def _lost(crashed: int, its: CrashArrival) -> RawFinding:

@@ -54,7 +54,9 @@ def _told(which: str, mistake: ProgramMistake) -> Iterator[str]:
     width = max((len(says) for _, says, _ in steps), default=0)
     for _, says, place in steps:
         yield from _step(f"     {says:{width}}  ", place)
-    yield wrapped(f"missing: {mistake.missing}", "   ")
+    yield from (f"     {line}" for line in mistake.history)
+    if mistake.missing:
+        yield wrapped(f"missing: {mistake.missing}", "   ")
     times, runs = counted(mistake.times, "time"), counted(mistake.runs, "run")
     yield f"   rule {mistake.kind.rule}; found {times} in {runs}"
 

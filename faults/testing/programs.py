@@ -78,6 +78,8 @@ class TestProgram:
                 raise ProgramFailed(f"{result.choice}: {result.ending.value}\n{told}{outputs}again: {command}")
             if untouched(setting, [result]):
                 raise ProgramFailed(f"{result.choice}: no command opened {' or '.join(pools)}, so nothing was checked")
+            if unjudged := [*result.unfired.values(), *result.undecided]:
+                raise ProgramFailed(f"{result.choice}: {unjudged[0]}")
 
 
 def _outputs(setting: ExecSetting, result: RunResult) -> str:

@@ -30,6 +30,10 @@ def test_known(cxl_program, tmp_path):
 def test_another_pool(cxl_program):
     cxl_program("queue.c", flags=["-O2"]).run("true", pool="/dev/shm/queue")
 
+def test_nothing_logged(cxl_program):
+    holds = cxl_program("holds.c", flags=["-O2", "-IEXAMPLES"])
+    holds.run("{program} early", pool="/dev/shm/holds", seeds=0)
+
 def test_not_c(cxl_program):
     with pytest.raises(ValueError, match="takes .c, .cc, .cpp, .cxx files"):
         cxl_program("queue.rs")
@@ -40,12 +44,13 @@ def test_does_not_compile(cxl_program):
 
 
 def test_a_suite_of_programs(pytester: pytest.Pytester) -> None:
-    shutil.copy(Path(__file__).parent / "programs/queue.c", pytester.path)
+    for name in ("queue.c", "holds.c"):
+        shutil.copy(Path(__file__).parent / "programs" / name, pytester.path)
     if shutil.which(compiler("c")[0]) is None:
         pytest.skip("there is no compiler")
-    pytester.makepyfile(SUITE)
+    pytester.makepyfile(SUITE.replace("EXAMPLES", str(Path(__file__).parents[2] / "examples/programs")))
     result = pytester.runpytest_inprocess(*ALONE)
-    result.assert_outcomes(passed=3, failed=3)
+    result.assert_outcomes(passed=3, failed=4)
     said = result.stdout.str()
     assert "1. invalidated-early: an invalidate before the wait" in said
     assert (
@@ -53,3 +58,4 @@ def test_a_suite_of_programs(pytester: pytest.Pytester) -> None:
     )
     assert "queue.c does not compile" in said
     assert "no command opened /dev/shm/queue, so nothing was checked" in said
+    assert "cxl_linearizable judged nothing: no operation of a register was logged" in said

@@ -20,6 +20,7 @@ USER = r"""
 #include <cxl.h>
 #include <stdio.h>
 static unsigned char pool[4096] __attribute__((aligned(64)));
+static int holds(const void *bytes) { return bytes != NULL; }
 int main(void) {
     unsigned char data[300];
     long sum = 0;
@@ -28,6 +29,9 @@ int main(void) {
     cxl_fence();
     cxl_flush(pool, 100), cxl_writeback(pool, 1), cxl_invalidate(pool, 0), cxl_invalidate(pool, sizeof pool);
     cxl_expect_stale(pool, 3);
+    cxl_invariant(pool, sizeof pool, holds), cxl_linearizable(CXL_QUEUE | CXL_MAP);
+    cxl_op_begin(CXL_OP_PUT, 1, 2), cxl_op_end(CXL_NONE);
+    cxl_assert(sum++ == 1); /* not evaluated */
     for (size_t k = 0; k < sizeof pool; k++) sum += pool[k];
     printf("%ld\n", sum);
     return 0;
@@ -41,6 +45,7 @@ COMPILERS = [
     ("clang++", "-std=c++17", "-x", "c++"),
 ]
 CALLS = ("expect_stale", "fence", "flush", "invalidate", "store_nt", "writeback")
+CALLS += ("fails", "invariant", "linearizable", "op_begin", "op_end")
 
 
 def compiled(folder: Path, *command: str) -> Path:

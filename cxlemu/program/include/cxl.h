@@ -36,6 +36,13 @@ void cxlemu_cxl_fence(void);
 void cxlemu_cxl_invalidate(const void *at, size_t nbytes);
 void cxlemu_cxl_store_nt(void *to, const void *from, size_t nbytes);
 void cxlemu_cxl_expect_stale(const void *at, size_t nbytes);
+void cxlemu_cxl_fails(const char *condition, const char *file, const char *function, unsigned line);
+void cxlemu_cxl_invariant(const void *at, size_t nbytes, int (*holds)(const void *), const char *file,
+                          const char *function, unsigned line);
+void cxlemu_cxl_linearizable(int kinds);
+void cxlemu_cxl_op_begin(int operation, uint64_t key, uint64_t value, const char *file, const char *function,
+                         unsigned line);
+void cxlemu_cxl_op_end(uint64_t result);
 #define cxl_flush_lines_ cxlemu_cxl_flush
 #define cxl_writeback_lines_ cxlemu_cxl_writeback
 #define cxl_fence_ cxlemu_cxl_fence
@@ -187,6 +194,53 @@ CXL_INLINE void cxl_store_nt(volatile void *to, const void *from, size_t nbytes)
 CXL_INLINE void cxl_expect_stale(const volatile void *at, size_t nbytes) {
     cxl_expect_stale_((const void *)at, nbytes);
 }
+
+/* --- what must hold: judged by `cxlemu exec`, nothing on hardware ---------------------------------------------------------
+ *
+ *     cxl_assert(condition)                     the condition is not 0. On hardware it is not evaluated
+ *     cxl_invariant(at, n, function)            int function(const void *bytes) does not return 0 for the n bytes (at most
+ *                                               CXL_INVARIANT_MOST) that the pool itself holds at `at`, now and whenever
+ *                                               a line arrives there; bytes in caches do not count. Each process that may
+ *                                               let lines arrive there declares the invariant
+ *     cxl_linearizable(kinds)                   some order of all operations of these kinds explains their results:
+ *                                               each takes effect at once, between its begin and its end
+ *     cxl_op_begin(operation, key, value)       this thread begins an operation: on queue, register or map key `key`
+ *     cxl_op_end(result)                        it has this result. What a crash ends before may have taken effect, or not
+ *
+ * At first a register is 0, a queue is empty, and a map has no key. CXL_NONE is the result of CXL_OP_DEQUEUE, CXL_OP_GET
+ * and CXL_OP_REMOVE where there is nothing, and of an operation that stores where it stored nothing. */
+enum { CXL_REGISTER = 1, CXL_QUEUE = 2, CXL_MAP = 4 };
+enum {
+    CXL_OP_READ = 1, /* a register: its value */
+    CXL_OP_WRITE,
+    CXL_OP_ADD, /* its value before: a counter */
+    CXL_OP_ENQUEUE,
+    CXL_OP_DEQUEUE, /* the oldest value */
+    CXL_OP_GET, /* a key of a map: its value */
+    CXL_OP_PUT,
+    CXL_OP_REMOVE /* its value before */
+};
+#define CXL_NONE UINT64_MAX
+#define CXL_INVARIANT_MOST 4032
+
+#if defined(CXLEMU_PROGRAM)
+#define cxl_assert(condition) \
+    ((condition) ? (void)0 : cxlemu_cxl_fails(#condition, __FILE__, __func__, (unsigned)__LINE__))
+#define cxl_invariant(at, nbytes, function) \
+    cxlemu_cxl_invariant((const void *)(at), nbytes, function, __FILE__, __func__, (unsigned)__LINE__)
+#define cxl_op_begin(operation, key, value) \
+    cxlemu_cxl_op_begin(operation, key, value, __FILE__, __func__, (unsigned)__LINE__)
+CXL_INLINE void cxl_linearizable(int kinds) { cxlemu_cxl_linearizable(kinds); }
+CXL_INLINE void cxl_op_end(uint64_t result) { cxlemu_cxl_op_end(result); }
+#else
+#define cxl_assert(condition) ((void)sizeof((condition) ? 1 : 0))
+CXL_INLINE void cxl_invariant(const volatile void *at, size_t nbytes, int (*holds)(const void *)) {
+    (void)at, (void)nbytes, (void)holds;
+}
+CXL_INLINE void cxl_linearizable(int kinds) { (void)kinds; }
+CXL_INLINE void cxl_op_begin(int operation, uint64_t key, uint64_t value) { (void)operation, (void)key, (void)value; }
+CXL_INLINE void cxl_op_end(uint64_t result) { (void)result; }
+#endif
 
 #if defined(__cplusplus)
 }

@@ -19,7 +19,11 @@ EVICT, FETCH, LAND = range(3)  # enum action of cxlemu/native/adversary.h
 MOVE_TURNS = 1 << 16  # as in native/moves.h
 _ENTRY = struct.Struct("<IIIHBBBBBB4x")  # record_entry of native/record.h
 _LOAD, _STORE, _RMW, _NT_STORE, _FLUSH, _FENCE, _MSYNC, _YIELD = range(1, 9)
-_PROCESS_START, _PROCESS_END, _THREAD_END = 14, 15, 12
+_PROCESS_START, _PROCESS_END, _THREAD_END, _OPERATION = 14, 15, 12, 18
+_BEGINS, _ENDS = 1, 2
+# In place of a pool, where the order of two events matters though no cache can tell: an operation that ends before
+# another one begins, and lines of an invariant that arrive.
+_OPERATIONS, _INVARIANTS = 254, 255
 _MOVE, _BORN, _CYCLE = 32, 64, 65
 _MOVE_FETCH, _MOVE_FETCH_POSTED, _MOVE_POST, _MOVE_LAND, _MOVE_WRITE_BACK, _MOVE_DROP, _MOVE_NT, _MOVE_LOST = range(
     33, 41
@@ -105,6 +109,7 @@ def read(
     turns: Sequence[tuple[int, int]],
     sure: int = 0,
     coherent: Sequence[CoherentRange] = (),
+    invariants: Sequence[frozenset[Line]] = (),
 ) -> Trace:
     """Read what a run has recorded.
 
@@ -113,6 +118,7 @@ def read(
         turns: The turns that were taken; those of moves are one step each.
         sure: How many steps, from the first one on, are left as they are.
         coherent: Where loads and stores are those of the pool itself.
+        invariants: Of each the lines whose bytes must fit together.
 
     Returns:
         The events. Those of cycles are left out behind the steps that are sure: a thread is where it was before.
@@ -121,9 +127,8 @@ def read(
     owners: list[int | tuple[int, int]] = [-1]
     for thread, steps in turns:
         owners += [(thread, steps)] if thread >= MOVE_TURNS else [thread] * steps
-    return _Reader(
-        owners, list(map(_Entry._make, _ENTRY.iter_unpack(raw))), len(raw) == count * _ENTRY.size, sure, coherent
-    ).read()
+    entries = list(map(_Entry._make, _ENTRY.iter_unpack(raw)))
+    return _Reader(owners, entries, len(raw) == count * _ENTRY.size, sure, coherent, invariants).read()
 
 
 def holds_nt(record: tuple[int, bytes]) -> bool:
@@ -139,8 +144,9 @@ class _Reader:
         complete: bool,
         sure: int,
         coherent: Sequence[CoherentRange],
+        invariants: Sequence[frozenset[Line]],
     ) -> None:
-        self._owners, self._complete, self._coherent = owners, complete, coherent
+        self._owners, self._complete, self._coherent, self._invariants = owners, complete, coherent, invariants
         self._of: dict[int, list[_Entry]] = {}  # entries of each step
         self._born: dict[int, list[_Entry]] = {}
         self._cycles: dict[int, list[_Entry]] = {}
@@ -169,6 +175,7 @@ class _Reader:
         makers: dict[int, int] = {}
         for number in range(len(self._owners)):
             for event in self._step(number, ordinals) if number else ():
+                event.arrived |= self._together(event.arrived)
                 now = frozenset(alive.difference(waits))
                 needs = self._needs(event, makers)
                 self._events.append(event)
@@ -194,10 +201,15 @@ class _Reader:
                 self._order.waits(cycle.thread, waits[cycle.thread])
         for host, pool, line in sorted(self._pending):  # what has not arrived may have
             its = frozenset({(pool, line)})
-            self._events.append(RunEvent((LAND, host, pool, line), host, arrived=its, posted=its, stores=True))
+            arrived = its | self._together(its)
+            self._events.append(RunEvent((LAND, host, pool, line), host, arrived=arrived, posted=its, stores=True))
             enabled.append(frozenset())
             self._order.add(self._events[-1], 0)
         return Trace(self._events, enabled, self._complete)
+
+    def _together(self, arrived: frozenset[Line]) -> frozenset[Line]:
+        """Name the invariants on whose lines these are."""
+        return frozenset((_INVARIANTS, k) for k, lines in enumerate(self._invariants) if lines & arrived)
 
     def _needs(self, event: RunEvent, makers: dict[int, int]) -> int:
         """Find the events without which a thread's first one could not be: those up to its birth, as bits."""
@@ -297,10 +309,15 @@ class _Reader:
                     written_back.update(lines)
                 if self._coherent and kind != _FLUSH:
                     (fetched if kind == _LOAD else arrived).update(filter(self._is_coherent, lines))
-            event.stores |= kind in (_STORE, _RMW, _NT_STORE) or kind > _YIELD
+            event.stores |= kind in (_STORE, _RMW, _NT_STORE) or _YIELD < kind < _OPERATION
             event.yields |= kind == _YIELD
             event.ends |= kind in (_PROCESS_END, _THREAD_END)
         event.stores |= bool(posted or arrived)
+        for entry in entries:  # what ends before another one begins comes before it in each order that explains them
+            if entry.kind == _OPERATION and entry.what == _BEGINS:
+                fetched |= {(_OPERATIONS, other) for other in self._hosts}
+            elif entry.kind == _OPERATION and entry.what == _ENDS:
+                arrived.add((_OPERATIONS, thread))
         event.cached, event.posted, event.stored = frozenset(cached), frozenset(written_back), frozenset(stored)
         event.arrived, event.fetched = frozenset(arrived), frozenset(fetched)
 

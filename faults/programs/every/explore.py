@@ -94,7 +94,7 @@ def _runs(
     def once(turns: Turns, sure: int) -> tuple[RunResult, Trace]:
         left = max(began + limits.budget_s - time.monotonic(), 0.1)
         result = run(replace(setting, deadline_s=min(setting.deadline_s, left)), RunChoice(None, 0, turns), servers)
-        trace = read(result.record, result.turns, sure, setting.coherent)
+        trace = read(result.record, result.turns, sure, setting.coherent, result.invariants)
         covered.past_caches |= holds_nt(result.record)
         result.record = (0, b"")
         return suppress(setting, result, reasons), trace
@@ -132,6 +132,7 @@ def _judge(covered: EveryCoverage, setting: ExecSetting, result: RunResult, sear
         search.strayed = 0  # a run that was cut short went astray for that; what went astray before is noted
     if search.strayed:
         covered.undecided["a program depends on what the search does not see, such as the clock or a file"] = None
+    covered.undecided |= dict.fromkeys(result.undecided)
     if search.incomplete:
         covered.undecided["an execution had more steps than can be recorded"] = None
     if untouched(setting, [result]):

@@ -60,6 +60,34 @@ typedef struct {
     uint8_t kind, pool;
 } thread_doing;
 
+/* holds.c: an operation that a program has logged: ProgramOperation of faults/programs/area.py. */
+enum { PROGRAM_OPERATIONS = 1 << 16, PROGRAM_INVARIANTS = 16, PROGRAM_HELD = 128, HELD_BYTES = 4096 };
+typedef struct {
+    uint64_t begin, end; /* its steps; end 0: it has not ended */
+    uint64_t key, value, result;
+    program_site site;
+    uint16_t thread;
+    uint8_t host, operation;
+} program_operation;
+
+/* Bytes of a pool on which an invariant is declared; a process that declares it as well has the same entry. */
+typedef struct {
+    int64_t pool, offset, nbytes;
+    program_site site;
+    uint32_t unused;
+} program_invariant;
+
+/* What the pool held there once a line had arrived, until a process that has declared the invariant examines it. */
+typedef struct {
+    uint64_t number;
+    int64_t line;
+    program_site site; /* of the program's step that let it arrive; 0: none did */
+    int16_t invariant;
+    uint16_t thread;
+    uint8_t host;
+    _Alignas(PROGRAM_LINE) uint8_t bytes[HELD_BYTES];
+} held_bytes;
+
 enum outcome { GOING_ON, NO_PROGRESS, COMMAND_FAILED };
 
 typedef struct {
@@ -108,6 +136,14 @@ typedef struct {
     program_finding findings[PROGRAM_FINDINGS];
     program_turn script[PROGRAM_TURNS]; /* the turns to follow */
     program_turn taken[PROGRAM_TURNS];
+    uint32_t kinds_asked; /* of operations that must be linearizable, as bits */
+    uint32_t operation_count, invariant_count, held_count; /* operation_count may exceed the room */
+    uint32_t unheld; /* how often there was no room to hold bytes */
+    uint32_t operation_open[PROGRAM_THREADS]; /* the number of each thread's operation, from 1; 0: none */
+    uint32_t operations_ended[PROGRAM_HOSTS];
+    program_operation operations[PROGRAM_OPERATIONS];
+    program_invariant invariants[PROGRAM_INVARIANTS];
+    held_bytes held[PROGRAM_HELD];
 } program_area;
 
 /* A host's image of a pool, as this process maps it. */

@@ -17,33 +17,11 @@
 
 #include <string.h>
 
+#include "finding.h"
 #include "program.h"
 
 extern const program_watcher checker;
 
-/* The kinds of findings, and the roles of the places that a finding names: faults/programs/findings.py has their words. */
-enum check_kind {
-    NOT_FLUSHED = 1,
-    NOT_FENCED,
-    FENCED_LATE,
-    NO_INVALIDATE,
-    INVALIDATED_EARLY,
-    INVALIDATE_UNFENCED,
-    TWO_WRITERS,
-    RESIDUE,
-    OLDER_WRITE,
-    STALE_ALLOCATE,
-    LOCKED,
-    OUTSIDE,
-    MSYNC,
-    DIRTY_AT_EXIT,
-    LOST_UPDATE,
-    OUT_OF_ROOM,
-    INVALIDATE_OVERTAKES,
-    LOST_IN_CRASH, /* found by the driver */
-};
-enum check_role { AT_STORE, AT_FLUSH, AT_FENCE, AT_PUBLISHED, AT_TOLD, AT_ACCESS, AT_DROP, AT_DROP_FENCE, ROLES };
-enum check_rule { PREDICTED, MANIFEST }; /* program_finding.rule */
 enum check_extra { EXTRA_STUCK, EXTRA_SFENCE, EXTRA_TOLD_BY_START, EXTRA_FLUSH_LATE }; /* program_finding.extra */
 
 enum { LINE_WORDS = 8, WORD = 8, CHUNK_WRITES = 2, CHUNK_COPIES = 2, CHUNKS = 7, WRITES = CHUNK_WRITES * CHUNKS };

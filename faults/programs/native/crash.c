@@ -142,7 +142,7 @@ void crash_make(void) {
 /* --- crashes ------------------------------------------------------------------------------------------------------------- */
 
 static uint64_t what_it_leaves(int host) {
-    uint64_t all = crash_now->pools;
+    uint64_t all = crash_now->pools + here.area->operations_ended[host];
     for (int k = 0; k < crash_now->line_count; k++) {
         const crash_line *its = &crash_now->lines[k];
         if (its->host != host) continue;
@@ -186,6 +186,12 @@ void crash_point_here(int thread) {
         add_point(host, thread);
         crash_now->changed[host].any = false, crash_now->changed[host].line = -1;
     }
+}
+
+/* All that may have arrived before is tried again: now it must explain the operation's result. */
+void crash_operation_ended(int host) {
+    if (crash_now->host >= 0) return;
+    crash_now->changed[host].any = true, crash_now->changed[host].line = -2;
 }
 
 void crash_begins(int host) {

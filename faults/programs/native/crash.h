@@ -72,6 +72,7 @@ void crash_moved(const program_move *move); /* before the line moves */
 void crash_arrives(int pool, int64_t line); /* note what the pool holds of a line: before it changes, and after */
 void crash_point_here(int thread); /* at the beginning of this thread's step */
 void crash_begins(int host);
+void crash_operation_ended(int host); /* from here on its effect must have arrived */
 void crash_read(const program_step *step); /* note the place that has fetched lines in this step */
 
 /* Decide what the crashed host has left of a line that somebody fetches: returns the last store that arrived, NULL where none did. */

@@ -37,6 +37,7 @@ static bool make_pool(const program_options *o, int pool) {
 PROGRAM_EXPORT size_t program_options_bytes(void) { return sizeof(program_options); }
 PROGRAM_EXPORT size_t program_findings_bytes(void) { return sizeof(program_finding); }
 PROGRAM_EXPORT size_t program_crashes_bytes(void) { return offsetof(crash_area, lines); }
+PROGRAM_EXPORT size_t program_operations_bytes(void) { return sizeof(program_operation); }
 PROGRAM_EXPORT size_t program_threads_bytes(void) { return sizeof(program_thread); }
 
 /* Begin a run in an empty folder; the driver is attached to it. */
@@ -130,6 +131,8 @@ typedef struct {
     uint64_t coherent_met; /* coherent ranges that an access touched, as bits */
     uint64_t absent;
     int32_t touched; /* whether a program touched a pool or, where its loads are not seen, mapped one */
+    uint32_t kinds_asked, operations, invariants; /* what programs say that must hold */
+    uint32_t unexamined; /* how often what a pool held was not examined */
 } run_status;
 
 PROGRAM_EXPORT void program_status(run_status *status) {
@@ -154,12 +157,18 @@ PROGRAM_EXPORT void program_status(run_status *status) {
         .coherent_met = a->coherent_met,
         .absent = a->absent,
         .touched = touched,
+        .kinds_asked = a->kinds_asked,
+        .operations = a->operation_count,
+        .invariants = a->invariant_count,
+        .unexamined = a->held_count + a->unheld,
     };
 }
 
 PROGRAM_EXPORT const program_thread *program_threads(void) { return here.area->threads; }
 PROGRAM_EXPORT const thread_doing *program_doing(void) { return here.area->doing; }
 PROGRAM_EXPORT const program_finding *program_findings(void) { return here.area->findings; }
+PROGRAM_EXPORT const program_operation *program_operations(void) { return here.area->operations; }
+PROGRAM_EXPORT const program_invariant *program_invariants(void) { return here.area->invariants; }
 PROGRAM_EXPORT const program_place *program_places(void) { return here.area->sites; }
 PROGRAM_EXPORT const program_module *program_modules(void) { return here.area->modules; }
 PROGRAM_EXPORT const program_turn *program_turns(void) { return here.area->taken; }

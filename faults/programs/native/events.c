@@ -138,6 +138,7 @@ void store_told(int thread) {
     if (news || open->kind != STEP_RMW) written(); /* a lock that is taken in vain stores nothing new */
     if (program_watcher_now && program_watcher_now->store) program_watcher_now->store(&step, before, after);
     if (crash_now) crash_stored(&step, NULL);
+    if (area()->invariant_count) holds_stored(&step);
     image_told(t->host, open->pool, open->offset, open->nbytes);
     open->nbytes = 0;
     nature_stored(thread, (pool_range){step.pool, step.offset, step.nbytes});
@@ -250,7 +251,18 @@ static bool step_begins(program_self *me, int kind, int what, const pool_range *
 
 bool step_begin(program_self *me) { return step_begins(me, 0, 0, NULL); }
 
+bool step_of_operation(program_self *me, int part) {
+    if (!step_begins(me, STEP_OPERATION, part, NULL)) return false;
+    program_step step = step_of(me, STEP_OPERATION, NULL, NULL);
+    step.what = (uint8_t)part;
+    mix_step(&step, 0);
+    turn_progress(me->thread, false);
+    if (program_watcher_now && program_watcher_now->other) program_watcher_now->other(&step);
+    return true;
+}
+
 void step_end(program_self *me) {
+    if (area()->held_count) holds_examine();
     /* A program that announces no loads has few steps: nature also moves after them, before another thread's step. */
     if (area()->pages_hosts >> here.host & 1) nature_between(me);
     if (area()->options.free_running) {

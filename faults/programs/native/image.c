@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "image.h"
 #include "crash.h"
-#include "turn.h"
+#include "self.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 static void tell(mover by, int kind, int pool, int64_t line, int first, int count, uint64_t store) {
     const bool watched = program_watcher_now && program_watcher_now->move;
-    if (!watched && !crash_now) return;
+    if (!watched && !crash_now && !here.area->invariant_count) return;
     const program_move move = {
         .number = here.area->steps,
         .kind = (uint8_t)kind,
@@ -23,6 +23,7 @@ static void tell(mover by, int kind, int pool, int64_t line, int first, int coun
         .store = store,
     };
     if (crash_now) crash_moved(&move);
+    if (here.area->invariant_count) holds_moved(&move);
     if (watched) program_watcher_now->move(&move);
 }
 

@@ -97,6 +97,7 @@ enum step_kind {
     STEP_PROCESS_END, /* of its last thread: the process exits, or was killed */
     STEP_HOST_CRASH,
     STEP_EXPECT_STALE, /* nbytes at offset: this host reads them without a chain on purpose */
+    STEP_OPERATION, /* `what` says whether an operation begins (1) or ends (2), as cxl.h logs them */
     STEP_KINDS
 };
 
@@ -106,7 +107,7 @@ typedef uint32_t program_site;
 
 typedef struct {
     uint64_t number; /* of the step in the trace, from 1; nature's moves around the step have the same one */
-    uint8_t kind, what; /* step_kind; a flush's flush_kind, a fence's fence_kind */
+    uint8_t kind, what; /* step_kind; a flush's flush_kind, a fence's fence_kind, an operation's part */
     bool locked, system; /* a locked instruction; an access by a system call on the program's behalf */
     uint8_t host, pool;
     uint16_t thread, other; /* indices into program_area.threads */

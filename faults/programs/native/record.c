@@ -51,7 +51,7 @@ static void on_fence(const program_step *step) {
 }
 
 static void on_other(const program_step *step) {
-    add_step(step, 0);
+    add_step(step, step->what);
     if (watched && watched->other) watched->other(step);
 }
 

@@ -108,6 +108,7 @@ program_self *self_here(void); /* joins this thread if its process has joined */
 bool step_begin(program_self *me);
 void step_end(program_self *me);
 program_step step_of(const program_self *me, int kind, const pool_range *range, const void *pc);
+bool step_of_operation(program_self *me, int part); /* begins a step in which an operation begins (1) or ends (2) */
 void step_other(program_self *me, int kind, int other, const pool_range *range);
 void store_told(int thread); /* report the store that a thread has announced: it has happened by now */
 _Noreturn void process_die(void);
@@ -142,6 +143,12 @@ void atomic_spins(void);
 extern bool script_runs;
 void script_begin(void);
 program_site script_site(void);
+
+/* holds.c: what must hold, as cxl.h says it. */
+void holds_moved(
+    const program_move *move); /* before a line moves; bytes past the cache, and those of a crash, are there */
+void holds_stored(const program_step *step); /* to a coherent range */
+void holds_examine(void); /* at the end of a step */
 
 /* room.c: notice in this process that /dev/shm is full. */
 void room_watch(void);
