@@ -503,10 +503,9 @@ def test_the_report_fails_for_a_survivor_and_for_a_needless_instruction(tmp_path
     right = Trial(NAIVE)
     doubled = next(m for m in right.mutants() if m.kind == "duplicate" and m.at == 3)
     judgement = right.judge(doubled)
-    missed = judgement._replace(fate=Fate.MISSED)
-    for name, judgement in (("survivors", missed), ("needless", judgement)):
-        row = MutationRow(NAIVE, 1, operators={"duplicate": Counter([judgement.fate])})
-        getattr(row, name).append(judgement)
+    for name, its in (("survivors", judgement._replace(fate=Fate.MISSED)), ("needless", judgement)):
+        row = MutationRow(NAIVE, 1, operators={"duplicate": Counter([its.fate])})
+        getattr(row, name).append(its)
         with MutateReport([NAIVE], tmp_path / name, Interruption()) as report:
             report.update(row)
         assert report.verdict is Verdict.VIOLATION
