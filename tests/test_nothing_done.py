@@ -110,6 +110,8 @@ ROWS = [
     ("simulate all_reduce -n 2 -r 1", 2, "--root does nothing here"),
     ("simulate all_reduce -n 2 --against laptop --against laptop", 2, "--against laptop is given twice"),
     ("torchrun -n 1 --leave-out 0:FENCE --leave-out 0:FENCE nothing.py", 2, "--leave-out 0:FENCE is given twice"),
+    ("fused all_gather_gemm --budget 5s", 2, "--budget does nothing here"),
+    ("fused all_gather_gemm --style medium --comm-rows 8", 2, "--comm-rows does nothing here"),
     (f"{RUN} --seeds 2", 2, "go with --protocol"),
     (f"{RUN} --time-scale 2", 2, "--time-scale is for --pace"),
     (f"{RUN} --backend shm --adversary 3", 2, "the backend 'shm' does not have"),
