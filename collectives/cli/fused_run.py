@@ -9,6 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 import click
+from click.core import ParameterSource
 
 from collectives.choices import FUSED_SHARE
 from collectives.cli.fused import FusedFlags
@@ -58,6 +59,11 @@ def run(ctx: click.Context, asked: FusedFlags) -> None:
         raise ArgumentError("--time-scale is for --pace: give both, or neither")
     if asked.share is not None and (asked.time_scale is not None or not asked.pace):
         raise ArgumentError("--share is for --pace without --time-scale: it chooses that")
+    if not tunes and ctx.get_parameter_source("budget_s") is ParameterSource.COMMANDLINE:
+        raise ArgumentError("--budget does nothing here: it is for --tune")
+    for flag, given in (("--comm-rows", asked.comm_rows), ("--tile", asked.tile)):
+        if given is not None and asked.style not in ("every", "fused"):
+            raise ArgumentError(f"{flag} does nothing here: it cuts the style fused, not {asked.style}")
     m, n, k = asked.shape
     job = Job(
         Operator(asked.kind, m, n, k, asked.datatype),

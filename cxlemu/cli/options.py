@@ -26,6 +26,7 @@ from typing import Any
 import click
 
 from cxlemu.cli.vocabulary import option
+from cxlemu.errors import ArgumentError
 
 _Make = Callable[[str], Callable[[Any], Any]]  # a field's name -> the decorator that gives a command the parameter
 
@@ -38,9 +39,22 @@ class Flags:
 
 
 def flag(*flags: str, **settled: Any) -> Any:
-    """Return the field of an option; takes what `click.option` takes, and shows a default that there is."""
+    """Return the field of an option; takes what `click.option` takes, and shows a default that there is.
+
+    One that may come again is refused with the same value.
+    """
     settled.setdefault("show_default", settled.get("default") is not None)
+    if settled.get("multiple"):
+        settled.setdefault("callback", each_once)
     return lambda name: click.option(*flags, name, **settled)
+
+
+def each_once(ctx: click.Context, parameter: click.Parameter, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Raises ArgumentError for an option that is given twice with the same value, which would change nothing."""
+    for value in values:
+        if values.count(value) > 1:
+            raise ArgumentError(f"{parameter.opts[0]} {value} is given twice")
+    return values
 
 
 def concept(word: str, **settled: Any) -> Any:

@@ -49,8 +49,9 @@ def command() -> None:
     deadlock, a barrier left too early. The prover must prove every other mutant right. If a plan stays right without
     an instruction, that instruction is needless.
 
-    Exit code 0 if no mutant survived and no instruction is needless, else 1. In your own algorithm or plan, needless
-    instructions are listed but are no failure: the builder may wait once more than necessary.
+    Exit code 0 if no mutant survived and no instruction is needless, 3 if all survivors are unknown, else 1. In your
+    own algorithm or plan, needless instructions are listed but are no failure: the builder may wait once more than
+    necessary.
 
     \b
     Examples:

@@ -22,6 +22,7 @@ from faults.mutate.sweep import MutationRow, equivalent, killed, survived
 from faults.mutate.trial import SURVIVAL, Fate, MutantJudgement, Trial
 from faults.replay.calls import token_of
 from faults.token import Token
+from faults.verdict import Verdict
 
 COLUMNS = ("mutants", "killed", "confirmed", "equivalent", "survived")
 HEADS = (("", "", "con-", "equi-", "sur-", ""), ("mutants", "killed", "firmed", "valent", "vived", "seconds"))
@@ -38,12 +39,16 @@ class MutateReport(LiveReport):
         self._rows: dict[MutationCase, MutationRow] = {}
 
     @property
-    def bad(self) -> bool:
-        """Whether a mutant survived, or a shipped plan has a needless instruction.
+    def verdict(self) -> Verdict:
+        """VIOLATION if prover and executions disagree, or a shipped plan has a needless instruction; then UNKNOWN.
 
         A needless instruction of a user's plan does not count: the builder may have put it there.
         """
-        return any(row.survivors or (row.needless and not row.case.algorithm) for row in self._rows.values())
+        found = {its.fate.verdict for row in self._rows.values() for its in row.survivors}
+        needless = any(row.needless and not row.case.algorithm for row in self._rows.values())
+        if needless or Verdict.VIOLATION in found:
+            return Verdict.VIOLATION
+        return Verdict.UNKNOWN if found else Verdict.OK
 
     @property
     def left(self) -> int:

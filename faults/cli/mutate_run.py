@@ -34,8 +34,8 @@ PLAN_MAX = 5000  # instructions of a saved plan, each with its mutants
 def run(ctx: click.Context, asked: MutateFlags) -> None:
     """Try mutants, and print and write the result, as the command's flags say.
 
-    With Ctrl-C it does so for what is finished. The command exits with 1 if a mutant survived or an instruction is
-    needless, else with 130 after Ctrl-C, else with 0.
+    With Ctrl-C it does so for what is finished. The command exits with 1 if prover and executions disagree or an
+    instruction is needless, else with 130 after Ctrl-C, else with 3 if the prover could not tell, else with 0.
     """
     named = target(asked.collectives, asked.algorithm, variant=asked.variant != EVERY)
     if named.plan is not None:
@@ -64,11 +64,11 @@ def run(ctx: click.Context, asked: MutateFlags) -> None:
             raise ArgumentError(f"--mutant is one of one case, and {len(chosen)} are chosen: add --case")
         judgement = Trial(chosen[0]).judge(Mutant.parse(asked.mutant))
         print_one(chosen[0], judgement)
-        ctx.exit(1 if judgement.fate.survived else 0)
+        ctx.exit(judgement.fate.verdict.exit_code)
     interruption = Interruption()
     with MutateReport(chosen, asked.json_file, interruption) as report, interruption:
         _swept(chosen, asked.jobs or len(os.sched_getaffinity(0)), report)
-    interruption.exit(ctx, 1 if report.bad else 0, f"{counted(report.left, 'plan')} not finished")
+    interruption.exit(ctx, report.verdict.exit_code, f"{counted(report.left, 'plan')} not finished")
 
 
 def _check_size(named: Target) -> None:

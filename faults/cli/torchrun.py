@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from cxlemu.cli.options import each_once
 from cxlemu.cli.params import BytesParam
 from cxlemu.cli.vocabulary import OneRanksParam, option
 
@@ -54,6 +55,7 @@ RANKS_MAX = 64
 @click.option(
     "--leave-out",
     multiple=True,
+    callback=each_once,
     metavar="RANK:INSTRUCTION",
     help="Let a rank skip an instruction, such as 1:INVALIDATE.",
 )

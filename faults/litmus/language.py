@@ -66,7 +66,7 @@ VERBS = {
     "wait": (Do.WAIT, ("word", "value"), "invalidate and read a word until it is VALUE or more"),
     "record": (Do.RECORD, ("event",), "an event that other ranks can await, by other means than the pool"),
     "await": (Do.AWAIT, ("event",), "wait until the event was recorded"),
-    "crash": (Do.CRASH, (), "the host ends here, with all of its ranks and its cache"),
+    "crash": (Do.CRASH, (), "the host ends here, with its ranks and cache; in a rank without other steps: at any time"),
 }
 
 

@@ -49,6 +49,11 @@ class Fate(Enum):
         """Whether prover and executions disagree, or the prover cannot tell."""
         return self in (Fate.UNCONFIRMED, Fate.MISSED, Fate.UNKNOWN)
 
+    @property
+    def verdict(self) -> Verdict:
+        """What the mutant says of prover and executions: they agree, they disagree, or the prover cannot tell."""
+        return Verdict.UNKNOWN if self is Fate.UNKNOWN else Verdict.VIOLATION if self.survived else Verdict.OK
+
 
 SURVIVAL = {
     Fate.UNCONFIRMED: "the prover rejects it, but no execution that was tried goes wrong: the prover may be too strict",

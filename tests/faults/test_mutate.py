@@ -411,6 +411,8 @@ def test_a_prover_that_does_not_know_lets_mutants_survive(monkeypatch: pytest.Mo
     monkeypatch.setattr(trial, "prove_calls", lambda plans, **options: unknown)
     found = fates(NAIVE)
     assert set(found) == {Fate.REFUSED, Fate.UNKNOWN} and found[Fate.UNKNOWN] > 0
+    done = CliRunner().invoke(main, ["mutate", "--case", str(NAIVE), "--mutant", "0.0.3:delete"])
+    assert done.exit_code == 3 and "the prover cannot tell" in done.output, done.output
 
 
 # --- needless instructions -----------------------------------------------------------------------------------
@@ -501,17 +503,17 @@ def test_the_report_fails_for_a_survivor_and_for_a_needless_instruction(tmp_path
     right = Trial(NAIVE)
     doubled = next(m for m in right.mutants() if m.kind == "duplicate" and m.at == 3)
     judgement = right.judge(doubled)
-    for name in ("survivors", "needless"):
-        row = MutationRow(NAIVE, 1, operators={"duplicate": Counter([judgement.fate])})
-        getattr(row, name).append(judgement)
+    for name, its in (("survivors", judgement._replace(fate=Fate.MISSED)), ("needless", judgement)):
+        row = MutationRow(NAIVE, 1, operators={"duplicate": Counter([its.fate])})
+        getattr(row, name).append(its)
         with MutateReport([NAIVE], tmp_path / name, Interruption()) as report:
             report.update(row)
-        assert report.bad
+        assert report.verdict is Verdict.VIOLATION
         [told] = json.loads((tmp_path / name).read_text())["rows"]
         assert [one["mutant"] for one in told[name]] == [str(doubled)]
     with MutateReport([NAIVE], None, Interruption()) as report:
         report.update(MutationRow(NAIVE, 1, operators={"duplicate": Counter([judgement.fate])}))
-    assert not report.bad
+    assert report.verdict is Verdict.OK
 
 
 @pytest.mark.parametrize("fate", [fate for fate in Fate if fate.survived])
@@ -520,6 +522,7 @@ def test_the_report_says_what_a_survivor_is(fate: Fate, capsys: pytest.CaptureFi
     row = MutationRow(NAIVE, 1, operators={"delete": Counter([fate])}, survivors=[judgement])
     with MutateReport([NAIVE], None, Interruption()) as report:
         report.update(row)
+    assert report.verdict.exit_code == (3 if fate is Fate.UNKNOWN else 1)
     said = " ".join(capsys.readouterr().out.split())
     assert f"survived ({fate.value})" in said and said.count(f"{fate.value}: {SURVIVAL[fate]}") == 1
 

@@ -265,7 +265,7 @@ def test_what_is_published_has_an_end(folder: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_protocol_that_waits_for_ever_spends_the_budget(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("faults.cli.explore_run.OWN_CODE_S", 0.0)
-    second = "if (yield Load('word')): time.sleep(1000)"
+    second = "if (yield Load('word')): time.sleep(5)"
     text = PROTOCOL.format(first="import time; from faults import Load", second=second, final="pass")
     (folder / "user.py").write_text(text)
     done = cxlemu("explore", f"{folder}/user.py:mine", "--budget", "0.3s", code=3)

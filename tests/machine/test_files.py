@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cxlemu.files import check_writable, write_atomically
+from cxlemu.files import check_writable, open_file, write_atomically
 from tests.helpers.tiers import PATIENT_S
 
 NULL = os.makedev(1, 3)
@@ -160,3 +160,12 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
         write_atomically(tmp_path / "old", b"data")
     assert (tmp_path / "old").read_bytes() == b"old"
     assert names(tmp_path) == ["old"]
+
+
+def test_a_fifo_that_takes_a_files_place_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "file").write_bytes(b"data")
+    opens = os.open
+    monkeypatch.setattr("cxlemu.files.os.open", lambda path, flags: opens(tmp_path / "fifo", flags))
+    with pytest.raises(OSError, match="a FIFO, not a regular file"):
+        open_file(tmp_path / "file")
