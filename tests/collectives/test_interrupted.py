@@ -42,6 +42,7 @@ def interrupted(call: Callable[[], Any], error: BaseException) -> None:
         with pytest.raises(type(error)):
             call()
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)  # which would end the process where the signal came otherwise
         signal.signal(signal.SIGALRM, before)
 
 
