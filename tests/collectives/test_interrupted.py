@@ -139,7 +139,7 @@ HANDED: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 
 
 def _handed_over(context: RankContext, name: str) -> None:
-    comm = Communicator.world(context)
+    comm = Communicator.world(context, deadline_s=60)  # nothing moves where what was handed over is left
     peer, much, kept = 1 - comm.rank, np.full(ROOMY, comm.rank + 1.0), np.full(ROOMY, comm.rank + 1.0)
     comm.sendrecv(much, peer, np.zeros(ROOMY), peer)  # so that couriers know messages of this size
     calls, before = HANDED[name]
