@@ -147,7 +147,7 @@ VERBS: dict[str, tuple[Call, bool, bool]] = {
     "iprobe, improbe": (_looked_for, True, False),
     "group": (_grouped, True, False),
     "dup": (lambda c, x, out, rank: c.dup().close(), False, False),
-    "split": (lambda c, x, out, rank: c.split(0).close(), False, False),
+    "split": (lambda c, x, out, rank: c.split(0).close(), False, False),  # type: ignore[union-attr]
     "coalesce": (_coalesced, False, True),
     **{name: (_product(name), False, False) for name in PRODUCTS},
     "persistent": (lambda c, x, out, rank: c.persistent.reduce(x, out=out, root=root(rank))(), True, False),

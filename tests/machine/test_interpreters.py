@@ -70,8 +70,8 @@ def test_a_python_that_can_do_without_the_gil_takes_it_up(tmp_path: Path) -> Non
     asked = "import sysconfig as its; print(its.get_path('include')); print(its.get_config_var('EXT_SUFFIX'))"
     headers, suffix = ran(asked, python=python).split()
     (tmp_path / "cxlemu").mkdir()
-    command = ["gcc", "-shared", "-fPIC", "-pthread", f"-I{headers}", ROOT / "cxlemu/native/measure/module.c"]
-    subprocess.run([*command, "-o", tmp_path / f"cxlemu/_measure{suffix}"], check=True)
+    source, target = ROOT / "cxlemu/native/measure/module.c", tmp_path / f"cxlemu/_measure{suffix}"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-pthread", f"-I{headers}", source, "-o", target], check=True)
     program = (
         "import sys; print(sys._is_gil_enabled())\n"
         "try: import cxlemu._measure\n"
