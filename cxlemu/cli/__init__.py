@@ -65,7 +65,7 @@ class VerbGroup(LazyGroup):
             if stop.code == 1 and into_pipe and (_reader_is_gone() or not _stdout_is_pipe()):
                 sys.exit(READER_GONE)
             raise
-        except (OSError, ValueError, struct.error, RecursionError) as error:
+        except (OSError, ValueError, struct.error, RecursionError, ImportError) as error:
             if isinstance(error, OSError) and _stdout_fails_with(error):
                 click.echo(f"cxlemu: the output cannot be written: {error.strerror}", err=True)
                 sys.exit(1)

@@ -57,8 +57,12 @@ def _cores() -> Iterator[DoctorRow]:
 
 
 def _stores() -> Iterator[DoctorRow]:
-    from cxlemu.machine import kept_file, thresholds  # C and NumPy, which --help does without
-
+    try:
+        from cxlemu.machine import kept_file, thresholds  # C and NumPy, which --help does without
+    except ImportError as error:
+        yield DoctorRow("native modules", "look", "not loaded", str(error))
+        return
+    yield row("native modules", True, "loaded", "they need the GIL, which a Python without it turns on", detail=True)
     its = thresholds()
     yield row("stores", True, str(its), f"measured once for a machine, and kept in {kept_file()}", detail=True)
 
@@ -134,8 +138,10 @@ def _shared_memory_defect() -> str:
 
 def _dead_pools() -> Iterator[DoctorRow]:
     """Say what killed runs of this user left in shared memory."""
-    from cxlemu.pool import catalog  # only here: help is to be there at once
-
+    try:
+        from cxlemu.pool import catalog  # only here: help is to be there at once
+    except ImportError:  # which the row of native modules says
+        return
     dead = catalog.dead()
     nbytes = sum(found.nbytes for entry in dead for found in entry.found)
     if not dead:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def test_a_broadcast_only_reads_its_root(kind: str, engine: str, tmp_path: Path)
         if comm.rank:
             with pytest.raises(ArgumentError, match="x is read-only, the result cannot be written to it"):
                 comm.broadcast(root)
-            with pytest.raises(ArgumentError, match="arrays are read-only"):
+            with pytest.raises(ArgumentError, match=r"arrays\[0\] is read-only"):
                 comm.broadcast_many([root])
 
     together(program, engine=engine)
@@ -61,9 +62,10 @@ def test_errors_name_the_argument_that_was_given() -> None:
             (lambda: comm.scan(locked), "x"),
             (lambda: comm.recv(locked, peer), "array"),
             (lambda: comm.sendrecv(np.ones(2), peer, locked, peer), "out"),
-            (lambda: comm.all_reduce_many([locked]), "arrays"),
+            (lambda: comm.all_reduce_many([np.ones(2), locked]), "arrays[1]"),
+            (lambda: comm.all_gather_many([np.ones(1)], outs=[locked]), "outs[0]"),
         ):
-            with pytest.raises(ArgumentError, match=rf"^{name} (is|are) read-only"):
+            with pytest.raises(ArgumentError, match=rf"^{re.escape(name)} is read-only"):
                 call()
 
     together(program)
@@ -131,7 +133,7 @@ def test_lazy_tensors_are_refused_and_resolved_ones_are_right() -> None:
             lambda: comm.recv(x, peer),
             lambda: comm.broadcast_many([x]),
         ):
-            with pytest.raises(ArgumentError, match=r"not negated yet: pass \w+\.resolve_neg\(\)"):
+            with pytest.raises(ArgumentError, match=r"not negated yet: pass [][\w]+\.resolve_neg\(\)"):
                 call()
         with pytest.raises(ArgumentError, match=r"not conjugated yet: pass x\.resolve_conj\(\)"):
             comm.all_gather(torch.tensor([1 + 2j]).conj())

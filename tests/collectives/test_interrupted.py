@@ -42,6 +42,7 @@ def interrupted(call: Callable[[], Any], error: BaseException) -> None:
         with pytest.raises(type(error)):
             call()
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)  # which would end the process where the signal came otherwise
         signal.signal(signal.SIGALRM, before)
 
 
@@ -138,7 +139,7 @@ HANDED: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 
 
 def _handed_over(context: RankContext, name: str) -> None:
-    comm = Communicator.world(context)
+    comm = Communicator.world(context, deadline_s=60)  # nothing moves where what was handed over is left
     peer, much, kept = 1 - comm.rank, np.full(ROOMY, comm.rank + 1.0), np.full(ROOMY, comm.rank + 1.0)
     comm.sendrecv(much, peer, np.zeros(ROOMY), peer)  # so that couriers know messages of this size
     calls, before = HANDED[name]

@@ -27,6 +27,7 @@ UNEXPECTED: dict[str, tuple[Exception, str]] = {
     ),
     "a value": (ValueError("no such thing\nsecond line"), "ValueError: no such thing"),
     "bytes": (struct.error("argument out of range"), "error: argument out of range"),
+    "a module": (ImportError("it was compiled from other sources"), "ImportError: it was compiled from other sources"),
     "depth": (RecursionError(), "RecursionError: no reason given"),
 }
 SMALL_RUN = ("run", "all_reduce", "-n", "2", "-b", "1K", "-e", "1K", "-c", "laptop", "--launch", "threads")

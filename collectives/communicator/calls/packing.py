@@ -45,13 +45,13 @@ def packed(asked: ManyArguments, rank: int, size: int) -> list[Packed]:
     """Pack a call's arrays of one dtype into one block, in the order in which dtypes come, alike on all ranks."""
     asked = asked._replace(root=root_of(f"{asked.collective}_many", asked.root, size))
     place = _place(asked)
-    arrays = [place.seen(array, "arrays") for array in asked.arrays]
-    outs = arrays if asked.outs is None else [place.seen(array, "outs") for array in asked.outs]
+    arrays = [place.seen(array, f"arrays[{k}]") for k, array in enumerate(asked.arrays)]
+    outs = arrays if asked.outs is None else [place.seen(array, f"outs[{k}]") for k, array in enumerate(asked.outs)]
     if len(outs) != len(arrays):
         raise ArgumentError(f"{asked.collective}_many: {len(arrays)} arrays have {len(outs)} outs: pass one for each")
     gathers, scatters = asked.collective == "all_gather", asked.collective == "reduce_scatter"
     groups: dict[np.dtype[Any], list[tuple[Array, Array]]] = {}
-    for array, out in zip(arrays, outs, strict=True):
+    for k, (array, out) in enumerate(zip(arrays, outs, strict=True)):
         wanted = array.size * size if gathers else array.size // size if scatters else array.size
         if (scatters and array.size % size) or out.size != wanted or out.dtype != array.dtype:
             raise ArgumentError(
@@ -60,7 +60,7 @@ def packed(asked: ManyArguments, rank: int, size: int) -> list[Packed]:
             )
         if not (out.flags.writeable or (asked.collective == "broadcast" and rank == asked.root)):
             which = "arrays" if asked.outs is None else "outs"
-            raise ArgumentError(f"{which} are read-only, results cannot be written to them")
+            raise ArgumentError(f"{which}[{k}] is read-only, the result cannot be written to it")
         groups.setdefault(array.dtype, []).append((array, out))
     return [place.packed(_one(asked, pairs, rank, size, place)) for pairs in groups.values()]
 
@@ -193,7 +193,8 @@ class DeviceStaging:
 
 
 def _place(asked: ManyArguments) -> _Place:
-    given = [(each, "arrays") for each in asked.arrays] + [(each, "outs") for each in asked.outs or ()]
+    given = [(each, f"arrays[{k}]") for k, each in enumerate(asked.arrays)]
+    given += [(each, f"outs[{k}]") for k, each in enumerate(asked.outs or ())]
     views = [None if isinstance(each, np.ndarray) else device_view(each, role) for each, role in given]
     if all(view is None for view in views):
         return _Host()

@@ -94,7 +94,7 @@ class CoalescedVerbs(ABC):
             ``outs``; with ``async_op`` its Handle.
         """
         if outs is None:
-            outs = [like(array, "arrays", lambda shape: (self.size, *shape)) for array in arrays]
+            outs = [like(each, f"arrays[{k}]", lambda shape: (self.size, *shape)) for k, each in enumerate(arrays)]
         return self._many(ManyArguments("all_gather", arrays, outs, "none", 0, variant, timeout_s), async_op)
 
     def reduce_scatter_many(
@@ -117,7 +117,7 @@ class CoalescedVerbs(ABC):
             ``outs``; with ``async_op`` its Handle.
         """
         if outs is None:
-            outs = [like(array, "arrays", self._block) for array in arrays]
+            outs = [like(each, f"arrays[{k}]", self._block) for k, each in enumerate(arrays)]
         return self._many(ManyArguments("reduce_scatter", arrays, outs, op, 0, variant, timeout_s), async_op)
 
     def _block(self, shape: tuple[int, ...]) -> tuple[int, ...]:
