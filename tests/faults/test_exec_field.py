@@ -1,4 +1,4 @@
-"""What other people's programs taught: their mistakes in a few lines are named, and the same lines done right are quiet."""
+"""Mistakes of published programs, in a few lines, are named, and the same lines done right are quiet."""
 
 from __future__ import annotations
 
