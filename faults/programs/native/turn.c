@@ -12,6 +12,7 @@
 enum { IDLE_ENDS_BURST = 8, IDLE_LOWERS = 64, CHANGE_POINTS = 4, STEPS_ESTIMATED = 4096, LATE_MOST = 256 };
 enum { STEP_NS = 1000, IDLE_NS = 1000000, IDLE_BEFORE_TIME_RUNS = 512 };
 enum { POLICIES = 3 }; /* a schedule's: two kinds of bursts, and priorities */
+enum { FAIR_AFTER = 2 * STEPS_ESTIMATED, FAIR_BURST = 64 };
 #define LOCK_S 60.0
 
 static program_area *area(void) { return here.area; }
@@ -107,7 +108,7 @@ static int of_priority(const int *found, int count) {
     int best = found[0];
     for (int k = 1; k < count; k++)
         if (area()->threads[found[k]].priority > area()->threads[best].priority) best = found[k];
-    area()->burst = UINT32_MAX;
+    area()->burst = FAIR_AFTER - area()->steps;
     for (int k = 0; k < CHANGE_POINTS; k++) {
         const uint64_t point = area()->change_points[k];
         if (point > area()->steps && point - area()->steps < area()->burst) area()->burst = point - area()->steps;
@@ -118,8 +119,12 @@ static int of_priority(const int *found, int count) {
 static int chosen(const int *found, int count) {
     program_area *a = area();
     if (a->options.script_length || a->options.every) return of_script(found, count);
-    if (by_priority()) return of_priority(found, count);
-    a->burst = UINT64_C(1) << a->options.schedule % 10;
+    const bool fair = a->steps >= FAIR_AFTER;
+    if (by_priority() && !fair) return of_priority(found, count);
+    a->burst = by_priority() ? FAIR_BURST : UINT64_C(1) << a->options.schedule % 10;
+    if (fair)
+        a->burst += splitmix(&a->random) %
+                    (2 * a->burst); /* so that no turn ends at the same step of a loop for ever */
     return found[splitmix(&a->random) % (uint64_t)count];
 }
 
