@@ -157,7 +157,7 @@ def with_checksums(recipe: Recipe) -> Recipe:
     Payload in a doorbell's line needs no checksum: such a recipe is returned as it is.
     """
     if recipe.plan is not None:
-        raise ArgumentError(f"{recipe.source} is a plan as it was saved, to which no checksums can be added")
+        raise ArgumentError(f"{recipe.source} is a saved plan, which cannot get checksums")
     if recipe.spec.in_lines:
         return recipe
     if not recipe.carries_checksums:

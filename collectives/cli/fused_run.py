@@ -57,7 +57,7 @@ def run(ctx: click.Context, asked: FusedFlags) -> None:
     if asked.time_scale is not None and not asked.pace:
         raise ArgumentError("--time-scale is for --pace: give both, or neither")
     if asked.share is not None and (asked.time_scale is not None or not asked.pace):
-        raise ArgumentError("--share is for --pace without --time-scale: it chooses that")
+        raise ArgumentError("--share sets the time scale, with --pace: leave out --time-scale")
     m, n, k = asked.shape
     job = Job(
         Operator(asked.kind, m, n, k, asked.datatype),

@@ -277,7 +277,7 @@ def _check_transport(
         paced=isinstance(engine, NativeEngine) and engine.pacer is not None,
     )
     if transport == PROCESS and not isinstance(engine, NativeEngine | ReferenceEngine):
-        raise ArgumentError(f"an engine of your own, {type(engine).__name__}, knows no transport {transport!r}")
+        raise ArgumentError(f"the custom engine {type(engine).__name__} has no transport {transport!r}")
 
 
 __all__ = ["Communicator", "Handle", "Operation", "Outcome"]

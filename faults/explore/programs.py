@@ -109,9 +109,7 @@ class RankProtocol:
                 with limited(FINAL_S):
                     left: object = self.final(memory, results)
                 if left is not None:
-                    raise ArgumentError(
-                        f"{self.name}: final returns {left!r:.60}, which decides nothing: let it assert"
-                    )
+                    raise ArgumentError(f"{self.name}: final returns {left!r:.60}, which decides nothing: use assert")
         except ArgumentError:
             raise
         except Exception as error:

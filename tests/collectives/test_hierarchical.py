@@ -94,7 +94,7 @@ def test_what_has_no_clusters_is_refused() -> None:
     for cluster in (1, 4):
         with pytest.raises(ArgumentError, match="takes clusters: equally many of its 4 ranks"):
             plan(call_of("all_reduce", 4, cluster), layout_of(4, owned=False))
-    with pytest.raises(ArgumentError, match="4 ranks do not come in clusters of 3"):
+    with pytest.raises(ArgumentError, match="4 ranks do not divide into clusters of 3"):
         plan(call_of("all_reduce", 4, 3), layout_of(4, owned=False))
     with pytest.raises(ArgumentError, match="hierarchical carries no checksums"):
         with_checksums(recipe("all_reduce", "hierarchical"))
@@ -351,7 +351,7 @@ def test_prove_takes_every_size_of_clusters(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["prove", "gather", "-n", "2-3", "--variant", "hierarchical"], "is that of two clusters of two or more"),
+        (["prove", "gather", "-n", "2-3", "--variant", "hierarchical"], "makes two clusters of two or more ranks"),
         (["run", "gather", "-n", "3", "--variant", "hierarchical"], "hierarchical takes clusters, two or more hosts"),
         (["plan", "show", "gather", "-n", "4", "--variant", "hierarchical"], "takes clusters: equally many of its 4"),
         (["simulate", "gather", "-n", "4", "--variant", "hierarchical"], "hierarchical takes clusters"),

@@ -306,7 +306,7 @@ def test_a_worker_that_does_not_start_is_reported_with_what_it_printed() -> None
 
 
 def test_a_worker_that_does_not_come_is_a_deadline() -> None:
-    with pytest.raises(DeadlineError, match="0 of 1 ranks came within"):
+    with pytest.raises(DeadlineError, match="0 of 1 ranks connected within"):
         group_of("import time; time.sleep(60)", deadline_s=0.5)
 
 

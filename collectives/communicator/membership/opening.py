@@ -101,7 +101,7 @@ def _hold_with_leader(context: RankContext, members: Sequence[int], name: int, d
             room = rooms.find(leader, name)
             if room is not None and room.state == HoldState.REFUSED:
                 raise ArgumentError(
-                    f"the pool has no room for a communicator of {len(members)} ranks, as its rank 0 found: close "
+                    f"the pool has no room for a communicator of {len(members)} ranks: close "
                     f"some, give the pool larger cards, or make fewer communicators"
                 )
             if room is not None and room.state == HoldState.SHORT and not answered:
@@ -148,4 +148,4 @@ def await_ready(
         for rank in waiting:
             if members[rank] in lost:
                 raise PeerLostError(f"rank {rank} {lost[members[rank]]} while this rank makes {made}", (rank,))
-    raise PeerLostError(f"{name_ranks(waiting)} did not come within {deadline_s:g} s to make {made}", tuple(waiting))
+    raise PeerLostError(f"{name_ranks(waiting)} did not arrive within {deadline_s:g} s to make {made}", tuple(waiting))
