@@ -84,7 +84,7 @@ class Rounds(PartBuilder):
             The chunks of each round, in order; a chunk holds the same part of every block.
 
         Raises:
-            BuilderError: An argument is not what it must be.
+            BuilderError: An argument is invalid.
             DeclinedError: A slot or the doorbells do not suffice.
         """
         if self.foreign:

@@ -61,7 +61,7 @@ class Accelerator(Model):
 
     @property
     def provenance(self) -> Provenances:
-        """How the figures came about, by their keys in the file."""
+        """The origin of each figure, by its key in the file."""
         return self._provenance
 
     @property
