@@ -180,7 +180,7 @@ def build(recipe: Recipe, layout: Layout, call: Call) -> Plan:
         )
     if recipe.builder.takes_clusters and not 1 < call.cluster < call.ranks:
         raise ArgumentError(
-            f"{call.collective} {recipe.name} takes clusters: equally many of its {call.ranks} ranks, two or more, on "
+            f"{call.collective} {recipe.name} needs clusters: equally many of its {call.ranks} ranks, two or more, on "
             f"each of two or more hosts"
         )
 

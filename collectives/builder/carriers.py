@@ -156,7 +156,7 @@ class HeapCarrier(SlotCarrier):
         b, areas, result = self.b, self.areas, block >= self.areas.placed_in_heap
         at = (b.rank if result else block) * areas.nbytes + chunk.offset
         if src != (b.output(at) if result else b.input(at)):
-            raise BuilderError(f"{b.call}: zero copy publishes parts of the input, block after block, not others")
+            raise BuilderError(f"{b.call}: zero copy publishes parts of the input only, block after block")
         self.awaits_readers |= result or not self.answered
 
 

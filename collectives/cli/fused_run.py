@@ -148,8 +148,8 @@ def _suitable(run: Callable[[Job], list[Seen]], setup: FusedSetup, layout: Layou
     product_ns = median_ns(run(replace(setup.job, styles=(), check=False, traced=False)), "gemm")
     if setup.topology.accelerator is None:
         value = share * product_ns / _modelled_ns(setup, layout, communicating)
-        reason = f"communication is to take {share:g} of what the product takes here"
+        reason = f"communication takes {share:g} of the product's time here"
     else:
         value = product_ns / (share * _modelled_ns(setup, layout, computing))
-        reason = f"the product takes {share:g} of what an {setup.topology.accelerator} is to take"
+        reason = f"the product takes {share:g} of the modelled time of an {setup.topology.accelerator}"
     return TimeScale(min(max(value, TIME_SCALE_MIN), TIME_SCALE_MAX), f"chosen: {reason}")

@@ -108,11 +108,11 @@ def run(
     _check_every(every, preemptions, evictions, budget_s, crash_every, other)
     if crash_every and (other or coherent or link_down or poison or lose_card):
         raise ArgumentError(
-            "--crash every makes its own runs, and breaks nothing else: leave --free, --seed, --seeds, --replay, "
+            "--crash every makes its own runs, and injects nothing else: leave --free, --seed, --seeds, --replay, "
             "--worst-case, --coherent, --link-down, --poison and --lose-card out"
         )
     if every and (crash or link_down or poison or lose_card):
-        raise ArgumentError("--every breaks nothing: leave --crash, --link-down, --poison and --lose-card out")
+        raise ArgumentError("--every injects no faults: leave --crash, --link-down, --poison and --lose-card out")
     if every and coherent:
         raise ArgumentError("--every does not model coherent ranges: leave --coherent out")
     trace, choices = _replayed(replay, hosts) if replay is not None else (None, _choices(seeds, seed, worst_case))

@@ -85,7 +85,7 @@ class RankThread:
             with leash():
                 return self._led(history, before)
         except RanAwayError:
-            raise ArgumentError(f"{self._who()} runs on and on without a yield") from None
+            raise ArgumentError(f"{self._who()} runs too long without a yield") from None
 
     def _led(self, history: tuple[int, ...], before: Step | None) -> tuple[_Node, Hashable]:
         try:

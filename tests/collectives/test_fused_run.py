@@ -325,7 +325,7 @@ def test_with_a_pace_the_command_says_what_communication_should_take(tmp_path: P
     told = json.loads((tmp_path / "fused.json").read_text())
     assert told["modelled_comm_us"] > 0 and told["pace"]["value"] > 0
     assert told["chosen"] == "as given, or by default"
-    assert "communication is to take 0.5 of what the product takes here" in done.output
+    assert "communication takes 0.5 of the product's time here" in done.output
     assert (told["metrics"]["overlap_efficiency"] is None) == bool(told["no_overlap_because"])
 
 

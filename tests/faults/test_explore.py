@@ -624,7 +624,7 @@ def test_a_loop_without_a_yield_is_stopped() -> None:
                 continue
 
     thread = runs.program(1).threads[0]
-    with pytest.raises(ArgumentError, match="runs, rank 0 runs on and on without a yield"):
+    with pytest.raises(ArgumentError, match="runs, rank 0 runs too long without a yield"):
         thread.next(thread.first, 1)
     assert sys.gettrace() is None
 

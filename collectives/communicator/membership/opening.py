@@ -116,7 +116,7 @@ def _hold_with_leader(context: RankContext, members: Sequence[int], name: int, d
                 gone = f"{lost[leader]} before it made a communicator of {name_ranks(members)}"
                 raise PeerLostError(f"rank 0 {gone}", (0,))
     made = f"made no communicator of {name_ranks(members)} within {deadline_s:g} s"
-    raise PeerLostError(f"rank 0 {made}: each of them has to call it", (0,))
+    raise PeerLostError(f"rank 0 {made}: each of them must call it", (0,))
 
 
 def _join(rooms: Rooms, leader: int, room: Hold) -> bool:
