@@ -576,7 +576,7 @@ def test_all_eight_collectives_on_three_ranks() -> None:
         (["--peers", "gloo", "--peer-python", "mpich=python"], "mpich is not among the peers"),
         (["--peers", "gloo", "--no-single-copy"], "no MPI is among the peers"),
         (["--deadline-s", "inf"], "not in the range"),
-        (["--accelerator", "gpu"], "'gpu' names no device"),
+        (["--accelerator", "gpu"], "unknown device 'gpu'"),
         (["-b", "9", "-e", "15"], "no size between 9 and 15"),
         (["--json", "/nonexistent/b.json"], "--json /nonexistent/b.json cannot be written"),
         (["--plot", "/nonexistent/b.png"], "--plot /nonexistent/b.png cannot be written"),
