@@ -611,7 +611,7 @@ def test_a_revoked_communicator_raises_at_once() -> None:
             with pytest.raises(PeerLostError):
                 comm.barrier()
             for _ in range(100):  # each wait would take its deadline
-                with pytest.raises(RunError, match="this communicator is revoked: rank 1 left"):
+                with pytest.raises(RunError, match="this communicator is revoked since: rank 1 left"):
                     comm.all_reduce(of(4))
 
     together(program, ranks=2)

@@ -621,7 +621,7 @@ def test_what_one_rank_sees_all_ranks_raise(error: RunError) -> None:
             finally:
                 failed.set()
             comm.barrier()
-        with pytest.raises(RevokedError, match="this communicator is revoked: "):
+        with pytest.raises(RevokedError, match="this communicator is revoked since: "):
             comm.barrier()
         return caught.value
 
@@ -661,7 +661,7 @@ def test_revoke_stops_those_who_wait_and_those_who_call_later() -> None:
         return str(caught.value).partition(";")[0], caught.value.reported_by, sums(smaller, 2)
 
     results = together(program, 3, deadline_s=PATIENT_S).results
-    assert results[0] == ("this communicator is revoked: rank 0 revoked it", None, [6, 6])
+    assert results[0] == ("this communicator is revoked since: rank 0 revoked it", None, [6, 6])
     assert results[1] == results[2] == ("rank 0 revoked this communicator", 0, [6, 6])
 
 
