@@ -80,7 +80,7 @@ def device_of(other: Any, role: str) -> tuple[int, int]:
     try:
         kind, number = other.__dlpack_device__() if hasattr(other, "__dlpack_device__") else (0, 0)
     except Exception as error:  # a library refuses as it likes, such as for a tensor without memory
-        raise ArgumentError(f"{_what(other, role)} lies on no device that DLPack knows: {error}") from error
+        raise ArgumentError(f"{_what(other, role)} is on a device unknown to DLPack: {error}") from error
     return int(kind), int(number)
 
 
@@ -89,7 +89,7 @@ def check_resolved(other: Any, role: str) -> None:
     for lazy in ("conj", "neg"):
         if getattr(other, f"is_{lazy}", bool)():
             what = {"conj": "conjugated", "neg": "negated"}[lazy]
-            raise ArgumentError(f"{role} is a tensor that torch has not {what} yet: pass {role}.resolve_{lazy}()")
+            raise ArgumentError(f"{role} is a tensor to be {what} later: pass {role}.resolve_{lazy}()")
 
 
 def _what(other: Any, role: str) -> str:
@@ -104,12 +104,12 @@ def _lent(other: Any, what: str, **asked: int) -> NDArray[Any]:
         except TypeError:  # a library of before DLPack 1.0
             capsule = other.__dlpack__(**asked)
     except Exception as error:  # a library refuses as it likes, such as for a tensor that needs gradients
-        raise ArgumentError(f"{what} is not lent by its library: {error}") from error
+        raise ArgumentError(f"{what} cannot be exported by its library: {error}") from error
     name, read_only = _name(capsule), False
     if name == b"dltensor_versioned":
         versioned = _Versioned.from_address(_pointer(capsule, name))
         if versioned.major != 1:
-            raise ArgumentError(f"{what} comes by DLPack {versioned.major}.{versioned.minor}: 1.x is needed")
+            raise ArgumentError(f"{what} uses DLPack {versioned.major}.{versioned.minor}: 1.x is needed")
         tensor, read_only = versioned.tensor, bool(versioned.flags & _READ_ONLY)
     else:
         tensor = _Tensor.from_address(_pointer(capsule, b"dltensor"))
@@ -149,7 +149,7 @@ def _dtype(of: _DataType, what: str) -> np.dtype[Any]:
         its = getattr(ml_dtypes, f"float8_{_F8[of.code - 7]}")
     if of.lanes != 1 or its is None:
         raise ArgumentError(
-            f"{what} has elements that NumPy has not (DLPack code {of.code}, {of.bits} bits): convert it"
+            f"{what} has elements of a type that NumPy lacks (DLPack code {of.code}, {of.bits} bits): convert it"
         )
     other: np.dtype[Any] = np.dtype(its)
     return other

@@ -31,7 +31,7 @@ def read_file(path: Path, bytes_max: int) -> bytes:
             raise OSError(errno.EFBIG, f"larger than {bytes_max} bytes", str(path))
         content = file.read(nbytes + 1)
     if len(content) != nbytes:
-        raise OSError(errno.EAGAIN, f"has {nbytes} bytes, but others were read: it changes", str(path))
+        raise OSError(errno.EAGAIN, f"has {nbytes} bytes, but another number was read: the file is changing", str(path))
     return content
 
 

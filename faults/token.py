@@ -82,14 +82,14 @@ def parse(word: str) -> Token:
     text = _inflated(_decoded(word.removeprefix(PREFIX)))
     content = _json(text)
     if not isinstance(content, dict) or content.keys() != {"body", "kind", "versions"}:
-        raise TokenError("a token holds kind, versions and body, this one does not: it is of another version")
+        raise TokenError("this token does not hold just kind, versions and body: another version made it")
     kind, body, versions = content["kind"], content["body"], content["versions"]
     if not isinstance(kind, str) or not _KIND.fullmatch(kind):
-        raise TokenError("a token's kind is a short lower-case word, this one's is not")
+        raise TokenError("this token's kind is not a short lower-case word")
     if not isinstance(body, dict):
-        raise TokenError("a token's body is an object, this one's is not")
+        raise TokenError("this token's body is not an object")
     if not (isinstance(versions, dict) and len(versions) <= 16 and all(map(_is_version, versions.values()))):
-        raise TokenError("a token's versions are short words, this one's are not")
+        raise TokenError("this token's versions are not short words")
     return Token(kind, body, versions)
 
 
@@ -117,7 +117,7 @@ def _inflated(packed: bytes) -> bytes:
     except zlib.error:
         raise TokenError("this token is cut off or damaged: copy all of it") from None
     if inflate.unconsumed_tail:
-        raise TokenError(f"a token describes a failure in at most {JSON_BYTES_MAX} bytes, this one in more")
+        raise TokenError(f"this token's content exceeds {JSON_BYTES_MAX} bytes, the limit")
     if not inflate.eof or inflate.unused_data or zlib.crc32(text) != int.from_bytes(packed[:_CRC_BYTES], "little"):
         raise TokenError("this token is cut off or damaged: copy all of it")
     return text
@@ -128,7 +128,7 @@ def _json(text: bytes) -> Any:
     try:
         return json.loads(text, parse_constant=_refuse, object_pairs_hook=_object)
     except (ValueError, RecursionError):
-        raise TokenError("this token does not hold what a token holds: it was not made by cxlemu") from None
+        raise TokenError("this token's content is not valid: cxlemu did not make it") from None
 
 
 def _check_depth(text: bytes) -> None:
@@ -137,7 +137,7 @@ def _check_depth(text: bytes) -> None:
     for byte in re.findall(rb"[][{}]", text):
         depth += 1 if byte in b"[{" else -1
         if depth > DEPTH_MAX:
-            raise TokenError(f"a token's values are nested at most {DEPTH_MAX} deep, this one's are deeper")
+            raise TokenError(f"this token's values are nested more than {DEPTH_MAX} deep")
 
 
 def _refuse(constant: str) -> NoReturn:

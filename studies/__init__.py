@@ -1,1 +1,1 @@
-"""What it all means: training and tiering on modelled hardware, published systems, peers on this machine."""
+"""Studies: training and tiering on modelled hardware, published systems, peers on this machine."""

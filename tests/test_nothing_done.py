@@ -69,7 +69,7 @@ ROWS = [
     ("plan show all_gather -n 2 -b 10T", 2, "a block of 5T exceeds the limit of 1 TiB"),
     ("prove nothing", 2, "unknown collective 'nothing'"),
     ("mutate barrier --case nothing", 2, "there is no case 'nothing'"),
-    ("mutate all_reduce --variant line --integrity crc32c", 2, "no variant that was chosen has anything to mutate"),
+    ("mutate all_reduce --variant line --integrity crc32c", 2, "no chosen variant has anything to mutate"),
     ("mutate barrier --mutant 0.0.99:delete", 2, "has no mutant 0.0.99:delete"),
     (f"{CAMPAIGN} --kinds nothing", 2, "unknown fault 'nothing'"),
     (f"litmus {LITMUS} --witness 'A.r9 == 4'", 2, "there is no A.r9"),
@@ -118,7 +118,7 @@ ROWS = [
     ("explore all_reduce -n 2 -b 64 --runs 5", 2, "--runs: only --strategy pct and random have it"),
     (f"litmus {LITMUS} --rounds 10", 2, "--rounds goes with --backend"),
     ("exec --pool /p=1M -- true", 3, "nothing was judged: no program touched the pool"),
-    ("exec --pool /p=1M --coherent 4M+4K -- true", 2, "--coherent 4M+4K: it ends behind the pool"),
+    ("exec --pool /p=1M --coherent 4M+4K -- true", 2, "--coherent 4M+4K: it ends after the pool"),
     ("exec --pool /p=1M --hosts 3 --crash 2@5 -- true", 2, "no command runs on host 2"),
 ]
 

@@ -160,7 +160,6 @@ SAMPLES = [
     ("docs/preload.md", "# queue: not", PLAIN, r"[\d,]+ steps"),
     ("docs/programs.md", "ok: every", TABLE.format("-DKEYS=1", "--every"), "~"),
     ("docs/programs.md", "1. not-linear", EXEC.format("-DBUG", "histories", "histories", OBJECTS), r"\d+ to \d+"),
-    ("docs/pytorch.md", "wrong: call 4", TORCHRUN, r"\d\.\d+(e-\d+)?"),
     ("docs/tenants.md", "AccessError: tenant red", "python examples/two_tenants.py", r"pool [\w-]+,"),
 ]
 

@@ -180,7 +180,7 @@ def build(recipe: Recipe, layout: Layout, call: Call) -> Plan:
         )
     if recipe.builder.takes_clusters and not 1 < call.cluster < call.ranks:
         raise ArgumentError(
-            f"{call.collective} {recipe.name} takes clusters: equally many of its {call.ranks} ranks, two or more, on "
+            f"{call.collective} {recipe.name} needs clusters: equally many of its {call.ranks} ranks, two or more, on "
             f"each of two or more hosts"
         )
 
@@ -310,7 +310,7 @@ def check(call: Call) -> None:
     if not 0 <= call.root < call.ranks:
         raise ArgumentError(f"root {call.root} is not one of the ranks 0..{call.ranks - 1}")
     if call.cluster < 1 or call.ranks % call.cluster:
-        raise ArgumentError(f"{call.ranks} ranks do not come in clusters of {call.cluster}")
+        raise ArgumentError(f"{call.ranks} ranks do not divide into clusters of {call.cluster}")
     if call.dtype not in DTYPES:
         raise ArgumentError(unknown("dtype", call.dtype, DTYPES))
     if call.redop not in contract.ops:

@@ -156,7 +156,7 @@ class HeapCarrier(SlotCarrier):
         b, areas, result = self.b, self.areas, block >= self.areas.placed_in_heap
         at = (b.rank if result else block) * areas.nbytes + chunk.offset
         if src != (b.output(at) if result else b.input(at)):
-            raise BuilderError(f"{b.call}: zero copy publishes parts of the input, block after block, not others")
+            raise BuilderError(f"{b.call}: zero copy publishes parts of the input only, block after block")
         self.awaits_readers |= result or not self.answered
 
 
@@ -185,7 +185,7 @@ class CheckedCarrier(SlotCarrier):
         """Return the block's own doorbell. Raises DeclinedError for a bell, or for several blocks at once."""
         if bell is not None or blocks > 1:
             call = self.b.call
-            raise DeclinedError(f"{call}: a checksum is of one block and its own doorbell: publish each by itself")
+            raise DeclinedError(f"{call}: a checksum covers one block and its doorbell: publish each separately")
         return self.doorbell(chunk, writer, block)
 
     def prepare(self, nbytes: int) -> None:
@@ -220,7 +220,7 @@ class CheckedCarrier(SlotCarrier):
     def _compute(self, stream: str, kernel: str, dst: Operand, chunk: Chunk, sources: list[Operand]) -> None:
         number = self.b.written.kernels.get(Kernel(kernel, (chunk.nbytes,)))
         if number is None:
-            raise BuilderError(f"{self.b.call}: with checksums a part of a chunk is made by the builder's part()")
+            raise BuilderError(f"{self.b.call}: with checksums, make a part of a chunk with the builder's part()")
         self.b._emit(stream, Op.COMPUTE, arg=number, nbytes=CHECKSUM_BYTES, dst=dst, sources=sources)
 
 

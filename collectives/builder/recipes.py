@@ -97,10 +97,10 @@ def algorithm(
 ) -> Callable[[Callable[[AnyBuilder], None]], Callable[[AnyBuilder], None]]:
     """Decorate a function that builds one rank's part of a plan with a Builder's words.
 
-    By default the function comes in CCCL's variants naive, aggregate and all, in line and zero_copy and, if it folds,
-    in staged. With ``name`` it is a variant of that name, interleaved, chunked and overlapped, and also comes in the
-    ``variants`` that are asked for. ``builder`` is the class whose words the function uses, by default Builder: a
-    function whose builder has words of its own has a ``name``, or ``variants`` with names.
+    By default the function has CCCL's variants naive, aggregate and all, line and zero_copy and, if it folds, staged.
+    With ``name`` it is one variant of that name, interleaved, chunked and overlapped, and also has the ``variants``
+    given. ``builder`` is the class whose words the function uses, by default Builder; a builder with words of its own
+    needs a ``name``, or named ``variants``.
 
     ``fold_order`` declares how a reduction combines contributions: "rank", from the left in rank order, so that the
     result has the same bits as with every other algorithm; or "uniform", in an order or tree of its own that is the
@@ -111,8 +111,8 @@ def algorithm(
 
     Args:
         collective: The collective that the function computes.
-        variants: Those in which it comes: names in `collectives.builder.VARIANTS`, or specs with names of their own.
-        name: The name of a variant of its own.
+        variants: Its variants: names in `collectives.builder.VARIANTS`, or specs with names of their own.
+        name: The name of its own variant.
         builder: The class of builder that the function takes.
         fold_order: "rank" or "uniform".
         publishes: Takes the number of ranks, and returns what a rank publishes in a round.
@@ -121,7 +121,7 @@ def algorithm(
         A decorator that returns the function itself, which is then an algorithm.
 
     Raises:
-        ArgumentError: There is no such collective or order.
+        ArgumentError: Unknown collective or order.
     """
     reduces = contract_of(collective).reduces
     if fold_order not in FOLD_ORDERS:
@@ -157,7 +157,7 @@ def with_checksums(recipe: Recipe) -> Recipe:
     Payload in a doorbell's line needs no checksum: such a recipe is returned as it is.
     """
     if recipe.plan is not None:
-        raise ArgumentError(f"{recipe.source} is a plan as it was saved, to which no checksums can be added")
+        raise ArgumentError(f"{recipe.source} is a saved plan, which cannot get checksums")
     if recipe.spec.in_lines:
         return recipe
     if not recipe.carries_checksums:

@@ -84,7 +84,7 @@ class Rounds(PartBuilder):
             The chunks of each round, in order; a chunk holds the same part of every block.
 
         Raises:
-            BuilderError: An argument is not what it must be.
+            BuilderError: An argument is invalid.
             DeclinedError: A slot or the doorbells do not suffice.
         """
         if self.foreign:
@@ -282,7 +282,7 @@ def check_part(b: Rounds, nbytes: object, at: object) -> None:
     """Check that a part has 0 bytes or more, and begins at a multiple of the builder's grain."""
     if not _is_number(nbytes, 0) or not _is_number(at, 0) or at % b.grain:  # type: ignore[operator]
         which = f"{nbytes!r} at {at!r}"
-        raise BuilderError(f"{b.call}: part takes bytes from a multiple of b.grain ({b.grain}) on, not {which}")
+        raise BuilderError(f"{b.call}: part starts at a multiple of b.grain ({b.grain}), not {which}")
 
 
 def check_place(b: Rounds, word: str, chunk: Chunk, writer: int, first: int, count: int, bell: int | None) -> None:
@@ -296,7 +296,7 @@ def check_place(b: Rounds, word: str, chunk: Chunk, writer: int, first: int, cou
     if areas.region_of and writer not in areas.region_of:
         raise BuilderError(f"{b.call}: {word} of a block of rank {writer}, which is not among the loop's writers")
     if chunk.nbytes < 0 or (areas.block_bytes and chunk.slot_offset + chunk.nbytes > areas.block_bytes):
-        raise BuilderError(f"{b.call}: {word} of {chunk.nbytes} bytes, for which its block has no room in this round")
+        raise BuilderError(f"{b.call}: {word} of {chunk.nbytes} bytes exceeds the room of its block in this round")
     check_bell(b, word, bell)
 
 
@@ -330,7 +330,7 @@ def check_local(b: Rounds, word: str, *operands: object) -> None:
 def check_event(b: Rounds, word: str, event: object) -> None:
     """Check that ``event`` is None or an event that a word returned."""
     if event is not None and not isinstance(event, Event):
-        raise BuilderError(f"{b.call}: {word} comes after an event that a word gave, not after {event!r}")
+        raise BuilderError(f"{b.call}: {word} follows an event that the builder returned, not {event!r}")
 
 
 def check_folds(b: Rounds, word: str) -> None:

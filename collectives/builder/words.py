@@ -53,8 +53,8 @@ IN_COLUMNS_FROM = 3  # peers: a word for each of fewer is made sooner than colum
 class Builder(Folds):
     """Builds one rank's part of a plan with the words above.
 
-    ``nbytes`` is the call's block size; all offsets are in bytes. The words of an algorithm that is not one of ours
-    check their arguments, and raise BuilderError for a chunk of a round that is over, a block, bell or rank that does
+    ``nbytes`` is the call's block size; all offsets are in bytes. In a user's algorithm the words check their
+    arguments, and raise BuilderError for a chunk of a round that is over, a block, bell or rank that does
     not exist, or memory that is not this rank's own.
     """
 
@@ -76,7 +76,7 @@ class Builder(Folds):
             The event after which the bytes are there.
 
         Raises:
-            BuilderError: An argument is not what it must be.
+            BuilderError: An argument is invalid.
         """
         if self.foreign:
             check_local(self, "copy", dst, src)
@@ -112,7 +112,7 @@ class Builder(Folds):
             The event after which ``src`` may be overwritten; with ``overwritten`` None where the call is not in place.
 
         Raises:
-            BuilderError: An argument is not what it must be, or with zero copy ``src`` is not the input's block.
+            BuilderError: An argument is invalid, or with zero copy ``src`` is not the input's block.
             DeclinedError: With zero copy, the result would replace what peers still read.
         """
         sources = _several(src)
@@ -154,7 +154,7 @@ class Builder(Folds):
             The event after which the bytes are there.
 
         Raises:
-            BuilderError: An argument is not what it must be.
+            BuilderError: An argument is invalid.
         """
         targets = _several(dst)
         if self.foreign:
@@ -235,7 +235,7 @@ class Builder(Folds):
             The event that follows the signal.
 
         Raises:
-            BuilderError: An argument is not what it must be.
+            BuilderError: An argument is invalid.
         """
         if self.foreign:
             check_chunk(self, "signal", chunk)
@@ -259,7 +259,7 @@ class Builder(Folds):
             The event that follows the wait, for later work to wait for.
 
         Raises:
-            BuilderError: An argument is not what it must be.
+            BuilderError: An argument is invalid.
         """
         if self.foreign:
             check_chunk(self, "wait", chunk)

@@ -184,7 +184,7 @@ class SymbolicRank(Streams):
         its = self.pool.names.checksum(self.fetch(i.a, nbytes), i.nbytes)
         if came and (its.fold is None or joined(self.fetch(i.b, came[0])) != (its,)):
             raise ContractError(
-                f"[{self.call}] rank {self.part.rank} compares bytes with a checksum that is of no or of other bytes"
+                f"[{self.call}] rank {self.part.rank} compares bytes with a checksum of other bytes or of none"
             )
         self.put(i.dst, [its])
 

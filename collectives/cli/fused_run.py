@@ -58,7 +58,7 @@ def run(ctx: click.Context, asked: FusedFlags) -> None:
     if asked.time_scale is not None and not asked.pace:
         raise ArgumentError("--time-scale is for --pace: give both, or neither")
     if asked.share is not None and (asked.time_scale is not None or not asked.pace):
-        raise ArgumentError("--share is for --pace without --time-scale: it chooses that")
+        raise ArgumentError("--share sets the time scale, with --pace: leave out --time-scale")
     if not tunes and ctx.get_parameter_source("budget_s") is ParameterSource.COMMANDLINE:
         raise ArgumentError("--budget does nothing here: it is for --tune")
     for flag, given in (("--comm-rows", asked.comm_rows), ("--tile", asked.tile)):
@@ -154,8 +154,8 @@ def _suitable(run: Callable[[Job], list[Seen]], setup: FusedSetup, layout: Layou
     product_ns = median_ns(run(replace(setup.job, styles=(), check=False, traced=False)), "gemm")
     if setup.topology.accelerator is None:
         value = share * product_ns / _modelled_ns(setup, layout, communicating)
-        reason = f"communication is to take {share:g} of what the product takes here"
+        reason = f"communication takes {share:g} of the product's time here"
     else:
         value = product_ns / (share * _modelled_ns(setup, layout, computing))
-        reason = f"the product takes {share:g} of what an {setup.topology.accelerator} is to take"
+        reason = f"the product takes {share:g} of the modelled time of an {setup.topology.accelerator}"
     return TimeScale(min(max(value, TIME_SCALE_MIN), TIME_SCALE_MAX), f"chosen: {reason}")

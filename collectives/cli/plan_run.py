@@ -83,7 +83,9 @@ def _refuse_others(ctx: click.Context, *allowed: str) -> None:
     for parameter in ctx.command.params:
         name = str(parameter.name)
         if name not in allowed and ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"{max(parameter.opts, key=len)} does not go with --file: the file says it all.")
+            raise click.UsageError(
+                f"{max(parameter.opts, key=len)} does not go with --file: the file defines the call."
+            )
 
 
 def _as_dict(plan: Plan) -> dict[str, Any]:

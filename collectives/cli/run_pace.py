@@ -25,11 +25,11 @@ def check_flags(*, pace: bool, time_scale: float | None, sweep: Sweep, backend: 
     if not pace:
         return
     if sweep.engine != "native":
-        raise ArgumentError(f"--pace needs the native engine: {sweep.engine} takes its own time")
+        raise ArgumentError(f"--pace needs the native engine, not {sweep.engine}")
     if BACKENDS[backend].on_devices:
-        raise ArgumentError("--pace is for emulated pools: real cards take the time that they take")
+        raise ArgumentError("--pace is for emulated pools: real cards have their own time")
     if sweep.integrity is not None:
-        raise ArgumentError("--pace does not go with --integrity: the model does not know what checksums cost")
+        raise ArgumentError("--pace does not go with --integrity: the model has no cost for checksums")
 
 
 def lateness(scale: TimeScale, rows: Sequence[SweepRow]) -> str:

@@ -62,9 +62,7 @@ def target(named: Sequence[str], algorithm: str | None, *, variant: bool = False
     files = [name for name in named if is_plan(name)]
     if files and (len(named) > 1 or algorithm is not None):
         other = next((name for name in named if name != files[0]), "--algorithm")
-        raise ArgumentError(
-            f"a plan file goes alone, as it says which collective it is: leave out {files[0]} or {other}"
-        )
+        raise ArgumentError(f"a plan file names its own collective: leave out {files[0]} or {other}")
     source = files[0] if files else algorithm
     if source is None:
         return Target(tuple(named))

@@ -106,4 +106,4 @@ def block_bytes(collective: str, ranks: int, x: Array | None, out: Array | None)
                 f"{collective}: {role} has {array.size} elements, no whole block for each of {ranks} ranks"
             )
         return array.nbytes // ranks
-    raise ArgumentError(f"{collective}: this rank needs an array to say how much it takes part with: pass x or out")
+    raise ArgumentError(f"{collective}: this rank needs an array that gives its size: pass x or out")

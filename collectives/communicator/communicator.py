@@ -43,15 +43,15 @@ class Communicator(Member):
     """A group of ranks with a ring of slots of their own in the pool. Make one with `world`, `of`, `group` or `split`.
 
     Every collective takes ``variant``: "auto" (see `choice`), one of `collectives.algorithms.catalog.variants`, or a
-    Recipe, which stands for an algorithm of one's own. ``async_op=True`` returns a Handle at once; a rank's calls run
-    in the order they were made. All raise ArgumentError for arrays that do not fit (nothing is sent); MismatchError
+    Recipe of a user's algorithm. ``async_op=True`` returns a Handle at once; a rank's calls run in the order they were
+    made. All raise ArgumentError for arrays that do not fit (nothing is sent); MismatchError
     when ranks call different things, at the latest in the next call in which one waits for the other; PeerLostError or
     DeadlineError when a peer does not arrive; a FaultError when the pool's hardware fails.
 
     After any of these but the first the communicator is revoked: every later call raises RevokedError at once. The
-    other ranks are told, and raise the same error as soon as they wait in a call of it, even a later one: its
-    ``reported_by`` is the rank that found the error, and its ``ranks``, ``card`` and so on say what that rank saw. Then
-    `shrink` makes a communicator of the survivors.
+    other ranks are notified, and raise the same error as soon as they wait in a call, even a later one: its
+    ``reported_by`` is the rank that found the error, and its ``ranks``, ``card`` and so on hold what that rank saw.
+    `shrink` then makes a communicator of the survivors.
 
     Attributes:
         rank: This rank's number in the communicator, from 0.
@@ -81,12 +81,12 @@ class Communicator(Member):
         Its ring and heap take at most three eighths of the pool; the rest is for other communicators.
 
         Args:
-            context: What `cxlemu.launch` gives each rank.
+            context: This rank's context, from `cxlemu.launch`.
             region_bytes: The size of the ring in bytes; larger messages take several rounds.
             heap_bytes: Each rank's part of `heap` in bytes (default: what the world was launched with, or less where
                 other communicators have taken that room).
             deadline_s: How long a rank waits for its peers, in seconds (default: the context's).
-            engine: One of `cxlemu.engines.ENGINES`, of which "native" runs in C, or an engine of your own.
+            engine: One of `cxlemu.engines.ENGINES`, of which "native" runs in C, or a custom engine.
             integrity: "crc32c" detects writes that links drop silently: a checksum travels with every doorbell, and a
                 reader whose bytes do not fit it raises IntegrityError. A write that is lost together with its doorbell
                 shows as a deadline. None: no checksums.
@@ -94,7 +94,7 @@ class Communicator(Member):
             layout: The ring and heap to use, such as a saved plan's; ``region_bytes`` and ``heap_bytes`` are then
                 ignored.
             transport: "process": peers read large arrays in this rank's process, with one copy; all ranks are then on
-                one host, in coherent shared memory. "pool": ranks exchange as hosts have to.
+                one host, in coherent shared memory. "pool": ranks exchange as hosts must.
 
         Returns:
             The communicator, whose doorbells all ranks have cleared.
@@ -103,7 +103,7 @@ class Communicator(Member):
             ArgumentError: There is no such engine, integrity or transport, the pool has no room, or ``layout`` does not
                 fit.
             AccessError: The communicator's room lies outside this tenant's grant.
-            PeerLostError: A rank left, failed or did not come.
+            PeerLostError: A rank left, failed or did not arrive.
             MismatchError: Two processes run as one rank.
         """
         check_integrity(integrity)
@@ -135,7 +135,7 @@ class Communicator(Member):
         for the smallest.
 
         Args:
-            context: What `cxlemu.launch` gives each rank.
+            context: This rank's context, from `cxlemu.launch`.
             members: The world ranks of the members, in the order of the new communicator; this rank is one of them.
             key: Tells communicators of the same members apart, where they are made in no agreed order.
             region_bytes: The size of the ring in bytes; larger messages take several rounds.
@@ -150,7 +150,7 @@ class Communicator(Member):
             The communicator, whose doorbells all members have cleared.
 
         Raises:
-            ArgumentError: The members are no such ranks, there is no such engine, integrity or transport, or no room.
+            ArgumentError: Invalid members, engine, integrity or transport, or no room.
             AccessError: The room lies outside this tenant's grant.
             PeerLostError: A member left, died or did not arrive.
             MismatchError: Members asked for rings of other sizes.
@@ -176,7 +176,7 @@ class Communicator(Member):
             this one's.
 
         Raises:
-            ArgumentError: The ranks are none of this communicator, or the pool has no room.
+            ArgumentError: The ranks are not in this communicator, or the pool has no room.
             PeerLostError: A member left, died or did not arrive.
         """
         self._runner.check_usable()
@@ -199,7 +199,7 @@ class Communicator(Member):
             The communicator of this rank's color, or None without a color.
 
         Raises:
-            ArgumentError: The pool has no room left, or color or key are no 64-bit integers.
+            ArgumentError: The pool has no room left, or color or key are not 64-bit integers.
             RunError: As for collectives, see `Communicator`.
         """
         mine = groups.word(color, self.rank if key is None else key)
@@ -277,7 +277,7 @@ def _check_transport(
         paced=isinstance(engine, NativeEngine) and engine.pacer is not None,
     )
     if transport == PROCESS and not isinstance(engine, NativeEngine | ReferenceEngine):
-        raise ArgumentError(f"an engine of your own, {type(engine).__name__}, knows no transport {transport!r}")
+        raise ArgumentError(f"the custom engine {type(engine).__name__} has no transport {transport!r}")
 
 
 __all__ = ["Communicator", "Handle", "Operation", "Outcome"]

@@ -166,7 +166,7 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
     def choice(
         self, collective: str, nbytes: int, *, in_pool: bool = False, out_in_pool: bool = False, dtype: str = ""
     ) -> Choice:
-        """Say which variant "auto" takes, and why.
+        """Return the variant that "auto" takes, and why.
 
         Args:
             collective: The collective's name, such as "all_reduce".
@@ -270,7 +270,7 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
     # --- giving up and going on: names and meanings of MPI's ULFM ---------------------------------------------------
 
     def revoke(self) -> None:
-        """Give this communicator up, as MPIX_Comm_revoke does: no rank can call anything of it from then on.
+        """Revoke this communicator, as MPIX_Comm_revoke does: from then on no rank can call it.
 
         Ranks that wait in a call of it raise RevokedError soon, others in their next call. Not collective. Does nothing
         where this rank already knows that the communicator is revoked.
@@ -279,7 +279,7 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
             self._runner.give_up(RevokedError(f"rank {self.rank} revoked it"))
 
     def abort(self, reason: str = "") -> None:
-        """Give this communicator up from any thread, also while a call of it waits in another.
+        """Revoke this communicator from any thread, also while a call waits in another.
 
         That call, and all that wait in a call of this communicator on other ranks, raise RevokedError. Not collective.
 
@@ -294,15 +294,15 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
 
         Collective over the survivors: a rank that does not come within a deadline counts as dead. This communicator
         is revoked. The new one has room of its own, where no late write of a dead rank lands. Calls under way are
-        waited for, and their errors dropped. A communicator that shrank before shrinks once more from what it became.
+        waited for, and their errors dropped. A communicator that shrank before shrinks its successor.
 
         Returns:
-            The survivors' communicator, the same on all that it is returned to.
+            The survivors' communicator, the same on all of them.
 
         Raises:
             ExcludedError: The other ranks took this one for dead.
             DeadlineError: The other ranks do not answer.
-            PeerLostError: One rank after the other died meanwhile.
+            PeerLostError: Ranks kept dying meanwhile.
             ArgumentError: The pool has no room left.
             RevokedError: This rank closed the communicator.
         """

@@ -33,7 +33,7 @@ def fused_call(
 ) -> Call:
     """Describe a product of A (m x k) and B (k x n), which ranks share as shapes.py says."""
     if (style == "medium" and comm_tile_rows is not None) or (style != "fused" and compute_tile is not None):
-        raise ArgumentError(f"{kind} {style} has no such tiles to choose: leave them out")
+        raise ArgumentError(f"{kind} {style} does not take this tile size: leave it out")
     transport = transport or TRANSPORTS.get(kind, ("",))[0]
     whole = Gemm(m, n, k, order=order, transport=transport)
     itemsize = DTYPES[dtype].itemsize if dtype in DTYPES else 0

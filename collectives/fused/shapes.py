@@ -89,7 +89,9 @@ def check(call: Call) -> None:
     _check_tiles(call)
     columns = moved_columns(call.collective, gemm.n, gemm.k)
     if call.nbytes != gemm.m // ranks * columns * DTYPES[call.dtype].itemsize:
-        raise ArgumentError(f"{call.collective}: a shard of {gemm.m // ranks} x {columns} has not {call.nbytes} bytes")
+        raise ArgumentError(
+            f"{call.collective}: a shard of {gemm.m // ranks} x {columns} does not have {call.nbytes} bytes"
+        )
     if call.redop != ("none" if call.collective == "all_gather_gemm" else "sum"):
         raise ArgumentError(f"{call.collective} takes no op {call.redop!r}")
 

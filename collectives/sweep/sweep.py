@@ -159,8 +159,8 @@ class Sweep:
                 raise ArgumentError(f"{collective} {its.name} {IN_PLACE}")
             if its.builder.takes_clusters and self.cluster == 1:
                 raise ArgumentError(
-                    f"{self.variant} takes clusters, two or more hosts with equally many ranks, two or more each: "
-                    f"choose -n and a topology's ranks_per_host so"
+                    f"{self.variant} needs clusters, two or more hosts with equally many ranks, two or more each: "
+                    f"change -n, or ranks_per_host of the topology"
                 )
             if self.integrity is not None:
                 with_checksums(its)  # says why not

@@ -26,7 +26,7 @@ def monitored_barrier(store: Store, rank: int, size: int, number: int, timeout: 
         store.set(f"{key}/{rank}/left", "")
         return
     if not timeout:
-        raise DistBackendError(f"Rank 0 timed out in monitoredBarrier after {ms} ms: nobody can come in no time")
+        raise DistBackendError(f"Rank 0 timed out in monitoredBarrier after {ms} ms: give a timeout above 0")
     end = time.monotonic() + timeout.total_seconds()
     for said in ("", "/left"):  # no peer asks the store any more when rank 0, whose process may have it, goes on
         missing = []

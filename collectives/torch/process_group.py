@@ -111,5 +111,5 @@ def communicator_of(group: Any = None) -> Any:
     if isinstance(group, dist.ProcessGroup) and not isinstance(group, CxlGroup):
         group = group._get_backend(torch.device("cpu"))
     if not isinstance(group, CxlGroup):
-        raise ValueError("this process group is not of cxl: make it with init_process_group('cxl')")
+        raise ValueError("this process group has another backend: make it with init_process_group('cxl')")
     return group.comm

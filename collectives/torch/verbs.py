@@ -84,7 +84,7 @@ class GroupVerbs:
         tensor = _one(tensors, "all_reduce")
         fold = fold_of(opts, tensor)
         if fold.name != "sum":
-            raise ValueError(f"cxl: all_reduce of a sparse tensor sums, {fold.name} is not possible")
+            raise ValueError(f"cxl: all_reduce of a sparse tensor takes SUM, not {fold.name}")
 
         def run() -> None:
             mine = tensor.coalesce()

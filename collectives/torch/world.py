@@ -209,7 +209,7 @@ def _meet(store: Store, world: World, rank: int, options: Options, timeout: time
     store.wait([key], timeout)
     told = store.get(key).decode()
     if told.startswith("!"):
-        raise PoolError(f"rank 0 made no pool: {told[1:]}")
+        raise PoolError(f"rank 0 could not make the pool: {told[1:]}")
     world = replace(world, heap_bytes=options.heap_bytes)
     return (world.attach_pool(told), world) if as_said else world.join_pool(told)
 

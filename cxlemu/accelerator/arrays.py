@@ -80,7 +80,7 @@ class DeviceArray:
         return DeviceView(self._device, self._buffer, self.shape, self.dtype, self._queue, self)
 
     def __array__(self, *_: object, **__: object) -> NDArray[Any]:
-        raise TypeError("an array on a device does not become NumPy's by itself: call get()")
+        raise TypeError("a device array is not converted to NumPy implicitly: call get()")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype}, on {self._device.name})"
@@ -152,8 +152,8 @@ def address_array(view: DeviceView) -> NDArray[Any]:
 def same_device(views: list[DeviceView | None], what: str) -> ComputeDevice:
     """Return the device of all arrays of a call; None among the views is an array of the host."""
     if None in views:
-        raise ArgumentError(f"{what}: one array lives on a device and the other one on the host: copy one of them")
+        raise ArgumentError(f"{what}: one array is on a device, the other on the host: copy one of them")
     found = [view.device for view in views if view is not None]
     if any(device is not found[0] for device in found):
-        raise ArgumentError(f"{what}: the arrays live on two devices")
+        raise ArgumentError(f"{what}: the arrays are on two devices")
     return found[0]

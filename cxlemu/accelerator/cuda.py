@@ -36,7 +36,7 @@ from cxlemu.plan.address import StridedRun
 try:
     from cuda.bindings import driver, nvrtc
 except ImportError as error:
-    raise ArgumentError("arrays of CUDA need NVIDIA's cuda-bindings: pip install 'cxlemu[cuda]'") from error
+    raise ArgumentError("CUDA arrays need NVIDIA's cuda-bindings: pip install 'cxlemu[cuda]'") from error
 
 THREADS, BLOCKS_MAX = 256, 4096
 LEGACY_STREAM = 1  # of which blocking streams are a part
@@ -46,7 +46,7 @@ def devices() -> list[str]:
     """List the names of the GPUs that the driver shows. Raises DeviceError where it shows none."""
     call(driver.cuInit, 0)
     if not (count := call(driver.cuDeviceGetCount)):
-        raise DeviceError("the driver of CUDA shows no GPU")
+        raise DeviceError("the CUDA driver finds no GPU")
     return [cuda_device(ordinal).name for ordinal in range(count)]
 
 
@@ -163,7 +163,7 @@ class CudaDevice:
     def happened(self, event: Any) -> bool:
         (status,) = driver.cuEventQuery(event.handle)
         if status not in (status.CUDA_SUCCESS, status.CUDA_ERROR_NOT_READY):
-            raise DeviceError(f"work of the GPU failed: {status.name}")
+            raise DeviceError(f"GPU work failed: {status.name}")
         return bool(status == status.CUDA_SUCCESS)
 
     def synchronize(self, queue: Any) -> None:
@@ -192,7 +192,7 @@ class CudaDevice:
                 return None
             if status != status.CUDA_SUCCESS:
                 where = f"card {number}, {card.nbytes} bytes at {its[0]:#x}"
-                raise DeviceError(f"{where}, is not registered: cuMemHostRegister says {status.name}")
+                raise DeviceError(f"{where}, is not registered: cuMemHostRegister returned {status.name}")
             kept = _registered[its] = self._owned(its[0], driver.cuMemHostUnregister)
             return kept
 
@@ -206,7 +206,7 @@ class CudaDevice:
 
     def _on_card(self, memory: HostMemory, run: StridedRun) -> int:
         if not isinstance(memory, DirectMemory):
-            raise DeviceError("a GPU reaches no emulated cache of a host: use the backend shm or dax")
+            raise DeviceError("a GPU cannot reach the emulated cache of a host: use the backend shm or dax")
         return int(memory.cards[run.card].ctypes.data) + run.card_offset
 
     def _strided(self, queue: Any, to: int, to_pitch: int, source: int, pitch: int, run: StridedRun) -> None:

@@ -83,4 +83,4 @@ class GpuProducts:
                 left, right = (b, kind, ldb), (a, kind, lda)
                 cublas.gemm_ex(self._handle, none, none, n, m, k, one, *left, *right, zero, c, kind, ldc, *how)
         except (cublas.cuBLASError, RuntimeError) as error:  # the latter: the library is not here
-            raise DeviceError(f"cuBLAS says {error}") from error
+            raise DeviceError(f"cuBLAS returned {error}") from error

@@ -32,7 +32,7 @@ class DeviceBuffer:
 
     def part(self, at: int, nbytes: int) -> DeviceBuffer:
         if at < 0 or nbytes < 0 or at + nbytes > self.nbytes:
-            raise ArgumentError(f"a buffer of {self.nbytes} bytes on a device has no {nbytes} bytes at {at}")
+            raise ArgumentError(f"a device buffer of {self.nbytes} bytes does not hold {nbytes} bytes at {at}")
         return replace(self, address=self.address + at, nbytes=nbytes)
 
 

@@ -46,7 +46,7 @@ _devices: WeakValueDictionary[int, FakeDevice] = WeakValueDictionary()
 def fake_device(number: int) -> FakeDevice:
     """Return the fake device of this number. Raises DeviceError where there is none, or none any more."""
     if (found := _devices.get(number)) is None:
-        raise DeviceError(f"there is no fake device of number {number}")
+        raise DeviceError(f"there is no fake device {number}")
     return found
 
 
@@ -120,7 +120,7 @@ class FakeDevice:
                 once); None: the seed chooses.
         """
         if dma_writes not in ("cache", "memory"):
-            raise ArgumentError(f"a device's writes end in the host's cache or go to memory, not {dma_writes!r}")
+            raise ArgumentError(f"dma_writes is {dma_writes!r}, expected 'cache' or 'memory'")
         self._rng = random.Random(f"device {seed}")
         self._past_cache = dma_writes == "memory"
         self._eagerness = self._rng.choice(EAGERNESS) if eagerness is None else eagerness

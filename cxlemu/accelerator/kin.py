@@ -23,6 +23,6 @@ class ArrayKin:
             return its.__array_namespace__().empty(shape, dtype=its.dtype, device=its.device)
         library = sys.modules.get(type(its).__module__.partition(".")[0])
         if library is None or not hasattr(library, "empty"):
-            raise ArgumentError(f"no array like a {type(its).__name__} can be made here: pass out")
+            raise ArgumentError(f"cannot allocate an array like a {type(its).__name__}: pass out")
         with its.device:
             return library.empty(shape, its.dtype)

@@ -18,13 +18,13 @@ def device_named(name: str, seed: int = 0) -> ComputeDevice:
     if name == FAKE:
         return FakeDevice(seed, eagerness=1.0)
     if not (number := re.fullmatch(r"cuda:([0-9]{1,3})", name, re.ASCII)):
-        raise ArgumentError(f"{name[:40]!r} names no device: write cuda:0, or fake for a stand-in")
+        raise ArgumentError(f"unknown device {name[:40]!r}: write cuda:0, or fake for a stand-in")
     from cxlemu.accelerator.cuda import cuda_device  # NVIDIA's package, for its devices alone
 
     try:
         return cuda_device(int(number[1]))
     except DeviceError as error:
-        raise ArgumentError(f"{name} is not here: {error}") from error
+        raise ArgumentError(f"{name} is not available: {error}") from error
 
 
 def name_for_rank(name: str, rank: int) -> str:
@@ -36,7 +36,7 @@ def name_for_rank(name: str, rank: int) -> str:
     try:
         return f"cuda:{rank % len(devices())}"
     except DeviceError as error:
-        raise ArgumentError(f"no GPU is here: {error}") from error
+        raise ArgumentError(f"no GPU is available: {error}") from error
 
 
 def standing(name: str) -> str:

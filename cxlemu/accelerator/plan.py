@@ -61,7 +61,7 @@ def is_queue(stream: Stream) -> bool:
 def device_plan(plan: Plan) -> Plan:
     """Turn a plan into one for ranks whose arrays live on a device."""
     if plan.call.heap is not None and plan.call.heap.is_written_by_peers:
-        raise ArgumentError(f"{plan.call}: peers write results in the pool, and none on a device: take another variant")
+        raise ArgumentError(f"{plan.call}: peers write results in the pool, not on a device: choose another variant")
 
     def build(rank: int) -> tuple[Frame, RankPart]:
         part = plan.part(rank)
@@ -204,9 +204,7 @@ class _Lowering:
 
     def _place(self, s: int, i: Instruction) -> None:
         if i.op == Op.COMPUTE and not KERNELS[(kernel := self.frame.kernels[i.arg]).name].product:
-            raise ArgumentError(
-                f"{kernel.name} runs on arrays of the host: a plan with checksums takes none of a device"
-            )
+            raise ArgumentError(f"{kernel.name} runs on host arrays: a plan with checksums takes no device arrays")
         queue, bounce = self.n + s, Operand(Kind.BUFFER, len(self.part.buffers), 0, self.bounced)
         if i.op in _ON_DEVICE:
             self._append(queue, s, i)

@@ -44,7 +44,7 @@ class Dax(Backend):
         All of ``new`` but its name, which is refused, is ignored: the cards are what they are.
         """
         if new.name is not None:
-            raise ArgumentError(f"a pool on devices has a UUID, it takes no name such as {new.name!r}")
+            raise ArgumentError(f"a pool on devices has a UUID and takes no name such as {new.name!r}")
         return DaxPool.attach(spec.devices, spec.pool)
 
     def attach_pool(self, spec: MemorySpec, name: str | None, *, deadline_s: float) -> Pool:
@@ -52,7 +52,7 @@ class Dax(Backend):
         try:
             uuid = spec.pool if name is None else UUID(name)
         except ValueError:
-            raise ArgumentError(f"a pool on devices has a UUID, it takes no name such as {name!r}") from None
+            raise ArgumentError(f"a pool on devices has a UUID and takes no name such as {name!r}") from None
         return DaxPool.attach(spec.devices, uuid)
 
     def found_cards(self, spec: MemorySpec) -> FoundCards:

@@ -26,7 +26,9 @@ class Tenant(NamedTuple):
         """Read a tenant as users write it: ``red`` or ``red:3``. Raises ArgumentError for anything else."""
         name, colon, number = text.partition(":")
         if not name or (colon and not (number.isascii() and number.isdecimal())):
-            raise ArgumentError(f"a tenant is a name, or a name and the number of a grant as in red:3, not {text!r}")
+            raise ArgumentError(
+                f"invalid tenant {text!r}: write a name, or a name and the number of a grant such as red:3"
+            )
         return cls(name, int(number) if colon else None)
 
 

@@ -88,7 +88,7 @@ class FabricManager:
         if cards < 1 or room < block_bytes:
             raise ArgumentError(f"{cards} cards of {card_bytes} bytes have no block of {block_bytes} bytes to lend")
         if memory and (len(memory) != cards or min(card.size for card in memory) < card_bytes):
-            raise ArgumentError(f"the memory at hand is not that of {cards} cards of {card_bytes} bytes")
+            raise ArgumentError(f"the memory given is not that of {cards} cards of {card_bytes} bytes")
         self.cards, self.block_bytes = cards, block_bytes
         self.first_byte, self.card_bytes = first_byte, first_byte + room  # capacity lies between them
         self._memory = memory
@@ -133,7 +133,9 @@ class FabricManager:
             CapacityError: There is not so much free, or no piece as large; nothing has changed.
         """
         if not tenant or not tenant.isprintable() or nbytes < 1:
-            raise ArgumentError(f"a tenant has a printable name and asks for bytes, not {tenant!r} for {nbytes}")
+            raise ArgumentError(
+                f"tenant {tenant!r} cannot ask for {nbytes} bytes: a tenant has a printable name and asks for 1 or more"
+            )
         wanted = round_up(nbytes, self.block_bytes)
         with self._lock:
             at = self._free.take(wanted)
@@ -227,14 +229,14 @@ class FabricManager:
     def window(self, grant: Grant) -> list[Bytes]:
         """Return a grant's bytes, one uint8 array per card, which shows the memory at hand."""
         if not self._memory:
-            raise ArgumentError("this manager has no memory at hand, only the counting of it")
+            raise ArgumentError("this manager only counts capacity: it has no memory")
         with self._lock:
             self._require_held(grant)
         return [card[grant.at : grant.end] for card in self._memory]
 
     def _require_held(self, grant: Grant) -> None:
         if self._held.get(grant.number) != grant:
-            raise AccessError(f"grant {grant.number} is not held by tenant {grant.tenant} any more")
+            raise AccessError(f"tenant {grant.tenant} no longer holds grant {grant.number}")
 
     def _require_rights(
         self, tenant: str, grants: Sequence[Grant], call: Call, layout: Layout, frame: Frame, base: int

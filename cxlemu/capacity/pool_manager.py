@@ -111,9 +111,9 @@ class PoolManager(FabricManager):
             raise ArgumentError(f"a tenant's name has up to {TENANT_BYTES} bytes and no ':', not {tenant!r}")
         with self._changing(TableChange.ADD):
             if self._given >= COUNT_MAX:
-                raise CapacityError("the pool's table has no number left for a grant: make the pool anew")
+                raise CapacityError("the pool's table has used all grant numbers: make the pool again")
             if len(self._slots) == SLOTS:
-                raise CapacityError(f"the pool's table has {SLOTS} lines, and each holds a grant: release one first")
+                raise CapacityError(f"all {SLOTS} lines of the pool's table hold grants: release one first")
             return super().add(tenant, nbytes)
 
     def release(self, grant: Grant) -> None:
@@ -291,7 +291,7 @@ def lendable(
     room = round_down(card_bytes - first, block_bytes)
     if room < block_bytes:
         raise ArgumentError(
-            f"cards of {format_bytes(card_bytes)} have no block of {format_bytes(block_bytes)} to lend behind their "
+            f"cards of {format_bytes(card_bytes)} have no block of {format_bytes(block_bytes)} to lend after their "
             f"first {format_bytes(first)}"
         )
     return first, room
@@ -310,7 +310,9 @@ def _locked(path: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if over:
-                    raise PoolError(f"another process has managed this pool for {LOCK_PATIENCE_S:g} s") from None
+                    raise PoolError(
+                        f"another process has held the lock of this pool's table for {LOCK_PATIENCE_S:g} s"
+                    ) from None
                 time.sleep(LOOK_S)
         yield
     finally:

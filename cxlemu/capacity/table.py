@@ -165,7 +165,7 @@ class Table:
 
     def _require_manager(self) -> None:
         if self._tenant is not None:
-            raise AccessError("only the manager of a pool writes its table: tenants write nothing but their own lines")
+            raise AccessError("only the manager of a pool writes its table: tenants write their own lines only")
 
     def life_at(self, slot: int, rank: int) -> int:
         """Return the byte of the pool's lock file that ``rank`` locks while it is in the grant of ``slot``."""
@@ -212,7 +212,7 @@ def _checked(header: Header, data_offset: int, card_bytes: int) -> Header:
         and header.first_byte % header.block_bytes == header.end_byte % header.block_bytes == 0
         and header.block_bytes % LINE_BYTES == 0
     ):
-        raise PoolError(f"the pool's capacity table is damaged: it lends in a way that is not possible, {header}")
+        raise PoolError(f"the pool's capacity table is damaged: {header} is impossible")
     return header
 
 

@@ -34,7 +34,9 @@ class Tenancy:
     def __init__(self, pool: TenantPool, rank: int) -> None:
         """Make the place; the rank enters it with `enter`."""
         if rank >= pool.max_ranks:
-            raise ArgumentError(f"rank {rank} has no place in a tenant's world: here they have up to {pool.max_ranks}")
+            raise ArgumentError(
+                f"there is no rank {rank} in a tenant's world: the limit here is {pool.max_ranks} ranks"
+            )
         self.lease, self._pool, self._rank = pool.lease, pool, rank
         self._told: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._lost = False

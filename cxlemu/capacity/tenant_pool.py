@@ -53,5 +53,5 @@ class TenantPool(Pool):
         """Map the grant's bytes of every card, and the pool's table, once the pool is complete."""
         with memory.backend.attach_pool(memory, lease.pool, deadline_s=deadline_s) as whole:
             if len(whole.cards) != lease.cards or lease.grant.end > whole.card_bytes:
-                raise PoolError(f"pool {lease.pool} is not the one of {lease.describe()}")
+                raise PoolError(f"pool {lease.pool} is not the pool of {lease.describe()}")
             return cls(whole, lease)

@@ -73,7 +73,7 @@ def decode(raw: bytes, file: str) -> list[Node]:
         raise PlanFileError(f"{file} is empty, it should begin with a Chakra GlobalMetadata")
     ids = [node.id for node in nodes]
     if len(set(ids)) != len(ids):
-        raise PlanFileError(f"{file} has two nodes of one id")
+        raise PlanFileError(f"{file} has two nodes with one id")
     return nodes
 
 

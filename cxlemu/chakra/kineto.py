@@ -48,10 +48,10 @@ def read(path: Path, rank: int) -> KinetoRank:
     except OSError as error:
         raise PlanFileError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise PlanFileError(f"{path} is no JSON: {error}") from None
+        raise PlanFileError(f"{path} is not JSON: {error}") from None
     events = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(events, list):
-        raise PlanFileError(f"{path} is no trace of torch's profiler: it has no traceEvents")
+        raise PlanFileError(f"{path} is not a trace of torch's profiler: it has no traceEvents")
     try:
         return _Reading(str(path), rank, [event for event in events if _is_range(event)]).done()
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -141,11 +141,11 @@ class _Reading:
         if name in ("send", "recv"):
             peer = int(about["Dst Rank" if name == "send" else "Src Rank"])
             if peer < 0:
-                raise PlanFileError(f"{self.file}: a receive of any source does not say from whom a message came")
+                raise PlanFileError(f"{self.file}: a receive from any source does not record the sender")
             its |= {"comm_tag": int(about["Tag"]), "comm_dst" if name == "send" else "comm_src": peer}
             return self._add(name, NodeType.COMM_SEND if name == "send" else NodeType.COMM_RECV, after, **its)
         if name not in _KINDS:
-            raise PlanFileError(f"{self.file}: {name[:40]!r} is no collective that Chakra has")
+            raise PlanFileError(f"{self.file}: Chakra has no collective {name[:40]!r}")
         if name == "scatter":  # Chakra's size is what the root brings
             its["comm_size"] *= ranks
         return self._add(name, NodeType.COMM_COLL, after, comm_type=COLLECTIVES[_KINDS[name]], **its)

@@ -168,8 +168,8 @@ def _steps(
         deps = dict.fromkeys([*node.ctrl_deps, *node.deps] if ctrl_deps else node.deps)
         missing = next((dep for dep in deps if dep not in place), None)
         if missing is not None and not without_missing:
-            said = f"{file}: node {node.id} waits for node {missing}, which is not there"
-            raise PlanFileError(f"{said}; --skip-missing goes on without")
+            said = f"{file}: node {node.id} waits for node {missing}, which is missing"
+            raise PlanFileError(f"{said}; --skip-missing replays without it")
         if missing is not None:
             changed_by.add("without_missing")
         after = tuple(place[dep] for dep in deps if dep in place)
@@ -189,7 +189,7 @@ def _what(node: Node, rank: int, file: str) -> Work:
     if node.type == NodeType.COMM_COLL:
         kind = _number(node, "comm_type", file, NUMBER_MAX, needed=True)
         if kind not in _NAMES:
-            raise PlanFileError(f"{file}: node {node.id} has comm_type {kind}: no collective that is replayed")
+            raise PlanFileError(f"{file}: node {node.id} has comm_type {kind}, which is not replayed")
         nbytes = _number(node, "comm_size", file, GROUP_BYTES_MAX, needed=_NAMES[kind] != "barrier")
         return ChakraCollective(_NAMES[kind], nbytes, _group(node, file))
     if node.type in (NodeType.COMM_SEND, NodeType.COMM_RECV):

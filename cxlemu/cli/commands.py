@@ -43,12 +43,12 @@ def commands(group: str) -> dict[str, Verb]:
         for verb, told in _table(entry):
             if origin.setdefault(verb, entry.value) != entry.value:
                 raise ArgumentError(
-                    f"{origin[verb]} and {entry.value} both bring a command {verb!r}: uninstall one of them"
+                    f"{origin[verb]} and {entry.value} both provide a command {verb!r}: uninstall one of them"
                 )
             found[verb] = told
     if not found:
         again = "delete *.egg-info of an old checkout and install cxlemu again"
-        raise ArgumentError(f"no installed package brings commands ({group}): {again}")
+        raise ArgumentError(f"no installed package provides commands ({group}): {again}")
     return found
 
 
@@ -80,7 +80,7 @@ def brought(group: str, name: str, option: str) -> Any:
     entries = sorted(entry_points(group=group, name=name), key=lambda entry: entry.value)
     if not entries:
         again = "delete *.egg-info of an old checkout and install cxlemu again"
-        raise ArgumentError(f"{option}: no installed package brings {name} ({group}): {again}")
+        raise ArgumentError(f"{option}: no installed package provides {name} ({group}): {again}")
     return entries[0].load()
 
 

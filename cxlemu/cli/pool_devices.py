@@ -67,7 +67,7 @@ def _look_and_ask(mapped: list[Mapped], *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise PoolError(
-            f"nothing was written: {', '.join(full)} would be overwritten, and no terminal is there to ask; add --yes"
+            f"nothing was written: {', '.join(full)} would be overwritten, and there is no terminal to ask; add --yes"
         )
     if not click.confirm(f"Overwrite {', '.join(full)}?"):
         raise PoolError(f"nothing was written: {', '.join(full)} would be overwritten")

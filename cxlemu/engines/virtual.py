@@ -180,7 +180,7 @@ def check_outcome(
     if outcome == TOO_LONG:
         raise ArgumentError("these calls take longer than 2^60 ns: make them smaller, or the links faster")
     if outcome == BAD_RECORD:
-        raise PlanError(f"rank {rank}, stream {stream}, record {at} cannot be simulated: it names what is not there")
+        raise PlanError(f"rank {rank}, stream {stream}, record {at} cannot be simulated: it names something missing")
     if outcome == NO_WAY:
         raise _no_way(model, rank, card, f"rank {rank}, stream {stream}, record {at}")
 

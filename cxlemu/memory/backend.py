@@ -260,7 +260,7 @@ class _Backends(Mapping[str, Backend]):
             other = found.get(entry.name)
             known = f"{GROUP}.{entry.name}" if entry.name in self._shipped else other.value if other else entry.value
             if known != entry.value:
-                raise ArgumentError(f"{known} and {entry.value} both bring a backend {entry.name!r}: uninstall one")
+                raise ArgumentError(f"{known} and {entry.value} both provide a backend {entry.name!r}: uninstall one")
             found[entry.name] = entry
         return found
 
@@ -291,7 +291,7 @@ class _Backends(Mapping[str, Backend]):
         except Exception as error:  # another package's code may raise anything
             raise ArgumentError(f"the backend {entry.name!r} of {entry.value} cannot be loaded: {error!r}") from error
         if not isinstance(backend, Backend):
-            raise ArgumentError(f"{entry.value} is to be a cxlemu.memory.backend.Backend, but is {backend!r}")
+            raise ArgumentError(f"{entry.value} should be a cxlemu.memory.backend.Backend, but is {backend!r}")
         return backend
 
     def help(self) -> str:

@@ -204,10 +204,10 @@ def _opened(content: bytes) -> tuple[_Header, memoryview]:
         raise PlanFileError(f"truncated: {len(content)} bytes, fewer than any plan file has")
     _, version, header_bytes = _PREFIX.unpack_from(content)
     if version != VERSION:
-        raise PlanFileError(f"of version {version}: this cxlemu reads version {VERSION}, save the plan anew")
+        raise PlanFileError(f"of version {version}: this cxlemu reads version {VERSION}, save the plan again")
     body = memoryview(content)[_PREFIX.size : -_CRC.size]
     if zlib.crc32(content[: -_CRC.size]) != _CRC.unpack(content[-_CRC.size :])[0]:
-        raise PlanFileError("damaged or truncated: its CRC-32 does not match, save the plan anew")
+        raise PlanFileError("damaged or truncated: its CRC-32 does not match, save the plan again")
     if header_bytes > len(body):
         raise PlanFileError(f"its header of {header_bytes} bytes does not fit in the file")
     try:

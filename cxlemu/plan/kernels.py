@@ -62,13 +62,13 @@ def _gemm_touches(dtype: str, parameters: tuple[int, ...]) -> tuple[Touched, ...
     sound = len(parameters) in (3, 6) and all(0 < p <= DIMENSION_MAX for p in parameters)
     if not sound:
         raise ArgumentError(
-            f"gemm_{dtype} takes m, n and k from 1 to {DIMENSION_MAX}, and maybe three leading dimensions, "
+            f"gemm_{dtype} takes m, n and k from 1 to {DIMENSION_MAX}, and optionally three leading dimensions, "
             f"not {parameters}"
         )
     m, n, k = parameters[:3]
     size, (lda, ldb, ldc) = DTYPES[dtype].itemsize, parameters[3:] or (k, n, n)
     if lda < k or ldb < n or ldc < n:
-        raise ArgumentError(f"gemm_{dtype} of {m} x {n} x {k} has rows that are longer than {lda}, {ldb} and {ldc}")
+        raise ArgumentError(f"gemm_{dtype} of {m} x {n} x {k} has rows longer than {lda}, {ldb} and {ldc}")
     return tuple(
         Touched(rows, columns * size, leading * size)
         for rows, columns, leading in ((m, n, ldc), (m, k, lda), (k, n, ldb))

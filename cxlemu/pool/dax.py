@@ -91,7 +91,7 @@ def map_all(paths: Sequence[str]) -> list[Mapped]:
     for path in paths:
         card = map_device(path)
         if (other := mapped.get(card.device.identity)) is not None:
-            raise PoolError(f"{other.device.path} and {path} are one device, which is one card")
+            raise PoolError(f"{other.device.path} and {path} are one device, and so one card")
         mapped[card.device.identity] = card
     return list(mapped.values())
 
@@ -143,7 +143,7 @@ def _refuse_missing(signed: Sequence[tuple[Superblock, Mapped]]) -> None:
     for block, card in signed:
         if block.card in found:
             where = f"{found[block.card]} and {card.device.path}"
-            raise PoolError(f"{where} both say that they are card {block.card} of pool {block.uuid}: one is a copy")
+            raise PoolError(f"{where} both claim to be card {block.card} of pool {block.uuid}: one is a copy")
         found[block.card] = card.device.path
     missing = [str(index) for index in range(first.geometry.cards) if index not in found]
     if missing:

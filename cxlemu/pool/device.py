@@ -97,7 +97,7 @@ def map_part(device: Device, at: int, nbytes: int, *, writable: bool = True) -> 
         raise PoolError(f"{device.path} has no {nbytes} bytes at {at} in whole pages of {device.align_bytes}")
     with _opened(device.path, writable=writable) as fd:
         if _examine(device.path, os.fstat(fd)).identity != device.identity:
-            raise PoolError(f"{device.path} is another device by now")
+            raise PoolError(f"{device.path} has become another device")
         try:
             return _map(fd, device, at, nbytes, writable=writable)[0]
         except OSError as error:
@@ -149,15 +149,15 @@ def _sysfs_facts(path: str, major: int, minor: int) -> tuple[int, int]:
     name = node.resolve().name
     directory = SYSFS / "bus/dax/devices" / name
     if not re.fullmatch(r"dax[0-9]+\.[0-9]+", name) or not directory.is_dir():
-        raise PoolError(f"{path} is a character device but no device-DAX: {node} leads to none")
+        raise PoolError(f"{path} is a character device but not a device-DAX: {node} links to none")
     facts = []
     for fact in ("size", "align"):
         try:
             text = (directory / fact).read_text().strip()
         except OSError as error:
-            raise PoolError(f"{path} does not tell its {fact}: {directory / fact}: {error.strerror}") from error
+            raise PoolError(f"{path} has an unknown {fact}: {directory / fact}: {error.strerror}") from error
         if not re.fullmatch(r"[0-9]{1,19}", text, re.ASCII):
-            raise PoolError(f"{path} does not tell its {fact}: {directory / fact} says {text[:40]!r}, not a number")
+            raise PoolError(f"{path} has an unknown {fact}: {directory / fact} says {text[:40]!r}, not a number")
         facts.append(int(text))
     nbytes, align_bytes = facts
     if align_bytes % PAGE_BYTES or align_bytes.bit_count() != 1:

@@ -189,8 +189,8 @@ class Rooms:
         line = next(line for line in range(FIRST_HOLD, self.ledger.lines + 1) if line not in self._mine)
         if line == self.ledger.lines:
             raise ArgumentError(
-                f"rank {self.ledger.rank} holds {len(self._mine)} rooms of the pool, which are as many as it can: "
-                f"close communicators that are not needed"
+                f"rank {self.ledger.rank} holds {len(self._mine)} rooms of the pool, the most that it can: "
+                f"close unused communicators"
             )
         return line
 

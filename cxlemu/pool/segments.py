@@ -120,7 +120,7 @@ def opened(segment: Segment, *, writable: bool = True) -> Iterator[int]:
 
 def _check_status(segment: Segment, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise PoolError(f"{segment} is not a shared-memory segment but another kind of file")
+        raise PoolError(f"{segment} is not a shared-memory segment")
     if status.st_uid != os.geteuid():
         raise PoolError(f"{segment} belongs to user {status.st_uid}, not to user {os.geteuid()}")
     mode = stat.S_IMODE(status.st_mode)

@@ -78,7 +78,7 @@ class ShmPool(Pool):
         segments.check_pool_name(name)
         geometry = Geometry(cards, hosts, max_ranks, card_bytes, interleave_bytes)
         if flaw := geometry.flaw():
-            raise ArgumentError(f"a pool cannot be made so: {flaw}")
+            raise ArgumentError(f"this pool cannot be made: {flaw}")
         if numa_node is not None:
             numa.check_node(numa_node)
         _refuse_taken(name, geometry)
@@ -135,7 +135,7 @@ class ShmPool(Pool):
             damage = damage_in(self.host_segment(0))
             return HostCache.shared(self.cards, self.host_segment(host), segment.path, host=host, damage=damage)
         except FileNotFoundError:
-            raise PoolError(f"{segment} is gone: pool {self.name} was removed while this rank came") from None
+            raise PoolError(f"{segment} is gone: pool {self.name} was removed while this rank attached") from None
 
     def part(self, card: int, at: int, nbytes: int, *, writable: bool = True) -> Bytes:
         """Map bytes of a card's segment alone, as `Pool.part`. Raises PoolError as `segments.opened`."""
@@ -151,12 +151,12 @@ class ShmPool(Pool):
         if not missing:  # as where a room is taken again
             return
         if missing > (left := room.available_bytes()):
-            raise PoolError(f"{missing} bytes more are needed, of memory and {SHM_DIR} {left} are left")
+            raise PoolError(f"{missing} more bytes are needed; memory and {SHM_DIR} have {left} left")
         try:
             _native.back_pages(pages, True, True)
         except OSError as error:
             if error.errno != errno.EINVAL:  # a kernel before 5.14 takes memory as it is touched
-                raise PoolError(f"{SHM_DIR} gives no {nbytes} bytes more: {error.strerror}") from error
+                raise PoolError(f"{SHM_DIR} has no {nbytes} more bytes: {error.strerror}") from error
 
     def unback(self, card: int, at: int, nbytes: int) -> None:
         """Give memory of a sparse card back to /dev/shm, as `Pool.unback`."""
@@ -217,7 +217,7 @@ class ShmPool(Pool):
 def attach_by_name(name: str | None, deadline_s: float) -> ShmPool:
     """Attach a pool as `ShmPool.attach` does."""
     if name is None:
-        raise ArgumentError("a pool in shared memory is there already under a name: give the pool's name")
+        raise ArgumentError("a pool in shared memory already exists under a name: give the pool's name")
     return ShmPool.attach(name, deadline_s=deadline_s)
 
 

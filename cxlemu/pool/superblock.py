@@ -123,7 +123,7 @@ def parse(data: bytes, where: str) -> Superblock:
         raise PoolError(f"{where} is cut short: {len(data)} bytes, a superblock needs {PACKED_BYTES}")
     magic, version = _HEAD.unpack_from(data)
     if magic == UNFINISHED:
-        raise PoolError(f"{where} is not complete: its creator is still at work, or died at it")
+        raise PoolError(f"{where} is incomplete: its creator is still at work, or died")
     if magic != MAGIC:
         raise PoolError(f"{where} is not a cxlemu card: it starts with {magic!r} instead of {MAGIC!r}")
     if version != VERSION:
@@ -150,7 +150,7 @@ def check_pool(superblocks: list[Superblock], where: list[str]) -> None:
         if block.uuid != first.uuid:
             raise PoolError(f"{name} belongs to another pool: UUID {block.uuid}, {where[0]} has {first.uuid}")
         if block.card != index:
-            raise PoolError(f"{name} says it is card {block.card}, in its place card {index} was expected")
+            raise PoolError(f"{name} says it is card {block.card}, but card {index} was expected in its place")
         for field in fields(block):
             if field.name != "card" and getattr(block, field.name) != getattr(first, field.name):
                 theirs, ours = getattr(block, field.name), getattr(first, field.name)

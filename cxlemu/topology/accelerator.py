@@ -61,7 +61,7 @@ class Accelerator(Model):
 
     @property
     def provenance(self) -> Provenances:
-        """How the figures came about, by their keys in the file."""
+        """The origin of each figure, by its key in the file."""
         return self._provenance
 
     @property
@@ -75,7 +75,7 @@ class Accelerator(Model):
         rates = self.peak_tflop_per_s
         rate = getattr(rates, dtype, None) or (rates.bf16 if dtype == "f16" else None)
         if rate is None:
-            raise ArgumentError(f"{self.name} says no rate for {dtype}: give peak_tflop_per_s.{dtype}")
+            raise ArgumentError(f"{self.name} has no rate for {dtype}: give peak_tflop_per_s.{dtype}")
         return float(rate * 1e12)
 
     @property

@@ -42,7 +42,7 @@ class Failure(NamedTuple):
         except ValueError:
             at_us = -1.0
         if not 0 <= at_us * 1e3 <= LATEST_NS or not math.isfinite(at_us):
-            raise ArgumentError(f"{shown(text)} fails at no time: give microseconds, such as @120 or @0.5")
+            raise ArgumentError(f"{shown(text)} has no time: give microseconds, such as @120 or @0.5")
         switches, links = topology.expanded
         names = [its.name for its in (switches if kind == "switch" else links)]
         if name not in names or (end and kind == "switch"):

@@ -63,9 +63,7 @@ class _Sharing:
         del data[HARDWARE]
         for name, entry in self.library.data.items():
             if not isinstance(entry, dict):
-                raise self.library.error(
-                    (name,), f"is {shown(entry)} but should be an entry, some figures by their keys"
-                )
+                raise self.library.error((name,), f"is {shown(entry)} but should be an entry: keys and their figures")
         for name in list(data):
             data[name] = self._whole(data[name], (name,), _Place(self.document, (name,)))
 
@@ -91,7 +89,7 @@ class _Sharing:
                 circle = ", ".join((*place.trail[place.trail.index(name) :], name))
                 raise place.document.error(here, f"goes in a circle: {circle}")
             if len(place.trail) == DEPTH_MAX:
-                raise place.document.error(here, f"is like more than {DEPTH_MAX} others, one after another")
+                raise place.document.error(here, f"refers to more than {DEPTH_MAX} others, one after another")
             if not isinstance(name, str) or name not in self.library.data:
                 what = f"is {shown(name)}, no entry of {self.library.file}; {closest(name, self.library.data)}"
                 raise place.document.error(here, what)

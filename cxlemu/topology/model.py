@@ -22,13 +22,13 @@ from cxlemu.units import counted
 
 
 class Topology(Parts):
-    """The whole machine. Topologies are immutable, and equal where their files say the same."""
+    """The whole machine. Topologies are immutable, and equal if their files state the same."""
 
     _provenance: Provenances = PrivateAttr(default_factory=dict)
 
     @property
     def provenance(self) -> Provenances:
-        """How the figures came about, by their keys in the file."""
+        """The origin of each figure, by its key in the file."""
         return self._provenance
 
     @property
@@ -42,7 +42,7 @@ class Topology(Parts):
         return [key for key in figures(self.plain()) if key not in self._provenance]
 
     def document(self) -> dict[str, Any]:
-        """Return every value, defaults included, with its provenance: as a file says it."""
+        """Return every value, defaults included, with its provenance, as in a file."""
         return with_provenance(self.plain(), self._provenance)
 
     def plain(self) -> dict[str, Any]:
@@ -62,8 +62,8 @@ class Topology(Parts):
         """Read a topology from a file, or a shipped one by its name.
 
         Args:
-            path_or_name: The path of a YAML file or a name of `shipped_configs`, with or without ``.yaml``. A file goes
-                before a shipped topology of that name.
+            path_or_name: The path of a YAML file or a name of `shipped_configs`, with or without ``.yaml``. A file
+                takes precedence over a shipped topology.
 
         Raises:
             ConfigError: There is no such topology, or its file is wrong; one sentence, ``FILE:LINE: KEY what is wrong

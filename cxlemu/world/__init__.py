@@ -64,7 +64,7 @@ def launch(
         tenant: The tenant that runs, in a pool whose capacity is lent: the pool called ``pool_name``, or the one on
             ``memory.devices``. The ranks' pool is then the tenant's oldest grant, or with "red:3" grant 3, and nothing
             else. The launch waits for a grant up to one deadline.
-        hosts: The host of each rank, whatever hosts the topology has; by default as the topology places the ranks.
+        hosts: The host of each rank; by default as the topology places the ranks.
         heap_bytes: Each rank's room for arrays in the pool (``comm.heap``); by default a share of the memory that is
             left. It takes memory as arrays need it, and the emulated cards are larger by it. "cards": the cards have
             the topology's ``card_bytes``, all taken at once, and the heap is a part of that.
@@ -73,7 +73,7 @@ def launch(
         The values that ``main`` returned, in rank order.
 
     Raises:
-        InputError: The first one of any rank, as it is; or an argument does not fit.
+        InputError: The first one of any rank, unchanged; or an argument is invalid.
         RankFailures: Anything else that made ranks fail, with the root cause first.
     """
     world = _world(ranks, topology, memory, how, deadline_s, pool_name, pace, tenant, hosts, heap_bytes)

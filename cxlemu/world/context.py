@@ -45,7 +45,7 @@ def ignore_message(message: object) -> None:
 class RankContext(Unshared):
     """One rank's place in its world.
 
-    ``check()`` raises CancelledError once the world was told to stop, and AccessError once its capacity was taken away:
+    ``check()`` raises CancelledError once the world was stopped, and AccessError once its capacity was taken away:
     every wait loop calls it.
 
     ``emit(message)`` hands a picklable message to ``on_message`` where the world was launched; under mpirun, torchrun
@@ -87,7 +87,7 @@ class RankContext(Unshared):
         return self.world.outline
 
     def open_memory(self) -> HostMemory:
-        """Open another memory of this rank, whose fences and posted stores are its own: as of one more rank there."""
+        """Open another memory of this rank, with fences and posted stores of its own, as for one more rank."""
         assert self.another_memory is not None
         return self.another_memory()
 
@@ -105,7 +105,7 @@ class RankContext(Unshared):
 
     @contextmanager
     def in_grant(self, number: int) -> Iterator[RankContext]:
-        """Open the same ranks' context in another grant of their tenant, one that was added meanwhile.
+        """Open the same ranks' context in a later grant of their tenant.
 
         All ranks call this. The present context stays as it is.
 
@@ -117,7 +117,7 @@ class RankContext(Unshared):
 
         Raises:
             AccessError: The tenant does not hold the grant within a deadline.
-            ArgumentError: The world is no tenant's, or its hosts are emulated, with caches of one grant each.
+            ArgumentError: The world has no tenant, or emulated hosts, each with a cache of one grant.
         """
         world = self.world
         if world.lease is None or world.memory.backend.emulates_caches:

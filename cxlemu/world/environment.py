@@ -245,11 +245,11 @@ def _job(launcher: Launcher, environment: Mapping[str, str]) -> tuple[str, ...]:
         return _nearest_ancestor_without(launcher.rank)
     if launcher is BY_HAND:
         raise ArgumentError(
-            "RANK is set, but not MASTER_ADDR and MASTER_PORT: set both to any words, the same on all ranks, which "
-            "tell this run's pool in shared memory from others on this machine"
+            "RANK is set, but not MASTER_ADDR and MASTER_PORT: set both, to the same words on all ranks: they name "
+            "this run's pool in shared memory"
         )
     wanted = " or ".join(" and ".join(variables) for variables in launcher.job)
-    raise ArgumentError(f"{launcher.rank} is set, but not {wanted}, by which {launcher.name} tells its runs apart")
+    raise ArgumentError(f"{launcher.rank} is set, but not {wanted}, by which {launcher.name} names its runs")
 
 
 def _nearest_ancestor_without(variable: str) -> tuple[str, ...]:

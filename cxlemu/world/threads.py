@@ -38,7 +38,7 @@ def run_threads(
 
     def check() -> None:
         if cancelled.is_set():
-            raise CancelledError("stopped, because its world was told to stop")
+            raise CancelledError("stopped, because its world was stopped")
 
     def emit(message: object) -> None:
         news.put(lambda: on_message(message))

@@ -65,9 +65,9 @@ class World:
         if not self.deadline_s > 0:
             raise ArgumentError(f"a deadline is a positive number of seconds, not {self.deadline_s}")
         if self.pace is not None and self.memory.backend.on_devices:
-            raise ArgumentError("a pace is for emulated pools: real cards take the time that they take")
+            raise ArgumentError("a pace is for emulated pools: real cards have their own time")
         if self.pace is not None and self.lease is not None:
-            raise ArgumentError("a pace is for a whole pool: tenants would take turns at clocks that they do not share")
+            raise ArgumentError("a pace is for a whole pool: tenants share no clocks")
         if self.placement is not None and (len(self.placement) != self.ranks or min(self.placement) < 0):
             raise ArgumentError(f"{self.ranks} ranks are not placed by the hosts {self.placement}")
 
@@ -233,5 +233,5 @@ def _not_lent(pool: Pool) -> Pool:
     """
     if header_of(pool, pool.line_memory()) is not None:
         pool.close()
-        raise AccessError(f"the capacity of pool {pool.uuid} is lent to tenants: say which one this is")
+        raise AccessError(f"the capacity of pool {pool.uuid} is lent to tenants: name this world's tenant")
     return pool

@@ -132,7 +132,7 @@ class CampaignCase(Model):
             raise ArgumentError(f"ranks in {self.launch} run on the reference engine: it alone makes single steps")
         if self.launch == "lockstep" and (self.script.faults or self.integrity):
             raise ArgumentError(
-                "in lockstep nothing happens but nature: faults and checksums need turns, threads or processes"
+                "ranks in lockstep take no faults and no checksums: these need turns, threads or processes"
             )
         check_integrity(self.integrity)
         if self.cluster > 1 and self.topology is not None:

@@ -122,7 +122,7 @@ def lost_are_told() -> Iterator[None]:
         yield
     except BrokenProcessPool as error:
         raise WorkerLostError(
-            "a worker was killed, perhaps for want of memory, or code of yours ended it: try fewer with --jobs"
+            "a worker was killed, perhaps for lack of memory, or ended by your code: try fewer --jobs"
         ) from error
 
 

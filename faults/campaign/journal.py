@@ -61,9 +61,7 @@ class Journal:
                 f"--resume {self._path}: another campaign writes to it; wait for its end, or give another file"
             ) from None
         if os.fstat(self._file.fileno()).st_size > FILE_BYTES_MAX:
-            raise ArgumentError(
-                f"--resume {self._path} is larger than {FILE_BYTES_MAX} bytes: no journal grows so large"
-            )
+            raise ArgumentError(f"--resume {self._path} exceeds {FILE_BYTES_MAX} bytes, the limit of a journal")
         self._file.seek(0)
         end = 0
         for number, line in enumerate(iter(lambda: self._file.readline(LINE_BYTES_MAX), b"")):
@@ -90,8 +88,8 @@ class Journal:
             raise self._foreign(number) from None
         if number == 0 and isinstance(record, dict) and record.get("journal") == 1:
             raise ArgumentError(
-                f"--resume {self._path} is of an older cxlemu and has no checksums: give another file, for a journal "
-                "that begins again"
+                f"--resume {self._path} is from an older cxlemu and has no checksums: give another file, for a new "
+                "journal"
             )
         if not isinstance(record, dict) or not summed:
             raise self._foreign(number)

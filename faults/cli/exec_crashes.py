@@ -31,7 +31,7 @@ def _hosts_of(setting: ExecSetting, only: int | None) -> list[int]:
     last = setting.commands[-1].stage
     if last == 0:
         raise ArgumentError(
-            "--crash every: no stage follows that recovers: write -- ./program :: ./recover, where ./recover exits "
+            "--crash every needs a stage that recovers: write -- ./program :: ./recover, where ./recover exits "
             "with 0 if it finds the pool in order"
         )
     hosts = sorted({its.host for its in setting.commands if its.stage < last})

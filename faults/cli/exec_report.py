@@ -16,7 +16,7 @@ def check_outputs(sarif: Path | None, html: Path | None, litmus: Path | None) ->
     check_output("--sarif", sarif)
     check_output("--html", html)
     if litmus is not None and not (litmus.is_dir() or (not litmus.exists() and litmus.parent.is_dir())):
-        raise ArgumentError(f"--litmus {litmus}: name a folder, or one that can be made in a folder that is there")
+        raise ArgumentError(f"--litmus {litmus}: name a folder, or a new one in an existing folder")
 
 
 def write_outputs(told: ProgramReport, title: str, sarif: Path | None, html: Path | None, litmus: Path | None) -> None:

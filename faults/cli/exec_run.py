@@ -101,20 +101,20 @@ def run(
     if lose_card and lose_card[0] >= len(setting.pools):
         raise ArgumentError(f"--lose-card: there are pools 0 to {len(setting.pools) - 1}, not {lose_card[0]}")
     if replay is not None and seed is not None:
-        raise ArgumentError("--replay and --seed exclude each other: the token has its seed")
+        raise ArgumentError("--replay and --seed exclude each other: the token holds the seed")
     named = ctx.get_parameter_source("seeds") is ParameterSource.COMMANDLINE
     other = free or replay or named or seed is not None or worst_case is not None
     crash_every = crash is not None and crash[1] is None
     _check_every(every, preemptions, evictions, budget_s, crash_every, other)
     if crash_every and (other or coherent or link_down or poison or lose_card):
         raise ArgumentError(
-            "--crash every makes its own runs, and breaks nothing else: leave --free, --seed, --seeds, --replay, "
+            "--crash every makes its own runs, and injects nothing else: leave --free, --seed, --seeds, --replay, "
             "--worst-case, --coherent, --link-down, --poison and --lose-card out"
         )
     if every and (crash or link_down or poison or lose_card):
-        raise ArgumentError("--every breaks nothing: leave --crash, --link-down, --poison and --lose-card out")
+        raise ArgumentError("--every injects no faults: leave --crash, --link-down, --poison and --lose-card out")
     if every and coherent:
-        raise ArgumentError("--every does not know what hosts observe in coherent ranges: leave --coherent out")
+        raise ArgumentError("--every does not model coherent ranges: leave --coherent out")
     trace, choices = _replayed(replay, hosts) if replay is not None else (None, _choices(seeds, seed, worst_case))
     out = console()
     if followed := preloaded(command.words[0] for command in setting.commands):

@@ -16,7 +16,7 @@ STORE_BUFFERS = "ranks of one host see each other's stores at once: store buffer
 def searchable(spec: str, ranks: int, calls: Calls) -> Searchable:
     """Find the program to search, and compile it."""
     if calls.among and calls.number is not None:
-        raise ArgumentError("--among says how many calls there are, so that the ring wraps: leave out --calls")
+        raise ArgumentError("--among sets the number of calls, so that the ring wraps: leave out --calls")
     found, file, name = (None, "", "") if is_plan(spec) or ":" not in spec else userfile.load(spec, "explore")
     if isinstance(found, RankProtocol):
         if calls != Calls():

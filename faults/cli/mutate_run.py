@@ -52,7 +52,7 @@ def run(ctx: click.Context, asked: MutateFlags) -> None:
         there = (case._replace(checked=True) for case in there if can_check(case))
     chosen = [case for case in there if asked.case_name in ("", str(case))]
     if not chosen and not asked.case_name:
-        raise ArgumentError("no variant that was chosen has anything to mutate, or carries checksums with --integrity")
+        raise ArgumentError("no chosen variant has anything to mutate, or carries checksums with --integrity")
     if not chosen:
         raise ArgumentError(f"there is no case {asked.case_name!r} among those chosen: --json names them all")
     for case in chosen if named.source is not None else ():
@@ -61,7 +61,7 @@ def run(ctx: click.Context, asked: MutateFlags) -> None:
             ctx.exit(proof.verdict.exit_code)
     if asked.mutant is not None:
         if len(chosen) > 1:
-            raise ArgumentError(f"--mutant is one of one case, and {len(chosen)} are chosen: add --case")
+            raise ArgumentError(f"--mutant names a mutant of one case, and {len(chosen)} are chosen: add --case")
         judgement = Trial(chosen[0]).judge(Mutant.parse(asked.mutant))
         print_one(chosen[0], judgement)
         ctx.exit(judgement.fate.verdict.exit_code)

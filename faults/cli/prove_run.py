@@ -111,9 +111,7 @@ def run(ctx: click.Context, asked: ProveFlags) -> None:
         for recipe in [catalog.recipe(case.call.collective, case.call.algorithm)]
     ]
     if named and not plans:
-        raise ArgumentError(
-            f"-n: no number of ranks among {format_numbers(ranks)} is that of two clusters of two or more"
-        )
+        raise ArgumentError(f"-n: no number among {format_numbers(ranks)} makes two clusters of two or more ranks")
     if asked.integrity is not None:
         plans = [
             (layout, case, with_checksums(recipe)) for layout, case, recipe in plans if _carries(recipe, asked.variant)
@@ -189,7 +187,7 @@ def _prove_saved(
             and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
         ):
             raise ArgumentError(
-                f"{max(parameter.opts, key=len)} does not go with a plan file, which says it all: leave it out"
+                f"{max(parameter.opts, key=len)} does not go with a plan file, which defines the call: leave it out"
             )
     plans = []
     for file in files:

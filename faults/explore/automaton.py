@@ -73,7 +73,7 @@ class RankThread:
         if where not in self._known:
             if len(self._nodes) == NODES_MAX or len(history) > HISTORY_MAX:
                 raise ArgumentError(
-                    f"{self._who()} never comes back to where it was: does a variable count the turns of its loop?"
+                    f"{self._who()} never returns to an earlier state: does a variable count the turns of its loop?"
                 )
             self._known[where] = len(self._nodes)
             self._nodes.append(node)
@@ -85,7 +85,7 @@ class RankThread:
             with leash():
                 return self._led(history, before)
         except RanAwayError:
-            raise ArgumentError(f"{self._who()} runs on and on without a yield") from None
+            raise ArgumentError(f"{self._who()} runs too long without a yield") from None
 
     def _led(self, history: tuple[int, ...], before: Step | None) -> tuple[_Node, Hashable]:
         try:
@@ -94,9 +94,7 @@ class RankThread:
                 operation = next(generator)
                 for left, value in zip(reversed(range(len(history))), history, strict=True):
                     if left == 0 and self._step(operation) != before:
-                        raise ArgumentError(
-                            f"{self._who()} does not do the same again when it is given the same values"
-                        )
+                        raise ArgumentError(f"{self._who()} takes other steps when it is given the same values again")
                     operation = generator.send(value) if operation.do == Do.LOAD else next(generator)
         except StopIteration as stop:
             result = stop.value

@@ -56,7 +56,7 @@ class WordNumbers:
         if key not in self._word:
             if sum(word.line == line for word in self.words) == WORDS_MAX:
                 raise ArgumentError(
-                    f"the plan touches more than {WORDS_MAX} parts of {self.lines[line]} apart: too many to explore"
+                    f"the plan touches more than {WORDS_MAX} separate parts of {self.lines[line]}: too many to explore"
                 )
             self._word[key] = len(self.words)
             self.words.append(Word(name, line))

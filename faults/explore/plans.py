@@ -111,7 +111,7 @@ def compile_plans(plans: Sequence[Plan], hosts: Sequence[int] | None = None) -> 
         rules.check(plan)
         check_buffers(plan)
     if not plans or any(plan.layout != plans[0].layout for plan in plans):
-        raise ArgumentError("calls that follow each other are one plan or more, all with the same layout")
+        raise ArgumentError("a sequence of calls is one plan or more, all with the same layout")
     ranks = plans[0].layout.ranks
     if hosts is not None and (len(hosts) != ranks or min(hosts) < 0):
         raise ArgumentError(f"hosts are given as {ranks} numbers, one for each rank, not {list(hosts)}")

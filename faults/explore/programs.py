@@ -95,23 +95,21 @@ class RankProtocol:
         return tuple("+".join(text.split()) for text in self.lines)
 
     def judge(self, memory: Mapping[str, int], results: Sequence[Any]) -> str:
-        """Ask ``final`` about the end of an execution.
+        """Check the end of an execution with ``final``.
 
         Args:
             memory: The pool's value of each word.
             results: The results of the ranks, in rank order; None for a rank that crashed.
 
         Returns:
-            What ``final`` says against this end; empty if it says nothing or the protocol has none.
+            The assertion of ``final`` that fails; empty if none does or the protocol has no ``final``.
         """
         try:
             if self.final:
                 with limited(FINAL_S):
                     left: object = self.final(memory, results)
                 if left is not None:
-                    raise ArgumentError(
-                        f"{self.name}: final returns {left!r:.60}, which decides nothing: let it assert"
-                    )
+                    raise ArgumentError(f"{self.name}: final returns {left!r:.60}, which decides nothing: use assert")
         except ArgumentError:
             raise
         except Exception as error:
@@ -126,7 +124,7 @@ class RankProtocol:
         """List the words in the order of @protocol, each with the number of the line that it lies in.
 
         Raises:
-            ArgumentError: There cannot be such a protocol: a word is in two lines, there are no words or more than
+            ArgumentError: The protocol is invalid: a word is in two lines, there are no words or more than
                 WORDS_MAX, or an initial value or ``ranks_per_host`` does not fit; or Python has removed its assertions.
         """
         for function in filter(None, (self.function, self.final)):
@@ -146,7 +144,7 @@ class RankProtocol:
         """Make the program that searches run, with a thread for each rank.
 
         Raises:
-            ArgumentError: As `words`; or there are not 1 to RANKS_MAX ranks; or a rank is not as `RankThread` needs it.
+            ArgumentError: As `words`; or there are not 1 to RANKS_MAX ranks; or `RankThread` refuses a rank.
         """
         words = self.words()
         if not 1 <= ranks <= RANKS_MAX:
@@ -173,7 +171,7 @@ def protocol(
             2 and 3.
 
     Returns:
-        A decorator, which makes a `RankProtocol`. What does not fit is an error of its `words` and `program`.
+        A decorator, which makes a `RankProtocol`. Its `words` and `program` raise for an invalid declaration.
     """
 
     def decorate(function: RankFunction) -> RankProtocol:

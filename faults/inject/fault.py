@@ -84,7 +84,7 @@ class Fault(Model):
         if self.line is not None and self.card is None:
             raise Misplaced(("card",), "is missing: a line is the line of a card")
         if self.lines is not None and self.line is None:
-            raise Misplaced(("line",), "is missing: lines are counted from one on")
+            raise Misplaced(("line",), "is missing: lines are counted from 1")
         if (self.bit or 0) >= kind.bits:
             raise Misplaced(("bit",), f"is {self.bit} but should be below {kind.bits}: {self.kind} has no more bits")
         return self
@@ -187,7 +187,7 @@ def register(kind: FaultKind) -> FaultKind:
         if name not in EXTRAS:
             raise ArgumentError(f"fault kind {kind.name}: a fault has no field {name!r}; it may have {listed(EXTRAS)}")
     if not kind.errors and kind.requirement is not Requirement.SURVIVE:
-        raise ArgumentError(f"fault kind {kind.name}: say by which errors survivors may detect it")
+        raise ArgumentError(f"fault kind {kind.name}: name the errors by which survivors may detect it")
     FAULTS[kind.name] = kind
     return kind
 

@@ -36,7 +36,7 @@ class Condition:
             tree = ast.parse(text.strip(), mode="eval").body
             _check_truth(tree, names)
             if not any(isinstance(part, ast.Name) for part in ast.walk(tree)):
-                raise ValueError("it names no register and no word, so that it is the same however the test ends")
+                raise ValueError("it names no register and no word, so it is the same at every end")
         except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
             what = str(error) if type(error) is ValueError else "it does not parse"
             raise ValueError(f"is not a condition such as B.r1 == 1 and x == 0: {what}") from None

@@ -144,7 +144,7 @@ class _Runs:
         word, payload = memory.poll(0, self.decision)
         self.straight.meet()  # before the next one
         if payload[:8] != self.decisions.to_bytes(8, "little"):
-            raise RunError("what rank 0 told the others did not arrive as it was sent")
+            raise RunError("data from rank 0 did not arrive as it was sent")
         return word
 
     # --- a test ------------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class _Runs:
         trials = len(memory)
         made = min((int(log[0]) for log in logs), default=trials)
         if not 0 <= made <= trials:
-            raise RunError("what a rank told of its trials did not arrive as it was sent")
+            raise RunError("a rank's trials did not arrive as they were sent")
         hung = np.any([log[1 : 1 + trials] for log in logs], axis=0)[:made]
         seen = sum((log[1 + trials :].reshape(trials, registers) for log in logs), np.zeros((trials, registers), int))
         ends = np.concatenate([seen, memory], axis=1)[:made][~hung]

@@ -142,7 +142,7 @@ class _Reader:
         )
         expectations = tuple(self._expectations(litmus))
         if not expectations and "hangs" not in data:
-            raise self.error((), "nothing is expected: write allowed, forbidden or hangs")
+            raise self.error((), "no outcome is expected: write allowed, forbidden or hangs")
         return Litmus(litmus.file, litmus.name, litmus.doc, program, expectations, litmus.hangs)
 
     def _shared_lines(self, lines: Mapping[str, Any]) -> None:

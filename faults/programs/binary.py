@@ -42,22 +42,20 @@ def check_binary(program: Path) -> None:
     if image[4] != CLASS_64 or image[5] != LITTLE or machine != X86_64:
         what = MACHINES.get(machine, f"machine {machine}")
         raise ArgumentError(
-            f"{name}: a program for {what}; as they are, only those of x86-64 are followed: compile it with cxlemu cc"
+            f"{name}: a program for {what}; unchanged programs are followed on x86-64 only: compile it with cxlemu cc"
         )
     if program.stat().st_mode & SETUID:
-        raise ArgumentError(f"{name}: it changes its user or group (setuid), so the system does not let it be followed")
+        raise ArgumentError(f"{name}: it changes its user or group (setuid), so the kernel forbids following it")
     interpreter = _interpreter(image)
     if kind not in (EXECUTABLE, SHARED) or interpreter is None:
-        raise ArgumentError(
-            f"{name}: statically linked, so it loads no library that could follow it: link it dynamically"
-        )
+        raise ArgumentError(f"{name}: statically linked, so no library can be preloaded: link it dynamically")
     if b"ld-linux" not in interpreter:
         raise ArgumentError(
             f"{name}: made for {interpreter.decode(errors='replace')}; only the GNU C library is supported"
         )
     if b"\xff Go buildinf:" in image:
         raise ArgumentError(
-            f"{name}: a Go program: its system calls and signals go past the C library, and are not seen"
+            f"{name}: a Go program: its system calls and signals bypass the C library, and are not seen"
         )
 
 
@@ -90,9 +88,9 @@ def _behind_scripts(program: Path) -> Path:
         named = words[1] if Path(words[0]).name == "env" and len(words) > 1 else words[0]
         found = shutil.which(named)
         if found is None:
-            raise ArgumentError(f"{program.name}: '#!' names {named}, which is not here")
+            raise ArgumentError(f"{program.name}: '#!' names {named}, which does not exist")
         program = Path(found)
-    raise ArgumentError(f"{program.name}: more than {INTERPRETERS} scripts, one behind the other")
+    raise ArgumentError(f"{program.name}: a chain of more than {INTERPRETERS} scripts")
 
 
 def _interpreter(image: bytes) -> bytes | None:

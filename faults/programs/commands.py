@@ -97,7 +97,7 @@ def parse_pool(text: str) -> PoolFile:
     if dax and size is None:
         if not Path(absolute).exists():
             raise ArgumentError(
-                f"--pool {text}: there is no such device here to tell its size: --pool {path}=64M, or {path}=FILE"
+                f"--pool {text}: there is no such device; give a size or a file: --pool {path}=64M, or {path}=FILE"
             )
         from cxlemu.pool.device import examine_device  # only here: it needs NumPy
 
@@ -140,10 +140,10 @@ def _coherent(text: str, pool: int, capacity: int, offset: str | None, size: str
     end = begin + _bytes(text, size) if size else capacity
     if begin % PAGE_BYTES or end % PAGE_BYTES or begin == end:
         raise ArgumentError(
-            f"--coherent {text}: offset and size are multiples of 4 KiB, as caches agree on whole pages"
+            f"--coherent {text}: offset and size are multiples of 4 KiB, because coherence covers whole pages"
         )
     if end > capacity:
-        raise ArgumentError(f"--coherent {text}: it ends behind the pool, which has {format_bytes(capacity)}")
+        raise ArgumentError(f"--coherent {text}: it ends after the pool, which has {format_bytes(capacity)}")
     return CoherentRange(text, pool, begin, end)
 
 
@@ -170,5 +170,5 @@ def parse_pools(texts: Sequence[str]) -> list[PoolFile]:
     if len(pools) > POOLS:
         raise ArgumentError(f"--pool: {POOLS} pools at most, not {len(pools)}")
     if len({pool.path for pool in pools}) < len(pools):
-        raise ArgumentError("--pool: two pools have one path")
+        raise ArgumentError("--pool: two pools have the same path")
     return pools

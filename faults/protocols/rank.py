@@ -153,7 +153,7 @@ class Rank:
             except StopIteration as stop:
                 return Ending(How.RETURNED, self._told(stop.value), "" if self._operations else IDLE)
             except RanAwayError:
-                raise ArgumentError(f"{self._who} runs on and on without a yield") from None
+                raise ArgumentError(f"{self._who} runs too long without a yield") from None
             except ArgumentError:
                 raise
             except Exception as error:

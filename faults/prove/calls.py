@@ -256,7 +256,7 @@ def _contract(plan: Plan, rank: int) -> list[int]:
     if plan.call.gemm is not None:
         return _products(plan, rank)
     if plan.call.collective not in COLLECTIVES:
-        raise ArgumentError(f"there is no contract of {plan.call.collective!r}, so nothing can be proved of it")
+        raise ArgumentError(f"{plan.call.collective!r} has no contract, so nothing can be proved")
     words: list[int] = []
     for piece in postcondition(plan.call, rank):
         apart = piece.apart if plan.call.fold_order == RANK_ORDER else 0

@@ -341,7 +341,7 @@ def judge(question: Question, *, progress: Progress | None = None) -> AnsweredQu
         return AnsweredQuestion(question, None, next(iter(declined.values())))
     roots = tuple(plans)
     if not _is_built_again(plans[roots[0]], of_root):
-        why = "the algorithm builds another plan the second time: it depends on more than its builder tells it"
+        why = "the algorithm builds another plan the second time: it depends on more than its builder"
         return _wrong(question, why, "twice", roots[0])
     try:
         proof = prove(plans[roots[0]], rooted=plans.__getitem__, roots=roots, hosts=question.hosts, progress=progress)

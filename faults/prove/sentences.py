@@ -90,7 +90,7 @@ _SENTENCES: dict[tuple[str, int] | int, str] = {
     ("exit", NOT_DONE): "rank {rank} does not say that it is done with a round of {line}",
     ("reuse", NOT_DONE): "rank {rank} stores to {line} without having waited until {by} was done with the round before",
     ("barrier", PLAIN): "rank {rank} may leave the barrier before {by} has come",
-    ("contract", UNMATCHED): "rank {rank} compares bytes with a checksum that is of no or of other bytes",
+    ("contract", UNMATCHED): "rank {rank} compares bytes with a checksum of other bytes or of none",
     (
         "contract",
         MISFOLDED,

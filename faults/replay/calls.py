@@ -151,9 +151,7 @@ def replay_calls(body: Mapping[str, Any], algorithm: str | None) -> Replayed:
         raise TokenError(f"this token is of another version, or no execution: {place}") from None
     layout = Layout(**parsed.ring.model_dump())
     if layout.extent_bytes * layout.cards > POOL_BYTES_MAX:
-        raise TokenError(
-            f"this token's pool has {layout.extent_bytes * layout.cards} bytes, which no such failure needs"
-        )
+        raise TokenError(f"this token's pool has {layout.extent_bytes * layout.cards} bytes, which is too large")
     own, remarks = _own(parsed, algorithm)
     meant, plans = _plans(parsed, layout, own)
     wrong = next((plan for plan, right in zip(plans, meant, strict=True) if plan is not right), plans[0])
@@ -178,11 +176,11 @@ def replay_calls(body: Mapping[str, Any], algorithm: str | None) -> Replayed:
 
 def _own(parsed: Body, algorithm: str | None) -> tuple[Recipe | None, list[str]]:
     if parsed.algorithm is None and algorithm is not None:
-        raise ArgumentError("this failure is of algorithms that cxlemu ships: leave out --algorithm")
+        raise ArgumentError("this failure is of shipped algorithms: leave out --algorithm")
     if parsed.algorithm is not None and algorithm is None:
         raise ArgumentError(
-            f"this failure is of an algorithm of somebody's own, {parsed.algorithm!r}: say which file may be executed "
-            f"for it with --algorithm FILE.py:function"
+            f"this failure is of a user's algorithm, {parsed.algorithm!r}: name the file to execute with "
+            f"--algorithm FILE.py:function"
         )
     if algorithm is None:
         return None, []

@@ -21,7 +21,7 @@ def replay(token: Token, algorithm: str | None = None) -> Replayed:
     """Run what a token describes, here; ``algorithm`` is executed, and stands for the one that the token names."""
     if token.kind not in REPLAYERS:
         known = ", ".join(REPLAYERS)
-        raise TokenError(f"this token is of a kind {token.kind!r}, known here are {known}: update cxlemu")
+        raise TokenError(f"unknown kind of token {token.kind!r}, known are {known}: update cxlemu")
     return REPLAYERS[token.kind](token.body, algorithm)
 
 
@@ -29,20 +29,20 @@ def replay_case(body: Mapping[str, Any], algorithm: str | None) -> Replayed:
     """Judge the case of a campaign's token again; ``algorithm`` is executed, and stands for the one that it names."""
     found = body.get("found")
     if body.keys() != {"case", "found"} or not isinstance(found, dict):
-        raise TokenError("a token of this kind holds a case and what was found, this one does not: update cxlemu")
+        raise TokenError("this token does not hold just a case and its findings: update cxlemu")
     case, before = CampaignCase.parse(body["case"]), Judgement.of(found)
     remarks = []
     if case.algorithm is not None:
         if algorithm is None:
             raise ArgumentError(
-                f"this failure is of an algorithm of somebody's own, {case.algorithm!r}: say which file may be "
-                f"executed for it with --algorithm FILE.py:function"
+                f"this failure is of a user's algorithm, {case.algorithm!r}: name the file to execute "
+                f"with --algorithm FILE.py:function"
             )
         if digest(algorithm) != case.algorithm_sha256:
             remarks.append(f"{algorithm} is not the file that failed: its contents differ")
         case = case.model_copy(update={"algorithm": algorithm})
     elif algorithm is not None:
-        raise ArgumentError("this failure is of an algorithm that cxlemu ships: leave out --algorithm")
+        raise ArgumentError("this failure is of a shipped algorithm: leave out --algorithm")
     now = judge(case.check())
     if case.launch != "lockstep":
         remarks.append(f"ranks as {case.launch} take their own time: it may take a few tries")

@@ -85,7 +85,7 @@ def load(folder: Path) -> tuple[SavedCall, list[Array]]:
     """Read a call that was kept, and what each rank passed."""
     plain = read_json(folder / "call.json", "--replay")
     if not isinstance(plain, dict) or set(plain) != {f.name for f in fields(SavedCall)} or plain["format"] != FORMAT:
-        raise ArgumentError(f"--replay {folder}: call.json is not of a call that cxlemu torchrun saved")
+        raise ArgumentError(f"--replay {folder}: call.json was not saved by cxlemu torchrun")
     its = SavedCall(**plain)
     if its.dtype not in DTYPES or its.collective not in COLLECTIVES or its.op not in ("none", *map(_lower, RedOp)):
         raise ArgumentError(f"--replay {folder}: there is no call {its.collective} {its.op} of {its.dtype}")

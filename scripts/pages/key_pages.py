@@ -33,7 +33,7 @@ from studies.tiering.workloads import Workload
 from studies.training.language_model import LanguageModel
 
 FIGURES = "A figure may [state its origin](index.md#figures)."
-KINDS = "Kinds of faults, with the keys that each needs, those that it may have, and what a run then owes:"
+KINDS = "The keys that each kind needs and may have, and what a run then owes; * only on emulated memory:"
 
 # page -> (title, what is said first, the model of the whole file)
 FILES: dict[str, tuple[str, str, type[Model]]] = {
@@ -151,7 +151,9 @@ def row(model: type[Model], key: str, field: FieldInfo) -> str:
     says = re.sub(r",? in (ns|GB/s|watts|US dollars)$", "", field.description or "")
     if get_origin(field.annotation) is Literal and len(get_args(field.annotation)) == 1:
         says = says or f"what makes it a {model.__name__}"
-    cells = f"`{key}`", ", ".join([kind, *bounds]), default(field), says
+    kind = re.sub(r"≥(\S+), ≤(\S+?)(?=[,)]|$)", r"\1-\2", ", ".join([kind, *bounds]))
+    kind = re.sub(r"at least (\d+), at most (\d+)", r"\1-\2 long", kind)
+    cells = f"`{key}`", kind, default(field), says
     return "| " + " | ".join(cell.replace("|", "&#124;") for cell in cells) + " |"
 
 
@@ -161,7 +163,7 @@ def default(field: FieldInfo) -> str:
         return "**required**"
     value = field.get_default(call_default_factory=True, validated_data={})
     if value is None or value is PydanticUndefined:
-        return "none"
+        return ""
     if isinstance(value, Model):
         return "all absent"
     if isinstance(value, tuple):
@@ -221,8 +223,8 @@ def faults() -> str:
     ]
     for name, kind in FAULTS.items():
         needs, may = (", ".join(f"`{key}`" for key in keys) for keys in (kind.needs, kind.may))
-        where = " (emulated memory only)" if kind.emulated else ""
-        lines.append(f"| `{name}` | {kind.what}{where} | {needs} | {may} | {kind.requirement.value} |")
+        only = "*" if kind.emulated else ""
+        lines.append(f"| `{name}`{only} | {kind.what} | {needs} | {may} | {kind.requirement.value} |")
     return "\n".join(lines) + "\n"
 
 
@@ -231,7 +233,7 @@ def litmus() -> str:
     lines = ["# Litmus tests\n", "Read by `cxlemu litmus`; see [protocols](../../litmus.md).\n"]
     lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
     for key, (kind, required, about) in language.KEYS.items():
-        lines.append(f"| `{key}` | {language.KINDS[kind]} | {'**required**' if required else 'none'} | {about} |")
+        lines.append(f"| `{key}` | {language.KINDS[kind]} | {'**required**' if required else ''} | {about} |")
     most = language.RANKS_MAX, language.STEPS_MAX, language.WORDS_MAX, language.VALUE_MAX
     lines.append("\nAt most {} ranks, {} steps of each, {} words; values from 0 to {}.\n".format(*most))
     lines += ["## Steps\n", "| step | meaning |", "|---|---|"]

@@ -89,14 +89,16 @@ def read_job(path: Path, topology: Topology) -> FabricJob:
     kinds = (TRAINING, SERVING, *(name for name, its in COLLECTIVES.items() if its.among_all))
     if word not in kinds:
         raise document.error(
-            ("simulate",), with_choices(f"is {shown(word)}, which is no job", str(word), kinds, ": {}")
+            ("simulate",), with_choices(f"is {shown(word)}, which is not a job", str(word), kinds, ": {}")
         )
     kind = word if word in KINDS else COLLECTIVE
     options = KINDS[kind].options - {"collectives"}
     args = [word] if kind == COLLECTIVE else []
     for key, value in data.items():
         if key not in options:
-            raise document.error((key,), with_choices(f"is no key of {word}", key, sorted(options), "; these are: {}"))
+            raise document.error(
+                (key,), with_choices(f"is not a key of {word}", key, sorted(options), "; these are: {}")
+            )
         if not isinstance(value, str | int | float):
             raise document.error((key,), f"is {shown(value)} but should be text, a number, true or false")
         if key == "trace":

@@ -50,7 +50,7 @@ def setups_of(asked: ServingFlags, topology: Topology) -> list[ServingSetup]:
     incidents = [Incident.parse(kind, text, machines[first]) for kind, texts in given for text in texts]
     if len(set(incidents)) < len(incidents):
         twice = next(its for at, its in enumerate(incidents) if its in incidents[:at])
-        raise ArgumentError(f"{twice} is given twice: it happens once")
+        raise ArgumentError(f"{twice} is given twice: give it once")
     setup = ServingSetup(
         topology=machines[first],
         iterations=iterations,

@@ -66,7 +66,7 @@ def _sizes(memories: Sequence[Memory], minbytes: int | None, maxbytes: int | Non
     if minbytes is None:
         minbytes = min(min(memory.tiers[0].capacity_bytes for memory in memories) // 2, maxbytes)
     if not 0 < minbytes <= maxbytes:
-        raise ArgumentError(f"-b is {minbytes} and -e is {maxbytes}: working sets go from 1 byte up")
+        raise ArgumentError(f"-b is {minbytes} and -e is {maxbytes}: working sets have 1 byte or more")
     if maxbytes > smallest.capacity_bytes:
         raise ArgumentError(
             f"a working set of {format_bytes(maxbytes)} does not fit {smallest.topology.name}, where a rank has "

@@ -39,9 +39,9 @@ def run(ctx: click.Context, asked: TraceFlags) -> None:
         ctrl_deps=asked.ctrl_deps,
     )
     if asked.skip_missing and "without_missing" not in workload.changed_by:
-        raise ArgumentError("--skip-missing does nothing here, because all nodes that others wait for are there")
+        raise ArgumentError("--skip-missing does nothing here, because no node is missing")
     if asked.ctrl_deps and "ctrl_deps" not in workload.changed_by:
-        raise ArgumentError("--ctrl-deps does nothing here, because no node waits for others by them")
+        raise ArgumentError("--ctrl-deps does nothing here, because no node has such dependencies")
     called = {step.what.group for steps in workload.ranks for step in steps if isinstance(step.what, ChakraCollective)}
     if groups is not None and called.isdisjoint(groups):
         raise ArgumentError("--groups does nothing here, because no node is called in one of its groups: leave it out")

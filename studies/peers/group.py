@@ -82,7 +82,7 @@ class Group:
                 self._check_alive()
                 if time.monotonic() > ends:
                     raise DeadlineError(
-                        f"{self.name}: only {len(self._streams)} of {self.ranks} ranks came within "
+                        f"{self.name}: only {len(self._streams)} of {self.ranks} ranks connected within "
                         f"{self._deadline_s:g} s{self._tail()}"
                     ) from None
                 continue

@@ -104,7 +104,7 @@ class Limit:
             if (self._arrived >= wanted).all():
                 return
             if looks % 1000 == 0 and time.monotonic() > ends:
-                raise TimeoutError(f"a rank did not come to the barrier within {self.deadline_s:g} s")
+                raise TimeoutError(f"a rank did not reach the barrier within {self.deadline_s:g} s")
             time.sleep(0)
 
 

@@ -364,7 +364,7 @@ def _instances(setup: ServingSetup, model: CostModel, mine: range) -> list[Insta
         raise ArgumentError(f"--prefill {setup.prefill} leaves none of {count} instances to answer")
     if setup.prefill and setup.place not in SHARED:
         raise ArgumentError(
-            f"--prefill hands keys and values over through the store's place, which all hosts have to reach: "
+            f"--prefill hands keys and values over through the store's place, which all hosts must reach: "
             f"--place {' or '.join(SHARED)}, not {setup.place}"
         )
     made = []

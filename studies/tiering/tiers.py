@@ -61,7 +61,7 @@ def _of_space(model: CostModel, space: Space, ranks: int) -> list[Tier]:
 def _tier(model: CostModel, space: Space, name: str, own: bool, cards: Sequence[tuple[int, ...]], sharers: int) -> Tier:
     for its in cards:
         if its != tuple(range(its[0], its[0] + len(its))):
-            raise ArgumentError(f"{name} of {model.topology.name} should lie on cards in a row")
+            raise ArgumentError(f"{name} of {model.topology.name} should lie on consecutive cards")
     held = sum(_card_bytes(model.topology, [model.cards[card] for card in cards[0]]))
     if space.capacity_bytes is not None:  # a part of each of its cards
         held = held * space.capacity_bytes // sum(_card_bytes(model.topology, model.topology.cards_of(space)))

@@ -24,7 +24,7 @@ class Described(Model):
 
     @property
     def provenance(self) -> Provenances:
-        """How the figures came about, by their keys in the file."""
+        """The origin of each figure, by its key in the file."""
         return self._provenance
 
     def document(self) -> dict[str, Any]:

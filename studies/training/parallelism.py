@@ -54,7 +54,7 @@ class Parallelism:
                 given[DEGREES[name]] = int(value)
             else:
                 raise ArgumentError(
-                    f"--parallel {word.strip()!r} is not a word of it: write fsdp, sp, serial, ring, dp=N, tp=N, pp=N, "
+                    f"--parallel does not take {word.strip()!r}: write fsdp, sp, serial, ring, dp=N, tp=N, pp=N, "
                     f"ep=N or cp=N, with commas between them"
                 )
         found = cls(**given)

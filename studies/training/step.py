@@ -91,8 +91,8 @@ def train(
         raise ArgumentError(f"{parallelism.pipeline} stages are more than the {model.blocks} blocks of {model.name}")
     if parallelism.tensor > machine.cluster_ranks:
         raise ArgumentError(
-            f"tp={parallelism.tensor} does not fit into a cluster of {machine.cluster_ranks}, inside which they talk: "
-            f"give --inside, the fabric of a larger one"
+            f"tp={parallelism.tensor} does not fit into a cluster of {machine.cluster_ranks}, inside which they "
+            f"communicate: give --inside, the fabric of a larger one"
         )
     count = 4 * per_rank * (model.blocks if parallelism.sharded else parallelism.pipeline)
     if count > OPERATIONS_MAX:

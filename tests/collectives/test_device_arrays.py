@@ -285,7 +285,7 @@ def refused_products(context: RankContext) -> list[str]:
 
 
 def test_matrices_that_do_not_fit_are_refused_and_nothing_is_sent() -> None:
-    words = ["on the host", "two devices", "overlaps", "other columns", "is float64", "must have shape"]
+    words = ["on the host", "two devices", "overlaps", "do not match the rows of b", "is float64", "must have shape"]
     for said in launch(refused_products, ranks=RANKS, topology="six-cards", how="threads"):
         assert all(word in text for text, word in zip(said, words, strict=True)), said
 

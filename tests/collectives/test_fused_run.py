@@ -152,7 +152,7 @@ def test_matrices_that_do_not_fit_are_refused_before_anything_is_sent() -> None:
         told,
         [
             *("of two dimensions, not shape (6,)", "not a list", "b is float64, but a is float32"),
-            *("other columns than b", "m = 3 does not divide among 2 ranks", "out must have shape (2, 2), not (4, 2)"),
+            *("match the rows of b", "m = 3 does not divide among 2 ranks", "out must have shape (2, 2), not (4, 2)"),
             *("out overlaps a or b", "not contiguous", "multiplies f16, bf16, f32, f64, not i32"),
             *("has no style 'coarse'", "a rank's shard, not 99"),
         ],
@@ -325,7 +325,7 @@ def test_with_a_pace_the_command_says_what_communication_should_take(tmp_path: P
     told = json.loads((tmp_path / "fused.json").read_text())
     assert told["modelled_comm_us"] > 0 and told["pace"]["value"] > 0
     assert told["chosen"] == "as given, or by default"
-    assert "communication is to take 0.5 of what the product takes here" in done.output
+    assert "communication takes 0.5 of the product's time here" in done.output
     assert (told["metrics"]["overlap_efficiency"] is None) == bool(told["no_overlap_because"])
 
 
@@ -347,8 +347,8 @@ def test_one_style_alone_has_a_time_and_no_metrics() -> None:
         (["gemm_all_reduce", "--time-scale", "2"], "--time-scale is for --pace"),
         (["all_gather_gemm", "-c", "nvlink-8xa100", "--pace"], "a pace needs a pool of cards"),
         (["gemm_all_reduce", "--pace", "--time-scale", "nan"], "is not a number"),
-        (["gemm_all_reduce", "--share", "1"], "--share is for --pace without --time-scale"),
-        (["gemm_all_reduce", "--pace", "--share", "1", "--time-scale", "2"], "--share is for --pace without"),
+        (["gemm_all_reduce", "--share", "1"], "--share sets the time scale"),
+        (["gemm_all_reduce", "--pace", "--share", "1", "--time-scale", "2"], "--share sets the time scale"),
         (["gemm_all_reduce", "--tuned", __file__], "give a file that --tuned wrote"),
         (["gemm_all_reduce", "--json", "/no/such/folder/file"], "--json"),
     ],

@@ -104,7 +104,7 @@ def test_keys_tell_groups_of_the_same_members_apart() -> None:
     [
         ([0, 3], "rank 3 cannot be in a group: the ranks are 0..1"),
         ([0, 0], r"a group has each rank once, not \[0, 0\]"),
-        ([], r"rank \d is not in the group \[\], which only its members make"),
+        ([], r"rank \d is not in the group \[\], and only members make a group"),
         ("ab", "a group is a list of ranks, not 'ab'"),
     ],
 )

@@ -174,7 +174,7 @@ def test_a_rank_without_memory_says_so_and_no_rank_has_the_array(monkeypatch: py
         return said
 
     first, second = together(main)
-    why = f"{2 * MIB} bytes more are needed, of memory and /dev/shm {MIB} are left"
+    why = f"{2 * MIB} more bytes are needed; memory and /dev/shm have {MIB} left"
     assert first == [f"rank 1 has no memory for {2 * MIB} bytes in the heap"]
     assert second == [f"{first[0]}: {why}", f"there is no memory for {2 * MIB} bytes in the heap: {why}"]
 

@@ -92,9 +92,9 @@ def test_clusters_are_hosts_or_domains_with_equally_many_ranks() -> None:
 
 def test_what_has_no_clusters_is_refused() -> None:
     for cluster in (1, 4):
-        with pytest.raises(ArgumentError, match="takes clusters: equally many of its 4 ranks"):
+        with pytest.raises(ArgumentError, match="needs clusters: equally many of its 4 ranks"):
             plan(call_of("all_reduce", 4, cluster), layout_of(4, owned=False))
-    with pytest.raises(ArgumentError, match="4 ranks do not come in clusters of 3"):
+    with pytest.raises(ArgumentError, match="4 ranks do not divide into clusters of 3"):
         plan(call_of("all_reduce", 4, 3), layout_of(4, owned=False))
     with pytest.raises(ArgumentError, match="hierarchical carries no checksums"):
         with_checksums(recipe("all_reduce", "hierarchical"))
@@ -288,7 +288,7 @@ def alone(context: RankContext) -> None:
 
 
 def test_without_clusters_a_call_says_so_before_anything_is_sent() -> None:
-    with pytest.raises(ArgumentError, match="takes clusters: equally many of its 2 ranks"):
+    with pytest.raises(ArgumentError, match="needs clusters: equally many of its 2 ranks"):
         launch(alone, ranks=2, topology="six-cards", how="threads")
 
 
@@ -351,9 +351,9 @@ def test_prove_takes_every_size_of_clusters(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["prove", "gather", "-n", "2-3", "--variant", "hierarchical"], "is that of two clusters of two or more"),
-        (["run", "gather", "-n", "3", "--variant", "hierarchical"], "hierarchical takes clusters, two or more hosts"),
-        (["plan", "show", "gather", "-n", "4", "--variant", "hierarchical"], "takes clusters: equally many of its 4"),
+        (["prove", "gather", "-n", "2-3", "--variant", "hierarchical"], "makes two clusters of two or more ranks"),
+        (["run", "gather", "-n", "3", "--variant", "hierarchical"], "hierarchical needs clusters, two or more hosts"),
+        (["plan", "show", "gather", "-n", "4", "--variant", "hierarchical"], "needs clusters: equally many of its 4"),
         (["simulate", "gather", "-n", "4", "--variant", "hierarchical"], "hierarchical takes clusters"),
         (
             ["run", "gather", "-n", "8", "-c", "two-clusters", "--variant", "hierarchical", "--integrity", "crc32c"],

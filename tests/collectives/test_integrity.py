@@ -160,7 +160,7 @@ def in_halves(b: Builder) -> None:
 
 def test_an_algorithm_that_cuts_chunks_itself_is_told_how() -> None:
     [chosen] = recipes_of(in_halves)
-    with pytest.raises(BuilderError, match=r"a part of a chunk is made by the builder's part\(\)"):
+    with pytest.raises(BuilderError, match=r"make a part of a chunk with the builder's part\(\)"):
         build(with_checksums(chosen), LAYOUT, Call("broadcast", chosen.name, RANKS, 200, "u8")).part(0)
 
 

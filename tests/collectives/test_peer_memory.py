@@ -371,7 +371,7 @@ def test_communicators_check_it_before_anything_is_made() -> None:
             with pytest.raises(ArgumentError):
                 Communicator.of(context, [0, 1], **how)
             told.append(str(error.value))
-        with pytest.raises(ArgumentError, match="an engine of your own, OwnEngine, knows no transport 'process'"):
+        with pytest.raises(ArgumentError, match="the custom engine OwnEngine has no transport 'process'"):
             Communicator.of(context, [context.rank], transport="process", engine=OwnEngine())  # type: ignore[arg-type]
         with Communicator.of(context, [context.rank], transport="process") as alone:  # a group on one host
             alone.all_reduce(np.zeros(LARGE))

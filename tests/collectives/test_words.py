@@ -292,7 +292,7 @@ MISUSES: dict[str, tuple[Algorithm, str]] = {
     ),
     "a number for an event": (
         in_a_round(lambda b, c: b.publish(c, b.input(), after=3)),
-        "comes after an event that",
+        "follows an event that",
     ),
     "a truth for an event": (in_a_round(lambda b, c: b.wait(c, b.peers[0], bell=0, after=True)), "not after True"),
     "a number for memory": (in_a_round(lambda b, c: b.publish(c, 0)), "publish takes b.input"),
@@ -304,7 +304,7 @@ MISUSES: dict[str, tuple[Algorithm, str]] = {
     "a chunk of a round that is over": (_late, "publish of a chunk of round 0, which is over"),
     "a chunk that grew": (
         in_a_round(lambda b, c: b.publish(c._replace(nbytes=1 << 20), b.input())),
-        "publish of 1048576 bytes, for which its block has no room",
+        "publish of 1048576 bytes exceeds the room of its block",
     ),
     "a part in the middle of a line": (in_a_round(lambda b, c: b.part(c, 8, 3)), r"a multiple of b.grain \(64\) on"),
     "a loop that is left": (_break, "rank 0 leaves round 0 by break"),

@@ -251,8 +251,8 @@ def test_a_token_of_what_was_mended_does_not_fail(reports: Path) -> None:
     ("word", "sentence"),
     [
         ("cxl1.x", "cut off or damaged"),
-        (str(Token("nonsense", {})), "of a kind 'nonsense'"),
-        (str(Token("case", {})), "holds a case and what was found"),
+        (str(Token("nonsense", {})), "unknown kind of token 'nonsense'"),
+        (str(Token("case", {})), "does not hold just a case and its findings"),
         (str(Token("case", {"case": {}, "found": {}})), "no case"),
         ("@nowhere", "No such file or directory"),
     ],
@@ -292,7 +292,7 @@ def test_a_token_never_names_the_code_that_is_executed(tmp_path: Path) -> None:
     file.write_text(OWN + f"\nPath({str(tmp_path / 'executed')!r}).touch()\n")
     refused = cxlemu("replay", word)
     assert refused.exit_code == 2
-    assert "say which file may be executed" in refused.output
+    assert "name the file to execute" in refused.output
     assert not (tmp_path / "executed").exists()
     allowed = cxlemu("replay", word, *own)
     assert allowed.exit_code == 1

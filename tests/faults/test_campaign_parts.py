@@ -73,7 +73,7 @@ CASE = CampaignCase(collective="broadcast", variant="all", ranks=2, nbytes=64, l
         ({"engine": "native"}, "ranks in lockstep run on the reference engine"),
         ({"launch": "turns", "engine": "native"}, "ranks in turns run on the reference engine"),
         ({"launch": "threads", "mutant": "x"}, "are for ranks in lockstep, not for threads"),
-        ({"integrity": "crc32c"}, "in lockstep nothing happens but nature"),
+        ({"integrity": "crc32c"}, "ranks in lockstep take no faults"),
         ({"config": "nowhere", "cluster": 2}, "unknown shipped topology 'nowhere'"),
         ({"config": "laptop", "cluster": 2}, "laptop says how many ranks each host has"),
     ],

@@ -384,7 +384,7 @@ def test_exit_codes_and_json(build: Build, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--pool", "/dev/dax0.0", "--", "true"], "there is no such device here to tell its size"),
+        (["--pool", "/dev/dax0.0", "--", "true"], "there is no such device; give a size or a file"),
         (["--pool", "/p=4x", "--", "true"], "neither a size"),
         (["--pool", "/p", "--", "true", ":"], "a command is missing"),
         (["--pool", "/p", "--hosts", "2", "--", "@2", "true"], "hosts 0 to 1"),
@@ -453,7 +453,7 @@ def test_commands_that_open_no_pool_are_no_success(tmp_path: Path) -> None:
         ([], "--pool is missing: the path that the commands open"),
         (["--pool", "/x=0"], "a pool has at least a byte"),
         (["--pool", "/x=64Y"], "'64Y' is neither a size, such as 64M, nor a file"),
-        (["--pool", "/x", "--pool", "/x"], "two pools have one path"),
+        (["--pool", "/x", "--pool", "/x"], "two pools have the same path"),
     ],
 )
 def test_pools_that_make_no_sense_are_refused(pools: list[str], says: str) -> None:

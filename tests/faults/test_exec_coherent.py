@@ -84,7 +84,7 @@ class TestBeginnings:
         (["64+4K"], "multiples of 4 KiB"),
         (["0+0"], "multiples of 4 KiB"),
         (["0+x"], "is not a size in bytes"),
-        (["1M+2M"], "ends behind the pool, which has 2 MiB"),
+        (["1M+2M"], "ends after the pool, which has 2 MiB"),
         (["2:all"], "there are pools 0 to 1"),
         (["0+8K", "0x1000+4K"], "it overlaps --coherent 0+8K"),
         (["all", "1:0+4K"], "it overlaps --coherent all"),

@@ -188,10 +188,10 @@ def test_more_stores_than_can_be_followed_are_unknown(litmus: Path) -> None:
     ("flags", "words", "code", "says"),
     [
         ("--crash every", "L l:0 :: L l:0", 3, "host 0 stores nothing to a pool before the last stage"),
-        ("--crash every", "L s:0:1", 2, "no stage follows that recovers"),
+        ("--crash every", "L s:0:1", 2, "needs a stage that recovers"),
         ("--crash 1@every", "L s:0:1 :: @1 L l:0", 2, "no command runs on host 1 before the last stage"),
         ("--crash every --seeds 3", "L s:0:1 :: L l:0", 2, "--crash every makes its own runs"),
-        ("--crash every --poison 0@1", "L s:0:1 :: L l:0", 2, "breaks nothing else"),
+        ("--crash every --poison 0@1", "L s:0:1 :: L l:0", 2, "injects nothing else"),
         ("--crash every", "true :: true", 2, "was not compiled with cxlemu cc"),
         ("--crash 0@never", "L s:0:1 :: L l:0", 2, "is not HOST@STEP, HOST@every or every"),
     ],

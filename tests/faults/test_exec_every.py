@@ -233,7 +233,7 @@ def test_a_spent_budget_is_unknown(litmus: Path) -> None:
     [
         (["--every", "--free"], "--every makes its own runs"),
         (["--every", "--seeds", "10"], "--every makes its own runs"),
-        (["--every", "--crash", "0@5"], "--every breaks nothing"),
+        (["--every", "--crash", "0@5"], "--every injects no faults"),
         (["--preemptions", "2"], "--preemptions is for a search: add --every"),
         (["--budget", "2s"], "--budget is for a search: add --every"),
     ],

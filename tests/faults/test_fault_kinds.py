@@ -139,7 +139,7 @@ def test_a_sweep_takes_every_kind_with_what_it_needs() -> None:
         ({"name": "evict"}, "there is a kind of fault 'evict' already: give yours another name"),
         ({"name": "Flip It"}, "a kind of fault is a short lower-case word, such as lose_card, not 'Flip It'"),
         ({"may": ("depth",)}, "fault kind flip_stripe: a fault has no field 'depth'; it may have card, line"),
-        ({"errors": ()}, "fault kind flip_stripe: say by which errors survivors may detect it"),
+        ({"errors": ()}, "fault kind flip_stripe: name the errors by which survivors may detect it"),
     ],
 )
 def test_a_declaration_that_cannot_be_is_refused(

@@ -128,7 +128,7 @@ def test_engines_refuse_what_they_do_not_model() -> None:
     for plan, feature in ((checked(), "checksums"), (in_processes(), "arrays in the ranks' processes")):
         with pytest.raises(ArgumentError, match=f"the virtual engine does not model {feature}"):
             virtual.simulate(model, [VirtualCall(plan)])
-    with pytest.raises(ArgumentError, match="a plan with checksums takes none of a device"):
+    with pytest.raises(ArgumentError, match="a plan with checksums takes no device arrays"):
         _ = accelerator.device_plan(checked()).parts
     with pytest.raises(ArgumentError, match="peers write results"):
         accelerator.device_plan(pushed())
@@ -196,8 +196,8 @@ def test_a_checksum_of_other_bytes_is_a_violation(rank: int) -> None:
     wrong = altered(right, *place, a=source)
     proof, found = prove_calls([wrong]), explore_plan([wrong])
     assert proof.verdict is found.verdict is Verdict.VIOLATION and found.finding is not None
-    assert "compares bytes with a checksum that is of no or of other bytes" in found.finding.text
-    assert "compares bytes with a checksum that is of no or of other bytes" in proof.reason
+    assert "compares bytes with a checksum of other bytes or of none" in found.finding.text
+    assert "compares bytes with a checksum of other bytes or of none" in proof.reason
 
 
 def test_a_checksum_of_bytes_that_may_be_stale_is_a_violation() -> None:

@@ -269,7 +269,7 @@ forbidden: [B.r == 0]
             "name: MP\ninitial: {x: 1000001}",
             "initial.x is 1000001 but should be a number from 0 to",
         ),
-        ("forbidden: [B.r == 0]", "", "nothing is expected: write allowed, forbidden or hangs"),
+        ("forbidden: [B.r == 0]", "", "no outcome is expected: write allowed, forbidden or hangs"),
         ("B.r == 0", "B.r = 0", "MP.yaml:6: forbidden[0] 'B.r = 0' is not a condition such as"),
         ("B.r == 0", "B.q == 0", "there is no B.q; there are B.r, f, x"),
         ("B.r == 0", "B.r", "it takes comparisons, and, or, not"),

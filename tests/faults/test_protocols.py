@@ -462,7 +462,7 @@ def test_a_loop_without_a_yield_ends_the_run() -> None:
         while True:
             pass
 
-    with pytest.raises(ArgumentError, match="runs_away, rank 0 runs on and on without a yield"):
+    with pytest.raises(ArgumentError, match="runs_away, rank 0 runs too long without a yield"):
         runs_of(runs_away, 1)
 
 

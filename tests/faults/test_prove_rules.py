@@ -372,7 +372,7 @@ def test_checksums_that_are_of_what_came_with_them_are_right() -> None:
 def test_a_checksum_of_other_bytes_is_a_violation(sends: Program, takes: Program) -> None:
     found = prove_calls([computing(sends, takes)])
     assert found.violation is not None and found.violation.rule == "contract"
-    assert "rank 1 compares bytes with a checksum that is of no or of other bytes" in found.reason
+    assert "rank 1 compares bytes with a checksum of other bytes or of none" in found.reason
     assert prove_calls([computing(sends, takes)], without={"contract"}).verdict is Verdict.OK
 
 

@@ -70,7 +70,7 @@ def test_a_kept_call_is_right_alone_and_wrong_without_its_invalidates(call: str,
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"format": 2}, "is not of a call"),
+        ({"format": 2}, "was not saved by cxlemu torchrun"),
         ({"collective": "os.system"}, "there is no call os.system"),
         ({"dtype": "object"}, "of object"),
         ({"ranks": 10**9}, "ranks are not 1 to 64"),

@@ -144,7 +144,7 @@ def test_a_backend_that_cannot_be_loaded_takes_nothing_else_with_it(tmp_path: Pa
 
 def test_two_backends_of_one_name_are_refused(tmp_path: Path) -> None:
     done = cxlemu(installed(tmp_path, TOY, name="shm"), "run", "-n", "2")
-    assert done.returncode == 2 and "both bring a backend 'shm': uninstall one" in done.stderr
+    assert done.returncode == 2 and "both provide a backend 'shm': uninstall one" in done.stderr
 
 
 def test_what_the_shipped_backends_elide() -> None:

@@ -206,7 +206,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(tm
 
 def test_a_device_that_is_not_there_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["doctor", "--calibrate", str(tmp_path / "here.yaml"), "--accelerator", "gpu0"])
-    assert result.exit_code == 2 and "'gpu0' names no device" in str(result.stderr) + str(result.exception)
+    assert result.exit_code == 2 and "unknown device 'gpu0'" in str(result.stderr) + str(result.exception)
     assert not (tmp_path / "here.yaml").exists()
 
 

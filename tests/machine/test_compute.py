@@ -210,7 +210,7 @@ def test_what_has_no_cost_is_refused() -> None:
     ):
         with pytest.raises(ArgumentError, match=sentence):
             kernel_costs(A100, *_frame(Kernel("gemm_bf16", shape), [tile(0)]))
-    with pytest.raises(ArgumentError, match="a100-sxm says no rate for i8"):
+    with pytest.raises(ArgumentError, match="a100-sxm has no rate for i8"):
         in_company(A100, Product(1, 1, 1, "i8"), 1)
     assert kernel_costs(None, Frame(1), part).dtype == COST_DTYPE
 

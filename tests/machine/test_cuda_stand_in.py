@@ -85,9 +85,9 @@ def test_without_nvidias_driver_the_sentence_is_that_of_its_package(cuda: Any, m
     monkeypatch.setattr(sys.modules["cuda.bindings"].driver, "cuInit", cuInit, raising=False)
     with pytest.raises(DeviceError, match="cuInit of CUDA cannot be called: cuda is found by no search"):
         cuda.devices()
-    with pytest.raises(ArgumentError, match="no GPU is here: cuInit"):
+    with pytest.raises(ArgumentError, match="no GPU is available: cuInit"):
         name_for_rank("cuda", 1)
-    with pytest.raises(ArgumentError, match="cuda:0 is not here: cuInit"):
+    with pytest.raises(ArgumentError, match="cuda:0 is not available: cuInit"):
         device_named("cuda:0")
 
 
@@ -183,14 +183,14 @@ def test_products_are_those_of_cublas_where_it_is_and_else_of_our_kernel(
     if cublas is not None:
         assert cublas.streams == [queue] * 3
         too_large = TileProduct(dtype, 1, 1001, 1, 1, 1001, 1001)
-        with pytest.raises(DeviceError, match="cuBLAS says CUBLAS_STATUS_NOT_SUPPORTED"):
+        with pytest.raises(DeviceError, match="cuBLAS returned CUBLAS_STATUS_NOT_SUPPORTED"):
             device.multiply(queue, out, too_large, left, right)
 
         def absent(*_: int) -> None:
             raise RuntimeError("libcublas is not found")
 
         monkeypatch.setattr(cublas, "set_stream", absent)
-        with pytest.raises(DeviceError, match="cuBLAS says libcublas is not found"):
+        with pytest.raises(DeviceError, match="cuBLAS returned libcublas is not found"):
             device.multiply(queue, out, product, left, right)
 
 

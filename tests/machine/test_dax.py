@@ -215,15 +215,15 @@ def unprintable(cards: list[str]) -> None:
     [
         (damaged, "{2} has a damaged superblock: its CRC is wrong"),
         (of_another_version, "{2} has layout version 7, this cxlemu reads version 1"),
-        (unfinished, "{2} is not complete: its creator is still at work, or died at it"),
+        (unfinished, "{2} is incomplete: its creator is still at work, or died"),
         (foreign, "{2} is not a cxlemu card: it starts with b'precious' instead of b'CXLEMUSB'"),
         (blank, "{2} is not formatted: `cxlemu pool format` makes a pool of cards"),
         (empty, "{2} has 0 B, which is less than its alignment, 4 KiB"),
         (too_small, "{2} has 1044480 bytes in whole pages of 4096, its superblock says 1048576"),
         (missing_card, "pool {uuid} has 6 cards, but its card 1, 4 is not among {0}, {2}, {3}, {5}"),
-        (copied, "{2} and {4} both say that they are card 2 of pool {uuid}: one is a copy"),
-        (twice, "{2} and {2} are one device, which is one card"),
-        (linked, "{2} and {dir}/link are one device, which is one card"),
+        (copied, "{2} and {4} both claim to be card 2 of pool {uuid}: one is a copy"),
+        (twice, "{2} and {2} are one device, and so one card"),
+        (linked, "{2} and {dir}/link are one device, and so one card"),
         (
             of_another_pool,
             "{0} belongs to pool {uuid}, but {dir}/other2 to pool {other}: "
@@ -233,7 +233,7 @@ def unprintable(cards: list[str]) -> None:
         (directory, "{dir} is neither a device nor a regular file"),
         (pipe, "{2} is neither a device nor a regular file"),
         (none_at_all, "a pool of real cards needs its devices: give --device once for every card"),
-        (character_device, "/dev/null is a character device but no device-DAX: /sys/dev/char/1:3 leads to none"),
+        (character_device, "/dev/null is a character device but not a device-DAX: /sys/dev/char/1:3 links to none"),
         (unprintable, "a\0b cannot be opened: embedded null byte"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
@@ -307,7 +307,7 @@ def test_flags_that_do_not_fit_are_refused(arguments: list[str], sentence: str) 
 
 def test_a_name_for_a_pool_on_devices_is_refused(cards: list[str]) -> None:
     pool_of(cards)
-    with pytest.raises(ArgumentError, match=r"^a pool on devices has a UUID, it takes no name such as 'mine'$"):
+    with pytest.raises(ArgumentError, match=r"^a pool on devices has a UUID, and takes no name such as 'mine'$"):
         launch(meet, ranks=1, memory=MemorySpec("dax", devices=tuple(cards)), pool_name="mine")
 
 

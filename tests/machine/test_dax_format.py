@@ -74,7 +74,7 @@ def test_without_a_terminal_what_is_there_stays(cards: list[str], tmp_path: Path
         result = cxlemu("pool", "format", *device_flags(cards), code=2)
     assert f"{card}: file, 1 MiB, aligned to 4 KiB, MAP_SHARED; {expected}" in result.stdout
     assert result.stderr == (
-        f"cxlemu: nothing was written: {card} would be overwritten, and no terminal is there to ask; add --yes\n"
+        f"cxlemu: nothing was written: {card} would be overwritten, and there is no terminal to ask; add --yes\n"
     )
 
 
@@ -149,7 +149,7 @@ def test_an_interrupted_format_leaves_no_pool(cards: list[str], monkeypatch: pyt
         cxlemu("pool", "format", *device_flags(cards), "--yes", code=130)
     if puts:
         result = cxlemu("run", "--backend", "dax", *device_flags(cards), code=2)
-        assert re.search("is not complete: its creator is still at work, or died at it", result.stderr)
+        assert re.search("is incomplete: its creator is still at work, or died", result.stderr)
     cxlemu("pool", "format", *device_flags(cards), "--yes")
     with DaxPool.attach(cards):
         pass

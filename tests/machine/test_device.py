@@ -56,11 +56,11 @@ def test_a_device_is_mapped_in_whole_multiples_of_its_alignment(sysfs: Path) -> 
     [
         ("size", "0", "/dev/zero has 0 B, which is less than its alignment, 2 MiB"),
         ("size", str(MIB), "/dev/zero has 1 MiB, which is less than its alignment, 2 MiB"),
-        ("size", "much", "/dev/zero does not tell its size: {}/size says 'much', not a number"),
-        ("align", "", "/dev/zero does not tell its align: {}/align says '', not a number"),
+        ("size", "much", "/dev/zero has an unknown size: {}/size says 'much', not a number"),
+        ("align", "", "/dev/zero has an unknown align: {}/align says '', not a number"),
         ("align", "0", "/dev/zero has alignment 0, which is not a power of two of 4096 or more"),
         ("align", "12288", "/dev/zero has alignment 12288, which is not a power of two of 4096 or more"),
-        ("align", None, "/dev/zero does not tell its align: {}/align: No such file or directory"),
+        ("align", None, "/dev/zero has an unknown align: {}/align: No such file or directory"),
     ],
 )
 def test_a_device_without_sense_is_refused(

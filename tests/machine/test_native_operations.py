@@ -293,7 +293,7 @@ def test_old_names_still_work_and_say_the_new_ones() -> None:
 
 def test_a_persistent_operation_is_not_asynchronous() -> None:
     def program(context: RankContext) -> None:
-        with Communicator.world(context) as comm, pytest.raises(ArgumentError, match="an operation is called later"):
+        with Communicator.world(context) as comm, pytest.raises(ArgumentError, match="async_op is for calls, not"):
             comm.persistent.all_reduce(np.ones(4), async_op=True)
 
     launch(program, ranks=1, topology="laptop", how="threads")

@@ -160,7 +160,7 @@ TABLES: dict[str, list[tuple[Plan, str]]] = {
         (plan(frame=frame(kernels=(Kernel("gemm_f32", (2, 2)),))), "takes m, n and k from 1"),
     ],
     "buffers": [
-        (with_buffer(Buffer("input", 64)), "rank 0: two buffers have one name"),
+        (with_buffer(Buffer("input", 64)), "rank 0: two buffers have the same name"),
         (with_buffer(Buffer("scratch", -1)), "rank 0: buffer scratch has -1 bytes"),
         (with_buffer(Buffer("b", 8, inside="nowhere")), "buffer b is inside 'nowhere'"),
         (with_buffer(Buffer("b", 8, inside="b")), "buffer b is inside 'b', no memory of its own"),
@@ -169,7 +169,7 @@ TABLES: dict[str, list[tuple[Plan, str]]] = {
     ],
     "streams": [
         (plan(events=65537), "it has 65537 events for 0 instructions"),
-        (plan([], [], names=("main", "main")), "rank 0: two streams have one name"),
+        (plan([], [], names=("main", "main")), "rank 0: two streams have the same name"),
         (plan([], rank=1), "rank 0: its part says rank 1"),
     ],
 }

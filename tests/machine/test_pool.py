@@ -368,7 +368,7 @@ def test_a_segment_that_others_may_open_is_refused(pool: ShmPool) -> None:
 
 def test_a_fifo_is_refused_without_blocking(name: str) -> None:
     os.mkfifo(path(name, 0), 0o600)
-    assert "is not a shared-memory segment but another kind of file" in refusal(name)
+    assert "is not a shared-memory segment" in refusal(name)
 
 
 def test_a_missing_card_is_refused(pool: ShmPool) -> None:
@@ -416,7 +416,7 @@ def test_a_card_of_another_pool_is_refused(pool: ShmPool) -> None:
 
 def test_a_repeated_card_is_refused(pool: ShmPool) -> None:
     pool.cards[1][:4096] = pool.cards[0][:4096]
-    assert "card1 says it is card 0, in its place card 1 was expected" in refusal(pool.name)
+    assert "card1 says it is card 0, but card 1 was expected in its place" in refusal(pool.name)
 
 
 def test_another_number_of_cards_is_refused(pool: ShmPool) -> None:

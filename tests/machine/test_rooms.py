@@ -144,7 +144,7 @@ def test_a_rank_with_as_many_rooms_as_lines_says_so() -> None:
     (rooms,) = all_rooms(1)
     for name in range(LINES - FIRST_HOLD):
         take(rooms, name, 1)
-    with pytest.raises(ArgumentError, match="rank 0 holds 14 rooms of the pool, which are as many as it can"):
+    with pytest.raises(ArgumentError, match="rank 0 holds 14 rooms of the pool, the most that it can"):
         take(rooms, 99, 1)
 
 

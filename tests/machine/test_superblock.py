@@ -110,7 +110,7 @@ def test_each_kind_of_damage_has_its_own_sentence() -> None:
     next_version = head + zlib.crc32(head).to_bytes(4, "little")
     assert sentence(b"short") == f"card 1 is cut short: 5 bytes, a superblock needs {PACKED_BYTES}"
     assert sentence(b"ELF\x7f" + ON_CARD[4:]).startswith("card 1 is not a cxlemu card")
-    assert sentence(UNFINISHED + ON_CARD[8:]).startswith("card 1 is not complete")
+    assert sentence(UNFINISHED + ON_CARD[8:]).startswith("card 1 is incomplete")
     assert sentence(next_version) == "card 1 has layout version 2, this cxlemu reads version 1"
     assert sentence(ON_CARD[:-1].replace(CARD_1.uuid.bytes, bytes(16))) == (
         "card 1 has a damaged superblock: its CRC is wrong"
@@ -123,7 +123,7 @@ def test_cards_must_be_one_pool_in_order() -> None:
     check_pool(blocks, names)
     with pytest.raises(PoolError, match=r"^c belongs to another pool"):
         check_pool([*blocks[:2], replace(blocks[2], uuid=uuid.uuid4())], names)
-    with pytest.raises(PoolError, match=r"^c says it is card 1, in its place card 2 was expected"):
+    with pytest.raises(PoolError, match=r"^c says it is card 1, but card 2 was expected in its place"):
         check_pool([blocks[0], blocks[1], blocks[1]], names)
     with pytest.raises(PoolError, match=r"^c and a disagree on geometry"):
         check_pool([*blocks[:2], replace(blocks[2], geometry=replace(GEOMETRY, cards=4))], names)

@@ -149,9 +149,9 @@ def test_jobs_that_share_nothing_are_not_compared(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("ranks: 3\n", "simulate is empty, which is no job"),
+        ("ranks: 3\n", "simulate is empty, which is not a job"),
         ("simulate: all_gater\n", "did you mean all_gather"),
-        ("simulate: training\nranks: 4\nstages: 2\n", "job.yaml:3: stages is no key of training"),
+        ("simulate: training\nranks: 4\nstages: 2\n", "job.yaml:3: stages is not a key of training"),
         ("simulate: training\nranks: 4\nbatch: many\n", "job.yaml:3: batch Invalid value for '--batch'"),
         ("simulate: training\nranks: [4]\n", "job.yaml:2: ranks is [4] but should be text"),
         ("simulate: training\nranks: 2-4\n", "job.yaml:2: ranks should be one number"),

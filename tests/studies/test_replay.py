@@ -393,7 +393,7 @@ def test_a_hosts_call_of_a_collective_is_time_of_its_processor(tmp_path: Path) -
 
 def test_nodes_that_a_converter_dropped_are_not_waited_for_where_that_is_asked(tmp_path: Path) -> None:
     write(tmp_path / "trace", [[comp(1, 5, 9), comp(2, 5, 1)]])
-    with pytest.raises(PlanFileError, match="node 1 waits for node 9, which is not there; --skip-missing goes on"):
+    with pytest.raises(PlanFileError, match="node 1 waits for node 9, which is missing; --skip-missing replays"):
         load(tmp_path / "trace")
     workload = load(tmp_path / "trace", without_missing=True)
     assert [step.after for step in workload.ranks[0]] == [(), (0,)]

@@ -394,7 +394,7 @@ def test_the_command_draws(four: str, tmp_path: Path) -> None:
             "'nothing' is neither a file nor a shipped memory workload (embedding, kv-cache, pointer-chase)",
         ),
         (("-e", "1G"), "a working set of 1 GiB does not fit four, where a rank has 160 MiB"),
-        (("-b", "2M", "-e", "1M"), "-b is 2097152 and -e is 1048576: working sets go from 1 byte up"),
+        (("-b", "2M", "-e", "1M"), "-b is 2097152 and -e is 1048576: working sets have 1 byte or more"),
         (("-b", "0"), "-b is 0 and -e is 0"),
         (("-n", "5"), "four has 4 places for ranks, not 5"),
         (("--policy", "fifo"), "'fifo' is not one of static, lru, hotness, prefetch or all"),

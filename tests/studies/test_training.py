@@ -314,8 +314,8 @@ def test_a_fabrics_times_are_what_simulate_says() -> None:
 @pytest.mark.parametrize(
     ("text", "ranks", "message"),
     [
-        ("fdsp", 3, "'fdsp' is not a word of it"),
-        ("tp=0", 3, "'tp=0' is not a word of it"),
+        ("fdsp", 3, "does not take 'fdsp'"),
+        ("tp=0", 3, "does not take 'tp=0'"),
         ("dp=2", 3, "dp x tp x pp is 2, but there are 3 ranks"),
         ("tp=2", 3, "3 ranks are not a multiple of tp x pp, 2"),
         ("fsdp,pp=3", 3, "fsdp does not go with pp"),
@@ -323,7 +323,7 @@ def test_a_fabrics_times_are_what_simulate_says() -> None:
         ("cp=2", 3, "3 ranks are not a multiple of tp x pp x cp, 2"),
         ("dp=2,cp=3", 5, "dp x tp x pp x cp is 6, but there are 5 ranks"),
         ("fsdp,ring", 3, "ring goes with cp=N"),
-        ("dp=9999999", 3, "is not a word of it"),
+        ("dp=9999999", 3, "--parallel does not take"),
     ],
 )
 def test_a_wrong_parallelism_is_refused(text: str, ranks: int, message: str) -> None:

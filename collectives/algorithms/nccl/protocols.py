@@ -42,7 +42,7 @@ def take(topology: Topology, space: Space, call: Call) -> NcclChoice:
         if collective == call.collective and call.algorithm in ("auto", name)
     }
     if not found:
-        raise ArgumentError(f"{call.collective} has no {call.algorithm} of NCCL's for space {space.name}")
+        raise ArgumentError(f"{call.collective} has no NCCL {call.algorithm} for space {space.name}")
     options = {
         (name, protocol): _formula_us(topology, space, protocol, call, recipe)
         for name, recipe in found.items()

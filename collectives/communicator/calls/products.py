@@ -55,7 +55,9 @@ def _call(kind: str, ranks: int, given: Sequence[tuple[str, Matrix]], style: str
         if matrix.dtype != a.dtype:
             raise ArgumentError(f"{kind}: {name} is {matrix.dtype}, but a is {a.dtype}")
     if a.shape[1] != b.shape[0]:
-        raise ArgumentError(f"{kind}: a of shape {a.shape} has other columns than b of shape {b.shape} has rows")
+        raise ArgumentError(
+            f"{kind}: the columns of a, of shape {a.shape}, do not match the rows of b, of shape {b.shape}"
+        )
     gathers = kind == "all_gather_gemm"
     m, n, k = a.shape[0], b.shape[1], a.shape[1]
     whole = (m * ranks, n * ranks, k) if gathers else (m, n, k * ranks)

@@ -25,7 +25,7 @@ def members_of(ranks: Sequence[int], size: int, mine: int) -> tuple[int, ...]:
     if len(set(members)) < len(members):
         raise ArgumentError(f"a group has each rank once, not {list(members)}")
     if mine not in members:
-        raise ArgumentError(f"rank {mine} is not in the group {list(members)}, which only its members make")
+        raise ArgumentError(f"rank {mine} is not in the group {list(members)}, and only members make a group")
     return members
 
 

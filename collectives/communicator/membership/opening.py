@@ -101,7 +101,7 @@ def _hold_with_leader(context: RankContext, members: Sequence[int], name: int, d
             room = rooms.find(leader, name)
             if room is not None and room.state == HoldState.REFUSED:
                 raise ArgumentError(
-                    f"the pool has no room for a communicator of {len(members)} ranks, as its rank 0 found: close "
+                    f"the pool has no room for a communicator of {len(members)} ranks: close "
                     f"some, give the pool larger cards, or make fewer communicators"
                 )
             if room is not None and room.state == HoldState.SHORT and not answered:
@@ -116,7 +116,7 @@ def _hold_with_leader(context: RankContext, members: Sequence[int], name: int, d
                 gone = f"{lost[leader]} before it made a communicator of {name_ranks(members)}"
                 raise PeerLostError(f"rank 0 {gone}", (0,))
     made = f"made no communicator of {name_ranks(members)} within {deadline_s:g} s"
-    raise PeerLostError(f"rank 0 {made}: each of them has to call it", (0,))
+    raise PeerLostError(f"rank 0 {made}: each of them must call it", (0,))
 
 
 def _join(rooms: Rooms, leader: int, room: Hold) -> bool:
@@ -148,4 +148,4 @@ def await_ready(
         for rank in waiting:
             if members[rank] in lost:
                 raise PeerLostError(f"rank {rank} {lost[members[rank]]} while this rank makes {made}", (rank,))
-    raise PeerLostError(f"{name_ranks(waiting)} did not come within {deadline_s:g} s to make {made}", tuple(waiting))
+    raise PeerLostError(f"{name_ranks(waiting)} did not arrive within {deadline_s:g} s to make {made}", tuple(waiting))

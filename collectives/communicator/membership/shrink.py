@@ -104,7 +104,7 @@ class Agreement:
         for _ in self.session.looks(_PATIENCE * self.deadline_s):
             waited_s = self.session.clock.now() - began
             yield waited_s / self.deadline_s
-        raise DeadlineError(f"rank {self.rank} waited {waited_s:.1f} s, and no rank has said who goes on")
+        raise DeadlineError(f"rank {self.rank} waited {waited_s:.1f} s, and no rank has decided which ranks go on")
 
     def _vote_of(self, rank: int, looks: Iterator[float]) -> Vote:
         """Read a rank's vote; every rank has one, so where none can be read it is being written."""
@@ -165,8 +165,8 @@ class Agreement:
             return Roster(ranks, room)
         others = name_ranks([rank for rank in ranks if rank != self.rank]) if ranks else "the others"
         raise ExcludedError(
-            f"{others} went on without rank {self.rank}, which they took for dead: it came too late, or showed no sign "
-            f"of life"
+            f"{others} went on without rank {self.rank}, which they took for dead: it was late, or its "
+            f"heartbeat had stopped"
         )
 
     def _held(self, decided: Proposal) -> Hold | None:

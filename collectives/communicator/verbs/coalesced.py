@@ -24,7 +24,7 @@ from cxlemu.unshared import Unshared
 
 
 class CoalescedVerbs(ABC):
-    """Verbs that take a list of arrays, and one plan for those of each dtype. All ranks pass the same shapes.
+    """Verbs for lists of arrays; arrays of one dtype share a plan. All ranks pass the same shapes.
 
     `Verbs` describes the arguments that all verbs share.
     """

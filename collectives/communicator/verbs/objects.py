@@ -21,7 +21,7 @@ from cxlemu.errors import ArgumentError
 
 
 class ObjectVerbs(Verbs, UnevenVerbs):
-    """Collectives of Python objects that pickle takes. Every rank trusts what its peers send in them."""
+    """Collectives of Python objects that pickle accepts. Every rank trusts what its peers send in them."""
 
     def broadcast_object(self, obj: Any = None, *, root: int = 0, timeout_s: float | None = None) -> Any:
         """Send an object of ``root`` to all other ranks.
@@ -97,7 +97,7 @@ class ObjectVerbs(Verbs, UnevenVerbs):
             A copy of this rank's object.
 
         Raises:
-            ArgumentError: There is another number of objects, or one cannot be pickled; nothing was sent.
+            ArgumentError: The number of objects is wrong, or one cannot be pickled; nothing was sent.
             RunError: As for collectives, see `Communicator`.
         """
         root = root_of("scatter_object", root, self.size)

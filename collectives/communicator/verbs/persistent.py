@@ -57,7 +57,9 @@ class Persistent(Verbs, UnevenVerbs, Products, Unshared):
         async_op: bool,
     ) -> Operation:
         if async_op:
-            raise ArgumentError(f"persistent {collective}: an operation is called later, async_op is for calls")
+            raise ArgumentError(
+                f"persistent {collective}: async_op is for calls, not for operations, which start later"
+            )
         return self._prepare(CallArguments(collective, x, out, op, root, variant))
 
     def _timed_call(self, timeout_s: float, *asked: Any) -> Operation:
@@ -65,7 +67,9 @@ class Persistent(Verbs, UnevenVerbs, Products, Unshared):
 
     def _uneven(self, asked: UnevenArguments, async_op: bool) -> Operation:
         if async_op:
-            raise ArgumentError(f"persistent {asked.collective}: an operation is called later, async_op is for calls")
+            raise ArgumentError(
+                f"persistent {asked.collective}: async_op is for calls, not for operations, which start later"
+            )
         return self._prepare_uneven(asked)
 
     def _product(self, kind: str, a: Matrix, b: Matrix, out: Matrix | None, style: str, **cut: Any) -> Operation:

@@ -15,11 +15,11 @@ from collectives.communicator.calls.products import Matrix
 
 
 class Products(ABC):
-    """Products of matrices that are spread over the ranks, fused with the communication that they take.
+    """Products of matrices spread over the ranks, fused with their communication.
 
     ``style`` is "fused", "medium" or "unfused"; ``comm_tile_rows``, ``compute_tile``, ``order`` and ``transport`` are
     those of `collectives.fused.fused_plan`. All ranks take the same, and every product returns ``out``. Results are the
-    same bits in every run. Matrices that do not fit or cannot be cut so raise ArgumentError, and nothing is sent; other
+    same bits in every run. Matrices that do not fit or divide raise ArgumentError, and nothing is sent; other
     errors are those of collectives. NumPy's BLAS multiplies tiles and has threads of its own: with a rank a core, set
     OPENBLAS_NUM_THREADS=1 before NumPy is imported. A rank's matrices may all live on a device, which multiplies them
     and rounds in its own way.

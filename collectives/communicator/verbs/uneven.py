@@ -42,7 +42,7 @@ class UnevenVerbs:
             out: Array for all blocks, or a list of ``size`` arrays (default: a new array, of whole rows of ``x`` where
                 blocks are such). In place, ``x`` is this rank's block of it.
             counts: The elements of each rank's ``x``, the same on all ranks. Either all ranks pass them or none does;
-                then they tell each other, in a small call before this one.
+                then a small call before this one exchanges them.
             displs: Where in ``out`` each block begins, in elements (default: one after another).
 
         Returns:
@@ -107,7 +107,7 @@ class UnevenVerbs:
         async_op: bool = False,
         timeout_s: float | None = None,
     ) -> Outcome:
-        """Send block k of the root's ``x``, of a size of its own, to ``out`` of rank k.
+        """Send block k of the root's ``x``, of any size, to ``out`` of rank k.
 
         Args:
             x: At the root, array with all blocks, or a list of ``size`` arrays; ignored elsewhere.
@@ -142,14 +142,14 @@ class UnevenVerbs:
         async_op: bool = False,
         timeout_s: float | None = None,
     ) -> Outcome:
-        """Combine block k of ``x`` of all ranks, of a size of its own, at rank k, in rank order.
+        """Combine block k of ``x`` of all ranks, of any size, at rank k, in rank order.
 
         Args:
             x: Array with a block for each rank, or a list of ``size`` arrays.
             op: As in `Verbs.reduce_scatter`.
             out: Array for this rank's block (default: a new one).
             counts: The elements of each block, the same on all ranks. Either all ranks pass them or none does; then
-                they tell each other how large their ``out`` is, in a small call before this one.
+                a small call before this one exchanges the sizes of ``out``.
 
         Returns:
             ``out``; with ``async_op`` its Handle.
@@ -176,7 +176,7 @@ class UnevenVerbs:
         async_op: bool = False,
         timeout_s: float | None = None,
     ) -> Outcome:
-        """Send block k of ``x``, of a size of its own, to rank k, where it becomes block ``rank`` of ``out``.
+        """Send block k of ``x``, of any size, to rank k, where it becomes block ``rank`` of ``out``.
 
         Args:
             x: Array with a block for each rank, or a list of ``size`` arrays.
@@ -201,7 +201,7 @@ class UnevenVerbs:
     def all_to_allw(
         self, x: Sequence[Any], out: Sequence[Any], *, async_op: bool = False, timeout_s: float | None = None
     ) -> Outcome:
-        """Send array k of ``x`` to array ``rank`` of rank k's ``out``: arrays have shapes and dtypes of their own.
+        """Send array k of ``x`` to array ``rank`` of rank k's ``out``: arrays may differ in shape and dtype.
 
         Args:
             x: A list of ``size`` arrays, each with as many bytes as the array of its receiver.

@@ -27,7 +27,7 @@ class Verbs:
     A communicator's methods return the result; those of `Communicator.persistent` take the same arguments and return an
     `Operation`, which runs when it is called. All verbs share these arguments:
 
-    ``op``: "sum", "prod", "min", "max", "avg", "band", "bor" or "bxor", as far as the dtype has it; avg is the sum
+    ``op``: "sum", "prod", "min", "max", "avg", "band", "bor" or "bxor", if the dtype supports it; avg is the sum
     divided by the number of ranks, and scans have none.
 
     ``variant``: "auto" (see `Communicator.choice`), one of `collectives.algorithms.catalog.variants`, or a Recipe.

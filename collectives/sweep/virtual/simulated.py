@@ -86,7 +86,7 @@ def simulate_case(
         model = model_of(machine, case.call.ranks, tuple(failures))
         program = [VirtualCall(plan, cards=model_cards(model, plan, where))]
     elif space is not None or where.owned:
-        raise ArgumentError("--split is for a pool: its calls do not lie on memory of hosts or ranks, nor on --space")
+        raise ArgumentError("--split is for a pool: leave out --space, and memory of hosts or ranks")
     else:
         model = model_of(topology, case.call.ranks, tuple(failures))
         program = split_calls(topology, case, split)

@@ -105,7 +105,7 @@ def buffers(p: PlanTable) -> Iterator[Defect]:
     for rank, part in p.parts.items():
         outer = {buffer.name: buffer for buffer in part.buffers if not buffer.inside}
         if len({buffer.name for buffer in part.buffers}) < len(part.buffers):
-            yield Defect("two buffers have one name", rank=rank)
+            yield Defect("two buffers have the same name", rank=rank)
         for buffer in part.buffers:
             if buffer.nbytes < 0:
                 yield Defect(f"buffer {buffer.name} has {buffer.nbytes} bytes", rank=rank)
@@ -127,6 +127,6 @@ def streams(p: PlanTable) -> Iterator[Defect]:
         if part.rank != rank:
             yield Defect(f"its part says rank {part.rank}", rank=rank)
         if len({stream.name for stream in part.streams}) < len(part.streams):
-            yield Defect("two streams have one name", rank=rank)
+            yield Defect("two streams have the same name", rank=rank)
         if not 0 <= part.events <= max(EVENTS_MAX, part.instruction_count):
             yield Defect(f"it has {part.events} events for {part.instruction_count} instructions", rank=rank)
