@@ -61,8 +61,8 @@ def run(ctx: click.Context, asked: FusedFlags) -> None:
         raise ArgumentError("--share sets the time scale, with --pace: leave out --time-scale")
     if not tunes and ctx.get_parameter_source("budget_s") is ParameterSource.COMMANDLINE:
         raise ArgumentError("--budget does nothing here: it is for --tune")
-    for flag, given in (("--comm-rows", asked.comm_rows), ("--tile", asked.tile)):
-        if given is not None and asked.style not in ("every", "fused"):
+    for flag, value in (("--comm-rows", asked.comm_rows), ("--tile", asked.tile)):
+        if value is not None and asked.style not in ("every", "fused"):
             raise ArgumentError(f"{flag} does nothing here: it cuts the style fused, not {asked.style}")
     m, n, k = asked.shape
     job = Job(

@@ -148,11 +148,11 @@ class RunProcesses:
             if thread.pid not in self._gone:
                 self._watch(thread.pid)
         for number, (process, first) in list(self._live.items()):
-            if process.poll() is not None:
+            if (code := process.poll()) is not None:
                 del self._live[number]
                 if isinstance(process, Served):
                     self._poll.unregister(process)
-                self._result.exits.append(self._exit(number, process.returncode))
+                self._result.exits.append(self._exit(number, code))
                 if self._result.exits[-1].failed:
                     self._area.stop()  # before other processes go on without it
                 self._area.not_taken(first)

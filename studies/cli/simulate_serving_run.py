@@ -70,7 +70,7 @@ def run(ctx: click.Context, asked: ServingFlags) -> None:
             done = simulate(setup, mine, lambda through, what=what: saying(f"{what}: {through} served"))  # type: ignore[misc]
             outcomes.append(ServingOutcome.of(done))
             if asked.intervals:
-                told = lambda number, of, what=what: saying(f"{what}: variation {number} of {of}")  # type: ignore[misc]  # noqa: E731
+                told = lambda number, of, what=what: saying(f"{what}: variation {number} of {of}")  # noqa: E731
                 ranges.append(answer_intervals(setup, mine, told))
     if not outcomes:
         raise KeyboardInterrupt  # nothing ended that could be kept
