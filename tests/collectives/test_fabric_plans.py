@@ -95,6 +95,18 @@ def test_the_slowest_host_that_must_move_bytes_bounds_a_call(collective: str, sl
     assert simulate(model_of(machine, 3), [VirtualCall(plan)]).time_ns >= bound.started_ns
 
 
+@pytest.mark.parametrize("collective", MOVES)
+def test_one_link_is_all_there_is_to_bound_a_call(collective: str) -> None:
+    text = shipped_configs()["laptop"].read_text()
+    link = "  - {name: bus, ends: [hosts, cards], gbytes_per_s: 2, latency_ns: 20}\n"
+    text = text[: text.index("switches:")] + "links:\n" + link + text[text.index("spaces:") :]
+    machine = Topology.parse(text.encode(), "bus.yaml")
+    its = COLLECTIVES[collective]
+    call = Call(collective, "auto", 2, 1 << 20, "f32", "sum" if its.reduces else "none")
+    bound = lower_bound(machine, call, machine.pool_space)
+    assert bound is not None and bound.ns >= (1 << 20) / 2
+
+
 def one_slow_host(slow: int) -> Topology:
     hosts = [
         f"{{name: fast, ends: [{'host1-2' if slow == 0 else 'host0-1'}, titan2], gbytes_per_s: 40, latency_ns: 20}}"

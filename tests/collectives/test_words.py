@@ -294,7 +294,7 @@ MISUSES: dict[str, tuple[Algorithm, str]] = {
         in_a_round(lambda b, c: b.publish(c, b.input(), after=3)),
         "follows an event that",
     ),
-    "a truth for an event": (in_a_round(lambda b, c: b.wait(c, b.peers[0], bell=0, after=True)), "not after True"),
+    "a truth for an event": (in_a_round(lambda b, c: b.wait(c, b.peers[0], bell=0, after=True)), "not True"),
     "a number for memory": (in_a_round(lambda b, c: b.publish(c, 0)), "publish takes b.input"),
     "a peer's memory": (
         in_a_round(lambda b, c: b.retrieve(Operand(Kind.REGION), c, b.peers[0])),
@@ -306,7 +306,7 @@ MISUSES: dict[str, tuple[Algorithm, str]] = {
         in_a_round(lambda b, c: b.publish(c._replace(nbytes=1 << 20), b.input())),
         "publish of 1048576 bytes exceeds the room of its block",
     ),
-    "a part in the middle of a line": (in_a_round(lambda b, c: b.part(c, 8, 3)), r"a multiple of b.grain \(64\) on"),
+    "a part in the middle of a line": (in_a_round(lambda b, c: b.part(c, 8, 3)), r"a multiple of b.grain \(64\), not 8"),
     "a loop that is left": (_break, "rank 0 leaves round 0 by break"),
     "a loop in a loop": (_nested, "a round begins inside another one"),
     "no such spread": (in_a_round(lambda b, c: None, spread="card"), 'spread="cards" or "ranges", not \'card\''),

@@ -107,15 +107,15 @@ def _slowest_links(topology: Topology, call: Call, card: int) -> dict[str, float
     """
     places = topology.place(call.ranks)
     routes, which = topology.fabric().table(range(topology.host_count), [card])
-    rates = [[link.payload_gbytes_per_s for link in route.links] for route in routes]
+    rates = [[link.payload_gbytes_per_s for link in route.links] for route in routes] + [[]]  # at -1: of no route
 
     def slowest(hosts: Counter[int], shared: bool) -> float | None:
-        least = [
-            min(first / (ranks if shared else 1), *rest)
+        carried = (
+            rate / (ranks if shared and hop == 0 else 1)
             for host, ranks in hosts.items()
-            for first, *rest in [rates[which[host, 0]]]
-        ]
-        return min(least, default=None)
+            for hop, rate in enumerate(rates[which[host, 0]])
+        )
+        return min(carried, default=None)
 
     others = Counter(host for rank, host in enumerate(places) if rank != call.root)
     return {
