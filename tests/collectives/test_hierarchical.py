@@ -354,7 +354,7 @@ def test_prove_takes_every_size_of_clusters(tmp_path: Path) -> None:
         (["prove", "gather", "-n", "2-3", "--variant", "hierarchical"], "makes two clusters of two or more ranks"),
         (["run", "gather", "-n", "3", "--variant", "hierarchical"], "hierarchical needs clusters, two or more hosts"),
         (["plan", "show", "gather", "-n", "4", "--variant", "hierarchical"], "needs clusters: equally many of its 4"),
-        (["simulate", "gather", "-n", "4", "--variant", "hierarchical"], "hierarchical takes clusters"),
+        (["simulate", "gather", "-n", "4", "--variant", "hierarchical"], "hierarchical needs clusters"),
         (
             ["run", "gather", "-n", "8", "-c", "two-clusters", "--variant", "hierarchical", "--integrity", "crc32c"],
             "hierarchical carries no checksums",
