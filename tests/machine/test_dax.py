@@ -222,7 +222,7 @@ def unprintable(cards: list[str]) -> None:
         (too_small, "{2} has 1044480 bytes in whole pages of 4096, its superblock says 1048576"),
         (missing_card, "pool {uuid} has 6 cards, but its card 1, 4 is not among {0}, {2}, {3}, {5}"),
         (copied, "{2} and {4} both claim to be card 2 of pool {uuid}: one is a copy"),
-        (twice, "{2} and {2} are one device, and so one card"),
+        (twice, "--device {2} is given twice"),
         (linked, "{2} and {dir}/link are one device, and so one card"),
         (
             of_another_pool,
@@ -307,7 +307,7 @@ def test_flags_that_do_not_fit_are_refused(arguments: list[str], sentence: str) 
 
 def test_a_name_for_a_pool_on_devices_is_refused(cards: list[str]) -> None:
     pool_of(cards)
-    with pytest.raises(ArgumentError, match=r"^a pool on devices has a UUID, and takes no name such as 'mine'$"):
+    with pytest.raises(ArgumentError, match=r"^a pool on devices has a UUID and takes no name such as 'mine'$"):
         launch(meet, ranks=1, memory=MemorySpec("dax", devices=tuple(cards)), pool_name="mine")
 
 

@@ -120,7 +120,7 @@ def test_files_made_for_a_pool_that_was_refused_are_gone(cards: list[str], tmp_p
         (["--create-size", "1M", "--interleave", "100"], "these cards cannot become a pool: interleave_bytes is 100"),
         (["--create-size", "1M", "--max-ranks", "70000"], "these cards cannot become a pool: max_ranks is 70000"),
         (["--create-size", "1E"], "{dir}/new has no room for 1E: "),
-        (["--device", "{dir}/card0", "--create-size", "1M"], "{dir}/card0 and {dir}/card0 are one device"),
+        (["--device", "{dir}/card0", "--create-size", "1M"], "--device {dir}/card0 is given twice"),
     ],
 )
 def test_impossible_pools_are_refused_and_nothing_is_left(

@@ -166,7 +166,7 @@ def test_a_seed_repeats_all_moves() -> None:
 
 
 def test_a_part_lies_inside_and_a_figure_is_one_of_two() -> None:
-    with pytest.raises(ArgumentError, match="no 3 bytes at 2"):
+    with pytest.raises(ArgumentError, match="not hold 3 bytes at 2"):
         filled(FakeDevice(), 1, 2, 3, 4).part(2, 3)
     with pytest.raises(ArgumentError, match="'past'"):
         FakeDevice(dma_writes="past")  # type: ignore[arg-type]
