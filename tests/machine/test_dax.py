@@ -222,7 +222,7 @@ def unprintable(cards: list[str]) -> None:
         (too_small, "{2} has 1044480 bytes in whole pages of 4096, its superblock says 1048576"),
         (missing_card, "pool {uuid} has 6 cards, but its card 1, 4 is not among {0}, {2}, {3}, {5}"),
         (copied, "{2} and {4} both claim to be card 2 of pool {uuid}: one is a copy"),
-        (twice, "--device {2} is given twice"),
+        (twice, "{2} and {2} are one device, and so one card"),
         (linked, "{2} and {dir}/link are one device, and so one card"),
         (
             of_another_pool,
@@ -254,7 +254,8 @@ def test_what_is_wrong_with_the_cards_is_one_sentence_and_nothing_is_written(
         assert str(caught.value) == expected
         if "\0" not in expected:
             result = cxlemu("run", "--backend", "dax", *device_flags(cards), code=2)
-            assert result.stderr == f"cxlemu: {expected}\n"
+            said = "--device {2} is given twice".format(*paths) if defect is twice else expected
+            assert result.stderr == f"cxlemu: {said}\n"
 
 
 def test_a_uuid_that_no_card_has_is_refused(cards: list[str]) -> None:

@@ -65,7 +65,7 @@ EXCEPTIONS = {
     "faults/programs/area.py:_sweep": RUN,
     "faults/programs/area.py:making": RUN,
     "faults/programs/processes.py:_exit": RUN,
-    "faults/programs/processes.py:_parent": KERNEL,
+    "faults/programs/servers.py:_parent": KERNEL,
     "faults/programs/doing.py:sleeps": KERNEL,
     "faults/testing/torch_rank.py:main": EXECUTED,
     "faults/torch/rank.py:run": EXECUTED,
