@@ -407,7 +407,7 @@ def test_data_deps_order_nodes_and_ctrl_deps_where_there_are_none_or_where_that_
     assert [step.after for step in load(tmp_path / "trace").ranks[0]] == [(), (0,)]
     both = load(tmp_path / "trace", without_missing=True, ctrl_deps=True)
     assert [step.after for step in both.ranks[0]] == [(1,), (0,)]
-    with pytest.raises(PlanFileError, match="node 3490 waits for node 3, which is not there"):
+    with pytest.raises(PlanFileError, match="node 3490 waits for node 3, which is missing"):
         load(tmp_path / "trace", ctrl_deps=True)
     done = CliRunner().invoke(main, ["simulate", "trace", str(tmp_path / "trace")])
     assert done.exit_code == 0 and "computes 143.0 us" in done.output
