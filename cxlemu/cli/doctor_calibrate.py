@@ -24,8 +24,8 @@ from cxlemu.calibrate.device_copies import device_copies
 from cxlemu.calibrate.measure import LEAST_BYTES, Bandwidth, Calibration, measure, memory
 from cxlemu.calibrate.past_caches import past_caches_bytes
 from cxlemu.calibrate.topology_file import on_cards, topology_file
-from cxlemu.cli.doctor import DoctorFlags
 from cxlemu.cli.doctor_devices import FAKE_POOL_BYTES, POOL_BYTES
+from cxlemu.cli.doctor_flags import DoctorFlags
 from cxlemu.cli.doctor_rows import text
 from cxlemu.cli.first_time import BUSY
 from cxlemu.cli.output import check_output, read_json, write_json, write_output

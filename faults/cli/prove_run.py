@@ -111,7 +111,7 @@ def run(ctx: click.Context, asked: ProveFlags) -> None:
         for recipe in [catalog.recipe(case.call.collective, case.call.algorithm)]
     ]
     if named and not plans:
-        raise ArgumentError(f"-n: no number among {format_numbers(ranks)} makes two clusters of two or more ranks")
+        raise ArgumentError(f"-n {format_numbers(ranks)} cannot make two clusters of two or more ranks")
     if asked.integrity is not None:
         plans = [
             (layout, case, with_checksums(recipe)) for layout, case, recipe in plans if _carries(recipe, asked.variant)

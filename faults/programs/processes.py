@@ -17,7 +17,7 @@ from faults.programs.area import GOING_ON, NO_PROGRESS, RUNNING, STARTING, Area,
 from faults.programs.commands import Command
 from faults.programs.doing import doing, sleeps
 from faults.programs.result import ExecSetting, Exit, RunEnding, RunResult
-from faults.programs.servers import NO_SERVER, VARIABLE, ForkServers, Served, children, same_addresses
+from faults.programs.servers import NO_SERVER, VARIABLE, ForkServers, ServedProcess, children, same_addresses
 
 LOOK_MS = 20  # how often the driver looks for a thread that sleeps while all others wait for it
 SLEEPING_LOOKS, COMPUTING_LOOKS, STARTING_LOOKS = 3, 250, 25
@@ -36,7 +36,9 @@ class RunProcesses:
     def __init__(self, area: Area, setting: ExecSetting, result: RunResult, servers: ForkServers | None = None) -> None:
         self._area, self._setting, self._result, self._servers = area, setting, result, servers
         self._ends = time.monotonic() + setting.deadline_s
-        self._live: dict[int, tuple[subprocess.Popen[bytes] | Served, int]] = {}  # command -> process, first thread
+        self._live: dict[
+            int, tuple[subprocess.Popen[bytes] | ServedProcess, int]
+        ] = {}  # command -> process, first thread
         self._pidfds: dict[int, int] = {}  # pid -> pidfd, of all that take part
         self._gone: set[int] = set()
         self._poll = select.poll()
@@ -150,7 +152,7 @@ class RunProcesses:
         for number, (process, first) in list(self._live.items()):
             if (code := process.poll()) is not None:
                 del self._live[number]
-                if isinstance(process, Served):
+                if isinstance(process, ServedProcess):
                     self._poll.unregister(process)
                 self._result.exits.append(self._exit(number, code))
                 if self._result.exits[-1].failed:

@@ -25,7 +25,7 @@ _REFUSALS = ("", "it has threads before main", "it has files open before main")
 _ADDR_NO_RANDOMIZE = 0x0040000
 
 
-class Served:
+class ServedProcess:
     """A process that a server has made, used as one of subprocess.Popen."""
 
     def __init__(self, pid: int, server: ForkServer) -> None:
@@ -53,7 +53,7 @@ class ForkServer:
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
         self.left = False  # whether processes of a run are left behind, as children of the server
-        self._made: Served | None = None
+        self._made: ServedProcess | None = None
         self.socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(ANSWER_S)
         nothing = subprocess.DEVNULL
@@ -77,14 +77,14 @@ class ForkServer:
             return None
         return int(_ANSWER.unpack(answer)[0]) if answer else None
 
-    def fork(self, folder: str, thread: str) -> Served | None:
+    def fork(self, folder: str, thread: str) -> ServedProcess | None:
         """Make a process for a run; None where that cannot be."""
         if self._made and self._made.returncode is None:
             return None
         with contextlib.suppress(OSError):
             self.socket.send(_REQUEST.pack(os.fsencode(folder), thread.encode()))
             pid = self.answer()
-            self._made = Served(pid, self) if pid and pid > 0 else None
+            self._made = ServedProcess(pid, self) if pid and pid > 0 else None
             return self._made
         return None
 
@@ -111,7 +111,7 @@ class ForkServers:
             if server:
                 server.close()
 
-    def start(self, number: int, words: Sequence[str], environment: Mapping[str, str]) -> Served | None:
+    def start(self, number: int, words: Sequence[str], environment: Mapping[str, str]) -> ServedProcess | None:
         """Make a command's process; None where its program has to be started anew."""
         if number not in self._servers:
             self._begin(number, words, environment)

@@ -49,7 +49,7 @@ class Router:
         return random.multinomial(sent, popular / popular.sum()).astype(float)
 
     def _given(self, model: LanguageModel, sent: int) -> NDArray[np.float64]:
-        shares: NDArray[np.float64] = np.array(self.histogram)
+        shares: NDArray[np.float64] = np.array(self.histogram, np.float64)
         if len(shares) != model.experts:
             raise ArgumentError(f"--histogram has {len(shares)} numbers, but {model.name} has {model.experts} experts")
         shares /= shares.max()  # large numbers have no sum

@@ -306,7 +306,10 @@ MISUSES: dict[str, tuple[Algorithm, str]] = {
         in_a_round(lambda b, c: b.publish(c._replace(nbytes=1 << 20), b.input())),
         "publish of 1048576 bytes exceeds the room of its block",
     ),
-    "a part in the middle of a line": (in_a_round(lambda b, c: b.part(c, 8, 3)), r"a multiple of b.grain \(64\), not 8"),
+    "a part in the middle of a line": (
+        in_a_round(lambda b, c: b.part(c, 8, 3)),
+        r"a multiple of b.grain \(64\), not 8",
+    ),
     "a loop that is left": (_break, "rank 0 leaves round 0 by break"),
     "a loop in a loop": (_nested, "a round begins inside another one"),
     "no such spread": (in_a_round(lambda b, c: None, spread="card"), 'spread="cards" or "ranges", not \'card\''),

@@ -244,7 +244,7 @@ def test_an_accelerator_takes_the_longer_of_computing_and_moving(tmp_path: Path)
 @pytest.mark.parametrize(
     ("ranks", "says"),
     [
-        ([[comp(0, 1, 1)]], "node 0 waits for node 1, which is not there"),
+        ([[comp(0, 1, 1)]], "node 0 waits for node 1, which is missing"),
         ([[comp(0, 1, 1), comp(1, 1, 0)]], "node 0 of rank 0 never begins: each waits for the next of 0 -> 1 -> 0"),
         ([[Node(4, "s", NodeType.COMM_SEND)]], "comm_dst of node 4 is missing"),
         ([[send(4, 8, 1)]], "node 4 is a message of rank 0 and rank 1, and there are 1"),
