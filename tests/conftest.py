@@ -1,7 +1,8 @@
 """Two tiers of tests, and settings of property tests.
 
 ``pytest`` runs the fast tier, which covers every command, engine, backend and rule at least once. ``pytest --deep``
-runs everything (so does naming a test, ``FILE::TEST``), ``pytest --only-deep`` what the fast tier leaves out.
+runs everything (so does naming a test, ``FILE::TEST``), ``pytest --only-deep`` what the fast tier leaves out; with
+``--share 2/3``, the second of three shares of that, which together are the whole.
 To the deep tier belong
 
 - tests and rows with the mark: ``@pytest.mark.deep``, ``pytest.param(..., marks=pytest.mark.deep)``;
@@ -16,10 +17,12 @@ from __future__ import annotations
 import gc
 import inspect
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
@@ -52,6 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tiers of tests")
     group.addoption("--deep", action="store_true", help="run all tests, property tests with all their examples")
     group.addoption("--only-deep", action="store_true", help="run what a run without --deep leaves out")
+    group.addoption("--share", metavar="K/N", help="with --only-deep: run the K-th of N shares")
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
@@ -63,6 +67,12 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before test modules are imported, whose decorators take their number of examples from the profile."""
+    if (share := config.getoption("share")) is not None and not config.getoption("only_deep"):
+        raise pytest.UsageError("--share is of the deep tier: add --only-deep")
+    if share is not None and not (
+        re.fullmatch(r"\d+/\d+", share) and 1 <= int(share.split("/")[0]) <= int(share.split("/")[1])
+    ):
+        raise pytest.UsageError(f"--share {share}: give one of N, from 1/N to N/N")
     deep = config.getoption("deep") or config.getoption("only_deep")
     settings.load_profile("deep" if deep else "fast")  # --hypothesis-profile replaces it
     config.stash[LEFT_OUT] = 0
@@ -84,6 +94,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     deep |= redundant([item for item in items if item not in deep and item.get_closest_marker("each_value_once")])
     if only_deep:
         left_out = [item for item in items if item not in deep and not is_property(item)]
+        if share := config.getoption("share"):
+            number, shares = map(int, share.split("/"))
+            others = [
+                item for item in set(items).difference(left_out) if crc32(item.nodeid.encode()) % shares != number - 1
+            ]
+            left_out += others
+            config.stash[LEFT_OUT] = len(others)
     else:
         left_out = [item for item in items if item in deep]
         config.stash[LEFT_OUT] = len(left_out)
@@ -157,4 +174,5 @@ def pytest_testnodedown(node: Any) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     if count := config.stash[LEFT_OUT]:
-        terminalreporter.write_line(f"{count} deep tests not run: --deep runs them")
+        which = "other shares have them" if config.getoption("share") else "--deep runs them"
+        terminalreporter.write_line(f"{count} deep tests not run: {which}")

@@ -88,6 +88,21 @@ def test_both_parts_are_the_whole(pytester: pytest.Pytester) -> None:
     assert "deep tests not run" not in printed
 
 
+def test_shares_are_the_deep_tier_without_a_test_twice(pytester: pytest.Pytester) -> None:
+    rest, _ = ran(pytester, "--only-deep")
+    shares = [ran(pytester, "--only-deep", "--share", f"{number}/3") for number in (1, 2, 3)]
+    assert sorted(name for names, _ in shares for name in names) == sorted(rest)
+    assert all(f"{len(rest) - len(names)} deep tests not run: other shares have them" in text for names, text in shares)
+
+
+@pytest.mark.parametrize(
+    "flags", [("--share", "1/3"), *(("--only-deep", "--share", its) for its in ("0/3", "4/3", "2"))]
+)
+def test_a_share_that_is_none_is_refused(pytester: pytest.Pytester, flags: tuple[str, ...]) -> None:
+    pytester.makeconftest((Path(__file__).parent / "conftest.py").read_text())
+    assert pytester.runpytest_inprocess("-p", "no:xdist", *flags).ret == pytest.ExitCode.USAGE_ERROR
+
+
 def test_properties_are_tried_more_often_in_the_deep_tier(pytester: pytest.Pytester) -> None:
     tried = [int(re.findall(r"tried (\d+)", ran(pytester, *flags)[1])[0]) for flags in ((), ("--deep",))]
     assert tried == [20, 100]
