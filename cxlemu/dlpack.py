@@ -85,7 +85,13 @@ def device_of(other: Any, role: str) -> tuple[int, int]:
 
 
 def check_resolved(other: Any, role: str) -> None:
-    """Refuse a tensor of torch that is conjugated or negated later: its memory holds other numbers than it has."""
+    """Refuse a tensor of torch that is conjugated or negated later, sparse, or zeros without memory: its memory holds
+    other numbers than it has."""
+    layout = getattr(other, "layout", None)
+    if type(layout).__module__ == "torch" and str(layout) != "torch.strided":
+        raise ArgumentError(f"{role} is a tensor of layout {layout}: pass {role}.to_dense()")
+    if getattr(other, "_is_zerotensor", bool)():
+        raise ArgumentError(f"{role} is a tensor of zeros without memory: pass {role}.clone()")
     for lazy in ("conj", "neg"):
         if getattr(other, f"is_{lazy}", bool)():
             what = {"conj": "conjugated", "neg": "negated"}[lazy]

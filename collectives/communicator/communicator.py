@@ -16,6 +16,7 @@ rank and in every run; ``avg`` is the sum divided by the number of ranks (intege
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Self
 
@@ -206,7 +207,9 @@ class Communicator(Member):
         its = groups.groups_of(self.all_gather(mine).tolist())
         if color is None:
             return None
-        return self._group(tuple(self.members[rank] for rank in its[color]), f"split {self._stay.room.name}")
+        return self._group(
+            tuple(self.members[rank] for rank in its[operator.index(color)]), f"split {self._stay.room.name}"
+        )
 
     def dup(self) -> Self:
         """Make a communicator of the same ranks, as MPI_Comm_dup does, with room of its own. Collective.

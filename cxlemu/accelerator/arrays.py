@@ -30,8 +30,8 @@ def device_view(argument: Any, role: str) -> DeviceView | None:
     view = getattr(argument, ATTRIBUTE, None)
     if isinstance(view, DeviceView):
         return view
+    check_resolved(argument, role)
     if hasattr(argument, "__cuda_array_interface__"):
-        check_resolved(argument, role)
         from cxlemu.accelerator.cuda import cuda_view  # NVIDIA's packages are imported only for their arrays
 
         return cuda_view(argument, role)

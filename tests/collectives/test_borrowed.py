@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,21 @@ def test_times_to_wait_are_numbers_of_seconds(wrong: Any) -> None:
 # --- torch ----------------------------------------------------------------------------------------------------------
 
 
+def test_tensors_without_memory_of_their_own_are_refused() -> None:
+    torch = pytest.importorskip("torch")
+    zeros, eye = torch._efficientzerotensor(3), torch.eye(3)
+    with warnings.catch_warnings(action="ignore"):
+        rows = eye.to_sparse_csr()
+
+    def program(comm: Communicator) -> None:
+        for x, instead in ((zeros, "clone"), (eye.to_sparse(), "to_dense"), (rows, "to_dense")):
+            for call in (comm.all_gather, comm.all_reduce, lambda x: comm.send(x, 1 - comm.rank)):
+                with pytest.raises(ArgumentError, match=rf"^\w+ is a tensor of .* pass \w+\.{instead}\(\)$"):
+                    call(x)
+
+    together(program)
+
+
 def test_lazy_tensors_are_refused_and_resolved_ones_are_right() -> None:
     torch = pytest.importorskip("torch")
 
@@ -133,9 +149,9 @@ def test_lazy_tensors_are_refused_and_resolved_ones_are_right() -> None:
             lambda: comm.recv(x, peer),
             lambda: comm.broadcast_many([x]),
         ):
-            with pytest.raises(ArgumentError, match=r"not negated yet: pass [][\w]+\.resolve_neg\(\)"):
+            with pytest.raises(ArgumentError, match=r"to be negated later: pass [][\w]+\.resolve_neg\(\)"):
                 call()
-        with pytest.raises(ArgumentError, match=r"not conjugated yet: pass x\.resolve_conj\(\)"):
+        with pytest.raises(ArgumentError, match=r"to be conjugated later: pass x\.resolve_conj\(\)"):
             comm.all_gather(torch.tensor([1 + 2j]).conj())
         assert comm.all_gather(x.resolve_neg()).tolist() == [[-2, -5]] * 2
         with pytest.raises(ArgumentError, match="is on a device unknown to DLPack"):

@@ -434,6 +434,10 @@ MISUSES: dict[str, tuple[Callable[[Communicator, np.ndarray], Any], str]] = {
         lambda comm, x: comm.all_reduce(x, "xor"),
         "all_reduce takes op sum, prod, min, max, avg, band, bor, bxor, not 'xor'",
     ),
+    "a variant that is no name": (
+        lambda comm, x: comm.all_gather(x, variant=None),
+        "all_gather has no variant 'None': it has naive, aggregate, all, line, zero_copy",
+    ),
     "an unknown variant": (
         lambda comm, x: comm.all_gather(x, variant="two_shot"),
         "all_gather has no variant 'two_shot': it has naive, aggregate, all, line, zero_copy",

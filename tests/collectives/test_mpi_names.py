@@ -159,6 +159,8 @@ def test_a_loop_over_waitany_gets_each_request_once() -> None:
         assert comm.waitany(requests) is comm.waitany([]) is UNDEFINED
         assert comm.waitsome(requests) is comm.waitsome([]) is None
         assert comm.testany(requests) == comm.testany([]) == (UNDEFINED, True)
+        assert comm.testall(iter(requests)) and comm.waitany(iter(requests)) is UNDEFINED
+        assert len(comm.waitall(iter(requests))) == 3
         return [status.tag for status in comm.waitall(requests)]
 
     assert together(program)[0] == [0, 1, 2]

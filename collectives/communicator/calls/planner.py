@@ -138,7 +138,7 @@ class CallPlanner:
         auto = variant == "auto"
         if auto:
             variant = choose(collective, nbytes, self.size, ways=self.ways, dtype=dtype).variant
-        chosen = self._recipe(collective, variant) if isinstance(variant, str) else self._checked(variant)
+        chosen = self._checked(variant if isinstance(variant, Recipe) else recipe(collective, str(variant)))
         if chosen.collective != collective:
             raise ArgumentError(f"{chosen.name} is an algorithm for {chosen.collective}, not for {collective}")
         cluster = self.cluster if chosen.builder.takes_clusters else 1

@@ -244,7 +244,7 @@ class PointToPoint:
             TimeoutError, TruncationError, RunError: What `Request.wait` raises for the first one that fails; the other
                 requests are waited for before that.
         """
-        timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
+        timeout_s, requests = None if timeout_s is None else seconds(timeout_s, "timeout_s"), list(requests)
         for request in _requests(requests, "waitall", Handle):
             if not request.done:
                 request.waiter.complete(request, timeout_s)
@@ -265,7 +265,7 @@ class PointToPoint:
             ArgumentError: One is no request, or one of another communicator.
             TimeoutError: None is done after ``timeout_s``.
         """
-        timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
+        timeout_s, requests = None if timeout_s is None else seconds(timeout_s, "timeout_s"), list(requests)
         active = [at for at, request in enumerate(_requests(requests, "waitany")) if request.active]
         if not active:
             return UNDEFINED
@@ -281,6 +281,7 @@ class PointToPoint:
         Returns:
             The indices of all that are done; None where all are skipped. Arguments and errors are those of `waitany`.
         """
+        requests = list(requests)
         first = self.waitany(requests, timeout_s)
         if not isinstance(first, int):
             return None
@@ -291,7 +292,7 @@ class PointToPoint:
 
     def testall(self, requests: Sequence[Request]) -> bool:
         """Make progress without waiting. Returns whether all are done; until then none of them is skipped later."""
-        its = _requests(requests, "testall")
+        its = _requests(list(requests), "testall")
         over = all([request.poke() for request in its])  # noqa: C419, each makes progress
         for request in its:
             request.active = request.active and not over
@@ -303,12 +304,14 @@ class PointToPoint:
         Returns:
             Its index, or `UNDEFINED` where none is; and whether one is, or all are skipped as in `waitany`.
         """
+        requests = list(requests)
         active = [at for at, request in enumerate(_requests(requests, "testany")) if request.active]
         found = next((at for at in active if requests[at].test()), UNDEFINED)
         return found, found is not UNDEFINED or not active
 
     def testsome(self, requests: Sequence[Request]) -> list[int] | None:
         """Make progress without waiting. Returns the indices of all that are done; None where all are skipped."""
+        requests = list(requests)
         active = [at for at, request in enumerate(_requests(requests, "testsome")) if request.active]
         return [at for at in active if requests[at].test()] if active else None
 
