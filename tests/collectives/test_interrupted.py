@@ -175,6 +175,7 @@ def _handed_over(context: RankContext, name: str) -> None:
     comm.close()
 
 
+@pytest.mark.deep  # once in three runs beside another whole suite a row failed: not explained yet
 @pytest.mark.parametrize("name", HANDED)
 def test_what_a_courier_handed_over_is_taken_up_after_a_handler_raised(name: str) -> None:
     """The call that asked the courier never sees what it returned; the next one goes on with it."""
