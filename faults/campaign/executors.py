@@ -89,6 +89,7 @@ class Workers(ProcessPoolExecutor):
         context = get_context("fork" if copied else "spawn")  # a fork server has a folder, which SIGKILL would leave
         parents, self._held_open = context.Pipe(duplex=False)
         theirs = (parents, self._held_open if copied else None)
+        self._kept_from = {signal.SIGINT, signal.SIGTERM} if copied else {signal.SIGINT}
         super().__init__(count, mp_context=context, initializer=_live_with, initargs=theirs)
 
     def __exit__(
@@ -102,8 +103,11 @@ class Workers(ProcessPoolExecutor):
                 raise error
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Submit work. Ctrl-C goes to the whole group of processes: a worker that starts here never takes it."""
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        """Submit work. Ctrl-C goes to the whole group of processes: a worker that starts here never takes it.
+
+        A copied worker has the parent's handler of SIGTERM at first, which is not to run there.
+        """
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._kept_from)
         try:
             return super().submit(fn, *args, **kwargs)
         finally:
@@ -142,6 +146,7 @@ def _live_with(parents: Connection, copied: Connection | None) -> None:
     if copied is not None:
         copied.close()  # the copy of the parent's end would hold the pipe open
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handler would wait until C returns
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     threading.Thread(target=_end_with, args=(parents,), daemon=True).start()
 
 

@@ -119,6 +119,25 @@ def test_what_nobody_waits_for_any_more_is_left_undone() -> None:
     assert (done.stdout, done.stderr) == ("ok\n", "")
 
 
+ENDS_AT_ONCE = """
+import os, signal
+from faults.campaign import executors
+starts = executors._live_with
+def ends(*given):
+    os.kill(os.getpid(), signal.SIGTERM)
+    starts(*given)
+executors._live_with = ends
+"""
+
+
+def test_a_worker_that_ends_while_it_starts_says_nothing() -> None:
+    """It does not run the handler that it has from its parent."""
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS_AT_ONCE + DIES], capture_output=True, text=True, timeout=PATIENT_S
+    )
+    assert done.stdout.startswith("a worker was killed") and not done.stderr, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("jobs", [None, 1])
 def test_a_process_with_threads_is_not_copied(jobs: int | None) -> None:
     proved_in, over = list[int](), threading.Event()
