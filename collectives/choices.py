@@ -12,7 +12,7 @@ FUSED_SHARE = 0.5  # communication's time where its scale is chosen: half as lon
 
 # `cxlemu simulate`
 SIMULATED_MIN_BYTES, SIMULATED_MAX_BYTES, SIMULATED_STEP_FACTOR = 1 << 20, 1 << 30, 4
-WITH = "Let the job of a file share the fabric, and say how much slower each of both is for it."
+WITH = "Let the job of a file share the fabric, and print how much each of the two slows down."
 
 
 def is_plan(spec: str) -> bool:

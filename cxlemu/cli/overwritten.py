@@ -21,6 +21,6 @@ def remedies(packages: Iterable[str]) -> dict[str, str]:
             continue
         found[package] = (
             f"{', '.join(others)} of PyPI brings a package {package!r} as well and may have overwritten ours: "
-            f"pip uninstall {' '.join(others)}, and then pip install --force-reinstall --no-deps cxlemu"
+            f"pip uninstall {' '.join(others)}, and then in the clone pip install --force-reinstall --no-deps -e ."
         )
     return found

@@ -221,7 +221,7 @@ def test_a_package_that_another_distribution_overwrote_is_named_with_how_to_mend
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{Path(doctor.__file__).parents[2]}"}
     command = [sys.executable, "-m", "cxlemu", "doctor", "--json", "-"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=True)
-    how = "pip uninstall collectives, and then pip install --force-reinstall --no-deps cxlemu"
+    how = "pip uninstall collectives, and then in the clone pip install --force-reinstall --no-deps -e ."
     found = {row["what"]: row for row in json.loads(done.stdout)}
     assert found["collectives"]["status"] == "look" and how in found["collectives"]["meaning"]
     assert done.stderr.count(how) >= 1 and "Traceback" not in done.stderr
