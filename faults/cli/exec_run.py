@@ -271,6 +271,8 @@ def _all(
                     told.add(note)
             if results[-1].ending is RunEnding.DEADLINE or (results[-1].failed and not keep_going):
                 break
+            if untouched(setting, results):  # another seed opens no other file
+                break
     return results
 
 
@@ -282,7 +284,7 @@ def shorten(out: Console, setting: ExecSetting, failed: RunResult, shrink_s: flo
     began = time.monotonic()
     with spinning("looking for a shorter schedule", out):
         found = replays.shrink(setting, failed, seconds=shrink_s)
-    if found is not failed:
+    if len(found.turns) < len(failed.turns):
         turns = f"{counted(len(failed.turns), 'turn')}, now {len(found.turns)}"
         out.print(f"# shortened: {turns}, in {time.monotonic() - began:.1f} s", markup=False)
     return found

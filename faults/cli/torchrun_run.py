@@ -270,7 +270,7 @@ def _replay(folder: Path) -> int:
     click.echo(f"kept: {its.sentence}")
     found = replay(its, inputs)
     for sentence in found:
-        click.echo(f"wrong again: {sentence}")
+        click.echo(f"wrong again, perhaps in other elements: {sentence}")
     if not found:
         click.echo("right this time: the call alone, after calls of other bytes, gives what it must")
     return 1 if found else 0

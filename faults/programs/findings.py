@@ -167,7 +167,7 @@ KINDS: dict[int, MistakeKind] = {
         "assertion",
         "assertion",
         "an assertion that does not hold",
-        "{host} finds that what cxl_assert states is not so",
+        "{host}: the condition of cxl_assert is false",
     ),
     20: MistakeKind(
         "invariant",

@@ -22,6 +22,7 @@ from faults.programs.findings import (
 from faults.programs.positions import NOWHERE, AccessPlace, SourcePlace, located
 from faults.programs.suppressions import Suppression
 
+_STATED = ("assertion", "invariant", "linearizable")  # what programs state of themselves
 # In the order of the chain; {by} is the other host, {host} the one that goes wrong.
 _SAYS = {
     "store": "{by} stores",
@@ -152,7 +153,7 @@ class ProgramMistake:
 class ProgramReport:
     """What was found in all runs."""
 
-    mistakes: Sequence[ProgramMistake]  # those that count, each once, in the order in which they were found
+    mistakes: Sequence[ProgramMistake]  # those that count, each once: as they were found, statements of programs last
     suppressed: Sequence[ProgramMistake] = ()  # those that a suppression matches, each with its reason
     warnings: Sequence[ProgramMistake] = ()  # those that do not fail a run
     unused: Sequence[Suppression] = field(default=())  # suppressions that matched nothing
@@ -188,7 +189,8 @@ def report(runs: Iterable[Checked], pools: Sequence[str], suppressions: Sequence
         else:
             used.add(match)
             suppressed.append(replace(mistake, reason=match.reason))
-    mistakes, warnings = _together(mistakes), _together(warnings)
+    mistakes = sorted(_together(mistakes), key=lambda its: its.kind.rule in _STATED)  # causes come first
+    warnings = _together(warnings)
     return ProgramReport(mistakes, suppressed, warnings, [its for its in suppressions if its not in used], count)
 
 

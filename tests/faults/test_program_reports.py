@@ -177,6 +177,12 @@ def test_a_mistake_of_many_runs_is_told_once_and_as_it_goes_wrong(told: Callable
     assert words.repeats(report, {"cxlemu exec --replay 2": "seed 2", "c": "seed 3"}).endswith("again (seed 3): c\n")
 
 
+def test_what_a_program_states_of_itself_comes_after_the_causes(told: Callable[..., ProgramReport]) -> None:
+    report = told([finding("assertion"), finding("not-flushed"), finding("invariant"), finding("no-invalidate")])
+    kinds = [its.kind.name for its in report.mistakes]
+    assert kinds == ["not-flushed", "no-invalidate", "assertion", "invariant"]
+
+
 @pytest.mark.parametrize(
     ("kind", "own", "other"), [("not-flushed", "store", "access"), ("no-invalidate", "access", "store")]
 )

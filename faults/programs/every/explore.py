@@ -58,7 +58,7 @@ class EveryCoverage:
         """Say what was covered."""
         each = counted(self.executions, "execution")
         caches = f"{'at most one eviction' if self.limits.evictions else 'no evictions'} by chance in each"
-        how = f"{each}; lines are fetched and arrive at any time, {caches}"
+        how = f"{each}; lines may be fetched and may arrive at any time, {caches}"
         if self.verdict is Verdict.OK:
             return f"ok: {self.limits}, {how}"
         rate = f"{counted(self.runs, 'run')} in {self.seconds:.1f} s"
