@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import tempfile
+import textwrap
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -34,6 +35,7 @@ from faults.torch.script import LeftOut, TrainingScript
 from faults.torch.settings import VARIABLE, Settings
 
 LINE_MAX = 240
+COLUMN_CHARS = 60
 FOUND_MAX = 5  # findings that are printed
 REPORT_BYTES_MAX = 1 << 30
 OF_TORCH = re.compile(r"^RuntimeError: Got the following error when running the callback: ")  # what it puts before ours
@@ -212,8 +214,10 @@ def _tell_rounds(
                 told = "stopped by cxlemu torchrun" if rank in each.stopped else f"ended by signal {-code}"
                 rows.append((each.ended[rank], rank, str(number), told))
     for at, rank, number_of_round, told in sorted(rows):
-        table.add_row(str(rank), number_of_round, escape(told), _after(at, begin))
+        table.add_row(str(rank), number_of_round, escape(textwrap.fill(told, COLUMN_CHARS)), _after(at, begin))
     console().print(table, soft_wrap=False)
+    if len(rounds) > 1 and not rounds[-1].failed:
+        click.echo(f"round {len(rounds) - 1}: all ranks ended well, after {counted(len(rounds) - 1, 'restart')}")
 
 
 def _error(event: dict[str, Any], wrong: list[dict[str, Any]]) -> str:
@@ -223,7 +227,7 @@ def _error(event: dict[str, Any], wrong: list[dict[str, Any]]) -> str:
     its = f" ({Path(where[1]).name} line {where[2]})" if where else ""
     if any(each["sentence"].partition(":")[0] in line for each in wrong):
         return f"{line.partition(':')[0].rpartition('.')[2]}: see below{its}"
-    return (line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]} ...") + its
+    return textwrap.shorten(line, LINE_MAX, placeholder=" ...") + its
 
 
 def _tell_compared(events: list[dict[str, Any]], wrong: int) -> None:

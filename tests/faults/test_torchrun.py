@@ -166,6 +166,8 @@ def test_a_killed_rank_is_in_the_table_and_training_begins_again(tmp_path: Path)
     assert [each["codes"]["1"] for each in report["rounds"]] == [-9, 0]
     assert any(event["kind"] == "fault" for event in report["events"])
     assert "fault: kill at rank 1, call 5" in done.stdout and "step 1: loss" in done.stdout
+    assert "\nround 1: all ranks ended well, after 1 restart\n" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 100
     assert [str(s) for s in segments.find() if "torch" in s.pool] == []
 
 
