@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cxlemu.cli import INTERRUPTED, main
-from cxlemu.cli.commands import commands, load
+from cxlemu.cli.commands import Command, commands, load
 from cxlemu.cli.output import write_json
 from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import REPLACED, VOCABULARY, ConceptOption, RanksParam, SecondsParam, option
@@ -127,6 +127,56 @@ def test_times(text: str, seconds: float) -> None:
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="write 60s, 10m or 2h"):
         SecondsParam().convert(text, None, None)
+
+
+@pytest.mark.parametrize("verb", ["", *VERBS])
+def test_an_option_that_takes_one_value_is_refused_the_second_time(verb: str) -> None:
+    command = VERBS[verb] if verb else main
+    for its in command.params:
+        if isinstance(its, click.Option) and not its.multiple:
+            value = [] if its.is_flag else ["x"] * its.nargs
+            twice = [its.opts[0], *value, [*its.opts, *its.secondary_opts][-1], *value]
+            with pytest.raises(click.UsageError, match=f"{max(its.opts, key=len)} is given twice"):
+                command.make_context(verb, twice)
+
+
+def test_the_environment_and_the_defaults_are_no_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPTION_X", "1")
+
+    @click.command(cls=Command)
+    @click.option("--x", envvar="OPTION_X")
+    def command(x: str) -> None:
+        click.echo(x)
+
+    given = {(): "1", ("--x", "2"): "2"}
+    assert {words: CliRunner().invoke(command, words, default_map={"x": "3"}).output for words in given} == {
+        words: f"{value}\n" for words, value in given.items()
+    }
+
+
+LITMUS = Path(__file__).parent / "faults/litmus"
+TWICE = {
+    "run barrier barrier": "barrier is named twice",
+    "run all_reduce -d f32,f32": "-d f32 is given twice",
+    "topology check laptop laptop": "laptop is named twice",
+    f"litmus {LITMUS}/MP.yaml {LITMUS}/MP.yaml": "is named twice",
+    f"litmus {LITMUS} {LITMUS}/MP.yaml": "is named twice",
+    "prove all_reduce --variant line,line": "--variant line is given twice",
+    "mutate all_reduce --variant line,line": "--variant line is given twice",
+    "faults sweep barrier --kinds crash,crash": "--kinds crash is given twice",
+    "faults campaign barrier barrier": "barrier is named twice",
+    "faults campaign --kinds crash,crash": "--kinds crash is given twice",
+    "faults campaign -b 64 -b 64": "-b 64 is given twice",
+    "simulate training --parallel tp=2,tp=4": "--parallel tp=2,tp=4: tp is named twice",
+    "bench -n 2 --peers openmpi,openmpi": "--peers openmpi is given twice",
+    "bench -n 2 --peer-python openmpi=/a --peer-python openmpi=/b": "--peer-python: openmpi is named twice",
+}
+
+
+@pytest.mark.parametrize("words", TWICE)
+def test_what_a_list_names_twice_is_refused(words: str) -> None:
+    result = CliRunner().invoke(main, words.split())
+    assert (result.exit_code, TWICE[words] in result.output) == (2, True), result.output
 
 
 # One cheap call of each kind of verb; the others have tests of their own.

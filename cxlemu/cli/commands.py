@@ -84,8 +84,23 @@ def brought(group: str, name: str, option: str) -> Any:
     return entries[0].load()
 
 
-class VerbsGroup(click.Group):
+class Command(click.Command):
+    """A command that refuses an option which is given twice: the last one alone would count."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as click does; click's usage error for an option that takes one value and is given twice."""
+        if not ctx.resilient_parsing:  # a shell asks for completions
+            _, _, given = self.make_parser(ctx).parse_args([*args])
+            for its in given:
+                if isinstance(its, click.Option) and not its.multiple and given.count(its) > 1:
+                    ctx.fail(f"{max(its.opts, key=len)} is given twice")
+        return super().parse_args(ctx, args)
+
+
+class VerbsGroup(Command, click.Group):
     """A group that says which of its verbs was probably meant."""
+
+    command_class = Command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Find the command of the first word; click's usage error for a verb that there is not."""
@@ -120,10 +135,10 @@ def group_of(entry_group: str) -> type[LazyGroup]:
     return type("EntryGroup", (LazyGroup,), {"entry_group": entry_group})
 
 
-def with_forms(entry_group: str) -> type[click.Command]:
+def with_forms(entry_group: str) -> type[Command]:
     """Return the class of a click command whose first word may ask for another form, with options of its own."""
 
-    class Forms(click.Command):
+    class Forms(Command):
         forms_of = entry_group
 
         def make_context(

@@ -9,11 +9,13 @@ from typing import Any, ClassVar
 
 import click
 
+from cxlemu.cli.commands import Command
 
-def engines(**modules: str) -> type[click.Command]:
+
+def engines(**modules: str) -> type[Command]:
     """Return the class of a click command that ``--engine NAME``, wherever it stands, turns into another one."""
 
-    class Engines(click.Command):
+    class Engines(Command):
         engines: ClassVar[Mapping[str, str]] = modules
 
         def make_context(

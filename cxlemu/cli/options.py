@@ -5,7 +5,7 @@
         minbytes: int = concept("minbytes", default="8", help="Smallest size.")
         single_copy: bool = flag("--single-copy/--no-single-copy", default=True, help="Let MPI copy ...")
 
-    @click.command()
+    @click.command(cls=Command)
     @taking(BenchFlags, work="bench_run:run")
     def command() -> None:
         ...  # its docstring is the help
@@ -25,8 +25,8 @@ from typing import Any
 
 import click
 
+from cxlemu.cli.params import each_once
 from cxlemu.cli.vocabulary import option
-from cxlemu.errors import ArgumentError
 
 _Make = Callable[[str], Callable[[Any], Any]]  # a field's name -> the decorator that gives a command the parameter
 
@@ -39,22 +39,11 @@ class Flags:
 
 
 def flag(*flags: str, **settled: Any) -> Any:
-    """Return the field of an option; takes what `click.option` takes, and shows a default that there is.
-
-    One that may come again is refused with the same value.
-    """
+    """Return the field of an option; takes what `click.option` takes, and shows a default that there is."""
     settled.setdefault("show_default", settled.get("default") is not None)
     if settled.get("multiple"):
         settled.setdefault("callback", each_once)
     return lambda name: click.option(*flags, name, **settled)
-
-
-def each_once(ctx: click.Context, parameter: click.Parameter, values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Raises ArgumentError for an option that is given twice with the same value, which would change nothing."""
-    for value in values:
-        if values.count(value) > 1:
-            raise ArgumentError(f"{parameter.opts[0]} {value} is given twice")
-    return values
 
 
 def concept(word: str, **settled: Any) -> Any:
@@ -64,7 +53,9 @@ def concept(word: str, **settled: Any) -> Any:
 
 
 def argument(**settled: Any) -> Any:
-    """Return the field of an argument; takes what `click.argument` takes."""
+    """Return the field of an argument; takes what `click.argument` takes. One of several words has none twice."""
+    if settled.get("nargs") == -1:
+        settled.setdefault("callback", each_once)
     return lambda name: click.argument(name, **settled)
 
 

@@ -12,6 +12,18 @@ from cxlemu.errors import ArgumentError
 from cxlemu.units import parse_bytes
 
 
+def each_once(ctx: click.Context | None, parameter: click.Parameter | None, values: Any) -> Any:
+    """Raises ArgumentError for a word that stands twice in an option's values, an argument's or a comma list."""
+    each = values.split(",") if isinstance(values, str) else values or ()
+    for value in each:
+        if each.count(value) > 1:
+            its = (
+                f"{parameter.opts[0]} {value} is given" if isinstance(parameter, click.Option) else f"{value} is named"
+            )
+            raise ArgumentError(f"{its} twice")
+    return values
+
+
 class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
     """A comma list of some names, or all; a function that gives the names is called only when a value is given."""
 
@@ -23,7 +35,7 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the n
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
         """Return the chosen names; click's usage error for a name that there is not."""
         names = tuple(self._names() if callable(self._names) else self._names)
-        chosen = names if value == "all" else tuple(dict.fromkeys(value.split(",")))
+        chosen = names if value == "all" else tuple(each_once(ctx, param, value).split(","))
         for name in chosen:
             if name not in names:
                 self.fail(f"{name!r} is not one of {', '.join(names)} or all.", param, ctx)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from cxlemu.cli.output import json_asked_for
-from cxlemu.cli.params import BytesParam, NumberParam
+from cxlemu.cli.params import BytesParam, NumberParam, each_once
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -195,5 +195,7 @@ def option(word: str, **told: Any) -> Callable[[F], F]:
     settled = meant.settled | told
     if text := settled.pop("default_text", None):
         settled["help"] = f"{settled['help']}  [default: {text}]"
+    if settled.get("multiple"):
+        settled.setdefault("callback", each_once)
     option_class = type("Option", (ConceptOption,), {"word": word})
     return click.option(*meant.flags, settled.pop("dest", meant.dest), cls=option_class, **settled)

@@ -8,6 +8,8 @@ from typing import Any
 import click
 
 from cxlemu.choices import INTEGRITIES
+from cxlemu.cli.commands import Command
+from cxlemu.cli.params import each_once
 from cxlemu.cli.vocabulary import RanksParam, SecondsParam, option
 from faults.campaign.executors import NAMES
 from faults.choices import CAMPAIGN_RANKS_MAX
@@ -21,11 +23,11 @@ class Words(click.ParamType):  # type: ignore[type-arg]
     name = "a,b"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        return tuple(value.split(",")) if isinstance(value, str) else value
+        return tuple(each_once(ctx, param, value).split(",")) if isinstance(value, str) else value
 
 
-@click.command()
-@click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...")
+@click.command(cls=Command)
+@click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...", callback=each_once)
 @option("config", help="Campaign file; or the topology of the default campaign: a file or a name.")
 @click.option(
     "--seeds",

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from cxlemu.cli.commands import Command
 from cxlemu.cli.vocabulary import SecondsParam, option
 
 
@@ -39,7 +40,7 @@ class CrashPlace(Places):
         return super().convert(value, param, ctx)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option(
     "--pool", "pools", multiple=True, metavar="PATH[=SIZE|=FILE]", help="Path under which programs open a pool."
 )

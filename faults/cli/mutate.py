@@ -9,7 +9,9 @@ import click
 
 from collectives.defaults import EVERY
 from cxlemu.choices import INTEGRITIES
+from cxlemu.cli.commands import Command
 from cxlemu.cli.options import Flags, argument, concept, flag, taking
+from cxlemu.cli.params import each_once
 from cxlemu.cli.vocabulary import RanksParam
 from faults.choices import MUTATED_RANKS_MAX, MUTATIONS
 
@@ -21,7 +23,7 @@ class MutateFlags(Flags):
 
     collectives: tuple[str, ...] = argument(nargs=-1, metavar="[COLLECTIVE]...|FILE.plan")
     ranks: Sequence[int] = concept("ranks", type=RanksParam(2, MUTATED_RANKS_MAX), default="2")
-    variant: str = flag("--variant", default=EVERY, help="Comma list of variants, or every.")
+    variant: str = flag("--variant", default=EVERY, callback=each_once, help="Comma list of variants, or every.")
     algorithm: str | None = concept("algorithm")
     integrity: str | None = flag(
         "--integrity", type=click.Choice(INTEGRITIES), help="Mutate plans whose doorbells carry checksums."
@@ -39,7 +41,7 @@ class MutateFlags(Flags):
     json_file: Path | None = concept("json")
 
 
-@click.command(epilog=_TOLD)
+@click.command(cls=Command, epilog=_TOLD)
 @taking(MutateFlags, work="mutate_run:run")
 def command() -> None:
     """Break the synchronization of plans in every way, and check that each mistake is found.

@@ -9,8 +9,9 @@ import click
 
 from collectives.defaults import EVERY, REGION_BYTES, STEP_FACTOR
 from cxlemu.choices import DEFAULT_TOPOLOGY, DTYPE_NAMES, INTEGRITIES, REDOPS
+from cxlemu.cli.commands import Command
 from cxlemu.cli.options import Flags, argument, concept, flag, taking
-from cxlemu.cli.params import Names
+from cxlemu.cli.params import Names, each_once
 from cxlemu.cli.vocabulary import RanksParam
 from cxlemu.units import format_bytes, format_numbers
 from faults.choices import (
@@ -51,7 +52,10 @@ class ProveFlags(Flags):
     )
     root: str = concept("root", default="all", metavar="RANK|all")
     variant: str = flag(
-        "--variant", default=EVERY, help="every, or a comma list of names that cxlemu plan list prints."
+        "--variant",
+        default=EVERY,
+        callback=each_once,
+        help="every, or a comma list of names that cxlemu plan list prints.",
     )
     algorithm: str | None = concept("algorithm", help="Prove an algorithm of your own; executes the file.")
     cluster: int | None = flag(
@@ -76,7 +80,7 @@ class ProveFlags(Flags):
     json_file: Path | None = concept("json")
 
 
-@click.command()
+@click.command(cls=Command)
 @taking(ProveFlags, work="prove_run:run")
 def command() -> None:
     """Prove that plans are right in every interleaving, whatever caches evict, prefetch and hold back.

@@ -7,14 +7,16 @@ from typing import Any
 
 import click
 
-from cxlemu.cli.options import each_once
-from cxlemu.cli.params import BytesParam
+from cxlemu.cli.commands import Command
+from cxlemu.cli.params import BytesParam, each_once
 from cxlemu.cli.vocabulary import OneRanksParam, option
 
 RANKS_MAX = 64
 
 
-@click.command("torchrun", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
+@click.command(
+    "torchrun", cls=Command, context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False}
+)
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @option("ranks", type=OneRanksParam(1, RANKS_MAX, "as a script is started once"), default=2, show_default=True)
@@ -23,6 +25,7 @@ RANKS_MAX = 64
     "--device",
     "devices",
     multiple=True,
+    callback=each_once,
     metavar="PATH",
     help="Device of a DAX pool; repeat it for each card, in any order.",
 )

@@ -7,7 +7,9 @@ from pathlib import Path
 import click
 
 from cxlemu.choices import TRANSPORTS
+from cxlemu.cli.commands import Command
 from cxlemu.cli.options import Flags, argument, concept, flag, taking
+from cxlemu.cli.params import each_once
 from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import RanksParam
 from studies.choices import SOURCES
@@ -30,7 +32,12 @@ class BenchFlags(Flags):
         default="both",
         help="Rewrite sources before each call, as applications do, or leave them the same.",
     )
-    peers: str = flag("--peers", default=",".join(find.NAMES), help="Libraries to compare with: a comma list, or none.")
+    peers: str = flag(
+        "--peers",
+        callback=each_once,
+        default=",".join(find.NAMES),
+        help="Libraries to compare with: a comma list, or none.",
+    )
     pythons: tuple[str, ...] = flag(
         "--peer-python",
         multiple=True,
@@ -64,7 +71,7 @@ class BenchFlags(Flags):
     )
 
 
-@click.command()
+@click.command(cls=Command)
 @for_each_ranks("plot_file")
 @taking(BenchFlags, work="bench_run:run")
 def command() -> None:

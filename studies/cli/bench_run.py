@@ -84,7 +84,7 @@ def run(ctx: click.Context, asked: BenchFlags) -> None:
 
 
 def _peers(names: str) -> list[str]:
-    chosen = [] if names == "none" else list(dict.fromkeys(names.split(",")))
+    chosen = [] if names == "none" else names.split(",")
     for name in chosen:
         if name not in find.NAMES:
             raise ArgumentError(f"--peers: {name!r} is not one of {', '.join(find.NAMES)}")
@@ -98,5 +98,7 @@ def _pythons(pairs: tuple[str, ...]) -> dict[str, str]:
         if name not in (*find.NAMES, find.NCCL) or not equals or not path:
             names = ", ".join((*find.NAMES, find.NCCL))
             raise ArgumentError(f"--peer-python takes NAME=PATH with one of {names}, not {pair!r}")
+        if name in chosen:
+            raise ArgumentError(f"--peer-python: {name} is named twice")
         chosen[name] = path
     return chosen

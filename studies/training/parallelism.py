@@ -48,6 +48,8 @@ class Parallelism:
         given: dict[str, Any] = {}
         for word in text.split(","):
             name, _, value = word.strip().partition("=")
+            if (FLAGS | DEGREES).get(name) in given:
+                raise ArgumentError(f"--parallel {text}: {name} is named twice")
             if name in FLAGS and not value:
                 given[FLAGS[name]] = name != "serial"
             elif name in DEGREES and re.fullmatch(r"[1-9][0-9]{0,5}", value):
