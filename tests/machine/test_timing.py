@@ -395,6 +395,13 @@ def test_tables_that_name_what_is_not_there_are_refused(tables: dict[str, object
         simulated(fabric(1, 1), [[[write(0, 64)]]], **tables)
 
 
+@pytest.mark.parametrize(("ranks", "rounds"), [(2, 2**62), (4, 2**62), (3, 2**62 - 1), (1, 2**62)])
+def test_more_rounds_than_there_is_memory_for_are_refused(ranks: int, rounds: int) -> None:
+    """Each rank's doorbells of all rounds are one table, whose length must not overflow: 4 times 2^62 would be 0."""
+    with pytest.raises(ArgumentError, match=f"not enough memory for the doorbells of {ranks} ranks"):
+        simulated(fabric(ranks, 1), [[[FENCE]]] * ranks, rounds=rounds)
+
+
 def test_a_time_too_long_is_told() -> None:
     with pytest.raises(ArgumentError, match="longer than 2\\^60 ns"):
         simulated(fabric(1, 1, to_pool_gbytes_per_s=1e-6), [[[write(0, 1 << 41)] * 3]])

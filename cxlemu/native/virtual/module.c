@@ -91,6 +91,7 @@ static PyObject *Simulation_communicator(Simulation *self, PyObject *args) {
         refuse("a communicator of this layout is not possible on these cards");
         return NULL;
     }
+    if (epochs > INT64_MAX / l->ranks) return PyErr_NoMemory(); /* a plan may say any number of rounds */
     communicator *all = realloc(v->comms, (size_t)(v->comm_count + 1) * sizeof *all);
     if (!all) return PyErr_NoMemory();
     v->comms = all;
