@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from cxlemu.cli.backends import backends
+from cxlemu.cli.commands import Command
 from cxlemu.cli.options import JsonFlags, argument, concept, flag, taking
 from cxlemu.cli.vocabulary import OneRanksParam
 from faults.explore.check import ENGINES
@@ -53,7 +54,7 @@ class LitmusFlags(JsonFlags):
     deadline_s: float = concept("deadline", default=30.0)
 
 
-@click.command()
+@click.command(cls=Command)
 @taking(LitmusFlags, work="litmus_run:run")
 def command() -> None:
     """Run litmus tests: small programs in YAML with allowed and forbidden outcomes.
@@ -88,5 +89,6 @@ def command() -> None:
     that never happens is no violation, because caches of one machine are coherent.
 
     \b
-    Exit codes: 0 all tests end as expected, 1 a test does not, 2 bad input, 3 a budget ran out first.
+    Exit codes: 0 all tests end as expected, 1 a test does not, 2 bad input, 3 a budget ran out first, no execution of a
+    test ends, --witness finds none, or --backend skips a test.
     """

@@ -82,9 +82,9 @@ def run_on_hardware(ctx: click.Context, asked: LitmusFlags, tests: list[Litmus])
             "seed": asked.seed,
             "instructions": lines_instructions(),
         }
-        verdict = (Verdict.VIOLATION if wrong else Verdict.OK).value
-        write_json(asked.json_file, {"verdict": verdict, **about, "rows": [row(each) for each in report.seen]})
-    ctx.exit(1 if wrong else 0)
+        rows = [row(each) for each in report.seen]
+        write_json(asked.json_file, {"verdict": report.verdict.value, **about, "rows": rows})
+    ctx.exit((Verdict.VIOLATION if wrong else report.verdict).exit_code)
 
 
 def _possible(test: Litmus) -> frozenset[tuple[int, ...]] | None:
@@ -103,6 +103,12 @@ class _Report(LiveReport):
         self.seen: list[Histogram] = []
         self.machines = 1
         self._verbose, self._silent = verbose, silent or quiet
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of all verdicts: a violation, then unknown, then ok."""
+        found = {each.verdict for each in self.seen}
+        return next((v for v in (Verdict.VIOLATION, Verdict.UNKNOWN) if v in found), Verdict.OK)
 
     def __call__(self, message: object) -> None:
         if isinstance(message, RankMachines):

@@ -60,12 +60,13 @@ def run(ctx: click.Context, asked: LitmusFlags) -> None:
             out.print(_line(results[-1]))
             if asked.verbose:
                 _print_outcomes(out, results[-1])
-    for result, condition in zip(results, conditions, strict=False):
-        _print_witness(out, result, condition)
+    shown = [_print_witness(out, result, condition) for result, condition in zip(results, conditions, strict=False)]
     count = {verdict: sum(result.verdict == verdict for result in results) for verdict in Verdict}
     told = f"{count[Verdict.OK]} as expected, {count[Verdict.VIOLATION]} not, {count[Verdict.UNKNOWN]} unknown"
     out.print(f"{counted(len(results), 'test')}: {told}; {time.monotonic() - began:.1f} s")
     verdict = next((v for v in (Verdict.VIOLATION, Verdict.UNKNOWN) if count[v]), Verdict.OK)
+    if verdict == Verdict.OK and not all(shown):
+        verdict = Verdict.UNKNOWN
     if asked.json_file is not None:  # a row works out witnesses
         rows = [_row(result) for result in results]
         write_json(asked.json_file, {"verdict": verdict.value, "rows": rows, "interrupted": interruption.happened})
@@ -82,6 +83,8 @@ def _files(paths: tuple[Path, ...]) -> list[Path]:
         if not inside:
             raise ArgumentError(f"{path} holds no .yaml file")
         files += inside
+    if twice := next((file for file in files if files.count(file) > 1), None):
+        raise ArgumentError(f"{twice} is named twice")
     return files
 
 
@@ -102,6 +105,8 @@ def _line(result: LitmusResult) -> Text:
         said.append(result.exploration.finding.text if result.exploration.finding else "no execution seen that hangs")
     if not result.complete:
         said.append(result.exploration.reason)
+    elif not result.exploration.outcomes:
+        said.append("no execution ends")
     number, word = counted(len(result.outcomes()), "outcome").split()
     outcomes = f"{number:>3} {word:8} {counted(result.exploration.states, 'state'):>16}"
     return Text.assemble(
@@ -123,14 +128,16 @@ def _print_outcomes(out: Any, result: LitmusResult) -> None:
             _print_witness(out, result, expectation.condition)
 
 
-def _print_witness(out: Any, result: LitmusResult, condition: Condition) -> None:
+def _print_witness(out: Any, result: LitmusResult, condition: Condition) -> bool:
+    """Print an execution that ends with a condition; return whether there is one."""
     schedule = result.witness(condition)
     if schedule is None:
         ever = "no execution ends" if result.complete else "no execution was seen to end"
         out.print(Text(f"{result.litmus.name}: {ever} with {condition.text}"))
-        return
+        return False
     out.print(Text(f"{result.litmus.name}: an execution that ends with {condition.text}:"))
     out.print(schedule_table(Machine(result.litmus.program), schedule), soft_wrap=False)
+    return True
 
 
 def _row(result: LitmusResult) -> dict[str, Any]:

@@ -6,8 +6,10 @@ import ast
 import operator
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from itertools import islice, product
 
 CHARS_MAX = 500
+TRIES_MAX = 2_000  # values with which a condition is tried, to see whether it has only one truth
 COMPARE: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -37,6 +39,8 @@ class Condition:
             _check_truth(tree, names)
             if not any(isinstance(part, ast.Name) for part in ast.walk(tree)):
                 raise ValueError("it names no register and no word, so it is the same at every end")
+            if (truth := _only_truth(tree, names)) is not None:
+                raise ValueError(f"it is {str(truth).lower()} at every end, whatever the values are")
         except (SyntaxError, RecursionError, MemoryError, ValueError) as error:
             what = str(error) if type(error) is ValueError else "it does not parse"
             raise ValueError(f"is not a condition such as B.r1 == 1 and x == 0: {what}") from None
@@ -85,6 +89,22 @@ def _truth(tree: ast.expr, values: Mapping[str, int]) -> bool:
             pairs = zip(ops, numbers, numbers[1:], strict=False)
             return all(COMPARE[type(op)](before, after) for op, before, after in pairs)
     raise AssertionError("checked when it was parsed")
+
+
+def _only_truth(tree: ast.expr, names: Collection[str]) -> bool | None:
+    """Return the truth of a condition that has only one; None if it has both, or too many names to tell.
+
+    Only the order of values and constants matters, so each value need be no more than the count of names above one.
+    """
+    its = {_name(part) for part in ast.walk(tree) if isinstance(part, ast.Name | ast.Attribute)} & {*names}
+    constants = {0, *(part.value for part in ast.walk(tree) if isinstance(part, ast.Constant))}
+    near = sorted({constant + more for constant in constants for more in range(len(its) + 1)})
+    found = set()
+    for values in islice(product(near, repeat=len(its)), TRIES_MAX):
+        found.add(_truth(tree, dict(zip(its, values, strict=True))))
+        if len(found) == 2:
+            return None
+    return found.pop() if len(near) ** len(its) <= TRIES_MAX else None
 
 
 def _number(tree: ast.expr, values: Mapping[str, int]) -> int:

@@ -77,8 +77,8 @@ class Histogram:
 
     @property
     def verdict(self) -> Verdict:
-        """Violation if a round ended as none may; unknown if the test was not run. What was not seen proves nothing."""
+        """Violation if a round ended as none may; unknown if none was run. What was not seen proves nothing."""
         hangs = self.hangs and not self.task.litmus.hangs
         if hangs or any(map(self.breaks, self.counts)):
             return Verdict.VIOLATION
-        return Verdict.UNKNOWN if self.skipped else Verdict.OK
+        return Verdict.UNKNOWN if self.skipped or not self.rounds else Verdict.OK

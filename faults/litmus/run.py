@@ -45,9 +45,12 @@ class LitmusResult:
         return next((end for end in self.exploration.outcomes if condition.holds(self.litmus.values(end))), None)
 
     def verdict_of(self, expectation: Expectation) -> Verdict:
-        """Judge an expectation: UNKNOWN if the outcome was not seen and the search is not complete."""
+        """Judge an expectation: UNKNOWN if the outcome was not seen and the search is not complete.
+
+        What is forbidden at the end of executions is UNKNOWN, too, where none ends.
+        """
         seen = self.sees(expectation.condition)
-        if not seen and not self.complete:
+        if not seen and not (self.complete and (expectation.allowed or self.exploration.outcomes)):
             return Verdict.UNKNOWN
         return Verdict.OK if seen == expectation.allowed else Verdict.VIOLATION
 

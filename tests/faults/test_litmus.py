@@ -326,6 +326,28 @@ def test_any_other_text_is_refused(text: str) -> None:
         assert str(error)
 
 
+@pytest.mark.parametrize(
+    ("text", "truth"),
+    [
+        ("A.r == 1 and A.r == 0", "false"),
+        ("x < 1 and x > 0", "false"),
+        ("A.r < x and x < y and y < A.r", "false"),
+        ("A.r < x < y < 2", "false"),
+        ("A.r == A.r", "true"),
+        ("x >= 0", "true"),
+        ("not x == 1 or x == 1", "true"),
+    ],
+)
+def test_a_condition_that_is_the_same_at_every_end_is_refused(text: str, truth: str) -> None:
+    with pytest.raises(ValueError, match=f"it is {truth} at every end"):
+        Condition.parse(text, ["A.r", "x", "y"])
+
+
+@pytest.mark.parametrize("text", ["A.r < x < y < 3", "x > 999999", "A.r == x", "x == 1 and y == 1 and A.r == 1"])
+def test_a_condition_that_can_be_both_is_none_of_these(text: str) -> None:
+    assert Condition.parse(text, ["A.r", "x", "y"]).text == text
+
+
 def test_the_pools_end_is_when_everything_posted_has_arrived() -> None:
     """x = 1 is posted when the only thread ends; the outcome has it, and a dirty y is there or was evicted."""
     result = run(litmus("OWNPENDING"), BUDGET, "reference")

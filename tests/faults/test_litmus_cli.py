@@ -94,9 +94,30 @@ def test_verbose_prints_every_outcome_and_a_witness(engine: str) -> None:
 
 
 def test_a_witness_that_was_asked_for() -> None:
-    file = LITMUS / "MP-nofence.yaml"
-    assert "load x -> 0" in litmus(file, "--witness", "B.r == 0").output
-    assert "MP-nofence: no execution ends with B.r == 5" in litmus(file, "--witness", "B.r == 5").output
+    shown = litmus(LITMUS / "MP-nofence.yaml", "--witness", "B.r == 0")
+    assert shown.exit_code == 0 and "load x -> 0" in shown.output
+
+
+HANGS = "name: H\nhosts: {A: [wait f 1], B: [load x r]}\nhangs: allowed\n"
+
+
+@pytest.mark.parametrize(
+    ("test", "arguments", "code", "says"),
+    [
+        (HANGS, [], 0, "no execution ends"),
+        (HANGS + "forbidden: [B.r == 1]", [], 3, "forbidden B.r == 1: not seen; no execution ends"),
+        (HANGS + "allowed: [B.r == 0]", [], 1, "allowed B.r == 0: not seen; no execution ends"),
+        ((LITMUS / "MP.yaml").read_text(), ["--witness", "B.r == 5"], 3, "MP: no execution ends with B.r == 5"),
+    ],
+)
+def test_what_judges_nothing_is_no_success(
+    test: str, arguments: list[str], code: int, says: str, tmp_path: Path
+) -> None:
+    (tmp_path / "test.yaml").write_text(test)
+    done = litmus(tmp_path / "test.yaml", *arguments, "--json", tmp_path / "it.json")
+    assert done.exit_code == code and says in " ".join(done.output.split()), done.output
+    verdict = json.loads((tmp_path / "it.json").read_text())["verdict"]
+    assert verdict == {0: "ok", 1: "violation", 3: "unknown"}[code]
 
 
 @pytest.mark.parametrize(
