@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dis
 import os
 import sys
+from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from cxlemu.errors import ArgumentError
@@ -53,3 +55,39 @@ def check_asserts(function: Any, name: str) -> None:
             f"{name} cannot be judged: Python was started with -O or PYTHONOPTIMIZE, which removes its assertions; "
             f"start it without"
         )
+
+
+def asserts(function: Any) -> bool:
+    """Whether a user's function, or one of the user's that it names, asserts or raises anything."""
+    todo, seen = [function], list[Any]()
+    while todo:
+        its = todo.pop()
+        if not isinstance(its, FunctionType):
+            return True  # an object that is called: who knows
+        if its in seen or its.__module__.partition(".")[0] in _OURS:
+            continue
+        seen.append(its)
+        for code in _codes(its.__code__):
+            if any(each.opname == "RAISE_VARARGS" for each in dis.get_instructions(code)):
+                return True
+            todo += _named(its, code)
+    return False
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield a function's code, and that of the functions within it."""
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _codes(each)
+
+
+def _named(function: FunctionType, code: CodeType) -> Iterator[FunctionType]:
+    """Yield the functions that a code names: global ones, those of modules, and those around it."""
+    found = [function.__globals__.get(name) for name in code.co_names]
+    found += [getattr(its, name, None) for its in found if isinstance(its, ModuleType) for name in code.co_names]
+    found += [cell.cell_contents for cell in function.__closure__ or ()]
+    for its in found:
+        if isinstance(its, type) and its.__module__.partition(".")[0] not in _OURS:
+            found += vars(its).values()
+    yield from (its for its in found if isinstance(its, FunctionType))

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from cxlemu.choices import DTYPE_NAMES, REDOPS
+from cxlemu.cli.commands import Command
 from cxlemu.cli.options import Flags, argument, concept, flag, taking
 from cxlemu.cli.params import BytesParam
 from cxlemu.cli.several import for_each_ranks
@@ -83,7 +84,7 @@ class ExploreFlags(Flags):
     json_file: Path | None = concept("json")
 
 
-@click.command()
+@click.command(cls=Command)
 @for_each_ranks("replay")
 @taking(ExploreFlags, work="explore_run:run")
 def command() -> None:
@@ -110,5 +111,6 @@ def command() -> None:
     calls before and after rely on, as `cxlemu prove` does.
 
     \b
-    Exit codes: 0 every execution is right, 1 one is wrong, 2 bad input, 3 unknown: not every execution was searched.
+    Exit codes: 0 every execution is right, 1 one is wrong, 2 bad input, 3 unknown: not every execution was searched,
+    or nothing is asserted.
     """

@@ -49,6 +49,7 @@ def run_protocol(ctx: click.Context, spec: str) -> NoReturn:
     report = ProtocolReport(
         Setting(
             spec=spec,
+            judges=protocol.judges,
             hosts=hosts,
             memory=memory,
             seed=seed,
@@ -77,7 +78,7 @@ def run_protocol(ctx: click.Context, spec: str) -> NoReturn:
                 wrong = again(context)
         else:
             wrong = launch(again, ranks=ranks, how=how, **world)[0]
-    ctx.exit(1 if wrong else 3 if report.idle else 0)
+    ctx.exit(1 if wrong else 3 if report.unjudged else 0)
 
 
 def _check_flags(ctx: click.Context) -> None:

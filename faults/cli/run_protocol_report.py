@@ -17,6 +17,7 @@ from cxlemu.errors import name_numbers
 from cxlemu.memory import MemorySpec
 from cxlemu.units import counted
 from cxlemu.version import __version__
+from faults.explore.programs import NOTHING_ASSERTED
 from faults.protocols.rank import Ending, How
 from faults.protocols.run import ProtocolRun
 
@@ -26,6 +27,7 @@ RESULTS_SHOWN = 3  # different results of a rank
 @dataclass(frozen=True)
 class Setting:
     spec: str  # the protocol, ``FILE.py:function``
+    judges: bool  # whether the protocol says what is right
     hosts: tuple[int, ...]  # the host of each rank
     memory: MemorySpec
     seed: int | None  # the seed of the first run's adversary; None: there is no adversary
@@ -45,9 +47,11 @@ class ProtocolReport(LiveReport):
         self._shown: set[object] = set()  # what went wrong
 
     @property
-    def idle(self) -> bool:
-        """Whether no rank did anything in any run."""
-        return bool(self._runs) and all(run.idle for run in self._runs)
+    def unjudged(self) -> str:
+        """Why nothing was judged; empty if something was."""
+        if self._runs and all(run.idle for run in self._runs):
+            return "nothing was judged: no rank yielded an operation"
+        return "" if self._setting.judges else NOTHING_ASSERTED
 
     def _open(self) -> None:
         setting, ranks = self._setting, len(self._setting.hosts)
@@ -95,8 +99,8 @@ class ProtocolReport(LiveReport):
         counts = [counted(len(self._runs), "run"), f"{len(wrong)} wrong{_seeds(wrong)}"]
         counts += [f"{missing} more not made{_stopped_by(self._runs[-1])}"] if missing else []
         self._print(f"# {', '.join([*counts, f'{seconds:.1f} s'])}", "bold red" if wrong or missing else "green")
-        if self.idle:
-            self._print("nothing was judged: no rank yielded an operation", "yellow")
+        if self.unjudged:
+            self._print(self.unjudged, "yellow")
         target = shlex.join([setting.spec, "-n", str(len(setting.hosts))])
         if wrong and wrong[0].seed is not None:
             self._print_command(

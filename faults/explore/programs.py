@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from cxlemu.asserts import check_asserts
+from cxlemu.asserts import asserts, check_asserts
 from cxlemu.errors import ArgumentError
 from cxlemu.userfile import limited
 from faults.explore.automaton import RankFunction, RankThread, said
@@ -61,6 +61,7 @@ __all__ = [
 ]
 
 RANKS_MAX, WORDS_MAX = 8, 64
+NOTHING_ASSERTED = "nothing was judged but that all ranks end: they have no assert, and the protocol has no final"
 FINAL_S = 10.0  # longest time that ``final`` takes for one end
 
 Final: TypeAlias = Callable[[Mapping[str, int], Sequence[Any]], None]
@@ -93,6 +94,11 @@ class RankProtocol:
     def line_names(self) -> tuple[str, ...]:
         """A name for each line: its words, joined by ``+``."""
         return tuple("+".join(text.split()) for text in self.lines)
+
+    @property
+    def judges(self) -> bool:
+        """Whether the protocol says what is right: by assertions, exceptions or ``final``."""
+        return self.final is not None or asserts(self.function)
 
     def judge(self, memory: Mapping[str, int], results: Sequence[Any]) -> str:
         """Check the end of an execution with ``final``.

@@ -94,6 +94,53 @@ def test_a_function_without_yield_does_not_end_the_search_or_the_run(leave: str,
     )
 
 
+HEAD = """
+from faults import protocol, Load, Store
+import user_checks
+
+
+def helper(value):
+    assert value < 9
+
+
+class Checks:
+    def of(self, value):
+        helper(value)
+
+
+@protocol("word")
+def mine(rank, ranks):
+    yield Store("word", rank)
+    value = yield Load("word")
+    """
+CHECKS = "def bound(value):\n    if value > 9: raise ValueError(value)\ndef free(value): pass\n"
+ASSERTING = [
+    "assert value < 9",
+    "helper(value)",
+    "Checks().of(value)",
+    "user_checks.bound(value)",
+    "[helper(v) for v in (1,)]",
+]
+
+
+@pytest.mark.parametrize("line", ["pass", "print(value)", "user_checks.free(value)"])
+def test_a_protocol_that_asserts_nothing_is_not_ok(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "user_checks.py").write_text(CHECKS)
+    monkeypatch.syspath_prepend(folder)
+    (folder / "user.py").write_text(HEAD + line)
+    for command in ("explore", "run --seeds 1 --launch threads --protocol"):
+        done = cxlemu(*command.split(), f"{folder}/user.py:mine", code=3)
+        assert "nothing was judged but that all ranks end" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize("line", ASSERTING)
+def test_what_asserts_is_found_wherever_it_is(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "user_checks.py").write_text(CHECKS)
+    monkeypatch.syspath_prepend(folder)
+    (folder / "user.py").write_text(HEAD + line)
+    cxlemu("explore", f"{folder}/user.py:mine", code=0)
+
+
 @pytest.mark.parametrize("leave", LEAVES)
 def test_a_file_does_not_end_the_command(leave: str, folder: Path) -> None:
     (folder / "user.py").write_text(f"\n{leave}\n")
