@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
@@ -25,6 +26,7 @@ from collectives.torch.verbs import GroupVerbs, Run
 from collectives.torch.work import Ended, Result, Together, Work
 from collectives.torch.world import GroupPool, open_pool
 from cxlemu.errors import CxlemuError, DeadlineError, InputError, PeerLostError
+from cxlemu.units import counted
 
 NO_TIME = timedelta(0)  # torch says that a call has no time of its own by a negative one
 _groups: list[Any] = []  # torch may hold them in C++ alone, where their methods would be lost
@@ -39,6 +41,7 @@ class CxlGroup(PoolTensors, GroupVerbs):
         self._name, self._description = str(asked.group_id), "undefined"
         self._ranks = list(asked.global_ranks_in_group) or list(range(self._size))  # torch leaves out the world's
         self._number = 0  # of the last call
+        self._messages = 0  # count of those sent and received
         self._barriers = 0
         self._coalesced: list[Work | MessageWork] | None = None
         self._error: BaseException | None = None
@@ -150,6 +153,7 @@ class CxlGroup(PoolTensors, GroupVerbs):
             request = post()
         except CxlemuError as error:
             raise self._failed(error, called()) from error
+        self._messages += 1
         self._progress.watch(request)
         message = MessageWork(request, [tensor], called, self._failed, self._progress)
         if torch.autograd._profiler_enabled():
@@ -223,10 +227,14 @@ class CxlGroup(PoolTensors, GroupVerbs):
         if pool is None:
             return
         self._order.close()
+        left = self._progress.end()
         try:
             if Installed.harness is not None and self._error is None and not given_up:
-                Installed.harness.leaving(self.comm)
+                Installed.harness.leaving(self.comm, self._number + self._messages)
             pool.close()
+            if lost := sum(request.status is None for request in left):  # what it sends has left by now
+                said = f"rank {self._rank} left group {self._name}, and no message came for {counted(lost, 'recv')}"
+                warnings.warn(f"cxl: {said}", RuntimeWarning, stacklevel=2)
         except CxlemuError as error:
             if not given_up and self._error is None:
                 raise self._failed(error, f"the end of group {self._name}") from error

@@ -32,11 +32,12 @@ class Harness(Protocol):
             store: The group's part of torch's store.
         """
 
-    def leaving(self, comm: Any) -> None:
+    def leaving(self, comm: Any, calls: int) -> None:
         """Take note that a group whose calls went well is left, before its communicator is closed.
 
         Args:
             comm: What `around` returned.
+            calls: How many calls this rank made of the group, messages too.
         """
 
 

@@ -123,6 +123,15 @@ class Progress:
             if self._mover is threading.current_thread():
                 self._begin()
 
+    def end(self) -> list[Request]:
+        """Move nothing on any more; return the requests that are not done."""
+        with self._changed:
+            mover, self._mover = self._mover, None
+            self._changed.notify()
+        if mover is not None and mover is not threading.current_thread():
+            mover.join()
+        return [request for request in self._pending if not request.done]
+
     def _begin(self) -> None:
         self._mover = threading.Thread(target=self._move, name="cxl messages", daemon=True)
         self._mover.start()
@@ -135,7 +144,7 @@ class Progress:
                     return
                 self._pending = [request for request in self._pending if not request.done]
                 if not self._pending:
-                    if self._changed.wait_for(lambda: self._pending, LINGER_S):
+                    if self._changed.wait_for(lambda: self._pending or self._mover is None, LINGER_S):
                         continue
                     self._mover = None
                     return

@@ -39,8 +39,11 @@ def undone(flags: dict[str, Any], script: TrainingScript, events: Sequence[Event
         event["kind"] == "steps" and any(s["calls"] for s in event["steps"]) for event in events
     ):
         found.append("--pace: no step of an optimizer made a call whose time is known")
+    made = [event["calls"] for event in events if event["kind"] == "made"]
     if "group" not in kinds and not found:
         found.append("nothing ran over the pool: the script made no process group")
+    elif counted_all and made and not any(made) and not found:
+        found.append("nothing ran over the pool: the script called no collective and sent nothing")
     return found
 
 

@@ -100,8 +100,9 @@ class TrainingHarness:
         gloo = GlooShadow(store, comm.rank, comm.size)
         return Compared(comm, group, gloo, found, found_message, partial(self._as_run, comm.members))
 
-    def leaving(self, comm: Any) -> None:
-        """Let the others compare what this rank sent, and tell what was compared and how long steps took."""
+    def leaving(self, comm: Any, calls: int) -> None:
+        """Let the others compare what this rank sent, and tell what it made, what was compared, how long steps took."""
+        self.tell("made", calls=calls)
         if isinstance(comm, Compared):
             comm.leave()
             its = comm.messages

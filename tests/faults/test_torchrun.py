@@ -418,6 +418,8 @@ def test_what_is_left_out_matters_where_it_would_do_something(op: Op, calls: int
     ("adversary", "events", "said"),
     [
         (None, [], "nothing ran over the pool: the script made no process group"),
+        (None, [("group", {}), ("made", {"calls": 0})], "nothing ran over the pool: the script called no collective"),
+        (None, [("group", {}), ("made", {"calls": 0}), ("made", {"calls": 1})], ""),
         (3, [("group", {}), ("nature", {"moved": 0})], "the adversary moved no line"),
         (3, [("group", {}), ("nature", {"moved": 0}), ("nature", {"moved": 2})], ""),
         (None, [("group", {}), ("nature", {"moved": 0})], ""),
@@ -432,8 +434,34 @@ def test_a_run_without_the_pool_or_without_nature_is_none(
     assert [sentence[: len(said)] for sentence in found] == [said] * bool(said)
 
 
+MEETS = "import torch.distributed as dist\ndist.init_process_group()\n"
+IDLE = {"print('idle')": "made no process group", MEETS: "called no collective and sent nothing"}
+
+
 @needs_torch
-def test_a_script_that_makes_no_group_runs_nothing(tmp_path: Path) -> None:
-    (tmp_path / "idle.py").write_text("print('idle')")
+@pytest.mark.parametrize("idle", IDLE)
+def test_a_script_that_makes_no_group_or_no_call_runs_nothing(idle: str, tmp_path: Path) -> None:
+    (tmp_path / "idle.py").write_text(idle)
     done = CliRunner().invoke(main, ["torchrun", "-n", "2", str(tmp_path / "idle.py")])
-    assert done.exit_code == 3 and "nothing ran over the pool" in done.output
+    assert done.exit_code == 3 and f"nothing ran over the pool: the script {IDLE[idle]}" in done.output
+
+
+@needs_torch
+@pytest.mark.deep
+@pytest.mark.parametrize("compare", [[], ["--compare", "gloo"]])
+def test_a_receive_that_nobody_waits_for_and_nobody_sends_is_a_warning(compare: list[str], tmp_path: Path) -> None:
+    (tmp_path / "recv.py").write_text(
+        MEETS + "dist.all_reduce(x := __import__('torch').ones(1))\ndist.get_rank() and dist.irecv(x, 0)"
+    )
+    done = CliRunner().invoke(main, ["torchrun", "-n", "2", *compare, str(tmp_path / "recv.py")])
+    assert "RuntimeWarning: cxl: rank 1 left group 0, and no message came for 1 recv" in done.output
+    assert done.exit_code == 0 and "Traceback" not in done.output
+
+
+@needs_torch
+@pytest.mark.deep
+def test_messages_run_over_the_pool(tmp_path: Path) -> None:
+    send = "x = __import__('torch').ones(1)\n(dist.recv if dist.get_rank() else dist.send)(x, 1 - dist.get_rank())"
+    (tmp_path / "sends.py").write_text(MEETS + send)
+    done = CliRunner().invoke(main, ["torchrun", "-n", "2", str(tmp_path / "sends.py")])
+    assert done.exit_code == 0, done.output

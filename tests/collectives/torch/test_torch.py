@@ -322,6 +322,27 @@ def test_a_message_is_moved_on_at_once_by_a_thread_that_lingers(monkeypatch: pyt
     assert not threads[0].is_alive()
 
 
+def test_a_group_that_is_left_moves_no_message_on() -> None:
+    from collectives.torch import messages
+
+    class Message:
+        def __init__(self) -> None:
+            self.done, self.tests, self.tested = False, 0, threading.Event()
+
+        def test(self) -> None:
+            self.tests += 1
+            self.tested.set()
+
+    progress, message = messages.Progress(), Message()
+    ends: Any = message
+    progress.watch(ends)
+    assert message.tested.wait(PATIENT_S)
+    assert progress.end() == [message]
+    tests = message.tests
+    assert not [thread for thread in threading.enumerate() if thread.name == "cxl messages"]
+    assert message.tests == tests and progress.end() == [message]
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize("memory", [SMALL, SHM], ids=["emulated", "shm"])
 def test_torchrun_restarts_after_a_rank_was_killed(memory: dict[str, str], tmp_path: Path) -> None:
