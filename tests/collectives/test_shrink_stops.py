@@ -2,140 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import random
-import signal
-import sys
 import threading
 import time
-from collections import Counter
-from contextlib import suppress
-from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 
 from collectives.communicator.communicator import Communicator
-from collectives.communicator.membership.shrink import Agreement
-from cxlemu.errors import DeadlineError, ExcludedError, PeerLostError, RevokedError, RunError
+from cxlemu.errors import PeerLostError, RevokedError, RunError
 from cxlemu.pool.board import Board, Stage, Vote
-from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch_survivors
+from tests.helpers.stopped_shrinks import go_on, stopped_shrinks, sum_of
 from tests.helpers.tiers import PATIENT_S
 
-LAPTOP = Topology.load("laptop")
-DEADLINES_S, STOPS_S = (0.05, 0.2), (0.02, 0.1, 0.3)
 DEADLINE_S = 10.0  # of ranks that are slow, and never in vain
-AGAIN_S = 0.05  # between two looks of the parent at whom to continue
-
-
-def _stops_before(step: int, stop: Any) -> None:
-    """Have this process stopped before a step of its next agreement."""
-    steps = Agreement.steps
-
-    def stopping(self: Agreement, lost: frozenset[int]) -> Any:
-        Agreement.steps = steps  # type: ignore[method-assign]
-        its = steps(self, lost)
-        for number in range(sys.maxsize):
-            try:
-                at = next(its)
-            except StopIteration as end:
-                return end.value
-            if number == step:
-                stop()
-            yield at
-
-    Agreement.steps = stopping  # type: ignore[method-assign]
-
-
-def _go_on(comm: Communicator, deadline_s: float) -> tuple[str, tuple[int, ...], int]:
-    """Shrink until a call comes through: how that ended, with whom, and the sum of what all of them put in."""
-    while True:
-        comm.deadline_s = comm._agreement.deadline_s = deadline_s
-        try:
-            comm = comm.shrink()
-            comm.deadline_s = PATIENT_S  # for who is stopped in the call, and comes back
-            return _sum(comm)
-        except ExcludedError:
-            return "excluded", (), 0
-        except (PeerLostError, RevokedError):
-            continue
-        except DeadlineError:
-            return "deadline", (), 0
-
-
-def _sum(comm: Communicator) -> tuple[str, tuple[int, ...], int]:
-    x = np.array([1 << comm.members[comm.rank]])
-    comm.all_reduce(x)
-    return "went on", comm.members, int(x[0])
-
-
-def shrink_under_stops(context: RankContext, seed: int, rounds: int) -> list[tuple[str, tuple[int, ...], int]]:
-    world, found = Communicator.world(context, deadline_s=PATIENT_S), []
-    for number in range(rounds):
-        rng = random.Random(f"{seed}/{number}")
-        deadline_s, stopped = rng.choice(DEADLINES_S), {rng.randrange(context.ranks): rng.randrange(30)}
-        stopped[rng.randrange(context.ranks)] = rng.randrange(30)
-        comm = world.dup()
-        world.barrier()
-
-        def stop(for_s: float = rng.choice(STOPS_S)) -> None:
-            context.emit((os.getpid(), time.monotonic() + for_s))
-            os.kill(os.getpid(), signal.SIGSTOP)
-
-        if (step := stopped.get(context.rank)) is not None:
-            _stops_before(step, stop)
-        found.append(_go_on(comm, deadline_s))
-        world.barrier()
-    return found
-
-
-def stopped_shrinks(seed: int, ranks: int, rounds: int) -> Counter[str]:
-    """Let processes shrink communicators, each stopped at some step, and check that no two groups go on.
-
-    Args:
-        seed: Decides who is stopped, where and for how long.
-        ranks: How many processes.
-        rounds: How many communicators they shrink, one after the other.
-    """
-    due: dict[int, float] = {}
-    over = threading.Event()
-
-    def go_on() -> None:
-        while not over.wait(AGAIN_S):
-            for pid, at in list(due.items()):
-                if time.monotonic() >= at:  # again and again: it may have said so and not be stopped yet
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGCONT)
-
-    def on_message(message: object) -> None:
-        assert isinstance(message, tuple)
-        due[message[0]] = message[1]
-        tally["stopped"] += 1
-
-    tally: Counter[str] = Counter()
-    continues = threading.Thread(target=go_on)
-    continues.start()
-    try:
-        main = partial(shrink_under_stops, seed=seed, rounds=rounds)
-        ended = launch_survivors(
-            main, ranks=ranks, topology=LAPTOP, how="processes", deadline_s=PATIENT_S, on_message=on_message
-        )
-    finally:
-        over.set()
-        continues.join()
-    assert ended.failures == {}
-    for number in range(rounds):
-        each = {rank: said[number] for rank, said in ended.results.items()}
-        groups = {members for how, members, _ in each.values() if how == "went on"}
-        assert len(groups) <= 1, f"seed {seed}, round {number}: {each}"
-        for rank, (how, members, total) in each.items():
-            assert (rank in next(iter(groups), ())) == (how == "went on"), f"seed {seed}, round {number}: {each}"
-            assert total == sum(1 << member for member in members)
-            tally[how] += 1
-        tally["shrinks"] += 1
-    return tally
 
 
 @pytest.mark.deep(rows=lambda ranks: ranks != 3)
@@ -187,7 +67,7 @@ def test_a_rank_that_is_slow_to_say_that_it_is_ready_goes_on_with_its_group_or_i
             with pytest.raises(PeerLostError) as caught:
                 comm.barrier()
             heard = caught.value.ranks, caught.value.reported_by
-        return heard, _go_on(comm, DEADLINE_S) if comm.rank else _sum(comm)
+        return heard, go_on(comm, DEADLINE_S) if comm.rank else sum_of(comm)
 
     ended = launch_survivors(main, ranks=3, topology="six-cards", how="threads", deadline_s=PATIENT_S)
     assert ended.failures == {}
@@ -219,9 +99,9 @@ def test_who_waits_for_the_others_hears_that_one_gave_up(error: RunError, monkey
     def main(context: RankContext) -> Any:
         comm = Communicator.world(context, deadline_s=DEADLINE_S).shrink()
         try:
-            return _sum(comm)
+            return sum_of(comm)
         except (PeerLostError, RevokedError):  # rank 2, if it sees that all are ready first
-            return _go_on(comm, DEADLINE_S)
+            return go_on(comm, DEADLINE_S)
 
     ended = launch_survivors(main, ranks=3, topology="six-cards", how="threads", deadline_s=PATIENT_S)
     assert (ended.failures, set(ended.results.values())) == ({}, {("went on", (0, 1, 2), 7)})
@@ -243,7 +123,7 @@ def test_nobody_goes_on_before_all_are_ready(monkeypatch: pytest.MonkeyPatch) ->
     def main(context: RankContext) -> Any:
         comm = Communicator.world(context, deadline_s=PATIENT_S).shrink()
         assert prepared.is_set()
-        return _sum(comm)
+        return sum_of(comm)
 
     ended = launch_survivors(main, ranks=2, topology="six-cards", how="threads", deadline_s=PATIENT_S)
     assert (ended.failures, set(ended.results.values())) == ({}, {("went on", (0, 1), 3)})
