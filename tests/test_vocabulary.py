@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cxlemu.cli import INTERRUPTED, main
-from cxlemu.cli.commands import Command, commands, load
+from cxlemu.cli.commands import VerbCommand, commands, load
 from cxlemu.cli.output import write_json
 from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import REPLACED, VOCABULARY, ConceptOption, RanksParam, SecondsParam, option
@@ -143,7 +143,7 @@ def test_an_option_that_takes_one_value_is_refused_the_second_time(verb: str) ->
 def test_the_environment_and_the_defaults_are_no_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPTION_X", "1")
 
-    @click.command(cls=Command)
+    @click.command(cls=VerbCommand)
     @click.option("--x", envvar="OPTION_X")
     def command(x: str) -> None:
         click.echo(x)

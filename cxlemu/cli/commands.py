@@ -84,7 +84,7 @@ def brought(group: str, name: str, option: str) -> Any:
     return entries[0].load()
 
 
-class Command(click.Command):
+class VerbCommand(click.Command):
     """A command that refuses an option which is given twice: the last one alone would count."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -97,10 +97,10 @@ class Command(click.Command):
         return super().parse_args(ctx, args)
 
 
-class VerbsGroup(Command, click.Group):
+class VerbsGroup(VerbCommand, click.Group):
     """A group that says which of its verbs was probably meant."""
 
-    command_class = Command
+    command_class = VerbCommand
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Find the command of the first word; click's usage error for a verb that there is not."""
@@ -135,10 +135,10 @@ def group_of(entry_group: str) -> type[LazyGroup]:
     return type("EntryGroup", (LazyGroup,), {"entry_group": entry_group})
 
 
-def with_forms(entry_group: str) -> type[Command]:
+def with_forms(entry_group: str) -> type[VerbCommand]:
     """Return the class of a click command whose first word may ask for another form, with options of its own."""
 
-    class Forms(Command):
+    class Forms(VerbCommand):
         forms_of = entry_group
 
         def make_context(

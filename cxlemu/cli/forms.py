@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 
 import click
 
-from cxlemu.cli.commands import Command
+from cxlemu.cli.commands import VerbCommand
 
 
-def engines(**modules: str) -> type[Command]:
+def engines(**modules: str) -> type[VerbCommand]:
     """Return the class of a click command that ``--engine NAME``, wherever it stands, turns into another one."""
 
-    class Engines(Command):
+    class Engines(VerbCommand):
         engines: ClassVar[Mapping[str, str]] = modules
 
         def make_context(

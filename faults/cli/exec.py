@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from cxlemu.cli.commands import Command
+from cxlemu.cli.commands import VerbCommand
 from cxlemu.cli.vocabulary import SecondsParam, option
 
 
@@ -40,7 +40,7 @@ class CrashPlace(Places):
         return super().convert(value, param, ctx)
 
 
-@click.command(cls=Command)
+@click.command(cls=VerbCommand)
 @click.option(
     "--pool", "pools", multiple=True, metavar="PATH[=SIZE|=FILE]", help="Path under which programs open a pool."
 )

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from cxlemu.cli.commands import Command
+from cxlemu.cli.commands import VerbCommand
 from cxlemu.cli.vocabulary import option
 
 
-@click.command(cls=Command)
+@click.command(cls=VerbCommand)
 @click.argument("token")
 @option("algorithm", help="File and function of the algorithm that the token names; executes the file.")
 @click.option(

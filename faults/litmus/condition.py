@@ -97,7 +97,7 @@ def _only_truth(tree: ast.expr, names: Collection[str]) -> bool | None:
     Only the order of values and constants matters, so each value need be no more than the count of names above one.
     """
     its = {_name(part) for part in ast.walk(tree) if isinstance(part, ast.Name | ast.Attribute)} & {*names}
-    constants = {0, *(part.value for part in ast.walk(tree) if isinstance(part, ast.Constant))}
+    constants = {0, *(_number(part, {}) for part in ast.walk(tree) if isinstance(part, ast.Constant))}
     near = sorted({constant + more for constant in constants for more in range(len(its) + 1)})
     found = set()
     for values in islice(product(near, repeat=len(its)), TRIES_MAX):

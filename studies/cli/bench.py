@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from cxlemu.choices import TRANSPORTS
-from cxlemu.cli.commands import Command
+from cxlemu.cli.commands import VerbCommand
 from cxlemu.cli.options import Flags, argument, concept, flag, taking
 from cxlemu.cli.params import each_once
 from cxlemu.cli.several import for_each_ranks
@@ -71,7 +71,7 @@ class BenchFlags(Flags):
     )
 
 
-@click.command(cls=Command)
+@click.command(cls=VerbCommand)
 @for_each_ranks("plot_file")
 @taking(BenchFlags, work="bench_run:run")
 def command() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cxlemu.cli.commands import Command
+from cxlemu.cli.commands import VerbCommand
 from cxlemu.cli.options import Flags, argument, concept, flag, taking
 from cxlemu.cli.params import Names
 from cxlemu.cli.several import for_each_ranks
@@ -57,7 +57,7 @@ class MemoryFlags(Flags):
     plot_file: Path | None = concept("plot", help="Draw time over working set to a .png, .svg or .pdf.")
 
 
-@click.command(cls=Command)
+@click.command(cls=VerbCommand)
 @for_each_ranks("plot_file")
 @taking(MemoryFlags, work="simulate_memory_run:run")
 def command() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from cxlemu.choices import DEFAULT_TOPOLOGY
-from cxlemu.cli.commands import Command
+from cxlemu.cli.commands import VerbCommand
 from cxlemu.cli.options import JsonFlags, argument, concept, flag, taking
 
 
@@ -33,7 +33,7 @@ class TraceFlags(JsonFlags):
     verbose: bool = concept("verbose", help="List every collective call, in the order in which the calls begin.")
 
 
-@click.command(cls=Command)
+@click.command(cls=VerbCommand)
 @taking(TraceFlags, work="simulate_trace_run:run")
 def command() -> None:
     """Replay Chakra execution traces: PREFIX.0.et, PREFIX.1.et, ..., one for each rank.

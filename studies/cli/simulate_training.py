@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from collectives.choices import WITH
-from cxlemu.cli.commands import Command
+from cxlemu.cli.commands import VerbCommand
 from cxlemu.cli.options import Flags, concept, flag, taking
 from cxlemu.cli.params import NumberParam
 from cxlemu.cli.several import for_each_ranks
@@ -95,7 +95,7 @@ class TrainingFlags(Flags):
     trace_file: Path | None = concept("trace")
 
 
-@click.command(cls=Command)
+@click.command(cls=VerbCommand)
 @for_each_ranks("trace_file")
 @taking(TrainingFlags, work="simulate_training_run:run")
 def command() -> None:
