@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from collectives.choices import is_plan
 from cxlemu import userfile
 from cxlemu.errors import ArgumentError
 from faults.cli.searchable import Calls, Searchable
 from faults.explore.check import judge_ends
-from faults.explore.programs import RankProtocol
+from faults.explore.programs import NOTHING_ASSERTED, RankProtocol
+from faults.explore.result import Exploration
 from faults.machine.steps import Machine
+from faults.verdict import Verdict
 
 STORE_BUFFERS = "ranks of one host see each other's stores at once: store buffers are not modelled"
 
@@ -26,7 +30,15 @@ def searchable(spec: str, ranks: int, calls: Calls) -> Searchable:
             )
         machine = Machine(found.program(ranks))
         note = STORE_BUFFERS if len(set(found.hosts(ranks))) < ranks else ""
-        return Searchable(name, ranks, machine, lambda explored: judge_ends(found, machine, explored), note=note)
+        return Searchable(name, ranks, machine, lambda explored: _judged(found, machine, explored), note=note)
     from faults.cli.explore_calls import own_calls, shipped_calls  # a protocol needs no collectives, which load long
 
     return own_calls(found, name, spec, file, ranks, calls) if file else shipped_calls(spec, ranks, calls)
+
+
+def _judged(protocol: RankProtocol, machine: Machine, found: Exploration) -> Exploration:
+    """Judge the ends of a search; a protocol that asserts nothing is not right."""
+    judged = judge_ends(protocol, machine, found)
+    if judged.verdict == Verdict.OK and not protocol.judges:
+        return replace(judged, verdict=Verdict.UNKNOWN, reason=NOTHING_ASSERTED)
+    return judged

@@ -10,7 +10,7 @@ from functools import partial
 from faults.explore import core
 from faults.explore.automaton import RankThread
 from faults.explore.partial import bounded, sampled
-from faults.explore.programs import NOTHING_ASSERTED, RankProtocol
+from faults.explore.programs import RankProtocol
 from faults.explore.result import Budget, Exploration, FinalState, FindingKind, SearchFinding
 from faults.explore.search import complaint, explore, goes_round, is_stuck, outcome, running, shown_barest, stuck
 from faults.explore.shorten import shortened
@@ -114,8 +114,6 @@ def judge_ends(protocol: RankProtocol, machine: Machine, found: Exploration) -> 
     threads = [thread for thread in machine.program.threads if isinstance(thread, RankThread)]
     if found.finding is None and all(thread.step(thread.first) is None for thread in threads):
         return replace(found, verdict=Verdict.UNKNOWN, reason="nothing was judged: no rank yields an operation")
-    if found.verdict == Verdict.OK and not protocol.judges:
-        return replace(found, verdict=Verdict.UNKNOWN, reason=NOTHING_ASSERTED)
     if found.finding is not None or protocol.final is None:
         return found
     names = [word.name for word in machine.program.words]
