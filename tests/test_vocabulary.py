@@ -169,7 +169,7 @@ TWICE = {
     "faults campaign -b 64 -b 64": "-b 64 is given twice",
     "simulate training --parallel tp=2,tp=4": "--parallel tp=2,tp=4: tp is named twice",
     "bench -n 2 --peers openmpi,openmpi": "--peers openmpi is given twice",
-    "bench -n 2 --peers none --peer-python openmpi=/a --peer-python openmpi=/b": "--peer-python: openmpi is named twice",
+    "bench --peers none --peer-python openmpi=/a --peer-python openmpi=/b": "--peer-python: openmpi is named twice",
 }
 
 
