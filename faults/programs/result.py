@@ -9,6 +9,7 @@ from enum import Enum
 from cxlemu.memory.rates import DEFAULT_RATES, AdversaryRates
 from faults.programs.area import CodePlace, CrashRecord, RawFinding
 from faults.programs.commands import CoherentRange, Command, PoolFile
+from faults.programs.every.events import crash_in
 
 # Schedules of the runs in which nature moves nothing: step by step, by priority, in bursts of 64.
 WORST_CASES = (0, 2, 6)
@@ -51,12 +52,18 @@ class RunChoice:
     seed: int | None  # seed of nature's moves; None: the worst case, in which it makes none
     schedule: int  # number of the schedule, which decides the turns
     script: tuple[tuple[int, int], ...] = ()  # turns to follow instead: a thread's number, and how many steps
-    # of each line that is fetched after a crash, how many of the last stores to it are lost, none where the list ends;
-    # None: random numbers decide which write-backs arrive, and nothing else does
+    # of each line whose stores may not have arrived before a crash, how many of the last ones are lost if somebody
+    # fetches it, none where the list ends; None: random numbers decide which write-backs arrive, and nothing else does
     losses: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
         return f"seed {self.seed}" if self.seed is not None else f"worst case {self.schedule}"
+
+
+def crashed_host(setting: ExecSetting, choice: RunChoice) -> int | None:
+    """Return the host that crashes in a run, by the setting or in its schedule."""
+    crash = setting.crash or crash_in(choice.script)
+    return crash[0] if crash else None
 
 
 @dataclass(frozen=True)
