@@ -10,6 +10,7 @@ from cxlemu.memory.rates import DEFAULT_RATES, AdversaryRates
 from faults.programs.area import CodePlace, CrashRecord, RawFinding
 from faults.programs.commands import CoherentRange, Command, PoolFile
 from faults.programs.every.events import crash_in
+from faults.programs.histories import LoggedOperation
 
 # Schedules of the runs in which nature moves nothing: step by step, by priority, in bursts of 64.
 WORST_CASES = (0, 2, 6)
@@ -105,7 +106,7 @@ class RunResult:
     notes: list[str] = field(default_factory=list)  # further remarks for the report
     doing: list[str] = field(default_factory=list)  # what each thread was doing in a hang or at the deadline
     invariants: list[frozenset[tuple[int, int]]] = field(default_factory=list)  # of each its lines, with their pool
-    history: list[str] = field(default_factory=list)  # the operations that no order explains, in words
+    history: list[LoggedOperation] = field(default_factory=list)  # operations that no order explains
     undecided: list[str] = field(default_factory=list)  # what must hold and was not judged, a sentence each
     # why faults that were asked for never happened, by their flags
     unfired: dict[str, str] = field(default_factory=dict)

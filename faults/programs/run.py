@@ -21,7 +21,7 @@ from faults.programs.area import (
 )
 from faults.programs.doing import going_round
 from faults.programs.findings import KINDS, LOST_IN_CRASH, NOT_LINEARIZABLE, ROLES, UNKNOWN_THREAD
-from faults.programs.histories import LoggedOperation, judge, names_of, words_of
+from faults.programs.histories import LoggedOperation, judge, names_of
 from faults.programs.processes import RunProcesses
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, crashed_host
 from faults.programs.servers import ForkServers
@@ -89,7 +89,7 @@ def _judge_histories(area: Area, status: RunStatus, result: RunResult, *, asked:
         logged |= its.object[0]
     result.undecided += found.undecided
     if found.wrong:
-        result.history = words_of(found.wrong)
+        result.history = found.wrong
         result.findings.append(_unexplained(max(found.wrong, key=lambda its: its.end)))
     unfired = {}
     if asked and (missing := names_of(status.kinds_asked & ~logged)):
