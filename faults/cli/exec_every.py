@@ -16,13 +16,13 @@ from cxlemu.signals import stops_exit
 from faults.cli.exec_report import write_outputs
 from faults.cli.exec_run import document, shorten, tell
 from faults.programs.crashes import crash_sentence, fewer_losses
-from faults.programs.every.events import crash_in
 from faults.programs.every.explore import EveryCoverage, EveryLimits, explore
 from faults.programs.judge import again, report_of
 from faults.programs.reports import ProgramReport, as_json
 from faults.programs.result import ExecSetting, RunChoice, RunResult
 from faults.programs.run import run
 from faults.programs.suppressions import Suppression
+from faults.programs.turns import crash_in
 from faults.programs.unjudged import not_judged
 from faults.programs.words import repeats, text, wrapped
 

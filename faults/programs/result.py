@@ -9,8 +9,8 @@ from enum import Enum
 from cxlemu.memory.rates import DEFAULT_RATES, AdversaryRates
 from faults.programs.area import CodePlace, CrashRecord, RawFinding
 from faults.programs.commands import CoherentRange, Command, PoolFile
-from faults.programs.every.events import crash_in
 from faults.programs.histories import LoggedOperation
+from faults.programs.turns import crash_in
 
 # Schedules of the runs in which nature moves nothing: step by step, by priority, in bursts of 64.
 WORST_CASES = (0, 2, 6)

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from faults.programs.crashes import Losses
-from faults.programs.every.events import CRASH, Actor, RunEvent, Trace
+from faults.programs.every.events import Actor, RunEvent, Trace
 from faults.programs.every.search import EverySearch, Turns
 from faults.programs.result import RunResult
+from faults.programs.turns import CRASH
 
 
 class CrashSearch(EverySearch[RunResult]):

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from faults.programs.commands import CoherentRange
+from faults.programs.turns import CRASH, MOVE_TURNS, crash_in
 
 LINE_BYTES = 64
 EVICT, FETCH, LAND = range(3)  # enum action of cxlemu/native/adversary.h
-MOVE_TURNS, CRASH = 1 << 16, 3  # as in native/moves.h
 _ENTRY = struct.Struct("<IIIHBBBBBB4x")  # record_entry of native/record.h
 _LOAD, _STORE, _RMW, _NT_STORE, _FLUSH, _FENCE, _MSYNC, _YIELD = range(1, 9)
 _PROCESS_START, _PROCESS_END, _THREAD_END, _OPERATION = 14, 15, 12, 18
@@ -109,17 +109,6 @@ class _Entry(NamedTuple):
 
     def lines(self) -> list[Line]:
         return [(self.pool, self.line + k) for k in range(self.more)]
-
-
-def crash_in(turns: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
-    """Return the host that crashes in turns, and the step."""
-    crash = next((k for k, (thread, _) in enumerate(turns) if thread >= MOVE_TURNS and thread & 255 == CRASH), None)
-    return None if crash is None else (turns[crash][0] >> 8 & 15, steps_of(turns[: crash + 1]))
-
-
-def steps_of(turns: Sequence[tuple[int, int]]) -> int:
-    """Count the steps of turns; a move is one."""
-    return sum(1 if thread >= MOVE_TURNS else steps for thread, steps in turns)
 
 
 def read(

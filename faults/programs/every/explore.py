@@ -10,13 +10,14 @@ from typing import Any
 from cxlemu.units import counted
 from faults.programs.crashes import Losses, only_dirty
 from faults.programs.every.crashes import CrashSearch
-from faults.programs.every.events import Trace, crash_in, holds_nt, read
+from faults.programs.every.events import Trace, holds_nt, read
 from faults.programs.every.search import EverySearch, Turns
 from faults.programs.judge import suppress
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, untouched
 from faults.programs.run import run
 from faults.programs.servers import ForkServers
 from faults.programs.suppressions import Suppression
+from faults.programs.turns import crash_in
 from faults.verdict import Verdict
 
 KEPT = 10  # runs with warnings, for the report

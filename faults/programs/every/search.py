@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from faults.programs.every.events import EVICT, MOVE_TURNS, Actor, RunEvent, Trace, steps_of
+from faults.programs.every.events import EVICT, Actor, RunEvent, Trace
+from faults.programs.turns import MOVE_TURNS, steps_of
 
 Turns = tuple[tuple[int, int], ...]
 Ran = TypeVar("Ran")
