@@ -21,7 +21,7 @@ COLUMN, ROW, BAND, BOX = 270, 46, 10, 30
 TEXT_CHARS = 33  # of an instruction's text beside its column, in each of two lines
 COLOURS = ("#9aa3ad", "#2f7ed8", "#1f9d55", "#c77700", "#8e44ad", "#00838f", "#ad1457", "#5d6d1e")
 
-_STYLE = """
+STYLE = """
 svg{font:12px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;background:#fff}
 text{fill:#1b1f24}.head{font-weight:bold;font-size:14px}.small{font-size:10px;fill:#5b6570}
 .life{stroke:#c9d0d7;stroke-width:1}.box{fill:#f6f8fa;stroke:#8c959f}.nature{fill:#fff8e1;stroke:#c9a400}
@@ -48,11 +48,11 @@ def svg(story: Story) -> str:
     height = bottom + 62 + 20 * len(story.versions)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'role="img"><style>{_STYLE}</style>',
+        f'role="img"><style>{STYLE}</style>',
         *_definitions(story),
         f'<rect width="{width}" height="{height}" fill="#fff"/>',
-        _text(16, 24, _title(story), "head"),
-        _text(16, 42, story.line, "small"),
+        text(16, 24, _title(story), "head"),
+        text(16, 42, story.line, "small"),
         *_headings(story, bottom),
         *_bands(story),
         *(part for index, event in enumerate(story.events) for part in _event(story, index, event)),
@@ -96,7 +96,7 @@ def _headings(story: Story, bottom: int) -> Iterator[str]:
     for column, heading in enumerate([*story.hosts, "pool"]):
         x = _x(column)
         yield f'<rect x="{x - 70}" y="52" width="140" height="{BOX}" rx="5" class="box"/>'
-        yield _text(x, 72, heading, "head", anchor="middle")
+        yield text(x, 72, heading, "head", anchor="middle")
         yield f'<line x1="{x}" x2="{x}" y1="{52 + BOX}" y2="{bottom}" class="life"/>'
 
 
@@ -152,18 +152,18 @@ def _event(story: Story, index: int, event: StoryEvent) -> Iterator[str]:
     x, y = _x(event.host), _y(index)
     if event.left_out:
         yield from _gap(story, event.left_out, y - ROW // 2 - 1)
-    yield _text(LEFT - 8, y + 4, str(index + 1), "small", anchor="end")
+    yield text(LEFT - 8, y + 4, str(index + 1), "small", anchor="end")
     style = "wrong" if event.wrong else "nature" if event.place == "nature" else "box"
     lines = _lines(event)
     height = 16 + 14 * len(lines)
     width = _box_end(event) - x - 14
     yield f'<rect x="{x + 14}" y="{y - 17}" width="{width}" height="{height}" rx="4" class="{style}"/>'
     for number, line in enumerate(lines):
-        yield _text(x + 21, y - 4 + 13 * number, line, "red" if event.wrong else "")
-    yield _text(x + 21, y - 4 + 13 * len(lines), event.place, "small")
+        yield text(x + 21, y - 4 + 13 * number, line, "red" if event.wrong else "")
+    yield text(x + 21, y - 4 + 13 * len(lines), event.place, "small")
     yield f'<circle cx="{x}" cy="{y}" r="4" fill="{"#d1242f" if event.wrong else "#1b1f24"}"/>'
     if event.wrong:
-        yield _text(x + 14, y + 36 + 13 * (len(lines) - 1), event.wrong, "red")
+        yield text(x + 14, y + 36 + 13 * (len(lines) - 1), event.wrong, "red")
 
 
 def _arrows(story: Story, index: int, event: StoryEvent) -> Iterator[str]:
@@ -182,7 +182,7 @@ def _arrow(start: int, end: int, y: int, version: int) -> str:
     return (
         f'<line x1="{start + gap}" x2="{end - gap}" y1="{y}" y2="{y}" stroke="{_colour(version)}" stroke-width="2" '
         f'marker-end="url(#m{version % len(COLOURS)})"/>'
-        + _text(max(start, end) - 26, y - 4, f"v{version}", "small", anchor="end")
+        + text(max(start, end) - 26, y - 4, f"v{version}", "small", anchor="end")
     )
 
 
@@ -199,17 +199,17 @@ def _ending(story: Story, bottom: int) -> Iterator[str]:
 
 def _gap(story: Story, steps: int, y: int) -> Iterator[str]:
     yield f'<line x1="16" x2="{_x(len(story.hosts))}" y1="{y}" y2="{y}" class="gap"/>'
-    yield _text(16, y - 3, f"{steps} more", "small")
+    yield text(16, y - 3, f"{steps} more", "small")
 
 
 def _legend(story: Story, y: int) -> Iterator[str]:
-    yield _text(
+    yield text(
         16, y, "filled: clean in the cache; hatched: dirty; dotted: written back, but not yet in the pool", "small"
     )
     for number, meaning in enumerate(story.versions):
         top = y + 22 + 20 * number
         yield f'<rect x="16" y="{top - 10}" width="12" height="12" fill="{_colour(number)}"/>'
-        yield _text(34, top, f"v{number}: {meaning}")
+        yield text(34, top, f"v{number}: {meaning}")
 
 
 def _x(column: int) -> int:
@@ -224,6 +224,6 @@ def _colour(version: int) -> str:
     return COLOURS[version % len(COLOURS)]
 
 
-def _text(x: float, y: float, words: str, style: str = "", *, anchor: str = "start") -> str:
+def text(x: float, y: float, words: str, style: str = "", *, anchor: str = "start") -> str:
     kind = f' class="{style}"' if style else ""
     return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}"{kind}>{escape(words)}</text>'

@@ -12,13 +12,11 @@ from rich.console import Console
 from cxlemu.cli.console import print_wrapped
 from cxlemu.cli.output import write_json
 from cxlemu.cli.progress import counting
-from cxlemu.errors import ArgumentError
 from cxlemu.signals import stops_exit
 from faults.cli.exec_every import show
 from faults.cli.exec_report import write_outputs
 from faults.cli.exec_run import document, shorten
-from faults.programs.crashes import CrashCoverage, crash_everywhere
-from faults.programs.positions import located
+from faults.programs.crashes import CrashCoverage, crash_everywhere, crash_sentence
 from faults.programs.reports import as_json
 from faults.programs.result import ExecSetting, RunResult
 from faults.programs.suppressions import Suppression
@@ -26,25 +24,11 @@ from faults.programs.unjudged import not_judged
 from faults.programs.words import wrapped
 
 
-def _hosts_of(setting: ExecSetting, only: int | None) -> list[int]:
-    """List the hosts that can crash, so that a stage follows which recovers."""
-    last = setting.commands[-1].stage
-    if last == 0:
-        raise ArgumentError(
-            "--crash every needs a stage that recovers: write -- ./program :: ./recover, where ./recover exits "
-            "with 0 if it finds the pool in order"
-        )
-    hosts = sorted({its.host for its in setting.commands if its.stage < last})
-    if only is not None and only not in hosts:
-        raise ArgumentError(f"--crash: no command runs on host {only} before the last stage")
-    return hosts if only is None else [only]
-
-
 def crashes(
     ctx: click.Context,
     out: Console,
     setting: ExecSetting,
-    only: int | None,
+    hosts: Sequence[int],
     budget_s: float,
     words: Sequence[str],
     reasons: Sequence[Suppression],
@@ -57,9 +41,8 @@ def crashes(
     """Search, print and write what was found, and exit with the code that the help of the command tells.
 
     Args:
-        only: The host that crashes; None: each one.
+        hosts: Those that crash, one in each run.
     """
-    hosts = _hosts_of(setting, only)
     covered = CrashCoverage(hosts, budget_s)
     try:
         with stops_exit():
@@ -93,13 +76,8 @@ def crashes(
 
 
 def _summary(out: Console, covered: CrashCoverage, failed: RunResult | None) -> None:
-    if failed and covered.crash and failed.crashes and failed.crashes.points:
-        point = failed.crashes.points[-1]
-        where = located([failed.places[point.site]])[0] if 0 < point.site < len(failed.places) else None
-        behind = f", behind its store at {where}" if where else ""
-        out.print(
-            wrapped(f"host {covered.crash[0]} crashed at step {covered.crash[1]}{behind}", more="  "), markup=False
-        )
+    if failed and covered.crash:
+        out.print(wrapped(crash_sentence(failed, *covered.crash), more="  "), markup=False)
     out.print(wrapped(covered.sentence(), more="  "), markup=False)
     for reason in (*covered.undecided, *covered.anew):
         print_wrapped(out, reason, "yellow")

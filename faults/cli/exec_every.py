@@ -15,12 +15,14 @@ from cxlemu.cli.progress import counting
 from cxlemu.signals import stops_exit
 from faults.cli.exec_report import write_outputs
 from faults.cli.exec_run import document, shorten, tell
+from faults.programs.crashes import crash_sentence, fewer_losses
 from faults.programs.every.explore import EveryCoverage, EveryLimits, explore
 from faults.programs.judge import again, report_of
 from faults.programs.reports import ProgramReport, as_json
 from faults.programs.result import ExecSetting, RunChoice, RunResult
 from faults.programs.run import run
 from faults.programs.suppressions import Suppression
+from faults.programs.turns import crash_in
 from faults.programs.unjudged import not_judged
 from faults.programs.words import repeats, text, wrapped
 
@@ -52,6 +54,7 @@ def every(
     search = {
         "preemptions": limits.preemptions,
         "evictions": limits.evictions,
+        "crashes": {"hosts": list(limits.crashes), "executions": covered.crashes} if limits.crashes else None,
         "executions": covered.executions,
         "runs": covered.runs,
         "steps": covered.steps,
@@ -59,8 +62,10 @@ def every(
     }
     shown = [failed if result is covered.failed and failed else result for result in covered.shown]
     told = show(out, setting, shown, failed, "the same interleaving", words, reasons)
+    if failed and (crash := crash_in(failed.turns)):
+        out.print(wrapped(crash_sentence(failed, *crash), more="  "), markup=False)
     _summary(out, covered)
-    out.print(wrapped(not_judged(setting, shown, told, ()), more="  "), markup=False)
+    out.print(wrapped(not_judged(replace(setting, every=True), shown, told, ()), more="  "), markup=False)
     found = document(covered.verdict, setting, shown, failed)
     write_json(json_file, found | {"every": search, "found": as_json(told)})
     write_outputs(told, " ".join(words), *outputs)
@@ -88,10 +93,13 @@ def show(
 
 def _repeatable(out: Console, setting: ExecSetting, failed: RunResult, shrink_s: float) -> RunResult:
     """Make the failing run again as --replay makes it, with fewer turns where that fails as well."""
-    same = run(replace(setting, show=False), RunChoice(None, 0, tuple(failed.turns)))
+    quiet, turns = replace(setting, show=False), tuple(failed.turns)
+    same = run(quiet, RunChoice(None, 0, turns, failed.choice.losses))
     if same.signature() != failed.signature():
         print_wrapped(out, "# the failing interleaving ends differently when it is repeated", "yellow")
         return failed
+    if same.crashes:
+        same = fewer_losses(same, lambda losses: run(quiet, RunChoice(None, 0, turns, losses)))
     return shorten(out, setting, same, shrink_s)
 
 

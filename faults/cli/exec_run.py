@@ -111,8 +111,11 @@ def run(
             "--crash every makes its own runs, and injects nothing else: leave --free, --seed, --seeds, --replay, "
             "--worst-case, --coherent, --link-down, --poison and --lose-card out"
         )
-    if every and (crash or link_down or poison or lose_card):
-        raise ArgumentError("--every injects no faults: leave --crash, --link-down, --poison and --lose-card out")
+    if every and (setting.crash or link_down or poison or lose_card):
+        raise ArgumentError(
+            "--every injects no faults but --crash every: leave --crash HOST@STEP, --link-down, --poison and "
+            "--lose-card out"
+        )
     if every and coherent:
         raise ArgumentError("--every does not model coherent ranges: leave --coherent out")
     trace, choices = _replayed(replay, hosts) if replay is not None else (None, _choices(seeds, seed, worst_case))
@@ -134,7 +137,8 @@ def run(
     if every:
         from faults.programs.every.explore import EveryLimits
 
-        limits = EveryLimits(preemptions, evictions or 0, budget_s or EveryLimits.budget_s)
+        hosts_to_crash = tuple(hosts_that_crash(setting, crash[0])) if crash is not None else ()
+        limits = EveryLimits(preemptions, evictions or 0, budget_s or EveryLimits.budget_s, hosts_to_crash)
         search(
             ctx,
             out,
@@ -152,7 +156,7 @@ def run(
             ctx,
             out,
             setting,
-            crash[0],
+            hosts_that_crash(setting, crash[0]),
             budget_s or EVERY_CRASH_S,
             words,
             reasons,
@@ -189,6 +193,20 @@ def run(
     write_json(json_file, document(verdict, setting, results, smallest) | {"found": as_json(told)})
     write_outputs(told, shlex.join(words), sarif, html, litmus)
     ctx.exit(error_exitcode if verdict is Verdict.VIOLATION else verdict.exit_code)
+
+
+def hosts_that_crash(setting: ExecSetting, only: int | None) -> list[int]:
+    """List the hosts that can crash, so that a stage follows which recovers."""
+    last = setting.commands[-1].stage
+    if last == 0:
+        raise ArgumentError(
+            "--crash every needs a stage that recovers: write -- ./program :: ./recover, where ./recover exits "
+            "with 0 if it finds the pool in order"
+        )
+    hosts = sorted({its.host for its in setting.commands if its.stage < last})
+    if only is not None and only not in hosts:
+        raise ArgumentError(f"--crash: no command runs on host {only} before the last stage")
+    return hosts if only is None else [only]
 
 
 def _step(crash: tuple[int | None, int | None] | None) -> tuple[int, int] | None:

@@ -22,7 +22,7 @@ from cxlemu.memory.line import LINE_BYTES
 from cxlemu.units import format_bytes
 
 POOLS, HOSTS, THREADS, PATH_BYTES, TURNS, COHERENT = 8, 16, 256, 256, 1 << 20, 16
-POINTS_MOST, ARRIVALS_MOST = 1 << 16, 4096  # as in native/crash.h
+POINTS_MOST, ARRIVALS_MOST, LINES_MOST = 1 << 16, 4096, 4096  # as in native/crash.h
 RECORD_MOST, RECORD_BYTES = 1 << 21, 24  # as in native/record.h
 OPERATIONS_MOST = 1 << 16  # as in native/area.h
 SHARED = Path("/dev/shm")
@@ -168,6 +168,8 @@ class CrashArrival(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("stores", "lost")),
         ("thread", ctypes.c_uint16),
         *((name, ctypes.c_uint8) for name in ("host", "pool")),
+        ("number", ctypes.c_uint16),
+        ("unused", ctypes.c_uint16),
     )
 
 
@@ -181,7 +183,7 @@ class _Crashes(ctypes.Structure):
         *((name, ctypes.c_uint32) for name in ("point_count", "arrival_count", "left_out", "unused")),
         *((name, ctypes.c_uint64) for name in ("trace", "pools")),
         ("changed", _Changed * HOSTS),
-        ("lose", ctypes.c_uint8 * ARRIVALS_MOST),
+        ("lose", ctypes.c_uint8 * LINES_MOST),
         ("arrivals", CrashArrival * ARRIVALS_MOST),
         ("points", CrashPoint * POINTS_MOST),
     )
@@ -393,10 +395,10 @@ class Area:
             for i in all_of_them
         ]
 
-    def lose(self, arrivals: Sequence[int]) -> None:
-        """Say of each line that is fetched after the crash how many of the last stores to it are lost."""
+    def lose(self, losses: Sequence[int]) -> None:
+        """Say of each line, by its number, how many of the last stores to it are lost in the crash."""
         its = self._library.program_crashes().contents
-        for k, lost in enumerate(arrivals):
+        for k, lost in enumerate(losses):
             its.lose[k] = lost
 
     def crashes(self) -> CrashRecord:

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from cxlemu.units import counted
 from faults.programs.area import CrashArrival, CrashPoint
 from faults.programs.findings import KINDS, LOST_IN_CRASH
 from faults.programs.judge import suppress
+from faults.programs.positions import located
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, untouched
 from faults.programs.run import run
 from faults.programs.servers import ForkServers
@@ -24,6 +26,7 @@ from faults.programs.suppressions import Suppression
 from faults.verdict import Verdict
 
 Line = tuple[int, int]  # a pool and its line
+Losses = tuple[int, ...]  # as in RunChoice
 
 
 @dataclass
@@ -94,7 +97,7 @@ def _runs(
     result = search.run(None, ())
     covered.shown.append(result)
     yield result, covered
-    if (covered.failed and not _only_dirty(result)) or covered.undecided:
+    if (covered.failed and not only_dirty(result)) or covered.undecided:
         return
     covered.failed = None  # until the search is over: a crash tells what the missing flush does
     assert result.crashes is not None
@@ -121,7 +124,7 @@ def _runs(
         yield covered.failed, covered
 
 
-def _only_dirty(result: RunResult) -> bool:
+def only_dirty(result: RunResult) -> bool:
     """Say whether a run only leaves lines that were never flushed."""
     return result.ending is RunEnding.ENDED and all(KINDS[raw.kind].rule == "exit" for raw in result.findings)
 
@@ -150,22 +153,22 @@ class _CrashSearch:
 
     def images(self, point: CrashPoint, newest: Line | None) -> Iterator[RunResult]:
         """Crash at a point, once for each pool that it may leave, as far as somebody reads it."""
-        losses: list[int] | None = []
+        losses: Losses | None = ()
         crash = (point.host, point.step)
         while losses is not None:
-            result = self.run(crash, tuple(losses))
+            result = self.run(crash, losses)
             self._covered.images[point.host] += 1
             assert result.crashes is not None
             if result.crashes.trace != point.trace:
                 self._covered.undecided["a program does otherwise than a run before: it depends on more"] = None
             if result.failed:
-                result = self._fewer_losses(crash, result)
+                result = fewer_losses(result, partial(self.run, crash))
                 self._covered.crash, self._covered.failed = crash, result
                 self._covered.shown = [result]
             yield result
-            losses = _next(result.crashes.arrivals, newest) if result.crashes else None
+            losses = other_losses(result.crashes.arrivals, newest) if result.crashes else None
 
-    def run(self, crash: tuple[int, int] | None, losses: tuple[int, ...]) -> RunResult:
+    def run(self, crash: tuple[int, int] | None, losses: Losses) -> RunResult:
         """Make one run, and note what it does not decide."""
         covered, setting = self._covered, self._setting
         left = max(self._began + covered.budget_s - time.monotonic(), 0.1)
@@ -194,18 +197,24 @@ class _CrashSearch:
             covered.undecided["no program touched a pool"] = None
         covered.undecided |= dict.fromkeys((*result.unfired.values(), *result.undecided))
 
-    def _fewer_losses(self, crash: tuple[int, int], failed: RunResult) -> RunResult:
-        """Let each store arrive whose loss does not matter for how the run fails."""
-        assert failed.crashes is not None
-        for k in reversed([k for k, its in enumerate(failed.crashes.arrivals) if its.lost]):
-            losses = list(failed.choice.losses or ())
-            losses[k:] = [0, *losses[k + 1 :]]
-            while losses and not losses[-1]:
-                losses.pop()
-            again = self.run(crash, tuple(losses))
-            if _how(again) == _how(failed):
-                failed = again
-        return failed
+
+def crash_sentence(failed: RunResult, host: int, step: int) -> str:
+    """Say where a host crashed: behind which of its stores."""
+    sites = [its.site for its in failed.crashes.points if its.host == host] if failed.crashes else []
+    where = located([failed.places[sites[-1]]])[0] if sites and 0 < sites[-1] < len(failed.places) else None
+    return f"host {host} crashed at step {step}" + (f", behind its store at {where}" if where else "")
+
+
+def fewer_losses(failed: RunResult, again: Callable[[Losses], RunResult]) -> RunResult:
+    """Let each store arrive whose loss does not matter for how the run fails."""
+    assert failed.crashes is not None
+    for its in reversed([its for its in failed.crashes.arrivals if its.lost]):
+        losses = list(failed.choice.losses or ())
+        losses[its.number] = 0
+        without = again(tuple(losses))
+        if _how(without) == _how(failed):
+            failed = without
+    return failed
 
 
 def _how(result: RunResult) -> tuple[object, ...]:
@@ -215,10 +224,11 @@ def _how(result: RunResult) -> tuple[object, ...]:
     return result.failed, ending, codes, tuple(its for its in found if its[0] != LOST_IN_CRASH)
 
 
-def _next(arrivals: Sequence[CrashArrival], newest: Line | None) -> list[int] | None:
+def other_losses(arrivals: Sequence[CrashArrival], newest: Line | None = None) -> Losses | None:
     """Lose one more store of the last line of which more can be lost; None: all was tried."""
-    lost = [its.lost for its in arrivals]
-    for k in reversed(range(len(lost))):
-        if lost[k] < arrivals[k].stores and (arrivals[k].pool, arrivals[k].line) != newest:
-            return [*lost[:k], lost[k] + 1]
+    for k in reversed(range(len(arrivals))):
+        its = arrivals[k]
+        if its.lost < its.stores and (its.pool, its.line) != newest:
+            lost = {one.number: one.lost for one in arrivals[:k]} | {its.number: its.lost + 1}
+            return tuple(lost.get(number, 0) for number in range(max(lost) + 1))
     return None

@@ -44,14 +44,23 @@ class LoggedOperation(NamedTuple):
         """What it is an operation of: a kind of objects, and the key."""
         return KIND_OF[self.operation], self.key
 
-    def __str__(self) -> str:
+    @property
+    def object_name(self) -> str:
+        """That in words."""
+        return f"{KINDS_OF_OBJECTS[self.object[0]]} {self.key}"
+
+    @property
+    def call(self) -> str:
+        """The call, and its result if it has ended with one."""
         value = "" if self.operation in _WITHOUT_VALUE else f", {self.value}"
-        call = f"{_NAMES[self.operation]}({self.key}{value})"
-        if not self.end:
-            return f"host {self.host}  step {self.begin} on: {call}, without an end"
         result = "none" if self.result == NONE else str(self.result)
-        says = "" if self.operation in _STORES_ONLY and self.result != NONE else f" = {result}"
-        return f"host {self.host}  steps {self.begin} to {self.end}: {call}{says}"
+        says = "" if not self.end or (self.operation in _STORES_ONLY and self.result != NONE) else f" = {result}"
+        return f"{_NAMES[self.operation]}({self.key}{value}){says}"
+
+    def __str__(self) -> str:
+        if not self.end:
+            return f"host {self.host}  step {self.begin} on: {self.call}, without an end"
+        return f"host {self.host}  steps {self.begin} to {self.end}: {self.call}"
 
 
 def after(operation: int, value: int, state: State) -> tuple[State, int | None]:

@@ -8,6 +8,8 @@ from html import escape
 from cxlemu.units import counted
 from cxlemu.version import __version__
 from faults.campaign.report import html_page
+from faults.programs.histories import words_of
+from faults.programs.history_picture import history_svg
 from faults.programs.picture import picture
 from faults.programs.positions import source_line
 from faults.programs.reports import ProgramMistake, ProgramReport
@@ -46,7 +48,8 @@ def _section(number: int, mistake: ProgramMistake) -> Iterator[str]:
         yield f"<tr><th>{escape(says)}</th><td>{escape(str(place))}<br><code>{escape(code)}</code></td></tr>"
     yield "</table>"
     if mistake.history:
-        yield f"<pre>{escape(chr(10).join(mistake.history))}</pre>"
+        yield f'<div class="picture">{history_svg(mistake.history)}</div>'
+        yield f"<pre>{escape(chr(10).join(words_of(mistake.history)))}</pre>"
     if mistake.missing:
         yield f"<p><b>Missing:</b> {escape(mistake.missing)}.</p>"
     chain = mistake.chain()

@@ -16,7 +16,7 @@ from cxlemu.errors import ArgumentError
 from faults.programs.area import GOING_ON, NO_PROGRESS, RUNNING, STARTING, Area, PoolThread, library_path
 from faults.programs.commands import Command
 from faults.programs.doing import doing, sleeps
-from faults.programs.result import ExecSetting, Exit, RunEnding, RunResult
+from faults.programs.result import ExecSetting, Exit, RunEnding, RunResult, crashed_host
 from faults.programs.servers import NO_SERVER, VARIABLE, ForkServers, ServedProcess, children, same_addresses
 
 LOOK_MS = 20  # how often the driver looks for a thread that sleeps while all others wait for it
@@ -175,7 +175,7 @@ class RunProcesses:
             self._result.doing = doing(self._area, self._setting)
 
     def _exit(self, number: int, code: int) -> Exit:
-        crashed = self._setting.crash is not None and self._setting.commands[number].host == self._setting.crash[0]
+        crashed = self._setting.commands[number].host == crashed_host(self._setting, self._result.choice)
         ended_by_us = self._result.ending is not RunEnding.ENDED or self._area.status().outcome != GOING_ON
         asked = code == -signal.SIGKILL and (crashed or ended_by_us)
         text = ""

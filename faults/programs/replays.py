@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 from cxlemu.errors import TokenError
 from cxlemu.topology.fields import Model
 from faults.delta import fewer
-from faults.programs.area import ARRIVALS_MOST
+from faults.programs.area import LINES_MOST
 from faults.programs.result import ExecSetting, RunChoice, RunResult
 from faults.programs.run import run
 from faults.token import Token, parse
@@ -30,8 +30,8 @@ class ExecBody(Model):
     seed: _Number | None = Field(description="of nature's moves; none in the worst case")
     schedule: _Number = Field(description="of the turns")
     script: Annotated[list[_Turn], Field(max_length=TURNS_MAX)] = Field(description="turns to follow instead")
-    losses: Annotated[list[Annotated[int, Field(ge=0, le=255)]], Field(max_length=ARRIVALS_MOST)] | None = Field(
-        default=None, description="of each line that is fetched after a crash, how many stores are lost"
+    losses: Annotated[list[Annotated[int, Field(ge=0, le=255)]], Field(max_length=LINES_MOST)] | None = Field(
+        default=None, description="of each line of the crashed host, by its number, how many stores are lost"
     )
     trace: _Number = Field(description="the hash of all steps")
 

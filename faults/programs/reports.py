@@ -19,6 +19,7 @@ from faults.programs.findings import (
     merged,
     one_mistake,
 )
+from faults.programs.histories import LoggedOperation, words_of
 from faults.programs.positions import NOWHERE, AccessPlace, SourcePlace, located
 from faults.programs.suppressions import Suppression
 
@@ -59,7 +60,7 @@ class Checked:
     name: str  # the run in words: ``seed 3``
     replay: str = ""  # the command that makes it again; empty: there is none
     ended: bool = True  # whether all programs ended by themselves, and well; else flushes may have been still to come
-    history: Sequence[str] = ()  # the operations that no order explains, in words
+    history: Sequence[LoggedOperation] = ()  # those that no order explains
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class ProgramMistake:
     times: int = 1  # how often in all of them
     reason: str = ""  # why it is suppressed; empty: it is not
     more: tuple[tuple[str, SourcePlace], ...] = ()  # further stores and loads of this mistake, each with its role
-    history: Sequence[str] = ()  # of a history that no order explains: its operations, in words
+    history: Sequence[LoggedOperation] = ()  # those that no order explains
 
     @property
     def host(self) -> str:
@@ -280,7 +281,7 @@ def _plain(mistake: ProgramMistake) -> dict[str, Any]:
         "replay": mistake.replay,
         "steps": [{"role": role, "does": says, **_placed(place)} for role, says, place in mistake.all_steps()],
         "litmus": its_chain.broken if its_chain else None,
-        "history": list(mistake.history),
+        "history": words_of(mistake.history),
     }
 
 
@@ -318,7 +319,7 @@ def _result(mistake: ProgramMistake, order: list[str]) -> dict[str, Any]:
         "ruleId": mistake.kind.name,
         "ruleIndex": order.index(mistake.kind.name),
         "level": "warning" if mistake.kind.warns else "error",
-        "message": {"text": ". ".join([mistake.sentence, *_missing(mistake), *mistake.history])},
+        "message": {"text": ". ".join([mistake.sentence, *_missing(mistake), *words_of(mistake.history)])},
         "locations": [_location(main)] if main else [],
         "relatedLocations": [{**_location(place, says), "id": k} for k, (_, says, place) in enumerate(steps)],
         "partialFingerprints": {

@@ -9,6 +9,8 @@ from enum import Enum
 from cxlemu.memory.rates import DEFAULT_RATES, AdversaryRates
 from faults.programs.area import CodePlace, CrashRecord, RawFinding
 from faults.programs.commands import CoherentRange, Command, PoolFile
+from faults.programs.histories import LoggedOperation
+from faults.programs.turns import crash_in
 
 # Schedules of the runs in which nature moves nothing: step by step, by priority, in bursts of 64.
 WORST_CASES = (0, 2, 6)
@@ -51,12 +53,18 @@ class RunChoice:
     seed: int | None  # seed of nature's moves; None: the worst case, in which it makes none
     schedule: int  # number of the schedule, which decides the turns
     script: tuple[tuple[int, int], ...] = ()  # turns to follow instead: a thread's number, and how many steps
-    # of each line that is fetched after a crash, how many of the last stores to it are lost, none where the list ends;
-    # None: random numbers decide which write-backs arrive, and nothing else does
+    # of each line whose stores may not have arrived before a crash, how many of the last ones are lost if somebody
+    # fetches it, none where the list ends; None: random numbers decide which write-backs arrive, and nothing else does
     losses: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
         return f"seed {self.seed}" if self.seed is not None else f"worst case {self.schedule}"
+
+
+def crashed_host(setting: ExecSetting, choice: RunChoice) -> int | None:
+    """Return the host that crashes in a run, by the setting or in its schedule."""
+    crash = setting.crash or crash_in(choice.script)
+    return crash[0] if crash else None
 
 
 @dataclass(frozen=True)
@@ -98,7 +106,7 @@ class RunResult:
     notes: list[str] = field(default_factory=list)  # further remarks for the report
     doing: list[str] = field(default_factory=list)  # what each thread was doing in a hang or at the deadline
     invariants: list[frozenset[tuple[int, int]]] = field(default_factory=list)  # of each its lines, with their pool
-    history: list[str] = field(default_factory=list)  # the operations that no order explains, in words
+    history: list[LoggedOperation] = field(default_factory=list)  # operations that no order explains
     undecided: list[str] = field(default_factory=list)  # what must hold and was not judged, a sentence each
     # why faults that were asked for never happened, by their flags
     unfired: dict[str, str] = field(default_factory=dict)

@@ -21,9 +21,9 @@ from faults.programs.area import (
 )
 from faults.programs.doing import going_round
 from faults.programs.findings import KINDS, LOST_IN_CRASH, NOT_LINEARIZABLE, ROLES, UNKNOWN_THREAD
-from faults.programs.histories import LoggedOperation, judge, names_of, words_of
+from faults.programs.histories import LoggedOperation, judge, names_of
 from faults.programs.processes import RunProcesses
-from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
+from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, crashed_host
 from faults.programs.servers import ForkServers
 
 
@@ -51,7 +51,8 @@ def run(setting: ExecSetting, choice: RunChoice, servers: ForkServers | None = N
         result.steps, result.trace, result.unannounced = status.steps, status.hash, status.unannounced
         watched = area.status()
         result.invariants = area.invariants()
-        searched = setting.crash is not None and choice.losses is not None  # a crash may come before any operation
+        crashed = crashed_host(setting, choice)
+        searched = crashed is not None and choice.losses is not None  # a crash may come before any operation
         result.unfired = _unfired(setting, watched) | _judge_histories(area, watched, result, asked=not searched)
         result.watched_lines, result.watched_bytes = watched.watched_lines, watched.watched_bytes
         result.touched = bool(watched.touched)
@@ -66,8 +67,8 @@ def run(setting: ExecSetting, choice: RunChoice, servers: ForkServers | None = N
             if kind.rule == "exit" and result.ending is not RunEnding.ENDED:
                 continue  # its flush may have been still to come
             (result.warnings if kind.warns else result.findings).append(raw)
-        if result.failed and setting.crash and result.crashes:
-            result.findings += [_lost(setting.crash[0], its) for its in result.crashes.arrivals if its.lost]
+        if result.failed and crashed is not None and result.crashes:
+            result.findings += [_lost(crashed, its) for its in result.crashes.arrivals if its.lost]
         return result
 
 
@@ -88,7 +89,7 @@ def _judge_histories(area: Area, status: RunStatus, result: RunResult, *, asked:
         logged |= its.object[0]
     result.undecided += found.undecided
     if found.wrong:
-        result.history = words_of(found.wrong)
+        result.history = found.wrong
         result.findings.append(_unexplained(max(found.wrong, key=lambda its: its.end)))
     unfired = {}
     if asked and (missing := names_of(status.kinds_asked & ~logged)):

@@ -54,7 +54,9 @@ def _parts(
     if not (crashes or setting.crash or setting.link_down or setting.poison or setting.lose):
         parts.append("failures (no --crash, --link-down, --poison or --lose-card)")
     if crashes:
-        parts.append("crashes in other interleavings, or of several hosts")
+        parts.append(
+            "crashes of several hosts" if setting.every else "crashes in other interleavings, or of several hosts"
+        )
     if told.suppressed:
         parts.append(counted(len(told.suppressed), "suppressed finding"))
     return parts

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from cxlemu.units import counted
+from faults.programs.histories import words_of
 from faults.programs.positions import SourcePlace, source_line
 from faults.programs.reports import ProgramMistake, ProgramReport
 
@@ -54,7 +55,7 @@ def _told(which: str, mistake: ProgramMistake) -> Iterator[str]:
     width = max((len(says) for _, says, _ in steps), default=0)
     for _, says, place in steps:
         yield from _step(f"     {says:{width}}  ", place)
-    yield from (f"     {line}" for line in mistake.history)
+    yield from (f"     {line}" for line in words_of(mistake.history))
     if mistake.missing:
         yield wrapped(f"missing: {mistake.missing}", "   ")
     times, runs = counted(mistake.times, "time"), counted(mistake.runs, "run")

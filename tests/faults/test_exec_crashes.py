@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from cxlemu.cli import main
 from faults.programs.commands import parse_commands, parse_pools
-from faults.programs.crashes import _next, crash_everywhere
+from faults.programs.crashes import Losses, crash_everywhere, other_losses
 from faults.programs.result import ExecSetting, RunChoice, RunResult
 from faults.programs.run import run
 from tests.faults.test_exec_every import EXAMPLES, HERE, build
@@ -80,12 +80,12 @@ def whole(setting: ExecSetting) -> Iterator[RunResult]:
     """Crash host 0 at every step of the first stage, with every choice of what arrives."""
     first_stage = run(replace(setting, commands=setting.commands[:-1]), RunChoice(None, 0))
     for step in range(1, first_stage.steps + 1):
-        losses: list[int] | None = []
+        losses: Losses | None = ()
         while losses is not None:
-            result = run(replace(setting, crash=(0, step)), RunChoice(None, 0, losses=tuple(losses)))
+            result = run(replace(setting, crash=(0, step)), RunChoice(None, 0, losses=losses))
             assert result.crashes is not None and not result.unfired
             yield result
-            losses = _next(result.crashes.arrivals, None)
+            losses = other_losses(result.crashes.arrivals)
 
 
 def generated(seed: int) -> str:

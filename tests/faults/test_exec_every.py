@@ -161,6 +161,11 @@ def test_nor_does_it_where_preemptions_are_bounded(litmus: Path, preemptions: in
         assert reduced == whole, generated(seed)
 
 
+def test_a_line_that_is_fetched_behind_a_store_past_the_cache_is_no_move_of_its_own(litmus: Path) -> None:
+    found, _ = verdicts(setting(litmus, "n:64:2 l:64 : g:64:1"))  # which would go astray where it is
+    assert {its[0] for its in found} == {"2"}
+
+
 def test_a_bound_on_preemptions_leaves_out_what_takes_more(litmus: Path) -> None:
     words = "g:0:1 g:0:2 : i:0 l:0 i:0 l:0"
     seen = [{its[0] for its in verdicts(setting(litmus, words), preemptions=bound)[0]} for bound in (0, 1, None)]
@@ -233,7 +238,7 @@ def test_a_spent_budget_is_unknown(litmus: Path) -> None:
     [
         (["--every", "--free"], "--every makes its own runs"),
         (["--every", "--seeds", "10"], "--every makes its own runs"),
-        (["--every", "--crash", "0@5"], "--every injects no faults"),
+        (["--every", "--crash", "0@5"], "--every injects no faults but --crash every"),
         (["--preemptions", "2"], "--preemptions is for a search: add --every"),
         (["--budget", "2s"], "--budget is for a search: add --every"),
     ],

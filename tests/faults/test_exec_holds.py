@@ -116,6 +116,13 @@ def test_a_history_is_judged_in_every_kind_of_run(holds: Path, name: str) -> Non
     assert SAYS.get(name, "") in found[2]
 
 
+def test_the_page_draws_a_history_that_no_order_explains(holds: Path, tmp_path: Path) -> None:
+    page = tmp_path / "found.html"
+    assert run(holds, (*EVERY, "--html", str(page)), "late 0 : late 1")[0] == 1
+    assert '<div class="picture"><svg ' in (text := page.read_text())
+    assert "no order explains read(0) = 0 of host 1" in text
+
+
 @pytest.mark.parametrize(
     ("what", "says"),
     [

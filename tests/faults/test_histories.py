@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from itertools import combinations, permutations
+from xml.etree import ElementTree
 
 import pytest
 
@@ -27,6 +28,7 @@ from faults.programs.histories import (
     judge,
     words_of,
 )
+from faults.programs.history_picture import history_svg
 
 OF_KIND = {REGISTER: (READ, WRITE, ADD), QUEUE: (ENQUEUE, DEQUEUE), MAP: (GET, PUT, REMOVE)}
 
@@ -147,3 +149,45 @@ def test_a_search_without_an_end_is_unknown() -> None:
         "cxl_linearizable: whether an order explains the 14 operations of register 0 is not known: the search was "
         "given up at 50 states"
     ]
+
+
+# --- the picture -----------------------------------------------------------------------------------------------------
+
+
+def drawn(history: Sequence[LoggedOperation]) -> tuple[list[tuple[float, float, str]], list[str], dict[str, float]]:
+    """Return the bars of a picture, each with its style; its words; where each step is."""
+    svg = ElementTree.fromstring(history_svg(history))
+    tag = "{http://www.w3.org/2000/svg}"
+    bars = [
+        (float(its.attrib["x"]), float(its.attrib["width"]), its.attrib["class"] + its.get("stroke-dasharray", ""))
+        for its in svg.iter(f"{tag}rect")
+        if "class" in its.attrib
+    ]
+    words = list(svg.iter(f"{tag}text"))
+    steps = {its.text or "": float(its.attrib["x"]) for its in words if its.get("text-anchor") == "middle"}
+    return bars, [its.text or "" for its in words], steps
+
+
+def test_the_picture_has_a_row_for_each_host_and_the_result_that_no_order_gives_in_red() -> None:
+    bars, words, steps = drawn(judge(TWICE, QUEUE).wrong)
+    assert words[0] == "no order explains dequeue(0) = 5 of host 1"
+    assert [its for its in words if its.startswith("host")] == ["host 0", "host 1"]
+    assert list(steps) == ["1", "2", "3", "4", "6", "7"] and sorted(steps.values()) == list(steps.values())
+    spans = {"box": [("1", "2"), ("3", "6")], "wrong": [("4", "7")]}
+    for style, its in spans.items():
+        assert [(x, x + width) for x, width, kind in bars if kind == style] == [(steps[a], steps[b]) for a, b in its]
+
+
+def test_operations_of_one_host_at_once_have_rows_and_one_without_an_end_is_dashed() -> None:
+    history = [call(GET, 1, 1, 9), call(PUT, 0, 2, 0, value=1), call(GET, NONE, 3, 4), call(GET, 5, 10, 11)]
+    bars, words, steps = drawn(history)
+    assert [its for its in words if its.startswith("host")] == ["host 0"] * 3
+    ((x, width, _),) = [its for its in bars if its[2] == "box5 4"]
+    assert x == steps["2"] and x + width > steps["11"]
+
+
+def test_a_long_history_is_drawn_from_where_it_matters() -> None:
+    history = [call(WRITE, 0, 2 * k, 2 * k + 1, value=123456789) for k in range(1, 40)]
+    bars, words, _ = drawn(history)
+    assert len(bars) == SHOWN and f"{39 - SHOWN} operations before these" in words[1]
+    assert all(width > 7 * len("write(0, 123456789)") for _, width, _ in bars)

@@ -2,21 +2,23 @@
 
 Each step of a thread is an event. What a line does between the pool and a cache is one of its own: it is fetched before
 the step that needs it, at any time since it left the cache; what was flushed arrives before the fence, at any time
-since the flush.
+since the flush. The crash of a host is one as well: it could come before or behind each step of this host that changes
+what it leaves, and each step of others on a line that it may leave in several ways.
 """
 
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from faults.programs.commands import CoherentRange
+from faults.programs.turns import CRASH, MOVE_TURNS, crash_in
 
 LINE_BYTES = 64
 EVICT, FETCH, LAND = range(3)  # enum action of cxlemu/native/adversary.h
-MOVE_TURNS = 1 << 16  # as in native/moves.h
 _ENTRY = struct.Struct("<IIIHBBBBBB4x")  # record_entry of native/record.h
 _LOAD, _STORE, _RMW, _NT_STORE, _FLUSH, _FENCE, _MSYNC, _YIELD = range(1, 9)
 _PROCESS_START, _PROCESS_END, _THREAD_END, _OPERATION = 14, 15, 12, 18
@@ -33,7 +35,7 @@ _FENCE_STORES, _FENCE_LOADS = 1, 2
 _BY_NATURE = 2
 
 Line = tuple[int, int]  # a pool and its line
-Move = tuple[int, int, int, int]  # EVICT, FETCH or LAND; host, pool, line
+Move = tuple[int, int, int, int]  # EVICT, FETCH or LAND; host, pool, line. Or CRASH; host, 0, 0
 Actor = int | Move  # who makes an event: a thread, or the cache of a host with one of its lines
 NO_LINES: frozenset[Line] = frozenset()
 
@@ -52,11 +54,17 @@ class RunEvent:
     stage: int = 0
     number: int = 0  # of its step in the run
     stores: bool = False  # whether it lets threads look again that go round in cycles
+    leaves: bool = False  # whether it changes what a crash of its host leaves
     yields: bool = False
     ends: bool = False  # its thread
     waits_for: tuple[int, int] | None = None  # a move's: the thread and its event that make it where nobody has before
     before: int = 0  # events that happen before it, as bits
     races: list[int] = field(default_factory=list)  # events that could also come after it
+
+    @property
+    def crashes(self) -> bool:
+        """Whether its host crashes."""
+        return not isinstance(self.actor, int) and self.actor[0] == CRASH
 
     def same_as(self, other: RunEvent) -> bool:
         """Say whether two events of different runs are the same one."""
@@ -68,8 +76,12 @@ class RunEvent:
             return True
         if self.arrived & (other.arrived | other.fetched) or self.fetched & other.arrived:
             return True
+        if (self.crashes and other.ends) or (other.crashes and self.ends):
+            return True  # behind the last end there is no place for a crash
         if self.host != other.host:
             return False
+        if self.crashes or other.crashes:  # moves of a restarted host have the same names as before
+            return (self.leaves and other.leaves) or not (isinstance(self.actor, int) or isinstance(other.actor, int))
         if isinstance(self.actor, int) and isinstance(other.actor, int):
             return True  # they share memory that is not seen
         return bool(self.cached & other.cached or self.posted & other.posted)
@@ -97,11 +109,6 @@ class _Entry(NamedTuple):
 
     def lines(self) -> list[Line]:
         return [(self.pool, self.line + k) for k in range(self.more)]
-
-
-def steps_of(turns: Sequence[tuple[int, int]]) -> int:
-    """Count the steps of turns; a move is one."""
-    return sum(1 if thread >= MOVE_TURNS else steps for thread, steps in turns)
 
 
 def read(
@@ -164,6 +171,8 @@ class _Reader:
         self._flushed: dict[int, set[Line]] = {}  # by thread, since its last fence
         self._lingering: dict[int, set[Line]] = {}  # since its last full fence
         self._pending: set[tuple[int, int, int]] = set()  # hosts and lines
+        self._left = _LeftLines()
+        self._dead: set[int] = set()  # threads of a host that has crashed
         self._events: list[RunEvent] = []
         self._order = _Order(self._events)
 
@@ -176,6 +185,7 @@ class _Reader:
         for number in range(len(self._owners)):
             for event in self._step(number, ordinals) if number else ():
                 event.arrived |= self._together(event.arrived)
+                event.leaves |= bool(event.arrived)
                 now = frozenset(alive.difference(waits))
                 needs = self._needs(event, makers)
                 self._events.append(event)
@@ -185,6 +195,9 @@ class _Reader:
                     waits.clear()
                 if event.ends and isinstance(event.actor, int):
                     alive.discard(event.actor)
+                if event.crashes:
+                    self._dead = {thread for thread in alive if self._hosts[thread] == event.host}
+                    alive -= self._dead
             for born in self._born.get(number, ()):
                 alive.add(born.thread)
                 makers[born.thread] = len(self._events)
@@ -230,6 +243,12 @@ class _Reader:
                 self._pending.add((entry.host, entry.pool, entry.line))
             elif entry.kind in (_MOVE_LAND, _MOVE_LOST):
                 self._pending.discard((entry.host, entry.pool, entry.line))
+        if not isinstance(owner, int) and (crash := crash_in([owner])):
+            host = crash[0]
+            left = self._left.of(host)
+            yield RunEvent((CRASH, host, 0, 0), host, arrived=left, number=number, stores=True, leaves=True)
+            return
+        self._left.note(entries)
         for entry in moves if not isinstance(owner, int) else [m for m in moves if m.cause == _BY_NATURE]:
             yield from self._move(entry, number)
         if not isinstance(owner, int):
@@ -241,12 +260,15 @@ class _Reader:
         event = RunEvent(owner, self._hosts.get(owner, 0), number=number)
         posted: set[Line] = set()
         arrived: set[Line] = set()
+        again: set[Line] = set()  # fetched behind a store past the cache that this step has waited for
         for entry in moves:
             line = (entry.pool, entry.line)
             if entry.cause == _BY_NATURE:
                 continue
             if entry.kind == _MOVE_POST:
                 posted.add(line)
+            elif entry.kind == _MOVE_FETCH and line in arrived:
+                again.add(line)
             elif entry.kind in (_MOVE_FETCH, _MOVE_FETCH_POSTED) or (entry.kind == _MOVE_LAND and line not in posted):
                 for move in self._move(entry, number):
                     move.waits_for = (owner, ordinal)
@@ -254,6 +276,7 @@ class _Reader:
             elif entry.kind in (_MOVE_LAND, _MOVE_WRITE_BACK, _MOVE_NT, _MOVE_LOST):
                 arrived.add(line)
         self._fill(event, owner, entries, posted, arrived)
+        event.fetched |= again
         yield event
 
     def _move(self, entry: _Entry, number: int) -> Iterator[RunEvent]:
@@ -291,6 +314,7 @@ class _Reader:
     def _fill(
         self, event: RunEvent, thread: int, entries: Iterable[_Entry], posted: set[Line], arrived: set[Line]
     ) -> None:
+        entries = [its for its in entries if its.kind != _PROCESS_END or its.thread not in self._dead]
         done, gone = self._note_flushes(thread, entries)
         cached, written_back, stored, fetched = done | gone, done | posted | arrived, set[Line](), set[Line]()
         for entry in entries:
@@ -310,6 +334,7 @@ class _Reader:
                 if self._coherent and kind != _FLUSH:
                     (fetched if kind == _LOAD else arrived).update(filter(self._is_coherent, lines))
             event.stores |= kind in (_STORE, _RMW, _NT_STORE) or _YIELD < kind < _OPERATION
+            event.leaves |= kind in (_STORE, _RMW, _NT_STORE, _OPERATION)
             event.yields |= kind == _YIELD
             event.ends |= kind in (_PROCESS_END, _THREAD_END)
         event.stores |= bool(posted or arrived)
@@ -323,6 +348,31 @@ class _Reader:
 
     def _is_coherent(self, line: Line) -> bool:
         return any(its.pool == line[0] and its.begin <= line[1] * LINE_BYTES < its.end for its in self._coherent)
+
+
+class _LeftLines:
+    """The lines with stores that have not arrived for sure: what a crash leaves of them is open."""
+
+    def __init__(self) -> None:
+        self._dirty: dict[tuple[int, Line], bool] = {}  # by host and line: whether all of its stores are posted
+        self._past: Counter[tuple[int, Line]] = Counter()  # stores past the cache
+
+    def note(self, entries: Iterable[_Entry]) -> None:
+        for entry in entries:
+            key = (entry.host, (entry.pool, entry.line))
+            if entry.kind in (_STORE, _RMW):
+                self._dirty |= {(entry.host, line): False for line in entry.lines()}
+            elif entry.kind == _NT_STORE:
+                self._past.update((entry.host, line) for line in entry.lines())
+            elif entry.kind == _MOVE_POST and key in self._dirty:
+                self._dirty[key] = True
+            elif entry.kind == _MOVE_WRITE_BACK or (entry.kind == _MOVE_LAND and self._dirty.get(key)):
+                self._dirty.pop(key, None)
+            elif entry.kind == _MOVE_NT:
+                self._past[key] -= 1
+
+    def of(self, host: int) -> frozenset[Line]:
+        return frozenset(line for its, line in (*self._dirty, *+self._past) if its == host)
 
 
 class _Order:
@@ -340,6 +390,7 @@ class _Order:
             int, frozenset[Line]
         ] = {}  # threads that have gone round in a cycle, until what they wait for
         self._wakers: dict[int, int] = {}  # the event that was the first of what they waited for
+        self._crashed: dict[int, int] = {}  # by host: its crash
 
     def waits(self, thread: int, lines: frozenset[Line]) -> None:
         """Note that a thread goes round in a cycle, looking at these lines."""
@@ -354,6 +405,11 @@ class _Order:
         loose: set[int] = set()  # what it conflicts with
         if actor in self._last_of:
             firm.add(self._last_of[actor])
+        if event.host in self._crashed:
+            firm.add(self._crashed[event.host])
+        if event.crashes:
+            loose.update(k for k, its in enumerate(self._events[:-1]) if its.host == event.host and its.leaves)
+            self._crashed[event.host] = at
         waiter = actor if isinstance(actor, int) else event.waits_for[0] if event.waits_for else -1
         if waiter in self._wakers:
             firm.add(self._wakers[waiter])

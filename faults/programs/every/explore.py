@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from cxlemu.units import counted
+from faults.programs.crashes import Losses, only_dirty
+from faults.programs.every.crashes import CrashSearch
 from faults.programs.every.events import Trace, holds_nt, read
 from faults.programs.every.search import EverySearch, Turns
 from faults.programs.judge import suppress
@@ -14,6 +17,7 @@ from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult,
 from faults.programs.run import run
 from faults.programs.servers import ForkServers
 from faults.programs.suppressions import Suppression
+from faults.programs.turns import crash_in
 from faults.verdict import Verdict
 
 KEPT = 10  # runs with warnings, for the report
@@ -26,11 +30,13 @@ class EveryLimits:
     preemptions: int | None = None  # how often a turn may end before a step that its thread could make; None: no limit
     evictions: int = 0  # how many lines may leave a cache that no instruction drops, in one execution
     budget_s: float = 60.0  # after which the search is given up, in seconds
+    crashes: tuple[int, ...] = ()  # hosts that crash, one in an execution, before the last stage
     reduced: bool = True  # whether executions that differ in the order of independent steps count as one
 
     def __str__(self) -> str:
         bound = "" if self.preemptions is None else f" of at most {counted(self.preemptions, 'preemption')}"
-        return f"every interleaving{bound}"
+        crash = f"every crash of {' or '.join(f'host {host}' for host in self.crashes)} in " if self.crashes else ""
+        return f"{crash}every interleaving{bound}"
 
 
 @dataclass
@@ -39,10 +45,12 @@ class EveryCoverage:
 
     limits: EveryLimits
     executions: int = 0  # that differ
+    crashes: int = 0  # those with a crash
     runs: int = 0
     steps: int = 0  # of all runs
     seconds: float = 0.0
     failed: RunResult | None = None  # the first run that shows a mistake
+    dirty: RunResult | None = None  # of a search with crashes: a run that only leaves lines that were never flushed
     shown: list[RunResult] = field(default_factory=list)  # runs to report on
     undecided: dict[str, None] = field(default_factory=dict)  # why not all was covered, a sentence each
     anew: dict[str, None] = field(default_factory=dict)  # which programs have no fork server, and why, a sentence each
@@ -57,6 +65,8 @@ class EveryCoverage:
     def sentence(self) -> str:
         """Say what was covered."""
         each = counted(self.executions, "execution")
+        if self.limits.crashes:
+            each += f", {counted(self.crashes, 'crash', 'crashes')}"
         caches = f"{'at most one eviction' if self.limits.evictions else 'no evictions'} by chance in each"
         how = f"{each}; lines may be fetched and may arrive at any time, {caches}"
         if self.verdict is Verdict.OK:
@@ -91,33 +101,61 @@ def _runs(
 ) -> Iterator[tuple[RunResult, EveryCoverage]]:
     began, limits = time.monotonic(), covered.limits
 
-    def once(turns: Turns, sure: int) -> tuple[RunResult, Trace]:
+    def once(turns: Turns, sure: int, losses: Losses | None = None) -> tuple[RunResult, Trace]:
         left = max(began + limits.budget_s - time.monotonic(), 0.1)
-        result = run(replace(setting, deadline_s=min(setting.deadline_s, left)), RunChoice(None, 0, turns), servers)
+        hurried = replace(setting, deadline_s=min(setting.deadline_s, left))
+        result = run(hurried, RunChoice(None, 0, turns, losses), servers)
         trace = read(result.record, result.turns, sure, setting.coherent, result.invariants)
         covered.past_caches |= holds_nt(result.record)
         result.record = (0, b"")
         return suppress(setting, result, reasons), trace
 
-    search = EverySearch(once, preemptions=limits.preemptions, evictions=limits.evictions, reduced=limits.reduced)
+    how: dict[str, Any] = {name: getattr(limits, name) for name in ("preemptions", "evictions", "reduced")}
+    last = setting.commands[-1].stage
+    crashing = [CrashSearch(once, host, last, **how) for host in limits.crashes]
+    searches: Sequence[EverySearch[RunResult]] = crashing or [EverySearch(once, **how)]
+    for search in searches:
+        if not (yield from _searched(search, setting, covered, began, more=search is not searches[-1])):
+            break
+    else:
+        if crashing and not any(search.leaves for search in crashing):
+            covered.undecided["no host stores anything to a pool before the last stage, so no crash was tried"] = None
+    if covered.dirty and not covered.failed:
+        covered.failed, covered.shown = covered.dirty, [covered.dirty]
+        yield covered.dirty, covered
+
+
+def _searched(
+    search: EverySearch[RunResult], setting: ExecSetting, covered: EveryCoverage, began: float, *, more: bool
+) -> Generator[tuple[RunResult, EveryCoverage], None, bool]:
+    """Make the runs of one search, behind which there are ``more``; returns whether to go on with them."""
+    limits, executions, crashes = covered.limits, covered.executions, covered.crashes
     unfired: dict[str, str] | None = None
     for result in search.all():
-        covered.runs, covered.executions = covered.runs + 1, search.executions
+        covered.runs, covered.executions = covered.runs + 1, executions + search.executions
         covered.steps, covered.seconds = covered.steps + result.steps, time.monotonic() - began
+        crashed = crash_in(result.choice.script)
+        if isinstance(search, CrashSearch):
+            covered.crashes = crashes + search.crashes
+            if result.failed and not crashed and only_dirty(result):  # a crash tells what the missing flush does
+                covered.dirty = covered.dirty or result
+                result = replace(result, findings=[])
         _judge(covered, setting, result, search)
         if not covered.shown or (result.warnings and len(covered.shown) < KEPT) or result.failed:
             covered.shown.append(result)
-        spent = covered.seconds >= limits.budget_s
-        unfired = result.unfired if unfired is None else {k: v for k, v in unfired.items() if k in result.unfired}
-        if not search.open_places():
-            covered.undecided |= dict.fromkeys(unfired.values())
-        if spent and not result.failed and (search.open_places() or result.ending is RunEnding.DEADLINE):
+        spent, left = covered.seconds >= limits.budget_s, search.open_places()
+        if not crashed:  # else it may have been before what is asked for
+            unfired = result.unfired if unfired is None else {k: v for k, v in unfired.items() if k in result.unfired}
+        if not left:
+            covered.undecided |= dict.fromkeys((unfired or {}).values())
+        if spent and not result.failed and (left or more or result.ending is RunEnding.DEADLINE):
             covered.undecided[f"the budget of {limits.budget_s:g} s is spent (--budget)"] = None
         if result.failed:
             covered.failed = result
         yield result, covered
         if result.failed or spent or untouched(setting, [result]):
-            return
+            return False
+    return True
 
 
 def _judge(covered: EveryCoverage, setting: ExecSetting, result: RunResult, search: EverySearch[RunResult]) -> None:
@@ -132,6 +170,8 @@ def _judge(covered: EveryCoverage, setting: ExecSetting, result: RunResult, sear
         search.strayed = 0  # a run that was cut short went astray for that; what went astray before is noted
     if search.strayed:
         covered.undecided["a program depends on what the search does not see, such as the clock or a file"] = None
+    if result.crashes and not result.crashes.complete:
+        covered.undecided["more stores were under way at once than can be followed"] = None
     covered.undecided |= dict.fromkeys(result.undecided)
     if search.incomplete:
         covered.undecided["an execution had more steps than can be recorded"] = None

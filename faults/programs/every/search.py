@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from faults.programs.every.events import EVICT, MOVE_TURNS, Actor, RunEvent, Trace, steps_of
+from faults.programs.every.events import EVICT, Actor, RunEvent, Trace
+from faults.programs.turns import MOVE_TURNS, steps_of
 
 Turns = tuple[tuple[int, int], ...]
 Ran = TypeVar("Ran")
@@ -84,6 +85,7 @@ class EverySearch(Generic[Ran]):
         yield self._explore(None)
         while self._places:
             place = self._places[-1]
+            self._again()
             left = self._left(place)
             if not left:
                 self._places.pop()
@@ -93,6 +95,9 @@ class EverySearch(Generic[Ran]):
             place.event = None
             place.todo.remove(left[0])
             yield self._explore(left[0], place.leads.pop(left[0], ()))
+
+    def _again(self) -> None:
+        """Let the last place be tried again with the event that it has, if that may come out otherwise."""
 
     def open_places(self) -> int:
         """Count the places in the last execution at which something is still to be tried."""
@@ -142,7 +147,7 @@ class EverySearch(Generic[Ran]):
                 return result
             self._turn_round(trace, k)
         self.executions += 1
-        self._evict(trace)
+        self._try_unasked(trace)
         if not self._reduced:
             self._branch(trace)
         return result
@@ -251,6 +256,10 @@ class EverySearch(Generic[Ran]):
                 continue
             for actor in self._possible(trace, k):
                 place.add(actor)
+
+    def _try_unasked(self, trace: Trace) -> None:
+        """Try what no event of an execution races with, as it is not in there: evictions."""
+        self._evict(trace)
 
     def _evict(self, trace: Trace) -> None:
         """Try evictions: behind a store of which another host may fetch the line, and before a look at an old line."""

@@ -195,8 +195,11 @@ void crash_operation_ended(int host) {
 }
 
 void crash_begins(int host) {
+    uint16_t number = 0;
     crash_now->host = host;
     crash_now->trace = here.area->hash;
+    for (int k = 0; k < crash_now->line_count; k++)
+        if (crash_now->lines[k].host == host) crash_now->lines[k].number = number++;
 }
 
 const crash_store *crash_decide(mover by, int pool, int64_t line) {
@@ -204,7 +207,7 @@ const crash_store *crash_decide(mover by, int pool, int64_t line) {
     crash_line *its = crash_now->host < 0 ? NULL : line_of(crash_now->host, pool, line);
     if (!its) return NULL;
     const uint32_t at = crash_now->arrival_count++;
-    const int asked = at < CRASH_ARRIVALS ? crash_now->lose[at] : 0, lost = asked < its->count ? asked : its->count;
+    const int asked = crash_now->lose[its->number], lost = asked < its->count ? asked : its->count;
     const int arrived = its->count - lost;
     if (at < CRASH_ARRIVALS)
         crash_now->arrivals[at] = (crash_arrival){
@@ -217,6 +220,7 @@ const crash_store *crash_decide(mover by, int pool, int64_t line) {
             .thread = by.thread,
             .host = (uint8_t)by.host,
             .pool = (uint8_t)pool,
+            .number = its->number,
         };
     if (arrived) last = its->stores[arrived - 1];
     forget_line(its);

@@ -2,7 +2,7 @@
  *
  * A cache may write a line back at any time, so a host that dies leaves the bytes of a line as some store to it had left them: any one
  * since the last that is sure to have arrived. How many of these stores arrive is decided when somebody first fetches the line; by
- * default all do. */
+ * default all do. Such lines have numbers from the crash on, which do not depend on who fetches which one first. */
 #ifndef CXLEMU_CRASH_H
 #define CXLEMU_CRASH_H
 
@@ -21,6 +21,7 @@ typedef struct {
 typedef struct {
     int64_t line;
     int32_t count, posted; /* of stores; of those that a flush has posted */
+    uint16_t number; /* from the crash on */
     uint8_t pool, host;
     crash_store stores[CRASH_STORES];
 } crash_line;
@@ -42,6 +43,8 @@ typedef struct {
     int32_t stores, lost; /* how many there were, and how many of the last ones were lost */
     uint16_t thread;
     uint8_t host, pool; /* of the one that fetched it */
+    uint16_t number; /* of the line */
+    uint16_t unused;
 } crash_arrival;
 
 typedef struct {
@@ -57,7 +60,7 @@ typedef struct {
         uint8_t pool;
         bool any;
     } changed[PROGRAM_HOSTS]; /* since the host's last point */
-    uint8_t lose[CRASH_ARRIVALS]; /* for each line that is fetched, how many of its last stores are lost */
+    uint8_t lose[CRASH_LINES]; /* by the number of a line: how many of its last stores are lost */
     crash_arrival arrivals[CRASH_ARRIVALS];
     crash_point points[CRASH_POINTS];
     crash_line lines[CRASH_LINES];

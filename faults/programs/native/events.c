@@ -156,19 +156,24 @@ static void break_things(void) {
         a->damage[0] = 1, a->damage[3] = damage_entry(LINE_ENTRY, o->poison_pool, o->poison_offset / LINE_BYTES);
 }
 
-static void crash_host(program_self *me, int host) {
+void host_crashes(int host, int thread) {
     program_area *a = area();
     a->crashed |= 1u << host;
     if (crash_now) crash_begins(host);
     image_crash(host, &a->random);
-    program_step step = step_of(me, STEP_HOST_CRASH, NULL, NULL);
-    step.host = (uint8_t)host;
+    const program_step step = {
+        .number = a->steps,
+        .kind = STEP_HOST_CRASH,
+        .host = (uint8_t)host,
+        .pool = UINT8_MAX,
+        .thread = (uint16_t)thread,
+        .other = UINT16_MAX,
+        .process = a->threads[thread].process,
+        .stage = (uint16_t)a->stage,
+    };
     if (program_watcher_now && program_watcher_now->other) program_watcher_now->other(&step);
-    for (int k = 0; k < a->thread_count; k++) {
-        if (a->threads[k].host != host || turn_state(k) == THREAD_ENDED) continue;
-        a->opens[k].nbytes = 0;
-        turn_without(k, THREAD_CRASHED);
-    }
+    for (int k = 0; k < a->thread_count; k++)
+        if (a->threads[k].host == host && turn_state(k) != THREAD_ENDED) a->opens[k].nbytes = 0;
 }
 
 /* Where nothing changes, let everything posted arrive: a write-back takes long, but not for ever. */
@@ -214,7 +219,10 @@ static void step_counts(program_self *me, uint64_t at) {
     break_things();
     if (crash_now) crash_point_here(me->thread);
     if (a->options.crash_host >= 0 && a->steps == a->options.crash_step) {
-        crash_host(me, a->options.crash_host);
+        host_crashes(a->options.crash_host, me->thread);
+        for (int k = 0; k < a->thread_count; k++)
+            if (a->threads[k].host == a->options.crash_host && turn_state(k) != THREAD_ENDED)
+                turn_without(k, THREAD_CRASHED);
         if (a->options.crash_host == here.host) process_die();
     }
 }

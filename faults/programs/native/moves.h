@@ -4,9 +4,9 @@
 
 #include "area.h"
 
-enum {
-    MOVE_TURNS = 1 << 16
-}; /* the threads of turns that are moves begin here: 1 << 16 | pool << 12 | host << 8 | action */
+/* The threads of turns that are moves begin at MOVE_TURNS: 1 << 16 | pool << 12 | host << 8 | action, one of enum action, or the crash
+ * of the host. */
+enum { MOVE_TURNS = 1 << 16, MOVE_CRASH = 3 };
 
 static inline bool is_move(program_turn turn) { return turn.thread >= MOVE_TURNS; }
 

@@ -111,6 +111,7 @@ program_step step_of(const program_self *me, int kind, const pool_range *range, 
 bool step_of_operation(program_self *me, int part); /* begins a step in which an operation begins (1) or ends (2) */
 void step_other(program_self *me, int kind, int other, const pool_range *range);
 void store_told(int thread); /* report the store that a thread has announced: it has happened by now */
+void host_crashes(int host, int thread); /* in a step of this thread; its own threads are left to the caller */
 _Noreturn void process_die(void);
 
 void prog_sleep(uint64_t ns);

@@ -83,7 +83,15 @@ static void make_moves(void) {
     }
 }
 
-static int of_script(const int *found, int count) {
+/* Leave out those that have crashed. */
+static int still_waiting(int *found, int count) {
+    int left = 0;
+    for (int k = 0; k < count; k++)
+        if (*state_of(found[k]) == THREAD_WAITING) found[left++] = found[k];
+    return left;
+}
+
+static int of_script(int *found, int count) {
     program_area *a = area();
     while (a->script_at < a->options.script_length) {
         const program_turn turn = a->script[a->script_at++];
@@ -94,7 +102,9 @@ static int of_script(const int *found, int count) {
             return (int)turn.thread;
         }
         make_moves();
+        count = still_waiting(found, count);
     }
+    if (count == 0) return -1;
     /* After the script, threads take turns in a ring, each for as long as it makes progress. */
     const int last = last_thread();
     a->burst = UINT32_MAX, a->scripted = false;
@@ -116,7 +126,7 @@ static int of_priority(const int *found, int count) {
     return best;
 }
 
-static int chosen(const int *found, int count) {
+static int chosen(int *found, int count) {
     program_area *a = area();
     if (a->options.script_length || a->options.every) return of_script(found, count);
     const bool fair = a->steps >= FAIR_AFTER;
@@ -149,6 +159,7 @@ static int pass_on(void) {
     }
     if (count == 0) return -1;
     const int thread = chosen(found, count);
+    if (thread < 0) return -1; /* the others sleep until those that have crashed are gone */
     note_turn(thread);
     area()->wakes[thread] = 0;
     *state_of(thread) = THREAD_INSIDE;
@@ -295,6 +306,14 @@ void turn_without(int thread, enum thread_state state) {
     for (int k = 0; k < area()->thread_count; k++)
         if (*state_of(k) == THREAD_INSIDE) futex_wake(state_of(k));
     host_lock_release(&area()->turns);
+}
+
+void turn_crash(int host) {
+    for (int k = 0; k < area()->thread_count; k++) {
+        if (area()->threads[k].host != host || *state_of(k) == THREAD_ENDED) continue;
+        *state_of(k) = THREAD_CRASHED;
+        futex_wake(state_of(k));
+    }
 }
 
 void turn_stop(enum outcome outcome, int except) {

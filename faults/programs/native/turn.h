@@ -61,6 +61,9 @@ void turn_stay_behind(int thread, uint64_t steps);
 /* Wait for a thread no longer, as it has ended or left: `state` is ENDED, CRASHED or OUTSIDE. */
 void turn_without(int thread, enum thread_state state);
 
+/* Let a host's threads end, between turns and with the lock of turns. */
+void turn_crash(int host);
+
 /* End the run: wake every thread but `except`, and let each end its process at its next step. */
 void turn_stop(enum outcome outcome, int except);
 

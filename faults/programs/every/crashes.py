@@ -1,0 +1,83 @@
+"""Every crash of a host in every interleaving: ``cxlemu exec --every --crash every``.
+
+The crash is an event of its own. It is tried behind all that comes before the last stage, and from there moved to the
+front by its races. What it leaves of a line is chosen when somebody fetches the line: when all that follows one choice
+was tried, the same crash is made again with the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from faults.programs.crashes import Losses
+from faults.programs.every.events import Actor, RunEvent, Trace
+from faults.programs.every.search import EverySearch, Turns
+from faults.programs.result import RunResult
+from faults.programs.turns import CRASH
+
+
+class CrashSearch(EverySearch[RunResult]):
+    """All executions of a program in which a host crashes before the last stage, and those in which it does not.
+
+    Args:
+        run: As that of EverySearch, with what is lost in the crash.
+        host: The one that crashes.
+        last: The number of the last stage.
+    """
+
+    def __init__(
+        self, run: Callable[[Turns, int, Losses], tuple[RunResult, Trace]], host: int, last: int, **how: Any
+    ) -> None:
+        super().__init__(self._once, **how)
+        self._make, self._last = run, last
+        self._crash: Actor = (CRASH, host, 0, 0)
+        # By the number of a line, in the order of first fetches: how many stores are lost, and of how many.
+        self._lost: dict[int, tuple[int, int]] = {}
+        self._same_crash = False
+        self.crashes = 0  # executions with one
+        self.leaves = False  # whether some crash leaves a line of which not all stores have arrived for sure
+
+    def _once(self, turns: Turns, sure: int) -> tuple[RunResult, Trace]:
+        losses = tuple(self._lost.get(number, (0, 0))[0] for number in range(max(self._lost, default=-1) + 1))
+        result, trace = self._make(turns, sure, losses)
+        for its in result.crashes.arrivals if result.crashes else ():
+            self._lost.setdefault(its.number, (its.lost, its.stores))
+        return result, trace
+
+    def _explore(self, chosen: Actor | None, lead: Sequence[RunEvent] = ()) -> RunResult:
+        if not self._same_crash and not any(place.does(self._crash) for place in self._places):
+            self._lost.clear()
+        self._same_crash = False
+        return super()._explore(chosen, lead)
+
+    def _again(self) -> None:
+        """Lose one more store of the last line of which more can be lost."""
+        place = self._places[-1]
+        if not place.does(self._crash):
+            return
+        while self._lost:
+            number, (lost, stores) = self._lost.popitem()
+            if lost < stores:
+                self._lost[number] = (lost + 1, stores)
+                place.todo.insert(0, self._crash)
+                self._same_crash = True
+                return
+
+    def open_places(self) -> int:
+        """Count the places at which something is still to be tried."""
+        return super().open_places() + any(lost < stores for lost, stores in self._lost.values())
+
+    def _try_unasked(self, trace: Trace) -> None:
+        """Try the crash behind all that comes before the last stage; without a reduction everywhere there."""
+        super()._try_unasked(trace)
+        crash = next((event for event in trace.events if event.crashes), None)
+        if crash is not None:
+            self.crashes += 1
+            self.leaves |= bool(crash.arrived)
+            return
+        steps = [k for k, event in enumerate(trace.events) if isinstance(event.actor, int)]
+        first = next((k for k in steps if trace.events[k].stage == self._last), len(trace.events))
+        behind = max((k for k in steps if k < first), default=0)
+        for k in (behind,) if self._reduced else range(behind + 1):
+            self._places[k].add(self._crash)
