@@ -54,8 +54,8 @@ def compiler_arguments(language: str, words: Sequence[str], *, clang: bool) -> l
     for word in words:
         if word.startswith("-fsanitize=") and _OTHERS & set(word.partition("=")[2].split(",")):
             raise ArgumentError(
-                f"cxlemu cc: a compiler takes no {word} beside the instrumentation of cxlemu cc; build the program with "
-                "the compiler itself: cxlemu exec runs it as it is"
+                f"cxlemu cc: a compiler takes no {word} beside the instrumentation of cxlemu cc; build the program "
+                "with the compiler itself: cxlemu exec runs it as it is"
             )
     kept = [word for word in words if not word.startswith(("-flto", "-fsanitize=thread"))]
     names = [word for word in kept if not word.startswith("-")]

@@ -119,6 +119,24 @@ def test_a_hang_across_two_pools_is_found(tmp_path: Path, mode: str, offset: int
     assert again.exit_code == 1 and "another trace" not in again.output
 
 
+@pytest.mark.parametrize("mistake", [3, pytest.param(6, marks=pytest.mark.deep)])
+def test_a_hang_under_address_sanitizer_is_found(tmp_path: Path, mistake: int) -> None:
+    """Its shadow is terabytes of private memory, and its stack for signals never the same: our handlers run there."""
+    flags = ("-fsanitize=address", f"-DMISTAKE={mistake}")
+    command = f"{built(SOURCES / 'queue.c', tmp_path / 'queue', 'preloaded', *flags)} /dev/shm/queue"
+    words = f"{command} new :: {command} produce : {command} consume".split()
+    limits = ("--steps", "500", "--deadline-s", "300")
+    result = execute("--pool", "/dev/shm/queue", "--seed", "0", "--worst-case", *limits, "--", *words)
+    assert result.exit_code == 1 and "waits for ever" in result.output
+
+
+def test_a_sanitizer_that_takes_no_other_one_beside_it_is_refused_by_name() -> None:
+    for flag in ("-fsanitize=address", "-fsanitize=undefined,leak"):
+        with pytest.raises(ArgumentError, match=f"takes no {flag} beside"):
+            compiler_arguments("c", [flag, "queue.c"], clang=False)
+    assert "-fsanitize=undefined" in compiler_arguments("c", ["-fsanitize=undefined", "queue.c"], clang=False)
+
+
 def test_a_hang_without_a_finding_says_where_each_thread_goes_round(waits: Path) -> None:
     flags = ("--pool", f"{A}=2M", "--steps", "500", "--crash", "0@1")
     result = execute(*flags, "--", waits, A, "late", ":", waits, A, "await")
