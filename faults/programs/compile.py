@@ -23,6 +23,7 @@ DEFAULTS = {"c": ("cc", "gcc", "clang"), "c++": ("c++", "g++", "clang++")}
 CHOSEN_BY = {"c": "CXLEMU_CC", "c++": "CXLEMU_CXX"}
 
 _ASSEMBLY = (".s", ".S", ".asm")
+_OTHERS = {"address", "hwaddress", "leak", "memory"}  # sanitizers beside which a compiler takes no thread sanitizer
 _NO_LINK = ("-c", "-S", "-E", "-M", "-MM", "-fsyntax-only", "-r")
 
 
@@ -50,6 +51,12 @@ def compiler_arguments(language: str, words: Sequence[str], *, clang: bool) -> l
     """Add to a compiler's arguments the flags that announce loads and stores, and the library that follows them."""
     if "-static" in words or "-static-pie" in words:
         raise ArgumentError("cxlemu cc: a static program cannot be run on the emulated pool; leave out -static")
+    for word in words:
+        if word.startswith("-fsanitize=") and _OTHERS & set(word.partition("=")[2].split(",")):
+            raise ArgumentError(
+                f"cxlemu cc: a compiler takes no {word} beside the instrumentation of cxlemu cc; build the program "
+                "with the compiler itself: cxlemu exec runs it as it is"
+            )
     kept = [word for word in words if not word.startswith(("-flto", "-fsanitize=thread"))]
     names = [word for word in kept if not word.startswith("-")]
     if not names and "-" not in kept:  # a question, such as --version
@@ -66,9 +73,7 @@ def _compiles(words: Sequence[str], clang: bool) -> list[str]:
     flags = ["-fsanitize=thread", "-fno-sanitize-link-runtime"] if clang else ["-Wp,-fsanitize=thread"]
     flags.append("-fno-plt")  # each load and store is a call
     flags += ["-fno-builtin", "-DCXLEMU_PROGRAM", "-isystem", str(program.include_dir())]
-    flags += ["-include", str(NATIVE / "calls.h")]
-    if "-masm=intel" not in words:  # the macros are written in the other syntax
-        flags += ["-include", str(NATIVE / "announce.h")]
+    flags += ["-include", str(NATIVE / "calls.h"), "-include", str(NATIVE / "announce.h")]
     if not any(word.startswith("-g") for word in words):
         flags.append("-g")  # reports name lines
     if clang:

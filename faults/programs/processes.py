@@ -99,6 +99,8 @@ class RunProcesses:
         environment = {
             **os.environ,
             "LD_PRELOAD": " ".join(filter(None, [str(library_path()), os.environ.get("LD_PRELOAD")])),
+            # A program with AddressSanitizer ends at once where its library is not the first.
+            "ASAN_OPTIONS": ":".join(filter(None, [os.environ.get("ASAN_OPTIONS"), "verify_asan_link_order=0"])),
             "CXLEMU_PROGRAM_RUN": str(self._area.folder),
             "CXLEMU_PROGRAM_HOST": str(command.host),
             "CXLEMU_PROGRAM_COMMAND": str(number),

@@ -1,4 +1,4 @@
-"""Each way to load and to store is seen: a mistake in it is found at its line, and in no bytes beside it.
+"""Each way to load, store, flush and fence is seen: a mistake in it is found at its line, and in no bytes beside it.
 
 tests/faults/programs/canaries.c has the ways: what compilers make of C, what they expand, vector instructions by their
 intrinsics, and functions of the C library.
@@ -19,8 +19,14 @@ from tests.helpers.pool_programs import SOURCES, built, on_x86, ran
 
 pytestmark = on_x86
 TEXT = range(64, 128)  # where the bytes lie that a canary accesses
-WAYS = re.findall(r"(AVX512\s+)?(PUT|GET)\(\s*(\w+),\s", (SOURCES / "canaries.c").read_text())
-MISTAKES = {"put": ("not-flushed", "store"), "get": ("no-invalidate", "access")}
+WAYS = re.findall(r"(AVX512\s+)?(PUT|NT|GET|FLUSH|FENCE)\(\s*(\w+),\s", (SOURCES / "canaries.c").read_text())
+MISTAKES = {
+    "put": ("not-flushed", "store"),
+    "nt": ("fence-too-late", "store"),
+    "get": ("no-invalidate", "access"),
+    "flush": ("", ""),
+    "fence": ("", ""),
+}
 
 
 def ways() -> list[str]:
@@ -32,13 +38,13 @@ def ways() -> list[str]:
 
 def told(way: str, result: RunResult) -> Iterator[str]:
     """What is wrong with the findings of a canary."""
-    kind, role = MISTAKES[way[:3]]
+    kind, role = MISTAKES[way.partition("_")[0]]
     found = [ProgramFinding.one(bytes(raw)) for raw in result.findings]
     meant = [its for its in found if KINDS[its.kind].name == kind]
-    if not meant:
+    if kind and not meant:
         yield f"no {kind}"
     for its in (its for its in found if KINDS[its.kind].name != "dirty-at-exit"):
-        if its.offset not in TEXT:
+        if not kind or its.offset not in TEXT:
             yield f"{KINDS[its.kind].name} at byte {its.offset}"
     for place in located([result.places[its.site(role)] for its in meant]):
         if place is None or not place.at.file.endswith("canaries.c"):
@@ -47,9 +53,16 @@ def told(way: str, result: RunResult) -> Iterator[str]:
         yield "found without an announcement"
 
 
-@pytest.mark.parametrize("mode", ["recompiled", pytest.param("preloaded", marks=pytest.mark.deep)])
-def test_each_way_to_access_a_pool_is_seen(mode: str, tmp_path: Path) -> None:
-    its = built(mode, "canaries.c", tmp_path / "canaries")
+@pytest.mark.parametrize(
+    ("mode", "syntax"),
+    [
+        ("recompiled", "att"),
+        pytest.param("recompiled", "intel", marks=pytest.mark.deep),
+        pytest.param("preloaded", "att", marks=pytest.mark.deep),
+    ],
+)
+def test_each_way_to_access_a_pool_is_seen(mode: str, syntax: str, tmp_path: Path) -> None:
+    its = built(mode, "canaries.c", tmp_path / "canaries", f"-masm={syntax}")
     missed = {}
     for way in ways():
         result = ran(f"{its} /dev/dax0.0 {way} w : {its} /dev/dax0.0 {way} r", RunChoice(None, 0))

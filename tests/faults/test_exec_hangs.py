@@ -119,6 +119,24 @@ def test_a_hang_across_two_pools_is_found(tmp_path: Path, mode: str, offset: int
     assert again.exit_code == 1 and "another trace" not in again.output
 
 
+@pytest.mark.parametrize("mistake", [3, pytest.param(6, marks=pytest.mark.deep)])
+def test_a_hang_under_address_sanitizer_is_found(tmp_path: Path, mistake: int) -> None:
+    """Its shadow is terabytes of private memory, and its stack for signals never the same: our handlers run there."""
+    flags = ("-fsanitize=address", f"-DMISTAKE={mistake}")
+    command = f"{built(SOURCES / 'queue.c', tmp_path / 'queue', 'preloaded', *flags)} /dev/shm/queue"
+    words = f"{command} new :: {command} produce : {command} consume".split()
+    limits = ("--steps", "500", "--deadline-s", "120")
+    result = execute("--pool", "/dev/shm/queue", "--seed", "0", "--worst-case", *limits, "--", *words)
+    assert result.exit_code == 1 and "waits for ever" in result.output
+
+
+def test_a_sanitizer_that_takes_no_other_one_beside_it_is_refused_by_name() -> None:
+    for flag in ("-fsanitize=address", "-fsanitize=undefined,leak"):
+        with pytest.raises(ArgumentError, match=f"takes no {flag} beside"):
+            compiler_arguments("c", [flag, "queue.c"], clang=False)
+    assert "-fsanitize=undefined" in compiler_arguments("c", ["-fsanitize=undefined", "queue.c"], clang=False)
+
+
 def test_a_hang_without_a_finding_says_where_each_thread_goes_round(waits: Path) -> None:
     flags = ("--pool", f"{A}=2M", "--steps", "500", "--crash", "0@1")
     result = execute(*flags, "--", waits, A, "late", ":", waits, A, "await")
@@ -177,21 +195,32 @@ def test_shrinking_is_bounded_in_time(waits: Path, monkeypatch: pytest.MonkeyPat
     assert len(limits) == 1 and limits[0] <= 5
 
 
+OBJECTS = "P fill {0} :: P 0 {0} : P 1 {0}"
+RIGHT = {  # name of a source and, where it has several commands, of what they do -> commands, the pool and flags
+    "queue": ("P send : P receive", "/dev/shm/queue"),
+    "hash_table": ("P 0 : P 1", "/dev/shm/table"),
+    "kv_index": ("P publish : P read", "/dev/shm/kv"),
+    "undo_log": ("P transfer :: @1 P recover", "/dev/shm/bank"),
+    "coherent_lock": (f"P {A} : P {A}", f"{A}=2M", "--coherent", "0+4K"),
+    "row": (f"P {A} write : P {A} read", f"{A}=2M", "--coherent", "0+4K"),
+    **{
+        f"histories {what}": (OBJECTS.format(what), "/dev/shm/objects")
+        for what in ("counter", "queue", "map", "register")
+    },
+}
+
+
+def test_every_example_is_among_the_right_ones() -> None:
+    assert {name.split()[0] for name in RIGHT} == {file.stem for file in EXAMPLES.glob("*.c")}
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize("mode", ["recompiled", "preloaded"])
-@pytest.mark.parametrize(
-    ("name", "commands", "pool"),
-    [
-        ("queue", "P send : P receive", "/dev/shm/queue"),
-        ("hash_table", "P 0 : P 1", "/dev/shm/table"),
-        ("kv_index", "P publish : P read", "/dev/shm/kv"),
-    ],
-)
-def test_fifty_seeds_of_every_right_example_are_quiet(
-    tmp_path: Path, name: str, commands: str, pool: str, mode: str
-) -> None:
-    example = built(EXAMPLES / f"{name}.c", tmp_path / name, mode)
+@pytest.mark.parametrize("name", RIGHT)
+def test_fifty_seeds_of_every_right_example_are_quiet(tmp_path: Path, name: str, mode: str) -> None:
+    commands, pool, *flags = RIGHT[name]
+    example = built(EXAMPLES / f"{name.split()[0]}.c", tmp_path / "example", mode)
     words = [str(example) if word == "P" else word for word in commands.split()]
-    result = execute("--pool", pool, "--seeds", "50", "--", *words)
+    result = execute("--pool", pool, *flags, "--seeds", "50", "--", *words)
     assert result.exit_code == 0, result.output
     assert "53 runs: 0 failed, 0 past the deadline;" in result.output and "warning" not in result.output

@@ -4,21 +4,27 @@
 #define CXLEMU_ANNOUNCE_H
 #if defined(__x86_64__) && !defined(__ASSEMBLER__)
 
-/* These macros leave the red zone as it is. They compute wrong addresses for operands on the stack, where no pool
- * is. */
+/* These macros leave the red zone as it is. They compute wrong addresses for operands on the stack, where no pool is. Code may be in
+ * either syntax, and no macro can ask in which, so instructions of their own are bytes; an operand in brackets is Intel's. */
 __asm__(
-    ".macro __cxlemu_call hook\n"
-    " call *__cxlemu_asm_\\hook@GOTPCREL(%rip)\n"
-    ".endm\n"
-    ".macro __cxlemu_at hook, at:vararg\n"
-    " leaq -128(%rsp), %rsp\n pushq %rdi\n leaq \\at, %rdi\n"
-    " __cxlemu_call \\hook\n"
-    " popq %rdi\n leaq 128(%rsp), %rsp\n"
+    ".macro __cxlemu_call hook\n" /* call *hook@GOTPCREL(%rip) */
+    " .byte 0xff, 0x15\n .long __cxlemu_asm_\\hook@GOTPCREL - 4\n"
     ".endm\n"
     ".macro __cxlemu_plain hook\n"
-    " leaq -128(%rsp), %rsp\n pushq %rdi\n"
+    " .byte 0x48, 0x8d, 0x64, 0x24, 0x80, 0x57\n" /* leaq -128(%rsp), %rsp; pushq %rdi */
     " __cxlemu_call \\hook\n"
-    " popq %rdi\n leaq 128(%rsp), %rsp\n"
+    " .byte 0x5f, 0x48, 0x8d, 0xa4, 0x24\n .long 128\n" /* popq %rdi; leaq 128(%rsp), %rsp */
+    ".endm\n"
+    ".macro __cxlemu_syntax args:vararg\n"
+    " .set __cxlemu_intel, 0\n"
+    " .irpc c, \\args\n  .ifc \"\\c\",\"[\"\n .set __cxlemu_intel, 1\n .endif\n .endr\n"
+    ".endm\n"
+    ".macro __cxlemu_at hook, at:vararg\n"
+    " __cxlemu_syntax \\at\n"
+    " .byte 0x48, 0x8d, 0x64, 0x24, 0x80, 0x57\n"
+    " .if __cxlemu_intel\n lea rdi, \\at\n .else\n leaq \\at, %rdi\n .endif\n"
+    " __cxlemu_call \\hook\n"
+    " .byte 0x5f, 0x48, 0x8d, 0xa4, 0x24\n .long 128\n"
     ".endm\n"
     ".macro __cxlemu_nt hook, move, source, at:vararg\n"
     " leaq -192(%rsp), %rsp\n \\move \\source, (%rsp)\n pushq %rdi\n leaq \\at, %rdi\n"
@@ -33,7 +39,7 @@ __asm__(
     ".macro lfence\n __cxlemu_plain lfence\n.endm\n"
     ".macro mfence\n __cxlemu_plain mfence\n.endm\n"
     ".macro lock rest:vararg\n __cxlemu_plain lock\n .byte 0xf0\n \\rest\n.endm\n"
-    ".macro movnti source, at:vararg\n"
+    ".macro __cxlemu_movnti source, at:vararg\n"
     " .set __cxlemu_wide, 1\n"
     " .irp narrow, %eax,%ebx,%ecx,%edx,%esi,%edi,%ebp,%r8d,%r9d,%r10d,%r11d,%r12d,%r13d,%r14d,%r15d\n"
     "  .ifc \\source,\\narrow\n .set __cxlemu_wide, 0\n .endif\n"
@@ -41,12 +47,12 @@ __asm__(
     " .if __cxlemu_wide\n __cxlemu_nt nt8, movq, \\source, \\at\n"
     " .else\n __cxlemu_nt nt4, movl, \\source, \\at\n .endif\n"
     ".endm\n"
-    ".macro movntiq source, at:vararg\n __cxlemu_nt nt8, movq, \\source, \\at\n.endm\n"
-    ".macro movntil source, at:vararg\n __cxlemu_nt nt4, movl, \\source, \\at\n.endm\n"
-    ".macro movntdq source, at:vararg\n __cxlemu_nt nt16, movups, \\source, \\at\n.endm\n"
-    ".macro movntps source, at:vararg\n __cxlemu_nt nt16, movups, \\source, \\at\n.endm\n"
-    ".macro movntpd source, at:vararg\n __cxlemu_nt nt16, movups, \\source, \\at\n.endm\n"
-    ".macro vmovntdq source, at:vararg\n"
+    ".macro __cxlemu_movntiq source, at:vararg\n __cxlemu_nt nt8, movq, \\source, \\at\n.endm\n"
+    ".macro __cxlemu_movntil source, at:vararg\n __cxlemu_nt nt4, movl, \\source, \\at\n.endm\n"
+    ".macro __cxlemu_movntdq source, at:vararg\n __cxlemu_nt nt16, movups, \\source, \\at\n.endm\n"
+    ".macro __cxlemu_movntps source, at:vararg\n __cxlemu_nt nt16, movups, \\source, \\at\n.endm\n"
+    ".macro __cxlemu_movntpd source, at:vararg\n __cxlemu_nt nt16, movups, \\source, \\at\n.endm\n"
+    ".macro __cxlemu_vmovntdq source, at:vararg\n"
     " .set __cxlemu_wide, 16\n"
     " .irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n"
     "  .ifc \\source,%ymm\\n\n .set __cxlemu_wide, 32\n .endif\n"
@@ -56,17 +62,26 @@ __asm__(
     " .elseif __cxlemu_wide == 32\n __cxlemu_nt nt32, vmovups, \\source, \\at\n"
     " .else\n __cxlemu_nt nt16, vmovups, \\source, \\at\n .endif\n"
     ".endm\n"
+    ".macro __cxlemu_vmovntps source, at:vararg\n __cxlemu_vmovntdq \\source, \\at\n.endm\n"
+    ".macro __cxlemu_vmovntpd source, at:vararg\n __cxlemu_vmovntdq \\source, \\at\n.endm\n"
+    /* In Intel's syntax they stay, for a trap when the program runs. The prefix changes nothing, but keeps the name from being this
+     * macro again. */
+    ".irp name, movnti,movntiq,movntil,movntdq,movntps,movntpd,vmovntdq,vmovntps,vmovntpd\n"
+    " .macro \\name args:vararg\n  __cxlemu_syntax \\args\n"
+    "  .if __cxlemu_intel\n {load} \\name \\args\n .else\n __cxlemu_\\name \\args\n .endif\n .endm\n"
+    ".endr\n"
     /* Accesses that compilers do not announce: those of the second list only with a mask. A constant is in no pool. */
     ".macro __cxlemu_elements name, masked, args:vararg\n"
     " .set __cxlemu_memory, 0\n .set __cxlemu_masked, \\masked\n .set __cxlemu_i, 0\n .set __cxlemu_rip, 0\n"
     " .irpc c, \\args\n"
     "  .ifc \"\\c\",\"(\"\n .set __cxlemu_memory, 1\n .endif\n"
+    "  .ifc \"\\c\",\"[\"\n .set __cxlemu_memory, 1\n .endif\n"
     "  .ifc \"\\c\",\"{\"\n .set __cxlemu_masked, 1\n .endif\n"
     "  .ifc \"\\c\",\"p\"\n .set __cxlemu_rip, __cxlemu_rip | __cxlemu_i\n .endif\n"
     "  .ifc \"\\c\",\"i\"\n .set __cxlemu_i, 1\n .else\n .set __cxlemu_i, 0\n .endif\n"
     " .endr\n"
     " .if __cxlemu_memory && __cxlemu_masked && !__cxlemu_rip\n __cxlemu_plain elements\n .endif\n"
-    " {load} \\name \\args\n" /* the prefix changes nothing, but keeps the name from being this macro again */
+    " {load} \\name \\args\n"
     ".endm\n"
     ".irp name, movntdqa,vmovntdqa,lddqu,vlddqu,movhps,movlps,movhpd,movlpd,vmovhps,vmovlps,vmovhpd,vmovlpd,"
     "vbroadcastss,vbroadcastsd,vbroadcastf128,vbroadcasti128,vbroadcastf32x4,vbroadcasti32x4,vbroadcastf64x4,"
@@ -79,9 +94,7 @@ __asm__(
     ".endr\n"
     ".irp name, vmovups,vmovupd,vmovaps,vmovapd\n"
     " .macro \\name args:vararg\n  __cxlemu_elements \\name, 0, \\args\n .endm\n"
-    ".endr\n"
-    ".macro vmovntps source, at:vararg\n vmovntdq \\source, \\at\n.endm\n"
-    ".macro vmovntpd source, at:vararg\n vmovntdq \\source, \\at\n.endm\n");
+    ".endr\n");
 
 #endif
 #endif

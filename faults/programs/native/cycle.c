@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,11 +15,12 @@
 #include "self.h"
 
 enum { WINDOW = 16, TRIES = 8 }; /* a thread is looked at in a 16th of the steps, its memory eight times in it */
-enum { STACK_MOST = 8 << 20, RED_ZONE = 128, OUR_TLS = 256, PIECE = 1 << 16, MAPS = 1 << 18 };
+enum { STACK_MOST = 8 << 20, RED_ZONE = 128, OUR_TLS = 256, PAGE = 4096, PIECE = 1 << 16, MAPS = 1 << 18 };
 #define MEMORY_MOST (UINT64_C(256) << 20)
 
 extern void *__libc_stack_end;
 static program_self *threads_here[PROGRAM_THREADS];
+static stack_t handler_stacks[PROGRAM_THREADS]; /* of threads that have one: this library's handlers run there, too */
 
 static uint64_t mixed(uint64_t all, uint64_t word) {
     all = (all ^ word) * UINT64_C(0xD6E8FEB86659FD93);
@@ -74,6 +76,7 @@ static _Unwind_Reason_Code find_frame(struct _Unwind_Context *frame, void *to) {
 /* Return a hash of what a thread's own next steps depend on, where it has come to the step `at`; 0 where that is not known. */
 static uint64_t own_state(const program_self *me, uint64_t at) {
     found_frame found = {0};
+    syscall(SYS_sigaltstack, NULL, &handler_stacks[me->thread]);
     _Unwind_Backtrace(find_frame, &found);
     const bool main = here.area->threads[me->thread].tid == here.area->threads[me->thread].pid;
     const uintptr_t top = main ? (uintptr_t)__libc_stack_end : (uintptr_t)&self;
@@ -100,6 +103,8 @@ static bool hash_mapping(int memory, uintptr_t from, uintptr_t to, uint64_t *all
             if (!its) continue;
             leave_out(piece, at, nbytes, (uintptr_t)its, (uintptr_t)(its + 1));
             leave_out(piece, at, nbytes, its->tls - OUR_TLS, its->tls + OUR_TLS);
+            const uintptr_t aside = (uintptr_t)handler_stacks[k].ss_sp;
+            leave_out(piece, at, nbytes, aside, aside + handler_stacks[k].ss_size);
         }
         *all = mixed_bytes(*all, piece, nbytes);
     }
@@ -127,6 +132,17 @@ static bool read_maps(char *text, size_t room) {
     return got == 0;
 }
 
+/* Whether a mapping is AddressSanitizer's shadow: terabytes that say which bytes the program may touch. It has a page more. */
+static bool is_shadow(uintptr_t from, uintptr_t to) {
+    static void (*mapping)(size_t *scale, size_t *offset);
+    static bool asked;
+    size_t scale, offset;
+    if (!asked) *(void **)&mapping = dlsym(RTLD_DEFAULT, "__asan_get_shadow_mapping"), asked = true;
+    if (!mapping) return false;
+    mapping(&scale, &offset);
+    return from + PAGE >= offset && to <= offset + (UINTPTR_MAX >> 17 >> scale) + 1;
+}
+
 /* Return a hash of this process's private memory without its stacks and what is ours; 0 where that cannot be known. */
 static uint64_t private_memory(void) {
     static char text[MAPS];
@@ -141,7 +157,9 @@ static uint64_t private_memory(void) {
         const uintptr_t from = strtoul(line, &rest, 16), to = strtoul(rest + 1, &rest, 16);
         const char *name = strchr(line, '/');
         after_ours = name ? strcmp(name, its.dli_fname) == 0 : after_ours && !strchr(line, '[');
-        if (strncmp(rest, " rw-p", 5) != 0 || strstr(line, "[stack]") || is_stack_of_thread(from, to)) continue;
+        if (strncmp(rest, " rw-p", 5) != 0 || strstr(line, "[stack]") || is_stack_of_thread(from, to) ||
+            is_shadow(from, to))
+            continue;
         if (after_ours) { /* ours, and the zeros that follow it */
             after_ours = name != NULL;
             continue;

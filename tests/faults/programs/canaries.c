@@ -1,5 +1,6 @@
-/* A canary for each way to load or to store: `put NAME` stores 64 bytes without a flush and publishes; `get NAME` waits, and loads them
- * without an invalidate. Both are mistakes, so each is found where the access is seen. */
+/* A canary for each way to load or to store: `put NAME` stores 64 bytes without a flush and publishes, `nt NAME` stores past the cache
+ * without a fence; `get NAME` waits, and loads them without an invalidate. These are mistakes, so each is found where the access is
+ * seen. `flush NAME` and `fence NAME` are right, where they are seen. */
 #define _GNU_SOURCE
 #include <cxl.h>
 #include <fcntl.h>
@@ -25,7 +26,7 @@ typedef struct {
 } bits;
 
 static uint8_t mine[2 * SIZE] __attribute__((aligned(64)));
-static volatile uint64_t kept;
+static volatile uint64_t kept, atomic;
 static void keep(const void *at) { kept += *(const volatile uint64_t *)at; }
 
 typedef struct {
@@ -38,8 +39,13 @@ extern const canary __start_canaries[], __stop_canaries[];
     static const canary canary_##way __attribute__((section("canaries"), used)) = {#way, way};
 #define PUT(way, how) CANARY(put_##way, how)
 #define GET(way, how) CANARY(get_##way, how)
+#define NT(way, how) CANARY(nt_##way, how)
+#define FLUSH(way, how) CANARY(flush_##way, (*to = 1, how))
+#define FENCE(way, how) CANARY(fence_##way, (*to = 1, cxl_flush(to, 1), how))
 #define AVX __attribute__((target("avx2")))
 #define AVX512 __attribute__((target("avx512f,avx512bw,avx512vl")))
+#define ASM(...) ({ __asm__ volatile(__VA_ARGS__); })
+#define LINE_OF(at) "r"(at) : "memory" /* in templates, {one syntax|the other} */
 
 /* clang-format off */
 PUT(byte, *to = 1)
@@ -88,6 +94,27 @@ AVX512 PUT(avx512, _mm512_storeu_si512(to, _mm512_set1_epi8(3)))
 AVX512 PUT(masked, _mm512_mask_storeu_epi8(to, 0xFF, _mm512_set1_epi8(3)))
 AVX512 PUT(compressed, _mm512_mask_compressstoreu_epi64(to, 0xF, _mm512_set1_epi64(3)))
 AVX512 PUT(scatter, _mm512_i64scatter_epi64(to, _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0), _mm512_set1_epi64(3), 8))
+
+NT(movnti, _mm_stream_si32((int *)to, 3))
+NT(movntiq, _mm_stream_si64((long long *)to, 3))
+NT(movntdq, _mm_stream_si128((__m128i *)to, _mm_set1_epi8(3)))
+NT(movntps, _mm_stream_ps((float *)to, _mm_set1_ps(3)))
+NT(movntpd, _mm_stream_pd((double *)to, _mm_set1_pd(3)))
+AVX NT(vmovntdq, _mm256_stream_si256((__m256i *)to, _mm256_set1_epi8(3)))
+AVX NT(vmovntps, _mm256_stream_ps((float *)to, _mm256_set1_ps(3)))
+AVX512 NT(vmovntdq_64, _mm512_stream_si512((__m512i *)to, _mm512_set1_epi8(3)))
+
+FLUSH(clflush, _mm_clflush(to))
+__attribute__((target("clflushopt"))) FLUSH(clflushopt, _mm_clflushopt(to))
+__attribute__((target("clwb"))) FLUSH(clwb, _mm_clwb(to))
+FLUSH(clwb_asm, ASM("clwb {(%0)|[%0]}" :: LINE_OF(to)))
+FLUSH(clwb_bytes, ASM(".byte 0x66\n xsaveopt {(%0)|[%0]}" :: LINE_OF(to)))
+FLUSH(clwb_other_syntax, ASM("{.intel_syntax noprefix\n clwb [%0]\n .att_syntax prefix|clwb [%0]}" :: LINE_OF(to)))
+FENCE(sfence, _mm_sfence())
+FENCE(mfence, _mm_mfence())
+FENCE(mfence_asm, ASM("mfence" ::: "memory"))
+FENCE(locked, __atomic_fetch_add(&atomic, 1, __ATOMIC_SEQ_CST))
+FENCE(locked_asm, ASM("lock; or{q $0, (%%rsp)| QWORD PTR [rsp], 0}" ::: "memory", "cc"))
 #endif
 
 GET(byte, kept += *from)
@@ -152,9 +179,9 @@ int main(int count, char **words) {
     box *b = mmap(NULL, 2 << 20, PROT_READ | PROT_WRITE, MAP_SHARED, open(words[1], O_RDWR), 0);
     if (count < 3 || b == MAP_FAILED) return 9;
     memset(mine, 'k', SIZE), mine[40] = 0;
-    const int puts = strncmp(words[2], "put", 3) == 0;
+    const int gets = strncmp(words[2], "get", 3) == 0;
     if (words[3][0] == 'w') {
-        if (puts) {
+        if (!gets) {
             memset(b->text, 'x', SIZE), b->text[12] = 0;
             cxl_flush(b->text, SIZE);
             cxl_fence();
@@ -164,14 +191,14 @@ int main(int count, char **words) {
             cxl_flush(b->text, SIZE);
             b->beside[0] = 1; /* which nobody loads */
         }
-        cxl_fence();
+        if (words[2][0] != 'n' && strncmp(words[2], "fence", 5) != 0) cxl_fence();
         b->ready = 1;
         cxl_flush((void *)&b->ready, 8);
         cxl_fence();
         return 0;
     }
     while (!b->ready) cxl_invalidate((void *)&b->ready, 8);
-    if (puts) {
+    if (!gets) {
         cxl_invalidate(b->text, SIZE);
         for (int k = 0; k < SIZE; k++) keep(b->text + k / 8 * 8);
     } else {
