@@ -1,6 +1,7 @@
 """Numbers of users: a root, peer, tag, color, key or count may be any kind of integer, and becomes an int here.
 
-NumPy's integers, and arrays and tensors of one integer without axes, are integers; bools and floats are none.
+NumPy's integers, and arrays and tensors of one integer without axes, are integers; bools and floats are none. A bool of
+any kind is a color, and nothing else.
 """
 
 from __future__ import annotations
@@ -12,10 +13,17 @@ from typing import Any
 from cxlemu.errors import ArgumentError
 
 
+def is_bool(value: Any) -> bool:
+    """Whether a value is a bool: Python's, NumPy's, or an array or a tensor of bools."""
+    return isinstance(value, bool) or str(getattr(value, "dtype", "")) in ("bool", "torch.bool")
+
+
 def as_int(value: Any) -> int | None:
     """Return an integer of any kind as an int; None for what is no integer."""
+    if type(value) is int:
+        return value
     try:
-        return None if isinstance(value, bool) else operator.index(value)
+        return None if is_bool(value) else operator.index(value)
     except TypeError:
         return None
 
@@ -31,7 +39,7 @@ def root_of(collective: str, root: Any, ranks: int) -> int:
 def seconds(value: Any, what: str, *, above_0: bool = False) -> float:
     """Return a time to wait, in seconds. Raises ArgumentError for what is no number from 0 on, or above 0."""
     try:
-        number = float("nan" if isinstance(value, str | bytes | bool) else value)
+        number = float("nan" if isinstance(value, str | bytes) or is_bool(value) else value)
     except (TypeError, ValueError):
         number = math.nan
     if not (number > 0 if above_0 else number >= 0):

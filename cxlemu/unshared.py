@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+import copyreg
 from typing import NoReturn, SupportsIndex
+
+from cxlemu import _native
+
+
+def refuse(it: object) -> NoReturn:
+    """Refuse to copy or to pickle what belongs to one rank."""
+    raise TypeError(
+        f"a {type(it).__name__} cannot be copied or pickled: it belongs to one rank, which it connects to its peers "
+        f"and the pool"
+    )
 
 
 class Unshared:
@@ -11,7 +22,13 @@ class Unshared:
     __slots__ = ()
 
     def __reduce_ex__(self, protocol: SupportsIndex, /) -> NoReturn:
-        raise TypeError(
-            f"a {type(self).__name__} cannot be copied or pickled: it belongs to one rank, which it connects to its "
-            f"peers and the pool"
-        )
+        refuse(self)
+
+
+def how_far(done: bool, error: BaseException | None) -> str:
+    """Say in words how far something under way has come."""
+    return "under way" if not done else "done" if error is None else f"failed with {type(error).__name__}"
+
+
+for made_in_c in (_native.Operation, _native.Verb):  # which have no base
+    copyreg.pickle(made_in_c, refuse)

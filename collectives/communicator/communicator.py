@@ -16,7 +16,6 @@ rank and in every run; ``avg`` is the sum divided by the number of ranks (intege
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Self
 
@@ -26,7 +25,7 @@ from collectives.communicator.calls.progress import Handle
 from collectives.communicator.calls.transport import PROCESS, check_transport, reach
 from collectives.communicator.member import Member
 from collectives.communicator.membership import groups
-from collectives.communicator.membership.opening import agree, await_ready
+from collectives.communicator.membership.opening import Look, agree, await_ready, in_peace
 from collectives.communicator.membership.sizing import GroupSizing, Sizing, WorldSizing
 from collectives.defaults import REGION_BYTES
 from cxlemu.engines import Engine
@@ -37,6 +36,7 @@ from cxlemu.engines.reference import ReferenceEngine
 from cxlemu.errors import ArgumentError, RunError
 from cxlemu.plan import Layout
 from cxlemu.plan.checksums import check_integrity
+from cxlemu.signals import is_from_handler
 from cxlemu.world import RankContext
 
 
@@ -187,7 +187,15 @@ class Communicator(Member):
     def _group(self, members: tuple[int, ...], key: str) -> Self:
         sizing, lane, deadline_s = self._sizing(len(members)), self._lane.beside(), self._runner.deadline_s
         peers = self._peers_among([self.members.index(member) for member in members])
-        return self._opened(self._context, members, key, sizing, lane, deadline_s, self._planner.integrity, peers)
+        integrity, look = self._planner.integrity, self._look_for_notices
+        try:
+            return self._opened(self._context, members, key, sizing, lane, deadline_s, integrity, peers, look)
+        except BaseException as error:
+            if isinstance(error, RunError) and error.reported_by is not None:
+                self._runner.give_up(error)
+            elif not isinstance(error, Exception) or is_from_handler(error):  # the other members wait for this rank
+                self._runner.give_up(RunError(f"{type(error).__name__} while it made a communicator"))
+            raise
 
     def split(self, color: int | None, key: int | None = None) -> Self | None:
         """Make a communicator for the ranks of each color, as MPI_Comm_split does. Collective over this communicator.
@@ -207,9 +215,7 @@ class Communicator(Member):
         its = groups.groups_of(self.all_gather(mine).tolist())
         if color is None:
             return None
-        return self._group(
-            tuple(self.members[rank] for rank in its[operator.index(color)]), f"split {self._stay.room.name}"
-        )
+        return self._group(tuple(self.members[rank] for rank in its[int(mine[1])]), f"split {self._stay.room.name}")
 
     def dup(self) -> Self:
         """Make a communicator of the same ranks, as MPI_Comm_dup does, with room of its own. Collective.
@@ -253,14 +259,20 @@ class Communicator(Member):
         deadline_s: float | None,
         integrity: str | None,
         peers: PeerMemory | None = None,
+        look: Look = in_peace,
     ) -> Self:
-        """Make a communicator with the other members, in room that their first one claims."""
+        """Make a communicator with the other members, in room that their first one claims.
+
+        ``look`` raises while this rank waits for them, where one of them has given up.
+        """
         deadline_s = context.deadline_s if deadline_s is None else deadline_s
-        terms = agree(context, members, key, sizing, lane, deadline_s=deadline_s, integrity=integrity, peers=peers)
+        terms = agree(
+            context, members, key, sizing, lane, deadline_s=deadline_s, integrity=integrity, peers=peers, look=look
+        )
         comm = cls(terms)
         try:
             # None rings before all doorbells are cleared.
-            await_ready(context, comm._board, members, deadline_s)
+            await_ready(context, comm._board, members, deadline_s, look)
         except BaseException as error:  # the others may have begun, with a rank that does not take part
             comm._runner.give_up(error if isinstance(error, RunError) else RunError("it was not opened"))
             comm._leave()

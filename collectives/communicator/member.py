@@ -346,7 +346,7 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
 
     def _look_for_notices(self) -> None:
         if (notice := revocation.poll(self._board)) is not None:
-            raise revocation.as_error(*notice, f"rank {self.rank} makes this communicator", me=self.rank)
+            raise revocation.as_error(*notice, f"rank {self.rank} makes a communicator", me=self.rank)
 
     def _successor_room(self, ranks: int, largest_bytes: int) -> int:
         """Return the room for the survivors' communicator, behind the roster."""
@@ -360,7 +360,8 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
         return not self._dropped.alive
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} rank {self.rank} of {self.size}, world ranks {self.members}>"
+        state = ", closed" if self.closed else ", revoked" if self._runner.revoked is not None else ""
+        return f"<{type(self).__name__} rank {self.rank} of {self.size}, world ranks {self.members}{state}>"
 
     def close(self) -> None:
         """Wait for this rank's calls that are under way and for what it sends, and give its room back.

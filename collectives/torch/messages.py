@@ -61,7 +61,7 @@ class MessageWork(dist._Work):  # type: ignore[misc]
 
     def is_completed(self) -> bool:
         """Whether the message came, or left, or failed."""
-        return self.request.test()
+        return self.request.poke()
 
     def is_success(self) -> bool:
         """Whether the message came, or left."""
@@ -149,7 +149,7 @@ class Progress:
                     self._mover = None
                     return
                 first = self._pending[0]
-            first.test()  # which moves all of them on
+            first.poke()  # which moves all of them on
 
 
 def received(comm: Any, tensor: Tensor, source: Rank, tag: int) -> Request:

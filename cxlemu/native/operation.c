@@ -145,6 +145,15 @@ static void Operation_dealloc(Operation *self) {
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
+static PyObject *Operation_repr(Operation *self) {
+    if (!self->cookie) return PyUnicode_FromString("<Operation>");
+    PyObject *call = PyObject_GetAttrString(self->cookie, "call");
+    if (!call) PyErr_Clear(), call = Py_NewRef(self->cookie); /* a cookie may be anything */
+    PyObject *said = PyUnicode_FromFormat("<Operation [%S]>", call);
+    Py_DECREF(call);
+    return said;
+}
+
 static PyMethodDef operation_methods[] = {
     {"run", (PyCFunction)Operation_run, METH_NOARGS,
      "run(): call now, whatever is pending: the operation's turn has come."},
@@ -169,6 +178,7 @@ PyTypeObject operation_type = {
     .tp_traverse = (traverseproc)Operation_traverse,
     .tp_clear = (inquiry)Operation_clear,
     .tp_dealloc = (destructor)Operation_dealloc,
+    .tp_repr = (reprfunc)Operation_repr,
     .tp_methods = operation_methods,
     .tp_members = operation_members,
 };

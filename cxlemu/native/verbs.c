@@ -116,6 +116,8 @@ static PyObject *Verb_doc(Verb *self, void *Py_UNUSED(closure)) {
     return PyObject_GetAttrString(self->method, "__doc__");
 }
 
+static PyObject *Verb_repr(Verb *self) { return PyObject_Repr(self->method); }
+
 static PyGetSetDef verb_attributes[] = {{"__doc__", (getter)Verb_doc, NULL, NULL, NULL},
                                         {NULL, NULL, NULL, NULL, NULL}};
 
@@ -135,6 +137,7 @@ PyTypeObject verb_type = {
     .tp_traverse = (traverseproc)Verb_traverse,
     .tp_clear = (inquiry)Verb_clear,
     .tp_dealloc = (destructor)Verb_dealloc,
+    .tp_repr = (reprfunc)Verb_repr,
     .tp_getset = verb_attributes,
     .tp_members = verb_members,
 };

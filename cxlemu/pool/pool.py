@@ -14,6 +14,7 @@ from cxlemu.memory.direct import DirectMemory
 from cxlemu.memory.protocol import Bytes, HostMemory
 from cxlemu.pool.cache_files import CacheFiles, open_cache
 from cxlemu.pool.superblock import PAGE_BYTES, SESSION_OFFSET, Superblock
+from cxlemu.units import counted, format_bytes
 from cxlemu.unshared import Unshared
 
 
@@ -63,6 +64,10 @@ class Pool(Unshared):
         self.hosts = superblock.geometry.hosts
         self.max_ranks = superblock.geometry.max_ranks
         self.data_offset = superblock.geometry.data_offset
+
+    def __repr__(self) -> str:
+        its = f"{counted(len(self.cards), 'card')} of {format_bytes(self.card_bytes)}" if self.cards else "closed"
+        return f"<{type(self).__name__} {self.name}: {its}>"
 
     # --- what a backend's pool may know better -------------------------------------------------------------------
 

@@ -62,6 +62,9 @@ class Session(Presence):
         self._counter = 0  # barriers entered
         self._accepted = False
 
+    def __repr__(self) -> str:
+        return f"<Session rank {self.rank} of {self.ranks}>"
+
     @classmethod
     def open(
         cls,

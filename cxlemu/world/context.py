@@ -56,7 +56,7 @@ class RankContext(Unshared):
     ranks: int
     host: int
     hosts: tuple[int, ...]  # the host of each rank; only the emulated backend gives them a meaning
-    world: World = field(repr=False)
+    world: World
     pool: Pool
     backend: Backend
     memory: HostMemory
@@ -73,8 +73,11 @@ class RankContext(Unshared):
     # a process of this machine that is stopped for so long is lost; None: it is alive, however long it is stopped
     stopped_after_s: float | None = None
     tenancy: Tenancy | None = None  # in a tenant's world: this rank's place in the grant
-    another_memory: Callable[[], HostMemory] | None = field(default=None, repr=False)
-    at_end: list[Callable[[], None]] = field(default_factory=list, repr=False)  # called when the rank leaves or fails
+    another_memory: Callable[[], HostMemory] | None = None
+    at_end: list[Callable[[], None]] = field(default_factory=list)  # called when the rank leaves or fails
+
+    def __repr__(self) -> str:
+        return f"<RankContext rank {self.rank} of {self.ranks}, {self.launch}>"
 
     @property
     def topology(self) -> Topology:

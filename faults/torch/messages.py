@@ -86,9 +86,9 @@ class ComparedReceive:
             raise self.difference
         return status
 
-    def test(self) -> bool:
+    def poke(self) -> bool:
         """Make progress, and return whether the request is done. Compares nothing: any thread may ask, at any time."""
-        return self.request.test()
+        return self.request.poke()
 
     def add_done_callback(self, function: Callable[[Any], None]) -> None:
         """Call ``function(self)`` when the request is done."""

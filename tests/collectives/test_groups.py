@@ -375,8 +375,8 @@ def test_a_rank_that_does_not_open_a_communicator_tells_those_that_did(monkeypat
     """It takes a member for dead that is not; the others have all votes, and would wait for it in vain."""
     ready = opening.await_ready
 
-    def suspicious(context: RankContext, board: Board, members: Any, deadline_s: float) -> None:
-        ready(context, board, members, deadline_s)
+    def suspicious(context: RankContext, board: Board, members: Any, deadline_s: float, look: Any) -> None:
+        ready(context, board, members, deadline_s, look)
         if context.rank == 2 and len(members) < 4:
             raise PeerLostError("rank 0 gave no sign of life", (0,))
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from collectives import ANY, Communicator
+from collectives.communicator.membership import opening
 from collectives.communicator.messages.transfers import CLOSED
 from cxlemu import RankContext, Topology, launch
-from cxlemu.errors import RunError
+from cxlemu.errors import RevokedError, RunError
 from cxlemu.memory import MemorySpec
 from tests.helpers.tiers import PATIENT_S
 
@@ -121,6 +122,40 @@ def test_a_collective_that_had_begun_is_given_up_on_all_ranks(error: BaseExcepti
     """Its peers may have read what it sent: nothing can be called back."""
     launch(
         partial(_begun, error=error),
+        ranks=2,
+        topology=LAPTOP,
+        memory=MemorySpec("shm"),
+        how="processes",
+        deadline_s=PATIENT_S,
+    )
+
+
+def _splits(context: RankContext, who: int) -> None:
+    comm = Communicator.world(context)
+    if comm.rank == who:
+
+        def asked(*_: object) -> Any:
+            signal.raise_signal(signal.SIGALRM)
+
+        if who == 0:  # which claims the room
+            context.rooms.claim = asked  # type: ignore[method-assign]
+        else:  # which waits for rank 0 to do so
+            opening.lost_among = asked
+        interrupted(lambda: comm.split(0), Enough(), after_s=0)
+    else:
+        with pytest.raises(
+            RevokedError, match=f"rank {who} failed in a call of this communicator; rank {comm.rank} makes"
+        ):
+            comm.split(0)
+    with pytest.raises(RevokedError, match="this communicator is revoked since"):
+        comm.barrier()
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_split_that_is_interrupted_ends_on_all_ranks(who: int) -> None:
+    """Its peers do not wait for the deadline."""
+    launch(
+        partial(_splits, who=who),
         ranks=2,
         topology=LAPTOP,
         memory=MemorySpec("shm"),

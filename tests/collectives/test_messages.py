@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collectives import ANY, UNDEFINED, Communicator, Status
-from collectives.communicator.messages import envelopes
+from collectives.communicator.messages import envelopes, transfers
 from collectives.communicator.messages.envelopes import INLINE_BYTES
 from collectives.communicator.messages.mailboxes import SLOTS_MIN, mailboxes_in
 from cxlemu import RankContext, Topology, launch
@@ -606,3 +606,25 @@ def test_a_large_message_that_moves_is_not_given_up_although_its_call_has_not_en
         return sorted(set(moved)) == moved
 
     assert together(main) == [True, True]
+
+
+def test_a_send_that_does_not_wait_looks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It polls no mailbox that is full."""
+    asked = set[tuple[bool, bool]]()
+    advance_any = transfers._native.advance_any
+
+    def advanced(programs: Any, idle_ns: int, spins: int, wake: Any) -> Any:
+        asked.add((idle_ns > 0, spins > 0))
+        return advance_any(programs, idle_ns, spins, wake)
+
+    monkeypatch.setattr(transfers._native, "advance_any", advanced)
+
+    def program(comm: Communicator) -> None:
+        comm._lane.poll_often(9)  # as where every rank has a core
+        requests = [comm.isend(np.ones(1), 1 - comm.rank) for _ in range(20)]
+        for _ in requests:
+            comm.recv(np.zeros(1), 1 - comm.rank)
+        comm.waitall(requests)
+
+    together(program, memory="emulated")
+    assert asked == {(False, False), (True, True)}

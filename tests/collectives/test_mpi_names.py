@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collectives import ANY, ANY_SOURCE, ANY_TAG, PROC_NULL, UNDEFINED, Communicator
+from collectives import ANY, ANY_SOURCE, ANY_TAG, PROC_NULL, UNDEFINED, Communicator, Request
 from collectives.communicator.messages.traffic import EAGER_BYTES, UNEXPECTED_MAX
 from cxlemu import RankContext, Topology, launch
-from cxlemu.errors import ArgumentError, PeerLostError, TruncationError
+from cxlemu.errors import ArgumentError, PeerLostError, RevokedError, TruncationError
 from cxlemu.memory import MemorySpec
 from tests.helpers.tiers import PATIENT_S
 from tests.helpers.worlds import together
@@ -98,12 +98,42 @@ def test_counts_colors_keys_and_members_are_integers_of_any_kind() -> None:
         pair = comm.group(np.array([1, 0]))
         assert pair.members == (1, 0)
         alone = comm.split(np.int32(comm.rank), key=np.uint8(3))
-        both = comm.split(comm.rank < 2)
-        assert alone is not None and alone.size == 1 and both is not None and both.size == 2
+        assert alone is not None and alone.size == 1
         with pytest.raises(ArgumentError, match="a group is a list of ranks"):
             comm.group([0.0, 1.0])  # type: ignore[list-item]
 
     together(program)
+
+
+BOOLS: dict[str, Callable[[Any], Any]] = {"bool": bool, "NumPy's": np.bool_, "no axes": np.array}
+
+
+@pytest.mark.parametrize("kind", BOOLS)
+def test_a_bool_of_any_kind_is_a_color_and_no_number(kind: str) -> None:
+    def program(comm: Communicator) -> list[int]:
+        true, x = BOOLS[kind](True), np.zeros(1)
+        for call in (
+            lambda: comm.all_reduce(x, timeout_s=true),
+            lambda: comm.recv(x, timeout_s=true),
+            lambda: comm.waitany([comm.irecv(x, PROC_NULL)], timeout_s=true),
+            lambda: comm.within(true).__enter__(),
+            lambda: comm.heap.empty(true),
+            lambda: comm.heap.local.empty((2, true)),
+            lambda: comm.send(x, true),
+            lambda: comm.send(x, PROC_NULL, true),
+            lambda: comm.broadcast(x, root=true),
+            lambda: comm.group([true]),
+            lambda: comm.split(np.array([True])),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(ArgumentError):
+                call()
+        assert comm.heap.empty(np.array(3)).shape == (3,)
+        pair = comm.split(BOOLS[kind](comm.rank < 2))
+        alone = comm.split(BOOLS[kind](comm.rank == 0), key=BOOLS[kind](comm.rank == 1))
+        assert pair is not None and alone is not None
+        return [pair.size, alone.size]
+
+    assert together(program) == [[2, 1]] * 2
 
 
 # --- sentinels ------------------------------------------------------------------------------------------------------
@@ -205,6 +235,61 @@ def test_testsome_and_testall_make_progress_without_waiting() -> None:
         return some, comm.testsome(requests), comm.waitany(requests), comm.testall(requests), comm.testall([])
 
     assert together(program) == [([1], None, UNDEFINED, True, True)] * 2
+
+
+FAILS = "the error of the second"
+
+# What a call gives of three requests that are done, again and again, where the second one failed.
+FINDS: dict[str, tuple[Callable[[Communicator, list[Request]], Any], list[Any]]] = {
+    "wait": (lambda comm, requests: requests[1].wait(), [FAILS, FAILS]),
+    "test": (lambda comm, requests: requests[1].test(), [FAILS, FAILS]),
+    "waitall": (lambda comm, requests: comm.waitall(requests), [FAILS, FAILS]),
+    "testall": (lambda comm, requests: comm.testall(requests), [FAILS, FAILS]),
+    "waitany": (lambda comm, requests: comm.waitany(requests), [0, FAILS, 2, UNDEFINED]),
+    "waitsome": (lambda comm, requests: comm.waitsome(requests), [FAILS, [0, 2], None]),
+    "testany": (
+        lambda comm, requests: comm.testany(requests),
+        [(0, True), FAILS, (2, True), (UNDEFINED, True)],
+    ),
+    "testsome": (lambda comm, requests: comm.testsome(requests), [FAILS, [0, 2], None]),
+}
+
+
+@pytest.mark.parametrize("name", FINDS)
+def test_a_request_that_failed_raises_in_the_call_that_finds_it_done(name: str) -> None:
+    """What is about one request or all raises each time; the rest raises once, and loses none of the others."""
+    call, expected = FINDS[name]
+
+    def program(comm: Communicator) -> list[Any]:
+        requests = [comm.irecv(np.zeros(size), comm.rank, tag) for tag, size in enumerate((2, 1, 2))]
+        for tag in range(3):
+            comm.send(np.ones(2), comm.rank, tag)
+
+        def found() -> Any:
+            try:
+                return call(comm, requests)
+            except TruncationError as error:
+                assert error is requests[1].error
+                return FAILS
+
+        return [found() for _ in expected]
+
+    assert together(program) == [expected] * 2
+
+
+def test_loops_over_requests_of_a_revoked_communicator_end() -> None:
+    def program(comm: Communicator) -> None:
+        with comm.dup() as other:
+            requests = [other.irecv(np.zeros(1), comm.rank, tag) for tag in range(3)]
+            other.revoke()
+            for _ in requests:
+                with pytest.raises(RevokedError):
+                    other.waitany(requests)
+            assert other.waitany(requests) is UNDEFINED
+            with pytest.raises(RevokedError):
+                other.testall(requests)
+
+    together(program)
 
 
 def test_what_is_not_all_done_is_told_of_later() -> None:
@@ -325,6 +410,19 @@ def test_all_to_allw_moves_arrays_of_several_dtypes() -> None:
         return [each.tolist() for each in comm.all_to_allw(x[comm.rank], out)]
 
     assert together(program) == [[[1, 2], [1, 1, 1]], [[3], [b"abc", b"de"]]]
+
+
+def test_bytes_are_elements_of_the_receivers_dtype() -> None:
+    """In messages and where a dtype is none of those that plans name: ranks compare only sizes."""
+
+    def program(comm: Communicator) -> None:
+        its = [np.ones(2, ">f4"), np.array([b"abcd", b"efgh"])]
+        found = comm.all_gather(its[comm.rank])
+        assert found.dtype == its[comm.rank].dtype and found.tobytes() == its[0].tobytes() + its[1].tobytes()
+        comm.sendrecv(np.ones(2, np.float32), 1 - comm.rank, out := np.zeros(2, np.int32), 1 - comm.rank)
+        assert out.tolist() == [0x3F800000] * 2
+
+    together(program)
 
 
 @pytest.mark.parametrize("memory", ["shm", "emulated"])

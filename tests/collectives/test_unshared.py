@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collectives import Communicator
+from collectives import ANY, Communicator
 from cxlemu import RankContext, Topology, launch
 from cxlemu.memory import MemorySpec
 from cxlemu.unshared import Unshared
@@ -35,6 +35,8 @@ def _all_of(context: RankContext, comm: Communicator) -> dict[str, Any]:
         made = {
             "communicator": its,
             "heap": its.heap,
+            "heap of one rank": its.heap.local,
+            "verb": its.all_reduce,
             "persistent verbs": its.persistent,
             "batch": batch,
             "operation": its.persistent.all_reduce(x),
@@ -61,7 +63,7 @@ def test_nothing_that_belongs_to_one_rank_is_copied() -> None:
                     work(each)
                     wrong.append(f"{way} of {name} went through")
                 except TypeError as error:
-                    if isinstance(each, Unshared) and "cannot be copied or pickled" not in str(error):
+                    if "cannot be copied or pickled: it belongs to one rank" not in str(error):
                         wrong.append(f"{way} of {name}: {error}")
         its["handle, native"].wait()
         its["handle, stepped"].wait()
@@ -69,6 +71,38 @@ def test_nothing_that_belongs_to_one_rank_is_copied() -> None:
         return wrong
 
     assert launch(main, ranks=1, topology=Topology.load("laptop"), memory=MemorySpec("shm")) == [[]]
+
+
+def test_everything_says_what_it_is_and_how_it_stands() -> None:
+    """No address, and nothing of what it holds."""
+
+    def main(context: RankContext) -> None:
+        comm = Communicator.world(context)
+        for name, each in _all_of(context, comm).items():
+            assert "0x" not in repr(each) and "array(" not in repr(each), name
+            assert len(repr(each)) < 200, name
+        x = np.ones(3)
+        assert repr(comm.all_reduce) == f"<bound method Verbs.all_reduce of {comm!r}>"
+        assert (
+            repr(comm.persistent.all_reduce(x, variant="all")) == "<Operation [all_reduce all 24 B f64 sum in place]>"
+        )
+        assert repr(comm.persistent.barrier(timeout_s=9)).endswith("within 9 s>")
+        assert repr(comm.recv_init(x, ANY, 5)) == "<PersistentMessage irecv with rank ANY, tag 5>"
+        (handle := comm.all_reduce(x, async_op=True)).wait()
+        came, short = comm.irecv(x, 0, 5), comm.irecv(x[:1], 0, 6)
+        assert repr(came) == "<Request recv from rank 0, tag 5, 24 B: under way>"
+        for tag in (5, 6, 7):
+            comm.send(x, 0, tag)
+        assert repr(came).endswith(": done>") and repr(short).endswith(": failed with TruncationError>")
+        assert repr(comm.mprobe(0, 7)) == "<MatchedMessage Status(source=0, tag=7, nbytes=24)>"
+        assert repr(handle) == "<Handle: done>"
+        other = comm.dup()
+        other.revoke()
+        assert repr(other) == "<Communicator rank 0 of 1, world ranks (0,), revoked>"
+        other.close()
+        assert repr(other).endswith(", closed>")
+
+    launch(main, ranks=1, topology=Topology.load("laptop"), memory=MemorySpec("shm"))
 
 
 def test_what_a_communicator_makes_of_arrays_is_copied_as_they_are() -> None:

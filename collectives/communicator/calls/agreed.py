@@ -112,6 +112,9 @@ class AgreedCall(Unshared):
     prepare: Callable[[CallArguments], Operation]
     turn: Callable[[Operation], Any]
 
+    def __repr__(self) -> str:
+        return f"<Operation [{self.asked.collective}]>"
+
     def __call__(self) -> Any:
         return self.turn(self)
 

@@ -56,6 +56,9 @@ class Stepped(Unshared):
     turn: Callable[[Operation], Array | None]  # runs an operation when this rank's earlier calls have ended
     execute: Callable[[Planned], None]  # executes the call at once
 
+    def __repr__(self) -> str:
+        return f"<Operation [{self.planned.call}]>"
+
     def __call__(self) -> Array | None:
         return self.turn(self)
 
@@ -82,6 +85,9 @@ class Timed(Unshared):
     timeout_s: float  # how long it waits without progress, in seconds
     clock: Turns  # what runs it, and gives it that time
 
+    def __repr__(self) -> str:
+        return f"<{self.inner!r} within {self.timeout_s:g} s>"
+
     def __call__(self) -> Array | None:
         return self.clock.run_in_turn(self)
 
@@ -97,6 +103,9 @@ class InARow(Unshared):
     operations: tuple[Operation, ...]
     result: Any  # what a run returns
     turn: Callable[[Operation], Any]  # runs an operation when this rank's earlier calls have ended
+
+    def __repr__(self) -> str:
+        return f"<{', '.join(map(repr, self.operations))} in a row>"
 
     def __call__(self) -> Any:
         return self.turn(self)
@@ -126,6 +135,9 @@ class Staged(Unshared):
     staging: CopiesAround  # what is copied before and after it
     result: Any  # what a run returns
     turn: Callable[[Operation], Any]  # runs an operation when this rank's earlier calls have ended
+
+    def __repr__(self) -> str:
+        return repr(self.inner)
 
     def __call__(self) -> Any:
         return self.turn(self)

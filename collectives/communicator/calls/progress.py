@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from collectives.numbers import seconds
 from cxlemu.pool.home import Home
-from cxlemu.unshared import Unshared
+from cxlemu.unshared import Unshared, how_far
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +23,10 @@ class Handle(Unshared, Generic[T]):
     _future: Future[T]
     observed: bool = False  # a caller waited, so that an error was seen
     _home: Home = field(default_factory=Home)
+
+    def __repr__(self) -> str:
+        over = self._future.done()
+        return f"<Handle: {how_far(over, self._future.exception() if over else None)}>"
 
     def wait(self, timeout_s: float | None = None) -> T:
         """Wait for the call's end."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import operator
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 import numpy as np
 
+from collectives.numbers import as_int
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, Bytes
 from cxlemu.units import counted, format_bytes
@@ -57,10 +58,9 @@ def lines(nbytes: int) -> Bytes:
 
 def shape_of(shape: int | tuple[int, ...]) -> tuple[int, ...]:
     """Return a shape as a tuple. Raises ArgumentError for what is no shape."""
-    try:
-        numbers = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
-    except TypeError:
-        numbers = (-1,)
+    single = not isinstance(shape, Iterable) or getattr(shape, "shape", None) == ()  # an array without axes
+    its: Iterable[Any] = (shape,) if single else shape  # type: ignore[assignment]
+    numbers = tuple(-1 if (number := as_int(each)) is None else number for each in its)
     if min(numbers, default=0) < 0 or prod(numbers) >= MOST_ELEMENTS:
         raise ArgumentError(f"{shape!r} is not the shape of an array: give whole numbers, 0 or more")
     return numbers

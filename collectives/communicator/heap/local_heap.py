@@ -21,6 +21,7 @@ from cxlemu.capacity.first_fit import FirstFit
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.rounding import round_up
+from cxlemu.unshared import Unshared
 
 STEPS = 4  # sizes to each doubling: a block is at most a fourth larger than what was asked for
 
@@ -95,7 +96,7 @@ class MakesAlone(Protocol):
         """Give memory back."""
 
 
-class LocalHeap:
+class LocalHeap(Unshared):
     """Makes arrays in the pool that this rank alone knows of; any thread may, at any time."""
 
     def __init__(self, heap: MakesAlone) -> None:
@@ -109,6 +110,9 @@ class LocalHeap:
         """Give back memory kept for arrays to come, as far as no array lies behind it; return its bytes. For one
         rank."""
         return self._heap().trim_alone()
+
+    def __repr__(self) -> str:
+        return f"<LocalHeap of {self._of() or 'a heap that is gone'}>"
 
     def _heap(self) -> MakesAlone:
         heap = self._of()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.numbers import as_int
+from collectives.numbers import as_int, is_bool
 from cxlemu.errors import ArgumentError
 
 
@@ -45,7 +45,7 @@ def groups_of(words: Iterable[Iterable[int]]) -> dict[int, list[int]]:
 
 def _as_i64(number: int) -> int:
     """Return a color or a key as an int. Raises ArgumentError where it is no 64-bit integer."""
-    value = int(number) if isinstance(number, bool) else as_int(number)
+    value = int(number) if is_bool(number) and np.ndim(number) == 0 else as_int(number)
     if value is None:
         raise ArgumentError(f"split takes whole numbers as color and key, not {number!r}")
     if not -(2**63) <= value < 2**63:

@@ -25,6 +25,12 @@ from cxlemu.pool.ledger import Hold, HoldState
 from cxlemu.pool.rooms import Rooms
 from cxlemu.world import RankContext
 
+Look = Callable[[], None]  # raises where a rank that is waited for has given up
+
+
+def in_peace() -> None:
+    """Look at nothing."""
+
 
 def agree(
     context: RankContext,
@@ -36,9 +42,10 @@ def agree(
     deadline_s: float,
     integrity: str | None,
     peers: PeerMemory | None = None,
+    look: Look = in_peace,
 ) -> Terms:
     """Come to one room with the other members, in which all lay out the same things."""
-    room = find_room(context, members, context.rooms.name(members, key), sizing.wanted, deadline_s)
+    room = find_room(context, members, context.rooms.name(members, key), sizing.wanted, deadline_s, look)
     nbytes = room.end - room.at
     try:
         furnished = sizing.furnish(nbytes)
@@ -54,20 +61,25 @@ def agree(
 
 
 def find_room(
-    context: RankContext, members: Sequence[int], name: int, wanted: Callable[[int], int], deadline_s: float
+    context: RankContext,
+    members: Sequence[int],
+    name: int,
+    wanted: Callable[[int], int],
+    deadline_s: float,
+    look: Look = in_peace,
 ) -> Hold:
     """Claim a room as the first member, or hold the one that the first member claimed."""
     if context.rank == members[0]:
-        return _claim(context, members, name, wanted, deadline_s)
-    return _hold_with_leader(context, members, name, deadline_s)
+        return _claim(context, members, name, wanted, deadline_s, look)
+    return _hold_with_leader(context, members, name, deadline_s, look)
 
 
 def _claim(
-    context: RankContext, members: Sequence[int], name: int, wanted: Callable[[int], int], deadline_s: float
+    context: RankContext, members: Sequence[int], name: int, wanted: Callable[[int], int], deadline_s: float, look: Look
 ) -> Hold:
     """Claim a room as the leader; refuse it to the others only when all have given back what they dropped."""
     rooms, others = context.rooms, [member for member in members if member != context.rank]
-    for make_room in (rooms.search, partial(_ask, context, others, name, deadline_s)):
+    for make_room in (rooms.search, partial(_ask, context, others, name, deadline_s, look)):
         try:
             return rooms.claim(name, context.arena, wanted)
         except ArgumentError:
@@ -79,18 +91,19 @@ def _claim(
         raise
 
 
-def _ask(context: RankContext, others: Sequence[int], name: int, deadline_s: float) -> None:
+def _ask(context: RankContext, others: Sequence[int], name: int, deadline_s: float, look: Look) -> None:
     """Ask the other members for room that they dropped, and wait until each has answered, is lost or does not come."""
     rooms, waiting = context.rooms, set(others)
     with suppress(ArgumentError), rooms.saying(name, HoldState.SHORT):  # no line to say it in: claim what there is
         for _ in context.session.looks(deadline_s):
+            look()
             gone = lost_among(context, waiting).keys()
             waiting = {other for other in waiting - gone if rooms.find(other, name) is None}
             if not waiting:
                 return
 
 
-def _hold_with_leader(context: RankContext, members: Sequence[int], name: int, deadline_s: float) -> Hold:
+def _hold_with_leader(context: RankContext, members: Sequence[int], name: int, deadline_s: float, look: Look) -> Hold:
     """Hold the leader's room when it has one, and help it to find one."""
     rooms, leader = context.rooms, members[0]
     rooms.collect()
@@ -112,6 +125,7 @@ def _hold_with_leader(context: RankContext, members: Sequence[int], name: int, d
                 answer.close()  # its line may be the one that the room needs
                 if _join(rooms, leader, room):
                     return room
+            look()
             if lost:
                 gone = f"{lost[leader]} before it made a communicator of {name_ranks(members)}"
                 raise PeerLostError(f"rank 0 {gone}", (0,))
@@ -133,7 +147,7 @@ def await_ready(
     board: Board,
     members: Sequence[int],
     deadline_s: float,
-    look: Callable[[], None] = lambda: None,
+    look: Look = in_peace,
 ) -> None:
     """Tell the other members that this rank's part of the room is prepared, and wait until theirs are."""
     board.vote(members.index(context.rank), Vote(Stage.READY))

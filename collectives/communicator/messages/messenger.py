@@ -179,8 +179,8 @@ class Messenger(Traffic):
             self.withdraw(request)
             raise
 
-    def complete_any(self, requests: list[Request], timeout_s: float | None) -> int:
-        """Make progress until one of several requests is done, and return its index. Raises as `complete`."""
+    def complete_any(self, requests: list[Request], timeout_s: float | None) -> None:
+        """Make progress until one of several requests is done. Raises as `complete`."""
 
         def ready() -> bool:
             return any(request.done for request in requests)
@@ -190,7 +190,6 @@ class Messenger(Traffic):
             if not ready():
                 self._complete(ready, requests[0], timeout_s)
         self._call_back()
-        return next(at for at, request in enumerate(requests) if request.done)
 
     def poke(self, about: Request | None = None) -> None:
         """Make what progress there is, without waiting, and look now and then whether ``about`` may still come."""

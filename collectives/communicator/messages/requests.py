@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from collectives.numbers import seconds
-from cxlemu.unshared import Unshared
+from cxlemu.unshared import Unshared, how_far
 
 
 class Special(Enum):
@@ -65,7 +66,7 @@ class Request(Unshared):
         done: Whether it ended, well or with an error. Looking makes no progress: `test` does.
         status: The message's rank, tag and size, once it ended well.
         error: The error that ended it, if it failed.
-        active: Whether no call has yet told that it is done; waits for one of several requests skip it from then on.
+        active: Whether no wait or test has yet said that it is done; waits for one of several skip it from then on.
         waiter: What brings it to its end: its communicator's messages.
     """
 
@@ -95,7 +96,7 @@ class Request(Unshared):
     @property
     def call(self) -> str:
         """The request in words."""
-        peer = "any rank" if self.peer is ANY else f"rank {self.peer}"
+        peer = "any rank" if self.peer is ANY else f"rank {self.peer!r}"
         tag = "any tag" if self.tag is ANY else f"tag {self.tag}"
         return f"{'recv from' if self.receives else 'send to'} {peer}, {tag}, {self.nbytes} B"
 
@@ -117,9 +118,7 @@ class Request(Unshared):
         timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
         if not self.done:
             self.waiter.complete(self, timeout_s)
-        self.active = False
-        if self.error is not None:
-            raise self.error
+        self.retire()
         assert self.status is not None
         return self.status
 
@@ -131,15 +130,25 @@ class Request(Unshared):
         return self.wait()
 
     def test(self) -> bool:
-        """Make progress without waiting, and return whether the request is done, well or with an error."""
-        self.active = not self.poke() and self.active
+        """Make progress without waiting, and return whether the request is done. Raises what `wait` does, each time."""
+        if self.poke():
+            self.retire()
         return self.done
 
     def poke(self) -> bool:
-        """As `test`, but for waits for one of several, which do not skip it."""
+        """Make progress without waiting, and return whether it is done, well or with an error, as if nobody asked."""
         if not self.done:
             self.waiter.poke(self)
         return self.done
+
+    def retire(self) -> None:
+        """Note that a wait or a test found it done. Raises the error that ended it, if it failed."""
+        self.active = False
+        if self.error is not None:
+            raise self.error
+
+    def __repr__(self) -> str:
+        return f"<Request {self.call}: {how_far(self.done, self.error)}>"
 
     def add_done_callback(self, function: Callable[[Request], None]) -> None:
         """Call ``function(request)`` when the request is done, in the thread that finds it so; at once if it is."""
@@ -167,11 +176,15 @@ class Request(Unshared):
 class PersistentMessage(Unshared):
     """A send or a receive that is started as often as one likes, like MPI's persistent requests are."""
 
-    _post: Callable[[], Request]
+    _post: partial[Request]
 
     def start(self) -> Request:
         """Begin it once more, with what the array holds now. Returns the request, and raises what the verb raises."""
         return self._post()
+
+    def __repr__(self) -> str:
+        _, peer, tag = self._post.args
+        return f"<PersistentMessage {self._post.func.__name__} with rank {peer!r}, tag {tag!r}>"
 
 
 class MatchedMessage(Unshared):
@@ -183,6 +196,9 @@ class MatchedMessage(Unshared):
 
     def __init__(self, status: Status, receive: Callable[[Any], Request]) -> None:
         self.status, self._receive = status, receive
+
+    def __repr__(self) -> str:
+        return f"<MatchedMessage {self.status}>"
 
     def irecv(self, array: Any) -> Request:
         """Begin to receive it into an array, once. Returns the request; raises as `PointToPoint.irecv`."""

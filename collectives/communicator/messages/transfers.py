@@ -93,7 +93,7 @@ class NativeLane:
     def advance(self, transfers: Sequence[Transfer], idle_s: float) -> Transfer | None:
         """Go on, as `TransferLane.advance`. A kernel runs in between, and counts as progress."""
         programs = [transfer.program for transfer in transfers]
-        idle_ns, spins = int(idle_s * 1e9), self.collectives.spins
+        idle_ns, spins = int(idle_s * 1e9), self.collectives.spins if idle_s else 0  # who does not wait looks once
         while True:
             which, status, found = _native.advance_any(programs, idle_ns, spins, self.gate)
             if which < 0:

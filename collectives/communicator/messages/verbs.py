@@ -251,11 +251,11 @@ class PointToPoint:
         return [request.wait(timeout_s) for request in requests]
 
     def waitany(self, requests: Sequence[Request], timeout_s: float | None = None) -> int | Special:
-        """Wait until one of several requests is done, well or with an error.
+        """Wait until one of several requests is done.
 
         Args:
-            requests: Requests of this communicator. Those of which a wait or a test has told that they are done are
-                skipped: a loop over ``waitany(requests)`` gets each index once.
+            requests: Requests of this communicator. Those of which a wait or a test has said that they are done are
+                skipped: a loop over ``waitany(requests)`` gets each index, or its error, once.
             timeout_s: How long to wait, in seconds, before a TimeoutError is raised; None: the communicator's deadline.
 
         Returns:
@@ -264,56 +264,80 @@ class PointToPoint:
         Raises:
             ArgumentError: One is no request, or one of another communicator.
             TimeoutError: None is done after ``timeout_s``.
+            TruncationError, RunError: What ended that request; its ``error`` tells which it was.
         """
-        timeout_s, requests = None if timeout_s is None else seconds(timeout_s, "timeout_s"), list(requests)
-        active = [at for at, request in enumerate(_requests(requests, "waitany")) if request.active]
-        if not active:
-            return UNDEFINED
-        if any(requests[at].waiter is not self._messenger for at in active):
-            raise ArgumentError("waitany: a request is of another communicator: wait for those of one at a time")
-        at = active[self._messenger.complete_any([requests[at] for at in active], timeout_s)]
-        requests[at].active = False
-        return at
+        requests = list(requests)
+        found = self._await_any(requests, timeout_s, "waitany")
+        return _retired(requests, found[:1])[0] if found else UNDEFINED
 
     def waitsome(self, requests: Sequence[Request], timeout_s: float | None = None) -> list[int] | None:
         """Wait until one or more of several requests are done.
 
         Returns:
-            The indices of all that are done; None where all are skipped. Arguments and errors are those of `waitany`.
+            The indices of all that are done; None where all are skipped. Arguments and errors are those of `waitany`:
+            where one failed, its error is raised, and the next call returns the others.
         """
         requests = list(requests)
-        first = self.waitany(requests, timeout_s)
-        if not isinstance(first, int):
-            return None
-        others = [at for at, request in enumerate(requests) if request.active and request.done]
-        for at in others:
-            requests[at].active = False
-        return sorted([first, *others])
+        found = self._await_any(requests, timeout_s, "waitsome")
+        return _retired(requests, found) if found else None
+
+    def _await_any(self, requests: list[Request], timeout_s: float | None, verb: str) -> list[int]:
+        """Wait until one is done of those that are not skipped; return the indices of all that are."""
+        timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
+        active = _active(requests, verb)
+        if any(requests[at].waiter is not self._messenger for at in active):
+            raise ArgumentError(f"{verb}: a request is of another communicator: wait for those of one at a time")
+        if active:
+            self._messenger.complete_any([requests[at] for at in active], timeout_s)
+        return [at for at in active if requests[at].done]
 
     def testall(self, requests: Sequence[Request]) -> bool:
-        """Make progress without waiting. Returns whether all are done; until then none of them is skipped later."""
+        """Make progress without waiting. Returns whether all are done; until then none of them is skipped later.
+
+        Raises:
+            TruncationError, RunError: All are done, and this ended the first that failed; raised each time.
+        """
         its = _requests(list(requests), "testall")
         over = all([request.poke() for request in its])  # noqa: C419, each makes progress
-        for request in its:
-            request.active = request.active and not over
+        if over:
+            for request in its:
+                request.active = False
+            for request in its:
+                request.retire()
         return over
 
     def testany(self, requests: Sequence[Request]) -> tuple[int | Special, bool]:
         """Make progress without waiting, and look whether one of several requests is done.
 
         Returns:
-            Its index, or `UNDEFINED` where none is; and whether one is, or all are skipped as in `waitany`.
+            Its index, or `UNDEFINED` where none is; and whether one is, or all are skipped. Raises as `waitany`.
         """
         requests = list(requests)
-        active = [at for at, request in enumerate(_requests(requests, "testany")) if request.active]
+        active = _active(requests, "testany")
         found = next((at for at in active if requests[at].test()), UNDEFINED)
         return found, found is not UNDEFINED or not active
 
     def testsome(self, requests: Sequence[Request]) -> list[int] | None:
-        """Make progress without waiting. Returns the indices of all that are done; None where all are skipped."""
+        """Make progress without waiting. Returns the indices of all that are done; None where all are skipped. Raises
+        as `waitsome`."""
         requests = list(requests)
-        active = [at for at, request in enumerate(_requests(requests, "testsome")) if request.active]
-        return [at for at in active if requests[at].test()] if active else None
+        active = _active(requests, "testsome")
+        return _retired(requests, [at for at in active if requests[at].poke()]) if active else None
+
+
+def _active(requests: Sequence[Any], verb: str) -> list[int]:
+    """Return the indices of requests of which no wait or test has said that they are done."""
+    return [at for at, request in enumerate(_requests(requests, verb)) if request.active]
+
+
+def _retired(requests: list[Request], found: list[int]) -> list[int]:
+    """Return the indices of requests that are done. Where one failed, raise its error; the others are for later."""
+    for at in found:
+        if requests[at].error is not None:
+            requests[at].retire()
+    for at in found:
+        requests[at].retire()
+    return found
 
 
 def _requests(given: Sequence[Any], verb: str, *others: type) -> list[Request]:

@@ -20,6 +20,7 @@ from collectives.communicator.calls.arguments import like
 from collectives.communicator.calls.operations import Outcome
 from collectives.communicator.calls.packing import ManyArguments
 from cxlemu.errors import ArgumentError
+from cxlemu.units import counted
 from cxlemu.unshared import Unshared
 
 
@@ -142,6 +143,9 @@ class Batch(Unshared):
 
     def __init__(self) -> None:
         self._calls: list[tuple[tuple[str, str, int], Any, Any]] = []
+
+    def __repr__(self) -> str:
+        return f"<Batch of {counted(len(self._calls), 'call')}>"
 
     def all_reduce(self, x: Any, op: str = "sum") -> None:
         """Add an all_reduce of ``x``, in place."""

@@ -46,6 +46,9 @@ class Persistent(Verbs, UnevenVerbs, Products, Unshared):
         self._timed = timed
         self._prepare, self._prepare_uneven, self._prepare_product = prepare, prepare_uneven, prepare_product
 
+    def __repr__(self) -> str:
+        return f"<Persistent verbs of rank {self.rank} of {self.size}>"
+
     def _calls(
         self,
         collective: str,

@@ -301,7 +301,7 @@ def test_a_message_is_moved_on_at_once_by_a_thread_that_lingers(monkeypatch: pyt
         def __init__(self) -> None:
             self.done, self.moved = False, threading.Event()
 
-        def test(self) -> None:
+        def poke(self) -> None:
             self.done = True
             self.moved.set()
 
