@@ -80,7 +80,7 @@ def test_where_caches_are_coherent_only_interleavings_differ(litmus: Path) -> No
 
 def agree(litmus: Path, seeds: Iterable[int]) -> int:
     """Search whole and reduced; return how many programs took fewer executions."""
-    return sum(reduced < whole for _, reduced, whole in (compared(litmus, seed) for seed in seeds))
+    return sum(reduced < whole for _, reduced, whole, _ in (compared(litmus, seed) for seed in seeds))
 
 
 def test_the_reduction_leaves_no_verdict_out(litmus: Path) -> None:
@@ -97,6 +97,10 @@ def test_nor_does_it_in_others(litmus: Path) -> None:
 def test_a_look_at_what_keeps_a_host_waiting_may_have_come_earlier(litmus: Path) -> None:
     found, executions = verdicts(setting(litmus, "g:0:1 : z:0"))
     assert {ending for _, ending, _ in found} == {RunEnding.ENDED, RunEnding.NO_PROGRESS} and executions == 2
+
+
+def test_what_a_process_stores_past_the_cache_at_last_arrives_when_it_ends(litmus: Path) -> None:
+    assert outcomes(litmus, "l:0 : n:0:1", evictions=0) == {"0", "1"}
 
 
 @pytest.mark.parametrize("preemptions", [0, 1])

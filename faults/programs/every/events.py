@@ -259,7 +259,7 @@ class _Reader:
         arrived: set[Line] = set()
         for entry in moves:
             line = (entry.pool, entry.line)
-            if entry.cause == _BY_NATURE:
+            if entry.cause == _BY_NATURE and entry.kind != _MOVE_NT:  # a process lets its last ones go when it ends
                 continue
             if entry.kind == _MOVE_POST:
                 posted.add(line)
