@@ -102,7 +102,7 @@ def verdicts(
     return found, search.executions
 
 
-def compared(litmus: Path, seed: int) -> tuple[int, int, int, int]:
+def compared(litmus: Path, seed: int, preemptions: int | None = None) -> tuple[int, int, int, int]:
     """Count a program's hosts, and its executions with the reduction and without; then its seed.
 
     Raises:
@@ -111,11 +111,11 @@ def compared(litmus: Path, seed: int) -> tuple[int, int, int, int]:
     words = generated(seed)
     while True:
         its = setting(litmus, words, check=True)
-        whole, count = verdicts(its, reduced=False, most=MOST)
+        whole, count = verdicts(its, preemptions=preemptions, reduced=False, most=MOST)
         if count <= MOST:
             break
         words = shortened(words)
-    reduced, fewer = verdicts(its)
+    reduced, fewer = verdicts(its, preemptions=preemptions)
     assert reduced == whole, f"{words}: {reduced} with the reduction, {whole} without"
     return len(its.commands), fewer, count, seed
 
