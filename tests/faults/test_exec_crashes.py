@@ -18,7 +18,8 @@ from faults.programs.commands import parse_commands, parse_pools
 from faults.programs.crashes import Losses, crash_everywhere, other_losses
 from faults.programs.result import ExecSetting, RunChoice, RunResult
 from faults.programs.run import run
-from tests.faults.test_exec_every import EXAMPLES, HERE, build
+from tests.faults.test_exec_every import EXAMPLES, HERE
+from tests.helpers.every_programs import build
 
 POOL = "/dev/shm/crashes"
 pytestmark = [

@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cxlemu.cli import main
-from tests.faults.test_exec_every import EXAMPLES, HERE, build
+from tests.faults.test_exec_every import EXAMPLES, HERE
+from tests.helpers.every_programs import build
 
 pytestmark = [
     pytest.mark.skipif(platform.machine() != "x86_64", reason="runs programs that cxlemu cc has built, on x86-64"),

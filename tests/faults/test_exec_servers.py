@@ -19,7 +19,8 @@ from faults.programs.crashes import crash_everywhere
 from faults.programs.every.explore import EveryCoverage, EveryLimits, explore
 from faults.programs.result import ExecSetting, RunResult
 from faults.programs.servers import ForkServers, children
-from tests.faults.test_exec_every import EXAMPLES, HERE, build
+from tests.faults.test_exec_every import EXAMPLES, HERE
+from tests.helpers.every_programs import build
 
 POOL = "/dev/shm/servers"
 pytestmark = [

@@ -53,6 +53,7 @@ class RunEvent:
     stored: frozenset[Line] = NO_LINES  # made dirty
     stage: int = 0
     number: int = 0  # of its step in the run
+    steps: int = 1  # of its thread: more in a round of a cycle
     stores: bool = False  # whether it lets threads look again that go round in cycles
     leaves: bool = False  # whether it changes what a crash of its host leaves
     yields: bool = False
@@ -88,11 +89,16 @@ class RunEvent:
 
 
 class Trace(NamedTuple):
-    """The events of one run, in their order."""
+    """The events of one run, in their order.
+
+    A round of a cycle is none of them, as it changes nothing. Yet it may race with an event before it: with the bytes
+    from before that, its thread might have gone on.
+    """
 
     events: list[RunEvent]
     enabled: list[frozenset[int]]  # for each event: the threads that could have made a step in its place
     complete: bool  # whether all of the run was recorded
+    rounds: Sequence[tuple[int, RunEvent]] = ()  # those of cycles, each with the number of events before it
 
 
 class _Entry(NamedTuple):
@@ -178,6 +184,7 @@ class _Reader:
 
     def read(self) -> Trace:
         enabled: list[frozenset[int]] = []
+        rounds: list[tuple[int, RunEvent]] = []
         alive: set[int] = set()
         waits: dict[int, frozenset[Line]] = {}  # threads in cycles, and the lines that they look at
         ordinals: dict[int, int] = {}
@@ -202,15 +209,13 @@ class _Reader:
                 alive.add(born.thread)
                 makers[born.thread] = len(self._events)
             for cycle in self._cycles.get(number, ()):
-                lines = {
-                    line
-                    for at in range(cycle.more + 1, cycle.number + 1)
-                    if self._owners[at] == cycle.thread
-                    for entry in self._of.get(at, ())
-                    if entry.kind in (_LOAD, _RMW)
-                    for line in entry.lines()
-                }
-                waits[cycle.thread] = frozenset(lines)
+                steps = [at for at in range(cycle.more + 1, cycle.number + 1) if self._owners[at] == cycle.thread]
+                entries = [entry for at in steps for entry in self._of.get(at, ())]
+                if steps and steps[0] in self._in_cycle:
+                    rounds.append((len(self._events), self._round(cycle, entries, len(steps))))
+                    self._order.judge(rounds[-1][1])
+                loads = (entry for entry in entries if entry.kind in (_LOAD, _RMW))
+                waits[cycle.thread] = frozenset(line for entry in loads for line in entry.lines())
                 self._order.waits(cycle.thread, waits[cycle.thread])
         for host, pool, line in sorted(self._pending):  # what has not arrived may have
             its = frozenset({(pool, line)})
@@ -218,7 +223,18 @@ class _Reader:
             self._events.append(RunEvent((LAND, host, pool, line), host, arrived=arrived, posted=its, stores=True))
             enabled.append(frozenset())
             self._order.add(self._events[-1], 0)
-        return Trace(self._events, enabled, self._complete)
+        return Trace(self._events, enabled, self._complete, rounds)
+
+    @staticmethod
+    def _round(cycle: _Entry, entries: Iterable[_Entry], steps: int) -> RunEvent:
+        """Write a round of a cycle as one event: the lines that it fetched and touched."""
+        fetched, cached = set[Line](), set[Line]()
+        for entry in entries:
+            if entry.kind in (_MOVE_FETCH, _MOVE_FETCH_POSTED) and entry.cause != _BY_NATURE:
+                fetched.add((entry.pool, entry.line))
+            elif entry.kind <= _FLUSH and entry.pool < 8:
+                cached.update(entry.lines())
+        return RunEvent(cycle.thread, cycle.host, frozenset(fetched), cached=frozenset(cached), steps=steps)
 
     def _together(self, arrived: frozenset[Line]) -> frozenset[Line]:
         """Name the invariants on whose lines these are."""
@@ -263,7 +279,7 @@ class _Reader:
         again: set[Line] = set()  # fetched behind a store past the cache that this step has waited for
         for entry in moves:
             line = (entry.pool, entry.line)
-            if entry.cause == _BY_NATURE:
+            if entry.cause == _BY_NATURE and entry.kind != _MOVE_NT:  # a process lets its last ones go when it ends
                 continue
             if entry.kind == _MOVE_POST:
                 posted.add(line)
@@ -399,8 +415,30 @@ class _Order:
 
     def add(self, event: RunEvent, needs: int) -> None:
         """Take up the last event."""
+        self.judge(event, needs)
         at = len(self._events) - 1
         actor, thread = event.actor, isinstance(event.actor, int)
+        if isinstance(actor, int):
+            self._waits.pop(actor, None), self._wakers.pop(actor, None)
+            self._threads.setdefault(event.host, {})[actor] = at
+        for line in event.arrived:
+            self._fetched.pop(line, None)
+            self._arrived[line] = at
+        for line in event.fetched:
+            self._fetched.setdefault(line, []).append(at)
+        for lines, touched in ((event.cached, self._cached), (event.posted, self._posted)):
+            touched.update(dict.fromkeys([(event.host, line) for line in lines], at))
+        self._last_of[actor] = at
+        for one, lines in self._waits.items():
+            if one in self._wakers or one == actor:
+                continue
+            beside = thread and event.stores and self._host_of(one) == event.host
+            if beside or event.arrived & lines or (event.stores and self._evicts(event) and event.cached & lines):
+                self._wakers[one] = at
+
+    def judge(self, event: RunEvent, needs: int = 0) -> None:
+        """Find what happens before an event that comes next, and which events race with it."""
+        actor = event.actor
         firm: set[int] = set()  # what it cannot be without
         loose: set[int] = set()  # what it conflicts with
         if actor in self._last_of:
@@ -414,41 +452,26 @@ class _Order:
         if waiter in self._wakers:
             firm.add(self._wakers[waiter])
         if isinstance(actor, int):
-            self._waits.pop(actor, None), self._wakers.pop(actor, None)
-            threads = self._threads.setdefault(event.host, {})
-            loose.update([last for other, last in threads.items() if other != actor])
-            threads[actor] = at
+            loose.update([last for other, last in self._threads.get(event.host, {}).items() if other != actor])
         for line in event.fetched | event.arrived if event.fetched or event.arrived else ():
             if line in self._arrived:
                 loose.add(self._arrived[line])
         for line in event.arrived:
-            loose.update(self._fetched.pop(line, ()))
-            self._arrived[line] = at
-        for line in event.fetched:
-            self._fetched.setdefault(line, []).append(at)
+            loose.update(self._fetched.get(line, ()))
         for lines, touched in ((event.cached, self._cached), (event.posted, self._posted)):
             for line in lines:
-                key = (event.host, line)
-                last = touched.get(key)
-                touched[key] = at
+                last = touched.get((event.host, line))
                 if last is not None:
                     other = self._events[last].actor
                     moves = [its for its in (actor, other) if not isinstance(its, int)]
                     loosely = not moves or (len(moves) == 1 and moves[0][0] == EVICT)
                     (loose if loosely else firm).add(last)
-        self._last_of[actor] = at
         direct, beside_it = needs, needs
         for k in firm | loose:
             beside_it |= self._events[k].before
             direct |= 1 << k
         event.before = beside_it | direct
         event.races = [k for k in loose - firm if not beside_it >> k & 1]
-        for one, lines in self._waits.items():
-            if one in self._wakers or one == actor:
-                continue
-            beside = thread and event.stores and self._host_of(one) == event.host
-            if beside or event.arrived & lines or (event.stores and self._evicts(event) and event.cached & lines):
-                self._wakers[one] = at
 
     @staticmethod
     def _evicts(event: RunEvent) -> bool:

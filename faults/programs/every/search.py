@@ -177,16 +177,23 @@ class EverySearch(Generic[Ran]):
     # --- what else to try --------------------------------------------------------------------------------------------
 
     def _turn_round(self, trace: Trace, at: int) -> None:
-        """For each event that races with this one, try what lets this one come first."""
+        """For each event that races with this one, or with a round of a cycle behind it, try what comes before that."""
         if not self._reduced:
             return
+        self._let_come_first(trace, at, trace.events[at])
+        for behind, its in trace.rounds:
+            if behind == at + 1:
+                self._let_come_first(trace, behind, its)
+
+    def _let_come_first(self, trace: Trace, at: int, event: RunEvent) -> None:
         events = trace.events
-        for first in events[at].races:
-            later = [k for k in range(first + 1, at) if not events[k].before >> first & 1] + [at]
+        for first in event.races:
+            between = [k for k in range(first + 1, at) if not events[k].before >> first & 1]
+            later = [(k, events[k]) for k in between] + [(at, event)]
             place = self._places[first]
             initials = [
                 actor
-                for actor in self._initials(trace, later)
+                for actor in self._initials(later)
                 if not isinstance(actor, int) or actor in place.enabled  # else it would go round in its cycle again
             ]
             if not initials:
@@ -195,11 +202,11 @@ class EverySearch(Generic[Ran]):
                 known = (place.todo, place.done, place.asleep)
                 if not any(place.does(actor) or any(actor in its for its in known) for actor in initials):
                     place.add(initials[0])
-                    first_of = next(k for k in later if events[k].actor == initials[0])
-                    place.leads[initials[0]] = [events[k] for k in (first_of, *(k for k in later if k != first_of))]
+                    first_of = next(its for _, its in later if its.actor == initials[0])
+                    place.leads[initials[0]] = [first_of, *(its for _, its in later if its is not first_of)]
                 continue
             began = self._turn_began(events, first)
-            waits_for, its = events[at].waits_for, events[at].actor
+            waits_for, its = event.waits_for, event.actor
             for actor in initials:
                 if not isinstance(actor, int):
                     place.add(actor)
@@ -209,12 +216,11 @@ class EverySearch(Generic[Ran]):
                         self._places[where].add(actor)
 
     @staticmethod
-    def _initials(trace: Trace, among: Sequence[int]) -> list[Actor]:
-        """Return who makes the events that no other one of these happens before."""
+    def _initials(among: Sequence[tuple[int, RunEvent]]) -> list[Actor]:
+        """Return who makes the events that no other one of these, each with its number, happens before."""
         found: list[Actor] = []
         earlier = 0
-        for k in among:
-            event = trace.events[k]
+        for k, event in among:
             if not event.before & earlier and event.actor not in found:
                 found.append(event.actor)
             earlier |= 1 << k
@@ -310,7 +316,9 @@ def _begins(events: Sequence[RunEvent], at: int, actor: Actor) -> bool:
 
 def turns_of(events: Sequence[RunEvent], chosen: Actor | None = None) -> Turns:
     """Write a schedule: a thread's step, or a move where no step behind it makes it by itself."""
-    actors: list[tuple[Actor, tuple[int, int] | None]] = [(event.actor, event.waits_for) for event in events]
+    actors: list[tuple[Actor, tuple[int, int] | None]] = [
+        (event.actor, event.waits_for) for event in events for _ in range(event.steps)
+    ]
     if chosen is not None:
         actors.append((chosen, None))
     turns: list[tuple[int, int]] = []

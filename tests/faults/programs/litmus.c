@@ -60,6 +60,10 @@ static int step(int number) {
         do LINE("clflush", word);
         while (*word < value);
         break;
+    case 'z':
+        do LINE("clflush", word);
+        while (*word);
+        break;
     case 'r': atomic_store_explicit(&recorded[at % EVENTS], 1, memory_order_release); break;
     case 'a':
         while (!atomic_load_explicit(&recorded[at % EVENTS], memory_order_acquire)) sched_yield();
