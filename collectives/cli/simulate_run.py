@@ -186,7 +186,10 @@ def _fixed(what: Target) -> dict[str, object]:
 
 def _header(topology: Topology, ranks: int, calls: int, checked: bool, space: str | None) -> list[str]:
     kinds = [standing.kind for standing in topology.provenance.values()]
-    standing = ", ".join(f"{kinds.count(kind)} {kind}" for kind in KINDS if kind in kinds) or "without stated origin"
+    standing = (
+        ", ".join(f"{kinds.count(kind)} {kind}" for kind in KINDS if kind in kinds)
+        or "none states its origin (optional: source, fitted or assumed)"
+    )
     how = "each on real bytes, too, and compared bit by bit" if checked else "no data"
     return [
         f"cxlemu   {__version__}, engine virtual: modelled times, the same on every machine",

@@ -88,9 +88,8 @@ def run(ctx: click.Context, asked: TrainingFlags) -> None:
         print_wrapped(out, f"# {line}", indent="#   ")
     for line in _footer(steps, failing=bool(failures) and not interruption.happened):
         print_wrapped(out, line)
-    notes = [
-        note for its, fabric in zip([topology, *others], fabrics, strict=True) for note in _notes(its, fabric, how)
-    ]
+    machines = zip([topology, *others], fabrics, strict=True)
+    notes = [note for machine, fabric in machines for note in _notes(machine, fabric, how)]
     for note in notes:
         print_wrapped(out, f"Note: {note}.", "yellow")
     if len(others) > 1:

@@ -59,9 +59,9 @@ def fabric_of(topology: Topology, ranks: int, failures: Sequence[Failure] = (), 
 
     Where each rank has memory of its own and nothing fails, many ranks are a line; otherwise all are simulated. Where
     the topology states protocols, its rule chooses the plans. Otherwise they are the fastest ones on owned memory, and
-    those of ``auto`` on a pool. Ranks in clusters on owned memory are not alike: where there are few enough to simulate
-    all, the fastest plans may be on two levels. On a pool with too many ranks in clusters to simulate, plans are those on two levels,
-    along a line.
+    those of ``auto`` on a pool. Ranks in clusters on owned memory are not alike: where all of them can be simulated,
+    the fastest plans may be on two levels. On a pool with too many ranks in clusters to simulate, plans are those on
+    two levels, along a line.
     """
     space, places = topology.pool_space, topology.place_count
     clustered = not space.owned and cluster_memory(topology, places) is not None

@@ -121,6 +121,7 @@ def test_every_variant_includes_the_one_that_auto_takes(nccl: str) -> None:
     auto = simulated("all_gather", "-c", nccl, "-b", "1M")
     every = simulated("all_gather", "-c", nccl, "-b", "1M", "--variant", "every")
     assert "ring # # 1 result" in auto
+    assert "figures none states its origin (optional: source, fitted or assumed)" in auto
     assert " ring " in every
     assert "hierarchical" in every
 

@@ -23,7 +23,7 @@ def placement_notes(topology: Topology, ranks: int) -> Iterator[str]:
 
 
 def flat_notes(topology: Topology, ranks: int) -> Iterator[str]:
-    """Say that plans over NICs leave an XLink between some of the ranks unused; for plans that are not on two levels."""
+    """Say that plans on one level, over NICs, leave an XLink between some of the ranks unused."""
     cluster = ranks_per_cluster(apart(topology), ranks)
     if topology.pool_space.owned and shared_memories(topology) is not None and cluster > 1:
         yield (
