@@ -29,7 +29,7 @@ def draw(outcomes: Sequence[ServingOutcome]) -> Any:
     edges = np.linspace(0, end_s, PARTS + 1)
     for number, its in enumerate(outcomes):
         hosts = f", {counted(its.run.setup.topology.host_count, 'host')}" if many else ""
-        style = {"color": COLOURS[number % len(COLOURS)], "label": its.run.setup.place + hosts}
+        style: dict[str, Any] = {"color": COLOURS[number % len(COLOURS)], "label": its.run.setup.place + hosts}
         # a line that covers another one is thinner and has gaps
         style |= {"linewidth": max(3 - 0.6 * number, 1.2), "linestyle": LINES[number % len(LINES)]}
         first.plot(edges[:-1], _binned(its.done, edges, lambda one: (one.at_once_ns or 0) / 1e6, np.median), **style)
