@@ -76,7 +76,7 @@ ROWS = [
     ("simulate all_reduce -n 2 --fail link:nothing@1", 2, "has no link nothing"),
     ("simulate all_reduce -n 2 --space nothing", 2, "has no space 'nothing'"),
     ("simulate memory --policy nothing", 2, "is not one of static"),
-    ("topology show six-cards --facts --json -", 2, "--facts does nothing here"),
+    ("topology show six-cards --facts --json -", 2, "six-cards has no fabrics of many switches"),
     ("run --deadline-s nan", 2, "'nan' is not a number"),
     ("run --deadline-s inf", 2, "is not in the range"),
     ("run --pace --time-scale nan", 2, "'nan' is not a number"),

@@ -20,6 +20,7 @@ from collectives.cli.targets import NEVER, Target, check_applies, check_options,
 from collectives.contracts import COLLECTIVES
 from collectives.defaults import AUTO, DEFAULT_SEED, EVERY
 from collectives.sweep.sweep import Case, Sweep, size_steps
+from collectives.sweep.virtual.notes import flat_notes, placement_notes
 from collectives.sweep.virtual.simulated import Simulated, simulate_case
 from cxlemu.cli.commands import brought
 from cxlemu.cli.console import console, print_wrapped
@@ -28,7 +29,7 @@ from cxlemu.cli.output import check_output, write_json, write_output
 from cxlemu.cli.progress import bar
 from cxlemu.engines.trace import TraceEvent, events, perfetto
 from cxlemu.topology import Topology
-from cxlemu.topology.clusters import ranks_per_cluster
+from cxlemu.topology.clusters import apart, ranks_per_cluster
 from cxlemu.topology.differences import differences, spread
 from cxlemu.topology.failures import Failure
 from cxlemu.topology.provenance import KINDS
@@ -77,7 +78,8 @@ def run(ctx: click.Context, asked: SimulateFlags) -> None:
         variant=asked.variant,
         algorithm=what.source,
         check=asked.check,
-        cluster=ranks_per_cluster(topology, ranks),
+        cluster=ranks_per_cluster(apart(topology), ranks),
+        sends=(topology.pool_space if asked.space is None else topology.space(asked.space)).protocols is not None,
     )
     cases = sweep.cases(ranks)
     if asked.variant == EVERY and what.source is None:
@@ -88,6 +90,10 @@ def run(ctx: click.Context, asked: SimulateFlags) -> None:
         *failed_ways(topology, ranks, failures),
     ):
         print_wrapped(out, f"# {line}", indent="#          ")
+    notes = _notes(topology, ranks, flat=asked.variant == AUTO) if asked.space is None else []
+    notes += [note for other, _ in others for note in _notes(other, ranks)]
+    for note in notes:
+        print_wrapped(out, f"# note     {note}", "yellow", indent="#          ")
     rows: list[Simulated] = []
     ranges: list[dict[str, Any]] = []
     unfailed_us: list[float] = []
@@ -145,6 +151,8 @@ def run(ctx: click.Context, asked: SimulateFlags) -> None:
         against = [{"config": other.document(), "rows": [asdict(its) for its in theirs]} for other, theirs in others]
         if against:
             document["against"] = against
+        if notes:
+            document["notes"] = notes
         write_json(asked.json_file, document)
     if asked.trace_file is not None:
         write_output("--trace", asked.trace_file, perfetto(traced))
@@ -162,6 +170,11 @@ def _in_lines(case: Case) -> bool:
     return catalog.recipe(case.call.collective, case.call.algorithm).spec.in_lines
 
 
+def _notes(topology: Topology, ranks: int, *, flat: bool = True) -> list[str]:
+    flat = flat and topology.pool_space.protocols is not None  # NCCL's plans, which are not on two levels here
+    return [*placement_notes(topology, ranks), *(flat_notes(topology, ranks) if flat else ())]
+
+
 def _fixed(what: Target) -> dict[str, object]:
     """The flags that a plan file determines, with their values."""
     if what.plan is None:
@@ -173,7 +186,10 @@ def _fixed(what: Target) -> dict[str, object]:
 
 def _header(topology: Topology, ranks: int, calls: int, checked: bool, space: str | None) -> list[str]:
     kinds = [standing.kind for standing in topology.provenance.values()]
-    standing = ", ".join(f"{kinds.count(kind)} {kind}" for kind in KINDS if kind in kinds) or "of unknown standing"
+    standing = (
+        ", ".join(f"{kinds.count(kind)} {kind}" for kind in KINDS if kind in kinds)
+        or "none states its origin (optional: source, fitted or assumed)"
+    )
     how = "each on real bytes, too, and compared bit by bit" if checked else "no data"
     return [
         f"cxlemu   {__version__}, engine virtual: modelled times, the same on every machine",

@@ -15,6 +15,7 @@ from collectives import sizes
 from collectives.algorithms import catalog
 from collectives.algorithms.choose import Choice, choose
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
+from collectives.algorithms.nccl import RECIPES as NCCL
 from collectives.builder.carriers import IN_PLACE
 from collectives.builder.recipes import Recipe, with_checksums
 from collectives.checking import oracle
@@ -80,6 +81,7 @@ class Sweep:
     integrity: str | None = None
     transport: str = "pool"
     cluster: int = 1  # ranks in a cluster, where the topology has clusters
+    sends: bool = False  # where ranks send to each other: "every" variant has NCCL's algorithms, too
 
     def cases(self, ranks: int) -> list[Case]:
         """All rows, in the order in which they run."""
@@ -150,6 +152,7 @@ class Sweep:
         if self.variant == EVERY:
             checked = self.integrity is not None
             there = catalog.variants(collective, clusters=self.cluster > 1, checksums=checked)
+            there += [name for its, name in NCCL if its == collective and self.sends]
             return [v for v in there if refusal is None or not catalog.recipe(collective, v).spec.zero_copy]
         if self.variant != AUTO:
             its = catalog.recipe(collective, self.variant)
@@ -159,8 +162,9 @@ class Sweep:
                 raise ArgumentError(f"{collective} {its.name} {IN_PLACE}")
             if its.builder.takes_clusters and self.cluster == 1:
                 raise ArgumentError(
-                    f"{self.variant} needs clusters, two or more hosts with equally many ranks, two or more each: "
-                    f"change -n, or ranks_per_host of the topology"
+                    f"{self.variant} needs clusters, two or more hosts with equally many ranks, two or more each, "
+                    f"or as many domains of an XLink: change -n, ranks_per_host of the topology, or the switches that "
+                    f"its XLink space is over"
                 )
             if self.integrity is not None:
                 with_checksums(its)  # says why not

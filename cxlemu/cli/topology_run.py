@@ -62,7 +62,9 @@ def show(_ctx: click.Context, asked: TopologyShowFlags) -> None:
     check_output("--svg", asked.svg_file)
     topology = Topology.load(asked.config)
     if asked.as_facts and not topology.fabrics:
-        raise ArgumentError(f"--facts does nothing here, because {topology.name} has no generated fabric: leave it out")
+        raise ArgumentError(
+            f"--facts does nothing here, because {topology.name} has no fabrics of many switches: leave it out"
+        )
     if asked.svg_file is not None:
         write_output("--svg", asked.svg_file, topology_svg(topology).encode())
     facts = [fabric_metrics(topology, fabric)._asdict() for fabric in topology.fabrics] if asked.as_facts else []

@@ -26,7 +26,8 @@ def costs_of(
     topology: Topology, cards: Sequence[int], ranks: int, resources: list[Resource]
 ) -> tuple[Records, NDArray[np.int32]]:
     """Build the table of costs, one general row and one per space that differs, and each card's row number (int32)."""
-    kinds: list[tuple[Costs, bool, int, str]] = [(topology.costs, False, 0, "the pool")]
+    general = "the pool" if any(space.kind == "cxl_pool" for space in topology.spaces) else "peers"
+    kinds: list[tuple[Costs, bool, int, str]] = [(topology.costs, False, 0, general)]
     of_card = np.zeros(len(cards), np.int32)
     for space in topology.spaces:
         if not space.on_cards or (space.costs is None and not space.coherent):

@@ -35,7 +35,9 @@ class LinkTable:
         self._resources = resources
         pooled = sum(topology.owner_host(card) is None for card in cards)
         self._counts = {"host": topology.host_count, "rank": ranks, "card": pooled}
-        self._first_of_ranks = next((at for at, row in enumerate(card_rows) if row["owner_rank"] == 0), 0)
+        self._of_rank_0 = {cards[at]: at for at, row in enumerate(card_rows) if row["owner_rank"] == 0}
+        pool = any(space.kind == "cxl_pool" for space in topology.spaces)
+        self._ways = ("to the pool", "from the pool") if pool else ("out", "in")
         self._level = {switch.name: switch.level for switch in topology.expanded.switches}
         self._own = {switch.name for switch in topology.expanded.switches if switch.per_host}
         self._hops = {link.name: self._add(link) for link in topology.expanded.links}
@@ -49,7 +51,7 @@ class LinkTable:
         flit, payload = link.flit_bytes or 1, link.flit_payload_bytes or 1
         for host, rank, card in product(hosts or [None], ranks or [None], cards or [None]):
             words = [f"{kind}{at}" for kind, at in (("host", host), ("rank", rank), ("card", card)) if at is not None]
-            for way, asks in (("to the pool", 0), ("from the pool", link.request_bytes or 0)):
+            for way, asks in zip(self._ways, (0, link.request_bytes or 0), strict=True):
                 name = " ".join([link.name, *words, way])
                 self._resources.append(Resource(name, "link", *rate, flit, payload, link.buffer_bytes or 0, asks))
         each = 2 * len(cards or [0])
@@ -70,15 +72,15 @@ class LinkTable:
         if longest > HOPS_MAX:
             raise ArgumentError(f"a route of {longest} links exceeds the limit of {HOPS_MAX}")
         hops: dict[tuple[int, ...], int] = {(0,) * len(HOP_FIELDS): 0}  # the first one fills up what is shorter
-        both: dict[tuple[str, str, bool], tuple[int, int]] = {}
+        both: dict[tuple[str, str, int | None], tuple[int, int]] = {}
         there, back = np.zeros((2, len(routes), HOPS_MAX), np.int64)
         for number, route in enumerate(routes):
             ways, came_from = [], ""
             for at, link in enumerate(route.links):
-                owners = bool(route.owner) and at == len(route.links) - 1
-                key = link.name, came_from, owners
+                group = route.group if route.owner and at == len(route.links) - 1 else None
+                key = link.name, came_from, group
                 if key not in both:
-                    to, fro = (hops.setdefault(hop, len(hops)) for hop in self._hop(link, came_from, owners))
+                    to, fro = (hops.setdefault(hop, len(hops)) for hop in self._hop(link, came_from, group))
                     both[key] = to, fro
                 ways.append(both[key])
                 came_from = route.switches[at].name if at < len(route.switches) else ""
@@ -90,12 +92,12 @@ class LinkTable:
         table["latency_ns"] = [route.latency_ns for route in routes]
         return table
 
-    def _hop(self, link: Link, came_from: str, owners: bool) -> list[tuple[int, ...]]:
-        """Make the hops of a link on the way to a memory and back. ``owners``: it is the link of the memory's owner."""
+    def _hop(self, link: Link, came_from: str, group: int | None) -> list[tuple[int, ...]]:
+        """Make the hops of a link on the way to a memory and back. ``group``: of memories whose owner's link it is."""
         first, by_host, by_rank, by_card = self._hops[link.name]
-        if owners:
+        if group is not None:
             where = (0, 0, by_rank, by_host)
-            first -= by_rank * self._first_of_ranks
+            first -= by_rank * self._of_rank_0.get(group, 0)
         else:
             where = (by_host, by_rank, by_card, 0)
         towards = self._is_towards(link, came_from)

@@ -16,7 +16,7 @@ def routes_of(
 ) -> tuple[list[Route], NDArray[np.int32], tuple[FabricChange, ...]]:
     """Find all routes before and after failures, their indices (int32; changes + 1, hosts, cards; -1: none) and
     changes."""
-    found: dict[tuple[str, ...], tuple[int, Route]] = {}
+    found: dict[tuple[object, ...], tuple[int, Route]] = {}
     tables: list[NDArray[np.int32]] = []
     changes: list[FabricChange] = []
     times = sorted({failure.at_ns for failure in failures})

@@ -53,6 +53,28 @@ def memories_behind_pool(topology: Topology, ranks: int) -> int:
     return ranks if cluster_memory(topology, ranks) is not None else 0
 
 
+@lru_cache(16)
+def apart(topology: Topology) -> Topology:
+    """Return the machine on which ranks reach a peer's memory both over NICs and, in their cluster, over an XLink.
+
+    A memory has one way from each host, that of its first space. Where collectives run on `peer_memory`, the space of
+    an XLink therefore gets memories of its own, alike. Any other machine, and any without clusters, is as it was.
+    """
+    pool, memory = topology.pool_space, shared_memories(topology)
+    if memory is None or not pool.owned or not set(topology.cards_of(pool)).intersection(topology.cards_of(memory)):
+        return topology
+    numbers, owned = topology.cards_of(memory), topology.card(topology.cards_of(memory)[0])
+    if len(numbers) != {"hosts": topology.host_count, "ranks": topology.place_count}.get(owned.owner or ""):
+        return topology
+    its = {space.name: topology.cards_of(space) for space in topology.spaces if space.owned}
+    its[memory.name] = tuple(range(topology.card_count, topology.card_count + len(numbers)))
+    spaces = tuple(
+        space.model_copy(update={"cards": its[space.name]}) if space.owned else space for space in topology.spaces
+    )
+    machine = topology.model_copy(update={"cards": (*topology.cards, owned), "spaces": spaces})
+    return machine if ranks_per_cluster(machine, topology.place_count) > 1 else topology
+
+
 def shared_memories(topology: Topology) -> Space | None:
     """Return the space of memories that neighbours reach over an XLink, or None."""
     pool = topology.pool_space

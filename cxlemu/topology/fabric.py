@@ -33,11 +33,12 @@ class Route(NamedTuple):
     links: tuple[Link, ...]
     switches: tuple[Switch, ...]
     owner: str = ""  # of the memory that it leads to: "hosts", "ranks", or "" where it has no owner
+    group: int = 0  # of memories with owners: the first card, that of host or rank 0
 
     @property
-    def key(self) -> tuple[str, ...]:
-        """What equal routes of a topology have in common, and no others: the owner and the links' names."""
-        return (self.owner, *(link.name for link in self.links))
+    def key(self) -> tuple[object, ...]:
+        """What equal routes of a topology have in common, and no others: the memories and the links' names."""
+        return (self.owner, self.group, *(link.name for link in self.links))
 
     @property
     def latency_ns(self) -> int:
@@ -51,6 +52,7 @@ class Side(NamedTuple):
     host: int | None = None
     owner: str = ""  # "hosts" or "ranks"
     over: frozenset[str] | None = None  # None: any
+    group: int = 0  # the first card of its group
 
 
 class Hop(NamedTuple):
@@ -71,10 +73,11 @@ class _Goal(NamedTuple):
     steps: tuple[Hop, ...]
     owner: str
     over: frozenset[str] | None
+    group: int
 
     @property
     def key(self) -> tuple[object, ...]:
-        return _names(self.steps), self.owner, self.over
+        return _names(self.steps), self.owner, self.over, self.group
 
 
 class _Walk(NamedTuple):
@@ -122,7 +125,7 @@ class Fabric:
         """
         side = self._side(card)
         if side.host == host and side.owner == "hosts":
-            return Route((), (), side.owner)
+            return Route((), (), side.owner, side.group)
         target = self._target(self._goal(card), inside=side.host in (None, host))
         found = self._walk(self._steps(("host", "rank"), host), target, host + card, self._spread)
         return None if found is None else found.route
@@ -141,7 +144,7 @@ class Fabric:
             yield hosts[host], cards[card]
 
     def _table(self, hosts: range, cards: Sequence[int], spread: bool) -> tuple[list[Route], NDArray[np.int32]]:
-        found: dict[tuple[str, ...], tuple[int, Route]] = {}
+        found: dict[tuple[object, ...], tuple[int, Route]] = {}
 
         def number(route: Route) -> int:
             return found.setdefault(route.key, (len(found), route))[0]
@@ -164,7 +167,7 @@ class Fabric:
                 own = np.equal.outer(from_hosts, owners)
                 if own.any():
                     if goal.owner == "hosts":
-                        block[own] = number(Route((), (), goal.owner))
+                        block[own] = number(Route((), (), goal.owner, goal.group))
                     else:
                         block = np.where(own, picked(source, self._target(goal, inside=True), choices), block)
                 taken[np.ix_(from_hosts - hosts.start, to_cards)] = block
@@ -190,10 +193,10 @@ class Fabric:
         return [(np.array(positions), np.array(owners), goal) for positions, owners, goal in found.values()]
 
     def _goal(self, card: int) -> _Goal:
-        host, owner, over = self._side(card)
+        host, owner, over, group = self._side(card)
         if host is None:
-            return _Goal(self._steps(("card",), card), "", None)
-        return _Goal(self._steps(("host", "rank") if owner == "ranks" else ("host",), host), owner, over)
+            return _Goal(self._steps(("card",), card), "", None, 0)
+        return _Goal(self._steps(("host", "rank") if owner == "ranks" else ("host",), host), owner, over, group)
 
     def _steps(self, kinds: Sequence[str], number: int) -> tuple[Hop, ...]:
         """The steps from a host or a card into the fabric."""
@@ -217,7 +220,7 @@ class Fabric:
             }
             steps = tuple(its for its in goal.steps if (its.switch is None and inside) or its.switch in allowed)
             switches = {name: self._switches[name] for name in allowed}
-            self._targets[key] = _Target(steps, goal.owner, self._ways, switches)
+            self._targets[key] = _Target(steps, goal, self._ways, switches)
         return self._targets[key]
 
     def _walk(self, source: Iterable[Hop], target: _Target, number: int, spread: bool) -> _Walk | None:
@@ -234,7 +237,7 @@ class Fabric:
             number //= len(options)
             links.append(link)
             if switch is None:
-                return _Walk(Route(tuple(links), tuple(switches), target.owner), unique)
+                return _Walk(Route(tuple(links), tuple(switches), target.goal.owner, target.goal.group), unique)
             switches.append(self._switches[switch])
             options = target.ways_on(switch)
 
@@ -245,11 +248,11 @@ class _Target:
     def __init__(
         self,
         steps: tuple[Hop, ...],
-        owner: str,
+        goal: _Goal,
         ways: Mapping[str, Sequence[Hop]],
         switches: Mapping[str, Switch],
     ) -> None:
-        self.owner = owner
+        self.goal = goal
         self._steps, self._ways, self._switches = steps, ways, switches
         self._links = set(_names(steps))
         self._left: dict[str, tuple[int, int]] = {}  # from each switch: links, and their latency with that of switches

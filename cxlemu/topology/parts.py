@@ -245,7 +245,7 @@ class Parts(Model):
             for at, card in enumerate(numbers):
                 if group.owner is not None:
                     host = at if group.owner == "hosts" else at // self.hosts.ranks_per_host
-                    sides[card] = Side(host, group.owner)
+                    sides[card] = Side(host, group.owner, group=numbers[0])
         for space in reversed(self.spaces):  # the first one counts
             if space.over is None:
                 continue

@@ -31,7 +31,7 @@ def print_intervals(report: ReproductionReport, published: Published, parts: Seq
         del answers[: part.runs]
     figures = [figure for figure in published if figure in found]
     table = plain_table()
-    for name in ("figure", "published", "low", "ours", "high", "inside", "moved most by"):
+    for name in ("figure", "published", "low", "ours", "high", "width", "inside", "moved most by"):
         table.add_column(
             name, justify="left" if name in ("figure", "moved most by") else "right", no_wrap=name == "figure"
         )
@@ -39,7 +39,8 @@ def print_intervals(report: ReproductionReport, published: Published, parts: Seq
         low, high = published[figure]
         its, said = found[figure], "-".join(f"{value:g}" for value in dict.fromkeys((low, high)))
         inside = its.holds(low, high)
-        cells = (*(f"{value:.4g}" for value in its[:3]), "yes" if inside else "no", _most(its))
+        width = f"{its.high / its.low:.2g}x" if its.low > 0 else ""
+        cells = (*(f"{value:.4g}" for value in its[:3]), width, "yes" if inside else "no", _most(its))
         table.add_row(figure, said, *cells, style="" if inside else "red")
     count = sum(found[figure].holds(*published[figure]) for figure in figures)
     report.lines(["", "Within the ranges of the configs' figures:"])

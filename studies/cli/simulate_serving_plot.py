@@ -16,16 +16,22 @@ from studies.serving.instance import Served
 from studies.serving.outcome import ServingOutcome
 
 PARTS = 40
+LINES = ("-", "--", "-.", ":")
 
 
 def draw(outcomes: Sequence[ServingOutcome]) -> Any:
-    figure, (first, reused, moved) = panels((9, 7.5), 3, 1, share="x")
+    from matplotlib.ticker import LogFormatter
+
+    title = f"Serving {outcomes[0].run.setup.iterations.model.name}: each place of the store over time"
+    figure, (first, reused, moved) = panels((9, 7.5), 3, 1, title=title, share="x")
     many = len({its.run.setup.topology.host_count for its in outcomes}) > 1
     end_s = max(its.run.now_ns for its in outcomes) / 1e9 or 1e-9
     edges = np.linspace(0, end_s, PARTS + 1)
     for number, its in enumerate(outcomes):
         hosts = f", {counted(its.run.setup.topology.host_count, 'host')}" if many else ""
-        style = {"color": COLOURS[number % len(COLOURS)], "label": its.run.setup.place + hosts, "linewidth": 1.4}
+        style: dict[str, Any] = {"color": COLOURS[number % len(COLOURS)], "label": its.run.setup.place + hosts}
+        # a line that covers another one is thinner and has gaps
+        style |= {"linewidth": max(3 - 0.6 * number, 1.2), "linestyle": LINES[number % len(LINES)]}
         first.plot(edges[:-1], _binned(its.done, edges, lambda one: (one.at_once_ns or 0) / 1e6, np.median), **style)
         reused.plot(edges[:-1], _binned(its.done, edges, _reused, np.mean), **style)
         carried = its.run.movement.carried
@@ -36,6 +42,8 @@ def draw(outcomes: Sequence[ServingOutcome]) -> Any:
             for panel in (first, reused, moved):
                 panel.axvline(incident.at_ns / 1e9, color="0.6", linewidth=0.8, linestyle=":")
     first.set_yscale("log")
+    for which in (first.yaxis.set_major_formatter, first.yaxis.set_minor_formatter):
+        which(LogFormatter(minor_thresholds=(2, 0.5)))  # 60, not 6 x 10^1
     for panel, label in ((first, "first token, ms, median"), (reused, "input reused, %"), (moved, "store, GB/s")):
         panel.set_ylabel(label)
         panel.grid(color="0.92", linewidth=0.6)

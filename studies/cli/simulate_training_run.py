@@ -11,6 +11,7 @@ from rich import box
 from rich.table import Table
 
 from collectives.cli.simulate_failures import failed_ways, too_late
+from collectives.sweep.virtual.notes import flat_notes, placement_notes
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import check_output, write_json, write_output
@@ -27,12 +28,13 @@ from studies.cli.simulate_beside import run_beside
 from studies.cli.simulate_training import TrainingFlags
 from studies.training.durations import LEVELS
 from studies.training.experts import Router, read_histogram
+from studies.training.fabrics import TrainingFabric
 from studies.training.language_model import LanguageModel
 from studies.training.machine import TrainingMachine
 from studies.training.offload import offload_to
 from studies.training.parallelism import Parallelism
 from studies.training.step import TrainingStep, train
-from studies.training.symmetric import fabric_of
+from studies.training.symmetric import Symmetric, fabric_of
 from studies.training.timeline import events
 
 TRACED_OPERATIONS_MAX = 300_000
@@ -86,11 +88,16 @@ def run(ctx: click.Context, asked: TrainingFlags) -> None:
         print_wrapped(out, f"# {line}", indent="#   ")
     for line in _footer(steps, failing=bool(failures) and not interruption.happened):
         print_wrapped(out, line)
+    machines = zip([topology, *others], fabrics, strict=True)
+    notes = [note for machine, fabric in machines for note in _notes(machine, fabric, how)]
+    for note in notes:
+        print_wrapped(out, f"Note: {note}.", "yellow")
     if len(others) > 1:
         print_wrapped(out, "The other fabrics differ in:")
         for line in differences(others):
             print_wrapped(out, f"  {line}", indent="    ")
     document = _document(steps, asked.recompute, asked.microbatch)
+    document |= {"notes": notes} if notes else {}
     write_json(asked.json_file, document | {"interrupted": interruption.happened})
     if asked.trace_file is not None:
         if len(steps[0].timeline.operations) > TRACED_OPERATIONS_MAX:
@@ -101,6 +108,11 @@ def run(ctx: click.Context, asked: TrainingFlags) -> None:
         print_wrapped(out, f"--fail: nothing failed before the end of the step: {', '.join(asked.fails)}", "yellow")
     left = len(fabrics) + bool(failures) - len(steps)
     interruption.exit(click.get_current_context(), 3 if never else 0, f"{counted(left, 'step')} not simulated")
+
+
+def _notes(topology: Topology, fabric: TrainingFabric, how: Parallelism) -> list[str]:
+    flat = isinstance(fabric, Symmetric) and how.tensor == 1
+    return [*placement_notes(topology, how.ranks), *(flat_notes(topology, how.replicas) if flat else ())]
 
 
 def _router(asked: TrainingFlags, model: LanguageModel) -> Router:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from collectives.algorithms import catalog
+from collectives.algorithms.hierarchical.levels import HIERARCHICAL
 from collectives.algorithms.nccl import RECIPES
 from collectives.defaults import AUTO
 from collectives.sweep.sweep import Sweep
@@ -17,7 +18,7 @@ from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.rounding import round_up
 from cxlemu.topology import Topology
-from cxlemu.topology.clusters import ranks_per_cluster
+from cxlemu.topology.clusters import apart, cluster_memory, ranks_per_cluster
 from cxlemu.topology.failures import Failure
 
 DTYPE = "bf16"
@@ -55,13 +56,20 @@ class Modelled:
 
     Among these are rings, which send where others read: a rank that reads its peers one after another waits for a
     load's latency each time. And a reduce-scatter may be an all-to-all, after which every rank folds what it got: it
-    reads its peers in any order, where a plan that folds what it reads has to go in the order of ranks.
+    reads its peers in any order, where a plan that folds what it reads has to go in the order of ranks. With
+    ``two_levels``, also plans on two levels, where ranks in clusters reach each other over NICs as well.
     """
 
     def __init__(
-        self, topology: Topology, *, tuned: bool = False, variant: str = AUTO, failures: Sequence[Failure] = ()
+        self,
+        topology: Topology,
+        *,
+        tuned: bool = False,
+        variant: str = AUTO,
+        failures: Sequence[Failure] = (),
+        two_levels: bool = False,
     ) -> None:
-        self.topology, self.tuned, self.variant = topology, tuned, variant
+        self.topology, self.tuned, self.variant, self.two_levels = topology, tuned, variant, two_levels
         self._failures = [failure._replace(at_ns=0) for failure in failures]
         self.chosen: dict[str, str] = {}
         self._times_ns: dict[tuple[str, int, int], int] = {}
@@ -93,10 +101,12 @@ class Modelled:
                 yield self._folded(size_bytes, ranks, variant)
         if (collective, "ring") in RECIPES and self.topology.pool_space.owned:
             yield self._ring(collective, size_bytes, ranks)
+        if self.two_levels and cluster_memory(apart(self.topology), ranks) is not None:
+            yield self._simulated(collective, size_bytes, ranks, HIERARCHICAL)
 
     def _simulated(self, collective: str, size_bytes: int, ranks: int, variant: str) -> tuple[int, str]:
         """Simulate one plan: what it takes in ns, and its variant."""
-        cluster = ranks_per_cluster(self.topology, ranks)
+        cluster = ranks_per_cluster(apart(self.topology) if self.two_levels else self.topology, ranks)
         sweep = Sweep((collective,), [size_bytes], dtypes=(DTYPE,), variant=variant, check=False, cluster=cluster)
         (case,) = sweep.cases(ranks)
         row, run = simulate_case(self.topology, case, failures=self._failures)

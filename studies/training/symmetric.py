@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from cxlemu.errors import ArgumentError
 from cxlemu.topology import Topology
-from cxlemu.topology.clusters import cluster_memory
+from cxlemu.topology.clusters import apart, cluster_memory
 from cxlemu.topology.failures import Failure
 from studies.training.clusters import Clustered
 from studies.training.fabrics import Modelled, TrainingFabric
@@ -59,8 +59,9 @@ def fabric_of(topology: Topology, ranks: int, failures: Sequence[Failure] = (), 
 
     Where each rank has memory of its own and nothing fails, many ranks are a line; otherwise all are simulated. Where
     the topology states protocols, its rule chooses the plans. Otherwise they are the fastest ones on owned memory, and
-    those of ``auto`` on a pool. On a pool with too many ranks in clusters to simulate, plans are those on two levels,
-    along a line.
+    those of ``auto`` on a pool. Ranks in clusters on owned memory are not alike: where all of them can be simulated,
+    the fastest plans may be on two levels. On a pool with too many ranks in clusters to simulate, plans are those on
+    two levels, along a line.
     """
     space, places = topology.pool_space, topology.place_count
     clustered = not space.owned and cluster_memory(topology, places) is not None
@@ -73,5 +74,7 @@ def fabric_of(topology: Topology, ranks: int, failures: Sequence[Failure] = (), 
         raise ArgumentError(f"{topology.name} has places for {places} ranks, but {wanted}")
     if ranks > SIMULATED_RANKS and not failures and clustered:
         return Clustered(topology, sharing)
-    inner = Modelled(topology, tuned=space.owned and space.protocols is None, failures=failures)
-    return Symmetric(inner) if space.owned and not failures else inner
+    tuned = space.owned and space.protocols is None
+    levels = tuned and sharing == 1 and ranks <= SIMULATED_RANKS and cluster_memory(apart(topology), ranks) is not None
+    inner = Modelled(topology, tuned=tuned, failures=failures, two_levels=levels)
+    return inner if levels or failures or not space.owned else Symmetric(inner)

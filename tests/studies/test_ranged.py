@@ -35,8 +35,8 @@ def test_a_table_says_what_lies_inside_and_counts_it(capsys: pytest.CaptureFixtu
     found = print_intervals(ReproductionReport(FLAGS, {}), published, [Ranged([COPY], of_copies, 10)])
     assert found["a copy"][:3] == (2, 5, 10) and found["two copies"][:3] == (4, 10, 20)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["two", "copies", "4.5", "4", "10", "20", "yes", "costs.copy_ns"] in lines
-    assert ["a", "copy", "11-12", "2", "5", "10", "no", "costs.copy_ns"] in lines
+    assert ["two", "copies", "4.5", "4", "10", "20", "5x", "yes", "costs.copy_ns"] in lines
+    assert ["a", "copy", "11-12", "2", "5", "10", "5x", "no", "costs.copy_ns"] in lines
     assert "2 of 3 predicted figures inside" in " ".join(" ".join(line) for line in lines)
 
 

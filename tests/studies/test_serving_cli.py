@@ -6,12 +6,16 @@ import json
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from cxlemu.cli import main
+from cxlemu.topology import Topology
+from studies.cli.simulate_serving_plot import draw
+from studies.training.language_model import LanguageModel
 
 ONE = '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}\n'
 
@@ -44,6 +48,27 @@ def test_four_places_beside_each_other(tmp_path: Path) -> None:
     assert plot.read_bytes().startswith(b"\x89PNG")
     again = invoked(f"{trace} --hosts 4 --json -")
     assert json.loads(again.stdout) == document  # a trace that is written is the same requests
+
+
+def test_a_picture_has_a_title_plain_numbers_and_lines_that_show_beside_each_other() -> None:
+    pytest.importorskip("matplotlib")
+    request = SimpleNamespace(arrival_ns=0, input_tokens=10)
+    done = [SimpleNamespace(at_once_ns=its * 10**6, request=request, from_accelerator=0, from_store=5) for its in (60,)]
+    moved = SimpleNamespace(carried=[])
+
+    def outcome(place: str) -> Any:
+        model = SimpleNamespace(model=LanguageModel.load("llama3-8b"))
+        setup = SimpleNamespace(topology=Topology.load("six-cards"), iterations=model, place=place)
+        return SimpleNamespace(done=done, run=SimpleNamespace(setup=setup, now_ns=10**9, movement=moved, happened=[]))
+
+    figure = draw([outcome("pool"), outcome("rdma")])
+    first = figure.axes[0]
+    first.set_ylim(40, 90)
+    figure.canvas.draw()
+    assert "llama3-8b" in figure.get_suptitle()
+    ticks = {label.get_text() for which in (True, False) for label in first.get_yticklabels(minor=which)}
+    assert "60" in ticks and not any("10^" in text for text in ticks)
+    assert len({(line.get_linestyle(), line.get_linewidth()) for line in first.lines}) == 2
 
 
 def test_incidents_happen_or_are_said_not_to_have(tmp_path: Path) -> None:

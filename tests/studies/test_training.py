@@ -569,3 +569,8 @@ def test_the_docs_say_what_a_mixture_gains_from_cxl_between_clusters(ranks: int)
     assert sent == other["billed_ns"]["all_to_all"]  # inside a cluster
     cells = f"{sent / 1e6:,.0f} | {ours['time_ns'] / 1e6:,.0f} | {other['time_ns'] / 1e6:,.0f}"
     assert f"| {ranks:,}, ep=64, inside a cluster | {cells} | {other['time_ns'] / ours['time_ns']:.2f} |" in text
+
+
+def test_the_page_lists_all_shipped_models() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "modelled-training.md").read_text()
+    assert [name for name in LanguageModel.shipped() if name not in page.partition("Shipped models: ")[2][:200]] == []

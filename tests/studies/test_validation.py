@@ -90,6 +90,8 @@ def test_the_page_has_the_models_figures() -> None:
     predicted = [row for row in study().rows if not row.measured.put_in]
     near = sum(not row.missed for row in predicted)
     assert f"Of {len(predicted)} predicted figures {near} are within 15%" in " ".join(text.split())
+    limits = " ".join((Path(__file__).parents[2] / "docs" / "limits.md").read_text().split())
+    assert f"of {len(predicted)} [measurements of parts](validation.md) {len(predicted) - near}." in limits
 
 
 def test_small_calls_of_sparks_are_of_its_adapters() -> None:

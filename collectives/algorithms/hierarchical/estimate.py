@@ -63,12 +63,12 @@ class TwoLevelEstimate:
         if memory is None:
             return None
         cluster, pool = ranks_per_cluster(topology, ranks), topology.pool_space
-        cards, own = topology.cards_of(pool), topology.cards_of(memory)
+        cards, own, costs = topology.cards_of(pool), topology.cards_of(memory), pool.costs or topology.costs
         neighbours = _neighbours(topology, own)
         inside = _way(
             topology, memory.costs or topology.costs, neighbours, ranks * topology.carried_gbytes_per_s(own[:1])
         )
-        return cls(cluster, inside, _way(topology, topology.costs, cards[-1], topology.carried_gbytes_per_s(cards)))
+        return cls(cluster, inside, _way(topology, costs, cards[-1], topology.carried_gbytes_per_s(cards)))
 
     def times_ns(self, collective: str, nbytes: int, ranks: int) -> tuple[float, float]:
         """How long a collective takes with two levels, and without, where small blocks are not cut into chunks."""

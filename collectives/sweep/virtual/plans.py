@@ -20,7 +20,7 @@ from collectives.sweep.virtual.rings import on_cards, virtual_layout
 from cxlemu.cost import CostModel
 from cxlemu.plan import Call, InHeap, Layout, Plan, rules
 from cxlemu.topology import Space, Topology
-from cxlemu.topology.clusters import cluster_memory, ranks_per_cluster
+from cxlemu.topology.clusters import apart, cluster_memory, ranks_per_cluster
 
 
 def planned(
@@ -74,6 +74,9 @@ def _saved(topology: Topology, plan: Plan, space: Space) -> Plan:
 
 def spoken(topology: Topology, case: Case, algorithm: str | None, space: Space) -> tuple[Topology, Plan, Choice]:
     """Plan a case on a space, and find the machine that speaks a protocol of it: NCCL's choice, else the first."""
+    if space == topology.pool_space:
+        topology = apart(topology)
+        space = topology.pool_space
     if space.protocols is None:
         return topology, *planned(topology, case, algorithm, space)
     if algorithm is not None or not _sends(case.call):

@@ -65,7 +65,7 @@ def _layout_on_levels(topology: Topology, call: Call) -> Layout:
     """Lay out the ring for two levels: blocks inside lie in the ranks' own memories, where the topology has such."""
     inside, across, block_bytes = needs(call)
     pool, memory = topology.pool_space, cluster_memory(topology, call.ranks)
-    cards, granule = len(topology.cards_of(pool)), pool.granule_bytes
+    cards, _, granule = on_cards(topology, pool, call.ranks)
     own = ALL.chunks * inside
     bells = ALL.chunks * across + own
     bare = Layout(call.ranks, cards, SLOTS_MIN, 0, bells, granule)

@@ -84,7 +84,7 @@ def simulate_case(
     if split is None:
         machine, plan, choice = spoken(topology, case, algorithm, where)
         model = model_of(machine, case.call.ranks, tuple(failures))
-        program = [VirtualCall(plan, cards=model_cards(model, plan, where))]
+        program = [VirtualCall(plan, cards=model_cards(model, plan, machine.space(where.name)))]
     elif space is not None or where.owned:
         raise ArgumentError("--split is for a pool: leave out --space, and memory of hosts or ranks")
     else:

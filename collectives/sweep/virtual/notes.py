@@ -1,0 +1,32 @@
+"""Notes on a modelled answer: what a reader who only sees the figures would take for granted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cxlemu.topology import Topology
+from cxlemu.topology.clusters import apart, clusters_of, ranks_per_cluster, shared_memories
+
+
+def placement_notes(topology: Topology, ranks: int) -> Iterator[str]:
+    """Say that few ranks are all in one cluster of several, and what they talk over there."""
+    places = topology.place_count
+    if not 1 < ranks < places:
+        return
+    machine = apart(topology)
+    if len(set(clusters_of(machine, ranks))) > 1 or ranks_per_cluster(machine, places) == 1:
+        return
+    where = "on one host" if len(set(topology.place(ranks))) == 1 else "in one XLink domain"
+    beside = shared_memories(topology) is not None
+    way = f", yet they talk over {topology.pool_space.name}, not over the XLink" if beside else ""
+    yield f"{topology.name}: {ranks} of {places} places, all {where}{way}"
+
+
+def flat_notes(topology: Topology, ranks: int) -> Iterator[str]:
+    """Say that plans on one level, over NICs, leave an XLink between some of the ranks unused."""
+    cluster = ranks_per_cluster(apart(topology), ranks)
+    if topology.pool_space.owned and shared_memories(topology) is not None and cluster > 1:
+        yield (
+            f"{topology.name}: {cluster} ranks share an XLink, but its plans use one NIC's way each and no XLink "
+            f"between them: NCCL would be faster"
+        )
