@@ -28,17 +28,25 @@ class AssertingLoader(SourceFileLoader):
         return code
 
 
+def is_users(name: str, path: str | None) -> bool:
+    """Decide whether a module is a user's: neither ours, nor Python's, nor installed."""
+    if path is None or name.partition(".")[0] in _OURS:
+        return False
+    file = Path(path)
+    is_installed = not {"site-packages", "dist-packages"}.isdisjoint(file.parts)
+    return not (is_installed or file.is_relative_to(_STANDARD))
+
+
 class _Finder:
     """Finds our modules and those of users, not those that were installed: as they are many, they keep their caches."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, path, target)
-        if spec is not None and type(spec.loader) is SourceFileLoader:
-            file = Path(spec.loader.path)
-            is_installed = not {"site-packages", "dist-packages"}.isdisjoint(file.parts)
-            if name.partition(".")[0] in _OURS or not (is_installed or file.is_relative_to(_STANDARD)):
-                spec.loader = AssertingLoader(spec.loader.name, spec.loader.path)
+        if spec is None or type(spec.loader) is not SourceFileLoader:
+            return spec
+        if name.partition(".")[0] in _OURS or is_users(name, spec.loader.path):
+            spec.loader = AssertingLoader(spec.loader.name, spec.loader.path)
         return spec
 
 

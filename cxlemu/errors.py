@@ -35,6 +35,7 @@
         ├── CancelledError         stopped from outside: Ctrl-C, or another rank failed long ago
         ├── RankDiedError          a rank's process ended without a result
         ├── WorkerLostError        a process that judged is gone: nothing is known              exit 3
+        ├── NothingJudgedError     all was declined: nothing is known                           exit 3
         └── RankFailures           what every failed rank of a world raised, root cause first
 
 Bad input raises, findings are verdicts, bugs assert.
@@ -153,6 +154,12 @@ class RunError(CxlemuError):
 
 class WorkerLostError(RunError):
     """A process that judged is gone, and nothing is known of its work."""
+
+    exit_code = 3
+
+
+class NothingJudgedError(RunError):
+    """All that was asked for was declined, so nothing was judged."""
 
     exit_code = 3
 

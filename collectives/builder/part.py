@@ -34,6 +34,7 @@ from cxlemu.plan import (
 )
 from cxlemu.plan.instructions import RECORD_DTYPE, WHOLE, Records
 from cxlemu.rounding import round_up
+from cxlemu.units import counted
 
 INPUT, OUTPUT, SCRATCH = 0, 1, 2
 DONE_GROUP = 0
@@ -296,7 +297,8 @@ class PartBuilder:
         Raises:
             DeclinedError: Always.
         """
-        raise DeclinedError(f"{self.call}: {reason or 'the algorithm declines it, and gives no reason'}")
+        said = reason or "the algorithm declines it, and gives no reason"
+        raise DeclinedError(f"{self.call}, {counted(self.ranks, 'rank')}: {said}")
 
     # --- streams ----------------------------------------------------------------------------------------------
 

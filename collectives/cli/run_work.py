@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -70,6 +71,8 @@ def run(ctx: click.Context, asked: RunFlags) -> None:
         faults.check(ranks=setup.ranks, backend=asked.backend)
     if memory.backend.maps_cards and place is None and asked.engine == "native":
         measure_machine()
+    if place is None or not place.rank:
+        note_last(sweep.sizes, asked.maxbytes)
     with report:
         wrong = _measure(asked, setup, sweep, report, faults)
     never = faults.unfired() if faults is not None else []
@@ -79,6 +82,13 @@ def run(ctx: click.Context, asked: RunFlags) -> None:
     for sentence in never:
         click.echo(sentence, err=True)
     ctx.exit(1 if wrong or report.wrong else 3 if never else 0)
+
+
+def note_last(sizes: Sequence[int], maxbytes: int | None) -> None:
+    """Say that the steps of a sweep end below --maxbytes, as in nccl-tests."""
+    if maxbytes is not None and sizes[-1] < maxbytes:
+        last, most = format_bytes(sizes[-1]), format_bytes(maxbytes)
+        click.echo(f"note: the last size is {last}: the next step would exceed --maxbytes {most}", err=True)
 
 
 def _note_smaller(ring_bytes: int, asked_bytes: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from uuid import UUID
 
 from cxlemu._native import lines_instructions
@@ -24,8 +25,9 @@ class Dax(Backend):
     on_devices = True
 
     def describe(self, spec: MemorySpec) -> str:
-        """Name the cache-line instructions with which ranks reach the cards."""
-        return f"real cards, reached with {lines_instructions()}"
+        """Say whether the cards are real, and name the cache-line instructions with which ranks reach them."""
+        are_files = bool(spec.devices) and all(Path(device).is_file() for device in spec.devices)
+        return f"{'files in place of devices' if are_files else 'real cards'}, reached with {lines_instructions()}"
 
     def describe_cards(self, spec: MemorySpec) -> str:
         """Describe the cards of the pool on ``spec.devices``, and how each is mapped. Raises as `DaxPool.attach`."""

@@ -114,8 +114,10 @@ class Workers(ProcessPoolExecutor):
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def end(self) -> None:
-        """End the workers at once, whatever they do."""
+        """End the workers at once, whatever they do: also those that still start, and do not watch us yet."""
         self._held_open.close()
+        for worker in list((self._processes or {}).values()):
+            worker.terminate()
         self.shutdown(wait=True, cancel_futures=True)
 
 

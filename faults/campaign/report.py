@@ -34,6 +34,7 @@ def as_json(result: CampaignResult, campaign: dict[str, Any]) -> dict[str, Any]:
         "interrupted": result.interrupted,
         "unfinished": result.unfinished,
         "lost": result.lost,
+        "declined": result.declined,
         "seconds": result.seconds,
         "counts": dict(sorted(result.counts.items())),
         "findings": [_finding(finding) for finding in result.findings],

@@ -62,6 +62,7 @@ class CampaignResult:
     """What is known so far."""
 
     total: int  # how many cases the campaign has
+    declined: list[str] = field(default_factory=list)  # calls that have no case, since an algorithm declines them
     counts: Counter[str] = field(default_factory=Counter)  # how often each kind of judgement was given
     # for each judged case its id, its words, the judgement, and the seconds that it took
     judged: list[tuple[str, str, Judgement, float]] = field(default_factory=list)
@@ -147,7 +148,7 @@ class CampaignRunner:
 
     def run(self) -> CampaignResult:
         """Judge the cases until all are judged, the budget is spent or Ctrl-C comes; return the result."""
-        self._result = CampaignResult(len(self.sweep))
+        self._result = CampaignResult(len(self.sweep), self.sweep.declined)
         self._begun = time.monotonic()
         self._under_way: dict[Future[Any], CampaignCase] = {}
         self._again: deque[CampaignCase] = deque()  # cases that were under way when a worker died

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -27,7 +27,7 @@ from collectives import sizes
 from collectives.algorithms import catalog
 from collectives.algorithms.choose import choose
 from collectives.contracts import COLLECTIVES
-from cxlemu.errors import ArgumentError
+from cxlemu.errors import ArgumentError, DeclinedError, NothingJudgedError
 from cxlemu.plan import DTYPES
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import ranks_per_cluster
@@ -95,15 +95,26 @@ class Spec(Model):
         return cls(config=name)
 
     def sweep(self, seeds: int) -> CaseSweep:
-        """List this campaign's cases, each with the seeds 0 to ``seeds`` - 1; nothing runs yet."""
+        """List this campaign's cases, each with the seeds 0 to ``seeds`` - 1; nothing runs yet.
+
+        Calls that an algorithm declines have none. Raises NothingJudgedError if all are declined.
+        """
         scripts = [Script.load(Path(file)) for file in self.scripts]
         for kind in self.kinds:
             if kind != NATURE and kind not in FAULTS:
                 raise ArgumentError(f"unknown fault {kind!r}: choose from {NATURE}, {', '.join(FAULTS)}")
         config = self._config()
-        shapes = [_with_scripts(shape, scripts, self.kinds) for shape in self._shapes(config)]
+        shapes: list[CaseShape] = []
+        declined: dict[str, None] = {}
+        for shape in self._shapes(config):
+            try:
+                shapes.append(_with_scripts(shape, scripts, self.kinds))
+            except DeclinedError as error:
+                declined[str(error)] = None
+        if declined and not shapes:
+            raise NothingJudgedError(f"nothing was judged: declined: {'; '.join(declined)}")
         self._check_taken(shapes, scripts)
-        sweep = CaseSweep(shapes, seeds)
+        sweep = CaseSweep(shapes, seeds, [*declined])
         if not 0 < len(sweep) <= CASES_MAX:
             raise ArgumentError(f"this campaign has {len(sweep)} cases: sweep over at least 1, at most {CASES_MAX}")
         return sweep
@@ -218,6 +229,7 @@ class CaseSweep:
 
     shapes: list[CaseShape]  # the cases without scripts
     seeds: int  # how many seeds each is tried with, from 0 on
+    declined: list[str] = field(default_factory=list)  # calls of which there are no cases: why, in words
 
     def __len__(self) -> int:
         return self.seeds * sum(len(shape.scripts) + len(shape.kinds) for shape in self.shapes)

@@ -80,6 +80,8 @@ class Screen:
                 f"nothing is known of [{result.lost[0]}]{more}: its worker was killed, perhaps for want of memory; "
                 "try fewer with --jobs"
             )
+        if result.declined:
+            self.note(f"declined: {counted(len(result.declined), 'call')}: {'; '.join(result.declined[:SHOWN_MAX])}")
         if result.untried:
             why = next(judgement.detail for _, _, judgement, _ in result.judged if judgement.kind == NEVER)
             self.note(f"no fault happened in any case, so nothing is known of them: {why}")

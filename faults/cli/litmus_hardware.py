@@ -131,7 +131,7 @@ class _Report(LiveReport):
             return
         cards = real_cards(memory)
         with_what = f"{counted(ranks, 'rank')}, {lines_instructions()}; seed {setting.seed}"
-        print_wrapped(self._out, f"# {memory.backend.summary}, {with_what}", indent="# ")
+        print_wrapped(self._out, f"# {memory.describe().partition(',')[0]}, {with_what}", indent="# ")
         if cards:
             print_wrapped(self._out, f"# cards: {cards}", indent="# ")
 
@@ -143,7 +143,7 @@ class _Report(LiveReport):
         allowed = sum(e.allowed for each in ran for e in each.task.litmus.expectations)
         unseen = sum(len(each.unseen) for each in ran)
         skipped = len(self.seen) - len(ran)
-        ended = f"{wrong} ended as none may, {len(ran) - wrong} did not, {skipped} skipped"
+        ended = f"{len(ran)} ran, {wrong} with forbidden outcomes, {skipped} skipped"
         seen = f"{allowed - unseen} of {counted(allowed, 'allowed outcome')} seen"
         rounds = counted(sum(each.rounds for each in ran), "round")
         print_wrapped(

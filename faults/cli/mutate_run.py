@@ -61,7 +61,10 @@ def run(ctx: click.Context, asked: MutateFlags) -> None:
             ctx.exit(proof.verdict.exit_code)
     if asked.mutant is not None:
         if len(chosen) > 1:
-            raise ArgumentError(f"--mutant names a mutant of one case, and {len(chosen)} are chosen: add --case")
+            raise ArgumentError(
+                f"--mutant names a mutant of one case, and {len(chosen)} are chosen: add --case, such as "
+                f"--case {str(chosen[0])!r}; --json lists all"
+            )
         judgement = Trial(chosen[0]).judge(Mutant.parse(asked.mutant))
         print_one(chosen[0], judgement)
         ctx.exit(judgement.fate.verdict.exit_code)

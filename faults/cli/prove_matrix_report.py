@@ -168,7 +168,7 @@ class MatrixReport:
             self._print(f"{fate}: {len(kinds) - KINDS_TOLD} more kinds, which --json lists")
 
     def _last_line(self, coverage: Coverage) -> str:
-        words = [f"covered: {coverage.covered()}"]
+        words = []
         for its in self._kinds("declined")[:KINDS_TOLD]:
             common = self._common(its)
             words.append(
@@ -178,7 +178,7 @@ class MatrixReport:
         if roots:
             why = next(judged.why_declined for judged, _ in self._rows if judged.declined_roots)
             words.append(f"declined: roots {format_numbers(sorted(roots))} ({why})")
-        return ". ".join([*words, f"not covered: {coverage.not_covered()}"])
+        return coverage.sentence(words, violated=self.verdict == Verdict.VIOLATION.value)
 
     def _command(self, judged: AnsweredQuestion) -> str:
         question, call = judged.question, judged.question.call

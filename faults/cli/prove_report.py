@@ -94,7 +94,7 @@ class ProveReport(LiveReport):
         done, spent = f"{len(self._rows)} of {counted(self._proofs, 'proof')}", self.spent and f"; {self.spent}"
         print_wrapped(self._out, f"{done}: {told}; {seconds:.1f} s{spent}", STYLES[self.verdict])
         coverage = self._coverage()
-        line = f"covered: {coverage.covered()}. not covered: {coverage.not_covered()}"
+        line = coverage.sentence(violated=self.verdict is Verdict.VIOLATION)
         print_wrapped(self._out, line, STYLES[self.verdict])
         document = {
             "cxlemu": __version__,

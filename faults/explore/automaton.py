@@ -12,6 +12,7 @@ from cxlemu.userfile import foreign, told
 from faults.explore.frames import NotComparableError, freeze, key
 from faults.explore.leash import RanAwayError, leash
 from faults.explore.operations import Steps, as_step
+from faults.explore.outside import Outside
 from faults.machine.program import Do, Step
 
 NODES_MAX, HISTORY_MAX = 100_000, 500  # nodes of one rank; operations from its begin to a node
@@ -32,8 +33,8 @@ class RankThread:
     """The automaton of one rank: nodes are found as a search reaches them, by running the generator up to there.
 
     Every method that finds a node raises ArgumentError for a function that is not a generator, yields something else
-    than operations, does not repeat what it did when it receives the same values, holds variables that cannot be
-    compared, runs on without a yield, or never comes back to a node where it was.
+    than operations, does not repeat what it did when it receives the same values, changes a variable outside itself,
+    holds variables that cannot be compared, runs on without a yield, or never comes back to a node where it was.
     """
 
     def __init__(self, function: RankFunction, places: Mapping[str, int], rank: int, ranks: int, host: int) -> None:
@@ -43,6 +44,7 @@ class RankThread:
         self._function, self._places, self._ranks = function, places, ranks
         self._nodes: list[_Node] = []
         self._known: dict[Hashable, int] = {}
+        self._outside = Outside(function)
         self.first = self._node(())
 
     def step(self, node: int) -> Step | None:
@@ -83,9 +85,15 @@ class RankThread:
         """A fresh generator, brought to where these values lead. The last of them is what step ``before`` receives."""
         try:
             with leash():
-                return self._led(history, before)
+                led = self._led(history, before)
         except RanAwayError:
             raise ArgumentError(f"{self._who()} runs too long without a yield") from None
+        if changed := self._outside.changed():
+            raise ArgumentError(
+                f"{self._who()} changes {changed}, which lies outside its generator: other ranks and executions would "
+                f"see that without the pool; make it a variable of the generator"
+            )
+        return led
 
     def _led(self, history: tuple[int, ...], before: Step | None) -> tuple[_Node, Hashable]:
         try:

@@ -63,7 +63,9 @@ def apply(plan: Plan, mutant: Mutant) -> Plan:
         for kind, mutation in mutations(MutationSite(plan, mutant.rank, mutant.stream, mutant.at)):
             if kind == mutant.kind:
                 return _plan(plan, mutation)
-    raise ArgumentError(f"[{plan.call}] has no mutant {mutant}")
+    there = next(mutants(plan), None)
+    more = "it has none" if there is None else f"one that it has is {there}"
+    raise ArgumentError(f"[{plan.call}] has no mutant {mutant}: {more}")
 
 
 def _plan(plan: Plan, mutation: Mutation) -> Plan:

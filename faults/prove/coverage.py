@@ -77,6 +77,12 @@ class Coverage:
         """The coverage as JSON has it: all attributes, and both sentences."""
         return asdict(self) | {"covered": self.covered(), "not_covered": self.not_covered()}
 
+    def sentence(self, more: Sequence[str] = (), *, violated: bool) -> str:
+        """Say in a line what was proved, ``more``, and what is left open; ``violated``: not all proofs succeeded."""
+        if violated and not self.ranks:
+            return ". ".join(["covered: nothing, since every proof stopped at its violation", *more])
+        return ". ".join([f"covered: {self.covered()}", *more, f"not covered: {self.not_covered()}"])
+
     def covered(self) -> str:
         """Say in words what was proved."""
         if not self.ranks:

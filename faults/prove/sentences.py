@@ -120,7 +120,7 @@ def sentence(
 
 def _other(by: ProgramPoint | None, at: ProgramPoint) -> str:
     if by is None:
-        return "nobody"
+        return "any other rank"
     return f"rank {by.rank}" if by.call == at.call else f"rank {by.rank} (call {by.call})"
 
 

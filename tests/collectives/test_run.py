@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from collectives.cli.run_report import RunReport
+from collectives.cli.run_work import note_last
 from collectives.contracts import COLLECTIVES
 from collectives.sweep import sweep as bench
 from collectives.sweep.measure import Finished, run_sweep
@@ -220,6 +221,14 @@ def test_sizes_step_as_in_nccl_tests() -> None:
     assert [row[0] for row in rows(run("all_gather", "-b", "30", "-e", "30"))] == ["16"]  # whole elements
     assert [row[0] for row in rows(run("gather", "-b", "0", "-e", "0"))] == ["0"]
     assert bench.size_steps(None, None, None, None) == [32, 1024, 32768, 1048576]
+
+
+def test_steps_that_end_below_the_largest_size_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    note_last([32, 1024, 32768], None)
+    note_last([32, 1024, 32768], 32768)
+    assert not capsys.readouterr().err
+    note_last([32, 1024, 32768], 1 << 16)
+    assert "the last size is 32 KiB: the next step would exceed --maxbytes 64 KiB" in capsys.readouterr().err
 
 
 def test_unchecked_results_are_not_called_right(tmp_path: Path) -> None:

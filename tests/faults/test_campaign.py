@@ -18,6 +18,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from cxlemu.errors import NothingJudgedError
 from faults.campaign.case import CampaignCase
 from faults.campaign.executors import Workers
 from faults.campaign.explain import story
@@ -513,3 +514,27 @@ def test_cases_whose_faults_never_happen_are_counted_by_themselves(tmp_path: Pat
     only = Spec.model_validate(spec | {"kinds": ("nature",), "scripts": (str(late),)}).sweep(2)
     result = CampaignRunner(only, threads, 1, budget_s=PATIENT_S).run()
     assert result.untried and result.exit_code == 3
+
+
+# --- what an algorithm declines ---------------------------------------------------------------------------------
+
+POWERS_OF_TWO = f"{ROOT}/tests/helpers/wrong_algorithms.py:powers_of_two"
+
+
+def test_calls_that_an_algorithm_declines_are_skipped_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    sweep = Spec(algorithms=(POWERS_OF_TWO,), ranks=(2, 3, 4, 5), kinds=("nature",)).sweep(2)
+    assert sorted({case.ranks for case in sweep}) == [2, 4]
+    result = CampaignRunner(sweep, threads, 2, budget_s=PATIENT_S).run()
+    assert (result.exit_code, result.counts) == (0, {"right": len(sweep)})
+    three, five = as_json(result, {})["declined"]
+    assert re.fullmatch("all_gather powers_of_two .*, 3 ranks: needs a power of two ranks, not 3", three)
+    assert re.fullmatch("all_gather powers_of_two .*, 5 ranks: needs a power of two ranks, not 5", five)
+    with Screen(len(sweep), 2, "processes") as screen:
+        screen.print(result)
+    assert "declined: 2 calls: all_gather powers_of_two" in capsys.readouterr().out
+
+
+def test_a_campaign_of_which_all_is_declined_has_judged_nothing() -> None:
+    with pytest.raises(NothingJudgedError, match=r"nothing was judged: declined: .*, 3 ranks: needs") as raised:
+        Spec(algorithms=(POWERS_OF_TWO,), ranks=(3,), kinds=("nature",)).sweep(1)
+    assert raised.value.exit_code == 3

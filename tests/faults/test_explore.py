@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -590,15 +591,101 @@ def test_variables_that_cannot_be_compared_are_refused() -> None:
 
 
 def test_a_program_that_does_something_else_each_time_is_refused() -> None:
-    numbers = count()
-
     @protocol("x")
     def changes(rank: int, ranks: int) -> Steps[None]:
-        yield Store("x", next(numbers))
+        yield Store("x", time.monotonic_ns() % 2**31)
         yield Fence()
 
     with pytest.raises(ArgumentError, match="takes other steps when it is given the same values"):
         explored(changes)
+
+
+SIDE: dict[str, int] = {}
+TURNS = 0
+
+
+class Shared:
+    there = 0
+
+
+def note(value: int, into: list[int] = []) -> list[int]:  # noqa: B006
+    into.append(value)
+    return into
+
+
+def in_a_dict() -> None:
+    SIDE["x"] = 1
+
+
+def in_a_global() -> None:
+    global TURNS
+    TURNS += 1
+
+
+def in_a_class() -> None:
+    Shared.there += 1
+
+
+def in_a_default() -> None:
+    note(1)
+
+
+def in_an_attribute() -> None:
+    note.turns = 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (in_a_dict, "SIDE"),
+        (in_a_global, "TURNS"),
+        (in_a_class, "Shared.there"),
+        (in_a_default, "a default of note"),
+        (in_an_attribute, "note.turns"),
+    ],
+)
+def test_a_variable_outside_the_generators_carries_nothing_between_ranks(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[], None], name: str
+) -> None:
+    """Without a flush, rank 1 may see 0: no real rank sees a variable of rank 0 that says otherwise."""
+    monkeypatch.setattr(sys.modules[__name__], "TURNS", 0)
+    monkeypatch.setattr(Shared, "there", 0)
+    monkeypatch.setattr(note, "turns", 0, raising=False)
+
+    @protocol("x", "f")
+    def cheats(rank: int, ranks: int) -> Steps[None]:
+        if rank == 0:
+            yield Store("x", 1)
+            change()
+            yield Signal("f", 1)
+        else:
+            yield Wait("f", 1)
+            seen = yield Load("x")
+            assert seen == 1 or SIDE
+
+    try:
+        with pytest.raises(ArgumentError, match=f"cheats, rank 0 changes {name}, which lies outside its generator"):
+            explored(cheats)
+    finally:
+        SIDE.clear()
+
+
+def test_a_variable_that_a_function_closes_over_carries_nothing_between_executions() -> None:
+    numbers, restored = count(), [0]
+
+    @protocol("x")
+    def counts(rank: int, ranks: int) -> Steps[None]:
+        yield Store("x", next(numbers))
+
+    @protocol("x")
+    def restores(rank: int, ranks: int) -> Steps[None]:
+        restored[0] = 1
+        yield Fence()
+        restored[0] = 0
+
+    for program, name in ((counts, "numbers"), (restores, "restored")):
+        with pytest.raises(ArgumentError, match=f"{program.name}, rank 0 changes {name}, which lies outside"):
+            explored(program)
 
 
 def test_a_loop_that_counts_its_turns_for_ever_is_refused() -> None:

@@ -594,9 +594,9 @@ def test_the_command_shows_one_mutant_with_a_schedule_that_replays() -> None:
         (["-n", "1"], "2 to 8"),
         (["-n", "3-2"], "2 to 8"),
         (["--case", "nothing"], "no case 'nothing'"),
-        (["--mutant", "0.0.0:delete"], "add --case"),
+        (["--mutant", "0.0.0:delete"], "add --case, such as --case 'all_gather "),
         (["--case", str(NAIVE), "--mutant", "0.0.0"], "RANK.STREAM.AT:KIND"),
-        (["--case", str(NAIVE), "--mutant", "0.0.0:delete"], "has no mutant"),
+        (["--case", str(NAIVE), "--mutant", "0.0.0:delete"], "has no mutant 0.0.0:delete: one that it has is 0.0."),
         (["--json", "/nowhere/mutants.json"], "cannot be written"),
     ],
 )

@@ -318,8 +318,9 @@ def test_what_an_algorithm_declines_is_no_mistake_and_no_proof(tmp_path: Path) -
     result = prove("--algorithm", own("powers_of_two"), "-n", "2-4", "-d", "f16", "--json", str(file))
     assert result.exit_code == 0, result.output
     assert "48 of 48 calls: 36 ok, 0 violation, 0 unknown, 12 declined" in result.output
-    assert "declined: 12 calls: n = 3 (all_gather powers_of_two 0 B f16: needs a power of two ranks" in last_line(
-        result
+    assert (
+        "declined: 12 calls: n = 3 (all_gather powers_of_two 0 B f16, 3 ranks: needs a power of two ranks"
+        in last_line(result)
     )
     assert "covered: all_gather; n = 2, 4;" in last_line(result) and "not covered: n = 3;" in last_line(result)
     document = json.loads(file.read_text())
@@ -332,7 +333,7 @@ def test_an_algorithm_that_takes_equal_shares_alone_is_proved_in_many_rounds() -
     result = prove("--algorithm", own("equal_shares"), "-n", "3,7", "-d", "f64")
     assert result.exit_code == 0, result.output
     assert "covered: all_gather; n = 3, 7; 0 B, 1 round, 3 rounds, many rounds; f64;" in last_line(result)
-    assert "declined: 20 calls: " in last_line(result) and "f64: needs blocks of 3 equal" in last_line(result)
+    assert "declined: 20 calls: " in last_line(result) and "f64, 3 ranks: needs blocks of 3 equal" in last_line(result)
 
 
 def test_roots_that_are_declined_are_said() -> None:
@@ -345,16 +346,23 @@ def test_roots_that_are_declined_are_said() -> None:
 def test_where_everything_is_declined_nothing_is_ok(tmp_path: Path) -> None:
     result = prove("--algorithm", own("declines"), "-n", "2", "--json", str(tmp_path / "proofs.json"))
     assert result.exit_code == 3, result.output
-    assert "0 proved, 12 declined: all_gather declines 0 B u8: takes nothing at all" in result.output
-    assert last_line(result).startswith("covered: nothing. declined: 12 calls (all_gather declines 0 B u8: takes noth")
+    assert "0 proved, 12 declined: all_gather declines 0 B u8, 2 ranks: takes nothing at all" in result.output
+    assert last_line(result).startswith("covered: nothing. declined: 12 calls (all_gather declines 0 B u8, 2 ranks: ")
     assert json.loads((tmp_path / "proofs.json").read_text())["verdict"] == "declined"
+
+
+def test_where_every_proof_found_a_mistake_it_is_said() -> None:
+    result = prove("--algorithm", own("raises"), "-n", "2", "-b", "24", "-d", "f16")
+    assert result.exit_code == 1, result.output
+    assert last_line(result) == "covered: nothing, since every proof stopped at its violation"
 
 
 def test_where_most_is_declined_it_is_said() -> None:
     result = prove("--algorithm", own("powers_of_two"), "-n", "2,3,5", "-b", "24", "-d", "f16")
     assert result.exit_code == 0, result.output
     assert (
-        "\n2 proved, 4 declined: all_gather powers_of_two 8 B f16: needs a power of two ranks, not 3" in result.output
+        "\n2 proved, 4 declined: all_gather powers_of_two 8 B f16, 3 ranks: needs a power of two ranks, not 3"
+        in result.output.replace("\n  ", " ")
     )
 
 

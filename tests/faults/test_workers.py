@@ -130,3 +130,13 @@ def test_left_in_peace_workers_finish_their_work() -> None:
     with Workers(1) as workers:
         futures = [workers.submit(sleeps, 0.01) for _ in range(5)]
     assert [future.result() for future in futures] == [0.01] * 5
+
+
+def test_a_worker_that_still_starts_is_ended_at_once() -> None:
+    """It does not watch its parent yet: under load its imports take many seconds, which a budget does not have."""
+    workers = Workers(1)
+    workers._initializer, workers._initargs = time.sleep, (PATIENT_S,)
+    workers.submit(os.getpid)
+    (process,) = workers._processes.values()
+    workers.end()
+    assert process.exitcode == -signal.SIGTERM

@@ -355,3 +355,10 @@ def test_bytes_of_non_temporal_stores_replace_no_neighbours(cards: list[str]) ->
         memory.write_nt(0, at + 70, np.full(300, 2, np.uint8))
         memory.fence()
         assert pool.cards[0][at : at + 512].tolist() == [1] * 70 + [2] * 300 + [1] * 142
+
+
+def test_files_are_not_called_real_cards(tmp_path: Path) -> None:
+    file = tmp_path / "card"
+    file.touch()
+    assert MemorySpec("dax", devices=(str(file),)).describe().startswith("files in place of devices, reached with ")
+    assert MemorySpec("dax", devices=("/dev/null",)).describe().startswith("real cards, reached with ")
