@@ -23,8 +23,12 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the n
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
         """Return the chosen names; click's usage error for a name that there is not."""
         names = tuple(self._names() if callable(self._names) else self._names)
-        chosen = names if value == "all" else tuple(dict.fromkeys(value.split(",")))
+        chosen = names if value == "all" else tuple(value.split(","))
         for name in chosen:
+            if name == "all":
+                self.fail("all has every name: leave the others out.", param, ctx)
+            if chosen.count(name) > 1:
+                self.fail(f"{name!r} is given twice.", param, ctx)
             if name not in names:
                 self.fail(f"{name!r} is not one of {', '.join(names)} or all.", param, ctx)
         return chosen
