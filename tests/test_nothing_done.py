@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from cxlemu.cli import main
 
 ROOT = Path(__file__).parents[1]
+OWN = f"{ROOT}/examples/my_all_reduce.py:my_all_reduce"
 LITMUS = ROOT / "tests/faults/litmus/OWNSTALE.yaml"
 
 FILES = {
@@ -28,6 +29,7 @@ FILES = {
     "  - {kind: stall, rank: 0, when: {instruction: 0}, seconds: 0.01}",
     "stranger.yaml": "faults:\n  - {kind: kill, rank: 5, when: {instruction: 0}}",
     "nothing.py": "",
+    "idle.py": "from collectives import algorithm\n\n\n@algorithm('barrier')\ndef idle(b):\n    pass\n",
 }
 RUN = "run all_reduce -n 2 -e 64 --launch threads"
 CAMPAIGN = "faults campaign broadcast -n 2 --variant naive -j 1"
@@ -47,12 +49,26 @@ ROWS = [
     (f"{CAMPAIGN} --kinds nature --faults beyond.yaml", 3, "no fault happened in any case"),
     (f"{CAMPAIGN} --kinds nature --faults stranger.yaml", 2, "no case takes stranger.yaml"),
     (f"{CAMPAIGN} --launch lockstep --kinds nature,crash", 2, "no case takes the fault crash"),
-    ("faults campaign barrier -n 1 --kinds crash", 2, "no case takes the fault crash"),
+    ("faults campaign barrier -n 1 --kinds crash", 2, "invalid rank count '1': must be 2 to 64"),
+    ("faults campaign all_gather -n 2 -b 0", 2, "all_gather naive of 0 B does nothing, so nothing can fail"),
+    (f"{CAMPAIGN} --faults none.yaml", 2, "none.yaml has neither faults nor an adversary"),
+    (f"faults campaign -n 2 -j 1 --algorithm {OWN}", 0, "only caches move lines, no fault happens: faults need"),
     (f"{CAMPAIGN} --launch lockstep --kinds nature --integrity crc32c", 2, "no case takes checksums"),
     (f"{CAMPAIGN} --kinds nature --engine reference", 2, "engines are for ranks as threads and processes"),
     ("simulate all_reduce -n 2 -b 64K -e 64K --fail link:card-x8@9000000", 3, "nothing failed before the end"),
     ("simulate training --fail link:host-x16@100000000000", 3, "nothing failed before the end of the step"),
     # budgets, counts and sizes of nothing
+    ("run all_gather -n 2 -b 0 -e 0 --launch threads", 3, "nothing was judged: no result has an element"),
+    ("run barrier -n 2 --launch threads", 0, "1 result, 0 wrong"),
+    ("simulate all_gather -n 2 -b 0 -e 0 --check", 3, "nothing was judged: no result has an element"),
+    ("explore all_gather -b 0", 3, "unknown: nothing was judged: no rank takes a step in the pool"),
+    ("explore all_gather -n 1", 3, "unknown: nothing was judged: no rank takes a step in the pool"),
+    ("prove barrier -n 1", 3, "nothing was judged: no plan has an instruction"),
+    ("prove barrier -n 1,2", 0, "2 ok, 0 violation, 0 unknown"),
+    ("prove all_gather -n 2 -b 0", 3, "nothing was judged: no plan has an instruction"),
+    ("prove --algorithm idle.py:idle -n 1", 3, "nothing was judged: no plan has an instruction"),
+    ("prove --algorithm idle.py:idle -n 2", 1, "0 ok, 1 violation"),
+    ("faults sweep all_gather -n 2 -b 0", 2, "-b 0: no call has an instruction, so no fault has a place"),
     (f"{CAMPAIGN} --budget 0s", 3, "the budget ended first"),
     (f"litmus {LITMUS} --budget-states 1", 3, "unknown"),
     ("explore all_reduce -n 2 -b 64 --variant line --budget-states 1", 3, "the budget of 1 states is spent"),
@@ -107,10 +123,30 @@ ROWS = [
     ("simulate training -n 4 --inside nvl72", 2, "--inside does nothing here"),
     ("simulate all_reduce -n 2 -c racks-2x72 -b 64K -e 64K --fail switch:cxl-spine0@5", 3, "no row takes longer"),
     ("prove barrier -o max", 2, "--op does nothing here"),
+    ("prove barrier -b 64", 2, "--minbytes does nothing here, because no collective of barrier moves data"),
+    ("prove --algorithm idle.py:idle -b 64", 2, "--minbytes does nothing here"),
+    ("run barrier -n 2 -f 4", 2, "--stepfactor does nothing here"),
+    ("simulate barrier -n 2 -i 4", 2, "--stepbytes does nothing here"),
+    ("explore barrier -b 64", 2, "--minbytes does nothing here"),
+    ("explore all_gather -r 1", 2, "--root does nothing here, because no collective of all_gather has a root"),
+    ("explore idle.py:idle -r 1", 2, "--root does nothing here"),
+    ("plan show barrier -r 1", 2, "--root does nothing here"),
+    ("plan show barrier -d f16", 2, "--datatype does nothing here"),
+    ("plan save all_gather -r 1 -O all_gather.plan", 2, "--root does nothing here"),
+    ("plan traffic barrier -b 64 -O barrier", 2, "--minbytes does nothing here"),
+    ("faults sweep barrier -n 2 -b 64", 2, "--minbytes does nothing here"),
+    ("faults campaign barrier -b 64 -b 128", 2, "--minbytes does nothing here"),
     ("simulate all_reduce -n 2 -r 1", 2, "--root does nothing here"),
     ("simulate all_reduce -n 2 --against laptop --against laptop", 2, "--against laptop is given twice"),
     ("torchrun -n 1 --leave-out 0:FENCE --leave-out 0:FENCE nothing.py", 2, "--leave-out 0:FENCE is given twice"),
+    ("simulate all_reduce -n 2 --against six-cards", 2, "--against six-cards is the topology that is simulated"),
+    ("simulate all_reduce -n 2 -b 64K --variant line --against six-cards", 0, "six-cards: "),
+    ("simulate training --against titan2-6xcz120", 2, "--against titan2-6xcz120 is the topology that is simulated"),
+    ("simulate memory --policy all,static", 2, "all has every name: leave the others out"),
+    ("simulate memory --policy lru,lru", 2, "'lru' is given twice"),
     ("fused all_gather_gemm --budget 5s", 2, "--budget does nothing here"),
+    ("fused all_gather_gemm --share 0.3", 2, "--share is for --pace"),
+    ("fused all_gather_gemm --pace --share 0.3 --time-scale 2", 2, "--share sets the time scale"),
     ("fused all_gather_gemm --style medium --comm-rows 8", 2, "--comm-rows does nothing here"),
     (f"{RUN} --seeds 2", 2, "go with --protocol"),
     (f"{RUN} --time-scale 2", 2, "--time-scale is for --pace"),
@@ -119,6 +155,10 @@ ROWS = [
     (f"litmus {LITMUS} --rounds 10", 2, "--rounds goes with --backend"),
     ("exec --pool /p=1M -- true", 3, "nothing was judged: no program touched the pool"),
     ("exec --pool /p=1M --coherent 4M+4K -- true", 2, "--coherent 4M+4K: it ends after the pool"),
+    ("exec --pool /p=1M --seeds 7 --seed 3 -- true", 2, "--seed and --seeds exclude each other"),
+    ("exec --pool /p=1M --replay cxl1.x --seeds 7 -- true", 2, "--replay makes the token's run"),
+    ("exec --pool /p=1M --shrink 5s --no-shrink -- true", 2, "--shrink and --no-shrink exclude each other"),
+    ("exec --pool /p=1M --suppressions empty.yaml -- true", 2, "empty.yaml: no line names a finding"),
     ("exec --pool /p=1M --hosts 3 --crash 2@5 -- true", 2, "no command runs on host 2"),
 ]
 

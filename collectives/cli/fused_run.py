@@ -55,10 +55,11 @@ def run(ctx: click.Context, asked: FusedFlags) -> None:
         tunes,
         {"--comm-rows": asked.comm_rows, "--tile": asked.tile, "--order": asked.order, "--transport": asked.transport},
     )
-    if asked.time_scale is not None and not asked.pace:
-        raise ArgumentError("--time-scale is for --pace: give both, or neither")
-    if asked.share is not None and (asked.time_scale is not None or not asked.pace):
-        raise ArgumentError("--share sets the time scale, with --pace: leave out --time-scale")
+    for flag, its in (("--time-scale", asked.time_scale), ("--share", asked.share)):
+        if its is not None and not asked.pace:
+            raise ArgumentError(f"{flag} is for --pace: give both, or neither")
+    if asked.share is not None and asked.time_scale is not None:
+        raise ArgumentError("--share sets the time scale: leave out --time-scale")
     if not tunes and ctx.get_parameter_source("budget_s") is ParameterSource.COMMANDLINE:
         raise ArgumentError("--budget does nothing here: it is for --tune")
     for flag, value in (("--comm-rows", asked.comm_rows), ("--tile", asked.tile)):

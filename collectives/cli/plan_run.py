@@ -16,6 +16,7 @@ from collectives.algorithms.choose import choose
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.builder.recipes import Recipe
 from collectives.cli.plan import PlanCallFlags, PlanCheckFlags, PlanSaveFlags, PlanShowFlags, PlanTrafficFlags
+from collectives.cli.targets import check_applies
 from collectives.contracts import COLLECTIVES, contract_of
 from collectives.in_heap import results_in_heap, told_in_heap
 from collectives.layouts import world_layout
@@ -36,7 +37,7 @@ from cxlemu.topology.clusters import ranks_per_cluster
 from cxlemu.units import counted
 
 
-def _plan(asked: PlanCallFlags) -> Plan:
+def _plan(ctx: click.Context, asked: PlanCallFlags) -> Plan:
     if (asked.collective is None) == (asked.algorithm is None):
         raise click.UsageError("give a COLLECTIVE, or --algorithm FILE.py:function.")
     if asked.algorithm is not None and asked.variant != "auto":
@@ -44,6 +45,7 @@ def _plan(asked: PlanCallFlags) -> Plan:
     own = load_algorithm(asked.algorithm) if asked.algorithm is not None else None
     collective = own.collective if own else str(asked.collective)
     contract_of(collective)
+    check_applies(ctx, (collective,))
     nbytes = block_bytes(collective, asked.total_bytes, asked.ranks, DTYPES[asked.dtype].itemsize)
     chosen = own or _recipe(asked, collective, nbytes)
     op = asked.op or ("sum" if COLLECTIVES[collective].reduces else "none")
@@ -72,7 +74,7 @@ def show(ctx: click.Context, asked: PlanShowFlags) -> None:
         _refuse_others(ctx, "saved", "limit", "json_file")
         plan = load_plan(asked.saved)
     else:
-        plan = _plan(asked)
+        plan = _plan(ctx, asked)
     if not write_json(asked.json_file, _as_dict(plan)):
         console().print(render(plan, limit=asked.limit), soft_wrap=False)
     check_rules(plan)
@@ -111,18 +113,18 @@ def _part_as_dict(plan: Plan, part: RankPart) -> dict[str, Any]:
     }
 
 
-def save(_ctx: click.Context, asked: PlanSaveFlags) -> None:
+def save(ctx: click.Context, asked: PlanSaveFlags) -> None:
     """Build a plan, check its rules and write it to a file."""
-    plan = _plan(asked)
+    plan = _plan(ctx, asked)
     check_rules(plan)
     plan_file.save(plan, asked.output)
     write_json(asked.json_file, {"files": [str(asked.output)]} | _facts(plan))
     print_wrapped(console(), f"{asked.output}: {_summary(plan)}")
 
 
-def traffic(_ctx: click.Context, asked: PlanTrafficFlags) -> None:
+def traffic(ctx: click.Context, asked: PlanTrafficFlags) -> None:
     """Write what a plan moves as Chakra traces, one for each endpoint."""
-    plan = _plan(asked)
+    plan = _plan(ctx, asked)
     check_rules(plan)
     endpoints = chakra_export.traffic(plan)
     with writing("--output", asked.output):

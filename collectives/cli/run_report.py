@@ -12,7 +12,7 @@ from collectives.cli.cells import cells_of, said_of
 from collectives.cli.run_pace import lateness, paced
 from collectives.communicator.calls.transport import PROCESS
 from collectives.sweep.measure import Finished, Opened
-from collectives.sweep.sweep import Case, MeasuredRank, Paced, Sweep, SweepRow, row
+from collectives.sweep.sweep import Case, MeasuredRank, Paced, Sweep, SweepRow, nothing_compared, row
 from cxlemu.cli.columns import Column, Columns
 from cxlemu.cli.console import print_wrapped
 from cxlemu.cli.output import write_json
@@ -76,6 +76,11 @@ class RunReport(LiveReport):
     def wrong(self) -> int:
         """How many elements were wrong so far."""
         return sum(row.wrong or 0 for row in self._rows)
+
+    @property
+    def nothing_compared(self) -> str:
+        """Says so where results were to be checked and none has an element."""
+        return nothing_compared(self._rows)
 
     @property
     def moved(self) -> int:

@@ -79,6 +79,7 @@ def run(ctx: click.Context, asked: RunFlags) -> None:
     if disturbed and not report.moved and not (place and place.rank):
         why = f"so little work draws no move from seed {memory.seed}: repeat it (--iters), or take another seed"
         never.append(f"the adversary moved no line: {why}")
+    never += [report.nothing_compared] if report.nothing_compared else []
     for sentence in never:
         click.echo(sentence, err=True)
     ctx.exit(1 if wrong or report.wrong else 3 if never else 0)

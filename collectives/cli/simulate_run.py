@@ -19,7 +19,7 @@ from collectives.cli.simulate_table import RowTable
 from collectives.cli.targets import NEVER, Target, check_applies, check_options, target
 from collectives.contracts import COLLECTIVES
 from collectives.defaults import AUTO, DEFAULT_SEED, EVERY
-from collectives.sweep.sweep import Case, Sweep, size_steps
+from collectives.sweep.sweep import Case, Sweep, nothing_compared, size_steps
 from collectives.sweep.virtual.notes import flat_notes, placement_notes
 from collectives.sweep.virtual.simulated import Simulated, simulate_case
 from cxlemu.cli.commands import brought
@@ -30,7 +30,7 @@ from cxlemu.cli.progress import bar
 from cxlemu.engines.trace import TraceEvent, events, perfetto
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import apart, ranks_per_cluster
-from cxlemu.topology.differences import differences, spread
+from cxlemu.topology.differences import against, differences, spread
 from cxlemu.topology.failures import Failure
 from cxlemu.topology.provenance import KINDS
 from cxlemu.units import counted
@@ -43,7 +43,8 @@ LINE_MAX_BYTES = 64 << 10  # larger blocks take thousands of doorbells: of "ever
 def run(ctx: click.Context, asked: SimulateFlags) -> None:
     """Run the command with its flags, whose names the parameters have.
 
-    The process exits with 1 where a checked result was wrong, with 3 where nothing failed that was to, or mattered.
+    The process exits with 1 where a checked result was wrong, with 3 where nothing failed that was to, or mattered, or
+    nothing was there to check.
     """
     if asked.beside is not None:
         brought("cxlemu.jobs", "beside", "--with")(ctx, "collective", asked)
@@ -54,7 +55,9 @@ def run(ctx: click.Context, asked: SimulateFlags) -> None:
     check_options(ctx, what, _fixed(what))
     check_applies(ctx, what.collectives)
     topology = Topology.load(asked.config)
-    others = [(Topology.load(name), list[Simulated]()) for name in asked.against]
+    # there, calls run in the pool, in the variant that is best, and nothing fails
+    alike = asked.variant == AUTO and (what.source, asked.space, asked.split) == (None,) * 3 and not asked.fails
+    others = [(other, list[Simulated]()) for other in against(topology if alike else None, asked.against)]
     if asked.graph:
         topology, others = topology.in_graph(), [(other.in_graph(), rows) for other, rows in others]
     failures = [Failure.parse(text, topology) for text in asked.fails]
@@ -148,9 +151,10 @@ def run(ctx: click.Context, asked: SimulateFlags) -> None:
         document |= document_of(topology, ranks, failures, unfailed_us)
         if asked.intervals:
             document["intervals"] = ranges
-        against = [{"config": other.document(), "rows": [asdict(its) for its in theirs]} for other, theirs in others]
-        if against:
-            document["against"] = against
+        if others:
+            document["against"] = [
+                {"config": other.document(), "rows": [asdict(its) for its in theirs]} for other, theirs in others
+            ]
         if notes:
             document["notes"] = notes
         write_json(asked.json_file, document)
@@ -162,7 +166,9 @@ def run(ctx: click.Context, asked: SimulateFlags) -> None:
         print_wrapped(out, f"--fail: no row takes longer: none needs {', '.join(asked.fails)}", "yellow")
     if never:
         print_wrapped(out, f"--fail: nothing failed before the end of any row: {', '.join(asked.fails)}", "yellow")
-    code = 1 if wrong else 3 if never or unhurt else 0
+    if empty := nothing_compared(rows):
+        print_wrapped(out, empty, "yellow")
+    code = 1 if wrong else 3 if never or unhurt or empty else 0
     interruption.exit(ctx, code, f"{counted(len(cases) - len(rows), 'case')} not finished")
 
 

@@ -18,11 +18,13 @@ from collectives.builder.recipes import Recipe
 from collectives.choices import is_plan
 from collectives.contracts import COLLECTIVES
 from collectives.sweep.sweep import load_algorithm
+from cxlemu.cli.vocabulary import ConceptOption
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Plan
 from cxlemu.units import counted
 
 NO_VARIANT = "--variant does not go with --algorithm: your own algorithm has none"
+SIZES = ("minbytes", "maxbytes", "stepfactor", "stepbytes")  # words of the vocabulary
 NEVER = object()  # for `check_options`: whatever the flag says, the plan says otherwise
 
 
@@ -89,18 +91,18 @@ def check_options(ctx: click.Context, its: Target, fixed: Mapping[str, object]) 
 def check_applies(ctx: click.Context, collectives: Sequence[str]) -> None:
     """Check that no flag was given that does nothing to any of the collectives."""
     contracts = [COLLECTIVES[name] for name in collectives if name in COLLECTIVES]
-    having = {
-        "datatype": ("moves data", any(its.moves_data for its in contracts)),
+    moves_data = ("moves data", any(its.moves_data for its in contracts))
+    having = dict.fromkeys((*SIZES, "datatype", "in_place", "integrity"), moves_data) | {
         "op": ("reduces", any(its.reduces for its in contracts)),
         "root": ("has a root", any(its.rooted for its in contracts)),
-        "in_place": ("moves data", any(its.moves_data for its in contracts)),
-        "integrity": ("moves data", any(its.moves_data for its in contracts)),
     }
     for param in ctx.command.params:
-        what, applies = having.get(param.name or "", ("", True))
+        word = param.word if isinstance(param, ConceptOption) else param.name or ""
+        what, applies = having.get(word, ("", True))
         given = ctx.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE
         value = ctx.params.get(param.name or "")
-        every = not str(value).isdecimal() if param.name == "root" else isinstance(value, tuple) and len(value) > 1
+        several = isinstance(value, tuple) and len(value) > 1 and word not in SIZES
+        every = not str(value).isdecimal() if word == "root" else several
         if contracts and given and not applies and not every:
             flag, names = max(param.opts, key=len), " and ".join(collectives)
             raise ArgumentError(f"{flag} does nothing here, because no collective of {names} {what}: leave it out")

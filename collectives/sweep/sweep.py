@@ -263,6 +263,15 @@ class SweepRow:
     model_us: float | None  # in a world with a pace: what the virtual engine says, by which time_us is to be judged
 
 
+def nothing_compared(rows: Sequence[Any]) -> str:
+    """Say so where results, of whichever engine, were checked and none has an element; empty: one has, or is a
+    barrier's."""
+    checked = [row for row in rows if row.wrong is not None]
+    if not checked or any(row.count or not COLLECTIVES[row.collective].moves_data for row in checked):
+        return ""
+    return "nothing was judged: no result has an element"
+
+
 def row(
     case: Case,
     seen: Mapping[int, MeasuredRank],

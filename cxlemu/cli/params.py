@@ -37,6 +37,8 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the n
         names = tuple(self._names() if callable(self._names) else self._names)
         chosen = names if value == "all" else tuple(each_once(ctx, param, value).split(","))
         for name in chosen:
+            if name == "all":
+                self.fail("all has every name: leave the others out.", param, ctx)
             if name not in names:
                 self.fail(f"{name!r} is not one of {', '.join(names)} or all.", param, ctx)
         return chosen

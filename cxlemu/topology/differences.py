@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from cxlemu.errors import ArgumentError
 from cxlemu.topology.document import Key
 from cxlemu.topology.intervals import named
 from cxlemu.topology.model import Topology
 from cxlemu.topology.provenance import figures
+
+
+def against(topology: Topology | None, names: Sequence[str]) -> list[Topology]:
+    """Load the topologies of ``--against``. Raises ArgumentError for the one that is compared with them."""
+    found = [Topology.load(name) for name in names]
+    for name, other in zip(names, found, strict=True):
+        if other == topology:
+            raise ArgumentError(f"--against {name} is the topology that is simulated: name another, or leave it out")
+    return found
 
 
 def differences(topologies: Sequence[Topology]) -> list[str]:

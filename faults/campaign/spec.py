@@ -58,7 +58,7 @@ class Spec(Model):
         default=(), description="FILE.py:function of your own, instead of collectives"
     )
     ranks: (
-        Annotated[tuple[Annotated[int, Field(ge=1, le=RANKS_MAX)], ...], Field(strict=False, min_length=1)] | None
+        Annotated[tuple[Annotated[int, Field(ge=2, le=RANKS_MAX)], ...], Field(strict=False, min_length=1)] | None
     ) = Field(default=None, description="how many; absent: 2 and 3, of a topology with clusters as many as it has")
     cluster: Annotated[int, Field(ge=1, le=RANKS_MAX)] = Field(
         default=1, description="ranks on each host, where there is no config"
@@ -99,7 +99,7 @@ class Spec(Model):
 
         Calls that an algorithm declines have none. Raises NothingJudgedError if all are declined.
         """
-        scripts = [Script.load(Path(file)) for file in self.scripts]
+        scripts = [Script.eventful(Path(file)) for file in self.scripts]
         for kind in self.kinds:
             if kind != NATURE and kind not in FAULTS:
                 raise ArgumentError(f"unknown fault {kind!r}: choose from {NATURE}, {', '.join(FAULTS)}")
@@ -215,10 +215,14 @@ class CaseShape(NamedTuple):
 
 
 def _with_scripts(case: CampaignCase, scripts: list[Script], kinds: tuple[str, ...]) -> CaseShape:
-    """Add to a case what may happen to it. Raises ArgumentError or PlanError if there is no plan for it."""
+    """Add to a case what may happen to it. Raises ArgumentError or PlanError if its plan is empty, or there is none."""
     plan = mutated(case, meant_plans(case))[0]
     counts = tuple(part.instruction_count for part in plan.parts)
-    if case.launch == "lockstep" or not any(counts):
+    if not any(counts):
+        raise ArgumentError(
+            f"{case.collective} {case.variant} of {case.nbytes} B does nothing, so nothing can fail: give a larger -b"
+        )
+    if case.launch == "lockstep":
         return CaseShape(case, [], tuple(kind for kind in kinds if kind == NATURE), counts)
     return CaseShape(case, [s for s in scripts if all(fault.rank < case.ranks for fault in s.faults)], kinds, counts)
 
@@ -230,6 +234,11 @@ class CaseSweep:
     shapes: list[CaseShape]  # the cases without scripts
     seeds: int  # how many seeds each is tried with, from 0 on
     declined: list[str] = field(default_factory=list)  # calls of which there are no cases: why, in words
+
+    @property
+    def has_faults(self) -> bool:
+        """Whether any case has more than nature's moves."""
+        return any(shape.scripts or set(shape.kinds) - {NATURE} for shape in self.shapes)
 
     def __len__(self) -> int:
         return self.seeds * sum(len(shape.scripts) + len(shape.kinds) for shape in self.shapes)

@@ -46,7 +46,7 @@ class Words(click.ParamType):  # type: ignore[type-arg]
 )
 @option(
     "ranks",
-    type=RanksParam(1, CAMPAIGN_RANKS_MAX),
+    type=RanksParam(2, CAMPAIGN_RANKS_MAX),
     default_text="2,3, or all of a topology's clusters",
 )
 @click.option(

@@ -10,6 +10,7 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
+from collectives.cli.targets import check_applies
 from cxlemu.cli import INTERRUPTED
 from cxlemu.cli.output import check_output, write_json, write_output
 from cxlemu.errors import ArgumentError
@@ -20,7 +21,7 @@ from faults.campaign.executors import cores, executors
 from faults.campaign.journal import Journal
 from faults.campaign.report import as_json, as_junit, page
 from faults.campaign.run import CampaignResult, CampaignRunner
-from faults.campaign.spec import Spec
+from faults.campaign.spec import NATURE, UNTAKEN, Spec
 from faults.cli.campaign_report import Screen
 
 
@@ -49,6 +50,7 @@ def run(
             check_output(flag, path)
     asked = {"collectives": collectives, "sizes": flags.pop("size"), **flags}
     began = time.monotonic()
+    check_applies(click.get_current_context(), collectives)
     spec = _with_flags(Spec.load(config) if config else Spec(), asked)
     sweep = spec.sweep(seeds)
     campaign = {"spec": spec.model_dump(mode="json", exclude_defaults=True), "seeds": seeds}
@@ -57,6 +59,8 @@ def run(
         make = stack.enter_context(executors(executor, workers, scheduler))
         journal = stack.enter_context(Journal(resume, campaign)) if resume else None
         screen = stack.enter_context(Screen(len(sweep), workers, executor))
+        if set(spec.kinds) - {NATURE} and not sweep.has_faults:
+            screen.note(f"only caches move lines, no fault happens: {UNTAKEN}")
         if journal is not None and journal.dropped:
             screen.note(f"--resume {resume}: line {journal.dropped} was cut off and is dropped; its case runs again")
         stack.enter_context(stops_exit())

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from cxlemu.cli.commands import VerbCommand
 from cxlemu.cli.vocabulary import SecondsParam, option
+from cxlemu.errors import ArgumentError
 
 
 class Places(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
@@ -152,5 +154,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     from faults.cli.exec_run import run
 
     if flags.pop("no_shrink"):
+        if ctx.get_parameter_source("shrink_s") is ParameterSource.COMMANDLINE:
+            raise ArgumentError("--shrink and --no-shrink exclude each other: leave one of them out")
         flags["shrink_s"] = 0.0
     run(ctx, every, crashes, **flags)

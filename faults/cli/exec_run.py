@@ -100,9 +100,13 @@ def run(
     _check_hosts("--link-down", link_down, hosts, used)
     if lose_card and lose_card[0] >= len(setting.pools):
         raise ArgumentError(f"--lose-card: there are pools 0 to {len(setting.pools) - 1}, not {lose_card[0]}")
-    if replay is not None and seed is not None:
-        raise ArgumentError("--replay and --seed exclude each other: the token holds the seed")
     named = ctx.get_parameter_source("seeds") is ParameterSource.COMMANDLINE
+    if replay is not None and (named or seed is not None or worst_case is not None):
+        raise ArgumentError(
+            "--replay makes the token's run, which holds the seed: leave --seed, --seeds and --worst-case out"
+        )
+    if named and seed is not None:
+        raise ArgumentError("--seed and --seeds exclude each other: --seed makes one run")
     other = free or replay or named or seed is not None or worst_case is not None
     crash_every = crash is not None and crash[1] is None
     _check_every(every, preemptions, evictions, budget_s, crash_every, other)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import click
+
 from collectives.algorithms.catalog import build, check, load_algorithm, own_recipe, recipe
 from collectives.algorithms.choose import choose
 from collectives.algorithms.hierarchical.needs import needs
 from collectives.builder import NAIVE
 from collectives.builder.recipes import Recipe
 from collectives.choices import is_plan
+from collectives.cli.targets import check_applies
 from collectives.contracts import COLLECTIVES, NO_ZERO_COPY_IN_PLACE
 from collectives.sizes import block_bytes
 from cxlemu import userfile
@@ -23,11 +26,13 @@ from faults.explore.programs import RANKS_MAX
 from faults.explore.result import Exploration
 from faults.machine.steps import Machine
 from faults.prove.sequences import among_others, filling
+from faults.verdict import Verdict
 from faults.zero_copy_calls import placed
 
 DTYPE = "f32"
 BYTES_MAX = 64 << 10  # of all ranks' blocks: a thousand lines, each with its steps
 LINES_MAX = 100_000  # that all calls touch, each as often as it does
+NO_ROUND = "nothing was judged: no rank takes a step in the pool"
 BLOCKS_MAX = 8  # a user's algorithm may publish this many times as many as a shipped one
 
 
@@ -66,6 +71,7 @@ def _block_bytes(collective: str, ranks: int, calls: Calls) -> int:
 def _built(chosen: Recipe, ranks: int, calls: Calls) -> Plan:
     """Build the plan on a ring with room for few lines."""
     collective, nbytes = chosen.collective, _block_bytes(chosen.collective, ranks, calls)
+    check_applies(click.get_current_context(), (collective,))
     number = calls.number or 1
     if nbytes * ranks * number > BYTES_MAX:
         each = f"blocks of {typed_bytes(nbytes)} on {counted(ranks, 'rank')}"
@@ -139,6 +145,8 @@ def _plans(plan: Plan, calls: Calls) -> Searchable:
     machine = Machine(compiled.program)
 
     def judge(explored: Exploration) -> Exploration:
+        if explored.verdict is Verdict.OK and not plan.rounds:
+            return replace(explored, verdict=Verdict.UNKNOWN, reason=NO_ROUND)
         finding = explored.finding and located(compiled, explored.finding, explored.schedule)
         return replace(explored, finding=finding)
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from collectives.cli.targets import check_options, target
+from collectives.cli.targets import check_applies, check_options, target
 from collectives.contracts import COLLECTIVES
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.interruption import Interruption
@@ -44,6 +44,7 @@ def run(ctx: click.Context, asked: SweepFlags) -> None:
         raise ArgumentError("--launch turns is for --engine reference: give --launch threads or processes")
     launch = launch or ("turns" if asked.engine == "reference" else "threads")
     named = target(asked.collectives, asked.algorithm, variant=asked.variant != "every")
+    check_applies(ctx, named.collectives if named.plan is None else ())
     if named.plan is not None:
         check_options(ctx, named, {"ranks": named.plan.ranks, "nbytes": named.plan.call.nbytes})
         ranks, nbytes = _bounded(named.plan, named.source)
@@ -73,6 +74,8 @@ def run(ctx: click.Context, asked: SweepFlags) -> None:
         for base in bases(named.collectives, template, variant=asked.variant)
         for each in everywhere(base, asked.kinds)
     ]
+    if not scenarios:
+        raise ArgumentError(f"-b {typed_bytes(nbytes)}: no call has an instruction, so no fault has a place")
     total = len(scenarios)
     chosen = scenarios if asked.sample is None else some(scenarios, asked.sample, asked.seed)
     jobs = jobs or (len(os.sched_getaffinity(0)) if launch == "turns" else 1)

@@ -26,6 +26,7 @@ from faults.cli.prove_rows import Answer
 from faults.cli.violations import ViolationTold, told_of, violation_as_dict
 from faults.prove.coverage import COMBINED, IN_TURNS, Coverage, Covered
 from faults.prove.matrix import AnsweredQuestion, Matrix, Question, judge
+from faults.prove.proof import nothing_judged
 from faults.verdict import Verdict
 
 FATES = (*(verdict.value for verdict in Verdict), "declined")
@@ -100,6 +101,7 @@ class MatrixReport:
             for fate in FATES[1:]:
                 self._tell_kinds(fate)
         self._bar.stop()
+        self.spent = self.spent or nothing_judged([judged.proof for judged, _ in self._rows if judged.proof])
         coverage = self._coverage()
         counts = Counter(judged.fate for judged, _ in self._rows)
         seconds = time.monotonic() - self._began

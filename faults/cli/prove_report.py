@@ -13,6 +13,7 @@ from cxlemu.units import counted, format_bytes
 from cxlemu.version import __version__
 from faults.cli.prove_rows import Case, ProofRow
 from faults.prove.coverage import Coverage, Covered
+from faults.prove.proof import nothing_judged
 from faults.verdict import Verdict
 
 COLUMNS = "{:<19} {:<18} {:>5} {:>8} {:<9} {:>8} {:>7}"
@@ -84,6 +85,7 @@ class ProveReport(LiveReport):
 
     def _close(self, error: BaseException | None) -> None:
         seconds = self.seconds
+        self.spent = self.spent or nothing_judged([row.proof for row in self._rows])
         count = {verdict: sum(row.proof.verdict is verdict for row in self._rows) for verdict in Verdict}
         if len(by_ranks := self._by_ranks()) > 1:
             self._print("")

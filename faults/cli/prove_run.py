@@ -66,6 +66,7 @@ def run(ctx: click.Context, asked: ProveFlags) -> None:
     roots, topology = _roots(asked.root), Topology.load(asked.config)
     if asked.algorithm is not None:
         own = _own(asked.algorithm, asked.collectives, asked.op, roots)
+        check_applies(ctx, (own.collective,))
         chosen = Matrix(
             recipe=own if asked.integrity is None else with_checksums(own),
             topology=topology,

@@ -33,15 +33,13 @@ class FaultScript:
     @classmethod
     def load(cls, file: Path, *, how: str, adversary: str | None) -> FaultScript:
         """Read a script, and check that it goes with the command's flags."""
-        script = Script.load(file)
+        script = Script.eventful(file)
         if how == "env":
             raise ArgumentError(
                 "--faults does not work with --launch env: the command that launches the ranks injects them"
             )
         if script.adversary is not None and adversary is not None:
             raise ArgumentError(f"--adversary does not go with {file}, which has an adversary of its own")
-        if not script.faults and script.adversary is None:
-            raise ArgumentError(f"--faults {file} has neither faults nor an adversary: nothing would happen")
         return cls(script, file)
 
     def __str__(self) -> str:

@@ -66,6 +66,14 @@ class Script(Model):
         return validated(cls, Document.read(path, "fault script"))
 
     @classmethod
+    def eventful(cls, path: Path) -> Script:
+        """Load the file of ``--faults``. Raises ConfigError for one that asks for nothing."""
+        script = cls.load(path)
+        if not script.faults and script.adversary is None:
+            raise ConfigError(f"{path} has neither faults nor an adversary: nothing would happen")
+        return script
+
+    @classmethod
     def parse(cls, text: str, file: str = "script") -> Script:
         return validated(cls, Document(text.encode(), file, "fault script"))
 

@@ -54,6 +54,7 @@ def run(setting: ExecSetting, choice: RunChoice, servers: ForkServers | None = N
         crashed = crashed_host(setting, choice)
         searched = crashed is not None and choice.losses is not None  # a crash may come before any operation
         result.unfired = _unfired(setting, watched) | _judge_histories(area, watched, result, asked=not searched)
+        result.unfired |= {} if searched else _unused(setting, watched)
         result.watched_lines, result.watched_bytes = watched.watched_lines, watched.watched_bytes
         result.touched = bool(watched.touched)
         result.absent = [pool.path for k, pool in enumerate(setting.pools) if watched.absent >> k & 1]
@@ -138,6 +139,12 @@ def _unfired(setting: ExecSetting, status: RunStatus) -> dict[str, str]:
             flag = f"--coherent {its.text}"
             found[flag] = f"{flag} changed nothing: no program touched it in pool {its.pool}"
     return found
+
+
+def _unused(setting: ExecSetting, status: RunStatus) -> dict[str, str]:
+    """Say of each pool that no program touched, beside others, that it did nothing, by its flag."""
+    idle = [pool.path for k, pool in enumerate(setting.pools) if status.touched and not status.touched >> k & 1]
+    return {f"--pool {path}": f"--pool {path} did nothing: no program touched it" for path in idle}
 
 
 def _options(setting: ExecSetting, choice: RunChoice) -> RunOptions:

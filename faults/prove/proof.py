@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from cxlemu.errors import ArgumentError
@@ -74,6 +74,12 @@ class Proof:
     # count of further rounds of the call that were not looked at, because they repeat those that were (rounds.py says
     # why that is enough)
     rounds_alike: int = 0
+    empty: bool = False  # whether it is OK because the plan has no instruction
+
+
+def nothing_judged(proofs: Sequence[Proof]) -> str:
+    """Say so where proofs are of empty plans alone, so that none judged anything; empty: they are not."""
+    return "nothing was judged: no plan has an instruction" if proofs and all(its.empty for its in proofs) else ""
 
 
 def mask_of(without: Collection[str]) -> int:

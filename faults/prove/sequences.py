@@ -55,7 +55,8 @@ def prove(
             progress(number + 1, len(todo))
         if proof.verdict is not Verdict.OK:
             break
-    return replace(proof, instructions=instructions, seconds=seconds)
+    empty = proof.verdict is Verdict.OK and not any(part.instruction_count for part in plan.parts)
+    return replace(proof, instructions=instructions, seconds=seconds, empty=empty)
 
 
 def _sequences(plan: Plan, rooted: Rooted | None, roots: Sequence[int] | None) -> Iterator[list[Plan]]:

@@ -19,7 +19,7 @@ from cxlemu.cli.progress import counting, spinning
 from cxlemu.engines.trace import perfetto
 from cxlemu.errors import ArgumentError, CutOffError
 from cxlemu.topology import Accelerator, Topology
-from cxlemu.topology.differences import differences, spread
+from cxlemu.topology.differences import against, differences, spread
 from cxlemu.topology.failures import Failure
 from cxlemu.topology.provenance import KINDS, Provenances
 from cxlemu.units import counted, format_bytes
@@ -60,7 +60,7 @@ def run(ctx: click.Context, asked: TrainingFlags) -> None:
     cluster = None if asked.inside is None else Topology.load(asked.inside)
     failures = sorted((Failure.parse(text, topology) for text in asked.fails), key=lambda its: its.at_ns)
     fabrics = [fabric_of(topology, how.replicas, sharing=how.tensor)]
-    others = [Topology.load(name) for name in asked.against]
+    others = against(topology, asked.against)
     fabrics += [fabric_of(other, how.replicas, sharing=how.tensor) for other in others]
     steps, interruption = [], Interruption()
     with interruption:

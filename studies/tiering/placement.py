@@ -62,5 +62,5 @@ def fill(order: Iterable[int], room: Sequence[int]) -> Placement:
     if pages.size > sum(room):
         raise ArgumentError(f"{pages.size} pages do not fit tiers with room for {sum(room)}")
     tier_of = np.empty(pages.size, np.int64)
-    tier_of[pages] = np.repeat(np.arange(len(room)), room)[: pages.size]
+    tier_of[pages] = np.repeat(np.arange(len(room)), np.minimum(room, pages.size))[: pages.size]  # rooms may be huge
     return Placement(tier_of, room)

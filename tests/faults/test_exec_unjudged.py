@@ -84,6 +84,16 @@ def test_a_pool_that_is_mapped_and_not_touched_is_not_judged(mode: str, tmp_path
     assert "nothing was judged: no program touched the pool" in " ".join(done.output.splitlines()[-2:])
 
 
+@pytest.mark.parametrize("flags", [(), ("--no-check",), ("--free",)])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_pool_beside_others_that_no_program_opens_is_named(mode: str, flags: tuple[str, ...], tmp_path: Path) -> None:
+    program = built(mode, tmp_path, "-DORDER=LFENCE")
+    assert ran(program, "P send : P receive", *flags).exit_code == 0
+    done = ran(program, "P send : P receive", *flags, "--pool", "/idle=1M")
+    assert done.exit_code == 3, done.output
+    assert "--pool /idle did nothing: no program touched it" in done.output
+
+
 def test_cxl_invalidate_is_in_order(tmp_path: Path) -> None:
     program = built("recompiled", tmp_path, source=EXAMPLE)
     words = f"{program} send : {program} receive".split()

@@ -164,13 +164,13 @@ ONLY_EVENTS = "name: events\nhosts:\n  A: [record e]\n  B: [await e]\nhangs: for
 @pytest.mark.parametrize(
     ("program", "more", "exit_code"),
     [
-        ("all_gather", ["-n", "1", "--calls", "2"], 0),
-        ("all_gather", ["-n", "1", "--among"], 0),
-        ("all_reduce", ["-n", "2", "--minbytes", "0", "--calls", "2"], 0),
-        ("barrier", ["-n", "1", "--calls", "2"], 0),
-        ("own.py:lazy", ["-n", "1", "--calls", "2"], 0),
+        ("all_gather", ["-n", "1", "--calls", "2"], 3),
+        ("all_gather", ["-n", "1", "--among"], 3),
+        ("all_reduce", ["-n", "2", "--minbytes", "0", "--calls", "2"], 3),
+        ("barrier", ["-n", "1", "--calls", "2"], 3),
+        ("own.py:lazy", ["-n", "1", "--calls", "2"], 3),
         ("own.py:lazy", ["-n", "2", "--calls", "2"], 1),
-        ("own.py:nothing", ["-n", "1", "--calls", "3"], 0),
+        ("own.py:nothing", ["-n", "1", "--calls", "3"], 3),
         ("own.py:nothing", ["-n", "2"], 1),
     ],
 )
@@ -182,6 +182,7 @@ def test_calls_in_which_little_or_nothing_travels_are_judged(
     done = CliRunner().invoke(main, ["explore", program, *more, "--engine", engine])
     assert done.exit_code == exit_code, done.output
     assert ("ok, in every execution" in done.output) == (exit_code == 0)
+    assert ("nothing was judged" in done.output) == (exit_code == 3)
 
 
 @pytest.mark.parametrize("engine", ["native", "reference"])

@@ -139,6 +139,11 @@ def test_pages_fill_the_nearest_tier_first() -> None:
     assert placement.free == [0, 0, 4]
 
 
+def test_room_without_bounds_takes_no_memory() -> None:
+    """A page may be smaller than the working set that it stands for: its memory has room for a great many."""
+    assert fill([1, 0], [1, 1 << 60, 1 << 60]).tier_of.tolist() == [1, 0]
+
+
 def test_a_page_that_moves_leaves_room_behind() -> None:
     placement = fill([0, 1, 2], [2, 3])
     assert placement.move(0, 1) == Move(0, 0, 1)

@@ -130,7 +130,7 @@ typedef struct {
     int32_t met[BREAKABLE]; /* of a link, a card and a line: whether an access met what was broken */
     uint64_t coherent_met; /* coherent ranges that an access touched, as bits */
     uint64_t absent;
-    int32_t touched; /* whether a program touched a pool or, where its loads are not seen, mapped one */
+    int32_t touched; /* pools that a program touched or, where its loads are not seen, mapped, as bits */
     uint32_t kinds_asked, operations, invariants; /* what programs say that must hold */
     uint32_t unexamined; /* how often what a pool held was not examined */
 } run_status;
@@ -138,8 +138,8 @@ typedef struct {
 PROGRAM_EXPORT void program_status(run_status *status) {
     const program_area *a = here.area;
     const uint64_t *met = a->damage + DAMAGE_BYTES / 16 + 1;
-    bool touched = a->pages_hosts && a->mapped;
-    for (int pool = 0; pool < a->options.pools; pool++) touched = touched || a->extent[pool];
+    int32_t touched = a->pages_hosts ? (int32_t)a->mapped : 0;
+    for (int pool = 0; pool < a->options.pools; pool++) touched |= (a->extent[pool] != 0) << pool;
     *status = (run_status){
         .steps = a->steps,
         .hash = a->hash,
