@@ -158,7 +158,6 @@ ROWS = [
     ("exec --pool /p=1M --seeds 7 --seed 3 -- true", 2, "--seed and --seeds exclude each other"),
     ("exec --pool /p=1M --replay cxl1.x --seeds 7 -- true", 2, "--replay makes the token's run"),
     ("exec --pool /p=1M --shrink 5s --no-shrink -- true", 2, "--shrink and --no-shrink exclude each other"),
-    ("exec --pool /p=1M --suppressions empty.yaml -- true", 2, "empty.yaml: no line names a finding"),
     ("exec --pool /p=1M --hosts 3 --crash 2@5 -- true", 2, "no command runs on host 2"),
 ]
 

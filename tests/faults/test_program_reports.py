@@ -312,7 +312,6 @@ def test_suppressed_findings_of_one_place_are_one_line(told: Callable[..., Progr
         ("ring.c # x", "list:1: write a kind, a place and a reason"),
         ("a b c # x", "list:1: write a kind"),
         ("\xff", "not UTF-8"),
-        ("\n# no-invalidate ring.c:12 # x\n", "list: no line names a finding"),
     ],
 )
 def test_a_suppression_without_a_reason_is_bad_input(tmp_path: Path, text: str, says: str) -> None:

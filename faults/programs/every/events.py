@@ -402,9 +402,8 @@ class _Order:
         self._fetched: dict[Line, list[int]] = {}
         self._cached: dict[tuple[int, Line], int] = {}  # by host and line: the last event that touched it
         self._posted: dict[tuple[int, Line], int] = {}
-        self._waits: dict[
-            int, frozenset[Line]
-        ] = {}  # threads that have gone round in a cycle, until what they wait for
+        # threads that have gone round in a cycle, until what they wait for
+        self._waits: dict[int, frozenset[Line]] = {}
         self._wakers: dict[int, int] = {}  # the event that was the first of what they waited for
         self._crashed: dict[int, int] = {}  # by host: its crash
 
@@ -417,6 +416,8 @@ class _Order:
         """Take up the last event."""
         self.judge(event, needs)
         at = len(self._events) - 1
+        if event.crashes:
+            self._crashed[event.host] = at
         actor, thread = event.actor, isinstance(event.actor, int)
         if isinstance(actor, int):
             self._waits.pop(actor, None), self._wakers.pop(actor, None)
@@ -446,8 +447,8 @@ class _Order:
         if event.host in self._crashed:
             firm.add(self._crashed[event.host])
         if event.crashes:
-            loose.update(k for k, its in enumerate(self._events[:-1]) if its.host == event.host and its.leaves)
-            self._crashed[event.host] = at
+            earlier = (k for k, its in enumerate(self._events) if its is not event)
+            loose.update(k for k in earlier if self._events[k].host == event.host and self._events[k].leaves)
         waiter = actor if isinstance(actor, int) else event.waits_for[0] if event.waits_for else -1
         if waiter in self._wakers:
             firm.add(self._wakers[waiter])
