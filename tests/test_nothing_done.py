@@ -143,7 +143,7 @@ ROWS = [
     ("simulate all_reduce -n 2 -b 64K --variant line --against six-cards", 0, "six-cards: "),
     ("simulate training --against titan2-6xcz120", 2, "--against titan2-6xcz120 is the topology that is simulated"),
     ("simulate memory --policy all,static", 2, "all has every name: leave the others out"),
-    ("simulate memory --policy lru,lru", 2, "'lru' is given twice"),
+    ("simulate memory --policy lru,lru", 2, "--policy lru is given twice"),
     ("fused all_gather_gemm --budget 5s", 2, "--budget does nothing here"),
     ("fused all_gather_gemm --share 0.3", 2, "--share is for --pace"),
     ("fused all_gather_gemm --pace --share 0.3 --time-scale 2", 2, "--share sets the time scale"),

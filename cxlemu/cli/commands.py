@@ -85,15 +85,16 @@ def brought(group: str, name: str, option: str) -> Any:
 
 
 class VerbCommand(click.Command):
-    """A command that refuses an option which is given twice: the last one alone would count."""
+    """A command that says so where an option is given twice, as by a script and its caller: the last one counts."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as click does; click's usage error for an option that takes one value and is given twice."""
+        """Parse as click does, and write a note about each option that takes one value and is given twice."""
         if not ctx.resilient_parsing:  # a shell asks for completions
             _, _, given = self.make_parser(ctx).parse_args([*args])
-            for its in given:
-                if isinstance(its, click.Option) and not its.multiple and given.count(its) > 1:
-                    ctx.fail(f"{max(its.opts, key=len)} is given twice")
+            for its in dict.fromkeys(given):
+                one = isinstance(its, click.Option) and not its.multiple and (not its.is_flag or its.secondary_opts)
+                if one and given.count(its) > 1:
+                    click.echo(f"note: {max(its.opts, key=len)} is given twice: the last one counts", err=True)
         return super().parse_args(ctx, args)
 
 

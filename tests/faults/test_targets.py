@@ -81,17 +81,17 @@ def test_run_takes_all_that_the_file_says(saved: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        ["broadcast"],
-        ["reduce", "-r", "1", "-o", "avg", "--in-place"],
-        ["all_gather", "--in-place"],
-        ["scatter", "--variant", "zero_copy"],
+        ["broadcast", "-b", "3K"],
+        ["reduce", "-b", "3K", "-r", "1", "-o", "avg", "--in-place"],
+        ["all_gather", "-b", "3K", "--in-place"],
+        ["scatter", "-b", "3K", "--variant", "zero_copy"],
         ["barrier"],
     ],
     ids=lambda words: "-".join(words),
 )
 def test_run_and_simulate_take_plans_of_every_kind(asked: list[str], tmp_path: Path) -> None:
     path = tmp_path / "mine.plan"
-    cxlemu("plan", "save", *asked, "-n", 3, "-b", "3K", "-c", "laptop", "-O", path)
+    cxlemu("plan", "save", *asked, "-n", 3, "-c", "laptop", "-O", path)
     done = cxlemu("run", path, "-c", "laptop", "--launch", "threads", "--iters", 2)
     assert "1 result, 0 wrong" in done.output
     assert "1 result, 0 wrong" in cxlemu("simulate", path, "-c", "laptop", "--check").output

@@ -35,6 +35,24 @@ def test_a_rank_has_a_pool_of_workers(how: str) -> None:
     assert found == [20, 20]
 
 
+def with_loader(context: RankContext, how: str) -> float:
+    from torch.utils.data import DataLoader
+
+    with Communicator.world(context) as comm:
+        batches = DataLoader(range(1, 5), batch_size=2, num_workers=2, multiprocessing_context=how)  # type: ignore[arg-type, var-annotated]
+        total = sum(int(batch.sum()) for batch in batches)
+        return float(comm.all_reduce(np.array([float(total)]))[0])
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("how", ["fork", "spawn", "forkserver"])
+def test_a_rank_loads_data_with_workers(how: str) -> None:
+    pytest.importorskip("torch", reason="torch is not installed: pip install cxlemu[torch]")
+    main = partial(with_loader, how=how)
+    found = launch(main, ranks=2, topology=LAPTOP, memory=MemorySpec("shm"), how="processes", deadline_s=PATIENT_S)
+    assert found == [20, 20]
+
+
 def killed_beside_its_worker(context: RankContext) -> None:
     worker = os.fork() if context.rank == 1 else 1
     if worker == 0:  # it holds the rank's pipe, and ends when its parent did
