@@ -137,7 +137,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
       cxlemu exec --pool /dev/dax0.0=64M --crash 0@1200 -- ./a :: @1 ./recover
       cxlemu exec --pool /dev/shm/log --crash every -- ./transfer :: ./recover
       cxlemu exec --pool /dev/shm/queue --every --budget 5m -- ./a : ./b
-      cxlemu exec --pool /dev/shm/log --every --crash every -- ./transfer : ./read :: ./recover
+      cxlemu exec --pool /dev/shm/log --every --crash every -- ./put :: ./redo
       cxlemu exec --pool /dev/shm/queue --replay cxl1.eJx... -- ./a : ./b
 
     \b

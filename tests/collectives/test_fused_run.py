@@ -347,7 +347,7 @@ def test_one_style_alone_has_a_time_and_no_metrics() -> None:
         (["gemm_all_reduce", "--time-scale", "2"], "--time-scale is for --pace"),
         (["all_gather_gemm", "-c", "nvlink-8xa100", "--pace"], "a pace needs a pool of cards"),
         (["gemm_all_reduce", "--pace", "--time-scale", "nan"], "is not a number"),
-        (["gemm_all_reduce", "--share", "1"], "--share sets the time scale"),
+        (["gemm_all_reduce", "--share", "1"], "--share is for --pace"),
         (["gemm_all_reduce", "--pace", "--share", "1", "--time-scale", "2"], "--share sets the time scale"),
         (["gemm_all_reduce", "--tuned", __file__], "give a file that --tuned wrote"),
         (["gemm_all_reduce", "--json", "/no/such/folder/file"], "--json"),

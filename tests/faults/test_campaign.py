@@ -335,7 +335,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
     ("flags", "sentence"),
     [
         (("--budget", "soon"), "is not a time"),
-        (("-n", "two"), "invalid rank count 'two': must be 1 to 64"),
+        (("-n", "two"), "invalid rank count 'two': must be 2 to 64"),
         (("-n", "1000"), "ranks"),
         (("--kinds", "crush"), "unknown fault 'crush'"),
         (("-c", "nowhere.yaml"), "neither a file nor a shipped topology"),

@@ -329,7 +329,7 @@ def test_a_group_that_is_left_moves_no_message_on() -> None:
         def __init__(self) -> None:
             self.done, self.tests, self.tested = False, 0, threading.Event()
 
-        def test(self) -> None:
+        def poke(self) -> None:
             self.tests += 1
             self.tested.set()
 
