@@ -118,14 +118,6 @@ def test_crashes_that_are_left_out_would_show_nothing_new(
     assert its.crashes < whole.crashes
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("words", ["s:0:1 : l:0 :: l:0", "g:0:1 : s:0:2 :: l:0", "s:0:1 f:0 : i:0 :: l:0"])
-def test_nor_does_the_reduction_leave_an_outcome_out(litmus: Path, words: str) -> None:
-    found, its = search(litmus, words)
-    more, whole = search(litmus, words, reduced=False)
-    assert found == more and its.crashes < whole.crashes
-
-
 # --- programs --------------------------------------------------------------------------------------------------------
 
 
