@@ -60,7 +60,7 @@ def test_memories_reached_over_nics_and_an_xlink_are_clusters() -> None:
     assert clusters_of(apart(NDR), 4) == (0, 0, 1, 1)
     assert ranks_per_cluster(apart(Topology.load("racks-2x72-rdma")), 144) == 72
     for name in ("titan2-6xcz120", "two-clusters", "infiniband-3xh100", "nvlink-8xh800"):
-        assert apart(topology := Topology.load(name)) is topology
+        assert apart(topology := Topology.load(name)) == topology
 
 
 def test_on_two_levels_a_block_crosses_nics_once_and_is_passed_on_over_the_xlink() -> None:

@@ -91,11 +91,11 @@ import os, signal
 from cxlemu.errors import RunError
 from faults.cli.prove_rows import ToProve, rows_of
 from tests.faults.test_prove_rows import CASE, Deaf
-with rows_of([ToProve(CASE, lambda **told: os.kill(os.getpid(), signal.SIGKILL))] * 2, 2) as rows:
-    try:
+try:
+    with rows_of([ToProve(CASE, lambda **told: os.kill(os.getpid(), signal.SIGKILL))] * 2, 2) as rows:
         print(list(rows(Deaf())))
-    except RunError as error:
-        print(error)
+except RunError as error:
+    print(error)
 """
 
 
