@@ -19,7 +19,7 @@ typedef struct {
 } Simulation;
 
 static void *zeros(int64_t count, size_t size) {
-    void *found = calloc((size_t)(count > 0 ? count : 1), size);
+    void *found = count > PTRDIFF_MAX / (int64_t)size ? NULL : calloc((size_t)(count > 0 ? count : 1), size);
     if (!found) PyErr_NoMemory();
     return found;
 }
