@@ -63,6 +63,14 @@ def test_memories_reached_over_nics_and_an_xlink_are_clusters() -> None:
         assert apart(topology := Topology.load(name)) == topology
 
 
+def test_memories_behind_the_same_links_have_routes_of_their_own() -> None:
+    """The link of an owner counts from the first of its memories."""
+    machine = apart(NDR)
+    nics = tuple(space.model_copy(update={"over": ("ib",)}) for space in machine.spaces)
+    routes, numbers = machine.model_copy(update={"spaces": nics}).fabric().table(range(2), range(8))
+    assert [routes[at].group for at in numbers[1]] == [0, 0, 0, 0, 4, 4, 4, 4]
+
+
 def test_on_two_levels_a_block_crosses_nics_once_and_is_passed_on_over_the_xlink() -> None:
     sweep = Sweep(("all_gather",), [4 * BLOCK], variant=HIERARCHICAL, check=False, cluster=2)
     (case,) = sweep.cases(4)
