@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -28,6 +30,7 @@ from collectives.torch.world import GroupPool, open_pool
 from cxlemu.errors import CxlemuError, DeadlineError, InputError, PeerLostError
 from cxlemu.units import counted
 
+ENDING_S = 2.0  # for calls under way and callbacks; longer would be felt where they wait for a peer that never comes
 NO_TIME = timedelta(0)  # torch says that a call has no time of its own by a negative one
 _groups: list[Any] = []  # torch may hold them in C++ alone, where their methods would be lost
 
@@ -227,7 +230,7 @@ class CxlGroup(PoolTensors, GroupVerbs):
         if pool is None:
             return
         self._order.close()
-        left = self._progress.end()
+        left = self._progress.end(ENDING_S)
         try:
             if Installed.harness is not None and self._error is None and not given_up:
                 Installed.harness.leaving(self.comm, self._number + self._messages)
@@ -241,6 +244,15 @@ class CxlGroup(PoolTensors, GroupVerbs):
         finally:
             if self in _groups:
                 _groups.remove(self)
+
+
+@atexit.register
+def _end_threads() -> None:
+    """Let no thread of ours be in C++ when Python ends: it ends threads there with the whole process, by SIGABRT."""
+    end = time.monotonic() + ENDING_S
+    for group in list(_groups):
+        group._order.end(max(end - time.monotonic(), 0.0))
+        group._progress.end(max(end - time.monotonic(), 0.0))
 
 
 def _within(comm: Communicator, seconds: float, run: Run) -> None:

@@ -106,6 +106,7 @@ class Progress:
         self._changed = threading.Condition()
         self._pending: list[Request] = []
         self._mover: threading.Thread | None = None
+        self._threads: set[threading.Thread] = set()  # the mover, and those that handed over
 
     def watch(self, request: Request) -> None:
         """Move a request on until it is done."""
@@ -123,20 +124,30 @@ class Progress:
             if self._mover is threading.current_thread():
                 self._begin()
 
-    def end(self) -> list[Request]:
-        """Move nothing on any more; return the requests that are not done."""
+    def end(self, seconds: float) -> list[Request]:
+        """Move nothing on any more, and wait so long for callbacks; return the requests that are not done."""
+        end = time.monotonic() + seconds
         with self._changed:
-            mover, self._mover = self._mover, None
+            self._mover = None
             self._changed.notify()
-        if mover is not None and mover is not threading.current_thread():
-            mover.join()
+            threads = self._threads - {threading.current_thread()}
+        for thread in threads:
+            thread.join(max(end - time.monotonic(), 0.0))
         return [request for request in self._pending if not request.done]
 
     def _begin(self) -> None:
         self._mover = threading.Thread(target=self._move, name="cxl messages", daemon=True)
+        self._threads.add(self._mover)
         self._mover.start()
 
     def _move(self) -> None:
+        try:
+            self._move_on()
+        finally:
+            with self._changed:
+                self._threads.discard(threading.current_thread())
+
+    def _move_on(self) -> None:
         while True:
             time.sleep(PAUSE_S)
             with self._changed:

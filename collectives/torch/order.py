@@ -72,10 +72,14 @@ class CallOrder:
         """Run what is ahead, and end the group's thread."""
         self._take_turn()
         self._turn.release()
+        self.end(self.timeout_s)
+
+    def end(self, seconds: float) -> None:
+        """End the group's thread, which makes the calls that are ahead first; wait for it for so long."""
         self._closed = True
         self._bell.set()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(seconds)
 
     def _take_turn(self, until: Work | None = None, end: float | None = None) -> bool:
         """Take the turn, after the calls that are ahead or those until one; False where ``end`` came first.

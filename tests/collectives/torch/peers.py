@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from typing import Any
 
 import torch
@@ -53,9 +54,24 @@ def ended(rank: int, ranks: int, store: Any, hooked: str) -> str:
     return ""
 
 
+def busy(_: Any) -> None:
+    """Be in C++ for a while."""
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        torch.ones(1 << 16).sum()
+
+
 if __name__ == "__main__":  # one rank that leaves all to its end
     dist.init_process_group("cxl", init_method=sys.argv[1], rank=int(sys.argv[2]), world_size=2)
+    peer = 1 - dist.get_rank()
     waits = torch.zeros(4)
-    pending = dist.irecv(waits, 1 - dist.get_rank())
+    pending = dist.irecv(waits, peer)
     work = dist.all_reduce(torch.ones(1 << 16), async_op=True)
     work.get_future().wait()
+    if sys.argv[3] == "in a call's callback":
+        dist.all_reduce(torch.ones(1 << 16), async_op=True).get_future().then(busy)
+    elif sys.argv[3] == "in a message's callback":
+        pending.get_future().then(busy)
+        sent = dist.isend(torch.ones(4), peer)
+        while not pending.is_success():  # which does not move it on
+            time.sleep(0.001)
