@@ -340,10 +340,10 @@ def test_a_group_that_is_left_moves_no_message_on() -> None:
     ends: Any = message
     progress.watch(ends)
     assert message.tested.wait(PATIENT_S)
-    assert progress.end() == [message]
+    assert progress.end(PATIENT_S) == [message]
     tests = message.tests
     assert not [thread for thread in threading.enumerate() if thread.name == "cxl messages"]
-    assert message.tests == tests and progress.end() == [message]
+    assert message.tests == tests and progress.end(PATIENT_S) == [message]
 
 
 @pytest.mark.deep
