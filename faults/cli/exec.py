@@ -9,7 +9,6 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from cxlemu.cli.commands import VerbCommand
 from cxlemu.cli.vocabulary import SecondsParam, option
 from cxlemu.errors import ArgumentError
 
@@ -42,7 +41,7 @@ class CrashPlace(Places):
         return super().convert(value, param, ctx)
 
 
-@click.command(cls=VerbCommand)
+@click.command()
 @click.option(
     "--pool", "pools", multiple=True, metavar="PATH[=SIZE|=FILE]", help="Path under which programs open a pool."
 )

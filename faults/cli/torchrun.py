@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from cxlemu.cli.commands import VerbCommand
 from cxlemu.cli.params import BytesParam, each_once
 from cxlemu.cli.vocabulary import OneRanksParam, option
 
@@ -15,7 +14,7 @@ RANKS_MAX = 64
 
 
 @click.command(
-    "torchrun", cls=VerbCommand, context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False}
+    "torchrun", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False}
 )
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
