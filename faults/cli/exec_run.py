@@ -30,7 +30,7 @@ from faults.programs.run import run as run_once
 from faults.programs.suppressions import Suppression
 from faults.programs.suppressions import read as read_suppressions
 from faults.programs.unjudged import absent, not_judged
-from faults.programs.words import repeats, text, wrapped
+from faults.programs.words import repeats, text, unused, wrapped
 from faults.verdict import Verdict
 
 TOKEN_FILE_MAX = 1 << 21
@@ -196,6 +196,7 @@ def run(
     out.print(wrapped(not_judged(setting, results, told, followed), more="  "), markup=False)
     write_json(json_file, document(verdict, setting, results, smallest) | {"found": as_json(told)})
     write_outputs(told, shlex.join(words), sarif, html, litmus)
+    click.echo(unused(told), err=True, nl=False)
     ctx.exit(error_exitcode if verdict is Verdict.VIOLATION else verdict.exit_code)
 
 
