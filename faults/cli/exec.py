@@ -106,7 +106,7 @@ class CrashPlace(Places):
 @option("deadline", default=60.0, show_default=True, help="Limit for each run.")
 @click.option(
     "--steps",
-    type=click.IntRange(16),
+    type=click.IntRange(16, 10**12),
     default=25_000,
     show_default=True,
     help="Number of steps without a store before threads are examined for a cycle.",

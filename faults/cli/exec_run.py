@@ -123,6 +123,8 @@ def run(
     if every and coherent:
         raise ArgumentError("--every does not model coherent ranges: leave --coherent out")
     trace, choices = _replayed(replay, hosts) if replay is not None else (None, _choices(seeds, seed, worst_case))
+    if keep_going and (every or crash_every or len(choices) == 1):
+        raise ArgumentError("--keep-going does nothing here: a search ends with a failure, and one run is alone")
     out = console()
     if followed := preloaded(command.words[0] for command in setting.commands):
         by_access = check and not free

@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from collectives import fused
 from collectives.algorithms import catalog
-from collectives.builder.recipes import Recipe, with_checksums
+from collectives.builder.recipes import IN_LINES, Recipe, with_checksums
 from collectives.choices import PLAN_SUFFIX, is_plan
 from collectives.cli.targets import check_applies
 from collectives.contracts import COLLECTIVES
@@ -266,9 +266,7 @@ def _carries(recipe: Recipe, variant: str) -> bool:
     """Whether an algorithm's doorbells have room for checksums. Raises ArgumentError if one that has none is asked
     for."""
     if recipe.spec.in_lines and variant != EVERY:
-        raise ArgumentError(
-            "--integrity: the line variant carries its payload where a checksum would be, and needs none"
-        )
+        raise ArgumentError(IN_LINES)
     return not recipe.spec.in_lines and (variant != EVERY or recipe.carries_checksums)
 
 

@@ -288,9 +288,9 @@ def test_of_a_communicator_that_is_not_closed_a_call_that_nobody_waited_for_is_w
         if how == "raised":
             raise KeyError
 
-    with warnings.catch_warnings(record=True, action="always") as found:
-        with pytest.raises(RankFailures) if how == "raised" else nullcontext():
-            launch(main, ranks=2, topology=LAPTOP, deadline_s=PATIENT_S)
+    fails = pytest.raises(RankFailures) if how == "raised" else nullcontext()
+    with warnings.catch_warnings(record=True, action="always") as found, fails:
+        launch(main, ranks=2, topology=LAPTOP, deadline_s=PATIENT_S)
     said = [str(each.message) for each in found]
     assert len(said) == (how not in ("", "raised"))
     assert all(f"rank 0 ends, and nobody waited for 1 call: {how}" in each for each in said)
