@@ -77,7 +77,34 @@ def _end(number: int, frame: FrameType | None) -> None:
     _leave_process(INTERRUPTED)
 
 
-_DEFAULTS = (signal.SIG_DFL, signal.default_int_handler, _end)
+def terminates_in_order() -> None:
+    """Let SIGTERM first end this process's workers, and remove what multiprocessing keeps in /tmp, as a Manager does.
+
+    A forked child is ended at once, as by the system.
+    """
+    signal.signal(signal.SIGTERM, _end_workers)
+    os.register_at_fork(after_in_child=_end_at_once)
+
+
+def _end_workers(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_DFL)  # a second one does not wait
+    try:
+        if (util := sys.modules.get("multiprocessing.util")) is not None:
+            from multiprocessing import active_children
+
+            util._run_finalizers()
+            for worker in active_children():
+                worker.terminate()
+    finally:
+        os.kill(os.getpid(), number)
+
+
+def _end_at_once() -> None:
+    if signal.getsignal(signal.SIGTERM) is _end_workers:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+_DEFAULTS = (signal.SIG_DFL, signal.default_int_handler, _end, _end_workers)
 
 
 @contextmanager

@@ -25,10 +25,5 @@ class Unshared:
         refuse(self)
 
 
-def how_far(done: bool, error: BaseException | None) -> str:
-    """Say in words how far something under way has come."""
-    return "under way" if not done else "done" if error is None else f"failed with {type(error).__name__}"
-
-
 for made_in_c in (_native.Operation, _native.Verb):  # which have no base
     copyreg.pickle(made_in_c, refuse)

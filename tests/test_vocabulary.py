@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cxlemu.cli import INTERRUPTED, main
-from cxlemu.cli.commands import VerbCommand, commands, load
+from cxlemu.cli.commands import as_verb, commands, load
 from cxlemu.cli.output import write_json
 from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import REPLACED, VOCABULARY, ConceptOption, RanksParam, SecondsParam, option
@@ -32,7 +32,7 @@ def verbs() -> Iterator[tuple[str, click.Command]]:
         form = load("cxlemu.simulate", verb)
         assert form is not None
         yield f"simulate {verb}", form
-    yield "fused --engine virtual", importlib.import_module("collectives.cli.fused_virtual").command
+    yield "fused --engine virtual", as_verb(importlib.import_module("collectives.cli.fused_virtual").command)
 
 
 def below(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
@@ -146,14 +146,26 @@ def test_an_option_that_takes_one_value_and_is_given_twice_is_noted(
             assert capsys.readouterr().err.startswith(note)
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_empty_word_is_no_file(verb: str) -> None:
+    """It would be the current folder: all its litmus tests, or a file that cannot be written."""
+    command = VERBS[verb]
+    for its in command.params:
+        if isinstance(its.type, click.Path):
+            words, flag = ([its.opts[0], ""], max(its.opts, key=len)) if isinstance(its, click.Option) else ([""], "an")
+            with pytest.raises(ArgumentError, match=f"^{flag}.* '' names no file$"):
+                command.make_context(verb, words)
+
+
 def test_the_environment_and_the_defaults_are_no_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPTION_X", "1")
 
-    @click.command(cls=VerbCommand)
+    @click.command()
     @click.option("--x", envvar="OPTION_X")
     def command(x: str) -> None:
         click.echo(x)
 
+    as_verb(command)
     given = {(): "1", ("--x", "2"): "2"}
     assert {words: CliRunner().invoke(command, words, default_map={"x": "3"}).output for words in given} == {
         words: f"{value}\n" for words, value in given.items()

@@ -19,6 +19,7 @@ AnyBuilder = TypeVar("AnyBuilder", bound=Builder)
 
 _ATTRIBUTE = "cxlemu_recipes"
 CHECKED = "+crc32c"  # ends the name of an algorithm whose doorbells carry checksums
+IN_LINES = "--integrity: the line variant carries its payload where a checksum would be, and needs none"
 
 
 class Publishes(NamedTuple):

@@ -7,7 +7,6 @@ import click
 from collectives.choices import KINDS
 from collectives.cli.fused_options import RANKS_MAX, Dimensions, TilingFlags
 from cxlemu.choices import GEMM_DTYPES
-from cxlemu.cli.commands import VerbCommand
 from cxlemu.cli.options import argument, concept, flag, taking
 from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import RanksParam
@@ -31,7 +30,7 @@ class VirtualFlags(TilingFlags):
     config: str = concept("config", default="nvlink-8xa100", help="Topology with an accelerator: a file or a name.")
 
 
-@click.command(cls=VerbCommand)
+@click.command()
 @for_each_ranks("trace_file")
 @taking(VirtualFlags, work="fused_virtual_run:run")
 def command() -> None:

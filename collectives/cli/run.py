@@ -19,7 +19,6 @@ from cxlemu.choices import (
     TRANSPORTS,
 )
 from cxlemu.cli.backends import backends
-from cxlemu.cli.commands import VerbCommand
 from cxlemu.cli.options import Flags, argument, concept, flag, taking
 from cxlemu.cli.params import Names, NumberParam
 from cxlemu.cli.several import for_each_ranks
@@ -136,7 +135,7 @@ class RunFlags(Flags):
     verbose: bool = concept("verbose", help="Show why each variant was taken, layout and placement.")
 
 
-@click.command(cls=VerbCommand)
+@click.command()
 @for_each_ranks()
 @taking(RunFlags, work="run_work:run")
 def command() -> None:

@@ -149,7 +149,7 @@ class RunReport(LiveReport):
         setup, sweep = self._setup, self._sweep
         checked = "every result checked bit by bit" if sweep.check else "not checked"
         least = format_bytes(PROCESS_MIN_BYTES)
-        checked += f", {sweep.integrity} with every doorbell" if sweep.integrity else ""
+        checked += f", {sweep.integrity} with every doorbell that has no payload" if sweep.integrity else ""
         return [
             ("cxlemu", f"{__version__}, engine {setup.engine}"),
             ("config", f"{setup.topology.name}: {setup.topology.description}"),

@@ -17,7 +17,7 @@ from collectives.algorithms.choose import Choice, choose
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
 from collectives.algorithms.nccl import RECIPES as NCCL
 from collectives.builder.carriers import IN_PLACE
-from collectives.builder.recipes import Recipe, with_checksums
+from collectives.builder.recipes import IN_LINES, Recipe, with_checksums
 from collectives.checking import oracle
 from collectives.communicator.calls import transport
 from collectives.contracts import COLLECTIVES, Collective, contract_of
@@ -168,6 +168,8 @@ class Sweep:
                 )
             if self.integrity is not None:
                 with_checksums(its)  # says why not
+                if its.spec.in_lines:
+                    raise ArgumentError(IN_LINES)
         return [self.variant]
 
 

@@ -71,7 +71,7 @@ def load(group: str, verb: str) -> click.Command | None:
     if verb not in table:
         return None
     module, _, name = table[verb].module.partition(":")
-    command: click.Command = getattr(importlib.import_module(module), name or "command")
+    command = as_verb(getattr(importlib.import_module(module), name or "command"))
     return completion.install(command) if completion.is_asked() else command
 
 
@@ -85,23 +85,40 @@ def brought(group: str, name: str, option: str) -> Any:
 
 
 class VerbCommand(click.Command):
-    """A command that says so where an option is given twice, as by a script and its caller: the last one counts."""
+    """A command that refuses an empty word as a file, which would be the current folder, and that says so where an
+    option is given twice, as by a script and its caller: the last one counts."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse as click does, and write a note about each option that takes one value and is given twice."""
         if not ctx.resilient_parsing:  # a shell asks for completions
-            _, _, given = self.make_parser(ctx).parse_args([*args])
+            values, _, given = self.make_parser(ctx).parse_args([*args])
             for its in dict.fromkeys(given):
+                flag = max(its.opts, key=len)
+                if isinstance(its.type, click.Path) and "" in _each(values[its.name]):
+                    raise ArgumentError(f"{flag if isinstance(its, click.Option) else 'an argument'} '' names no file")
                 one = isinstance(its, click.Option) and not its.multiple and (not its.is_flag or its.secondary_opts)
                 if one and given.count(its) > 1:
-                    click.echo(f"note: {max(its.opts, key=len)} is given twice: the last one counts", err=True)
+                    click.echo(f"note: {flag} is given twice: the last one counts", err=True)
         return super().parse_args(ctx, args)
+
+
+def _each(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+def as_verb(command: click.Command) -> click.Command:
+    """Make a plain command of click's a `VerbCommand`, so that no package needs to know of that class."""
+    if type(command) is click.Command:
+        command.__class__ = VerbCommand
+    return command
 
 
 class VerbsGroup(VerbCommand, click.Group):
     """A group that says which of its verbs was probably meant."""
 
-    command_class = VerbCommand
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        """Add a command as a verb."""
+        super().add_command(as_verb(cmd), name)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Find the command of the first word; click's usage error for a verb that there is not."""

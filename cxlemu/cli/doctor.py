@@ -17,7 +17,6 @@ import posix_ipc
 from rich.text import Text
 
 from cxlemu.cli import overwritten
-from cxlemu.cli.commands import VerbCommand
 from cxlemu.cli.console import console, plain_table
 from cxlemu.cli.doctor_cxl import cxl_rows
 from cxlemu.cli.doctor_devices import accelerator_rows
@@ -196,7 +195,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-@click.command(cls=VerbCommand)
+@click.command()
 @taking(DoctorFlags, work="doctor:run")
 def command() -> None:
     """Show what this machine offers to a run.

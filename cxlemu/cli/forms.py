@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import click
 
-from cxlemu.cli.commands import VerbCommand
+from cxlemu.cli.commands import VerbCommand, as_verb
 
 
 def engines(**modules: str) -> type[VerbCommand]:
@@ -24,7 +24,7 @@ def engines(**modules: str) -> type[VerbCommand]:
             joined = " ".join(args).replace("--engine=", "--engine ").split()
             name = next((after for flag, after in pairwise(joined) if flag == "--engine"), None)
             if name in modules:
-                form: click.Command = importlib.import_module(modules[name]).command
+                form = as_verb(importlib.import_module(modules[name]).command)
                 return form.make_context(info_name, args, parent, **extra)
             return super().make_context(info_name, args, parent, **extra)
 

@@ -5,7 +5,7 @@
         minbytes: int = concept("minbytes", default="8", help="Smallest size.")
         single_copy: bool = flag("--single-copy/--no-single-copy", default=True, help="Let MPI copy ...")
 
-    @click.command(cls=VerbCommand)
+    @click.command()
     @taking(BenchFlags, work="bench_run:run")
     def command() -> None:
         ...  # its docstring is the help

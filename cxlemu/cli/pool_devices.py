@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from cxlemu.capacity.pool_manager import PoolManager, lendable
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import write_json
 from cxlemu.cli.pool import PoolFormatFlags, PoolShowFlags
-from cxlemu.errors import PoolError
+from cxlemu.errors import ArgumentError, PoolError
 from cxlemu.pool.dax import DaxPool, map_all
 from cxlemu.pool.device import Mapped
 from cxlemu.pool.format import Content, content_of, format_cards, geometry_for, make_file
@@ -31,6 +32,8 @@ def format_pool(_ctx: click.Context, asked: PoolFormatFlags) -> None:
             if asked.create_size is not None and not Path(path).exists():
                 make_file(path, asked.create_size)
                 made.append(path)
+        if asked.create_size is not None and not made:
+            _check_sizes(asked.paths, asked.create_size)
         mapped = map_all(asked.paths)
         sizes = [card.pages.nbytes for card in mapped]
         geometry = geometry_for(
@@ -53,6 +56,15 @@ def format_pool(_ctx: click.Context, asked: PoolFormatFlags) -> None:
     cards = f"{counted(geometry.cards, 'card')} of {format_bytes(geometry.card_bytes)}"
     told = f"formatted pool {superblock.uuid}: {cards}, interleaved by {format_bytes(asked.interleave)}, {room}"
     print_wrapped(console(), told)
+
+
+def _check_sizes(paths: Sequence[str], nbytes: int) -> None:
+    """Raises ArgumentError where a card that is there already has another size than the one to make files with."""
+    for path in paths:
+        if not Path(path).is_file() or Path(path).stat().st_size != nbytes:
+            raise ArgumentError(
+                f"--create-size does nothing here: {path} is there, and no file of {format_bytes(nbytes)}"
+            )
 
 
 def _look_and_ask(mapped: list[Mapped], *, yes: bool) -> None:

@@ -27,7 +27,7 @@ from cxlemu.errors import ArgumentError, CancelledError, CxlemuError, RankDiedEr
 from cxlemu.pool.home import Home
 from cxlemu.pool.pool import Pool
 from cxlemu.pool.room import bus_error
-from cxlemu.signals import STOPS
+from cxlemu.signals import STOPS, terminates_in_order
 from cxlemu.world.context import OnMessage, RankContext, entered
 from cxlemu.world.outcome import GRACE_S, Outcome
 from cxlemu.world.world import World
@@ -218,6 +218,7 @@ def _child_main(
 ) -> None:
     for number in STOPS - {signal.SIGTERM}:  # a terminal's go to the whole group; the parent stops us
         signal.signal(number, signal.SIG_IGN)
+    terminates_in_order()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     die_with(parent_pid)
     multiprocessing.current_process().daemon = False  # so that it may start workers; the launcher reaps it anyway

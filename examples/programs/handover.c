@@ -3,26 +3,9 @@
  * 1 in between, and a crash. */
 #include "pool.h"
 
-enum { LINE = 64 };
-
-typedef struct {
-    volatile uint64_t it;
-    char rest[LINE - 8];
-} word;
-
 typedef struct {
     word value, logged, valid, turn, changed;
 } shared;
-
-static void set(word *w, uint64_t value) {
-    w->it = value;
-    publish(w, LINE);
-}
-
-static uint64_t get(word *w) {
-    refresh(w, LINE);
-    return w->it;
-}
 
 static void first(shared *s) {
     set(&s->logged, 0);

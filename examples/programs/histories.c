@@ -6,12 +6,7 @@
  *     cxlemu exec --pool /dev/shm/objects --every -- ./histories fill queue :: ./histories 0 queue : ./histories 1 queue */
 #include "pool.h"
 
-enum { LINE = 64, SLOTS = 4, MINE = 7 };
-
-typedef struct {
-    volatile uint64_t it;
-    char rest[LINE - 8];
-} word;
+enum { SLOTS = 4, MINE = 7 };
 
 typedef struct {
     word wants[2],
@@ -21,16 +16,6 @@ typedef struct {
     word value, removed[2]; /* the map's only key, and whether a host has removed it */
     word written;
 } objects;
-
-static void set(word *w, uint64_t value) {
-    w->it = value;
-    publish(w, LINE);
-}
-
-static uint64_t get(word *w) {
-    refresh(w, LINE);
-    return w->it;
-}
 
 /* Peterson's lock, whose turn is two words with one writer each (Kessels). */
 static void lock(objects *o, int me) {
@@ -87,10 +72,10 @@ static void put(word *w, int operation, uint64_t key, uint64_t value) {
     cxl_op_begin(operation, key, value);
     w->it = value;
 #ifndef BUG
-    publish(w, LINE);
+    publish(w, sizeof *w);
 #endif
     cxl_op_end(value);
-    publish(w, LINE);
+    publish(w, sizeof *w);
 }
 
 static void fill(objects *o, const char *what) {

@@ -3,20 +3,6 @@
 
 enum { HOSTS_MOST = 4 };
 
-typedef struct {
-    _Alignas(CXL_LINE) volatile uint64_t it;
-} word;
-
-static inline void set(word *w, uint64_t value) {
-    w->it = value;
-    publish(w, sizeof *w);
-}
-
-static inline uint64_t get(word *w) {
-    refresh(w, sizeof *w);
-    return w->it;
-}
-
 /* --- Peterson's lock (1981), where each side has a turn of its own (Kessels 1982), so no two hosts store to one line --------- */
 
 typedef struct {

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from cxlemu.choices import INTEGRITIES
-from cxlemu.cli.commands import VerbCommand
 from cxlemu.cli.params import each_once
 from cxlemu.cli.vocabulary import RanksParam, SecondsParam, option
 from faults.campaign.executors import NAMES
@@ -26,7 +25,7 @@ class Words(click.ParamType):  # type: ignore[type-arg]
         return tuple(each_once(ctx, param, value).split(",")) if isinstance(value, str) else value
 
 
-@click.command(cls=VerbCommand)
+@click.command()
 @click.argument("collectives", nargs=-1, metavar="[COLLECTIVE]...", callback=each_once)
 @option("config", help="Campaign file; or the topology of the default campaign: a file or a name.")
 @click.option(

@@ -9,7 +9,6 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from cxlemu.cli.commands import VerbCommand
 from cxlemu.cli.vocabulary import SecondsParam, option
 from cxlemu.errors import ArgumentError
 
@@ -42,7 +41,7 @@ class CrashPlace(Places):
         return super().convert(value, param, ctx)
 
 
-@click.command(cls=VerbCommand)
+@click.command()
 @click.option(
     "--pool", "pools", multiple=True, metavar="PATH[=SIZE|=FILE]", help="Path under which programs open a pool."
 )
@@ -107,7 +106,7 @@ class CrashPlace(Places):
 @option("deadline", default=60.0, show_default=True, help="Limit for each run.")
 @click.option(
     "--steps",
-    type=click.IntRange(16),
+    type=click.IntRange(16, 10**12),
     default=25_000,
     show_default=True,
     help="Number of steps without a store before threads are examined for a cycle.",

@@ -21,7 +21,7 @@ from faults.programs.reports import as_json
 from faults.programs.result import ExecSetting, RunResult
 from faults.programs.suppressions import Suppression
 from faults.programs.unjudged import not_judged
-from faults.programs.words import wrapped
+from faults.programs.words import unused, wrapped
 
 
 def crashes(
@@ -72,6 +72,7 @@ def crashes(
     found = document(covered.verdict, setting, shown, failed)
     write_json(json_file, found | {"crashes": search, "found": as_json(told)})
     write_outputs(told, " ".join(words), *outputs)
+    click.echo(unused(told), err=True, nl=False)
     ctx.exit(error_exitcode if covered.failed else covered.verdict.exit_code)
 
 

@@ -24,7 +24,7 @@ from faults.programs.run import run
 from faults.programs.suppressions import Suppression
 from faults.programs.turns import crash_in
 from faults.programs.unjudged import not_judged
-from faults.programs.words import repeats, text, wrapped
+from faults.programs.words import repeats, text, unused, wrapped
 
 
 def every(
@@ -69,6 +69,7 @@ def every(
     found = document(covered.verdict, setting, shown, failed)
     write_json(json_file, found | {"every": search, "found": as_json(told)})
     write_outputs(told, " ".join(words), *outputs)
+    click.echo(unused(told), err=True, nl=False)
     ctx.exit(error_exitcode if covered.failed else covered.verdict.exit_code)
 
 

@@ -30,7 +30,7 @@ from faults.programs.run import run as run_once
 from faults.programs.suppressions import Suppression
 from faults.programs.suppressions import read as read_suppressions
 from faults.programs.unjudged import absent, not_judged
-from faults.programs.words import repeats, text, wrapped
+from faults.programs.words import repeats, text, unused, wrapped
 from faults.verdict import Verdict
 
 TOKEN_FILE_MAX = 1 << 21
@@ -123,6 +123,8 @@ def run(
     if every and coherent:
         raise ArgumentError("--every does not model coherent ranges: leave --coherent out")
     trace, choices = _replayed(replay, hosts) if replay is not None else (None, _choices(seeds, seed, worst_case))
+    if keep_going and (every or crash_every or len(choices) == 1):
+        raise ArgumentError("--keep-going does nothing here: a search ends with a failure, and one run is alone")
     out = console()
     if followed := preloaded(command.words[0] for command in setting.commands):
         by_access = check and not free
@@ -196,6 +198,7 @@ def run(
     out.print(wrapped(not_judged(setting, results, told, followed), more="  "), markup=False)
     write_json(json_file, document(verdict, setting, results, smallest) | {"found": as_json(told)})
     write_outputs(told, shlex.join(words), sarif, html, litmus)
+    click.echo(unused(told), err=True, nl=False)
     ctx.exit(error_exitcode if verdict is Verdict.VIOLATION else verdict.exit_code)
 
 

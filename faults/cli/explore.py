@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from cxlemu.choices import DTYPE_NAMES, REDOPS
-from cxlemu.cli.commands import VerbCommand
 from cxlemu.cli.options import Flags, argument, concept, flag, taking
 from cxlemu.cli.params import BytesParam
 from cxlemu.cli.several import for_each_ranks
@@ -84,7 +83,7 @@ class ExploreFlags(Flags):
     json_file: Path | None = concept("json")
 
 
-@click.command(cls=VerbCommand)
+@click.command()
 @for_each_ranks("replay")
 @taking(ExploreFlags, work="explore_run:run")
 def command() -> None:

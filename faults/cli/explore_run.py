@@ -42,10 +42,15 @@ def run(ctx: click.Context, asked: ExploreFlags) -> None:
     """
     ranks = asked.ranks
     chosen, budget = parse(asked.strategy), Budget(asked.budget_states, asked.budget_s, asked.budget_bytes)
-    drawn = asked.strategy.partition(":")[0] in ("pct", "random")
-    for flag in ("runs", "seed"):
-        if not drawn and ctx.get_parameter_source(flag) is ParameterSource.COMMANDLINE:
-            raise ArgumentError(f"--{flag}: only --strategy pct and random have it, not {asked.strategy}")
+    kind = asked.strategy.partition(":")[0]
+    given = {flag for flag in ctx.params if ctx.get_parameter_source(flag) is ParameterSource.COMMANDLINE}
+    for flag in ("runs", "seed", "engine", "budget_bytes"):
+        its = ("pct", "random") if flag in ("runs", "seed") else ("exhaustive",)
+        if flag in given and kind not in its:
+            its_name, have = flag.replace("_", "-"), "have" if len(its) > 1 else "has"
+            raise ArgumentError(f"--{its_name}: only --strategy {' and '.join(its)} {have} it, not {asked.strategy}")
+    if asked.replay is not None and (idle := given & {"strategy", "engine"}):
+        raise ArgumentError(f"--{min(idle)} does nothing here, because --replay names the execution: leave it out")
     schedule = None if asked.replay is None else _schedule(asked.replay)
     if (asked.program is None) == (asked.algorithm is None):
         raise click.UsageError("give a COLLECTIVE, a FILE.plan or a FILE.py:FUNCTION, with or without --algorithm.")

@@ -8,7 +8,6 @@ from typing import Literal
 import click
 
 from cxlemu.choices import ENGINES
-from cxlemu.cli.commands import VerbCommand
 from cxlemu.cli.options import Flags, argument, concept, flag, taking
 from cxlemu.cli.params import Names, NumberParam
 from cxlemu.cli.several import for_each_ranks
@@ -53,7 +52,7 @@ class SweepFlags(Flags):
     json_file: Path | None = concept("json")
 
 
-@click.command("sweep", cls=VerbCommand)
+@click.command("sweep")
 @for_each_ranks()
 @taking(SweepFlags, work="faults_sweep_run:run")
 def sweep_command() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from cxlemu.cli.backends import backends
-from cxlemu.cli.commands import VerbCommand
 from cxlemu.cli.options import JsonFlags, argument, concept, flag, taking
 from cxlemu.cli.vocabulary import OneRanksParam
 from faults.explore.check import ENGINES
@@ -54,7 +53,7 @@ class LitmusFlags(JsonFlags):
     deadline_s: float = concept("deadline", default=30.0)
 
 
-@click.command(cls=VerbCommand)
+@click.command()
 @taking(LitmusFlags, work="litmus_run:run")
 def command() -> None:
     """Run litmus tests: small programs in YAML with allowed and forbidden outcomes.

@@ -9,7 +9,6 @@ import click
 
 from collectives.defaults import EVERY
 from cxlemu.choices import INTEGRITIES
-from cxlemu.cli.commands import VerbCommand
 from cxlemu.cli.options import Flags, argument, concept, flag, taking
 from cxlemu.cli.params import each_once
 from cxlemu.cli.vocabulary import RanksParam
@@ -41,7 +40,7 @@ class MutateFlags(Flags):
     json_file: Path | None = concept("json")
 
 
-@click.command(cls=VerbCommand, epilog=_TOLD)
+@click.command(epilog=_TOLD)
 @taking(MutateFlags, work="mutate_run:run")
 def command() -> None:
     """Break the synchronization of plans in every way, and check that each mistake is found.

@@ -9,7 +9,6 @@ import click
 
 from collectives.defaults import EVERY, REGION_BYTES, STEP_FACTOR
 from cxlemu.choices import DEFAULT_TOPOLOGY, DTYPE_NAMES, INTEGRITIES, REDOPS
-from cxlemu.cli.commands import VerbCommand
 from cxlemu.cli.options import Flags, argument, concept, flag, taking
 from cxlemu.cli.params import Names, each_once
 from cxlemu.cli.vocabulary import RanksParam
@@ -80,7 +79,7 @@ class ProveFlags(Flags):
     json_file: Path | None = concept("json")
 
 
-@click.command(cls=VerbCommand)
+@click.command()
 @taking(ProveFlags, work="prove_run:run")
 def command() -> None:
     """Prove that plans are right in every interleaving, whatever caches evict, prefetch and hold back.

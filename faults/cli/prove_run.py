@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from collectives import fused
 from collectives.algorithms import catalog
-from collectives.builder.recipes import Recipe, with_checksums
+from collectives.builder.recipes import IN_LINES, Recipe, with_checksums
 from collectives.choices import PLAN_SUFFIX, is_plan
 from collectives.cli.targets import check_applies
 from collectives.contracts import COLLECTIVES
@@ -107,8 +107,7 @@ def run(ctx: click.Context, asked: ProveFlags) -> None:
     plans = [
         (world_layout(topology, count, region_bytes=asked.region_bytes or REGION_BYTES), case, recipe)
         for count in ranks
-        for name in (asked.variant.split(",") if named else ())
-        for case in _cases(_having(replace(sweep, variant=name), named), count)
+        for case in _each(sweep, named, asked.variant, count)
         for recipe in [catalog.recipe(case.call.collective, case.call.algorithm)]
     ]
     if named and not plans:
@@ -246,11 +245,18 @@ def _cases(sweep: Sweep, ranks: int) -> Iterator[Case]:
             yield replace(case, call=replace(case.call, cluster=cluster))
 
 
+def _each(sweep: Sweep, named: tuple[str, ...], variants: str, ranks: int) -> Iterable[Case]:
+    """Return the cases of all variants, each once: those that are named are among every one."""
+    having = [_having(replace(sweep, variant=variant), named) for variant in variants.split(",") if named]
+    return dict.fromkeys(case for each in having for case in _cases(each, ranks))
+
+
 def _products(named: tuple[str, ...], ranks: Sequence[int], variant: str) -> list[ProductCase]:
     """Make the cases of the products among these names. Raises ArgumentError for a style that a product named alone
     does not have."""
     kinds = [name for name in named if name in fused.KINDS]
-    styles = fused.STYLES if variant == EVERY else tuple(variant.split(","))
+    its = [fused.STYLES if each == EVERY else (each,) for each in variant.split(",")]
+    styles = tuple(dict.fromkeys(style for each in its for style in each))
     if len(kinds) < len(named) or named == fused.KINDS:
         styles = tuple(style for style in styles if style in fused.STYLES)  # others may be a collective's
     return [product_case(kind, style, count) for count in ranks for style in styles for kind in kinds]
@@ -260,9 +266,7 @@ def _carries(recipe: Recipe, variant: str) -> bool:
     """Whether an algorithm's doorbells have room for checksums. Raises ArgumentError if one that has none is asked
     for."""
     if recipe.spec.in_lines and variant != EVERY:
-        raise ArgumentError(
-            "--integrity: the line variant carries its payload where a checksum would be, and needs none"
-        )
+        raise ArgumentError(IN_LINES)
     return not recipe.spec.in_lines and (variant != EVERY or recipe.carries_checksums)
 
 

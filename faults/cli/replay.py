@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 
-from cxlemu.cli.commands import VerbCommand
 from cxlemu.cli.vocabulary import option
 
 
-@click.command(cls=VerbCommand)
+@click.command()
 @click.argument("token")
 @option("algorithm", help="File and function of the algorithm that the token names; executes the file.")
 @click.option(

@@ -7,16 +7,13 @@ from typing import Any
 
 import click
 
-from cxlemu.cli.commands import VerbCommand
 from cxlemu.cli.params import BytesParam, each_once
 from cxlemu.cli.vocabulary import OneRanksParam, option
 
 RANKS_MAX = 64
 
 
-@click.command(
-    "torchrun", cls=VerbCommand, context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False}
-)
+@click.command("torchrun", context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
 @click.argument("script", required=False, type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @option("ranks", type=OneRanksParam(1, RANKS_MAX, "as a script is started once"), default=2, show_default=True)

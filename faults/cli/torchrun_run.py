@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.markup import escape
 from rich.table import Table
 
@@ -44,7 +45,7 @@ OF_TORCH = re.compile(r"^RuntimeError: Got the following error when running the 
 def run(ctx: click.Context, /, **flags: Any) -> None:
     """Run the command with its flags; exits with 1 where something is wrong, with 3 where something was not done."""
     if flags["replay"] is not None:
-        ctx.exit(_replay(flags["replay"]))
+        ctx.exit(_replay(ctx, flags["replay"], flags["json_file"]))
     script: Path | None = flags["script"]
     if script is None:
         raise ArgumentError("name the training script: cxlemu torchrun -n 2 train.py")
@@ -266,10 +267,15 @@ def _after(at: float, begin: float | None) -> str:
     return "" if begin is None else f"{at - begin:.2f} s"
 
 
-def _replay(folder: Path) -> int:
+def _replay(ctx: click.Context, folder: Path, json_file: Path | None) -> int:
     """Make a kept call again. Returns the exit code."""
     from faults.torch.saved import load, replay
 
+    for parameter in ctx.command.params:
+        name = str(parameter.name)
+        if name not in ("replay", "json_file") and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            flag = max(parameter.opts, key=len)
+            raise ArgumentError(f"{flag} does nothing here, because --replay makes the kept call: leave it out")
     its, inputs = load(folder)
     click.echo(f"kept: {its.sentence}")
     found = replay(its, inputs)
@@ -277,4 +283,5 @@ def _replay(folder: Path) -> int:
         click.echo(f"wrong again, perhaps in other elements: {sentence}")
     if not found:
         click.echo("right this time: the call alone, after calls of other bytes, gives what it must")
+    write_json(json_file, {"kept": its.sentence, "wrong": found})
     return 1 if found else 0

@@ -70,7 +70,7 @@ def parse_commands(words: Sequence[str], hosts: int) -> list[Command]:
             del these[0]
             if host >= hosts:
                 raise ArgumentError(f"@{host}: there are hosts 0 to {hosts - 1}; --hosts makes more")
-        if not these:
+        if not these or not these[0]:
             raise ArgumentError("a command is missing: ':' and '::' stand between commands, as in -- ./a : ./b :: ./c")
         commands.append(Command(tuple(these), host, stage))
         position, these = position + 1, []

@@ -17,7 +17,7 @@ from functools import partial
 from cxlemu.units import counted
 from faults.programs.area import CrashArrival, CrashPoint
 from faults.programs.findings import KINDS, LOST_IN_CRASH
-from faults.programs.judge import suppress
+from faults.programs.judge import matches_more, suppress
 from faults.programs.positions import located
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, untouched
 from faults.programs.run import run
@@ -164,7 +164,9 @@ class _CrashSearch:
             if result.failed:
                 result = fewer_losses(result, partial(self.run, crash))
                 self._covered.crash, self._covered.failed = crash, result
-                self._covered.shown = [result]
+                self._covered.shown = [result, *(its for its in self._covered.shown if its.matched and not its.failed)]
+            elif matches_more(result, self._covered.shown):
+                self._covered.shown.append(result)
             yield result
             losses = other_losses(result.crashes.arrivals, newest) if result.crashes else None
 

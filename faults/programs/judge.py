@@ -55,9 +55,10 @@ def report_of(
 
 def suppress(setting: ExecSetting, result: RunResult, reasons: Sequence[Suppression]) -> RunResult:
     """Set aside the findings that a suppression matches: they do not make a run fail."""
-    if not reasons or not result.findings:
+    if not reasons or not (result.findings or result.warnings):
         return result
     told = report_of(setting, [result], (), reasons)
+    matched = frozenset(reasons) - frozenset(told.unused)
     counts = {(its.finding.kind, its.finding.site("store"), its.finding.site("access")) for its in told.suppressed}
     found = [(raw, ProgramFinding.one(bytes(raw))) for raw in result.findings]
     aside = [(f.kind, f.site("store"), f.site("access")) in counts for _, f in found]
@@ -65,4 +66,9 @@ def suppress(setting: ExecSetting, result: RunResult, reasons: Sequence[Suppress
     gone = [raw for (raw, _), is_aside in zip(found, aside, strict=True) if is_aside]
     if result.ending is RunEnding.ENDED and all(raw.kind == LOST_IN_CRASH for raw in kept):
         kept = []  # what was lost did no harm
-    return replace(result, findings=kept, suppressed=gone)
+    return replace(result, findings=kept, suppressed=gone, matched=matched)
+
+
+def matches_more(result: RunResult, shown: Sequence[RunResult]) -> bool:
+    """Whether a suppression matches in a run, and in none of those that are shown."""
+    return not result.matched <= frozenset[Suppression]().union(*(its.matched for its in shown))

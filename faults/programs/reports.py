@@ -182,14 +182,15 @@ def report(runs: Iterable[Checked], pools: Sequence[str], suppressions: Sequence
             joined[key] = replace(first, runs=known.runs + 1, times=known.times + mistake.times)
     mistakes: list[ProgramMistake] = []
     warnings: list[ProgramMistake] = []
-    suppressed, used = [], set()
+    suppressed: list[ProgramMistake] = []
+    used: set[Suppression] = set()
     for mistake in joined.values():
-        match = next((its for its in suppressions if its.matches(mistake.kind.name, mistake.places.values())), None)
-        if match is None:
+        matching = [its for its in suppressions if its.matches(mistake.kind.name, mistake.places.values())]
+        if not matching:
             (warnings if mistake.kind.warns else mistakes).append(mistake)
         else:
-            used.add(match)
-            suppressed.append(replace(mistake, reason=match.reason))
+            used.update(matching)
+            suppressed.append(replace(mistake, reason=matching[0].reason))
     mistakes = sorted(_together(mistakes), key=lambda its: its.kind.rule in _STATED)  # causes come first
     warnings = _together(warnings)
     return ProgramReport(mistakes, suppressed, warnings, [its for its in suppressions if its not in used], count)

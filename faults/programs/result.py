@@ -10,6 +10,7 @@ from cxlemu.memory.rates import DEFAULT_RATES, AdversaryRates
 from faults.programs.area import CodePlace, CrashRecord, RawFinding
 from faults.programs.commands import CoherentRange, Command, PoolFile
 from faults.programs.histories import LoggedOperation
+from faults.programs.suppressions import Suppression
 from faults.programs.turns import crash_in
 
 # Schedules of the runs in which nature moves nothing: step by step, by priority, in bursts of 64.
@@ -101,6 +102,7 @@ class RunResult:
     findings: list[RawFinding] = field(default_factory=list)  # what the checker found and no suppression matches
     warnings: list[RawFinding] = field(default_factory=list)  # what it found that does not fail a run
     suppressed: list[RawFinding] = field(default_factory=list)  # what the checker found and a suppression matches
+    matched: frozenset[Suppression] = frozenset()  # the suppressions that match a finding or a warning
     places: list[CodePlace] = field(default_factory=list)  # the positions that the findings' sites number
     absent: list[str] = field(default_factory=list)  # pools that a program opened before anything had made them
     notes: list[str] = field(default_factory=list)  # further remarks for the report

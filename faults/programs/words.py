@@ -21,11 +21,13 @@ def text(told: ProgramReport) -> str:
     parts += ["\n".join(_told("warning:", mistake)) for mistake in told.warnings]
     suppressed = Counter(f"suppressed: {its.kind.name} at {_where(its)}: {its.reason}" for its in told.suppressed)
     parts += [wrapped(says + (f" ({n} findings)" if n > 1 else ""), more="  ") for says, n in suppressed.items()]
-    parts += [
-        wrapped(f"suppression in line {its.line} matched nothing: {its.kind} {its.where}", more="  ")
-        for its in told.unused
-    ]
     return "\n\n".join(parts) + "\n" if parts else ""
+
+
+def unused(told: ProgramReport) -> str:
+    """Write which suppressions matched nothing; empty if each matched."""
+    its = ", ".join(f"line {each.line} ({each.kind} {each.where})" for each in told.unused)
+    return its and wrapped(f"note: {counted(len(told.unused), 'suppression')} matched nothing: {its}", more="  ") + "\n"
 
 
 def repeats(told: ProgramReport, also: Mapping[str, str] | None = None) -> str:

@@ -24,6 +24,7 @@ import collectives.torch  # noqa: F401  (registers the backend where torch does 
 from collectives.torch.harness import Installed
 from collectives.torch.options import Options
 from cxlemu.errors import CxlemuError
+from cxlemu.signals import terminates_in_order
 from cxlemu.world.processes import die_with
 from faults.torch.digests import watch_replicas
 from faults.torch.harness import TrainingHarness
@@ -38,6 +39,7 @@ _LIBRARY = f"{Path(os.__file__).parent}/"
 
 def main(script: str, *arguments: str) -> None:
     """Run a training script, and report how it ended."""
+    terminates_in_order()
     die_with(int(os.environ[PARENT]))
     settings = Settings.of_environment()
     harness = TrainingHarness(settings, int(os.environ["RANK"]))

@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from cxlemu.choices import TRANSPORTS
-from cxlemu.cli.commands import VerbCommand
 from cxlemu.cli.options import Flags, argument, concept, flag, taking
 from cxlemu.cli.params import each_once
 from cxlemu.cli.several import for_each_ranks
@@ -71,7 +70,7 @@ class BenchFlags(Flags):
     )
 
 
-@click.command(cls=VerbCommand)
+@click.command()
 @for_each_ranks("plot_file")
 @taking(BenchFlags, work="bench_run:run")
 def command() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cxlemu.cli.commands import VerbCommand, group_of
+from cxlemu.cli.commands import group_of
 from cxlemu.cli.options import JsonFlags, concept, flag, taking
 
 
@@ -66,7 +66,7 @@ def command() -> None:
     """
 
 
-@click.command(cls=VerbCommand)
+@click.command()
 @taking(CcclFlags, work="reproduce_cccl:run")
 def cccl() -> None:
     """Compare CCCL's published figures (arXiv 2602.22457) with our plans on the modelled hardware.
@@ -83,7 +83,7 @@ def cccl() -> None:
     """
 
 
-@click.command(cls=VerbCommand)
+@click.command()
 @taking(FluxFlags, work="reproduce_flux:run")
 def flux() -> None:
     """Compare FLUX's published figures (arXiv 2406.06858) with our fused plans on the modelled hardware.
@@ -101,7 +101,7 @@ def flux() -> None:
     """
 
 
-@click.command(cls=VerbCommand)
+@click.command()
 @taking(ScalePoolFlags, work="reproduce_scalepool:run")
 def scalepool() -> None:
     """Compare ScalePool's published figures (arXiv 2510.14580) with our steps on the modelled hardware.
@@ -118,7 +118,7 @@ def scalepool() -> None:
     """
 
 
-@click.command(cls=VerbCommand)
+@click.command()
 @taking(ReproduceFlags, work="reproduce_validation:run")
 def validation() -> None:
     """Compare published measurements of real switches and networks with the model.
@@ -135,7 +135,7 @@ def validation() -> None:
     """
 
 
-@click.command(cls=VerbCommand)
+@click.command()
 @taking(IntervalsFlags, work="reproduce_serving:run")
 def serving() -> None:
     """Compare measured servers of language models with cxlemu simulate serving.

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from cxlemu.cli.commands import VerbCommand
 from cxlemu.cli.options import Flags, argument, concept, flag, taking
 from cxlemu.cli.params import Names
 from cxlemu.cli.several import for_each_ranks
@@ -57,7 +56,7 @@ class MemoryFlags(Flags):
     plot_file: Path | None = concept("plot", help="Draw time over working set to a .png, .svg or .pdf.")
 
 
-@click.command(cls=VerbCommand)
+@click.command()
 @for_each_ranks("plot_file")
 @taking(MemoryFlags, work="simulate_memory_run:run")
 def command() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from collectives.choices import WITH
-from cxlemu.cli.commands import VerbCommand
 from cxlemu.cli.options import Flags, argument, concept, flag, taking
 from cxlemu.cli.params import BytesParam, Names, NumberParam
 from studies.choices import (
@@ -151,7 +150,7 @@ class ServingFlags(Flags):
     plot_file: Path | None = concept("plot", help="Draw the run over time to a .png, .svg or .pdf.")
 
 
-@click.command(cls=VerbCommand)
+@click.command()
 @taking(ServingFlags, work="simulate_serving_run:run")
 def command() -> None:
     """Simulate serving of a language model, with a store of keys and values that requests reuse.

@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from cxlemu.choices import DEFAULT_TOPOLOGY
-from cxlemu.cli.commands import VerbCommand
 from cxlemu.cli.options import JsonFlags, argument, concept, flag, taking
 
 
@@ -33,7 +32,7 @@ class TraceFlags(JsonFlags):
     verbose: bool = concept("verbose", help="List every collective call, in the order in which the calls begin.")
 
 
-@click.command(cls=VerbCommand)
+@click.command()
 @taking(TraceFlags, work="simulate_trace_run:run")
 def command() -> None:
     """Replay Chakra execution traces: PREFIX.0.et, PREFIX.1.et, ..., one for each rank.

@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from collectives.choices import WITH
-from cxlemu.cli.commands import VerbCommand
 from cxlemu.cli.options import Flags, concept, flag, taking
 from cxlemu.cli.params import NumberParam
 from cxlemu.cli.several import for_each_ranks
@@ -95,7 +94,7 @@ class TrainingFlags(Flags):
     trace_file: Path | None = concept("trace")
 
 
-@click.command(cls=VerbCommand)
+@click.command()
 @for_each_ranks("trace_file")
 @taking(TrainingFlags, work="simulate_training_run:run")
 def command() -> None:

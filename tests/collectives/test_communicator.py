@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import threading
+import time
+import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +270,30 @@ def test_an_asynchronous_error_is_raised_by_its_handle() -> None:
 def test_an_asynchronous_error_that_nobody_waited_for_is_raised_at_close() -> None:
     found = failures(each_its_own(lambda comm: comm.barrier(async_op=True) and None, lambda comm: None))
     assert list(found) == [0] and isinstance(found[0], PeerLostError)
+
+
+@pytest.mark.parametrize("how", ["under way", "failed with PeerLostError: rank 1 left", "", "raised"])
+def test_of_a_communicator_that_is_not_closed_a_call_that_nobody_waited_for_is_warned_of(how: str) -> None:
+    ended = threading.Event()
+
+    def main(context: RankContext) -> None:
+        comm = Communicator.world(context, region_bytes=REGION_BYTES)
+        if context.rank == 0 or not how:
+            handle = comm.barrier(async_op=True)
+            context.at_end.append(ended.set)
+            while how != "under way" and not handle.done():
+                time.sleep(0.001)
+        elif how == "under way":
+            ended.wait(PATIENT_S)
+        if how == "raised":
+            raise KeyError
+
+    fails = pytest.raises(RankFailures) if how == "raised" else nullcontext()
+    with warnings.catch_warnings(record=True, action="always") as found, fails:
+        launch(main, ranks=2, topology=LAPTOP, deadline_s=PATIENT_S)
+    said = [str(each.message) for each in found]
+    assert len(said) == (how not in ("", "raised"))
+    assert all(f"rank 0 ends, and nobody waited for 1 call: {how}" in each for each in said)
 
 
 def test_calls_behind_a_failed_one_fail_at_once() -> None:

@@ -275,8 +275,8 @@ def test_groups_whose_ranks_are_in_as_many_clusters_go_through_the_pool() -> Non
     ("collective", "ranks", "group", "message"),
     [
         ("all_gather", 4, 2, "--split is for all_reduce without a variant, not for all_gather auto"),
-        ("all_reduce", 4, 3, "4 ranks do not divide into groups of 3: give a divisor, such as 2"),
-        ("all_reduce", 4, 4, "4 ranks do not divide into groups of 4: give a divisor, such as 2"),
+        ("all_reduce", 4, 3, "4 ranks do not divide into several groups of 3: give a divisor, such as 2"),
+        ("all_reduce", 4, 4, "4 ranks do not divide into several groups of 4: give a divisor, such as 2"),
     ],
 )
 def test_only_an_all_reduce_in_groups_is_split(collective: str, ranks: int, group: int, message: str) -> None:

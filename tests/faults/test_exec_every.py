@@ -164,6 +164,15 @@ def test_each_planted_mistake_is_found_and_repeats(tmp_path: Path, name: str) ->
     assert "another trace" not in again.output
 
 
+def test_a_suppression_that_matches_in_any_interleaving_is_used(tmp_path: Path) -> None:
+    program, known = build(EXAMPLES / "locks.c", tmp_path, "-DBUG"), tmp_path / "known"
+    known.write_text("* locks.c  # two hosts are inside\nmsync *  # none here\n")
+    words = f"{program} peterson 0 2 : {program} peterson 1 2".split()
+    result = invoke("--pool", "/dev/shm/locks", "--budget", "10m", "--suppressions", str(known), "--", *words)
+    assert result.exit_code == 0 and "suppressed: assertion at " in result.output, result.output
+    assert result.stderr == "note: 1 suppression matched nothing: line 2 (msync *)\n"
+
+
 def test_a_hang_of_one_interleaving_is_found_and_repeats(litmus: Path) -> None:
     """The second host clears the flag: before the first one has seen it, or after."""
     words = f"{litmus} {POOL} w:0:1 : {litmus} {POOL} g:0:1 g:0:0".split()

@@ -293,7 +293,9 @@ def test_suppressed_findings_do_not_count_and_unused_ones_are_said(told: Callabl
     report = told([finding("no-invalidate")], suppressions=some)
     assert report.mistakes == [] and report.suppressed[0].reason == "known" and report.unused == [some[1]]
     assert "suppressed: no-invalidate at queue.c:15 in f_access: known" in words.text(report)
-    assert "suppression in line 2 matched nothing" in words.text(report)
+    assert words.unused(report) == "note: 1 suppression matched nothing: line 2 (msync *)\n"
+    both = [suppressions.Suppression("*", "*", "known", 1), *some[:1]]
+    assert words.unused(told([finding("no-invalidate")], suppressions=both)) == ""  # though the first one hides it
 
 
 def test_suppressed_findings_of_one_place_are_one_line(told: Callable[..., ProgramReport]) -> None:

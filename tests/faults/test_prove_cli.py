@@ -53,6 +53,12 @@ def test_all_we_ship_in_every_variant(tmp_path: Path) -> None:
     assert "204 of 204 proofs: 204 ok, 0 violation, 0 unknown" in result.output
 
 
+@pytest.mark.parametrize(("named", "variants"), [("all_gather", "every,line"), ("all_gather_gemm", "fused,every")])
+def test_a_variant_beside_every_one_is_proved_once(named: str, variants: str) -> None:
+    proofs = [prove(named, "-n", "2", "--variant", each, "-j", "1").output.split() for each in (variants, "every")]
+    assert len(proofs[0]) == len(proofs[1])
+
+
 def test_sizes_variants_and_in_place(tmp_path: Path) -> None:
     chosen = ("all_reduce", "reduce_scatter", "-n", "2", "-b", "64", "-e", "1K", "--variant", "all,two_shot,zero_copy")
     result = prove(*chosen, "-f", "4", "--in-place", "--json", str(tmp_path / "proofs.json"))

@@ -67,6 +67,12 @@ def test_a_kept_call_is_right_alone_and_wrong_without_its_invalidates(call: str,
     assert any(f"rank {guilty}, element" in sentence for sentence in found)
 
 
+def test_a_replay_writes_json(tmp_path: Path) -> None:
+    folder = kept(tmp_path / "right", "all_gather", "none", {})
+    done = CliRunner().invoke(main, ["torchrun", "--replay", str(folder), "--json", "-"])
+    assert done.exit_code == 0 and json.loads(done.stdout) == {"kept": "it was wrong", "wrong": []}
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -135,7 +135,7 @@ def test_left_in_peace_workers_finish_their_work() -> None:
 def test_a_worker_that_still_starts_is_ended_at_once() -> None:
     """It does not watch its parent yet: under load its imports take many seconds, which a budget does not have."""
     workers = Workers(1)
-    workers._initializer, workers._initargs = time.sleep, (PATIENT_S,)
+    workers._initializer, workers._initargs = time.sleep, (5.0,)  # and then it would end well
     workers.submit(os.getpid)
     (process,) = workers._processes.values()
     workers.end()

@@ -5,7 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 from functools import partial
+from multiprocessing import util
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,3 +81,40 @@ def test_a_rank_that_is_killed_is_missed_while_its_worker_lives() -> None:
             how="processes",
             deadline_s=PATIENT_S,
         )
+
+
+class EnoughError(Exception):
+    """Ends a world."""
+
+
+def with_manager(context: RankContext) -> None:
+    util.get_temp_dir()  # the rank's, whoever ends first
+    manager = multiprocessing.Manager()
+    context.emit(manager._process.pid)  # type: ignore[attr-defined]
+    signal.pause()
+
+
+def test_a_terminated_rank_takes_its_manager_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("cxlemu.world.processes.GRACE_S", PATIENT_S)
+    servers: list[int] = []
+
+    def enough(pid: object) -> None:
+        assert isinstance(pid, int) and any(tmp_path.iterdir())
+        servers.append(pid)
+        raise EnoughError
+
+    with pytest.raises(EnoughError):
+        launch(with_manager, ranks=1, topology=LAPTOP, memory=MemorySpec("shm"), how="processes", on_message=enough)
+    assert list(tmp_path.iterdir()) == []
+    ends = time.monotonic() + PATIENT_S
+    while is_running(servers[0]) and time.monotonic() < ends:
+        time.sleep(0.01)
+    assert not is_running(servers[0])
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())  # that of a zombie is empty
+    except FileNotFoundError:
+        return False

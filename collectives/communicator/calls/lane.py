@@ -26,20 +26,21 @@ class CallLane:
     def of(cls, context: RankContext, engine: str | Engine, *, paced: bool, spins: int = 0) -> CallLane:
         """Make a lane; a rank's first one is on the context's own memory."""
         if not isinstance(engine, str):
-            return cls._shared(context.memory, engine)
+            return cls._shared(context, engine)
         pacer = context.pacer if paced else None
         number = 0 if pacer else next(context.lanes)
         memory = context.open_memory() if number else context.memory
         its = engine_for(engine, context.backend, memory, context.pool.cards, pacer)
         if pacer is not None:
-            return cls._shared(memory, its)
+            return cls._shared(context, its)
         if isinstance(its, NativeEngine):
             its.spins = spins
-        return cls(memory, its, CallQueue(), lambda: cls.of(context, engine, paced=paced, spins=_spins(its)))
+        queue = CallQueue(context.at_end, context.rank)
+        return cls(memory, its, queue, lambda: cls.of(context, engine, paced=paced, spins=_spins(its)))
 
     @classmethod
-    def _shared(cls, memory: HostMemory, engine: Engine) -> CallLane:
-        lane = cls(memory, engine, CallQueue(), lambda: lane)
+    def _shared(cls, context: RankContext, engine: Engine) -> CallLane:
+        lane = cls(context.memory, engine, CallQueue(context.at_end, context.rank), lambda: lane)
         return lane
 
     def poll_often(self, spins: int) -> None:

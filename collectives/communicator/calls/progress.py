@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from collectives.numbers import seconds
 from cxlemu.pool.home import Home
-from cxlemu.unshared import Unshared, how_far
+from cxlemu.units import counted
+from cxlemu.unshared import Unshared
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
 T = TypeVar("T")
+
+
+def how_far(done: bool, error: BaseException | None) -> str:
+    """Say in words how far something under way has come."""
+    return "under way" if not done else "done" if error is None else f"failed with {type(error).__name__}"
 
 
 @dataclass(eq=False)
@@ -22,7 +31,7 @@ class Handle(Unshared, Generic[T]):
 
     _future: Future[T]
     observed: bool = False  # a caller waited, so that an error was seen
-    _home: Home = field(default_factory=Home)
+    home: Home = field(default_factory=Home)
 
     def __repr__(self) -> str:
         over = self._future.done()
@@ -58,10 +67,18 @@ class Handle(Unshared, Generic[T]):
         """Whether the call has ended, with a result or an error."""
         return self._future.done()
 
+    def loss(self) -> str:
+        """What is lost if nobody waits for the call: its end or its error, in words; empty if it ended well."""
+        if self.observed or self._future.cancelled():
+            return ""
+        error = self._future.exception() if self._future.done() else None
+        its = how_far(self._future.done(), error)
+        return "" if its == "done" else its if error is None else f"{its}: {error}"
+
     def _look(self) -> None:
         """A forked child has not the thread that the call runs in, so it never ends there. Raises ForkedError."""
         if not self._future.done():
-            self._home.check()
+            self.home.check()
 
 
 class CallQueue:
@@ -70,10 +87,12 @@ class CallQueue:
     A synchronous call runs in the caller's thread unless asynchronous ones are still ahead of it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, at_end: list[Callable[[], None]], rank: int) -> None:
+        """Make an empty queue; ``at_end`` has what the rank calls when it ends."""
         self.pending = bytearray(1)  # not 0 while an asynchronous call may be ahead: C looks here before every call
         self._executor: ThreadPoolExecutor | None = None
         self._open: list[Handle[Any]] = []
+        self._at_end, self._last_word = at_end, partial(_warn_of, self._open, rank)
 
     def call(self, work: Callable[[], T]) -> T:
         """Run ``work`` after all calls that are ahead, and return its result. Raises what it raises."""
@@ -94,22 +113,21 @@ class CallQueue:
             from concurrent.futures import ThreadPoolExecutor  # few programs start calls that run later
 
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="cxlemu-async")
+            self._at_end.append(self._last_word)
         self.pending[0] = 1
         handle = Handle(self._executor.submit(work))
-        self._open = [other for other in self._open if not other.observed]
+        self._open[:] = [other for other in self._open if not other.observed]
         self._open.append(handle)
         return handle
 
     def abandon(self) -> None:
         """Wait for the calls under way and drop their errors, which say only that a communicator was given up."""
-        handles, self._open = self._open, []
-        for handle in handles:
+        for handle in self._taken():
             handle.settle()
 
     def drain(self) -> None:
         """Wait for the calls under way. Raises the error of a call whose Handle was not waited for."""
-        handles, self._open = self._open, []
-        for handle in handles:
+        for handle in self._taken():
             if not handle.observed:
                 handle.wait()
 
@@ -118,3 +136,18 @@ class CallQueue:
         executor, self._executor = self._executor, None
         if executor is not None:
             executor.shutdown(wait=False)
+            self._at_end.remove(self._last_word)
+
+    def _taken(self) -> list[Handle[Any]]:
+        handles = [*self._open]
+        self._open.clear()
+        return handles
+
+
+def _warn_of(handles: list[Handle[Any]], rank: int) -> None:
+    """Issue a RuntimeWarning about calls whose end nobody saw, of communicators that were not closed; none where the
+    rank fails anyway, or is a forked child."""
+    left = [said for handle in handles if (said := handle.loss())]
+    if left and sys.exception() is None and not handles[0].home.left:
+        said = f"rank {rank} ends, and nobody waited for {counted(len(left), 'call')}: {'; '.join(left)}"
+        warnings.warn(said, RuntimeWarning, stacklevel=2)

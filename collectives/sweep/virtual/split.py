@@ -26,9 +26,8 @@ def split_calls(topology: Topology, case: Case, group: int) -> list[VirtualCall]
     if call.collective != "all_reduce" or call.algorithm not in (AUTO, SPLIT):
         raise ArgumentError(f"--split is for all_reduce without a variant, not for {call.collective} {call.algorithm}")
     if group < 2 or ranks % group or ranks // group < 2:
-        raise ArgumentError(
-            f"{ranks} ranks do not divide into groups of {group}: give a divisor, such as {divisor(ranks)}"
-        )
+        how = f"give a divisor, such as {fits}" if 1 < (fits := divisor(ranks)) < ranks else "no number of ranks fits"
+        raise ArgumentError(f"{ranks} ranks do not divide into several groups of {group}: {how}")
     itemsize = DTYPES[call.dtype].itemsize
     slice_bytes = -(-call.nbytes // (group * itemsize)) * itemsize
     steps = {

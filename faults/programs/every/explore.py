@@ -12,7 +12,7 @@ from faults.programs.crashes import Losses, only_dirty
 from faults.programs.every.crashes import CrashSearch
 from faults.programs.every.events import Trace, holds_nt, read
 from faults.programs.every.search import EverySearch, Turns
-from faults.programs.judge import suppress
+from faults.programs.judge import matches_more, suppress
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, untouched
 from faults.programs.run import run
 from faults.programs.servers import ForkServers
@@ -141,7 +141,8 @@ def _searched(
                 covered.dirty = covered.dirty or result
                 result = replace(result, findings=[])
         _judge(covered, setting, result, search)
-        if not covered.shown or (result.warnings and len(covered.shown) < KEPT) or result.failed:
+        warns = result.warnings and len(covered.shown) < KEPT
+        if not covered.shown or warns or result.failed or matches_more(result, covered.shown):
             covered.shown.append(result)
         spent, left = covered.seconds >= limits.budget_s, search.open_places()
         if not crashed:  # else it may have been before what is asked for
