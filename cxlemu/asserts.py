@@ -67,19 +67,23 @@ def check_asserts(function: Any, name: str) -> None:
 
 def asserts(function: Any) -> bool:
     """Whether a user's function, or one of the user's that it names, asserts or raises anything."""
-    todo, seen = [function], list[Any]()
+    if not isinstance(function, FunctionType):
+        return True  # an object that is called: who knows
+    raising = (each.opname == "RAISE_VARARGS" for _, code in users_codes(function) for each in dis.get_instructions(code))
+    return any(raising)
+
+
+def users_codes(function: FunctionType) -> Iterator[tuple[FunctionType, CodeType]]:
+    """Yield a user's function with its code and each code in that, and so those of the user's that it names."""
+    todo, seen = [function], list[FunctionType]()
     while todo:
         its = todo.pop()
-        if not isinstance(its, FunctionType):
-            return True  # an object that is called: who knows
         if its in seen or its.__module__.partition(".")[0] in _OURS:
             continue
         seen.append(its)
         for code in _codes(its.__code__):
-            if any(each.opname == "RAISE_VARARGS" for each in dis.get_instructions(code)):
-                return True
+            yield its, code
             todo += _named(its, code)
-    return False
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from faults.explore.programs import (
+        Crash,
         Fence,
         Flush,
         Invalidate,
@@ -31,12 +32,14 @@ if TYPE_CHECKING:
         Signal,
         Steps,
         Store,
+        StoreNT,
         Wait,
         protocol,
     )
     from faults.verdict import Verdict
 
 __all__ = [
+    "Crash",
     "Fence",
     "Flush",
     "Invalidate",
@@ -45,6 +48,7 @@ __all__ = [
     "Signal",
     "Steps",
     "Store",
+    "StoreNT",
     "Verdict",
     "Wait",
     "protocol",

@@ -42,6 +42,7 @@ from faults.explore.operations import (
     Wait,
     is_value,
 )
+from faults.explore.unyielded import check_yielded
 from faults.machine.program import MachineProgram, Word
 
 __all__ = [
@@ -135,6 +136,7 @@ class RankProtocol:
         """
         for function in filter(None, (self.function, self.final)):
             check_asserts(function, self.name)
+            check_yielded(function, self.name)
         names = [(word, line) for line, text in enumerate(self.lines) for word in text.split()]
         places = dict(names)
         if len(places) < len(names) or not 1 <= len(names) <= WORDS_MAX:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import faults
 from cxlemu import userfile
 from cxlemu.budget import BudgetSpentError, within
 from cxlemu.signals import stops_exit
@@ -355,6 +357,33 @@ def test_what_a_final_returns_is_no_verdict(command: str, folder: Path) -> None:
 def test_ranks_that_do_nothing_are_not_judged(command: str, folder: Path) -> None:
     (folder / "user.py").write_text(PROTOCOL.format(first="return", second="pass", final="pass"))
     assert "nothing was judged: no rank yield" in cxlemu(*command.split(), f"{folder}/user.py:mine", code=3).output
+
+
+@pytest.mark.parametrize(
+    ("line", "right"),
+    [
+        ('Store("word", 2)', "write yield Store('word', 2)"),
+        ('faults.Fence()', "write yield faults.Fence()"),
+        ("helper()", "write yield from helper()"),
+        ("inner()", "write yield from inner()"),
+    ],
+)
+def test_an_operation_without_yield_is_refused(line: str, right: str, folder: Path) -> None:
+    helper = "def helper():\n    yield faults.Fence()\n"
+    inner = "def inner():\n        yield Store('word', 2)\n    {}"
+    steps = inner.format(line), "yield from helper()\n    assert True"
+    text = "import faults\n" + helper + PROTOCOL.format(first=steps[0], second=steps[1], final="pass")
+    (folder / "user.py").write_text(text)
+    for command in ("explore", "run --repeat 1 --protocol"):
+        assert right in cxlemu(*command.split(), f"{folder}/user.py:mine", code=2).output
+    (folder / "user.py").write_text(text.replace(f"    {line}\n", "    print()\n"))
+    cxlemu("explore", f"{folder}/user.py:mine")
+
+
+def test_the_operations_of_the_page_come_from_faults() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "protocols.md").read_text()
+    names = set(re.findall(r"^\| `(?:value = yield )?([A-Z]\w+)\(", page, re.MULTILINE))
+    assert len(names) == 9 and names <= set(faults.__all__)
 
 
 def test_a_rank_that_never_comes_back_is_stuck(folder: Path) -> None:
