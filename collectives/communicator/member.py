@@ -10,8 +10,11 @@ import warnings
 import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
 
 from collectives.algorithms.choose import Choice
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
@@ -71,7 +74,7 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
         # The room of a dropped communicator is given back later and in order, because a finalizer runs at any moment.
         self._dropped = weakref.finalize(self, context.rooms.later, stay.drop)
         self._dropped.atexit = False
-        self.heap = premises.heap(self.all_gather)
+        self.heap = premises.heap(partial(self._gathered, "heap.empty"))
         # Without memories of their own, or with checksums, two levels are never faster, or not possible.
         two_levels = context.outline.shares_memories and layout.owned and integrity is None
         self._planner = CallPlanner(
@@ -214,6 +217,17 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
         operation = self._runner.prepare(CallArguments(collective, x, out, op, root, variant))
         operation = self._runner.timed(operation, timeout_s)
         return self._runner.start(operation) if async_op else operation()
+
+    def _in_verb(
+        self, verb: str, collective: str, x: Array, out: Array, root: int = 0, timeout_s: float | None = None
+    ) -> Any:
+        asked = CallArguments(collective, x, out, "none", root, "auto", verb=verb)
+        return self._runner.timed(self._runner.prepare(asked), timeout_s)()
+
+    def _gathered(self, verb: str, x: Array) -> Array:
+        """Gather an array of every rank, as a part of a verb."""
+        gathered: Array = self._in_verb(verb, "all_gather", x, np.empty((self.size, *x.shape), x.dtype))
+        return gathered
 
     def _many(self, asked: ManyArguments, async_op: bool) -> Outcome:
         operation = self._runner.many(asked)

@@ -59,5 +59,5 @@ class GuardedEngine:
     ) -> None:
         """Run one rank's part of a call without asking the manager; PlanError: it leaves the grant's bytes."""
         inside = replace(running.binding, base=running.binding.base - self.grant.at)
-        moved = Running(running.call, running.frame, running.part, inside)
+        moved = replace(running, binding=inside)
         self._engine.run(moved, buffers, deadline_s=deadline_s, watch=watch, stops=stops)

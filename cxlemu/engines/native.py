@@ -125,7 +125,7 @@ class NativeEngine:
         try:
             program.start(running.binding.epoch, running.binding.tag, *buffers)
         except ValueError as error:
-            raise ArgumentError(f"rank {running.part.rank} cannot begin [{running.call}]: {error}") from error
+            raise ArgumentError(f"rank {running.part.rank} cannot begin [{running.name}]: {error}") from error
         for stream in {stream for stream, _ in stops}:
             program.stop(stream, min(at for other, at in stops if other == stream))
         status, found = program.advance(LOOK_NS, self.spins)
@@ -234,7 +234,7 @@ class NativeEngine:
                 told=told,
             )
         except ValueError as error:
-            raise PlanError(f"rank {part.rank} of [{running.call}]: {error}") from error
+            raise PlanError(f"rank {part.rank} of [{running.name}]: {error}") from error
         self._programs[key] = (part, program)  # holding the part keeps its id its own
         if len(self._programs) > PROGRAMS_KEPT:
             self._programs.popitem(last=False)

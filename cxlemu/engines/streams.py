@@ -58,6 +58,12 @@ class Running:
     frame: Frame
     part: RankPart
     binding: Binding  # where the part runs
+    verb: str = ""  # what the user called, where that is not the collective
+
+    @property
+    def name(self) -> str:
+        """The call in words, which begin with what the user called."""
+        return f"{self.verb}: {self.call}" if self.verb else str(self.call)
 
     @property
     def berths(self) -> Ints | None:
@@ -97,7 +103,7 @@ class Running:
     def untold(self, owner: int) -> UntoldError:
         """Make the error of a plan that reads a rank's array before that has told where it lies."""
         return UntoldError(
-            f"rank {self.part.rank} of [{self.call}] reads an array of rank {owner} without having waited for a "
+            f"rank {self.part.rank} of [{self.name}] reads an array of rank {owner} without having waited for a "
             f"doorbell that tells where it lies"
         )
 
@@ -114,7 +120,7 @@ class Running:
     def deadline(self, blocked: list[Blocked], waited_s: float) -> DeadlineError:
         """Make the error of a rank that waited too long."""
         waits_for = ", and for ".join(map(self.describe, blocked))
-        return DeadlineError(f"rank {self.part.rank} waited {waited_s:.1f} s in [{self.call}] for {waits_for}")
+        return DeadlineError(f"rank {self.part.rank} waited {waited_s:.1f} s in [{self.name}] for {waits_for}")
 
     def damaged_doorbell(self, doorbell: int) -> IntegrityError:
         """Make the error of a doorbell that shows a word that no rank rings."""
@@ -125,7 +131,7 @@ class Running:
         """Make the error of a doorbell that its owner rang for this epoch, but not in this call."""
         layout = self.binding.layout
         return MismatchError(
-            f"rank {self.part.rank} is in [{self.call}] but rank {layout.owner(doorbell)} rang "
+            f"rank {self.part.rank} is in [{self.name}] but rank {layout.owner(doorbell)} rang "
             f"{layout.doorbell_name(doorbell)} in another call or after others: all ranks must call the same "
             f"collectives with the same arguments",
             (self.part.rank, layout.owner(doorbell)),

@@ -522,7 +522,21 @@ DISAGREEMENTS: dict[str, tuple[Program, Program]] = {
     "collective": (lambda c: c.all_reduce(of(4)), lambda c: c.all_gather(of(4))),
     "rooted or not": (lambda c: c.broadcast(of(4)), lambda c: c.all_gather(of(4))),
     "order": (lambda c: (c.barrier(), c.all_reduce(of(4))), lambda c: (c.all_reduce(of(4)), c.barrier())),
+    "sizes in a list": (lambda c: c.all_reduce_many([of(4), of(2)]), lambda c: c.all_reduce_many([of(2), of(4)])),
+    "length of a list": (lambda c: c.all_gather_many([of(6)]), lambda c: c.all_gather_many([of(2), of(4)])),
+    "dtypes in a list": (
+        lambda c: c.broadcast_many([of(2), of(2, "f4")]) and c.barrier(),
+        lambda c: c.broadcast_many([of(2, "f4"), of(2)]) and c.barrier(),
+    ),
+    "list and array": (lambda c: c.all_reduce_many([of(4)]), lambda c: c.all_reduce(of(4))),
+    "sizes in a block of calls": (lambda c: _in_one(c, of(4), of(2)), lambda c: _in_one(c, of(2), of(4))),
 }
+
+
+def _in_one(comm: Communicator, *arrays: np.ndarray) -> None:
+    with comm.coalesce() as batch:
+        for x in arrays:
+            batch.reduce_scatter(x, of(x.size // 2))
 
 
 @pytest.mark.parametrize("what", DISAGREEMENTS)
@@ -550,6 +564,42 @@ def test_all_ranks_are_told_what_both_sides_called(size: int) -> None:
         assert re.search(r"\[broadcast [^]]*\] on rank 1", said) and re.search(
             r"\[all_reduce [^]]*max[^]]*\] on", said
         ), said
+
+
+# What the ranks call, and how a rank's error names its call.
+NAMED: dict[str, tuple[Program, Program, str]] = {
+    "objects": (lambda c: c.gather_object(1), lambda c: c.all_gather_object(1), r"\[gather_object: all_gather "),
+    "other objects": (
+        lambda c: c.broadcast_object(1, root=1),
+        lambda c: c.barrier(),
+        r"\[broadcast_object: broadcast ",
+    ),
+    "arrays of any dtype": (
+        lambda c: c.all_to_allw([of(1)] * 2, [of(1)] * 2),
+        lambda c: c.barrier(),
+        r"\[all_to_allw: all_gather ",
+    ),
+    "a list": (lambda c: c.all_reduce_many([of(4)]), lambda c: c.barrier(), r"\[all_reduce_many: all_reduce "),
+    "a split": (lambda c: c.split(0), lambda c: c.barrier(), r"\[split: all_gather "),
+    "the heap": (lambda c: c.heap.zeros(4), lambda c: c.barrier(), r"\[heap.empty: all_gather "),
+    "a variant": (
+        lambda c: c.all_gather(of(4)),
+        lambda c: c.all_gather(of(4), variant="all"),
+        r"\[all_gather line .* but \[all_gather 16 i32 all",
+    ),
+    "an earlier call": (
+        lambda c: (c.broadcast(of(4), root=0), c.barrier()),
+        lambda c: (c.broadcast(of(4), root=1), c.barrier()),
+        r"call 2 of .* is \[barrier .* on rank 0, and its variant, .* or an earlier call differs on rank 1",
+    ),
+    "a root": (lambda c: c.reduce(of(4)), lambda c: c.reduce(of(4), root=1), r"but \[reduce sum root 1 .* on rank 1"),
+}
+
+
+@pytest.mark.parametrize("what", NAMED)
+def test_errors_name_what_the_user_called(what: str) -> None:
+    *programs, expected = NAMED[what]
+    assert re.search(expected, str(failures(each_its_own(*programs))[0]))
 
 
 def test_who_cannot_ask_for_the_other_call_tells_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

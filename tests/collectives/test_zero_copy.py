@@ -269,6 +269,7 @@ REFUSED: dict[str, tuple[Program, str]] = {
     ),
     "objects": (lambda c: c.heap.empty(3, object), "arrays of object hold Python objects"),
     "a negative shape": (lambda c: c.heap.empty((2, -1)), r"\(2, -1\) is not the shape of an array"),
+    "a shape too large": (lambda c: c.heap.empty(2**62), "shape 4611686018427387904 is larger than any heap"),
     "a broken shape": (lambda c: c.heap.empty(2.5), "2.5 is not the shape of an array"),  # type: ignore[arg-type]
 }
 

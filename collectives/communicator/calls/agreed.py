@@ -35,6 +35,12 @@ class UnevenArguments(NamedTuple):
     known: bool = False  # all ranks have passed all counts
     # how long each of its calls waits for peers, in seconds; None: the communicator's deadline
     timeout_s: float | None = None
+    verb: str = ""  # what the user called, where that is not the collective
+
+    @property
+    def name(self) -> str:
+        """What the user called."""
+        return self.verb or self.collective
 
 
 def told(asked: UnevenArguments, rank: int, size: int, send: Blocks, receive: Blocks) -> Array:
@@ -69,8 +75,8 @@ def agreed(asked: UnevenArguments, everyone: Array) -> tuple[int, ...]:
     size = len(everyone)
     differ = (sends != takes) & (sends != UNKNOWN) & (takes != UNKNOWN)
     both = np.where(sends == UNKNOWN, takes, sends)
-    name, root = asked.collective, asked.root
-    contract = COLLECTIVES[name]
+    name, root = asked.name, asked.root
+    contract = COLLECTIVES[asked.collective]
     needed = np.ones((size, size), bool)
     if contract.rooted_output:
         needed &= np.arange(size)[None, :] == root
@@ -113,7 +119,7 @@ class AgreedCall(Unshared):
     turn: Callable[[Operation], Any]
 
     def __repr__(self) -> str:
-        return f"<Operation [{self.asked.collective}]>"
+        return f"<Operation [{self.asked.name}]>"
 
     def __call__(self) -> Any:
         return self.turn(self)
@@ -141,7 +147,7 @@ class AgreedCall(Unshared):
 
     def _everyone(self, mine: Array, run: Callable[[Operation], object]) -> Array:
         everyone = np.empty((self.size, *mine.shape), np.int64)
-        run(self.prepare(CallArguments("all_gather", mine, everyone, "none", 0, "auto")))
+        run(self.prepare(CallArguments("all_gather", mine, everyone, "none", 0, "auto", verb=self.asked.name)))
         return everyone
 
     def _operation(self, counts: tuple[int, ...], send: Blocks, receive: Blocks, *, several: bool) -> Operation:
@@ -153,18 +159,16 @@ class AgreedCall(Unshared):
             out = receive.packed(got, staging, result=True)
         elif got is not None:
             if send.several:
-                raise ArgumentError(
-                    f"{asked.collective}: x has several dtypes: pass out, a list with each rank's array"
-                )
+                raise ArgumentError(f"{asked.name}: x has several dtypes: pass out, a list with each rank's array")
             if send.dtype is None:
-                raise ArgumentError(f"{asked.collective}: rank {self.rank} needs out, an array for its block")
+                raise ArgumentError(f"{asked.name}: rank {self.rank} needs out, an array for its block")
             out = result = send.new_like(sum(got))
         else:
             result = None
         if several:  # on any rank: all move bytes
             x = None if x is None else as_bytes(x, "x")
             out = None if out is None else as_bytes(out, "out", writeable=True)
-        arguments = CallArguments(asked.collective, x, out, asked.op, asked.root, asked.variant, counts)
+        arguments = CallArguments(asked.collective, x, out, asked.op, asked.root, asked.variant, counts, asked.verb)
         inner = self.prepare(arguments)
         return Staged(inner, staging, result, self.turn)
 

@@ -45,6 +45,7 @@ class Planned(NamedTuple):
     plan: Plan  # that it is a part of
     # where this rank's input and output lie in its strip of the heap, as in `Binding`
     places: tuple[int, int] = (NO_PLACE, NO_PLACE)
+    verb: str = ""  # what the user called, where that is not the collective
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from collectives.builder.recipes import Recipe
-from collectives.communicator.arrays import Array
+from collectives.communicator.arrays import Array, dtype_name
 from collectives.communicator.calls.arguments import Staging, as_array
 from collectives.communicator.calls.operations import CopiesAround
 from collectives.numbers import root_of
@@ -41,8 +41,11 @@ class Packed(NamedTuple):
     staging: CopiesAround  # what is copied before and after the call
 
 
-def packed(asked: ManyArguments, rank: int, size: int) -> list[Packed]:
-    """Pack a call's arrays of one dtype into one block, in the order in which dtypes come, alike on all ranks."""
+def packed(asked: ManyArguments, rank: int, size: int) -> tuple[list[Packed], tuple[tuple[str, int], ...]]:
+    """Pack a call's arrays of one dtype into one block, in the order in which dtypes come, alike on all ranks.
+
+    Returns the blocks, and what must be alike: the dtype and the size in bytes of each array.
+    """
     asked = asked._replace(root=root_of(f"{asked.collective}_many", asked.root, size))
     place = _place(asked)
     arrays = [place.seen(array, f"arrays[{k}]") for k, array in enumerate(asked.arrays)]
@@ -62,7 +65,8 @@ def packed(asked: ManyArguments, rank: int, size: int) -> list[Packed]:
             which = "arrays" if asked.outs is None else "outs"
             raise ArgumentError(f"{which}[{k}] is read-only, the result cannot be written to it")
         groups.setdefault(array.dtype, []).append((array, out))
-    return [place.packed(_one(asked, pairs, rank, size, place)) for pairs in groups.values()]
+    blocks = [place.packed(_one(asked, pairs, rank, size, place)) for pairs in groups.values()]
+    return blocks, tuple((dtype_name(array, reduces=False), array.nbytes) for array in arrays)
 
 
 def _one(asked: ManyArguments, pairs: list[tuple[Array, Array]], rank: int, size: int, place: _Place) -> Packed:

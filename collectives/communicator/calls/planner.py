@@ -43,6 +43,8 @@ class CallArguments(NamedTuple):
     root: int  # the root's rank, 0 where there is none
     variant: str | Recipe  # "auto", a variant's name, or a Recipe
     counts: tuple[int, ...] = ()  # the bytes of each block of an uneven collective, as in `Call`
+    verb: str = ""  # what the user called, where that is not the collective
+    list_of: tuple[tuple[str, int], ...] = ()  # of which arrays ``x`` is packed: the dtype and the bytes of each
 
 
 @dataclass
@@ -89,7 +91,10 @@ class CallPlanner:
         self._permit(plan)
         part = plan.part(self.rank)
         buffers = (bound.input, bound.output, self._scratch_for(part))
-        return Planned(bound.call, plan.frame, part, plan.rounds, digest, buffers, plan, self._places(bound))
+        if asked.verb:
+            digest = crc_hqx(repr((asked.verb, asked.list_of)).encode(), digest)
+        places = self._places(bound)
+        return Planned(bound.call, plan.frame, part, plan.rounds, digest, buffers, plan, places, asked.verb)
 
     def _places(self, bound: Bound) -> tuple[int, int]:
         """Return where this rank's arrays lie in its strip, for a call whose doorbells tell that."""
@@ -123,7 +128,7 @@ class CallPlanner:
     # --- choosing ---------------------------------------------------------------------------------------------
 
     def _chosen(self, asked: CallArguments, reachable: bool) -> tuple[Recipe, Bound]:
-        collective, x, out, op, root, variant, counts = asked
+        collective, x, out, op, root, variant, counts = asked[:7]
         given, its = x, COLLECTIVES[collective]
         root = root_of(collective, root, self.size)
         if its.rooted_input and not its.one_buffer and self.rank != root:

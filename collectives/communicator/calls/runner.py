@@ -156,8 +156,11 @@ class CallRunner(CallHooks):
         """Make an operation of a coalesced verb: a call for the arrays of each dtype. Raises as `prepare` does."""
         self.check_usable()
         found: list[Operation] = []
-        for x, out, staging in packed(asked, self._rank, self._layout.ranks):
-            inner = self.prepare(CallArguments(asked.collective, x, out, asked.op, asked.root, asked.variant))
+        verb, (blocks, list_of) = f"{asked.collective}_many", packed(asked, self._rank, self._layout.ranks)
+        for x, out, staging in blocks:
+            inner = self.prepare(
+                CallArguments(asked.collective, x, out, asked.op, asked.root, asked.variant, verb=verb, list_of=list_of)
+            )
             found.append(Staged(inner, staging, out, self.run_in_turn))
         result = asked.arrays if asked.outs is None else asked.outs
         return self.timed(InARow(tuple(found), result, self.run_in_turn), asked.timeout_s)
@@ -337,7 +340,7 @@ class CallRunner(CallHooks):
                 finally:
                     self.give_up(told)
                 raise told from None
-            name = f"{type(error).__name__} in [{planned.call}]"
+            name = f"{type(error).__name__} in [{running.name}]"
             self.give_up(error if isinstance(error, RunError) else RunError(name))
             if isinstance(error, DeadlineError) and (certain := deadlock_of(planned.plan)) is not None:
                 certain.reported_by = error.reported_by
@@ -347,7 +350,7 @@ class CallRunner(CallHooks):
     def _running(self, planned: Planned, epoch: int, tag: int) -> Running:
         # The plan's layout is the communicator's, but for the heap where arrays lie in the ranks' processes.
         binding = Binding(planned.plan.layout, self._base, epoch, tag, self._planner.peers, planned.places)
-        return Running(planned.call, planned.frame, planned.part, binding)
+        return Running(planned.call, planned.frame, planned.part, binding, planned.verb)
 
 
 _ALL: weakref.WeakSet[CallRunner] = weakref.WeakSet()

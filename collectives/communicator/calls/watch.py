@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 
 from collectives.communicator.calls import revocation
 from collectives.communicator.calls.loss import LEFT, lost_among
+from collectives.contracts import COLLECTIVES
 from cxlemu.engines.streams import Blocked, Running
 from cxlemu.errors import MismatchError, PeerLostError, RunError, name_ranks
 from cxlemu.pool.board import Board, Cause
-from cxlemu.pool.session_area import Status
+from cxlemu.pool.session_area import TEXT_BYTES, Status
 from cxlemu.world import RankContext
 
 LOOK_S = 0.05
@@ -56,7 +57,7 @@ class PeerMonitor:
             if (status := self.context.session.peek(peer)) is not None:
                 self._compare(running, peer, status)
         waits_for = " and for ".join(map(running.describe, blocked))
-        waits = f"rank {running.part.rank} waits in [{running.call}] for {waits_for}"
+        waits = f"rank {running.part.rank} waits in [{running.name}] for {waits_for}"
         self._look(waits, {b.owner for b in blocked if b.owner >= 0}, waited_s)
 
     def look(self, waits: str, awaited: Iterable[int], waited_s: float, deadline_s: float) -> None:
@@ -71,7 +72,7 @@ class PeerMonitor:
         with suppress(RunError):  # the pool may be out of reach
             self._tell(running)
             while error.ranks and time.monotonic() < until:
-                if calls := self._calls(error.ranks, {running.part.rank: str(running.call)}):
+                if calls := self._calls(error.ranks, {running.part.rank: running}):
                     return MismatchError(f"{calls}: {SAME}", error.ranks)
                 time.sleep(LOOK_S / 10)
         return error
@@ -80,23 +81,23 @@ class PeerMonitor:
         """Let the peers know what this rank calls."""
         if self._told:
             return
-        call = running.call
-        how = [call.redop] * (call.redop != "none") + [f"root {call.root}"] * (call.root > 0)
-        text = " ".join([call.collective, *how, str(call.nbytes), call.dtype])  # its end may be cut
-        self.context.session.report(self.comm, self.call, running.binding.tag, text)
+        self.context.session.report(self.comm, self.call, running.binding.tag, _short(running))
         self._told = True
 
-    def _calls(self, ranks: tuple[int, ...], known: Mapping[int, str]) -> str:
+    def _calls(self, ranks: tuple[int, ...], known: Mapping[int, Running]) -> str:
         """What two ranks call, in words; nothing where one of them has not said it."""
-        said = dict(known)
+        said = {rank: running.name for rank, running in known.items()}
+        short = {rank: _short(running) for rank, running in known.items()}
         for rank in set(ranks) - known.keys():
             if (status := self.context.session.peek(self.members[rank])) is not None and status.comm == self.comm:
-                said[rank] = f"{status.text} ..."
+                short[rank], said[rank] = status.text, f"{status.text} ..."
         if len(ranks) != 2 or not said.keys() >= set(ranks):
             return ""
         one, other = (f"[{said[rank]}] on rank {rank}" for rank in ranks)
-        number = self.call - self.internal_calls
-        return f"call {number} of this communicator is {one} but {other}, or an earlier call differed"
+        call = f"call {self.call - self.internal_calls} of this communicator is"
+        if len({text[:TEXT_BYTES] for text in short.values()}) > 1:
+            return f"{call} {one} but {other}, or an earlier call differed"
+        return f"{call} {one}, and its variant, a list of arrays or an earlier call differs on rank {ranks[1]}"
 
     @property
     def _peers(self) -> list[int]:
@@ -141,7 +142,14 @@ class PeerMonitor:
         same_call = (status.comm, status.call) == (self.comm, self.call)
         if same_call and status.tag != running.binding.tag:
             ranks = (running.part.rank, self.members.index(peer))
-            raise MismatchError(f"{self._calls(ranks, {ranks[0]: str(running.call)})}: {SAME}", ranks)
+            raise MismatchError(f"{self._calls(ranks, {ranks[0]: running})}: {SAME}", ranks)
 
     def _ranks(self, members: Iterable[int]) -> tuple[int, ...]:
         return tuple(sorted(self.members.index(member) for member in members))
+
+
+def _short(running: Running) -> str:
+    """What this rank calls, for its peers: what differs most often comes first, as the end may be cut."""
+    call, what = running.call, running.verb or running.call.collective
+    how = [call.redop] * (call.redop != "none") + [f"root {call.root}"] * COLLECTIVES[call.collective].rooted
+    return " ".join([what, *how, str(call.nbytes), call.dtype, call.algorithm])

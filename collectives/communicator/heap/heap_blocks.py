@@ -61,8 +61,10 @@ def shape_of(shape: int | tuple[int, ...]) -> tuple[int, ...]:
     single = not isinstance(shape, Iterable) or getattr(shape, "shape", None) == ()  # an array without axes
     its: Iterable[Any] = (shape,) if single else shape  # type: ignore[assignment]
     numbers = tuple(-1 if (number := as_int(each)) is None else number for each in its)
-    if min(numbers, default=0) < 0 or prod(numbers) >= MOST_ELEMENTS:
+    if min(numbers, default=0) < 0:
         raise ArgumentError(f"{shape!r} is not the shape of an array: give whole numbers, 0 or more")
+    if prod(numbers) >= MOST_ELEMENTS:
+        raise ArgumentError(f"an array of shape {shape!r} is larger than any heap")
     return numbers
 
 

@@ -7,13 +7,15 @@ does not call these verbs cannot be made to. They are for configurations; arrays
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from typing import Any
 
 import numpy as np
 
 from collectives.communicator.arrays import Array
+from collectives.communicator.calls.agreed import UnevenArguments
+from collectives.communicator.calls.uneven_blocks import BlocksGiven
 from collectives.communicator.verbs.uneven import UnevenVerbs
 from collectives.communicator.verbs.verbs import Verbs
 from collectives.numbers import root_of
@@ -22,6 +24,9 @@ from cxlemu.errors import ArgumentError
 
 class ObjectVerbs(Verbs, UnevenVerbs):
     """Collectives of Python objects that pickle accepts. Every rank trusts what its peers send in them."""
+
+    # (verb, collective, x, out, root, timeout_s): runs a collective as a part of a verb, whose name errors have
+    _in_verb: Callable[..., Any]
 
     def broadcast_object(self, obj: Any = None, *, root: int = 0, timeout_s: float | None = None) -> Any:
         """Send an object of ``root`` to all other ranks.
@@ -40,12 +45,12 @@ class ObjectVerbs(Verbs, UnevenVerbs):
             RunError: As for collectives, see `Communicator`.
         """
         root = root_of("broadcast_object", root, self.size)
-        data = _pickled(obj) if self.rank == root else np.empty(0, np.uint8)
+        data = _pickled("broadcast_object", obj) if self.rank == root else np.empty(0, np.uint8)
         length = np.array([data.size], np.int64)
-        self.broadcast(length, root=root, timeout_s=timeout_s)
+        self._in_verb("broadcast_object", "broadcast", length, length, root, timeout_s)
         if self.rank != root:
             data = np.empty(int(length[0]), np.uint8)
-        self.broadcast(data, root=root, timeout_s=timeout_s)
+        self._in_verb("broadcast_object", "broadcast", data, data, root, timeout_s)
         return obj if self.rank == root else pickle.loads(data.tobytes())
 
     def gather_object(self, obj: Any, *, root: int = 0, timeout_s: float | None = None) -> list[Any] | None:
@@ -64,7 +69,7 @@ class ObjectVerbs(Verbs, UnevenVerbs):
             RunError: As for collectives, see `Communicator`.
         """
         root = root_of("gather_object", root, self.size)
-        found = self.gatherv(_pickled(obj), root=root, timeout_s=timeout_s)
+        found = self._uneven_of("gather_object", "gatherv", _pickled("gather_object", obj), None, root, timeout_s)
         return None if found is None else self._unpickled(found)
 
     def all_gather_object(self, obj: Any, *, timeout_s: float | None = None) -> list[Any]:
@@ -81,7 +86,8 @@ class ObjectVerbs(Verbs, UnevenVerbs):
             ArgumentError: The object cannot be pickled; nothing was sent.
             RunError: As for collectives, see `Communicator`.
         """
-        return self._unpickled(self.all_gatherv(_pickled(obj), timeout_s=timeout_s))
+        data = _pickled("all_gather_object", obj)
+        return self._unpickled(self._uneven_of("all_gather_object", "all_gatherv", data, None, 0, timeout_s))
 
     def scatter_object(
         self, objs: Sequence[Any] | None = None, *, root: int = 0, timeout_s: float | None = None
@@ -107,13 +113,20 @@ class ObjectVerbs(Verbs, UnevenVerbs):
                 raise ArgumentError(
                     f"scatter_object: pass a list of {self.size} objects at the root, one for each rank"
                 )
-            data = [_pickled(obj) for obj in objs]
+            data = [_pickled("scatter_object", obj) for obj in objs]
         lengths = None if data is None else np.array([each.size for each in data], np.int64)
         mine = np.empty(1, np.int64)
-        self.scatter(lengths, mine, root=root, timeout_s=timeout_s)
+        self._in_verb("scatter_object", "scatter", lengths, mine, root, timeout_s)
         got = np.empty(int(mine[0]), np.uint8)
-        self.scatterv(data, got, root=root, timeout_s=timeout_s)
+        self._uneven_of("scatter_object", "scatterv", data, got, root, timeout_s)
         return pickle.loads(got.tobytes())
+
+    def _uneven_of(self, verb: str, collective: str, x: Any, out: Any, root: int, timeout_s: float | None) -> Any:
+        """Run an uneven collective as a part of a verb, whose name errors have."""
+        sends, takes = (self.size, 1) if collective == "scatterv" else (1, self.size)
+        send, receive = BlocksGiven(x, "x", sends), BlocksGiven(out, "out", takes)
+        asked = UnevenArguments(collective, send, receive, "none", root, "auto", timeout_s=timeout_s, verb=verb)
+        return self._uneven(asked, False)
 
     def _unpickled(self, found: Array) -> list[Any]:
         """Unpickle one object of each rank; they lie one after another, and each says where it ends."""
@@ -121,9 +134,9 @@ class ObjectVerbs(Verbs, UnevenVerbs):
         return [pickle.load(stream) for _ in range(self.size)]
 
 
-def _pickled(obj: Any) -> Array:
+def _pickled(verb: str, obj: Any) -> Array:
     """Pickle an object into 1-D uint8. Raises ArgumentError for an object that cannot be pickled."""
     try:
         return np.frombuffer(bytearray(pickle.dumps(obj)), np.uint8)
     except Exception as error:  # pickle raises what the object's own methods raise
-        raise ArgumentError(f"a {type(obj).__name__} cannot be pickled: {error}") from error
+        raise ArgumentError(f"{verb}: a {type(obj).__name__} cannot be pickled: {error}") from error

@@ -216,4 +216,8 @@ class UnevenVerbs:
         for given, role in ((x, "x"), (out, "out")):
             if not isinstance(given, list | tuple):
                 raise ArgumentError(f"all_to_allw: {role} is a list of {self.size} arrays, one for each rank")
-        return self.all_to_allv(x, out, async_op=async_op, timeout_s=timeout_s)
+        send, receive = BlocksGiven(x, "x", self.size), BlocksGiven(out, "out", self.size)
+        asked = UnevenArguments(
+            "all_to_allv", send, receive, "none", 0, "auto", timeout_s=timeout_s, verb="all_to_allw"
+        )
+        return self._uneven(asked, async_op)
