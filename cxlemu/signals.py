@@ -55,6 +55,11 @@ def is_from_handler(error: BaseException) -> bool:
     return False
 
 
+def interrupts(error: BaseException) -> bool:
+    """Decide whether an exception only came while a call ran: from a handler, or one that no call raises."""
+    return not isinstance(error, Exception) or is_from_handler(error)
+
+
 def _code_of(handler: Any) -> CodeType | None:
     """The code of a function, a method, a partial of one, or an object that is called; None for what is in C."""
     while isinstance(handler, partial):

@@ -36,7 +36,8 @@ from cxlemu.engines.reference import ReferenceEngine
 from cxlemu.errors import ArgumentError, RunError
 from cxlemu.plan import Layout
 from cxlemu.plan.checksums import check_integrity
-from cxlemu.signals import is_from_handler
+from cxlemu.pool.ledger import HoldState
+from cxlemu.signals import interrupts
 from cxlemu.world import RankContext
 
 
@@ -193,7 +194,7 @@ class Communicator(Member):
         except BaseException as error:
             if isinstance(error, RunError) and error.reported_by is not None:
                 self._runner.give_up(error)
-            elif not isinstance(error, Exception) or is_from_handler(error):  # the other members wait for this rank
+            elif interrupts(error):  # the other members wait for this rank
                 self._runner.give_up(RunError(f"{type(error).__name__} while it made a communicator"))
             raise
 
@@ -212,7 +213,7 @@ class Communicator(Member):
             RunError: As for collectives, see `Communicator`.
         """
         mine = groups.word(color, self.rank if key is None else key)
-        its = groups.groups_of(self.all_gather(mine).tolist())
+        its = groups.groups_of(self._gathered("split", mine).tolist())
         if color is None:
             return None
         return self._group(tuple(self.members[rank] for rank in its[int(mine[1])]), f"split {self._stay.room.name}")
@@ -266,16 +267,22 @@ class Communicator(Member):
         ``look`` raises while this rank waits for them, where one of them has given up.
         """
         deadline_s = context.deadline_s if deadline_s is None else deadline_s
-        terms = agree(
-            context, members, key, sizing, lane, deadline_s=deadline_s, integrity=integrity, peers=peers, look=look
-        )
-        comm = cls(terms)
+        name = context.rooms.name(members, key)
         try:
-            # None rings before all doorbells are cleared.
-            await_ready(context, comm._board, members, deadline_s, look)
-        except BaseException as error:  # the others may have begun, with a rank that does not take part
-            comm._runner.give_up(error if isinstance(error, RunError) else RunError("it was not opened"))
-            comm._leave()
+            terms = agree(
+                context, members, name, sizing, lane, deadline_s=deadline_s, integrity=integrity, peers=peers, look=look
+            )
+            comm = cls(terms)
+            try:
+                # None rings before all doorbells are cleared.
+                await_ready(context, comm._board, members, deadline_s, look, name)
+            except BaseException as error:  # the others may have begun, with a rank that does not take part
+                comm._runner.give_up(error if isinstance(error, RunError) else RunError("it was not opened"))
+                comm._leave()
+                raise
+        except BaseException as error:
+            if look is in_peace and interrupts(error):  # else the others learn of it from the communicator before
+                context.rooms.refuse(name, HoldState.ABANDONED)
             raise
         return comm
 

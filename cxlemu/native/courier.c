@@ -47,6 +47,7 @@ typedef struct {
     PyObject *handed; /* a list of what couriers handed over and Python has not taken up */
     PyObject *status; /* the type of what a receive returns; NULL where messages are sent */
     PyObject *any; /* what stands for any tag, or NULL */
+    PyObject *last; /* what the last call returned, NULL where it raised: see `Courier_call` */
     long long epoch, rounds, idle_ns, spins;
     unsigned int tag; /* of the plan */
     int peer;
@@ -190,17 +191,21 @@ static PyObject *receive(Courier *self, PyObject *object, PyObject *tag_object) 
     return made;
 }
 
+/* The handler of a signal may raise in the caller, after this returned and before the caller has what it returned: the caller
+ * then finds it in `last`. */
 static PyObject *Courier_call(PyObject *callable, PyObject *const *args, size_t count, PyObject *names) {
     Courier *self = (Courier *)callable;
     if (PyVectorcall_NARGS(count) != 2 || names) {
         PyErr_SetString(PyExc_TypeError, "a courier takes an array and a tag");
         return NULL;
     }
-    if (gate(self)[CLOSED] || gate(self)[ADVANCING] || gate(self)[AT_WORK] || PyList_GET_SIZE(self->handed)) {
-        if (self->status) Py_RETURN_NONE;
-        Py_RETURN_FALSE;
-    }
-    return self->status ? receive(self, args[0], args[1]) : send_away(self, args[0], args[1]);
+    Py_CLEAR(self->last);
+    PyObject *its = self->status ? Py_None : Py_False;
+    if (gate(self)[CLOSED] || gate(self)[ADVANCING] || gate(self)[AT_WORK] || PyList_GET_SIZE(self->handed))
+        Py_INCREF(its);
+    else its = self->status ? receive(self, args[0], args[1]) : send_away(self, args[0], args[1]);
+    self->last = Py_XNewRef(its);
+    return its;
 }
 
 /* Whether a plan is one doorbell line: its stream waits only at its start, so that a call that waits has touched nothing. */
@@ -272,6 +277,7 @@ static void Courier_dealloc(Courier *self) {
     Py_XDECREF(self->handed);
     Py_XDECREF(self->status);
     Py_XDECREF(self->any);
+    Py_XDECREF(self->last);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -284,6 +290,7 @@ static PyMethodDef courier_methods[] = {
 static PyMemberDef courier_members[] = {
     {"epoch", T_LONGLONG, offsetof(Courier, epoch), 0, "of the next call on the mailbox, by whomever"},
     {"spins", T_LONGLONG, offsetof(Courier, spins), 0, "looks before the core is given away"},
+    {"last", T_OBJECT, offsetof(Courier, last), READONLY, "what the last call returned; None where it raised"},
     {NULL, 0, 0, 0, NULL},
 };
 

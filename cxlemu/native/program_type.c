@@ -237,6 +237,21 @@ static int Program_init(Program *self, PyObject *args, PyObject *kwargs) {
     return 0;
 }
 
+static int take_buffers(Program *self, PyObject *const *buffers) {
+    for (int k = 0; k < self->p.buffer_count; k++) {
+        int flags = self->p.written[k] ? PyBUF_WRITABLE : PyBUF_SIMPLE; /* inputs may be read-only */
+        if (PyObject_GetBuffer(buffers[k], &self->call_views[k], flags) < 0) return -1;
+        self->call_view_count++;
+        if (self->call_views[k].len < self->p.buffer_bytes[k]) {
+            PyErr_Format(PyExc_ValueError, "buffer %d has %zd bytes, the plan needs %lld", k, self->call_views[k].len,
+                         (long long)self->p.buffer_bytes[k]);
+            return -1;
+        }
+        self->p.buffers[k] = self->call_views[k].buf;
+    }
+    return 0;
+}
+
 /* Take a call's epoch, tag and buffers, and begin it. Return 0, or -1 with an exception; buffers that were taken until
  * then are in call_views, and the caller releases them. */
 static int take_call(Program *self, PyObject *const *args) {
@@ -248,17 +263,7 @@ static int take_call(Program *self, PyObject *const *args) {
         PyErr_SetString(PyExc_ValueError, "the epoch or the tag is out of range");
         return -1;
     }
-    for (int k = 0; k < self->p.buffer_count; k++) {
-        int flags = self->p.written[k] ? PyBUF_WRITABLE : PyBUF_SIMPLE; /* inputs may be read-only */
-        if (PyObject_GetBuffer(args[2 + k], &self->call_views[k], flags) < 0) return -1;
-        self->call_view_count++;
-        if (self->call_views[k].len < self->p.buffer_bytes[k]) {
-            PyErr_Format(PyExc_ValueError, "buffer %d has %zd bytes, the plan needs %lld", k, self->call_views[k].len,
-                         (long long)self->p.buffer_bytes[k]);
-            return -1;
-        }
-        self->p.buffers[k] = self->call_views[k].buf;
-    }
+    if (take_buffers(self, args + 2) < 0) return -1;
     self->p.done_seen = NULL; /* another communicator may have used the program's place before */
     program_begin(&self->p, epoch, (uint16_t)tag);
     return 0;
@@ -283,6 +288,21 @@ static PyObject *Program_start(Program *self, PyObject *const *args, Py_ssize_t 
         return NULL;
     }
     Py_RETURN_NONE;
+}
+
+/* go_on_with(*buffers): the call under way continues on copies of its buffers. It may have ended before Python knows: see
+ * several.c. */
+static PyObject *Program_go_on_with(Program *self, PyObject *const *args, Py_ssize_t count) {
+    if (self->state == READY) Py_RETURN_NONE;
+    if (self->state != STARTED || count != self->p.buffer_count) {
+        PyErr_SetString(PyExc_RuntimeError, "no call was started, or it has other buffers");
+        return NULL;
+    }
+    program_release_call(self);
+    if (take_buffers(self, args) == 0) Py_RETURN_NONE;
+    program_release_call(self);
+    self->state = READY;
+    return NULL;
 }
 
 PyObject *program_obstacle_list(const obstacle *found, int count) {
@@ -369,6 +389,8 @@ static PyMethodDef program_methods[] = {
     {"start", (PyCFunction)(void (*)(void))Program_start, METH_FASTCALL, "start(epoch, tag, *buffers): begin a call."},
     {"advance", (PyCFunction)(void (*)(void))Program_advance, METH_FASTCALL,
      "advance(idle_ns, spins) -> (status, obstacles): go on until done, or nothing progressed for idle_ns."},
+    {"go_on_with", (PyCFunction)(void (*)(void))Program_go_on_with, METH_FASTCALL,
+     "go_on_with(*buffers): on copies of the call's buffers."},
     {"skip", (PyCFunction)Program_skip, METH_O, "skip(stream): its record was executed elsewhere."},
     {"modelled_ns", (PyCFunction)Program_modelled_ns, METH_O,
      "modelled_ns(stream): when it goes on; None without a pace."},

@@ -38,6 +38,7 @@ class HoldState(IntEnum):
     REFUSED = 3  # no room: what a leader answers to the members of a group
     SHORT = 4  # no room yet: a leader asks the members of a group to give back what they dropped
     SEARCHED = 5  # a member did
+    ABANDONED = 6  # a member makes no communicator there: the handler of a signal raised
 
 
 class Hold(NamedTuple):
@@ -71,6 +72,7 @@ _HOLD_MAGICS = {
     HoldState.REFUSED: b"REF1",
     HoldState.SHORT: b"SHO1",
     HoldState.SEARCHED: b"SEA1",
+    HoldState.ABANDONED: b"ABA1",
 }
 _STATES = {magic: state for state, magic in _HOLD_MAGICS.items()}
 

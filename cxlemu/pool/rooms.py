@@ -96,14 +96,14 @@ class Rooms:
                 self._look_again(attempt)
             raise NoRoomError(f"other ranks claimed the same room {TRIES} times")
 
-    def refuse(self, name: int) -> None:
-        """Tell the members of a group that there is no room for it, until as many later groups got the same answer."""
+    def refuse(self, name: int, why: HoldState = HoldState.REFUSED) -> None:
+        """Tell the members of a group that it gets no room, until as many later groups got such an answer."""
         with self._lock:
             self._refused.append(name)
             if len(self._refused) > REFUSALS:
                 self.release(self._refused.popleft())
             with suppress(ArgumentError):  # no line for it: they wait for their deadlines
-                self._post(self._free_line(), Hold(name, 0, 0, ALL_CARDS, HoldState.REFUSED))
+                self._post(self._free_line(), Hold(name, 0, 0, ALL_CARDS, why))
 
     def join(self, leader: int, room: Hold) -> bool:
         """Hold a room that ``leader`` claimed; False if the leader let it go, so that another rank may have it."""

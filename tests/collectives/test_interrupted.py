@@ -13,9 +13,11 @@ import pytest
 
 from collectives import ANY, Communicator
 from collectives.communicator.membership import opening
+from collectives.communicator.messages.mailboxes import SLOTS
 from collectives.communicator.messages.transfers import CLOSED
 from cxlemu import RankContext, Topology, launch
-from cxlemu.errors import RevokedError, RunError
+from cxlemu._native import Courier
+from cxlemu.errors import PeerLostError, RevokedError, RunError
 from cxlemu.memory import MemorySpec
 from tests.helpers.tiers import PATIENT_S
 
@@ -164,6 +166,48 @@ def test_a_split_that_is_interrupted_ends_on_all_ranks(who: int) -> None:
     )
 
 
+OPENS: dict[str, Callable[[RankContext], Communicator]] = {
+    "world": Communicator.world,
+    "of": lambda context: Communicator.of(context, [0, 1]),
+}
+
+
+def _opens(context: RankContext, name: str, who: int) -> None:
+    if context.rank == who:
+
+        def asked(*_: object) -> Any:
+            signal.raise_signal(signal.SIGALRM)
+
+        rooms, lost_among = context.rooms, opening.lost_among
+        if who == 0:  # which claims the room
+            claim, rooms.claim = rooms.claim, asked  # type: ignore[method-assign]
+        else:  # which waits for rank 0 to do so
+            opening.lost_among = asked
+        interrupted(lambda: OPENS[name](context), Enough(), after_s=0)
+        if who == 0:
+            rooms.claim = claim  # type: ignore[method-assign]
+        opening.lost_among = lost_among
+    else:
+        with pytest.raises(PeerLostError, match=f"rank {who} was interrupted while it made a communicator of ranks 0"):
+            OPENS[name](context)
+    with OPENS[name](context) as comm:
+        assert comm.all_reduce(np.ones(1))[0] == 2
+
+
+@pytest.mark.parametrize("who", [0, 1])
+@pytest.mark.parametrize("name", OPENS)
+def test_a_communicator_whose_making_is_interrupted_is_made_by_no_rank(name: str, who: int) -> None:
+    """Its peers do not wait for the deadline, and may make it again."""
+    launch(
+        partial(_opens, name=name, who=who),
+        ranks=2,
+        topology=LAPTOP,
+        memory=MemorySpec("shm"),
+        how="processes",
+        deadline_s=PATIENT_S,
+    )
+
+
 ROOMY = 1 << 18  # elements: more than a mailbox takes, and moved in one call
 
 # What rank 0 calls when a courier hands a message over to it, and what its peer does before that.
@@ -191,19 +235,22 @@ def _handed_over(context: RankContext, name: str) -> None:
         couriers = comm._messenger.outgoing if "send" in name else comm._messenger.incoming
         courier, handed = couriers[1], []
 
-        def asked(array: Any, tag: int) -> Any:
-            handed.append(courier(array, tag))
-            while handed[-1] is None and time.monotonic() < until:  # the peer's message is still on its way
+        class Asked:
+            def __call__(self, array: Any, tag: int) -> Any:
                 handed.append(courier(array, tag))
-            signal.raise_signal(signal.SIGALRM)
+                while handed[-1] is None and time.monotonic() < until:  # the peer's message is still on its way
+                    handed.append(courier(array, tag))
+                signal.raise_signal(signal.SIGALRM)
 
-        couriers[1] = asked  # type: ignore[assignment]  # as if the signal came while the courier was at work
+            last = property(lambda self: courier.last)
+
+        couriers[1] = Asked()  # type: ignore[assignment]  # as if the signal came while the courier was at work
         interrupted(lambda: calls(comm, kept), Enough(), after_s=0)
         assert type(handed[-1]) is list
         couriers[1] = courier
     context.session.barrier(PATIENT_S)
     if comm.rank == 0:
-        if name == "recv of another":
+        if "recv" in name:  # it took nothing
             comm.recv(kept, 1, 1)
         comm.sendrecv(np.full(1, 5.0), 1, small := np.zeros(1), 1, 5, 5)
         assert (kept == (1 if "send" in name else 2)).all() and small[0] == 6
@@ -229,3 +276,159 @@ def test_what_a_courier_handed_over_is_taken_up_after_a_handler_raised(name: str
         how="processes",
         deadline_s=PATIENT_S,
     )
+
+
+MESSAGES = 12  # more than a mailbox has SLOTS
+SIZES = {
+    "small": 2,
+    "of a slot": 8 << 10,
+    "large": 1 << 18,
+}  # elements: in a line, in a slot, more than a mailbox takes
+
+
+class Interrupting:
+    """Raises a signal in every second call of what it wraps, after it; of what is no courier, also before it."""
+
+    def __init__(self, inner: Any, most: int, then: Callable[[], None] = lambda: None) -> None:
+        self.inner, self.left, self.calls, self.then = inner, most, 0, then
+
+    def __call__(self, *given: Any) -> Any:
+        self.calls += 1
+        if self.calls % 4 == 2 and not isinstance(self.inner, Courier):
+            self._interrupt()
+        result = self.inner(*given)
+        if self.calls % 4 == 0:
+            self._interrupt()
+        return result
+
+    def _interrupt(self) -> None:
+        if self.left:
+            self.left -= 1
+            if not self.left:
+                self.then()
+            signal.raise_signal(signal.SIGALRM)
+
+    @property
+    def last(self) -> Any:
+        """What a courier says that it returned last."""
+        return self.inner.last
+
+
+class Meeting:
+    """Meets the other rank once, which waits until this rank's calls were interrupted often enough."""
+
+    def __init__(self, context: RankContext) -> None:
+        self.context, self.met = context, False
+
+    def __call__(self) -> None:
+        if not self.met:
+            self.met = True
+            self.context.session.barrier(PATIENT_S)
+
+
+def _until_done(call: Callable[[Any], Any], array: Any) -> Any:
+    """Make a call again and again as docs/python.md says, with an array that loses what it had where one ends."""
+    while True:
+        given = array.copy()
+        try:
+            return call(given), given
+        except Enough as error:
+            given[:] = -1
+            if getattr(error, "__notes__", None):
+                error.__notes__.clear()  # it is the same error every time
+                return None, given
+
+
+def _interrupted_round(comm: Communicator, verb: str, x: Any, meet: Meeting) -> None:
+    """Send or receive numbered messages while calls are interrupted."""
+    messages, requests = comm._messenger, []
+    couriers = messages.incoming if verb == "recv" else messages.outgoing
+    advance, courier = messages._lane.advance, couriers.get(1)
+    messages._lane.advance = Interrupting(advance, 9, meet)  # type: ignore[method-assign]
+    if courier is not None:
+        couriers[1] = Interrupting(courier, 3)  # type: ignore[assignment]
+    for number in range(MESSAGES):
+        x[:] = number
+        done, given = _until_done(lambda array: getattr(comm, verb)(array, 1), x)
+        assert verb != "recv" or ((given == number).all() and done.nbytes == x.nbytes)
+        requests += [done] * (verb == "isend" and done is not None)
+    for request in requests:
+        _until_done(lambda _, request=request: request.wait(), x)
+    messages._lane.advance = advance  # type: ignore[method-assign]
+    if courier is not None:
+        couriers[1] = courier
+
+
+def _every_message_once(context: RankContext, verb: str, elements: int) -> None:
+    comm = Communicator.world(context, deadline_s=PATIENT_S)
+    if comm.rank == 0:
+        signal.signal(signal.SIGALRM, Handler(Enough()).came)
+    for _ in range(2):  # in the second round couriers carry what they can
+        x, meet = np.empty(elements), Meeting(context)
+        if comm.rank == 0:
+            _interrupted_round(comm, verb, x, meet)
+            meet()
+            comm.send(np.full(1, MESSAGES), 1, 5)
+        else:
+            sent = [comm.isend(np.full(elements, 1.0 * k), 0) for k in range(MESSAGES) if verb == "recv"]
+            meet()
+            comm.waitall(sent)
+            for number in range(0 if sent else MESSAGES):
+                comm.recv(x, 0, 0)
+                assert (x == number).all()
+            assert comm.probe(0).tag == 5  # no message came twice
+            comm.recv(np.zeros(1), 0, 5)
+        assert comm.all_reduce(np.full(1, comm.rank + 1.0))[0] == 3
+    comm.close()
+
+
+@pytest.mark.deep(
+    rows=lambda verb, size: (verb, size) not in (("send", "large"), ("isend", "small"), ("recv", "large"))
+)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("verb", ["send", "isend", "recv"])
+def test_every_message_comes_once_however_often_its_calls_are_interrupted(verb: str, size: str) -> None:
+    """Before an engine's work and after it, where a handler takes from Python what C has done."""
+    launch(
+        partial(_every_message_once, verb=verb, elements=SIZES[size]),
+        ranks=2,
+        topology=LAPTOP,
+        memory=MemorySpec("shm"),
+        how="processes",
+        deadline_s=PATIENT_S,
+    )
+
+
+def _overtaken(context: RankContext) -> None:
+    comm = Communicator.world(context, deadline_s=PATIENT_S)
+    numbers = range(1 + SLOTS)  # the last one takes the place of the first one
+    if comm.rank == 1:
+        comm.send(np.full(1, 0.0), 0)
+        context.session.barrier(PATIENT_S)
+        for number in numbers[1:]:
+            comm.send(np.full(1, float(number)), 0)
+        context.session.barrier(PATIENT_S)
+    else:
+        lane, out = comm._messenger._lane, np.zeros(1)
+        advance = lane.advance
+
+        def interrupts(*given: Any) -> Any:
+            if (ended := advance(*given)) is not None:
+                signal.raise_signal(signal.SIGALRM)
+            return ended
+
+        lane.advance = interrupts  # type: ignore[method-assign]
+        interrupted(lambda: comm.recv(out, 1), Enough(), after_s=0)
+        lane.advance = advance  # type: ignore[method-assign]
+        context.session.barrier(PATIENT_S)
+        context.session.barrier(PATIENT_S)
+        for number in numbers:
+            comm.recv(out, 1)
+            assert out[0] == number
+    comm.barrier()
+    comm.close()
+
+
+def test_a_message_that_came_while_its_receive_was_interrupted_is_kept() -> None:
+    """Its sender knows that it came, and may write another one in its place."""
+    launch(_overtaken, ranks=2, topology=LAPTOP, memory=MemorySpec("shm"), how="processes", deadline_s=PATIENT_S)

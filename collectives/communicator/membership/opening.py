@@ -35,7 +35,7 @@ def in_peace() -> None:
 def agree(
     context: RankContext,
     members: tuple[int, ...],
-    key: str,
+    name: int,
     sizing: Sizing,
     lane: CallLane,
     *,
@@ -45,7 +45,7 @@ def agree(
     look: Look = in_peace,
 ) -> Terms:
     """Come to one room with the other members, in which all lay out the same things."""
-    room = find_room(context, members, context.rooms.name(members, key), sizing.wanted, deadline_s, look)
+    room = find_room(context, members, name, sizing.wanted, deadline_s, look)
     nbytes = room.end - room.at
     try:
         furnished = sizing.furnish(nbytes)
@@ -117,6 +117,8 @@ def _hold_with_leader(context: RankContext, members: Sequence[int], name: int, d
                     f"the pool has no room for a communicator of {len(members)} ranks: close "
                     f"some, give the pool larger cards, or make fewer communicators"
                 )
+            if room is not None and room.state == HoldState.ABANDONED:
+                raise abandoned(0, members)
             if room is not None and room.state == HoldState.SHORT and not answered:
                 rooms.search()
                 answer.enter_context(rooms.saying(name, HoldState.SEARCHED))
@@ -142,14 +144,23 @@ def _join(rooms: Rooms, leader: int, room: Hold) -> bool:
         return rooms.join(leader, room)
 
 
+def abandoned(rank: int, members: Sequence[int]) -> PeerLostError:
+    """Make the error of a member that was interrupted: the others need not wait for it."""
+    return PeerLostError(f"rank {rank} was interrupted while it made a communicator of {name_ranks(members)}", (rank,))
+
+
 def await_ready(
     context: RankContext,
     board: Board,
     members: Sequence[int],
     deadline_s: float,
     look: Look = in_peace,
+    name: int | None = None,
 ) -> None:
-    """Tell the other members that this rank's part of the room is prepared, and wait until theirs are."""
+    """Tell the other members that this rank's part of the room is prepared, and wait until theirs are.
+
+    ``name`` is the room's, by which a member says that it was interrupted.
+    """
     board.vote(members.index(context.rank), Vote(Stage.READY))
     waiting = [rank for rank, member in enumerate(members) if member != context.rank]
     made = f"a communicator of {name_ranks(members)}"
@@ -160,6 +171,9 @@ def await_ready(
             return
         look()
         for rank in waiting:
+            said = None if name is None else context.rooms.find(members[rank], name)
+            if said is not None and said.state == HoldState.ABANDONED:
+                raise abandoned(rank, members)
             if members[rank] in lost:
                 raise PeerLostError(f"rank {rank} {lost[members[rank]]} while this rank makes {made}", (rank,))
     raise PeerLostError(f"{name_ranks(waiting)} did not arrive within {deadline_s:g} s to make {made}", tuple(waiting))

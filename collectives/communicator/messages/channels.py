@@ -76,6 +76,14 @@ class Channel:
             self.current.buffers = ()
         self.current = None
 
+    def _go_on_with(self, memory: Bytes) -> None:
+        """Let the call under way continue on a copy of its memory."""
+        assert self.current is not None
+        self.current.go_on_with(self._buffers(memory))
+
+    def _buffers(self, memory: Any) -> tuple[Any, ...]:
+        return (memory, NOTHING, self._scratch) if self.role == SENDER else (NOTHING, memory, self._scratch)
+
     @property
     def epoch(self) -> int:
         """The first epoch of the mailbox's next call."""
@@ -106,7 +114,7 @@ class Channel:
 
     def _start(self, its: Transfer, memory: Any) -> None:
         its.epoch = self.epoch
-        its.buffers = (memory, NOTHING, self._scratch) if self.role == SENDER else (NOTHING, memory, self._scratch)
+        its.buffers = self._buffers(memory)
         self.begin(its)
         self.epoch = its.epoch + its.rounds
         self.current = its
@@ -115,7 +123,7 @@ class Channel:
         """Go on with the call that the courier began on this memory."""
         its = self.taught[memory.nbytes]
         its.epoch = self.epoch - its.rounds
-        its.buffers = (memory, NOTHING, self._scratch) if self.role == SENDER else (NOTHING, memory, self._scratch)
+        its.buffers = self._buffers(memory)
         self.current = its
 
     def _made(self, nbytes: int, variant: str) -> Transfer:
@@ -148,11 +156,15 @@ class Outbox(Channel):
         if self.current is None:
             self._announce()
 
-    def withdraw(self, request: Request) -> bool:
-        """Take back a message that waits for others to leave. Returns whether it was one."""
+    def copy(self, request: Request) -> bool:
+        """Send what has not left of a message from a copy of its array. Returns whether there is such a message."""
         for at, sending in enumerate(self.queue):
-            if at and sending.request is request:
-                del self.queue[at]
+            if sending.request is request:
+                source = sending.source.copy()
+                self.queue[at] = sending._replace(source=source)
+                if not at and self._at > 0 and self.current is not None:
+                    nbytes = self.current.buffers[0].nbytes
+                    self._go_on_with(source[self._at - nbytes : self._at])
                 return True
         return False
 
@@ -215,6 +227,28 @@ class Inbox(Channel):
         if self.current is not None:
             self.epoch = self.current.epoch
             self.current = None
+
+    @property
+    def has_come(self) -> bool:
+        """Whether a message has come, although Python may not know: a signal's handler raised before it did."""
+        return self.body is not None or (self.current is not None and self.current.has_begun)
+
+    def release(self) -> Message | None:
+        """Let the message whose bytes come go to a copy of its receive's array, and to another receive later. Returns
+        it, but for one that is too long for the array and lost."""
+        message = self.body
+        assert message is not None and message.receive is not None and self._target is not None
+        if not message.fits(message.receive):
+            return None
+        message.receive = None
+        if message.data is None:
+            data = np.empty(message.nbytes, np.uint8)
+            data[: self._at] = self._target[: self._at]
+            message.data = self._target = data
+            if self.current is not None:
+                nbytes = self.current.buffers[1].nbytes
+                self._go_on_with(data[self._at - nbytes : self._at])
+        return message
 
     def came(self, line: bytes) -> Message:
         """Take an envelope that the courier brought, as `opened`."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from collectives.communicator.messages.transfers import AT_WORK, CLOSED, WAKE, TransferLane
 from cxlemu._native import unlocked
 from cxlemu.errors import DeadlineError
-from cxlemu.signals import is_from_handler
+from cxlemu.signals import interrupts
 
 AT_WORK_S = 2e-5  # between two looks at a courier that was woken
 
@@ -58,7 +58,7 @@ class CourierGuard:
         return self._lock.locked() or self._gate[AT_WORK] != 0
 
     def __exit__(self, kind: object = None, error: BaseException | None = None, trace: object = None) -> None:
-        if self.half_done and error is not None and (not isinstance(error, Exception) or is_from_handler(error)):
+        if self.half_done and error is not None and interrupts(error):
             self._give_up(error)
         self.half_done = False  # threads that wait see what this one left
         if self._settle():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple
 
 from collectives.communicator.messages.requests import ANY, Rank, Request, Status, Tag
@@ -38,6 +40,7 @@ class Message:
     data: bytes | Bytes | None = None  # its bytes, where they are not in the mailbox: complete, or still arriving
     complete: bool = False  # whether all bytes are in ``data``
     receive: Receive | None = None  # the receive that takes it, where that is known before the message is complete
+    arrival: int = 0  # its number among those that came; 0: a courier brought it, before the others
 
     @property
     def status(self) -> Status:
@@ -72,6 +75,7 @@ class Matching:
     unexpected: list[Message] = field(default_factory=list)
     wanted: list[int] = field(init=False)  # by rank: how many waits name it as the source
     any_wanted: int = 0  # how many waits take a message of any rank
+    _arrived: int = 0
 
     def __post_init__(self) -> None:
         self.wanted = [0] * self.ranks
@@ -100,13 +104,19 @@ class Matching:
         return False
 
     def arrive(self, message: Message) -> Receive | None:
-        """Take the first receive that waits for a message, or let the message wait and return None."""
+        """Number a message that came, and offer it."""
+        self._arrived += 1
+        message.arrival = self._arrived
+        return self.offer(message)
+
+    def offer(self, message: Message) -> Receive | None:
+        """Take the first receive that waits for a message, or let the message wait in its order and return None."""
         for at, receive in enumerate(self.posted):
             if receive.takes(message.source, message.tag):
                 del self.posted[at]
                 self.want(receive.source, -1)
                 return receive
-        self.unexpected.append(message)
+        insort(self.unexpected, message, key=attrgetter("arrival"))
         return None
 
     def find(self, source: Rank, tag: Tag) -> Message | None:

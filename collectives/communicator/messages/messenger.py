@@ -20,14 +20,13 @@ from collectives.communicator.messages.channels import Sending
 from collectives.communicator.messages.envelopes import ITEM_BYTES_MAX, MESSAGE_BYTES_MAX, unpack
 from collectives.communicator.messages.matching import Message, Receive
 from collectives.communicator.messages.requests import ANY, PROC_NULL, MatchedMessage, Rank, Request, Status, Tag
-from collectives.communicator.messages.traffic import Traffic
+from collectives.communicator.messages.traffic import SLICE_S, Traffic
 from collectives.communicator.messages.transfers import WAKE
 from collectives.numbers import seconds
+from cxlemu._native import Courier
 from cxlemu.accelerator.arrays import device_view, fetched, put_back
 from cxlemu.errors import ArgumentError, DeadlineError, RevokedError, RunError
 from cxlemu.signals import is_from_handler
-
-SLICE_S = 0.05  # how long calls are advanced before the peers are looked at
 
 
 class Messenger(Traffic):
@@ -40,8 +39,7 @@ class Messenger(Traffic):
     def send(self, array: Array, dest: Rank, tag: int, role: str = "array") -> Request:
         """Post a send, and let what there is room for leave; the array must not change before the request is done."""
         dest, tag = destination(dest, tag, self._ranks)
-        view = device_view(array, role)
-        array = np.asarray(as_array(array, role), order="C") if view is None else fetched(view)
+        array = _contents(array, role)
         if array.dtype.hasobject:
             raise ArgumentError(f"send: dtype {array.dtype} holds Python objects, which other processes cannot read")
         source, itemsize = as_bytes(array, role), array.dtype.itemsize
@@ -52,16 +50,20 @@ class Messenger(Traffic):
         if not isinstance(dest, int):
             request.end(Status(self._rank, tag, source.nbytes))
             return request
-        with self._lock, self._guard:
-            if dest == self._rank:
-                self._arrived(Message(dest, tag, source.nbytes, itemsize, source.tobytes(), True))
-                self._finish(request, Status(dest, tag, source.nbytes))
-            else:
-                outbox = self._outboxes.get(dest) or self._outbox(dest)
-                self._open.add(request)
-                outbox.send(Sending(request, source, tag, itemsize))
-                self._push(outbox)
-        self._call_back()
+        try:
+            with self._lock, self._guard:
+                if dest == self._rank:
+                    self._arrived(Message(dest, tag, source.nbytes, itemsize, source.tobytes(), True))
+                    self._finish(request, Status(dest, tag, source.nbytes))
+                else:
+                    outbox = self._outboxes.get(dest) or self._outbox(dest)
+                    self._open.add(request)
+                    outbox.send(Sending(request, source, tag, itemsize))
+                    self._push(outbox)
+            self._call_back()
+        except BaseException as error:
+            self.detach(request, error)
+            raise
         return request
 
     def sent(self, dest: Rank, tag: int, nbytes: int) -> Request:
@@ -77,14 +79,18 @@ class Messenger(Traffic):
         if receive.source is PROC_NULL:
             request.end(Status(PROC_NULL, ANY, 0))
             return request
-        with self._lock, self._guard:
-            self._open_inboxes(receive.source)
-            self._open.add(request)
-            message = self._matching.post(receive)
-            if message is not None:
-                self._take(message, receive)
-            self._gate[WAKE] = self._busy
-        self._call_back()
+        try:
+            with self._lock, self._guard:
+                self._open_inboxes(receive.source)
+                self._open.add(request)
+                message = self._matching.post(receive)
+                if message is not None:
+                    self._take(message, receive)
+                self._gate[WAKE] = self._busy
+            self._call_back()
+        except BaseException:
+            self.unreceive(request, array)
+            raise
         return request
 
     def receive_matched(self, message: Message, array: Array) -> Request:
@@ -92,11 +98,15 @@ class Messenger(Traffic):
         if message.receive is not None:
             raise ArgumentError("this message was received before: a matched message is received once")
         receive = self._receive(array, message.source, message.tag, "array")
-        with self._lock, self._guard:
-            self._open.add(receive.request)
-            self._take(message, receive)
-            self._gate[WAKE] = self._busy
-        self._call_back()
+        try:
+            with self._lock, self._guard:
+                self._open.add(receive.request)
+                self._take(message, receive)
+                self._gate[WAKE] = self._busy
+            self._call_back()
+        except BaseException:
+            self.unreceive(receive.request, array, message)
+            raise
         return receive.request
 
     def _receive(self, array: Array, source: Rank, tag: Tag, role: str) -> Receive:
@@ -118,22 +128,31 @@ class Messenger(Traffic):
 
     def match(self, source: Rank, tag: Tag, timeout_s: float | None) -> MatchedMessage | None:
         """Take a message that no receive took, as `probe` finds it, so that only its own receive has it."""
-        found = self._find("mprobe", source, tag, timeout_s, take=True)
-        return None if found is None else MatchedMessage(found.status, partial(self.receive_matched, found))
+        found: list[Message] = []
+        try:
+            self._find("mprobe", source, tag, timeout_s, found, take=True)
+            return MatchedMessage(self, found[0]) if found else None
+        except BaseException:
+            if found and isinstance(found[0].source, int):
+                self._while_at_rest(partial(self._offer, found[0]))
+            raise
 
     def probe(self, source: Rank, tag: Tag, timeout_s: float | None) -> Status | None:
         """Wait for a message that no receive took, without taking it; None if ``timeout_s`` is 0 and there is none."""
-        found = self._find("probe", source, tag, timeout_s, take=False)
-        return None if found is None else found.status
+        found: list[Message] = []
+        self._find("probe", source, tag, timeout_s, found, take=False)
+        return found[0].status if found else None
 
-    def _find(self, verb: str, source: Rank, tag: Tag, timeout_s: float | None, *, take: bool) -> Message | None:
+    def _find(
+        self, verb: str, source: Rank, tag: Tag, timeout_s: float | None, found: list[Message], *, take: bool
+    ) -> None:
         timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
         source, tag = pattern(verb, source, tag, self._ranks)
         self._runner.check_usable()
         if source is PROC_NULL:
-            return Message(PROC_NULL, ANY, 0, 1, b"", True)
-        looking = Request(self, source, True, tag, 0)
-        found: list[Message] = []
+            found.append(Message(PROC_NULL, ANY, 0, 1, b"", True))
+            return
+        looking = Request(self, source, True, tag, 0, verb)
 
         def ready() -> bool:
             found.extend(filter(None, [self._matching.find(source, tag)]))
@@ -159,7 +178,6 @@ class Messenger(Traffic):
         self._call_back()
         if looking.error is not None:
             raise looking.error
-        return found[0] if found else None
 
     # --- waiting ----------------------------------------------------------------------------------------------
 
@@ -170,14 +188,6 @@ class Messenger(Traffic):
             if not request.done:
                 self._complete(lambda: request.done, request, timeout_s, patience_s)
         self._call_back()
-
-    def finish(self, request: Request, patience_s: float | None) -> None:
-        """As `complete`, for a call that alone knows the request, so that none waits for it after a handler raised."""
-        try:
-            self.complete(request, None, patience_s)
-        except BaseException:
-            self.withdraw(request)
-            raise
 
     def complete_any(self, requests: list[Request], timeout_s: float | None) -> None:
         """Make progress until one of several requests is done. Raises as `complete`."""
@@ -268,6 +278,62 @@ class Messenger(Traffic):
                 raise
             self._give_up(error)
 
+    # --- after the handler of a signal raised ------------------------------------------------------------------
+
+    def interrupted_receive(self, request: Request | None, array: Array, courier: Courier | None) -> None:
+        """Undo a receive that its courier may have carried, whose caller does not learn of it."""
+        if request is None and courier is not None and courier.last is not None:
+            if type(courier.last) is list:
+                request = self.taken_up(courier.last)
+            else:
+                request = Request(self, courier.last.source, True, courier.last.tag, 0)
+                request.end(courier.last)
+        if request is not None:
+            self.unreceive(request, array)
+
+    def unreceive(self, request: Request, array: Array, matched: Message | None = None) -> None:
+        """Undo a receive whose caller does not learn of it: its message, if it has one, is there for another receive,
+        or for that of the ``matched`` message. One that does not fit its array is lost."""
+
+        def undo() -> None:
+            inbox = next((each for each in self._inboxes.values() if each.request is request), None)
+            message: Message | None = None
+            if inbox is not None and (message := inbox.release()) is None:
+                return
+            if inbox is None and request.status is not None and isinstance(request.status.source, int):
+                contents = _contents(array, "array")
+                message = matched or Message(*request.status, contents.dtype.itemsize, arrival=request.arrival)
+                message.data, message.complete = as_bytes(contents, "array")[: message.nbytes].copy(), True
+                message.receive = None
+            self._matching.withdraw(request)
+            self._open.discard(request)
+            if message is not None and matched is None:
+                self._offer(message)
+
+        self._while_at_rest(undo)
+
+    def interrupted_send(
+        self, request: Request | None, error: BaseException, courier: Courier | None, dest: Any, tag: Any
+    ) -> None:
+        """As `detach`, for a send that its courier may have carried."""
+        if request is None and courier is not None and courier.last:
+            if courier.last is True:
+                _note_sent(error, dest, tag)
+                return
+            request = self.taken_up(courier.last)
+        if request is not None:
+            self.detach(request, error)
+
+    def detach(self, request: Request, error: BaseException) -> None:
+        """Let a send whose caller does not learn of it go on from a copy of its array, and the error say so."""
+
+        def undo() -> None:
+            waits = any(outbox.copy(request) for outbox in self._outboxes.values())
+            if waits or (request.status is not None and isinstance(request.peer, int)):
+                _note_sent(error, request.peer, request.tag)
+
+        self._while_at_rest(undo)
+
     # --- taking over from couriers ----------------------------------------------------------------------------
 
     def taken_up(self, handed: list[Any]) -> Request | None:
@@ -304,6 +370,18 @@ class Messenger(Traffic):
                 raise
             self._give_up(error)
         self._lane.handed.clear()
+        handed[1] = None  # its courier may keep the list for long
+
+
+def _note_sent(error: BaseException, dest: Any, tag: Any) -> None:
+    """Let the exception that interrupted a send say that its message is sent all the same."""
+    error.add_note(f"The message to rank {dest}, tag {tag}, is sent all the same: do not send it again.")
+
+
+def _contents(array: Any, role: str) -> Array:
+    """View an argument's elements in C order, or copy them."""
+    view = device_view(array, role)
+    return np.asarray(as_array(array, role), order="C") if view is None else fetched(view)
 
 
 def _copy_whole(to: Array, array: Array, nbytes: int) -> None:

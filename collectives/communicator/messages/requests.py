@@ -6,11 +6,15 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from collectives.communicator.calls.progress import how_far
 from collectives.numbers import seconds
 from cxlemu.unshared import Unshared
+
+if TYPE_CHECKING:
+    from collectives.communicator.messages.matching import Message
+    from collectives.communicator.messages.messenger import Messenger
 
 
 class Special(Enum):
@@ -74,6 +78,7 @@ class Request(Unshared):
     __slots__ = (
         "_callbacks",
         "active",
+        "arrival",
         "done",
         "error",
         "moved_at",
@@ -82,15 +87,20 @@ class Request(Unshared):
         "receives",
         "status",
         "tag",
+        "verb",
         "waiter",
     )
 
-    def __init__(self, waiter: Waiter, peer: Rank, receives: bool, tag: Tag, nbytes: int) -> None:
+    def __init__(
+        self, waiter: Waiter, peer: Rank, receives: bool, tag: Tag, nbytes: int, verb: str | None = None
+    ) -> None:
+        self.verb = verb  # what the user called, where that is neither a send nor a receive
         self.peer, self.receives, self.tag, self.nbytes = peer, receives, tag, nbytes
         self.done, self.active = False, True
         self.status: Status | None = None
         self.error: BaseException | None = None
         self.moved_at = 0.0  # when a part of it last went over, on the session's clock
+        self.arrival = 0  # the number of the message that a receive took
         self.waiter = waiter
         self._callbacks: list[Callable[[Request], None]] | None = None
 
@@ -99,6 +109,8 @@ class Request(Unshared):
         """The request in words."""
         peer = "any rank" if self.peer is ANY else f"rank {self.peer!r}"
         tag = "any tag" if self.tag is ANY else f"tag {self.tag}"
+        if self.verb is not None:
+            return f"{self.verb} from {peer}, {tag}"
         return f"{'recv from' if self.receives else 'send to'} {peer}, {tag}, {self.nbytes} B"
 
     def wait(self, timeout_s: float | None = None) -> Status:
@@ -195,16 +207,21 @@ class MatchedMessage(Unshared):
         status: Its source, tag and size in bytes.
     """
 
-    def __init__(self, status: Status, receive: Callable[[Any], Request]) -> None:
-        self.status, self._receive = status, receive
+    def __init__(self, messenger: Messenger, message: Message) -> None:
+        self.status, self._messenger, self._message = message.status, messenger, message
 
     def __repr__(self) -> str:
         return f"<MatchedMessage {self.status}>"
 
     def irecv(self, array: Any) -> Request:
         """Begin to receive it into an array, once. Returns the request; raises as `PointToPoint.irecv`."""
-        return self._receive(array)
+        return self._messenger.receive_matched(self._message, array)
 
     def recv(self, array: Any) -> Status:
         """Receive it into an array, once. Returns its status, and raises as `PointToPoint.recv`."""
-        return self.irecv(array).wait()
+        request = self.irecv(array)
+        try:
+            return request.wait()
+        except BaseException:
+            self._messenger.unreceive(request, array, self._message)
+            raise

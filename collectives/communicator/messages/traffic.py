@@ -8,6 +8,7 @@ called with the guard held.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,8 +30,9 @@ from cxlemu import _native
 from cxlemu._native import unlocked
 from cxlemu.errors import ArgumentError, RevokedError, RunError
 from cxlemu.pool.home import Home
-from cxlemu.signals import is_from_handler
+from cxlemu.signals import interrupts, is_from_handler
 
+SLICE_S = 0.05  # how long calls are advanced before the peers are looked at
 POKES_MAX = 64  # calls that end while this rank waits for something else
 EAGER_BYTES = 64 << 10  # a larger message waits in its mailbox until a receive is posted for it
 UNEXPECTED_MAX = 4096  # messages that a rank brings in while it waits for room
@@ -80,6 +82,7 @@ class Traffic:
         self._inboxes: dict[int, Inbox] = {}
         self._open: set[Request] = set()
         self._to_call_back: list[Request] = []
+        self._at_rest: list[Callable[[], None]] = []  # what to do while no thread advances calls
 
     def poke(self) -> None:
         """Make what progress there is, without waiting; none where another thread makes it already."""
@@ -103,12 +106,9 @@ class Traffic:
             self._fail(self._revoked())
             return True
         if self._busy:
-            self._waiting += 1
-            try:
-                self._changed.wait(idle_s)
-            finally:
-                self._waiting -= 1
+            self._await_change(idle_s)
             return False
+        self._rest()
         channels = self._under_way()
         self._guard.half_done = False
         if not channels:  # only messages to itself can come
@@ -122,7 +122,7 @@ class Traffic:
             ended = unlocked(self._lock, self._lane.advance, calls, idle_s)
         except BaseException as error:
             self._gate[ADVANCING] = 0
-            if not isinstance(error, Exception) or is_from_handler(error):  # what is under way stays so
+            if interrupts(error):  # what is under way stays so
                 raise
             self._give_up(error)
             return True
@@ -134,6 +134,13 @@ class Traffic:
         if self._waiting:
             self._changed.notify_all()
         return ended is not None
+
+    def _await_change(self, idle_s: float) -> None:
+        self._waiting += 1
+        try:
+            self._changed.wait(idle_s)
+        finally:
+            self._waiting -= 1
 
     def _note_progress(self, channels: list[Channel]) -> None:
         """Note the time for each message of which a part went over, so that it is not given up before its call ends."""
@@ -148,9 +155,16 @@ class Traffic:
             self._gate[WAKE] = 1
             return
         try:
-            while outbox.current is not None and self._lane.advance([outbox.current], 0.0) is not None:
+            while outbox.current is not None:
+                self._guard.half_done = False
+                ended = self._lane.advance([outbox.current], 0.0)
+                self._guard.half_done = True
+                if ended is None:
+                    return
                 self._ended(outbox)
         except Exception as error:
+            if is_from_handler(error):  # what is under way stays so
+                raise
             self._give_up(error)
 
     def _under_way(self) -> list[Channel]:
@@ -203,9 +217,14 @@ class Traffic:
         if receive is not None:
             self._take(message, receive)
 
+    def _offer(self, message: Message) -> None:
+        """Give back a message that a receive or a probe took."""
+        if message not in self._matching.unexpected and (receive := self._matching.offer(message)) is not None:
+            self._take(message, receive)
+
     def _take(self, message: Message, receive: Receive) -> None:
         """Let a receive take a message, now or when its bytes have come."""
-        message.receive = receive
+        message.receive, receive.request.arrival = receive, message.arrival
         if message.complete:
             self._deliver(message, receive)
         elif message.data is None:  # held in the mailbox
@@ -234,7 +253,7 @@ class Traffic:
             return False
         if not self._couriers or self._runner.revoked is not None:
             return False
-        if any(inbox.body is not None for inbox in self._inboxes.values()):
+        if any(inbox.has_come for inbox in self._inboxes.values()):
             return False
         for inbox in self._inboxes.values():
             inbox.forget()
@@ -252,11 +271,21 @@ class Traffic:
 
     # --- ends ---------------------------------------------------------------------------------------------------
 
-    def withdraw(self, request: Request) -> None:
-        """Take back what was posted and has not begun, as its caller goes on without it; the rest stays under way."""
+    def _while_at_rest(self, work: Callable[[], None]) -> None:
+        """Do something to calls under way. Another thread that advances them does it, before it goes on."""
         with self._lock, self._guard:
-            if self._matching.withdraw(request) or any(outbox.withdraw(request) for outbox in self._outboxes.values()):
-                self._open.discard(request)
+            self._at_rest.append(work)
+            while work in self._at_rest:
+                if not self._busy:
+                    self._rest()
+                    break
+                self._gate[WAKE] = 1
+                self._await_change(SLICE_S)
+        self._call_back()
+
+    def _rest(self) -> None:
+        while self._at_rest:
+            self._at_rest.pop(0)()
 
     def _finish(self, request: Request, status: Status | None, error: BaseException | None = None) -> None:
         self._open.discard(request)

@@ -40,6 +40,19 @@ class Transfer:
         return self._seen != before
 
     @property
+    def has_begun(self) -> bool:
+        """Whether the call under way has done more than wait."""
+        return self.program is not None and self.program.executed > 0
+
+    def go_on_with(self, buffers: tuple[Any, ...]) -> None:
+        """Let the call under way continue on copies of its memory."""
+        self.buffers = buffers
+        if isinstance(self.program, Runner):
+            self.program.buffers[:] = self.arrays
+        elif self.program is not None:
+            self.program.go_on_with(*buffers)
+
+    @property
     def running(self) -> Running:
         """The call under way."""
         return replace(self.template, binding=replace(self.template.binding, epoch=self.epoch))

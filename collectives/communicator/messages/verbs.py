@@ -57,16 +57,19 @@ class PointToPoint:
         timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
         messenger = self._messenger
         courier = messenger.outgoing.get(dest) if type(dest) is int else None
-        left = False if courier is None else courier(array, tag)
-        if left is True:
-            return
-        request = messenger.taken_up(left) if left else None
-        if request is None:
-            request = messenger.send(array, dest, tag)
-        if not request.done:
-            messenger.finish(request, timeout_s)
-        if request.error is not None:
-            raise request.error
+        request = None
+        try:
+            left = False if courier is None else courier(array, tag)
+            if left is True:
+                return
+            request = (messenger.taken_up(left) if left else None) or messenger.send(array, dest, tag)
+            if not request.done:
+                messenger.complete(request, None, timeout_s)
+            if request.error is not None:
+                raise request.error
+        except BaseException as error:
+            messenger.interrupted_send(request, error, courier, dest, tag)
+            raise
 
     def recv(self, array: Array, source: Rank = ANY, tag: Tag = ANY, *, timeout_s: float | None = None) -> Status:
         """Receive a message into an array.
@@ -89,18 +92,23 @@ class PointToPoint:
         timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
         messenger = self._messenger
         courier = messenger.incoming.get(source) if type(source) is int else None
-        came = None if courier is None else courier(array, tag)
-        if type(came) is Status:
-            return came
-        request = messenger.taken_up(came) if came else None
-        if request is None:
-            request = messenger.receive(array, source, tag)
-        if not request.done:
-            messenger.finish(request, timeout_s)
-        if request.error is not None:
-            raise request.error
-        assert request.status is not None
-        return request.status
+        request = None
+        try:
+            came = None if courier is None else courier(array, tag)
+            if type(came) is Status:
+                return came
+            request = messenger.taken_up(came) if came else None
+            if request is None:
+                request = messenger.receive(array, source, tag)
+            if not request.done:
+                messenger.complete(request, None, timeout_s)
+            if request.error is not None:
+                raise request.error
+            assert request.status is not None
+            return request.status
+        except BaseException:
+            messenger.interrupted_receive(request, array, courier)
+            raise
 
     def isend(self, array: Array, dest: Rank, tag: int = 0) -> Request:
         """Begin to send an array, which must not change before the request is done.
@@ -119,11 +127,14 @@ class PointToPoint:
         """
         messenger = self._messenger
         courier = messenger.outgoing.get(dest) if type(dest) is int else None
-        left = False if courier is None else courier(array, tag)
-        if left is True:
-            return messenger.sent(dest, tag, array.nbytes)
-        request = messenger.taken_up(left) if left else None
-        return request or messenger.send(array, dest, tag)
+        try:
+            left = False if courier is None else courier(array, tag)
+            if left is True:
+                return messenger.sent(dest, tag, array.nbytes)
+            return (messenger.taken_up(left) if left else None) or messenger.send(array, dest, tag)
+        except BaseException as error:
+            messenger.interrupted_send(None, error, courier, dest, tag)
+            raise
 
     def irecv(self, array: Array, source: Rank = ANY, tag: Tag = ANY) -> Request:
         """Begin to receive a message into an array.
@@ -171,17 +182,21 @@ class PointToPoint:
             ArgumentError, TruncationError, RunError: As `send` and `recv`.
         """
         timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
-        coming = self._messenger.receive(out, source, recvtag, "out")
-        leaving = self._messenger.send(x, dest, sendtag, "x")
+        messenger, coming, leaving = self._messenger, None, None
         try:
+            coming = messenger.receive(out, source, recvtag, "out")
+            leaving = messenger.send(x, dest, sendtag, "x")
             for request in (coming, leaving):
                 if not request.done:
-                    self._messenger.finish(request, timeout_s)
-        except BaseException:
-            self._messenger.withdraw(leaving)
+                    messenger.complete(request, None, timeout_s)
+            leaving.retire()
+            return coming.wait()
+        except BaseException as error:
+            if coming is not None:
+                messenger.unreceive(coming, out)
+            if leaving is not None:
+                messenger.detach(leaving, error)
             raise
-        leaving.wait()
-        return coming.wait()
 
     def probe(self, source: Rank = ANY, tag: Tag = ANY, *, timeout_s: float | None = None) -> Status:
         """Wait for a message without receiving it, to learn where it comes from and how large it is.
@@ -335,8 +350,13 @@ def _retired(requests: list[Request], found: list[int]) -> list[int]:
     for at in found:
         if requests[at].error is not None:
             requests[at].retire()
-    for at in found:
-        requests[at].retire()
+    try:
+        for at in found:
+            requests[at].active = False
+    except BaseException:  # of the handler of a signal: the caller does not learn of them
+        for at in found:
+            requests[at].active = True
+        raise
     return found
 
 
