@@ -169,9 +169,13 @@ def received(comm: Any, tensor: Tensor, source: Rank, tag: int) -> Request:
     request: Request = comm.irecv(of.as_array(place), source, tag)
 
     def copy(its: Request) -> None:
-        if its.status is not None:
+        if its.status is None:
+            return
+        try:
             of.store(place, tensor)
             settle(tensor)
+        except Exception as error:
+            its.error = error
 
     if place is not tensor:
         request.add_done_callback(copy)

@@ -21,6 +21,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
 from cxlemu.errors import ArgumentError, CancelledError, CxlemuError, RankDiedError, RunError
@@ -217,7 +218,8 @@ def _child_main(
     pipe: Connection,
 ) -> None:
     for number in STOPS - {signal.SIGTERM}:  # a terminal's go to the whole group; the parent stops us
-        signal.signal(number, signal.SIG_IGN)
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):  # not of the user's module
+            signal.signal(number, _wait_for_the_parent)
     terminates_in_order()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     die_with(parent_pid)
@@ -249,6 +251,10 @@ def _child_main(
             raise
         with suppress(BrokenPipeError):  # the parent has closed its end: it is stopping all ranks
             pipe.send((FAILURE, _portable(error)))
+
+
+def _wait_for_the_parent(number: int, frame: FrameType | None) -> None:
+    """Do nothing. SIG_IGN would also hold in programs that this rank starts."""
 
 
 def die_with(parent_pid: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -346,19 +348,77 @@ def test_requests_of_several_communicators_and_handles_wait_together() -> None:
         with other:
             handle = comm.all_reduce(np.full(1, comm.rank + 1.0), async_op=True)
             requests = [comm.irecv(outs[0], peer), other.irecv(outs[1], peer)]
-            with pytest.raises(ArgumentError, match="a request is of another communicator"):
-                comm.waitany(requests)
+            with pytest.raises(TimeoutError, match=r"waitany: no request has ended after 0\.01 s"):
+                comm.waitany(requests, timeout_s=0.01)
+            comm.barrier()
             for call in (comm.waitany, comm.waitsome, comm.testany, comm.testsome, comm.testall):
                 with pytest.raises(ArgumentError, match=r"a Handle is no request of a message: wait for it by its own"):
                     call([*requests, handle])
-            with pytest.raises(ArgumentError, match=r"waitall: a NoneType is no request of a message"):
-                comm.waitall([None])  # type: ignore[list-item]
-            requests += [other.isend(np.full(1, 3.0), peer), comm.isend(np.full(1, 2.0), peer)]
+            for call in (comm.waitall, comm.waitany, comm.testsome):
+                with pytest.raises(ArgumentError, match=r"\w+: a NoneType is no request of a message"):
+                    call([*requests, None])
+            other.send(np.full(1, 3.0), peer)
+            found: list[Any] = [comm.waitany(requests)]
+            requests += [comm.isend(np.full(1, 2.0), peer)]
+            while (some := other.waitsome(requests)) is not None:
+                found += some
+            assert sorted(found) == [0, 1, 2] and comm.testsome(requests) is None
             *statuses, total = comm.waitall([*requests, handle])
-            assert comm.testsome(requests) is None
             return [status.nbytes for status in statuses], outs.tolist(), total.tolist()
 
-    assert together(program) == [([8] * 4, [[2], [3]], [3])] * 2
+    assert together(program) == [([8] * 3, [[2], [3]], [3])] * 2
+
+
+def test_what_a_callback_raises_comes_out_of_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that finds a request done may wait for another one."""
+    told: list[str] = []
+    monkeypatch.setattr(threading, "excepthook", lambda what: told.append(str(what.exc_value)))
+
+    def program(comm: Communicator) -> Any:
+        coming = comm.irecv(np.zeros(1), comm.rank)
+
+        def fails(_: Request) -> None:
+            raise ValueError(f"of rank {comm.rank}")
+
+        coming.add_done_callback(fails)
+        comm.send(np.zeros(1), comm.rank)
+        assert coming.wait().nbytes == 8
+        coming.add_done_callback(fails)
+
+    together(program)
+    assert sorted(told) == ["of rank 0"] * 2 + ["of rank 1"] * 2
+
+
+def test_the_first_rank_of_a_scan() -> None:
+    """It gets its own array; of an exclusive one it keeps what was there, as in mpi4py."""
+
+    def program(comm: Communicator) -> Any:
+        arrays = np.full(1, 5.0), np.full(1, 6.0), np.full(1, 7.0)
+        return [*map(list, (comm.scan(arrays[0]), comm.exscan(arrays[1]), comm.exscan(np.ones(1), out=arrays[2])))]
+
+    assert together(program)[0] == [[5], [6], [7]]
+
+
+def test_a_second_thread_is_refused_while_one_is_in_a_collective() -> None:
+    """Nothing has happened then; each thread may have a communicator of its own."""
+
+    def program(comm: Communicator) -> Any:
+        meet, calls = comm._context.session.barrier, comm._runner.sequencer.calls
+        if comm.rank == 0:
+            first = threading.Thread(target=comm.barrier)
+            first.start()
+            while comm._runner.sequencer.calls == calls:
+                time.sleep(0)
+            with pytest.raises(RuntimeError, match="this communicator is in a call in another thread"):
+                comm.all_reduce(np.ones(1))
+            meet(PATIENT_S)
+            first.join()
+        else:
+            meet(PATIENT_S)
+            comm.barrier()
+        return comm.all_reduce(np.ones(1))[0]
+
+    assert together(program) == [2, 2]
 
 
 def test_a_matched_message_is_its_own_receives_alone() -> None:

@@ -424,6 +424,40 @@ def test_an_ignored_stop_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, found)
 
 
+class HandlesItself:
+    """A program whose module sets a handler of its own, which a rank imports before it is one."""
+
+    came = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _handles, ()
+
+    def __call__(self, context: RankContext) -> int:
+        signal.raise_signal(signal.SIGINT)
+        return HandlesItself.came
+
+
+def _handles() -> HandlesItself:
+    def count(*_: object) -> None:
+        HandlesItself.came += 1
+
+    signal.signal(signal.SIGINT, count)
+    return HandlesItself()
+
+
+def _starts_a_program(context: RankContext) -> bool:
+    """Whether a program that a rank starts ignores what the rank does not heed, Ctrl-C."""
+    signal.raise_signal(signal.SIGINT)
+    status = subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=True, check=True).stdout
+    return bool(int(re.findall(r"SigIgn:\s+(\w+)", status)[0], 16) >> (signal.SIGINT - 1) & 1)
+
+
+@pytest.mark.parametrize(("main", "expected"), [(HandlesItself(), 1), (_starts_a_program, False)], ids=["own", "none"])
+def test_a_rank_keeps_a_handler_of_its_users_and_ignores_nothing_for_others(main: Any, expected: Any) -> None:
+    """Without one a rank goes on: the launcher ends it."""
+    assert launch(main, ranks=1, memory="shm", how="processes", deadline_s=DEADLINE_S) == [expected]
+
+
 def test_a_stop_between_taking_a_lock_and_its_block_locks_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_module, "DEADLINE_S", 0.2)
     word = np.zeros(LOCK_BYTES, np.uint8)

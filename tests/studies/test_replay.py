@@ -419,3 +419,15 @@ def test_data_deps_order_nodes_and_ctrl_deps_where_there_are_none_or_where_that_
     for flag in ("--ctrl-deps", "--skip-missing"):
         done = CliRunner().invoke(main, ["simulate", "trace", str(tmp_path / "ordered"), flag])
         assert done.exit_code == 2 and f"{flag} does nothing here" in done.output
+
+
+@pytest.mark.deep
+def test_a_trace_as_long_as_chakras_own_replays(tmp_path: Path) -> None:
+    """3,664 nodes: operators of the host one after another, each with its kernel, eight of which are collectives."""
+    nodes = list[Node]()
+    for k in range(1, 3664, 2):
+        operator = Node(k, f"aten::operator {k}", NodeType.COMP, (k - 2,) * (k > 1), 3, {"is_cpu_op": True}, (k + 1,))
+        nodes += [operator, coll(k + 1, "all_reduce", MIB, k) if k % 229 == 0 else comp(k + 1, 2, k)]
+    found = replayed(tmp_path, nodes, nodes)
+    assert len(found.calls) == 8 and len(found.computed) == 2 * (3664 - 8)
+    assert sum(each.end_ns - each.begin_ns for each in found.computed) == 2 * (1832 * 3000 + (1832 - 8) * 2000)

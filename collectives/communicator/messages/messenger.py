@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,8 @@ from cxlemu._native import Courier
 from cxlemu.accelerator.arrays import device_view, fetched, put_back
 from cxlemu.errors import ArgumentError, DeadlineError, RevokedError, RunError
 from cxlemu.signals import is_from_handler
+
+TURN_S = 1e-3  # how long each communicator of several is waited for
 
 
 class Messenger(Traffic):
@@ -200,6 +203,23 @@ class Messenger(Traffic):
             if not ready():
                 self._complete(ready, requests[0], timeout_s)
         self._call_back()
+
+    def complete_any_of(self, by: dict[Messenger, list[Request]], timeout_s: float | None, verb: str) -> None:
+        """As `complete_any`, for requests of several messengers, each of which makes progress in turn."""
+        if len(by) == 1:
+            for messenger, requests in by.items():
+                messenger.complete_any(requests, timeout_s)
+            return
+        timeout_s = self._runner.deadline_s if timeout_s is None else timeout_s
+        until = self._clock.now() + timeout_s
+        while True:
+            for messenger, requests in by.items():
+                with suppress(TimeoutError):
+                    messenger.complete_any(requests, TURN_S)
+                if any(request.done for request in requests):
+                    return
+            if self._clock.now() > until:
+                raise TimeoutError(f"{verb}: no request has ended after {timeout_s:g} s")
 
     def poke(self, about: Request | None = None) -> None:
         """Make what progress there is, without waiting, and look now and then whether ``about`` may still come."""

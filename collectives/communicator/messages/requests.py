@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from enum import Enum
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from collectives.communicator.calls.progress import how_far
 from collectives.numbers import seconds
+from cxlemu.signals import is_from_handler
 from cxlemu.unshared import Unshared
 
 if TYPE_CHECKING:
@@ -164,13 +166,13 @@ class Request(Unshared):
         return f"<Request {self.call}: {how_far(self.done, self.error)}>"
 
     def add_done_callback(self, function: Callable[[Request], None]) -> None:
-        """Call ``function(request)`` when the request is done, in the thread that finds it so; at once if it is."""
-        if not self.done:
-            self._callbacks = [*(self._callbacks or ()), function]
-        if self.done and self._callbacks is not None:
+        """Call ``function(request)`` when the request is done, in the thread that finds it so; at once if it is.
+
+        What it raises goes to `threading.excepthook`: the thread may wait for something else.
+        """
+        self._callbacks = [*(self._callbacks or ()), function]
+        if self.done:
             self.call_back()
-        elif self.done:
-            function(self)
 
     def end(self, status: Status | None, error: BaseException | None = None) -> bool:
         """Note how the request ended. Returns whether there are callbacks to call."""
@@ -182,7 +184,13 @@ class Request(Unshared):
         """Call the functions that `add_done_callback` was given, each once."""
         callbacks, self._callbacks = self._callbacks, None
         for each in callbacks or ():
-            each(self)
+            try:
+                each(self)
+            except Exception as error:
+                if is_from_handler(error):
+                    raise
+                what = type(error), error, error.__traceback__, threading.current_thread()
+                threading.excepthook(threading.ExceptHookArgs(what))
 
 
 @dataclass(frozen=True, eq=False)

@@ -269,16 +269,17 @@ class PointToPoint:
         """Wait until one of several requests is done.
 
         Args:
-            requests: Requests of this communicator. Those of which a wait or a test has said that they are done are
-                skipped: a loop over ``waitany(requests)`` gets each index, or its error, once.
+            requests: Requests, also of other communicators. Those of which a wait or a test has said that they are
+                done are skipped: a loop over ``waitany(requests)`` gets each index, or its error, once.
             timeout_s: How long to wait, in seconds, before a TimeoutError is raised; None: the communicator's deadline.
 
         Returns:
             The index of the first that is done; `UNDEFINED` where all are skipped.
 
         Raises:
-            ArgumentError: One is no request, or one of another communicator.
-            TimeoutError: None is done after ``timeout_s``.
+            ArgumentError: One is no request, such as None or a handle.
+            TimeoutError: None is done after ``timeout_s``; or after the deadline, where they are of several
+                communicators, none of which is then revoked.
             TruncationError, RunError: What ended that request; its ``error`` tells which it was.
         """
         requests = list(requests)
@@ -300,10 +301,11 @@ class PointToPoint:
         """Wait until one is done of those that are not skipped; return the indices of all that are."""
         timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
         active = _active(requests, verb)
-        if any(requests[at].waiter is not self._messenger for at in active):
-            raise ArgumentError(f"{verb}: a request is of another communicator: wait for those of one at a time")
+        by_waiter: dict[Any, list[Request]] = {}
+        for at in active:
+            by_waiter.setdefault(requests[at].waiter, []).append(requests[at])
         if active:
-            self._messenger.complete_any([requests[at] for at in active], timeout_s)
+            self._messenger.complete_any_of(by_waiter, timeout_s, verb)
         return [at for at in active if requests[at].done]
 
     def testall(self, requests: Sequence[Request]) -> bool:
