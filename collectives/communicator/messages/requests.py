@@ -7,16 +7,12 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from collectives.communicator.calls.progress import how_far
 from collectives.numbers import seconds
 from cxlemu.signals import is_from_handler
 from cxlemu.unshared import Unshared
-
-if TYPE_CHECKING:
-    from collectives.communicator.messages.matching import Message
-    from collectives.communicator.messages.messenger import Messenger
 
 
 class Special(Enum):
@@ -208,6 +204,24 @@ class PersistentMessage(Unshared):
         return f"<PersistentMessage {self._post.func.__name__} with rank {peer!r}, tag {tag!r}>"
 
 
+class Taken(Protocol):
+    """A message that a probe took."""
+
+    @property
+    def status(self) -> Status:
+        """Its source, tag and size."""
+
+
+class Keeper(Protocol):
+    """Receives messages that a probe took: the `Messenger`."""
+
+    def receive_matched(self, message: Any, array: Any) -> Request:
+        """Receive it, once."""
+
+    def unreceive(self, request: Request, array: Any, matched: Any) -> None:
+        """Undo that, as its caller does not learn of it."""
+
+
 class MatchedMessage(Unshared):
     """A message that `PointToPoint.mprobe` found, which no other receive takes.
 
@@ -215,15 +229,15 @@ class MatchedMessage(Unshared):
         status: Its source, tag and size in bytes.
     """
 
-    def __init__(self, messenger: Messenger, message: Message) -> None:
-        self.status, self._messenger, self._message = message.status, messenger, message
+    def __init__(self, keeper: Keeper, message: Taken) -> None:
+        self.status, self._keeper, self._message = message.status, keeper, message
 
     def __repr__(self) -> str:
         return f"<MatchedMessage {self.status}>"
 
     def irecv(self, array: Any) -> Request:
         """Begin to receive it into an array, once. Returns the request; raises as `PointToPoint.irecv`."""
-        return self._messenger.receive_matched(self._message, array)
+        return self._keeper.receive_matched(self._message, array)
 
     def recv(self, array: Any) -> Status:
         """Receive it into an array, once. Returns its status, and raises as `PointToPoint.recv`."""
@@ -231,5 +245,5 @@ class MatchedMessage(Unshared):
         try:
             return request.wait()
         except BaseException:
-            self._messenger.unreceive(request, array, self._message)
+            self._keeper.unreceive(request, array, self._message)
             raise
