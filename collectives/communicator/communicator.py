@@ -275,7 +275,7 @@ class Communicator(Member):
             comm = cls(terms)
             try:
                 # None rings before all doorbells are cleared.
-                await_ready(context, comm._board, members, deadline_s, look, name)
+                await_ready(context, comm._board, members, deadline_s, look)
             except BaseException as error:  # the others may have begun, with a rank that does not take part
                 comm._runner.give_up(error if isinstance(error, RunError) else RunError("it was not opened"))
                 comm._leave()

@@ -90,7 +90,8 @@ class Board:
     def __init__(self, memory: HostMemory, offset: int, name: int, ranks: int) -> None:
         self.memory = memory
         self.ranks = ranks
-        self._offset, self._name = offset, name
+        self.name = name  # of the communicator's room
+        self._offset = offset
         self._home = Home()
 
     def post(self, rank: int, notice: Notice) -> None:
@@ -98,7 +99,7 @@ class Board:
         numbers = notice.numbers[:NUMBERS_MAX]
         padding = [0] * (NUMBERS_MAX - len(numbers))
         self._store(
-            _LINES * rank, _NOTICE_MAGIC, _NOTICE.pack(self._name, notice.cause, len(numbers), *numbers, *padding)
+            _LINES * rank, _NOTICE_MAGIC, _NOTICE.pack(self.name, notice.cause, len(numbers), *numbers, *padding)
         )
 
     def notices(self) -> dict[int, Notice]:
@@ -134,7 +135,7 @@ class Board:
         """Publish the vote of ``rank``, which is the rank that calls this, in place of its last one."""
         number = 1 + max(self._votes(rank), default=0)
         fields = (number, vote.stage, vote.promised, vote.accepted, *(vote.value or _NOTHING))
-        self._store(_LINES * rank + 1 + number % 2, _VOTE_MAGIC, _VOTE.pack(self._name, *fields))
+        self._store(_LINES * rank + 1 + number % 2, _VOTE_MAGIC, _VOTE.pack(self.name, *fields))
 
     def vote_of(self, rank: int) -> Vote | None:
         """Read the vote of one rank; None while it has not voted, or where none of its lines can be read."""
@@ -170,4 +171,4 @@ class Board:
         """Return the fields of a whole line of this communicator; an empty tuple where there is no such line."""
         word, payload = self.memory.poll(0, self._offset + index * LINE_BYTES)
         fields = layout.unpack_from(payload)
-        return fields if word == seal(magic, payload, index) and fields[0] == self._name else ()
+        return fields if word == seal(magic, payload, index) and fields[0] == self.name else ()

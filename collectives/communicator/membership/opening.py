@@ -155,12 +155,8 @@ def await_ready(
     members: Sequence[int],
     deadline_s: float,
     look: Look = in_peace,
-    name: int | None = None,
 ) -> None:
-    """Tell the other members that this rank's part of the room is prepared, and wait until theirs are.
-
-    ``name`` is the room's, by which a member says that it was interrupted.
-    """
+    """Tell the other members that this rank's part of the room is prepared, and wait until theirs are."""
     board.vote(members.index(context.rank), Vote(Stage.READY))
     waiting = [rank for rank, member in enumerate(members) if member != context.rank]
     made = f"a communicator of {name_ranks(members)}"
@@ -171,7 +167,7 @@ def await_ready(
             return
         look()
         for rank in waiting:
-            said = None if name is None else context.rooms.find(members[rank], name)
+            said = context.rooms.find(members[rank], board.name)
             if said is not None and said.state == HoldState.ABANDONED:
                 raise abandoned(rank, members)
             if members[rank] in lost:
