@@ -69,7 +69,9 @@ def asserts(function: Any) -> bool:
     """Whether a user's function, or one of the user's that it names, asserts or raises anything."""
     if not isinstance(function, FunctionType):
         return True  # an object that is called: who knows
-    raising = (each.opname == "RAISE_VARARGS" for _, code in users_codes(function) for each in dis.get_instructions(code))
+    raising = (
+        each.opname == "RAISE_VARARGS" for _, code in users_codes(function) for each in dis.get_instructions(code)
+    )
     return any(raising)
 
 

@@ -21,6 +21,7 @@ from cxlemu.budget import BudgetSpentError, within
 from cxlemu.errors import ArgumentError
 from cxlemu.files import read_file
 from cxlemu.signals import is_stop
+from cxlemu.suggest import meant
 
 LOAD_S = 60.0  # longest time in which a file is executed
 SOURCE_BYTES_MAX = 1 << 24
@@ -137,8 +138,11 @@ def load(spec: str, option: str) -> tuple[Any, str, str]:
     try:
         with limited(LOAD_S):
             loader.exec_module(module)
-            return getattr(module, name, None), file, name
+            found = getattr(module, name, None)
     except Exception as error:
         line = line_of(error, path)
         where = file if line is None else f"{file}:{line}"
         raise ArgumentError(f"{option} {spec}: {where} fails with {told(error)}") from error
+    if found is None and (near := meant(name, [each for each in vars(module) if not each.startswith("_")])):
+        raise ArgumentError(f"{option} {spec}: {file} has no {name!r}{near}")
+    return found, file, name

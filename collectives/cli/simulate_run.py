@@ -28,6 +28,7 @@ from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import check_output, write_json, write_output
 from cxlemu.cli.progress import bar
 from cxlemu.engines.trace import TraceEvent, events, perfetto
+from cxlemu.errors import ArgumentError
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import apart, ranks_per_cluster
 from cxlemu.topology.differences import against, differences, spread
@@ -59,7 +60,12 @@ def run(ctx: click.Context, asked: SimulateFlags) -> None:
     alike = asked.variant == AUTO and (what.source, asked.space, asked.split) == (None,) * 3 and not asked.fails
     others = [(other, list[Simulated]()) for other in against(topology if alike else None, asked.against)]
     if asked.graph:
+        streamed = [topology, *(other for other, _ in others)]
         topology, others = topology.in_graph(), [(other.in_graph(), rows) for other, rows in others]
+        if streamed == [topology, *(other for other, _ in others)]:
+            raise ArgumentError(
+                f"--graph does nothing: no call costs a launch on {topology.name} (call_ns of its costs)"
+            )
     failures = [Failure.parse(text, topology) for text in asked.fails]
     if asked.intervals:
         check_ranges([topology, *(other for other, _ in others)])

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from cxlemu.errors import ArgumentError
+from cxlemu.suggest import unknown
 from cxlemu.units import parse_bytes
 
 
@@ -40,7 +41,7 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic only in the n
             if name == "all":
                 self.fail("all has every name: leave the others out.", param, ctx)
             if name not in names:
-                self.fail(f"{name!r} is not one of {', '.join(names)} or all.", param, ctx)
+                self.fail(unknown("value", name, names, " or all."), param, ctx)
         return chosen
 
 

@@ -110,7 +110,10 @@ def _opened(path: str, *, writable: bool = True) -> Iterator[int]:
         _check_kind(path, Path(path).stat().st_mode)  # before opening: that could block, or do something
         fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise PoolError(f"{path} does not exist: give a device such as /dev/dax0.0, or a file") from None
+        raise PoolError(
+            f"{path} does not exist: give a device that `cxlemu doctor` lists, or a file, as `cxlemu pool format "
+            f"--create-size 64M` makes"
+        ) from None
     except PermissionError:
         raise PoolError(f"{path} may not be read and written by user {os.geteuid()}: see its permissions") from None
     except (OSError, ValueError) as error:

@@ -11,9 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, InvalidStateError, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from importlib import import_module
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection
@@ -109,9 +110,11 @@ class Workers(ProcessPoolExecutor):
         """
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._kept_from)
         try:
-            return super().submit(fn, *args, **kwargs)
+            future = super().submit(fn, *args, **kwargs)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        future.set_exception = partial(_fail, future)  # type: ignore[method-assign]
+        return future
 
     def end(self) -> None:
         """End the workers at once, whatever they do: also those that still start, and do not watch us yet."""
@@ -119,6 +122,12 @@ class Workers(ProcessPoolExecutor):
         for worker in list((self._processes or {}).values()):
             worker.terminate()
         self.shutdown(wait=True, cancel_futures=True)
+
+
+def _fail(future: Future[Any], error: BaseException | None) -> None:
+    """Fail a future. Python (3.11) fails those of dead workers, and its thread would end at one that was cancelled."""
+    with suppress(InvalidStateError):
+        Future.set_exception(future, error)
 
 
 @contextmanager

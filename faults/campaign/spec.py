@@ -29,6 +29,7 @@ from collectives.algorithms.choose import choose
 from collectives.contracts import COLLECTIVES
 from cxlemu.errors import ArgumentError, DeclinedError, NothingJudgedError
 from cxlemu.plan import DTYPES
+from cxlemu.suggest import unknown
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import ranks_per_cluster
 from cxlemu.topology.document import Document
@@ -41,7 +42,7 @@ from faults.inject.script import NatureRates, Script
 
 CASES_MAX = 1_000_000
 RANKS = (2, 3)
-UNTAKEN = "faults need instructions, of ranks that are launched in turns, threads or processes, not of own algorithms"
+UNTAKEN = "faults need ranks in turns, threads or processes, which run shipped algorithms only"
 ALL, EVERY, AUTO, NATURE = "all", "every", "auto", "nature"
 
 Size = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=BLOCK_BYTES_MAX)]
@@ -102,7 +103,7 @@ class Spec(Model):
         scripts = [Script.eventful(Path(file)) for file in self.scripts]
         for kind in self.kinds:
             if kind != NATURE and kind not in FAULTS:
-                raise ArgumentError(f"unknown fault {kind!r}: choose from {NATURE}, {', '.join(FAULTS)}")
+                raise ArgumentError(unknown("fault", kind, (NATURE, *FAULTS)))
         config = self._config()
         shapes: list[CaseShape] = []
         declined: dict[str, None] = {}
@@ -121,9 +122,13 @@ class Spec(Model):
 
     def _check_taken(self, shapes: Sequence[CaseShape], scripts: Sequence[Script]) -> None:
         """Raises ArgumentError for what was asked for and no case takes."""
+        replaced = {"collectives": self.collectives != (ALL,), "variants": self.variants != (EVERY,)}
+        if self.algorithms and any(replaced.values()):
+            names = " and ".join(name for name, given in replaced.items() if given)
+            raise ArgumentError(f"algorithms of your own replace {names}: leave out one or the other")
         for file, script in zip(self.scripts, scripts, strict=True):
             if not any(script in shape.scripts for shape in shapes):
-                raise ArgumentError(f"no case takes {file}: {UNTAKEN}, and all of its ranks")
+                raise ArgumentError(f"no case takes {file}: {UNTAKEN}, or it names a rank that no case has")
         for kind in self.kinds if "kinds" in self.model_fields_set else ():
             if shapes and not any(kind in shape.kinds for shape in shapes):
                 raise ArgumentError(f"no case takes the fault {kind}: {UNTAKEN}")

@@ -19,7 +19,7 @@ from cxlemu.cli.progress import bar, spinning
 from cxlemu.errors import ArgumentError
 from cxlemu.files import read_file
 from cxlemu.signals import stops_exit
-from cxlemu.units import counted
+from cxlemu.units import counted, format_bytes
 from faults.cli.exec_report import check_outputs, write_outputs
 from faults.programs.binary import preloaded
 from faults.programs.commands import parse_coherent, parse_commands, parse_pools
@@ -126,6 +126,9 @@ def run(
     if keep_going and (every or crash_every or len(choices) == 1):
         raise ArgumentError("--keep-going does nothing here: a search ends with a failure, and one run is alone")
     out = console()
+    for pool in files:
+        if pool.content == Path(pool.path) and pool.size:
+            print_wrapped(out, f"# {pool.path} exists: the pool begins with its {format_bytes(pool.size)}", "yellow")
     if followed := preloaded(command.words[0] for command in setting.commands):
         by_access = check and not free
         if every or crash_every:

@@ -14,6 +14,17 @@ from faults.explore.result import Exploration
 from faults.machine.steps import Machine
 from faults.verdict import Verdict
 
+FLAGS = {
+    "total_bytes": "--minbytes",
+    "variant": "--variant",
+    "number": "--calls",
+    "cluster": "--cluster",
+    "among": "--among",
+    "dtype": "--datatype",
+    "op": "--op",
+    "root": "--root",
+    "in_place": "--in-place",
+}
 STORE_BUFFERS = "ranks of one host see each other's stores at once: store buffers are not modelled"
 
 
@@ -23,11 +34,8 @@ def searchable(spec: str, ranks: int, calls: Calls) -> Searchable:
         raise ArgumentError("--among sets the number of calls, so that the ring wraps: leave out --calls")
     found, file, name = (None, "", "") if is_plan(spec) or ":" not in spec else userfile.load(spec, "explore")
     if isinstance(found, RankProtocol):
-        if calls != Calls():
-            raise ArgumentError(
-                "--minbytes, --variant, --calls, --cluster, --among, -d, -o, -r and --in-place go with a collective, "
-                "not with a protocol of your own"
-            )
+        if given := [flag for name, flag in FLAGS.items() if getattr(calls, name) != getattr(Calls, name)]:
+            raise ArgumentError(f"{', '.join(given)}: only for a collective, not for a protocol of your own")
         machine = Machine(found.program(ranks))
         note = STORE_BUFFERS if len(set(found.hosts(ranks))) < ranks else ""
         return Searchable(name, ranks, machine, lambda explored: _judged(found, machine, explored), note=note)

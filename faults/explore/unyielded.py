@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import linecache
 from functools import lru_cache
 from inspect import CO_GENERATOR, isgeneratorfunction
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any
 
 from cxlemu.asserts import users_codes
 from cxlemu.errors import ArgumentError
+from cxlemu.files import read_file
+from cxlemu.userfile import SOURCE_BYTES_MAX
 from faults.explore import operations
 
 _OPERATIONS = tuple(value for value in vars(operations).values() if isinstance(value, FunctionType))
@@ -33,8 +34,8 @@ def check_yielded(function: Any, name: str) -> None:
 def _bare_calls(path: str) -> tuple[ast.Call, ...]:
     """The calls of a file that are statements of their own; none where there is no source."""
     try:
-        tree = ast.parse("".join(linecache.getlines(path)))
-    except (SyntaxError, ValueError):  # the file has changed since it was imported
+        tree = ast.parse(read_file(Path(path), SOURCE_BYTES_MAX))
+    except (OSError, SyntaxError, ValueError):  # no file, or it has changed since it was imported
         return ()
     statements = (each.value for each in ast.walk(tree) if isinstance(each, ast.Expr))
     return tuple(value for value in statements if isinstance(value, ast.Call))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cxlemu.errors import ArgumentError, PoolError
+from cxlemu.files import read_file
 from cxlemu.memory.line import LINE_BYTES
 from cxlemu.units import format_bytes
 
@@ -25,6 +26,7 @@ POOLS, HOSTS, THREADS, PATH_BYTES, TURNS, COHERENT = 8, 16, 256, 256, 1 << 20, 1
 POINTS_MOST, ARRIVALS_MOST, LINES_MOST = 1 << 16, 4096, 4096  # as in native/crash.h
 RECORD_MOST, RECORD_BYTES = 1 << 21, 24  # as in native/record.h
 OPERATIONS_MOST = 1 << 16  # as in native/area.h
+OPENED_BYTES_MAX = 1 << 20
 SHARED = Path("/dev/shm")
 PREFIX = "cxlemu-exec-"
 STARTING, WAITING, INSIDE, RUNNING, OUTSIDE, CRASHED, ENDED = range(1, 8)  # enum thread_state
@@ -359,6 +361,13 @@ class Area:
         """List the turns that were taken: a thread, and how many steps it made."""
         raw = self._library.program_turns()
         return [(raw[k].thread, raw[k].steps) for k in range(self.status().turns)]
+
+    def opened(self) -> list[str]:
+        """List the first other files that each process opened to read and write."""
+        try:
+            return os.fsdecode(read_file(self.folder / "opened", OPENED_BYTES_MAX)).splitlines()
+        except OSError:
+            return []  # none did, or too many
 
     def findings(self) -> list[RawFinding]:
         """Copy what the checker has found."""

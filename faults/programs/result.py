@@ -105,6 +105,7 @@ class RunResult:
     matched: frozenset[Suppression] = frozenset()  # the suppressions that match a finding or a warning
     places: list[CodePlace] = field(default_factory=list)  # the positions that the findings' sites number
     absent: list[str] = field(default_factory=list)  # pools that a program opened before anything had made them
+    opened: list[str] = field(default_factory=list)  # other files that programs opened, to read and write
     notes: list[str] = field(default_factory=list)  # further remarks for the report
     doing: list[str] = field(default_factory=list)  # what each thread was doing in a hang or at the deadline
     invariants: list[frozenset[tuple[int, int]]] = field(default_factory=list)  # of each its lines, with their pool

@@ -58,6 +58,7 @@ def run(setting: ExecSetting, choice: RunChoice, servers: ForkServers | None = N
         result.watched_lines, result.watched_bytes = watched.watched_lines, watched.watched_bytes
         result.touched = bool(watched.touched)
         result.absent = [pool.path for k, pool in enumerate(setting.pools) if watched.absent >> k & 1]
+        result.opened = area.opened()
         result.turns, result.places = area.turns(), area.places()
         if setting.every:
             result.record = area.record()

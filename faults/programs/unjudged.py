@@ -9,6 +9,8 @@ from cxlemu.units import counted
 from faults.programs.reports import ProgramReport
 from faults.programs.result import ExecSetting, RunResult, untouched
 
+NAMED_MAX = 3
+
 
 def not_judged(
     setting: ExecSetting, results: Sequence[RunResult], told: ProgramReport, preloaded: Sequence[str]
@@ -16,7 +18,7 @@ def not_judged(
     """Say in a sentence what was not judged."""
     if untouched(setting, results):
         paths = " or ".join(pool.path for pool in setting.pools)
-        why = absent(results) or f"do they open and use {paths}?"
+        why = absent(results) or _others(results, paths) or f"do they open and use {paths}?"
         return f"nothing was judged: no program touched the pool; {why}"
     return "not judged: " + "; ".join(_parts(setting, results, told, preloaded))
 
@@ -30,6 +32,17 @@ def absent(results: Sequence[RunResult]) -> str:
         f"{paths[0]} was opened without O_CREAT, and was not there: let a command before '::' make it, or fill it with "
         f"a file, --pool {paths[0]}=FILE"
     )
+
+
+def _others(results: Sequence[RunResult], paths: str) -> str:
+    """Name the files that programs opened instead; empty: none that could be a pool."""
+    opened = dict.fromkeys(path for result in results for path in result.opened)
+    likely = [path for path in opened if not path.startswith(("/dev/", "/proc/", "/sys/")) or _is_memory(path)]
+    return f"they opened {', '.join(likely[:NAMED_MAX])}, not {paths}" if likely else ""
+
+
+def _is_memory(path: str) -> bool:
+    return path.startswith(("/dev/shm/", "/dev/dax"))
 
 
 def _parts(

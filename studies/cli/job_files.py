@@ -109,7 +109,8 @@ def read_job(path: Path, topology: Topology) -> FabricJob:
         flags = KINDS[kind].command.make_context(word, args).params
     except click.UsageError as error:
         key = _key(error.param) if isinstance(error, click.BadParameter) and error.param is not None else ""
-        raise document.error((key,) if key in data else (), error.format_message()) from None
+        where, message = ((key,), getattr(error, "message", "")) if key in data else ((), error.format_message())
+        raise document.error(where, message.rstrip(".")) from None
     ranks = flags.get("ranks")
     if ranks is not None and len(ranks) != 1:
         raise document.error(("ranks",), "should be one number")
@@ -164,7 +165,7 @@ def _training(asked: TrainingFlags, topology: Topology) -> TrainingJob:
 
 def _serving(asked: ServingFlags, topology: Topology) -> ServingJob:
     if asked.hosts is None:
-        raise ArgumentError("a server beside another job needs --hosts, the number of its hosts")
+        raise ArgumentError("a server beside another job needs its number of hosts: --hosts, or the key hosts")
     asked.places = asked.places or ("pool",)
     setups = setups_of(asked, topology)
     if len(setups) != 1:
@@ -174,7 +175,7 @@ def _serving(asked: ServingFlags, topology: Topology) -> ServingJob:
 
 def _ranks(asked: int | None) -> int:
     if asked is None or asked < 2:
-        raise ArgumentError("a job beside another one needs --ranks, 2 or more")
+        raise ArgumentError("a job beside another one needs its number of ranks, 2 or more: --ranks, or the key ranks")
     return asked
 
 

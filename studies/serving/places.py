@@ -126,7 +126,9 @@ def _memory(topology: Topology) -> Space:
     for space in topology.spaces:
         if space.on_cards and space.owned and topology.card(topology.cards_of(space)[0]).owner == "hosts":
             return space
-    raise ArgumentError(f"{topology.name} has no memory of hosts for keys and values: give its cards an owner, hosts")
+    raise ArgumentError(
+        f"{topology.name} has no memory of hosts for keys and values: add cards with owner: hosts, and their space"
+    )
 
 
 def places_of(topology: Topology) -> Sequence[str]:

@@ -129,7 +129,9 @@ def generate(count: int, per_s: float, seed: int, workload: str = "chat") -> lis
     of some long documents, each as likely as the others.
     """
     if not 1 <= count <= REQUESTS_MAX or not 0 < per_s <= 1e6:
-        raise ArgumentError(f"a generator makes 1 to {REQUESTS_MAX} requests, above 0 and up to 1000000 a second")
+        raise ArgumentError(
+            f"{count} requests at {per_s:g} a second: generate 1 to {REQUESTS_MAX}, at most 1000000 a second"
+        )
     random = np.random.default_rng(seed)
     at_ms = np.cumsum(random.exponential(1000 / per_s, count))
     if not at_ms[-1] <= HOURS_MAX * 3_600_000:

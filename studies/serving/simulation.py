@@ -358,7 +358,10 @@ def _instances(setup: ServingSetup, model: CostModel, mine: range) -> list[Insta
     its, per_host = setup.iterations, setup.topology.hosts.ranks_per_host
     if per_host % its.ranks:
         degrees = f"tp={its.tensor}" + f" x ep={its.expert}" * (its.expert > 1)
-        raise ArgumentError(f"{degrees} does not divide the {per_host} accelerators of a host of {setup.topology.name}")
+        raise ArgumentError(
+            f"{degrees} does not divide the accelerators of a host of {setup.topology.name}, {per_host}: give hosts a "
+            "fitting ranks_per_host"
+        )
     count = len(mine) // its.ranks
     if setup.prefill and not setup.prefill < count:
         raise ArgumentError(f"--prefill {setup.prefill} leaves none of {count} instances to answer")

@@ -291,9 +291,9 @@ def test_an_algorithm_that_waits_for_ever_ends_at_the_deadline(tmp_path: Path) -
         (["-r", "first"], "--root takes a number that is not negative, or 'all', not 'first'"),
         (
             ["-d", "f8"],
-            "'f8' is not one of u8, i8, i32, i64, f16, bf16, f32, f64, i16, u16, u32, u64, bool, c64, c128 or all.",
+            "choose from u8, i8, i32, i64, f16, bf16, f32, f64, i16, u16, u32, u64, bool, c64, c128 or all.",
         ),
-        (["-o", "sum,mul"], "'mul' is not one of sum, prod, min, max, avg, band, bor, bxor or all."),
+        (["-o", "sum,mul"], "unknown value 'mul': choose from sum, prod, min, max, avg, band, bor, bxor or all."),
         (["all_reduce", "-d", "c64", "-o", "max"], "there is no max of c64: complex numbers have no order"),
         (["-b", "8", "-e", "4"], "--minbytes 8 is more than --maxbytes 4"),
         (["-b", "4x"], "'4x' is not a size in bytes"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from cxlemu.errors import ArgumentError
 from cxlemu.topology import Costs, Topology
 from tests.helpers.commands import cxlemu
 
+ROOT = Path(__file__).parents[2]
 HERE = Topology.load("nvlink-8xh800")
 ASKED = ("simulate", "all_reduce", "-b", "8", "-e", "8")
 LAUNCH_NS, GRAPH_NS, HOP_NS, RING_NS = 5000, 1300, 600, 500
@@ -71,3 +74,12 @@ def test_a_graph_is_refused_where_its_launch_has_no_cost(machine: str) -> None:
 
 def test_costs_without_a_launch_need_none_in_a_graph() -> None:
     assert HERE.model_copy(update={"costs": Costs()}).in_graph().costs == Costs()
+
+
+def test_a_graph_that_changes_nothing_is_refused(tmp_path: Path) -> None:
+    plain = re.sub(
+        r"^ +(graph_)?call_ns:.*\n", "", (ROOT / "configs/nvlink-8xh800.yaml").read_text(), flags=re.MULTILINE
+    )
+    (tmp_path / "plain.yaml").write_text(plain)
+    done = cxlemu(*ASKED, "-c", str(tmp_path / "plain.yaml"), "--graph")
+    assert done.exit_code == 2 and "--graph does nothing: no call costs a launch on nvlink-8xh800" in done.output

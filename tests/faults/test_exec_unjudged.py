@@ -117,6 +117,24 @@ def test_a_pool_that_no_program_has_made_is_named(commands: str, code: int, tmp_
     assert "was opened without O_CREAT, and was not there" in " ".join(done.output.split())
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_what_programs_opened_instead_of_the_pool_is_named(mode: str, tmp_path: Path) -> None:
+    program, other = built(mode, tmp_path, "-DORDER=LFENCE"), tmp_path / "misspelt"
+    words = ["--seeds", "1", "--", str(program), str(tmp_path / "." / "pool"), "map"]
+    (tmp_path / "pool").write_bytes(bytes(1 << 21))
+    done = CliRunner().invoke(main, ["exec", "--pool", str(other), *words])
+    assert done.exit_code == 3, done.output
+    assert f"they opened {tmp_path}/pool, not {other}" in done.output.replace("\n  ", " ")
+
+
+def test_a_pool_that_begins_with_the_bytes_of_a_file_is_noted(tmp_path: Path) -> None:
+    pool = tmp_path / "pool"
+    for nbytes, noted in ((0, False), (4096, True)):
+        pool.write_bytes(bytes(nbytes))
+        done = CliRunner().invoke(main, ["exec", "--pool", str(pool), "--no-check", "--", "cat", str(pool)])
+        assert ("exists: the pool begins with its 4 KiB" in done.output.replace("\n", " ")) is noted
+
+
 def test_what_was_not_there_does_not_matter_to_a_run_that_went_well(tmp_path: Path) -> None:
     pool = tmp_path / "pool"
     commands = f"cat {pool}; echo word > {pool}; cat {pool}"

@@ -363,7 +363,7 @@ def test_ranks_that_do_nothing_are_not_judged(command: str, folder: Path) -> Non
     ("line", "right"),
     [
         ('Store("word", 2)', "write yield Store('word', 2)"),
-        ('faults.Fence()', "write yield faults.Fence()"),
+        ("faults.Fence()", "write yield faults.Fence()"),
         ("helper()", "write yield from helper()"),
         ("inner()", "write yield from inner()"),
     ],

@@ -148,9 +148,9 @@ def test_groups_of_an_instance_share_experts() -> None:
         ("--hosts 2 --crash 0@1 --crash 0@1.0", 2, "--crash 0@1 is given twice"),
         ("--place accelerator --warm", 2, "--warm does nothing without a store"),
         ("--place accelerator --capacity 1G", 2, "--capacity does nothing without a store"),
-        ("--place nothing", 2, "'nothing' is not one of"),
+        ("--place nothing", 2, "unknown value 'nothing': choose from"),
         ("--place pool -c infiniband-3xh100", 2, "has no pool"),
-        ("--place rdma -c six-cards", 2, "has no memory of hosts"),
+        ("--place rdma -c six-cards", 2, "add cards with owner: hosts"),
         ("--place pool --capacity 1", 2, "does not hold one block"),
         ("--place pool --capacity 100T", 2, "is more than pool has"),
         ("--prefill 1 --place host --hosts 2", 2, "--place pool or rdma, not host"),
@@ -158,7 +158,11 @@ def test_groups_of_an_instance_share_experts() -> None:
         ("--tp 2", 2, "needs --inside"),
         ("--ep 2 --inside nvlink-8xh800", 2, "ep=2 does nothing: llama3-8b has no experts"),
         ("--model llama4-maverick --accelerator b200 --ep 8 --inside nvlink-8xh800", 2, "tp=1 x ep=8 does not divide"),
-        ("--tp 2 --inside nvlink-8xh800", 2, "tp=2 does not divide"),
+        (
+            "--tp 2 --inside nvlink-8xh800",
+            2,
+            "a host of serving-16xh100, 1: give hosts a fitting ranks_per_host",
+        ),
         ("--model llama3-405b", 2, "give --tp"),
         ("--sweep hosts=2-1", 2, "should be hosts=FIRST-LAST"),
         ("--sweep hosts=1-2 --hosts 2", 2, "does not go with --sweep"),
@@ -167,7 +171,7 @@ def test_groups_of_an_instance_share_experts() -> None:
         ("--crash 99@1", 2, "has 16 hosts in all"),
         ("--lose-card 32@1", 2, "has 32 cards in all"),
         ("--crash 0", 2, "should be NUMBER@SECONDS"),
-        ("--requests 300000", 2, "a generator makes 1 to 200000 requests"),
+        ("--requests 300000", 2, "300000 requests at 80 a second: generate 1 to 200000"),
     ],
 )
 def test_what_cannot_be_done_is_said(

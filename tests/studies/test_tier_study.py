@@ -397,7 +397,8 @@ def test_the_command_draws(four: str, tmp_path: Path) -> None:
         (("-b", "2M", "-e", "1M"), "-b is 2097152 and -e is 1048576: working sets have 1 byte or more"),
         (("-b", "0"), "-b is 0 and -e is 0"),
         (("-n", "5"), "four has 4 places for ranks, not 5"),
-        (("--policy", "fifo"), "'fifo' is not one of static, lru, hotness, prefetch or all"),
+        (("--policy", "fifo"), "unknown value 'fifo': choose from static, lru, hotness, prefetch or all"),
+        (("--policy", "hotnes"), "unknown value 'hotnes'; did you mean hotness? Choose from static"),
         (("--json", "/nowhere/x"), "--json /nowhere/x cannot be written"),
     ],
 )

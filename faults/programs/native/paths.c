@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
@@ -104,9 +105,29 @@ bool device_refuses(int pool, const char *what) {
 REAL(int, open, const char *, int, ...)
 REAL(int, openat, int, const char *, int, ...)
 
+/* Note a file that a program may have meant to be a pool: where none is touched, the driver names it. */
+static void note_other(const char *path, int flags) {
+    static int left = 8;
+    const char *run = getenv("CXLEMU_PROGRAM_RUN");
+    char list[2 * PROGRAM_PATH], plain[PROGRAM_PATH + 1];
+    if (!run || !path || (flags & O_ACCMODE) != O_RDWR || !plain_path(path, plain, PROGRAM_PATH)) return;
+    if (strncmp(plain, run, strlen(run)) == 0) return; /* our own */
+    if (__atomic_fetch_sub(&left, 1, __ATOMIC_RELAXED) <= 0) return;
+    snprintf(list, sizeof list, "%s/opened", run);
+    const long file = syscall(SYS_openat, AT_FDCWD, list, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (file < 0) return;
+    strcat(plain, "\n");
+    syscall(SYS_write, file, plain, strlen(plain));
+    syscall(SYS_close, file);
+}
+
 static int opened(int folder, const char *path, int flags, mode_t mode) {
     const int pool = pool_named(path);
-    if (pool < 0) return real_openat()(folder, REDIRECTED(path), flags, mode);
+    if (pool < 0) {
+        const int file = real_openat()(folder, REDIRECTED(path), flags, mode);
+        if (file >= 0) note_other(path, flags);
+        return file;
+    }
     if (!process_join()) return real_openat()(folder, path, flags, mode);
     const int of_no_effect = here.area->options.dax[pool] ? O_TRUNC : 0;
     const int file = real_openat()(AT_FDCWD, REDIRECTED(path), flags & ~(O_DIRECT | O_SYNC | O_DSYNC | of_no_effect),
