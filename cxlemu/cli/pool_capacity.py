@@ -116,7 +116,8 @@ def release(_ctx: click.Context, asked: ReleaseFlags) -> None:
     with _managed(asked) as manager:
         its = [grant for grant in manager.grants(wanted.name) if wanted.number in (None, grant.number)]
         if not its:
-            raise AccessError(f"tenant {wanted.name} holds no such grant")
+            number = "" if wanted.number is None else f" {wanted.number}"
+            raise AccessError(f"tenant {wanted.name} holds no grant{number}")
         for grant in its:
             manager.release(grant)
     _print_grants("released", its, asked.json_file)

@@ -853,7 +853,7 @@ def test_capacity_from_the_command_line(cards: list[str]) -> None:
     ]
     assert facts["free_bytes"] == facts["largest_bytes"] == 10 * MIB and facts["lent_bytes"] == 15 * MIB
     assert "released: grant 1 of red" in capacity(cards, "release", "red")
-    assert "tenant red holds no such grant" in capacity(cards, "release", "red", code=2)
+    assert "tenant red holds no grant" in capacity(cards, "release", "red", code=2)
     assert "lie in 2 pieces, the largest of 10 MiB" in capacity(cards, "add", "green", "12M", code=2)
     assert "taken away: grant 2 of blue, 1 MiB of each card" in capacity(cards, "force", "blue")
     assert "tenant blue holds nothing" in capacity(cards, "force", "blue", code=2)
