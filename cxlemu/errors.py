@@ -261,7 +261,7 @@ class CutOffError(FaultError):
     """On a modelled fabric, ``host`` has no way to ``card`` after links or switches failed; ``why`` names them."""
 
     def __init__(self, host: int, card: int, why: str = "", *, reported_by: int | None = None) -> None:
-        super().__init__(f"host {host} has no way to card {card}{why}", host, card, reported_by=reported_by)
+        super().__init__(f"host {host} has no route to card {card}{why}", host, card, reported_by=reported_by)
         self.host, self.card, self.why = host, card, why
 
     def __reduce__(self) -> tuple[Callable[..., FaultError], tuple[int, ...]]:

@@ -10,7 +10,7 @@ import os
 import posix  # where a pickle finds os._exit
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from inspect import isasyncgen, iscoroutine, isgenerator
 from pathlib import Path
@@ -118,8 +118,11 @@ def line_of(error: BaseException, file: str | Path) -> int | None:
     return line
 
 
-def load(spec: str, option: str) -> tuple[Any, str, str]:
-    """Execute ``FILE.py:name``; return the object of that name (None: nothing), the file and the name."""
+def load(spec: str, option: str, is_meant: Callable[[Any], object] = callable) -> tuple[Any, str, str]:
+    """Execute ``FILE.py:name``; return the object of that name (None: nothing), the file and the name.
+
+    Raises ArgumentError for a name that is not there, if one is near of an object that ``is_meant``.
+    """
     file, _, name = spec.rpartition(":")
     path = Path(file)
     if not file or not name:
@@ -143,6 +146,6 @@ def load(spec: str, option: str) -> tuple[Any, str, str]:
         line = line_of(error, path)
         where = file if line is None else f"{file}:{line}"
         raise ArgumentError(f"{option} {spec}: {where} fails with {told(error)}") from error
-    if found is None and (near := meant(name, [each for each in vars(module) if not each.startswith("_")])):
+    if found is None and (near := meant(name, [each for each, its in vars(module).items() if is_meant(its)])):
         raise ArgumentError(f"{option} {spec}: {file} has no {name!r}{near}")
     return found, file, name

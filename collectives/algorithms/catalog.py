@@ -127,7 +127,7 @@ def load_algorithm(spec: str) -> Recipe:
         return Recipe(
             call.collective, call.algorithm, _cannot_build, variant, order, source=spec, plan=plan, builder=kind
         )
-    function, file, name = userfile.load(spec, "--algorithm")
+    function, file, name = userfile.load(spec, "--algorithm", recipes_of)
     found = own_recipe(function, name, spec)
     if found is None:
         raise ArgumentError(f"--algorithm {spec}: {file} has no function {name!r} decorated with @algorithm")

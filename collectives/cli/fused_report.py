@@ -130,7 +130,7 @@ def _header(result: Result) -> list[str]:
         f"operator  {job.operator}",
         f"fused     {_cut(result)}",
         f"ranks     {processes} on {counted(result.seen[0].cores, 'core')}, {threads}",
-        f"pool      {setup.memory.describe()}, as {setup.topology.name}: {setup.topology.description}",
+        f"pool      {setup.memory.describe()}, as {setup.topology.title}",
         f"pace      {pace}",
         f"calls     {job.iterations} of each, in turns: medians from the first rank's begin to the last one's end",
     ]

@@ -94,7 +94,7 @@ def _show(out: Console, simulator: Simulator, operator: Operator, choice: Tiling
         f"operator  {operator}",
         f"tiles     {choice} (rows, tile, order, transport): {how}",
         f"ranks     {topology.describe_placement(simulator.ranks)}, an {accelerator.name} each",
-        f"config    {topology.name}: {topology.description}",
+        f"config    {topology.title}",
         f"figures   {standing}",
     ):
         print_wrapped(out, f"# {line}", indent="#           ")

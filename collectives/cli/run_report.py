@@ -152,7 +152,7 @@ class RunReport(LiveReport):
         checked += f", {sweep.integrity} with every doorbell that has no payload" if sweep.integrity else ""
         return [
             ("cxlemu", f"{__version__}, engine {setup.engine}"),
-            ("config", f"{setup.topology.name}: {setup.topology.description}"),
+            ("config", setup.topology.title),
             ("ranks", f"{self._placement()}, launch: {setup.launch}"),
             ("memory", setup.memory.describe() + self._numa_node()),
             *([("copies", f"from process to process, arrays of {least} and more")] if self._in_process else []),

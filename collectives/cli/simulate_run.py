@@ -205,7 +205,7 @@ def _header(topology: Topology, ranks: int, calls: int, checked: bool, space: st
     how = "each on real bytes, too, and compared bit by bit" if checked else "no data"
     return [
         f"cxlemu   {__version__}, engine virtual: modelled times, the same on every machine",
-        f"config   {topology.name}: {topology.description}",
+        f"config   {topology.title}",
         f"figures  {standing}",
         *([f"space    {space}"] if space is not None else []),
         f"ranks    {topology.describe_placement(ranks)}",

@@ -21,7 +21,7 @@ def cost(_ctx: click.Context, asked: TopologyCostFlags) -> None:
     bills = [bill_of(topology) for topology in topologies]
     out = console()
     for topology, bill in zip(topologies, bills, strict=True):
-        print_wrapped(out, f"{topology.name}: {topology.description}", "bold")
+        print_wrapped(out, topology.title, "bold")
         out.print(_table(topology, bill), soft_wrap=False)
         out.print()
     for line in _comparison(topologies, bills):

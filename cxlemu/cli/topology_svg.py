@@ -22,7 +22,7 @@ path {{ stroke: #8fa3b3; fill: none }}"""
 def topology_svg(topology: Topology) -> str:
     """Draw a topology's hosts, switches, cards and all links between them, as the text of an SVG file."""
     top = MARGIN + LINE
-    body = [_text(MARGIN, MARGIN, f"{topology.name}: {topology.description}".rstrip(": "), "title")]
+    body = [_text(MARGIN, MARGIN, topology.title, "title")]
     for part in parts(topology):
         its, head = panel(topology, part), LINE
         found = []

@@ -73,7 +73,7 @@ class FabricChange(NamedTuple):
     def describe(self) -> list[str]:
         """Describe the change for people, in a few lines."""
         what = ", ".join(map(str, self.failures))
-        lines = [f"{what}: of {self.ways} ways {self.rerouted} are rerouted, {len(self.ended)} end"]
+        lines = [f"{what}: {self.rerouted} of {self.ways} routes change, {len(self.ended)} end"]
         if self.before is not None and self.after is not None:
             host, card = self.example
             lines.append(f"  host{host} - card{card}: {_stops(self.before)} becomes {_stops(self.after)}")

@@ -37,6 +37,11 @@ class Topology(Parts):
         warnings.warn("topology.standings is called topology.provenance now", DeprecationWarning, stacklevel=2)
         return self.provenance
 
+    @property
+    def title(self) -> str:
+        """The name, and the description if there is one."""
+        return f"{self.name}: {self.description}" if self.description else self.name
+
     def bare_figures(self) -> list[Key]:
         """List the keys of the figures without provenance, in the file's order."""
         return [key for key in figures(self.plain()) if key not in self._provenance]

@@ -32,7 +32,9 @@ def searchable(spec: str, ranks: int, calls: Calls) -> Searchable:
     """Find the program to search, and compile it."""
     if calls.among and calls.number is not None:
         raise ArgumentError("--among sets the number of calls, so that the ring wraps: leave out --calls")
-    found, file, name = (None, "", "") if is_plan(spec) or ":" not in spec else userfile.load(spec, "explore")
+    found, file, name = (
+        (None, "", "") if is_plan(spec) or ":" not in spec else userfile.load(spec, "explore", _is_meant)
+    )
     if isinstance(found, RankProtocol):
         if given := [flag for name, flag in FLAGS.items() if getattr(calls, name) != getattr(Calls, name)]:
             raise ArgumentError(f"{', '.join(given)}: only for a collective, not for a protocol of your own")
@@ -42,6 +44,12 @@ def searchable(spec: str, ranks: int, calls: Calls) -> Searchable:
     from faults.cli.explore_calls import own_calls, shipped_calls  # a protocol needs no collectives, which load long
 
     return own_calls(found, name, spec, file, ranks, calls) if file else shipped_calls(spec, ranks, calls)
+
+
+def _is_meant(value: object) -> bool:
+    from collectives.builder.recipes import recipes_of  # only where a name is not there
+
+    return isinstance(value, RankProtocol) or bool(recipes_of(value))
 
 
 def _judged(protocol: RankProtocol, machine: Machine, found: Exploration) -> Exploration:

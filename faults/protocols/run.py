@@ -52,7 +52,7 @@ class ProtocolRun:
 
 def load(spec: str) -> RankProtocol:
     """Load a protocol from ``FILE.py:NAME``; the file is executed."""
-    found, file, name = userfile.load(spec, "--protocol")
+    found, file, name = userfile.load(spec, "--protocol", lambda each: isinstance(each, RankProtocol))
     if not isinstance(found, RankProtocol):
         raise ArgumentError(f"--protocol {spec}: {file} has no {name!r} decorated with @protocol")
     return found

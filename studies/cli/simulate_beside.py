@@ -27,7 +27,7 @@ def run_beside(ctx: click.Context, kind: str, asked: Any) -> None:
         found = compare(topology, jobs)
     lines = [
         f"cxlemu   {__version__}: what a model says, the same on every machine",
-        f"config   {topology.name}: {topology.description}",
+        f"config   {topology.title}",
     ]
     lines += [f"job {n}    {its.job.name} on {_places(topology, its)}" for n, its in enumerate(found.jobs, 1)]
     for line in lines:

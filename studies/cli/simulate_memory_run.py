@@ -83,7 +83,7 @@ def _header(memories: Sequence[Memory]) -> Iterable[str]:
     for memory in memories:
         kinds = [standing.kind for standing in memory.topology.provenance.values()]
         figures = ", ".join(f"{kinds.count(kind)} {kind}" for kind in KINDS if kind in kinds) or "of unknown provenance"
-        yield f"config   {memory.topology.name}: {memory.topology.description}; figures {figures}"
+        yield f"config   {memory.topology.title}; figures {figures}"
         for tier in memory.tiers:
             how = ", by copies of whole pages" if tier.copied else ""
             size = format_bytes(tier.capacity_bytes)

@@ -112,7 +112,7 @@ def _header(setup: ServingSetup, requests: Sequence[ServingRequest], asked: Serv
     held = format_bytes(its.blocks * its.block_bytes)
     return [
         f"cxlemu       {__version__}: what a model says, the same on every machine",
-        f"config       {topology.name}: {topology.description}",
+        f"config       {topology.title}",
         f"model        {its.model.name}, {its.model.parameters / 1e9:.4g} billion parameters, "
         f"{format_bytes(its.model.kv_bytes)} of keys and values for each token",
         f"instances    {'on each host 1 of ' if asked.sweep else f'{instances} of '}{its.ranks} x "

@@ -163,6 +163,11 @@ def test_every_variant_runs_and_line_only_where_it_makes_sense() -> None:
     assert variants("256K") == [name for name in catalog.variants("all_gather") if name != "line"]
 
 
+def test_a_topology_without_a_description_is_its_name() -> None:
+    fabric = Path(__file__).parents[2] / "examples/fabric.yaml"
+    assert "# config   my-fabric\n" in cxlemu("simulate", "all_gather", "-c", fabric, "-b", "1M").output
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -229,7 +229,10 @@ def unprintable(cards: list[str]) -> None:
             "{0} belongs to pool {uuid}, but {dir}/other2 to pool {other}: "
             "give the cards of one pool, or choose one with --pool",
         ),
-        (gone, "{dir}/nothing does not exist: give a device that `cxlemu doctor` lists, or a file"),
+        (
+            gone,
+            "{dir}/nothing does not exist: give a device that `cxlemu doctor` lists, or a file, as `cxlemu pool format --create-size 64M` makes",
+        ),
         (directory, "{dir} is neither a device nor a regular file"),
         (pipe, "{2} is neither a device nor a regular file"),
         (none_at_all, "a pool of real cards needs its devices: give --device once for every card"),

@@ -20,7 +20,7 @@ FAULTS = {
     LinkDownError(0): "the link of host 0 is down",
     CutOffError(
         1, 4, ": switch leaf-2 failed", reported_by=2
-    ): "host 1 has no way to card 4: switch leaf-2 failed, as rank 2 reports",
+    ): "host 1 has no route to card 4: switch leaf-2 failed, as rank 2 reports",
     IntegrityError(
         2, 5, reported_by=0
     ): "what rank 2 published from card 5 on did not arrive as it was sent, as rank 0 reports",

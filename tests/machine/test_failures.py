@@ -88,7 +88,7 @@ def test_a_host_without_a_way_ends_the_run_and_is_named() -> None:
         run(reads, "link:port/host1@150")
     assert (caught.value.host, caught.value.card, caught.value.exit_code) == (1, 1, 1)
     assert str(caught.value) == (
-        "host 1 has no way to card 1, which rank 1 needs: link port/host1 at 150 us cut off host 1 from cards 0, 1"
+        "host 1 has no route to card 1, which rank 1 needs: link port/host1 at 150 us cut off host 1 from cards 0, 1"
     )
 
 
@@ -99,7 +99,7 @@ def test_who_needs_nothing_any_more_may_be_cut_off() -> None:
 
 def test_a_rank_that_waits_is_cut_off_when_its_doorbell_rings() -> None:
     ranks: Ranks = [[[read(0, MB), read(0, MB), signal(0)]], [[wait(0)]]]
-    with pytest.raises(CutOffError, match="host 1 has no way to card 0, which rank 1 needs"):
+    with pytest.raises(CutOffError, match="host 1 has no route to card 0, which rank 1 needs"):
         run(ranks, "link:port/host1@50")
 
 
@@ -114,12 +114,12 @@ def test_a_change_says_which_ways_it_changes() -> None:
     first, second = CostModel.of(TWO_WAYS, 2, failures).changes
     assert (first.at_ns, first.ways, first.rerouted, first.ended) == (2000, 4, 2, ())
     assert first.describe() == [
-        "link down-a/card1 at 2 us: of 4 ways 2 are rerouted, 0 end",
+        "link down-a/card1 at 2 us: 2 of 4 routes change, 0 end",
         "  host0 - card1: near a (3 links, 110 ns) becomes near b (3 links, 710 ns)",
     ]
     assert (second.ways, second.rerouted, len(second.ended)) == (4, 0, 4)
     assert second.describe() == [
-        "switch b at 3 us, link up-a at 3 us: of 4 ways 0 are rerouted, 4 end",
+        "switch b at 3 us, link up-a at 3 us: 0 of 4 routes change, 4 end",
         "  cut off: hosts 0, 1 from cards 0, 1",
     ]
 
@@ -237,7 +237,7 @@ def test_a_step_goes_on_around_a_failed_switch(config: str, tmp_path: Path) -> N
     usual, failing = json.loads(where.read_text())["steps"]
     assert usual["billed_ns"]["forward"] == failing["billed_ns"]["forward"]
     assert usual["time_ns"] < failing["time_ns"] < 2 * usual["time_ns"]
-    assert "# fails    switch cxl-spine1 at 1000000 us: of 32 ways 12 are rerouted, 0 end" in result.output
+    assert "# fails    switch cxl-spine1 at 1000000 us: 12 of 32 routes change, 0 end" in result.output
     before, after = usual["time_ns"] / 1e6, failing["time_ns"] / 1e6
     last = f"What fails takes the step from {before:.1f} to {after:.1f} ms: {after / before - 1:+.1%}."
     assert result.output.splitlines()[-1] == last
@@ -246,7 +246,7 @@ def test_a_step_goes_on_around_a_failed_switch(config: str, tmp_path: Path) -> N
 def test_a_step_that_somebody_is_cut_off_from_ends_with_a_sentence(config: str) -> None:
     result = simulated(*STEP, "-c", config, "--fail", "link:cxl-leaf3-hosts@1000000")
     assert result.exit_code == 1
-    assert result.stderr.startswith("cxlemu: host 6 has no way to card ")
+    assert result.stderr.startswith("cxlemu: host 6 has no route to card ")
     assert result.stderr.endswith(", which the step needs: link cxl-leaf3-hosts at 1000000 us\n")
 
 
@@ -270,7 +270,7 @@ def test_the_cost_of_a_failure_is_shown(config: str, tmp_path: Path) -> None:
     )
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
-    assert f"# fails    switch cxl-spine1 at {half_us} us: of 32 ways 12 are rerouted, 0 end" in lines
+    assert f"# fails    switch cxl-spine1 at {half_us} us: 12 of 32 routes change, 0 end" in lines
     document = json.loads(where.read_text())
     (failed,) = document["rows"]
     assert document["unfailed_time_us"] == [row["time_us"]]
@@ -292,7 +292,7 @@ def test_who_is_cut_off_is_one_sentence_and_exit_code_1(config: str) -> None:
     result = simulated("all_gather", "-c", config, "-b", "64K", "--fail", "link:cxl-leaf3-hosts@10")
     assert result.exit_code == 1
     assert "#            cut off: hosts 6, 7 from cards 0 to 3" in result.output
-    assert result.stderr.startswith("cxlemu: host 6 has no way to card ")
+    assert result.stderr.startswith("cxlemu: host 6 has no route to card ")
     assert result.stderr.count("\n") == 1
 
 
@@ -301,7 +301,7 @@ def test_memory_of_a_rank_is_called_by_its_owner() -> None:
         *("all_gather", "-c", "two-clusters", "-b", "64K", "-e", "64K", "--variant", "hierarchical"),
         *("--fail", "switch:nvswitch@1"),
     )
-    assert result.stderr.startswith("cxlemu: host 0 has no way to card 7 (rank1 memory), which rank 0 needs: ")
+    assert result.stderr.startswith("cxlemu: host 0 has no route to card 7 (rank1 memory), which rank 0 needs: ")
 
 
 def test_a_wrong_name_is_bad_input(config: str) -> None:
