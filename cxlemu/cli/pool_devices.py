@@ -36,9 +36,6 @@ def format_pool(_ctx: click.Context, asked: PoolFormatFlags) -> None:
             _check_sizes(asked.paths, asked.create_size)
         mapped = map_all(asked.paths)
         sizes = [card.pages.nbytes for card in mapped]
-        if asked.create_size is not None and not made and asked.create_size not in sizes:
-            there = ", ".join(f"{card.device.path} has {format_bytes(card.pages.nbytes)}" for card in mapped)
-            raise ArgumentError(f"--create-size does nothing, because no file is missing: {there}; leave it out")
         geometry = geometry_for(
             sizes, interleave_bytes=asked.interleave, max_ranks=asked.max_ranks if asked.lend is None else 1
         )

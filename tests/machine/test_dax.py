@@ -231,7 +231,8 @@ def unprintable(cards: list[str]) -> None:
         ),
         (
             gone,
-            "{dir}/nothing does not exist: give a device that `cxlemu doctor` lists, or a file, as `cxlemu pool format --create-size 64M` makes",
+            "{dir}/nothing does not exist: give a device that `cxlemu doctor` lists, or a file, as `cxlemu pool format "
+            "--create-size 64M` makes",
         ),
         (directory, "{dir} is neither a device nor a regular file"),
         (pipe, "{2} is neither a device nor a regular file"),

@@ -105,13 +105,6 @@ def test_files_are_made_where_a_size_is_given(cards: list[str], tmp_path: Path) 
         assert pool.card_bytes == MIB
 
 
-def test_a_size_for_files_that_exist_with_another_is_refused(cards: list[str], tmp_path: Path) -> None:
-    with unchanged(tmp_path):
-        done = cxlemu("pool", "format", *device_flags(cards), "--create-size", "2M", "--yes", code=2)
-    assert f"--create-size does nothing, because no file is missing: {cards[0]} has 1 MiB" in done.output
-    cxlemu("pool", "format", *device_flags(cards), "--create-size", "1M", "--yes")
-
-
 def test_files_made_for_a_pool_that_was_refused_are_gone(cards: list[str], tmp_path: Path) -> None:
     Path(cards[0]).write_bytes(DATA)
     with unchanged(tmp_path):
