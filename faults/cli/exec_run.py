@@ -128,7 +128,7 @@ def run(
     out = console()
     for pool in files:
         if pool.content == Path(pool.path) and pool.size:
-            print_wrapped(out, f"# {pool.path} exists: the pool begins with its {format_bytes(pool.size)}", "yellow")
+            print_wrapped(out, f"# The pool begins with the {format_bytes(pool.size)} of {pool.path}", "yellow")
     if followed := preloaded(command.words[0] for command in setting.commands):
         by_access = check and not free
         if every or crash_every:

@@ -132,7 +132,7 @@ def test_a_pool_that_begins_with_the_bytes_of_a_file_is_noted(tmp_path: Path) ->
     for nbytes, noted in ((0, False), (4096, True)):
         pool.write_bytes(bytes(nbytes))
         done = CliRunner().invoke(main, ["exec", "--pool", str(pool), "--no-check", "--", "cat", str(pool)])
-        assert ("exists: the pool begins with its 4 KiB" in done.output.replace("\n", " ")) is noted
+        assert ("The pool begins with the 4 KiB of" in done.output.replace("\n", " ")) is noted
 
 
 def test_what_was_not_there_does_not_matter_to_a_run_that_went_well(tmp_path: Path) -> None:
