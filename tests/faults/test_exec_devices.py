@@ -66,9 +66,6 @@ def test_past_the_cache_no_flush_is_missing_and_everything_else_is(tmp_path: Pat
 
 
 USES = {
-    "the bytes are loaded": (ONE, "P load", ["copy-not-ended"]),
-    "they are stored over": (ONE, "P store", ["copy-not-ended"]),
-    "another copy goes there": (ONE, "P twice", ["copy-not-ended"]),
     "a flush before the end is none": (EVERY, "P flushed-early :: @1 P read", ["not-flushed"]),
     "past the cache it is not needed": ((*MEMORY, *EVERY), "P flushed-early :: @1 P read", []),
     "nobody waits for it": (ONE, "P left", ["dirty-at-exit"]),
@@ -84,6 +81,23 @@ def test_bytes_of_a_copy_may_be_used_once_it_has_ended(devices: Path, name: str)
     flags, stages, kinds = USES[name]
     code, found, _ = execute(devices, "/dev/shm/devices", flags, stages)
     assert (code, [one["kind"] for one in found]) == (int(bool(kinds)), kinds)
+
+
+@pytest.mark.parametrize(
+    ("stages", "kind"),
+    [
+        ("P load", "copy-not-ended"),
+        ("P store", "copy-not-ended"),
+        ("P twice", "copy-not-ended"),
+        ("P beside : P look-beside", "copy-not-ended"),
+        ("P fenced-early : P await", "fence-too-late"),
+    ],
+)
+def test_what_comes_too_early_is_found_in_each_run(devices: Path, stages: str, kind: str) -> None:
+    """Also where the copy was made in time, as the device may take longer."""
+    flags = ("--seeds", "10", "--keep-going", "--no-shrink", *(MEMORY if kind == "fence-too-late" else ()))
+    code, (found,), _ = execute(devices, "/dev/shm/devices", flags, stages)
+    assert (code, found["kind"], found["runs"]) == (1, kind, 13)
 
 
 @pytest.mark.parametrize(("dma", "seen"), [("cache", {"0"}), ("memory", {"0", "1"})])

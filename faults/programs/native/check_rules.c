@@ -164,13 +164,6 @@ static check_write *newest_known(const check_touch *t, int word) {
     return newest;
 }
 
-static bool holds(const check_touch *t, const check_write *w) {
-    const check_copy *copy = line_copy(t->line, t->step->host);
-    for (int word = 0; word < LINE_WORDS; word++)
-        if (line_write(t->line, held(copy->cached, word)) == w) return true;
-    return false;
-}
-
 /* Note that a host has seen this write, and with it the same host's earlier stores to the line: a line comes from the pool as a
  * whole. */
 static void sees(const check_touch *t, int word, const check_write *w) {
@@ -182,7 +175,7 @@ static void sees(const check_touch *t, int word, const check_write *w) {
     room_now()->tells[t->step->site % PROGRAM_SITES / 8] |= (uint8_t)(1u << t->step->site % 8);
     for (int k = 0; k < count; k++) {
         if (all[k]->host != w->host || all[k]->time > w->time) continue;
-        if (all[k] != w && is_copy(all[k]) && !holds(t, all[k])) continue; /* the device had not stored yet */
+        if (all[k] != w && is_copy(all[k]) && copy_seen_at(all[k]) > w->time) continue; /* it may come later */
         all[k]->seen |= bit_of(t);
         if (!all[k]->witnessed) all[k]->witnessed = (uint32_t)t->step->number, all[k]->witness = t->step->host;
     }

@@ -7,8 +7,8 @@ typedef struct {
     volatile uint64_t flag;
     char rest[LINE - 8];
     struct {
-        volatile uint64_t it;
-        char rest[LINE - 8];
+        volatile uint64_t it, beside;
+        char rest[LINE - 16];
     } data[CROWD];
 } shared;
 
@@ -42,6 +42,30 @@ static void flushed_early(shared *s) {
     cxl_fence();
     s->flag = 1;
     publish(&s->flag, LINE);
+}
+
+/* Past the cache it is the fence that comes too early. */
+static void fenced_early(shared *s) {
+    copy(s, 0);
+    publish(s->data, LINE);
+    cxl_device_wait(&event);
+    s->flag = 1;
+    publish(&s->flag, LINE);
+}
+
+/* The word that tells of the copy lies in its line. */
+static void beside(shared *s) {
+    copy(s, 0);
+    s->data[0].beside = 1;
+    publish(s->data, LINE);
+    cxl_device_wait(&event);
+    publish(s->data, LINE);
+}
+
+static void look_beside(shared *s) {
+    do refresh(s->data, LINE);
+    while (!s->data[0].beside);
+    back = s->data[0].it;
 }
 
 static void in_time(shared *s) {
@@ -84,14 +108,18 @@ int main(int count, char **words) {
     for (int k = 0; k < CROWD; k++) ones[k] = 1;
     if (!strcmp(what, "in-time")) in_time(s);
     else if (!strcmp(what, "flushed-early")) flushed_early(s);
+    else if (!strcmp(what, "fenced-early")) fenced_early(s);
+    else if (!strcmp(what, "beside")) beside(s);
+    else if (!strcmp(what, "look-beside")) look_beside(s);
     else if (!strcmp(what, "many")) many(s);
     else if (!strcmp(what, "both")) both(s);
     else if (!strcmp(what, "left")) copy(s, 0); /* nobody waits for it */
     else if (!strcmp(what, "crowd"))
         for (int k = 0; k < CROWD; k++) event.copy = 0, copy(s, k);
     else if (!strcmp(what, "look")) look(s);
-    else if (!strcmp(what, "read")) {
-        refresh(&s->flag, LINE);
+    else if (!strcmp(what, "read") || !strcmp(what, "await")) {
+        do refresh(&s->flag, LINE);
+        while (!s->flag && what[0] == 'a');
         if (s->flag) look(s);
     } else used_early(s, what);
     return 0;
