@@ -3,11 +3,10 @@
  * host, and -DSTALE has host 1's device read what the cache of its host still holds. */
 #include "pool.h"
 
-enum { LINE = 64, WORDS = 8, VALUE = 7 };
+enum { WORDS = 8, VALUE = 7 };
 
 typedef struct {
-    volatile uint64_t flag;
-    char rest[LINE - 8];
+    word flag;
     uint64_t words[WORDS];
 } message;
 
@@ -24,16 +23,14 @@ static void send(message *m) {
 #else
     publish(m->words, sizeof words);
 #endif
-    m->flag = 1;
-    publish(&m->flag, LINE);
+    set(&m->flag, 1);
     cxl_device_wait(&copied); /* its source lives until here */
 }
 
 static void receive(message *m) {
     uint64_t words[WORDS] = {0};
     cxl_event copied = {0};
-    do refresh(&m->flag, LINE);
-    while (!m->flag);
+    while (!get(&m->flag));
 #ifndef STALE
     refresh(m->words, sizeof words);
 #endif

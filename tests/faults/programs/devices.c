@@ -4,8 +4,7 @@
 enum { LINE = 64, MANY = 200, CROWD = 65 };
 
 typedef struct {
-    volatile uint64_t flag;
-    char rest[LINE - 8];
+    word flag;
     struct {
         volatile uint64_t it, beside;
         char rest[LINE - 16];
@@ -19,8 +18,7 @@ static void copy(shared *s, int at) { cxl_device_copy(&s->data[at].it, &ones[at]
 
 static void publish_data(shared *s) {
     publish(s->data, LINE);
-    s->flag = 1;
-    publish(&s->flag, LINE);
+    set(&s->flag, 1);
 }
 
 static void used_early(shared *s, const char *what) {
@@ -40,8 +38,7 @@ static void flushed_early(shared *s) {
     cxl_flush(s->data, LINE);
     cxl_device_wait(&event);
     cxl_fence();
-    s->flag = 1;
-    publish(&s->flag, LINE);
+    set(&s->flag, 1);
 }
 
 /* Past the cache it is the fence that comes too early. */
@@ -49,8 +46,7 @@ static void fenced_early(shared *s) {
     copy(s, 0);
     publish(s->data, LINE);
     cxl_device_wait(&event);
-    s->flag = 1;
-    publish(&s->flag, LINE);
+    set(&s->flag, 1);
 }
 
 /* The word that tells of the copy lies in its line. */
@@ -118,9 +114,8 @@ int main(int count, char **words) {
         for (int k = 0; k < CROWD; k++) event.copy = 0, copy(s, k);
     else if (!strcmp(what, "look")) look(s);
     else if (!strcmp(what, "read") || !strcmp(what, "await")) {
-        do refresh(&s->flag, LINE);
-        while (!s->flag && what[0] == 'a');
-        if (s->flag) look(s);
+        while (!get(&s->flag) && what[0] == 'a');
+        if (s->flag.it) look(s);
     } else used_early(s, what);
     return 0;
 }
