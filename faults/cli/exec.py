@@ -66,6 +66,13 @@ class CrashPlace(Places):
     help="Keep caches coherent between hosts in this range, as CXL 3 can: locked instructions work across hosts there.",
 )
 @click.option(
+    "--dma-writes",
+    type=click.Choice(["cache", "memory"]),
+    default="cache",
+    show_default=True,
+    help="Let copies by devices (cxl_device_copy) go to their host's cache, or past it.",
+)
+@click.option(
     "--free", is_flag=True, help="Run threads in parallel instead of one step at a time; runs cannot be replayed."
 )
 @click.option("--every", is_flag=True, help="Make a run for every interleaving of steps that other hosts can observe.")

@@ -39,7 +39,7 @@ class RunOptions(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("hosts", "pools", "nature", "free_running", "check", "every")),
         *((name, ctypes.c_int32) for name in ("crash_host", "crashes", "link_host", "poison_pool", "lost_pool")),
-        ("script_length", ctypes.c_int32),
+        *((name, ctypes.c_int32) for name in ("dma_to_memory", "script_length")),
         *((name, ctypes.c_uint64) for name in ("seed", "schedule", "idle_budget")),
         *((name, ctypes.c_uint64) for name in ("crash_step", "link_step", "poison_step", "lost_step")),
         ("poison_offset", ctypes.c_int64),
@@ -65,6 +65,7 @@ class RunStatus(ctypes.Structure):
         ("absent", ctypes.c_uint64),
         ("touched", ctypes.c_int32),
         *((name, ctypes.c_uint32) for name in ("kinds_asked", "operations", "invariants", "unexamined")),
+        ("device_copies", ctypes.c_uint32),
     )
 
 

@@ -181,6 +181,14 @@ KINDS: dict[int, MistakeKind] = {
         "a history that no order explains",
         "no order of these operations, each at once between its begin and its end, gives {host} this result",
     ),
+    22: MistakeKind(
+        "copy-not-ended",
+        "landed",
+        "a device's copy that has not ended",
+        "{host} uses {line}, to which a device of {by} copies: nothing shows that the copy has ended",
+        "wait for the copy's event (cxl_device_wait) before its bytes are published, read or stored over",
+        "store",
+    ),
 }
 LOST_IN_CRASH, UNKNOWN_THREAD, NOT_LINEARIZABLE = 18, 65535, 21
 

@@ -48,6 +48,7 @@ _DOES = {
     "invariant": "declares it",
     "not-linearizable": "begins",
 }
+_UNFLUSHED = ("not-flushed", "msync", "copy-not-ended")  # their stores are dirty in the end, too
 _BEFORE_ACCESS = ("fence-too-late",)  # there the fence comes after what publishes
 
 
@@ -235,7 +236,7 @@ def _of_run(run: Checked, pools: Sequence[str]) -> Iterator[ProgramMistake]:
     found = merged(list(run.findings))
     sites = sorted({site for finding in found for site in finding.sites if 0 < site < len(run.places)})
     known = dict(zip(sites, located([run.places[site] for site in sites]), strict=True))
-    unflushed = {finding.site("store") for finding in found if KINDS[finding.kind].name in ("not-flushed", "msync")}
+    unflushed = {finding.site("store") for finding in found if KINDS[finding.kind].name in _UNFLUSHED}
     for finding in found:
         if KINDS[finding.kind].rule == "exit" and (not run.ended or finding.site("store") in unflushed):
             continue

@@ -43,6 +43,7 @@ class ExecSetting:
     poison: tuple[int, int, int] | None = None  # pool, offset and step of a poisoned line
     lose: tuple[int, int] | None = None  # pool and step of the loss of a card
     coherent: tuple[CoherentRange, ...] = ()  # where caches are coherent between hosts
+    dma_writes: str = "cache"  # where devices write: to their host's cache, or to "memory", past it
     show: bool = False  # whether programs write to the terminal; otherwise their output is kept
     rates: AdversaryRates = DEFAULT_RATES  # how often nature moves
 

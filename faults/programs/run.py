@@ -139,6 +139,8 @@ def _unfired(setting: ExecSetting, status: RunStatus) -> dict[str, str]:
         if not status.coherent_met >> k & 1:
             flag = f"--coherent {its.text}"
             found[flag] = f"{flag} changed nothing: no program touched it in pool {its.pool}"
+    if setting.dma_writes != ExecSetting.dma_writes and not status.device_copies:
+        found["--dma-writes"] = f"--dma-writes {setting.dma_writes} changed nothing: no device copied to a pool"
     return found
 
 
@@ -162,6 +164,7 @@ def _options(setting: ExecSetting, choice: RunChoice) -> RunOptions:
         link_host=-1,
         poison_pool=-1,
         lost_pool=-1,
+        dma_to_memory=setting.dma_writes == "memory",
         script_length=len(choice.script),
         seed=seed,
         schedule=choice.schedule,

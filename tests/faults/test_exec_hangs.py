@@ -206,6 +206,7 @@ RIGHT = {  # name of a source and, where it has several commands, of what they d
     "two_lock_queue": ("P 0 2 ed : P 1 2 ed", "/dev/shm/two_lock"),
     "undo_log": ("P transfer :: @1 P recover", "/dev/shm/bank"),
     "coherent_lock": (f"P {A} : P {A}", f"{A}=2M", "--coherent", "0+4K"),
+    "device_copy": ("P send : P receive", "/dev/shm/message"),
     "row": (f"P {A} write : P {A} read", f"{A}=2M", "--coherent", "0+4K"),
     **{
         f"histories {what}": (OBJECTS.format(what), "/dev/shm/objects")

@@ -43,6 +43,9 @@ void cxlemu_cxl_linearizable(int kinds);
 void cxlemu_cxl_op_begin(int operation, uint64_t key, uint64_t value, const char *file, const char *function,
                          unsigned line);
 void cxlemu_cxl_op_end(uint64_t result);
+void cxlemu_cxl_device_copy(void *to, const void *from, size_t nbytes, uint64_t *copy);
+int cxlemu_cxl_device_query(uint64_t *copy);
+void cxlemu_cxl_device_wait(uint64_t *copy);
 #define cxl_flush_lines_ cxlemu_cxl_flush
 #define cxl_writeback_lines_ cxlemu_cxl_writeback
 #define cxl_fence_ cxlemu_cxl_fence
@@ -194,6 +197,45 @@ CXL_INLINE void cxl_store_nt(volatile void *to, const void *from, size_t nbytes)
 CXL_INLINE void cxl_expect_stale(const volatile void *at, size_t nbytes) {
     cxl_expect_stale_((const void *)at, nbytes);
 }
+
+/* --- copies by devices: a GPU's, a NIC's or a DMA engine's ----------------------------------------------------------------
+ *
+ * A device copies to or from the pool at a time of its own, between cxl_device_copy and the cxl_device_wait or
+ * cxl_device_query that shows its end. Until then nobody may use the bytes at `to`, or change those at `from`. Only a
+ * processor has cache instructions, so a copy to the pool is published as a store is, from the wait on, and one from the
+ * pool is asked for behind the invalidate:
+ *
+ *     cxl_event done = {0};
+ *     writer:  cxl_device_copy(data, from, n, &done);  cxl_device_wait(&done);  cxl_flush(data, n);  cxl_fence();  *flag = 1; ...
+ *     reader:  ... cxl_invalidate(data, n);  cxl_device_copy(to, data, n, &done);  cxl_device_wait(&done);
+ *
+ * Outside of `cxlemu exec` the processor copies at once. Define CXL_DEVICE_HOOKS, and functions cxl_hook_copy,
+ * cxl_hook_query and cxl_hook_wait with the parameters of those here, to have a device of yours do it. */
+typedef struct {
+    uint64_t copy; /* 0: none; a hook may keep there what it likes */
+} cxl_event;
+
+#if defined(CXLEMU_PROGRAM)
+CXL_INLINE void cxl_device_copy(volatile void *to, const volatile void *from, size_t nbytes, cxl_event *event) {
+    cxlemu_cxl_device_copy((void *)(uintptr_t)to, (const void *)(uintptr_t)from, nbytes, &event->copy);
+}
+CXL_INLINE int cxl_device_query(cxl_event *event) { return cxlemu_cxl_device_query(&event->copy); }
+CXL_INLINE void cxl_device_wait(cxl_event *event) { cxlemu_cxl_device_wait(&event->copy); }
+#elif defined(CXL_DEVICE_HOOKS)
+void cxl_hook_copy(volatile void *to, const volatile void *from, size_t nbytes, cxl_event *event);
+int cxl_hook_query(cxl_event *event);
+void cxl_hook_wait(cxl_event *event);
+#define cxl_device_copy cxl_hook_copy
+#define cxl_device_query cxl_hook_query
+#define cxl_device_wait cxl_hook_wait
+#else
+CXL_INLINE void cxl_device_copy(volatile void *to, const volatile void *from, size_t nbytes, cxl_event *event) {
+    memmove((void *)(uintptr_t)to, (const void *)(uintptr_t)from, nbytes);
+    event->copy = 0;
+}
+CXL_INLINE int cxl_device_query(cxl_event *event) { return event->copy == 0; }
+CXL_INLINE void cxl_device_wait(cxl_event *event) { event->copy = 0; }
+#endif
 
 /* --- what must hold: judged by `cxlemu exec`, nothing on hardware ---------------------------------------------------------
  *

@@ -21,7 +21,7 @@ LINE_BYTES = 64
 EVICT, FETCH, LAND = range(3)  # enum action of cxlemu/native/adversary.h
 _ENTRY = struct.Struct("<IIIHBBBBBB4x")  # record_entry of native/record.h
 _LOAD, _STORE, _RMW, _NT_STORE, _FLUSH, _FENCE, _MSYNC, _YIELD = range(1, 9)
-_PROCESS_START, _PROCESS_END, _THREAD_END, _OPERATION = 14, 15, 12, 18
+_PROCESS_START, _PROCESS_END, _THREAD_END, _OPERATION, _DEVICE_SEEN = 14, 15, 12, 18, 20
 _BEGINS, _ENDS = 1, 2
 # In place of a pool, where the order of two events matters though no cache can tell: an operation that ends before
 # another one begins, and lines of an invariant that arrive.
@@ -319,6 +319,9 @@ class _Reader:
             if entry.kind == _FLUSH and entry.pool < 8:
                 flushed.update(entry.lines())
                 lingering.update(entry.lines())
+            if entry.kind == _DEVICE_SEEN:  # its thread's next fence awaits what the device has posted
+                flushed |= self._flushed.pop(entry.more, set())
+                lingering |= self._lingering.pop(entry.more, set())
             if entry.kind == _FENCE and entry.what != _FENCE_LOADS:
                 done |= flushed
                 flushed.clear()
@@ -349,7 +352,7 @@ class _Reader:
                     written_back.update(lines)
                 if self._coherent and kind != _FLUSH:
                     (fetched if kind == _LOAD else arrived).update(filter(self._is_coherent, lines))
-            event.stores |= kind in (_STORE, _RMW, _NT_STORE) or _YIELD < kind < _OPERATION
+            event.stores |= kind in (_STORE, _RMW, _NT_STORE) or (kind > _YIELD and kind != _OPERATION)
             event.leaves |= kind in (_STORE, _RMW, _NT_STORE, _OPERATION)
             event.yields |= kind == _YIELD
             event.ends |= kind in (_PROCESS_END, _THREAD_END)

@@ -21,6 +21,7 @@ typedef struct {
     int32_t crashes; /* one of a search: what a crash may leave is followed, and decided as it is read (crash.h) */
     int32_t link_host; /* the host whose link goes down at link_step; -1: none */
     int32_t poison_pool, lost_pool; /* -1: none */
+    int32_t dma_to_memory; /* whether devices write past the cache */
     int32_t script_length;
     uint64_t seed, schedule, idle_budget;
     uint64_t crash_step, link_step, poison_step, lost_step;
@@ -139,6 +140,7 @@ typedef struct {
     uint32_t kinds_asked; /* of operations that must be linearizable, as bits */
     uint32_t operation_count, invariant_count, held_count; /* operation_count may exceed the room */
     uint32_t unheld; /* how often there was no room to hold bytes */
+    uint32_t device_copies; /* to a pool */
     uint32_t operation_open[PROGRAM_THREADS]; /* the number of each thread's operation, from 1; 0: none */
     uint32_t operations_ended[PROGRAM_HOSTS];
     program_operation operations[PROGRAM_OPERATIONS];

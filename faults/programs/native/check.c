@@ -29,6 +29,11 @@ static void lands(check_write *w, const program_step *by) {
     if (!w->landed) w->landed = time_of(by), w->fence = (uint16_t)by->site;
 }
 
+/* Whether a flush is one of a write; one before a device's event was seen is not. */
+static bool is_posted(const check_write *w, uint32_t flush) {
+    return w->state & WRITE_NT || (w->state & WRITE_FLUSHED && flushed_at(w) <= flush);
+}
+
 static void land_flushed(check_thread *thread, const program_step *step) {
     check_room *room = room_now();
     while (thread->flushes) {
@@ -36,7 +41,9 @@ static void land_flushed(check_thread *thread, const program_step *step) {
         check_write *all[WRITES];
         const int count = line_writes(line_at(node->pool, node->line), all);
         for (int k = 0; k < count; k++)
-            if (all[k]->host == step->host && all[k]->time <= node->time) lands(all[k], step);
+            if (all[k]->host == step->host && all[k]->time <= node->time && is_posted(all[k], node->time) &&
+                !is_open(step, all[k]))
+                lands(all[k], step);
         const uint32_t next = node->next;
         node->next = room->free_node, room->free_node = thread->flushes, thread->flushes = next;
     }
@@ -149,10 +156,28 @@ static bool holds_all(const check_copy *copy, uint32_t number, unsigned words) {
     return true;
 }
 
-/* Return the number of the write that a store belongs to: the thread's last one, if the store goes on beside it at the same place of
- * the program, else a new one. */
+static check_write *line_slot(check_line *line, uint32_t number) {
+    for (; number > CHUNK_WRITES; number -= CHUNK_WRITES) line = room_at(line->more);
+    return &line->write[number - 1];
+}
+
+/* Return the number of the copy that is open on a line, of a device's thread; 0: there is none. */
+static uint32_t open_number(check_line *line, int thread) {
+    for (uint32_t number = 1; number <= WRITES; number++) {
+        const check_write *w = line_write(line, number);
+        if (w && w->state & WRITE_OPEN && w->thread == thread) return number;
+    }
+    return 0;
+}
+
+static bool by_device(const program_step *step) { return thread_of(step)->copy.asked && !thread_of(step)->copy.seen; }
+
+/* Return the number of the write that a store belongs to: a device's, which was noted when it was asked for, or the thread's
+ * last one, if the store goes on beside it at the same place of the program, else a new one. */
 static uint32_t write_number(const check_touch *t, unsigned words, unsigned state) {
     check_thread *thread = thread_of(t->step);
+    const uint32_t open = by_device(t->step) ? open_number(t->line, t->step->thread) : 0;
+    if (open) return open;
     check_copy *copy = line_copy(t->line, t->step->host);
     if (thread->line == (uint32_t)t->number + 1 && thread->pool == t->step->pool && words != ALL_WORDS &&
         !(state & (WRITE_NT | WRITE_LOCKED)))
@@ -168,15 +193,10 @@ static uint32_t write_number(const check_touch *t, unsigned words, unsigned stat
     return number;
 }
 
-static check_write *line_slot(check_line *line, uint32_t number) {
-    for (; number > CHUNK_WRITES; number -= CHUNK_WRITES) line = room_at(line->more);
-    return &line->write[number - 1];
-}
-
 static void add_write(const check_touch *t, unsigned words, unsigned state, const uint8_t *after) {
     const uint32_t number = write_number(t, words, state);
     check_write *w = line_slot(t->line, number);
-    w->time = time_of(t->step), w->site = (uint16_t)t->step->site;
+    if (!(w->state & WRITE_OPEN)) w->time = time_of(t->step), w->site = (uint16_t)t->step->site;
     w->host = t->step->host, w->thread = (uint8_t)t->step->thread;
     w->words |= (uint8_t)words, w->state |= (uint8_t)state;
     check_copy *copy = line_copy(t->line, t->step->host);
@@ -236,7 +256,7 @@ static void on_store(const program_step *step, const uint8_t *before, const uint
         if (!words) continue;
         for (int k = 0; k < LOADS; k++) thread_of(step)->load[k].times = 0;
         if (!(state & WRITE_NT)) land_own_nt(&t);
-        if (!t.coherent) rule_store(&t, words);
+        if (!t.coherent && !by_device(step)) rule_store(&t, words);
         add_write(&t, words, state, after ? after + shift : NULL);
         if (t.coherent) arrives_at_once(&t);
         if (step->kind == STEP_NT_STORE) await_fence(&t);
@@ -256,7 +276,7 @@ static void on_flush(const program_step *step, bool was_dirty, bool was_present)
         const int count = line_writes(t.line, all);
         for (int k = 0; k < count; k++) {
             check_write *w = all[k];
-            if (w->host != step->host || w->state & (WRITE_FLUSHED | WRITE_NT)) continue;
+            if (w->host != step->host || w->state & (WRITE_FLUSHED | WRITE_NT) || is_open(step, w)) continue;
             w->state |= WRITE_FLUSHED, w->flush = (uint16_t)step->site;
             for (int byte = 0; byte < 3; byte++) w->flushed[byte] = (uint8_t)(step->number >> 8 * byte);
             if (step->what == FLUSH_DROP_ORDERED) lands(w, step);
@@ -343,6 +363,48 @@ static void on_move(const program_move *move) {
     }
 }
 
+/* --- copies by devices --------------------------------------------------------------------------------------------------- */
+
+/* A device may write from now on, so its host claims to do so. */
+static void copy_begins(const program_step *step) {
+    check_thread *device = &room_now()->thread[step->other];
+    device->copy.asked = time_of(step), device->copy.seen = 0, device->copy.pool = step->pool;
+    device->copy.offset = step->offset, device->copy.nbytes = inside(step) ? step->nbytes : 0;
+    room_now()->open_copies++;
+    if (!inside(step)) return;
+    EACH_LINE(step, t) {
+        if (t.coherent) continue;
+        const unsigned words = words_of(step, t.number);
+        rule_store(&t, words);
+        *line_slot(t.line, line_add(t.line)) = (check_write){
+            .time = time_of(step),
+            .site = (uint16_t)step->site,
+            .host = step->host,
+            .words = (uint8_t)words,
+            .state = WRITE_OPEN,
+            .thread = (uint8_t)step->other,
+        };
+    }
+}
+
+/* The event of a device's copy is seen: the write is its host's like any other, and the fences of the thread that has seen it await
+ * what it has posted. */
+static void copy_seen(const program_step *step) {
+    check_thread *device = &room_now()->thread[step->other];
+    const program_step its = {.pool = device->copy.pool, .offset = device->copy.offset, .nbytes = device->copy.nbytes};
+    device->copy.seen = time_of(step);
+    room_now()->open_copies--;
+    EACH_LINE(&its, t) {
+        const uint32_t number = open_number(t.line, step->other);
+        if (number) line_slot(t.line, number)->state &= (uint8_t)~WRITE_OPEN;
+    }
+    while (device->flushes) {
+        check_node *node = room_at(device->flushes);
+        const uint32_t next = node->next;
+        node->next = thread_of(step)->flushes, thread_of(step)->flushes = device->flushes, device->flushes = next;
+    }
+}
+
 /* --- everything else ----------------------------------------------------------------------------------------------------- */
 
 static void expect_stale(const program_step *step) {
@@ -361,7 +423,7 @@ static void on_other(const program_step *step) {
     switch (step->kind) {
     case STEP_PROCESS_START: know_start(step->host, step->stage); /* fall through */
     case STEP_THREAD_START:
-        *thread = (check_thread){.host = step->host, .alive = true, .process = step->process};
+        *thread = (check_thread){.host = step->host, .alive = true, .process = step->process, .copy = thread->copy};
         break;
     case STEP_THREAD_END: thread->alive = false; break;
     case STEP_PROCESS_END:
@@ -370,6 +432,8 @@ static void on_other(const program_step *step) {
             if (room_now()->thread[k].process == step->process) room_now()->thread[k].alive = false;
         break;
     case STEP_HOST_CRASH: crashes(step); break;
+    case STEP_DEVICE_COPY: copy_begins(step); break;
+    case STEP_DEVICE_SEEN: copy_seen(step); break;
     case STEP_EXPECT_STALE:
         if (inside(step)) expect_stale(step);
         break;

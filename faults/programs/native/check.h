@@ -37,7 +37,15 @@ typedef struct {
     uint8_t host, witness, words, state, thread, flushed[3]; /* flushed: its last 24 bits */
     uint8_t hash[LINE_WORDS];
 } check_write;
-enum write_state { WRITE_FLUSHED = 1, WRITE_LEFT = 2, WRITE_NT = 4, WRITE_LOCKED = 8, WRITE_LOST = 16 };
+/* WRITE_OPEN: a device's copy, whose event nobody has seen: it may happen at any time since `time`, when it was asked for. */
+enum write_state {
+    WRITE_FLUSHED = 1,
+    WRITE_LEFT = 2,
+    WRITE_NT = 4,
+    WRITE_LOCKED = 8,
+    WRITE_LOST = 16,
+    WRITE_OPEN = 32
+};
 
 /* Return the step at which a store that was flushed was first flushed. */
 static inline uint32_t flushed_at(const check_write *w) {
@@ -180,6 +188,11 @@ typedef struct {
     uint8_t pool, host;
     bool alive;
     uint16_t process;
+    struct {
+        uint32_t asked, seen; /* the steps at which it was asked for, and its event was seen; 0: not yet */
+        uint8_t pool;
+        int64_t offset, nbytes; /* what it writes of a pool */
+    } copy; /* a device's */
     uint32_t load_count;
     struct {
         int64_t line;
@@ -201,7 +214,7 @@ typedef struct {
     uint32_t last_line; /* the line that was touched last, + 1 */
     uint8_t last_pool;
     bool begun, stuck, full;
-    uint32_t reported;
+    uint32_t reported, open_copies;
     check_host host[PROGRAM_HOSTS];
     check_thread thread[PROGRAM_THREADS];
     program_finding
@@ -223,6 +236,18 @@ static inline bool known_landed(int host, const check_write *w) {
     if (w->seen >> host & 1) return true;
     if (w->witnessed && w->witnessed <= knows[w->witness]) return true;
     return w->landed && (w->host == host || w->landed <= knows[w->host]);
+}
+
+/* Whether a write is a device's last copy; and when its event was seen, which may be never. */
+static inline bool is_copy(const check_write *w) { return room_now()->thread[w->thread].copy.asked == w->time; }
+static inline uint32_t copy_seen_at(const check_write *w) {
+    const uint32_t seen = room_now()->thread[w->thread].copy.seen;
+    return seen ? seen : UINT32_MAX;
+}
+
+/* Whether a host has a device write, at any time until its event is seen; it is no step of this device itself. */
+static inline bool is_open(const program_step *step, const check_write *w) {
+    return w->state & WRITE_OPEN && w->host == step->host && w->thread != step->thread;
 }
 
 /* --- check_rules.c ----------------------------------------------------------------------------------------------------------- */

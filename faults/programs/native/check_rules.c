@@ -105,6 +105,7 @@ static bool fresh(const check_touch *t, const check_write *w) {
 /* Return which link is missing, so that a host may not see a write that it knows of; 0: it always sees it. */
 static int missing(const check_touch *t, const check_write *w, const check_copy *copy, program_finding *f) {
     const check_host *h = host_now(t);
+    if (is_copy(w) && copy_seen_at(w) > h->knows[w->host]) return COPY_NOT_ENDED;
     if (!known_landed(t->step->host, w)) {
         if (!(w->state & WRITE_FLUSHED)) return NOT_FLUSHED;
         f->extra[EXTRA_FLUSH_LATE] = !(w->state & WRITE_NT) && flushed_at(w) > h->knows[w->host];
@@ -174,6 +175,7 @@ static void sees(const check_touch *t, int word, const check_write *w) {
     room_now()->tells[t->step->site % PROGRAM_SITES / 8] |= (uint8_t)(1u << t->step->site % 8);
     for (int k = 0; k < count; k++) {
         if (all[k]->host != w->host || all[k]->time > w->time) continue;
+        if (all[k] != w && is_copy(all[k]) && copy_seen_at(all[k]) > w->time) continue; /* it may come later */
         all[k]->seen |= bit_of(t);
         if (!all[k]->witnessed) all[k]->witnessed = (uint32_t)t->step->number, all[k]->witness = t->step->host;
     }
@@ -182,6 +184,10 @@ static void sees(const check_touch *t, int word, const check_write *w) {
 static void load_word(const check_touch *t, int word, check_copy *copy, const uint8_t *line_bytes) {
     check_write *got = line_write(t->line, held(copy->cached, word)), *newest = newest_known(t, word);
     program_finding f = {0};
+    if (newest && is_open(t->step, newest)) {
+        if (!expected(t, word)) tell(t, word, newest, COPY_NOT_ENDED, got == newest ? PREDICTED : MANIFEST, &f);
+        return;
+    }
     if (newest && newest->host == t->step->host && newest->state & WRITE_NT && !newest->landed)
         return; /* its own store, which no other thread has seen yet */
     if (got && got->host != t->step->host && !known(t->step->host, got)) {
@@ -216,7 +222,8 @@ void rule_hear(const check_touch *t, unsigned words) {
 }
 
 static bool has_seen(const check_touch *t, const check_write *w) {
-    return w->host == t->step->host || (w->seen & bit_of(t) && known(t->step->host, w));
+    if (w->host == t->step->host) return !is_open(t->step, w);
+    return w->seen & bit_of(t) && known(t->step->host, w);
 }
 
 static void load_words(const check_touch *t, unsigned words, check_copy *copy, const uint8_t *line_bytes,
@@ -255,13 +262,17 @@ static bool locked_by_two(const check_touch *t, const check_write *w, unsigned w
 }
 
 void rule_store(const check_touch *t, unsigned words) {
-    if (line_alone(t->line, t->step->host)) return;
+    if (!room_now()->open_copies && line_alone(t->line, t->step->host)) return;
     check_write *all[WRITES];
     const int count = line_writes(t->line, all);
     const bool nt = t->step->kind == STEP_NT_STORE;
     for (int k = 0; k < count; k++) {
         check_write *w = all[k];
         const bool beside = !(w->words & words), their_nt = w->state & WRITE_NT;
+        if (w->host == t->step->host && is_open(t->step, w) && !beside) {
+            tell_store(t, w, COPY_NOT_ENDED, PREDICTED);
+            return;
+        }
         if (w->host == t->step->host || (beside && their_nt && nt))
             continue; /* non-temporal stores carry no bytes but their own */
         if (locked_by_two(t, w, words)) tell_store(t, w, LOCKED, MANIFEST);

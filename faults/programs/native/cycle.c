@@ -201,6 +201,13 @@ static uint64_t caches(uint64_t all) {
     return all;
 }
 
+void cycle_round(const program_self *me) {
+    program_area *a = here.area;
+    if (!a->options.every || a->cycles[me->thread].since == a->written) return;
+    a->cycles[me->thread].since = a->written;
+    record_cycle(me->thread, a->steps - 1);
+}
+
 /* Compares a thread's states at its steps with one of them, which is replaced after 1, 2, 4, ... more steps (Brent). */
 void cycle_fold(program_self *me, uint64_t at) {
     program_area *a = here.area;

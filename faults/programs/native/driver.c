@@ -133,6 +133,7 @@ typedef struct {
     int32_t touched; /* pools that a program touched or, where its loads are not seen, mapped, as bits */
     uint32_t kinds_asked, operations, invariants; /* what programs say that must hold */
     uint32_t unexamined; /* how often what a pool held was not examined */
+    uint32_t device_copies; /* to a pool */
 } run_status;
 
 PROGRAM_EXPORT void program_status(run_status *status) {
@@ -161,6 +162,7 @@ PROGRAM_EXPORT void program_status(run_status *status) {
         .operations = a->operation_count,
         .invariants = a->invariant_count,
         .unexamined = a->held_count + a->unheld,
+        .device_copies = a->device_copies,
     };
 }
 

@@ -283,8 +283,8 @@ void step_end(program_self *me) {
     me->inside = false;
 }
 
-void step_other(program_self *me, int kind, int other, const pool_range *range) {
-    program_step step = step_of(me, kind, range, NULL);
+void step_other(program_self *me, int kind, int other, const pool_range *range, const void *pc) {
+    program_step step = step_of(me, kind, range, pc);
     step.other = (uint16_t)other;
     mix_step(&step, 0);
     const bool progress = kind != STEP_YIELD && kind != STEP_MSYNC;
@@ -579,7 +579,7 @@ PROGRAM_EXPORT void prog_expect_stale(const void *at, size_t nbytes, const void 
 void prog_sleep(uint64_t ns) {
     program_self *me = self_here();
     if (!step_begin(me)) return;
-    step_other(me, STEP_YIELD, UINT16_MAX, NULL);
+    step_other(me, STEP_YIELD, UINT16_MAX, NULL, NULL);
     turn_give_up(me->thread, ns ? area()->clock_ns + ns : 0);
     const bool idle = area()->idle > IDLE_BEFORE_NAPS; /* perhaps the threads wait for a process outside of the run */
     step_end(me);

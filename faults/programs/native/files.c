@@ -30,7 +30,7 @@ static void tell_mapping(int kind, const pool_range *range) {
     if (!step_begin(me)) return;
     if (kind == STEP_MAP) here.area->mapped |= UINT64_C(1) << range->pool;
     if (kind == STEP_MAP) image_mapped(range->pool, range->offset / 64, (range->offset + range->nbytes + 63) / 64);
-    step_other(me, kind, -1, range);
+    step_other(me, kind, -1, range, NULL);
     step_end(me);
 }
 

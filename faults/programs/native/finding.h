@@ -25,6 +25,7 @@ enum check_kind {
     ASSERTION, /* holds.c */
     INVARIANT,
     NOT_LINEARIZABLE, /* found by the driver */
+    COPY_NOT_ENDED,
 };
 enum check_role {
     AT_STORE,

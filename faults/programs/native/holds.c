@@ -21,7 +21,7 @@ static program_site site_of(const char *file, const char *function, unsigned lin
     return program_site_in(name, line);
 }
 
-__attribute__((format(printf, 1, 2))) static _Noreturn void misused(const char *format, ...) {
+void program_misused(const char *format, ...) {
     va_list rest;
     va_start(rest, format);
     vfprintf(stderr, format, rest);
@@ -137,8 +137,8 @@ PROGRAM_EXPORT void cxlemu_cxl_invariant(const void *at, size_t nbytes, int (*ho
     if (!me) return;
     pool_range r = {0};
     if (!nbytes || nbytes > HELD_BYTES - PROGRAM_LINE || !range_in_pool(at, nbytes, &r) || (size_t)r.nbytes != nbytes)
-        misused("%s:%u: cxl_invariant takes 1 to %d bytes of one pool that is mapped\n", file, line,
-                HELD_BYTES - PROGRAM_LINE);
+        program_misused("%s:%u: cxl_invariant takes 1 to %d bytes of one pool that is mapped\n", file, line,
+                        HELD_BYTES - PROGRAM_LINE);
     if (!step_begin(me)) return;
     const int number = number_of((program_invariant){r.pool, r.offset, r.nbytes, site_of(file, function, line), 0});
     if (number >= 0) {
@@ -148,7 +148,7 @@ PROGRAM_EXPORT void cxlemu_cxl_invariant(const void *at, size_t nbytes, int (*ho
         if (held) held->thread = (uint16_t)me->thread;
     }
     step_end(me);
-    if (number < 0) misused("%s:%u: more than %d invariants\n", file, line, PROGRAM_INVARIANTS);
+    if (number < 0) program_misused("%s:%u: more than %d invariants\n", file, line, PROGRAM_INVARIANTS);
 }
 
 /* --- operations ------------------------------------------------------------------------------------------------------ */
@@ -165,9 +165,10 @@ PROGRAM_EXPORT void cxlemu_cxl_op_begin(int operation, uint64_t key, uint64_t va
     enum { BEGINS = 1, LAST = 8 /* CXL_OP_REMOVE */ };
     program_self *me = taking_part();
     if (!me) return;
-    if (operation < 1 || operation > LAST) misused("%s:%u: cxl_op_begin: no operation is %d\n", file, line, operation);
+    if (operation < 1 || operation > LAST)
+        program_misused("%s:%u: cxl_op_begin: no operation is %d\n", file, line, operation);
     if (here.area->operation_open[me->thread])
-        misused("%s:%u: cxl_op_begin: this thread has not ended its last operation (cxl_op_end)\n", file, line);
+        program_misused("%s:%u: cxl_op_begin: this thread has not ended its last operation (cxl_op_end)\n", file, line);
     if (!step_of_operation(me, BEGINS)) return;
     program_area *a = here.area;
     const uint32_t at = a->operation_count++;
@@ -190,7 +191,7 @@ PROGRAM_EXPORT void cxlemu_cxl_op_end(uint64_t result) {
     program_self *me = taking_part();
     if (!me) return;
     if (!here.area->operation_open[me->thread])
-        misused("cxl_op_end: this thread has begun no operation (cxl_op_begin)\n");
+        program_misused("cxl_op_end: this thread has begun no operation (cxl_op_begin)\n");
     if (!step_of_operation(me, ENDS)) return;
     program_area *a = here.area;
     const uint32_t at = a->operation_open[me->thread] - 1;

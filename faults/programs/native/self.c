@@ -105,7 +105,7 @@ void self_begin(int thread, int start_kind, int other) {
     cycle_thread(me, true);
     if (!step_begin(me)) return;
     if (t->main && program_watcher_now && program_watcher_now->begin) program_watcher_now->begin(process == 1);
-    step_other(me, start_kind, other, NULL);
+    step_other(me, start_kind, other, NULL, NULL);
     step_end(me);
 }
 
@@ -129,12 +129,13 @@ void self_forget(void) {
 
 void self_end(int end_kind) {
     program_self *me = self;
+    if (me && end_kind == STEP_PROCESS_END) devices_await();
     if (!me || !step_begin(me)) return;
     for (int pool = 0; pool < here.area->options.pools;
          pool++) /* a thread's non-temporal stores arrive at some time, fence or not */
         posted_land(me, (mover){here.host, (uint16_t)me->thread, BY_NATURE}, (pool_lines){pool, 0, INT64_MAX});
     if (end_kind == STEP_PROCESS_END) silent_stores_everywhere(me);
-    step_other(me, end_kind, -1, NULL);
+    step_other(me, end_kind, -1, NULL, NULL);
     const int thread = me->thread, process = here.area->threads[thread].process;
     if (end_kind == STEP_PROCESS_END)
         for (int k = 0; k < here.area->thread_count; k++) {

@@ -109,7 +109,7 @@ bool step_begin(program_self *me);
 void step_end(program_self *me);
 program_step step_of(const program_self *me, int kind, const pool_range *range, const void *pc);
 bool step_of_operation(program_self *me, int part); /* begins a step in which an operation begins (1) or ends (2) */
-void step_other(program_self *me, int kind, int other, const pool_range *range);
+void step_other(program_self *me, int kind, int other, const pool_range *range, const void *pc);
 void store_told(int thread); /* report the store that a thread has announced: it has happened by now */
 void host_crashes(int host, int thread); /* in a step of this thread; its own threads are left to the caller */
 _Noreturn void process_die(void);
@@ -126,6 +126,9 @@ void nature_posted(program_self *me, int pool, int64_t line, bool past_the_cache
 bool cycle_closes(program_self *me, uint64_t at);
 void cycle_fold(program_self *me,
                 uint64_t at); /* in a search, before the step: let the thread wait where it is in a cycle */
+void cycle_round(
+    const program_self
+        *me); /* in a search, behind a step that only looked: so will the next one, until something is stored */
 void cycle_thread(program_self *me, bool begins); /* a thread takes part from here on, or no longer */
 
 /* quiet.c: whether a step that comes is quiet, as turn_take asks. */
@@ -144,6 +147,12 @@ void atomic_spins(void);
 extern bool script_runs;
 void script_begin(void);
 program_site script_site(void);
+
+/* device.c: let this process's devices end their copies, before it does. */
+void devices_await(void);
+
+/* End a program that uses cxl.h wrongly, with a sentence. */
+__attribute__((format(printf, 1, 2))) _Noreturn void program_misused(const char *format, ...);
 
 /* holds.c: what must hold, as cxl.h says it. */
 void holds_moved(

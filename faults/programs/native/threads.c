@@ -88,7 +88,7 @@ PROGRAM_EXPORT int pthread_join(pthread_t handle, void **result) {
     while (known >= 0 && turn_state(joinable[known].thread) != THREAD_ENDED) prog_yield();
     const int error = real_pthread_join()(handle, result);
     if (error == 0 && known >= 0 && step_begin(self)) {
-        step_other(self, STEP_THREAD_JOIN, joinable[known].thread, NULL);
+        step_other(self, STEP_THREAD_JOIN, joinable[known].thread, NULL, NULL);
         step_end(self);
         joinable[known] = joinable[--joinable_count];
     }
@@ -361,8 +361,9 @@ PROGRAM_EXPORT _Noreturn void _Exit(int status) { _exit(status); }
 static void replaced(void) {
     if (!self || self->inside) return;
     program_self *me = self;
+    devices_await();
     if (!step_begin(me)) return;
-    step_other(me, STEP_PROCESS_END, -1, NULL);
+    step_other(me, STEP_PROCESS_END, -1, NULL, NULL);
     step_end(me);
     turn_without(me->thread, THREAD_OUTSIDE);
 }

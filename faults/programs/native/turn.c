@@ -181,6 +181,12 @@ static void await_turn(int thread) {
 
 /* --- a thread's turn ------------------------------------------------------------------------------------------------- */
 
+static void begins(int thread) {
+    if (!area()->scripted) area()->burst = 0; /* so that the next choice includes it */
+    *state_of(thread) = THREAD_STARTING;
+    record_born(thread, program_thread_here());
+}
+
 int turn_new_thread(int host, int command, int process) {
     program_area *a = area();
     if (!host_lock_take(&a->turns, LOCK_S)) return -1;
@@ -195,13 +201,18 @@ int turn_new_thread(int host, int command, int process) {
         uint64_t seed = a->options.seed + 1;
         a->natures[thread] = (adversary){.state = splitmix(&seed) ^ (uint64_t)thread << 32, .card_lines = 1};
         for (int k = 0; k < ACTIONS; k++) a->natures[thread].rates[k] = a->options.rates[k];
-        if (!a->scripted) a->burst = 0; /* so that the next choice includes it */
-        *state_of(thread) = THREAD_STARTING;
+        begins(thread);
         a->thread_count = thread + 1;
-        record_born(thread, program_thread_here());
     }
     host_lock_release(&a->turns);
     return thread;
+}
+
+void turn_again(int thread) {
+    if (!host_lock_take(&area()->turns, LOCK_S)) return;
+    area()->threads[thread].idle_steps = area()->wakes[thread] = 0;
+    begins(thread);
+    host_lock_release(&area()->turns);
 }
 
 static void count_step(int thread) {
