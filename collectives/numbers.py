@@ -36,6 +36,13 @@ def root_of(collective: str, root: Any, ranks: int) -> int:
     return number
 
 
+def op_of(collective: str, op: Any) -> str:
+    """Return the name of a reduction. Raises ArgumentError for what is no name, such as an array meant as ``out``."""
+    if not isinstance(op, str):
+        raise ArgumentError(f"{collective}: op is a {type(op).__name__}, not a name: the array for the result is out=")
+    return op
+
+
 def seconds(value: Any, what: str, *, above_0: bool = False) -> float:
     """Return a time to wait, in seconds. Raises ArgumentError for what is no number from 0 on, or above 0."""
     try:

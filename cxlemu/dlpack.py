@@ -7,6 +7,8 @@ bf16 and no f8, and makes some arrays read-only that are not.
 from __future__ import annotations
 
 import ctypes
+import sys
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 from typing import Any
@@ -98,6 +100,24 @@ def check_resolved(other: Any, role: str) -> None:
             raise ArgumentError(f"{role} is a tensor to be {what} later: pass {role}.resolve_{lazy}()")
 
 
+def pin(*arguments: Any) -> None:
+    """Keep the storages of torch's tensors, also of those in lists, from being resized from now on, as ``numpy()`` of a
+    tensor does: what runs while their user goes on reads or writes them."""
+    for tensor in _tensors(arguments):
+        if (storage := tensor.untyped_storage()).device.type == "cpu":
+            torch = sys.modules["torch"]
+            torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+
+
+def _tensors(arguments: Iterable[Any]) -> Iterator[Any]:
+    torch: Any = sys.modules.get("torch")
+    for argument in arguments if torch is not None else ():
+        if isinstance(argument, (list, tuple)):
+            yield from _tensors(argument)
+        elif isinstance(argument, torch.Tensor) and argument.layout is torch.strided:
+            yield argument
+
+
 def _what(other: Any, role: str) -> str:
     check_resolved(other, role)
     return f"{role}, a {type(other).__module__}.{type(other).__name__},"
@@ -105,6 +125,10 @@ def _what(other: Any, role: str) -> str:
 
 def _lent(other: Any, what: str, **asked: int) -> NDArray[Any]:
     try:
+        # a capsule keeps a tensor of torch, whose memory may become another one
+        storage = other.untyped_storage() if hasattr(other, "untyped_storage") else None
+        if storage is not None and storage.device.type == "meta":
+            raise ArgumentError("it is a fake one, without memory")
         try:
             capsule = other.__dlpack__(max_version=(1, 0), **asked)
         except TypeError:  # a library of before DLPack 1.0
@@ -119,18 +143,18 @@ def _lent(other: Any, what: str, **asked: int) -> NDArray[Any]:
         tensor, read_only = versioned.tensor, bool(versioned.flags & _READ_ONLY)
     else:
         tensor = _Tensor.from_address(_pointer(capsule, b"dltensor"))
-    array = _view(tensor, capsule, what)
+    array = _view(tensor, capsule, storage, what)
     if read_only:
         array.flags.writeable = False
     return array
 
 
-def _view(tensor: _Tensor, owner: object, what: str) -> NDArray[Any]:
+def _view(tensor: _Tensor, capsule: object, storage: Any, what: str) -> NDArray[Any]:
     if not 0 <= tensor.ndim <= _MOST_AXES:
         raise ArgumentError(f"{what} has {tensor.ndim} axes")
     dtype = _dtype(tensor.dtype, what)
     shape = tuple(tensor.shape[k] for k in range(tensor.ndim))
-    if not tensor.data or 0 in shape:
+    if 0 in shape:
         return np.empty(shape, dtype)
     steps = [1] * tensor.ndim
     for k in range(tensor.ndim - 2, -1, -1):
@@ -139,9 +163,13 @@ def _view(tensor: _Tensor, owner: object, what: str) -> NDArray[Any]:
         steps = [tensor.strides[k] for k in range(tensor.ndim)]
     if any(step < 0 for step in steps):
         raise ArgumentError(f"{what} runs backwards along an axis: pass a copy")
-    length = 1 + sum((n - 1) * step for n, step in zip(shape, steps, strict=True))
-    memory = (c_uint8 * (length * dtype.itemsize)).from_address(tensor.data + tensor.byte_offset)
-    memory.owner = owner
+    begin = (tensor.data or 0) + tensor.byte_offset
+    nbytes = (1 + sum((n - 1) * step for n, step in zip(shape, steps, strict=True))) * dtype.itemsize
+    room = None if storage is None else storage.data_ptr() + storage.nbytes() - begin
+    if not tensor.data or (room is not None and room < nbytes):
+        raise ArgumentError(f"{what} has {max(room or 0, 0)} bytes of memory, its elements have {nbytes}")
+    memory = (c_uint8 * nbytes).from_address(begin)
+    memory.owner = capsule, storage
     return np.ndarray(shape, dtype, buffer=memory, strides=[step * dtype.itemsize for step in steps])
 
 

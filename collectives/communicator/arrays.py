@@ -48,6 +48,23 @@ def as_bytes(array: Array, role: str, *, writeable: bool = False) -> Bytes:
     return np.asarray(array).reshape(-1).view(np.uint8) if array.nbytes else _NOTHING
 
 
+def check_distinct(array: Array, role: str) -> None:
+    """Check that every element has memory of its own. Raises ArgumentError: a result cannot be written to others."""
+    item, span, apart = array.itemsize, array.itemsize, True
+    steps = sorted((abs(step), n) for step, n in zip(array.strides, array.shape, strict=True) if n > 1)
+    for step, count in steps:
+        apart, span = apart and step >= span, span + (count - 1) * step
+    if apart or not array.size:
+        return
+    if array.size * item <= span:  # strides alone do not say
+        at = np.zeros(1, np.int64)
+        for step, count in steps:
+            at = np.add.outer(at, np.arange(count) * step).reshape(-1)
+        if np.diff(np.sort(at)).min() >= item:
+            return
+    raise ArgumentError(f"{role} has elements that share memory, the result cannot be written to it: pass a copy")
+
+
 def bind(call: Call, rank: int, x: Array | None, out: Array | None) -> Bound:
     """Check this rank's arrays; return the call, in place where they lie in each other as in NCCL, and their bytes."""
     expected_in, expected_out = buffers(call, rank)

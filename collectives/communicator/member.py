@@ -41,6 +41,7 @@ from collectives.communicator.verbs.coalesced import CoalescedVerbs
 from collectives.communicator.verbs.objects import ObjectVerbs
 from collectives.communicator.verbs.persistent import Persistent
 from collectives.communicator.verbs.products import Products
+from cxlemu.dlpack import pin
 from cxlemu.engines.peer_memory import PeerMemory
 from cxlemu.errors import PeerLostError, RevokedError
 from cxlemu.memory.protocol import Bytes
@@ -216,7 +217,7 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
     ) -> Outcome:
         operation = self._runner.prepare(CallArguments(collective, x, out, op, root, variant))
         operation = self._runner.timed(operation, timeout_s)
-        return self._runner.start(operation) if async_op else operation()
+        return self._runner.start(operation, x, out) if async_op else operation()
 
     def _in_verb(
         self, verb: str, collective: str, x: Array, out: Array, root: int = 0, timeout_s: float | None = None
@@ -231,15 +232,16 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
 
     def _many(self, asked: ManyArguments, async_op: bool) -> Outcome:
         operation = self._runner.many(asked)
-        return self._runner.start(operation) if async_op else operation()
+        return self._runner.start(operation, asked.arrays, asked.outs) if async_op else operation()
 
     def _prepare_uneven(self, asked: UnevenArguments) -> Operation:
-        operation = self._runner.agreed(asked).prepared(lambda operation: operation())
-        return self._runner.timed(operation, asked.timeout_s)
+        staged = self._runner.agreed(asked).prepared(lambda operation: operation())
+        pin(asked.send.given, staged.result)
+        return self._runner.timed(staged, asked.timeout_s)
 
     def _uneven(self, asked: UnevenArguments, async_op: bool) -> Outcome:
         operation = self._runner.uneven(asked)
-        return self._runner.start(operation) if async_op else operation()
+        return self._runner.start(operation, asked.send.given, asked.receive.given) if async_op else operation()
 
     def _product(self, kind: str, a: Matrix, b: Matrix, out: Matrix | None, style: str, **cut: Any) -> Outcome:
         return self._prepare_product(kind, a, b, out, style, **cut)()

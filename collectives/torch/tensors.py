@@ -52,7 +52,9 @@ def shared(tensor: torch.Tensor) -> Array | None:
     if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
         return None
     seen_as, count = _SEEN_AS.get(tensor.dtype), tensor.numel()
-    return _native.borrowed(tensor.data_ptr(), count, seen_as, tensor) if count and seen_as is not None else None
+    if not count or seen_as is None:
+        return None
+    return _native.borrowed(tensor.data_ptr(), count, seen_as, tensor.untyped_storage())
 
 
 class GpuTensor:
@@ -77,14 +79,14 @@ def gpu_view(tensor: torch.Tensor, role: str) -> Any:
 
 
 def as_array(tensor: torch.Tensor) -> Any:
-    """View a dense tensor as a 1-D array, which shares the tensor's memory and keeps the tensor."""
+    """View a dense tensor as a 1-D array, which keeps its memory, even where the tensor gets another."""
     if tensor.is_cuda:
         if Installed.harness is not None:
             raise ValueError(
                 f"cxl: under cxlemu torchrun calls take tensors of the CPU, not {describe(tensor)} of a GPU"
             )
         return GpuTensor(tensor)
-    return _native.borrowed(tensor.data_ptr(), tensor.numel(), _SEEN_AS[tensor.dtype], tensor)
+    return _native.borrowed(tensor.data_ptr(), tensor.numel(), _SEEN_AS[tensor.dtype], tensor.untyped_storage())
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:

@@ -122,6 +122,8 @@ def _world(
     heap_bytes: int | Literal["cards"] | None,
 ) -> World:
     memory = MemorySpec(memory) if isinstance(memory, str) else memory
+    if not isinstance(memory, MemorySpec):
+        raise ArgumentError(f"memory is a MemorySpec or the name of a backend, not {memory!r}")
     if how == "processes":
         from cxlemu.world.processes import refuse_unguarded  # only here: threads need no multiprocessing
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -178,5 +179,126 @@ def test_results_are_tensors_where_arguments_are() -> None:
             if dtype != torch.bool:
                 assert torch.equal(comm.reduce_scatter(x, "max"), everyone[1][comm.rank : comm.rank + 1])
             assert isinstance(comm.all_gather(x.numpy() if dtype == torch.int64 else bytearray(4)), np.ndarray)
+
+    together(program)
+
+
+CHANGES: dict[str, Any] = {  # what gives a tensor other memory
+    "data": lambda t: setattr(t, "data", t.new_zeros(1)),
+    "set_": lambda t: t.set_(t.new_zeros(1)),
+    "resize_": lambda t: t.resize_(t.numel() * 2),
+    "storage": lambda t: t.untyped_storage().resize_(0),
+}
+REPLACE, RESIZE = ("data", "set_"), ("resize_", "storage")
+
+
+@pytest.mark.parametrize("how", RESIZE)
+@pytest.mark.parametrize("engine", ["native", "reference"])
+def test_a_tensor_of_an_operation_is_not_resized(how: str, engine: str) -> None:
+    torch = pytest.importorskip("torch")
+
+    def program(comm: Communicator) -> None:
+        x, y, result = torch.ones(8), torch.ones(2, 4).t(), torch.zeros(8)
+        for operation, lent in (
+            (comm.persistent.all_reduce(x, timeout_s=60), x),
+            (comm.persistent.all_reduce(y), y),
+            (comm.persistent.all_reduce(torch.ones(8), out=result), result),
+            (comm.persistent.all_to_allv([x := torch.ones(4), torch.ones(4)]), x),
+            ((gather := comm.persistent.all_gatherv(torch.ones(8))), gather()),
+        ):
+            with pytest.raises(RuntimeError, match="not resizable"):
+                CHANGES[how](lent)
+            operation()
+
+    together(program, engine=engine)
+
+
+@pytest.mark.parametrize("how", REPLACE)
+def test_an_operation_keeps_the_memory_that_it_was_made_with(how: str) -> None:
+    torch = pytest.importorskip("torch")
+
+    def program(comm: Communicator) -> None:
+        x, out = torch.full((LARGE,), 1, dtype=torch.uint8), torch.zeros(LARGE, dtype=torch.uint8)
+        operation = comm.persistent.all_reduce(x, out=out)
+        CHANGES[how](x)
+        after = torch.full((LARGE,), 9, dtype=torch.uint8)  # where memory was, if it was freed
+        operation()
+        assert bool((out == 2).all()) and bool((after == 9).all())
+
+    together(program)
+
+
+@pytest.mark.parametrize("how", CHANGES)
+def test_what_is_under_way_keeps_the_memory_of_its_tensors(how: str) -> None:
+    torch = pytest.importorskip("torch")
+
+    def program(comm: Communicator) -> None:
+        peer, x, y = 1 - comm.rank, torch.full((LARGE,), comm.rank + 1, dtype=torch.uint8), torch.zeros(LARGE // 8)
+        requests = [comm.isend(x, peer), comm.irecv(y.view(torch.uint8), peer, 1)]
+        comm.barrier()
+        for t in (x, y):
+            with pytest.raises(RuntimeError, match="not resizable") if how in RESIZE else nullcontext():
+                CHANGES[how](t)
+        after = [torch.full((LARGE,), 9, dtype=torch.uint8) for _ in range(2)]  # where memory was, if it was freed
+        coming = np.zeros(LARGE, np.uint8)
+        comm.recv(coming, peer, 0)
+        comm.send(np.full(LARGE // 2, comm.rank + 1, np.uint8), peer, 1)
+        comm.waitall(requests)
+        assert (coming == peer + 1).all() and all(int((each != 9).sum()) == 0 for each in after)
+
+    together(program)
+
+
+def test_the_backend_of_torch_keeps_the_memory_of_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    from collectives.torch.tensors import as_array, shared
+
+    for view in (as_array, shared):
+        x = torch.ones(LARGE)
+        seen = view(x)
+        x.data = x.new_zeros(1)
+        after = torch.full((LARGE,), 9.0)  # where memory was, if it was freed
+        assert (seen == 1).all() and after[0] == 9
+
+
+def test_a_handle_keeps_the_memory_of_its_tensors() -> None:
+    torch = pytest.importorskip("torch")
+
+    def program(comm: Communicator) -> None:
+        for begin in (
+            lambda x: comm.all_reduce(x, async_op=True),
+            lambda x: comm.all_reduce(x, async_op=True, timeout_s=60),
+            lambda x: comm.all_reduce_many([x], async_op=True),
+            lambda x: comm.all_to_allv([x, x], async_op=True),
+            lambda x: comm.all_gather(torch.ones(1), x, async_op=True),
+        ):
+            x = torch.ones(2)
+            handle = begin(x)
+            with pytest.raises(RuntimeError, match="not resizable"):
+                x.untyped_storage().resize_(0)
+            handle.wait()
+        x = torch.ones(2)
+        comm.all_reduce(x)
+        assert comm.all_reduce(x.resize_(3)[:2]).tolist() == [4, 4]  # a call that is over holds nothing
+
+    together(program)
+
+
+def test_tensors_with_less_memory_than_elements_are_refused() -> None:
+    torch = pytest.importorskip("torch")
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode():
+        fake = torch.zeros(4)
+    empty, short = torch.ones(4), torch.ones(4)
+    empty.untyped_storage().resize_(0)
+    short.untyped_storage().resize_(8)
+
+    def program(comm: Communicator) -> None:
+        for x, why in ((fake, "without memory"), (empty, "has 0 bytes of memory"), (short, "has 8 bytes of memory")):
+            for call in (comm.all_reduce, lambda x: comm.all_reduce_many([x]), lambda x: comm.isend(x, 1 - comm.rank)):
+                with pytest.raises(ArgumentError, match=why):
+                    call(x)
+        assert comm.all_gather(torch.ones(0)).shape == (2, 0)
 
     together(program)

@@ -146,6 +146,7 @@ def test_one_rank_is_a_world(run: Callable[..., list[Any]]) -> None:
         ({"ranks": 0}, "at least 1 rank, not 0"),
         ({"how": "fibers"}, "not as 'fibers'"),
         ({"memory": "cxl"}, "a backend is one of .*, not 'cxl'"),
+        ({"memory": None}, "memory is a MemorySpec or the name of a backend, not None"),
         ({"deadline_s": 0.0}, "positive number of seconds"),
     ],
 )

@@ -128,7 +128,7 @@ class AgreedCall(Unshared):
         """Agree on the blocks, and run the call. Raises what either raises."""
         return self.prepared(lambda operation: operation.run()).run()
 
-    def prepared(self, run: Callable[[Operation], object]) -> Operation:
+    def prepared(self, run: Callable[[Operation], object]) -> Staged:
         """Agree on the blocks, and return the operation on them."""
         asked = self.asked
         moved = asked.op == "none"
@@ -150,7 +150,7 @@ class AgreedCall(Unshared):
         run(self.prepare(CallArguments("all_gather", mine, everyone, "none", 0, "auto", verb=self.asked.name)))
         return everyone
 
-    def _operation(self, counts: tuple[int, ...], send: Blocks, receive: Blocks, *, several: bool) -> Operation:
+    def _operation(self, counts: tuple[int, ...], send: Blocks, receive: Blocks, *, several: bool) -> Staged:
         asked, staging, result = self.asked, Staging(), self.asked.receive.given
         sent, got = self._of_this_rank(counts)
         x: Any = None if sent is None or send.dtype is None else send.packed(sent, staging, result=False)

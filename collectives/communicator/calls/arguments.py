@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from collectives.communicator.arrays import Array
+from collectives.communicator.arrays import Array, check_distinct
 from cxlemu.accelerator.arrays import ATTRIBUTE, device_view
 from cxlemu.dlpack import from_dlpack
 from cxlemu.errors import ArgumentError
@@ -32,6 +32,12 @@ def as_array(argument: Any, role: str) -> Array:
             f"{role} is a {type(argument).__name__}: a NumPy array is needed, or what shares its memory by the buffer "
             f"protocol or DLPack"
         ) from None
+
+
+def viewed(argument: Any, role: str) -> Any:
+    """View an array of the host as NumPy's, as `as_array`; return one on a device as it is."""
+    on_device = not isinstance(argument, np.ndarray) and device_view(argument, role) is not None
+    return argument if on_device else as_array(argument, role)
 
 
 def _is_masked(argument: Any) -> bool:
@@ -75,6 +81,7 @@ class Staging:
                 raise ArgumentError(f"{'x' if out is x else 'out'} is read-only, the result cannot be written to it")
             target = np.empty(target.shape, target.dtype)
             if not only_read:
+                check_distinct(given, "x" if out is x else "out")  # type: ignore[arg-type]
                 self.after.append((given, target))  # type: ignore[arg-type]
         if source is None or source.flags.c_contiguous:
             return source, target

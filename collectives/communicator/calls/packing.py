@@ -11,14 +11,17 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from collectives.builder.recipes import Recipe
-from collectives.communicator.arrays import Array, dtype_name
+from collectives.communicator.arrays import Array, check_distinct, dtype_name
 from collectives.communicator.calls.arguments import Staging, as_array
 from collectives.communicator.calls.operations import CopiesAround
 from collectives.numbers import root_of
+from cxlemu._native import apart
 from cxlemu.accelerator.arrays import ViewedArray, address_array, device_view, same_device
 from cxlemu.accelerator.device import DeviceView, hand_back
 from cxlemu.engines.mover import BufferPart
 from cxlemu.errors import ArgumentError
+
+Pair = tuple[Array, Array]  # an array, and the one for its result
 
 
 class ManyArguments(NamedTuple):
@@ -44,7 +47,8 @@ class Packed(NamedTuple):
 def packed(asked: ManyArguments, rank: int, size: int) -> tuple[list[Packed], tuple[tuple[str, int], ...]]:
     """Pack a call's arrays of one dtype into one block, in the order in which dtypes come, alike on all ranks.
 
-    Returns the blocks, and what must be alike: the dtype and the size in bytes of each array.
+    An array that uses another one's result is packed into a later block. Returns the blocks, and what must be alike:
+    the dtype and the size in bytes of each array.
     """
     asked = asked._replace(root=root_of(f"{asked.collective}_many", asked.root, size))
     place = _place(asked)
@@ -53,7 +57,7 @@ def packed(asked: ManyArguments, rank: int, size: int) -> tuple[list[Packed], tu
     if len(outs) != len(arrays):
         raise ArgumentError(f"{asked.collective}_many: {len(arrays)} arrays have {len(outs)} outs: pass one for each")
     gathers, scatters = asked.collective == "all_gather", asked.collective == "reduce_scatter"
-    groups: dict[np.dtype[Any], list[tuple[Array, Array]]] = {}
+    pairs: list[Pair] = []
     for k, (array, out) in enumerate(zip(arrays, outs, strict=True)):
         wanted = array.size * size if gathers else array.size // size if scatters else array.size
         if (scatters and array.size % size) or out.size != wanted or out.dtype != array.dtype:
@@ -61,15 +65,39 @@ def packed(asked: ManyArguments, rank: int, size: int) -> tuple[list[Packed], tu
                 f"{asked.collective}_many: an array of {array.size} x {array.dtype} has an out of {out.size} x "
                 f"{out.dtype}: pass {wanted} elements of its dtype"
             )
-        if not (out.flags.writeable or (asked.collective == "broadcast" and rank == asked.root)):
-            which = "arrays" if asked.outs is None else "outs"
-            raise ArgumentError(f"{which}[{k}] is read-only, the result cannot be written to it")
-        groups.setdefault(array.dtype, []).append((array, out))
-    blocks = [place.packed(_one(asked, pairs, rank, size, place)) for pairs in groups.values()]
+        if not (out.flags.carray or (asked.collective == "broadcast" and rank == asked.root)):
+            role = f"{'arrays' if asked.outs is None else 'outs'}[{k}]"
+            if not out.flags.writeable:
+                raise ArgumentError(f"{role} is read-only, the result cannot be written to it")
+            check_distinct(out, role)
+        pairs.append((array, out))
+    calls: list[list[Pair]] = []
+    for run in [pairs] if asked.collective == "broadcast" else _runs(pairs):
+        of_dtype: dict[np.dtype[Any], list[Pair]] = {}
+        for pair in run:
+            of_dtype.setdefault(pair[0].dtype, []).append(pair)
+        calls += of_dtype.values()
+    blocks = [place.packed(_one(asked, call, rank, size, place)) for call in calls]
     return blocks, tuple((dtype_name(array, reduces=False), array.nbytes) for array in arrays)
 
 
-def _one(asked: ManyArguments, pairs: list[tuple[Array, Array]], rank: int, size: int, place: _Place) -> Packed:
+def _runs(pairs: list[Pair]) -> list[list[Pair]]:
+    """Cut arrays and their results into runs, in each of which no result lies in what another pair has."""
+    if apart(pairs):
+        return [pairs]
+    runs: list[list[Pair]] = [[]]
+    for x, out in pairs:
+        if any(
+            np.shares_memory(out, each) or np.shares_memory(x, other_out)
+            for other, other_out in runs[-1]
+            for each in (other, other_out)
+        ):
+            runs.append([])
+        runs[-1].append((x, out))
+    return runs
+
+
+def _one(asked: ManyArguments, pairs: list[Pair], rank: int, size: int, place: _Place) -> Packed:
     gathers, scatters = asked.collective == "all_gather", asked.collective == "reduce_scatter"
     dtype, staging = pairs[0][0].dtype, Staging()
     total = sum(array.size for array, _ in pairs)

@@ -24,7 +24,7 @@ from collectives.communicator.heap.heap import SymmetricHeap
 from collectives.contracts import COLLECTIVES
 from collectives.fused.plans import build as build_product
 from collectives.in_heap import gives_up, lends, results_in_heap, told_in_heap
-from collectives.numbers import root_of
+from collectives.numbers import op_of, root_of
 from cxlemu.capacity.tenancy import Tenancy
 from cxlemu.engines.peer_memory import PeerMemory
 from cxlemu.engines.streams import NO_PLACE
@@ -130,7 +130,7 @@ class CallPlanner:
     def _chosen(self, asked: CallArguments, reachable: bool) -> tuple[Recipe, Bound]:
         collective, x, out, op, root, variant, counts = asked[:7]
         given, its = x, COLLECTIVES[collective]
-        root = root_of(collective, root, self.size)
+        root, op = root_of(collective, root, self.size), op_of(collective, op)
         if its.rooted_input and not its.one_buffer and self.rank != root:
             x = None
         sized = given if its.to_next else x

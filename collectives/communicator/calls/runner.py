@@ -29,6 +29,7 @@ from collectives.communicator.calls.watch import PeerMonitor
 from collectives.contracts import COLLECTIVES
 from collectives.numbers import seconds
 from cxlemu import _native
+from cxlemu.dlpack import pin
 from cxlemu.engines import Engine
 from cxlemu.engines.call_hooks import CallHooks, Obstacles
 from cxlemu.engines.deadlocks import deadlock_of
@@ -188,8 +189,10 @@ class CallRunner(CallHooks):
         size = self._layout.ranks
         return AgreedCall(asked, self._rank, size, self.prepare, self.run_in_turn)
 
-    def start(self, operation: Operation) -> Handle[Any]:
-        """Run an operation when its turn comes, in the queue's thread. The Handle is of its result or error."""
+    def start(self, operation: Operation, *arrays: Any) -> Handle[Any]:
+        """Run an operation on arrays when its turn comes, in the queue's thread. The Handle is of its result or
+        error."""
+        pin(*arrays)
         return self.queue.start(partial(self._run, operation))
 
     def check_usable(self) -> None:
@@ -274,7 +277,7 @@ class CallRunner(CallHooks):
         # A COMPUTE finds its arrays in what was planned, so it cannot run on others.
         if isinstance(operation, _native.Operation) and not operation.cookie.frame.kernels:
             self.cache.remember(self._without_arrays(operation), collective, x, out, op, root, variant)
-        return self.start(operation) if async_op else operation()
+        return self.start(operation, x, out) if async_op else operation()
 
     def _without_arrays(self, operation: _native.Operation) -> _native.Operation:
         """Make an operation for calls that bring the arrays: it holds none, so users get theirs back."""

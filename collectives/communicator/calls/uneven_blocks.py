@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from collectives.communicator.arrays import Array
+from collectives.communicator.arrays import Array, check_distinct
 from collectives.communicator.calls.arguments import Staging, as_array, made_like
 from collectives.numbers import as_int
 from cxlemu.accelerator.arrays import ViewedArray, address_array, device_view, row_of
@@ -123,6 +123,8 @@ class Blocks:
         for part in parts:
             if result and not part.flags.writeable:
                 raise ArgumentError(f"{side.role} is read-only, the result cannot be written to it")
+            if result and not part.flags.c_contiguous:
+                check_distinct(part, side.role)
             place = private[at : at + part.nbytes].view(part.dtype).reshape(part.shape)
             at += part.nbytes
             if part.size:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from collectives.communicator.arrays import Array, as_bytes
+from collectives.communicator.arrays import Array, as_bytes, check_distinct
 from collectives.communicator.calls.arguments import as_array
 from collectives.communicator.messages.addresses import destination, pattern
 from collectives.communicator.messages.channels import Sending
@@ -119,6 +119,8 @@ class Messenger(Traffic):
             raise ArgumentError(f"recv: dtype {given.dtype} holds Python objects, which no other process sends")
         if not (given.flags.writeable if view is None else view.writeable):
             raise ArgumentError(f"{role} is read-only, the message cannot be written to it")
+        if not given.flags.c_contiguous:
+            check_distinct(given, role)
         array = given if given.flags.c_contiguous else given.copy()
         target, copy_back = as_bytes(array, role, writeable=True), None
         if view is not None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from collectives.communicator.calls.progress import how_far
 from collectives.numbers import seconds
+from cxlemu.dlpack import pin
 from cxlemu.signals import is_from_handler
 from cxlemu.unshared import Unshared
 
@@ -170,6 +171,12 @@ class Request(Unshared):
         if self.done:
             self.call_back()
 
+    def holding(self, array: Any) -> Request:
+        """Return this request; unless it is done, the array is read or written while its user goes on."""
+        if not self.done:
+            pin(array)
+        return self
+
     def end(self, status: Status | None, error: BaseException | None = None) -> bool:
         """Note how the request ended. Returns whether there are callbacks to call."""
         self.status, self.error = status, error
@@ -237,11 +244,11 @@ class MatchedMessage(Unshared):
 
     def irecv(self, array: Any) -> Request:
         """Begin to receive it into an array, once. Returns the request; raises as `PointToPoint.irecv`."""
-        return self._keeper.receive_matched(self._message, array)
+        return self._keeper.receive_matched(self._message, array).holding(array)
 
     def recv(self, array: Any) -> Status:
         """Receive it into an array, once. Returns its status, and raises as `PointToPoint.recv`."""
-        request = self.irecv(array)
+        request = self._keeper.receive_matched(self._message, array)
         try:
             return request.wait()
         except BaseException:

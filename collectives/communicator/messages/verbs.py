@@ -6,8 +6,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from collectives.communicator.arrays import Array
+from collectives.communicator.calls.arguments import viewed
 from collectives.communicator.calls.progress import Handle
+from collectives.communicator.messages.addresses import destination, pattern
 from collectives.communicator.messages.messenger import Messenger
 from collectives.communicator.messages.requests import (
     ANY,
@@ -39,6 +43,7 @@ class PointToPoint:
     Ranks and tags are integers of any kind. A message to or from `PROC_NULL` is over at once, and no array changes.
     """
 
+    size: int
     _messenger: Messenger
 
     def send(self, array: Array, dest: Rank, tag: int = 0, *, timeout_s: float | None = None) -> None:
@@ -131,7 +136,8 @@ class PointToPoint:
             left = False if courier is None else courier(array, tag)
             if left is True:
                 return messenger.sent(dest, tag, array.nbytes)
-            return (messenger.taken_up(left) if left else None) or messenger.send(array, dest, tag)
+            request = messenger.taken_up(left) if left else None
+            return (request or messenger.send(array, dest, tag)).holding(array)
         except BaseException as error:
             messenger.interrupted_send(None, error, courier, dest, tag)
             raise
@@ -151,7 +157,7 @@ class PointToPoint:
             ArgumentError: An argument does not fit.
             RevokedError: The communicator is revoked.
         """
-        return self._messenger.receive(array, source, tag)
+        return self._messenger.receive(array, source, tag).holding(array)
 
     def sendrecv(
         self,
@@ -182,6 +188,9 @@ class PointToPoint:
             ArgumentError, TruncationError, RunError: As `send` and `recv`.
         """
         timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
+        x, out = viewed(x, "x"), viewed(out, "out")
+        if isinstance(x, np.ndarray) and isinstance(out, np.ndarray) and np.shares_memory(x, out):
+            raise ArgumentError("sendrecv: x and out overlap: receive into another array, or send a copy")
         messenger, coming, leaving = self._messenger, None, None
         try:
             coming = messenger.receive(out, source, recvtag, "out")
@@ -239,10 +248,12 @@ class PointToPoint:
 
     def send_init(self, array: Array, dest: Rank, tag: int = 0) -> PersistentMessage:
         """Make a send that `PersistentMessage.start` begins, as often as one likes. Arguments are those of `isend`."""
+        destination(dest, tag, self.size)
         return PersistentMessage(partial(self.isend, array, dest, tag))
 
     def recv_init(self, array: Array, source: Rank = ANY, tag: Tag = ANY) -> PersistentMessage:
         """Make a receive that `PersistentMessage.start` begins. Arguments are those of `irecv`."""
+        pattern("recv", source, tag, self.size)
         return PersistentMessage(partial(self.irecv, array, source, tag))
 
     def waitall(self, requests: Sequence[Request | Handle[Any]], timeout_s: float | None = None) -> list[Any]:

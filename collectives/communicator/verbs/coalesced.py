@@ -11,7 +11,7 @@ Packing copies each array in and out once, and saves its doorbells, fences and w
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from collectives.builder.recipes import Recipe
 from collectives.communicator.calls.arguments import like
 from collectives.communicator.calls.operations import Outcome
 from collectives.communicator.calls.packing import ManyArguments
+from collectives.numbers import op_of
 from cxlemu.errors import ArgumentError
 from cxlemu.units import counted
 from cxlemu.unshared import Unshared
@@ -39,7 +40,7 @@ class CoalescedVerbs(ABC):
 
     def all_reduce_many(
         self,
-        arrays: Sequence[Any],
+        arrays: Iterable[Any],
         op: str = "sum",
         *,
         variant: str | Recipe = "auto",
@@ -54,11 +55,11 @@ class CoalescedVerbs(ABC):
         Returns:
             ``arrays``; with ``async_op`` its Handle.
         """
-        return self._many(ManyArguments("all_reduce", arrays, None, op, 0, variant, timeout_s), async_op)
+        return self._many(ManyArguments("all_reduce", _listed(arrays), None, op, 0, variant, timeout_s), async_op)
 
     def broadcast_many(
         self,
-        arrays: Sequence[Any],
+        arrays: Iterable[Any],
         *,
         root: int = 0,
         variant: str | Recipe = "auto",
@@ -74,12 +75,12 @@ class CoalescedVerbs(ABC):
         Returns:
             ``arrays``; with ``async_op`` its Handle.
         """
-        return self._many(ManyArguments("broadcast", arrays, None, "none", root, variant, timeout_s), async_op)
+        return self._many(ManyArguments("broadcast", _listed(arrays), None, "none", root, variant, timeout_s), async_op)
 
     def all_gather_many(
         self,
-        arrays: Sequence[Any],
-        outs: Sequence[Any] | None = None,
+        arrays: Iterable[Any],
+        outs: Iterable[Any] | None = None,
         *,
         variant: str | Recipe = "auto",
         async_op: bool = False,
@@ -94,15 +95,16 @@ class CoalescedVerbs(ABC):
         Returns:
             ``outs``; with ``async_op`` its Handle.
         """
+        arrays, outs = _listed(arrays), None if outs is None else _listed(outs, "outs")
         if outs is None:
             outs = [like(each, f"arrays[{k}]", lambda shape: (self.size, *shape)) for k, each in enumerate(arrays)]
         return self._many(ManyArguments("all_gather", arrays, outs, "none", 0, variant, timeout_s), async_op)
 
     def reduce_scatter_many(
         self,
-        arrays: Sequence[Any],
+        arrays: Iterable[Any],
         op: str = "sum",
-        outs: Sequence[Any] | None = None,
+        outs: Iterable[Any] | None = None,
         *,
         variant: str | Recipe = "auto",
         async_op: bool = False,
@@ -117,6 +119,7 @@ class CoalescedVerbs(ABC):
         Returns:
             ``outs``; with ``async_op`` its Handle.
         """
+        arrays, outs = _listed(arrays), None if outs is None else _listed(outs, "outs")
         if outs is None:
             outs = [like(each, f"arrays[{k}]", self._block) for k, each in enumerate(arrays)]
         return self._many(ManyArguments("reduce_scatter", arrays, outs, op, 0, variant, timeout_s), async_op)
@@ -138,6 +141,15 @@ class CoalescedVerbs(ABC):
         batch.run(self)
 
 
+def _listed(arrays: Iterable[Any], role: str = "arrays") -> Sequence[Any]:
+    """Return what can be gone through again and again: a generator's arrays in a list, and a list itself."""
+    try:
+        its = iter(arrays)
+    except TypeError:
+        raise ArgumentError(f"{role} is a {type(arrays).__name__}: a list of arrays is needed") from None
+    return list(its) if its is arrays or not hasattr(arrays, "__getitem__") else arrays  # type: ignore[return-value]
+
+
 class Batch(Unshared):
     """The calls of a `CoalescedVerbs.coalesce` block, whose arrays hold results when the block has ended."""
 
@@ -149,7 +161,7 @@ class Batch(Unshared):
 
     def all_reduce(self, x: Any, op: str = "sum") -> None:
         """Add an all_reduce of ``x``, in place."""
-        self._calls.append((("all_reduce", op, 0), x, None))
+        self._calls.append((("all_reduce", op_of("all_reduce", op), 0), x, None))
 
     def broadcast(self, x: Any, *, root: int = 0) -> None:
         """Add a broadcast of the root's ``x``."""
@@ -161,10 +173,11 @@ class Batch(Unshared):
 
     def reduce_scatter(self, x: Any, out: Any, op: str = "sum") -> None:
         """Add a reduce_scatter of ``x`` to ``out``."""
-        self._calls.append((("reduce_scatter", op, 0), x, out))
+        self._calls.append((("reduce_scatter", op_of("reduce_scatter", op), 0), x, out))
 
     def run(self, verbs: CoalescedVerbs) -> None:
-        """Run the calls in their order, neighbours of one kind as one. Raises as the verbs do."""
+        """Run the calls in their order, neighbours of one kind packed where none needs another's result. Raises as the
+        verbs do."""
         while self._calls:
             name, op, root = kind = self._calls[0][0]
             count = next((k for k, call in enumerate(self._calls) if call[0] != kind), len(self._calls))

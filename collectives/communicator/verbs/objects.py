@@ -7,7 +7,7 @@ does not call these verbs cannot be made to. They are for configurations; arrays
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from io import BytesIO
 from typing import Any
 
@@ -90,7 +90,7 @@ class ObjectVerbs(Verbs, UnevenVerbs):
         return self._unpickled(self._uneven_of("all_gather_object", "all_gatherv", data, None, 0, timeout_s))
 
     def scatter_object(
-        self, objs: Sequence[Any] | None = None, *, root: int = 0, timeout_s: float | None = None
+        self, objs: Iterable[Any] | None = None, *, root: int = 0, timeout_s: float | None = None
     ) -> Any:
         """Send object k of the root's ``objs`` to rank k.
 
@@ -109,11 +109,12 @@ class ObjectVerbs(Verbs, UnevenVerbs):
         root = root_of("scatter_object", root, self.size)
         data: list[Array] | None = None
         if self.rank == root:
-            if objs is None or len(objs) != self.size:
+            given = list(objs) if isinstance(objs, Iterable) else []
+            if len(given) != self.size:
                 raise ArgumentError(
                     f"scatter_object: pass a list of {self.size} objects at the root, one for each rank"
                 )
-            data = [_pickled("scatter_object", obj) for obj in objs]
+            data = [_pickled("scatter_object", obj) for obj in given]
         lengths = None if data is None else np.array([each.size for each in data], np.int64)
         mine = np.empty(1, np.int64)
         self._in_verb("scatter_object", "scatter", lengths, mine, root, timeout_s)

@@ -18,6 +18,7 @@ from collectives.communicator.calls.products import Matrix
 from collectives.communicator.verbs.products import Products
 from collectives.communicator.verbs.uneven import UnevenVerbs
 from collectives.communicator.verbs.verbs import Verbs
+from cxlemu.dlpack import pin
 from cxlemu.errors import ArgumentError
 from cxlemu.unshared import Unshared
 
@@ -28,9 +29,9 @@ PrepareProduct = Callable[..., Operation]
 class Persistent(Verbs, UnevenVerbs, Products, Unshared):
     """The verbs of a communicator, with the same arguments, each giving an `Operation` that runs when it is called.
 
-    An operation holds its arrays and runs faster than the call: nothing is checked again. All ranks make and call
-    operations in the same order as other calls. ``async_op=True`` raises ArgumentError. Ranks agree on the blocks of an
-    uneven call once, when it is made.
+    An operation holds the memory of its arrays and runs faster than the call: nothing is checked again. All ranks make
+    and call operations in the same order as other calls. ``async_op=True`` raises ArgumentError. Ranks agree on the
+    blocks of an uneven call once, when it is made.
     """
 
     def __init__(
@@ -63,7 +64,9 @@ class Persistent(Verbs, UnevenVerbs, Products, Unshared):
             raise ArgumentError(
                 f"persistent {collective}: async_op is for calls, not for operations, which start later"
             )
-        return self._prepare(CallArguments(collective, x, out, op, root, variant))
+        operation = self._prepare(CallArguments(collective, x, out, op, root, variant))
+        pin(x, out)
+        return operation
 
     def _timed_call(self, timeout_s: float, *asked: Any) -> Operation:
         return self._timed(self._calls(*asked), timeout_s)

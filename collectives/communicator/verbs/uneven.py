@@ -9,7 +9,7 @@ from collectives.builder.recipes import Recipe
 from collectives.communicator.calls.agreed import UnevenArguments
 from collectives.communicator.calls.operations import Outcome
 from collectives.communicator.calls.uneven_blocks import BlocksGiven, Counts
-from collectives.numbers import root_of
+from collectives.numbers import op_of, root_of
 from cxlemu.errors import ArgumentError
 
 
@@ -158,6 +158,7 @@ class UnevenVerbs:
             ArgumentError: An array or argument does not fit, here or among ranks; nothing was sent.
         """
         send, known = BlocksGiven(x, "x", self.size, counts), counts is not None
+        op = op_of("reduce_scatterv", op)
         asked = UnevenArguments(
             "reduce_scatterv", send, BlocksGiven(out, "out", 1), op, 0, variant, known, timeout_s=timeout_s
         )
