@@ -265,7 +265,8 @@ class EverySearch(Generic[Ran]):
 
     def _try_unasked(self, trace: Trace) -> None:
         """Try what no event of an execution races with, as it is not in there: evictions."""
-        self._evict(trace)
+        if self._evictions:
+            self._evict(trace)
 
     def _evict(self, trace: Trace) -> None:
         """Try evictions: behind a store of which another host may fetch the line, and before a look at an old line."""

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <link.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,11 +28,19 @@ static uint64_t mixed(uint64_t all, uint64_t word) {
     return all ^ all >> 29;
 }
 
+/* In lanes, so that no multiplication waits for the one before. */
 static uint64_t mixed_bytes(uint64_t all, const uint8_t *bytes, size_t nbytes) {
-    uint64_t word;
-    for (size_t k = 0; k + sizeof word <= nbytes; k += sizeof word) {
-        memcpy(&word, bytes + k, sizeof word);
-        all = mixed(all, word);
+    enum { LANES = 4, WORD = sizeof(uint64_t) };
+    uint64_t lanes[LANES] = {0, 1, 2, 3}, words[LANES];
+    size_t k = 0;
+    for (; k + sizeof words <= nbytes; k += sizeof words) {
+        memcpy(words, bytes + k, sizeof words);
+        for (int lane = 0; lane < LANES; lane++) lanes[lane] = mixed(lanes[lane], words[lane]);
+    }
+    for (int lane = 0; lane < LANES; lane++) all = mixed(all, lanes[lane]);
+    for (; k + WORD <= nbytes; k += WORD) {
+        memcpy(words, bytes + k, WORD);
+        all = mixed(all, words[0]);
     }
     return all;
 }
@@ -44,12 +53,32 @@ typedef struct {
     int frames;
 } found_frame;
 
-static bool is_ours(uintptr_t at) {
-    static void *base;
-    Dl_info its;
-    if (!base && dladdr((void *)(uintptr_t)is_ours, &its)) base = its.dli_fbase;
-    return dladdr((void *)at, &its) && its.dli_fbase == base;
+typedef struct {
+    uintptr_t from, to;
+} span;
+
+static int find_ours(struct dl_phdr_info *its, size_t size, void *found) {
+    span all = {UINTPTR_MAX, 0};
+    (void)size;
+    for (int k = 0; k < its->dlpi_phnum; k++) {
+        const uintptr_t from = its->dlpi_addr + its->dlpi_phdr[k].p_vaddr, to = from + its->dlpi_phdr[k].p_memsz;
+        if (its->dlpi_phdr[k].p_type != PT_LOAD) continue;
+        if (from < all.from) all.from = from;
+        if (to > all.to) all.to = to;
+    }
+    if ((uintptr_t)find_ours < all.from || (uintptr_t)find_ours >= all.to) return 0;
+    *(span *)found = all;
+    return 1;
 }
+
+/* Return where this library lies. */
+static span ours(void) {
+    static span its;
+    if (!its.to) dl_iterate_phdr(find_ours, &its);
+    return its;
+}
+
+static bool is_ours(uintptr_t at) { return at >= ours().from && at < ours().to; }
 
 /* Find the program's innermost frame: the one that called this library, or that a trap or a fault of its own interrupted. Only in the
  * latter are all registers known, and that frame comes after the system's. */
@@ -87,26 +116,43 @@ static uint64_t own_state(const program_self *me, uint64_t at) {
 
 /* --- memory ---------------------------------------------------------------------------------------------------------- */
 
-static void leave_out(uint8_t *bytes, uintptr_t at, size_t nbytes, uintptr_t from, uintptr_t to) {
-    if (from < at) from = at;
-    if (to > at + nbytes) to = at + nbytes;
-    if (from < to) memset(bytes + (from - at), 0, to - from);
+/* Memory that is none of the program's: this library, and what it keeps of each thread. */
+static span left_out[3 * PROGRAM_THREADS + 1];
+static int left_out_count;
+
+static void leave_out(uintptr_t from, uintptr_t to) {
+    const uintptr_t inside = (from + 7) & ~(uintptr_t)7; /* whole words are compared */
+    if (inside < to) left_out[left_out_count++] = (span){inside, to & ~(uintptr_t)7};
+}
+
+static void leave_ours_out(void) {
+    left_out_count = 0;
+    leave_out(ours().from, (ours().to + PAGE - 1) & ~(uintptr_t)(PAGE - 1));
+    for (int k = 0; k < here.area->thread_count; k++) {
+        const program_self *its = threads_here[k];
+        if (!its) continue;
+        const uintptr_t aside = (uintptr_t)handler_stacks[k].ss_sp;
+        leave_out((uintptr_t)its, (uintptr_t)(its + 1));
+        leave_out(its->tls - OUR_TLS, its->tls + OUR_TLS);
+        leave_out(aside, aside + handler_stacks[k].ss_size);
+    }
+}
+
+/* Return where a piece of the program's memory ends that begins at *at, or behind what is left out there. */
+static uintptr_t piece_at(uintptr_t *at, uintptr_t to) {
+    for (int k = 0; k < left_out_count; k++)
+        if (*at >= left_out[k].from && *at < left_out[k].to) *at = left_out[k].to, k = -1;
+    uintptr_t end = *at + PIECE < to ? *at + PIECE : to;
+    for (int k = 0; k < left_out_count; k++)
+        if (left_out[k].from > *at && left_out[k].from < end) end = left_out[k].from;
+    return end;
 }
 
 static bool hash_mapping(int memory, uintptr_t from, uintptr_t to, uint64_t *all) {
     static uint8_t piece[PIECE];
-    for (uintptr_t at = from; at < to; at += PIECE) {
-        const size_t nbytes = to - at < PIECE ? to - at : PIECE;
-        if (syscall(SYS_pread64, memory, piece, nbytes, at) != (long)nbytes) return false;
-        for (int k = 0; k < here.area->thread_count; k++) {
-            const program_self *its = threads_here[k];
-            if (!its) continue;
-            leave_out(piece, at, nbytes, (uintptr_t)its, (uintptr_t)(its + 1));
-            leave_out(piece, at, nbytes, its->tls - OUR_TLS, its->tls + OUR_TLS);
-            const uintptr_t aside = (uintptr_t)handler_stacks[k].ss_sp;
-            leave_out(piece, at, nbytes, aside, aside + handler_stacks[k].ss_size);
-        }
-        *all = mixed_bytes(*all, piece, nbytes);
+    for (uintptr_t at = from, end = piece_at(&at, to); at < to; at = end, end = piece_at(&at, to)) {
+        if (syscall(SYS_pread64, memory, piece, end - at, at) != (long)(end - at)) return false;
+        *all = mixed_bytes(*all, piece, end - at);
     }
     return true;
 }
@@ -147,23 +193,16 @@ static bool is_shadow(uintptr_t from, uintptr_t to) {
 static uint64_t private_memory(void) {
     static char text[MAPS];
     uint64_t all = 1, most = MEMORY_MOST;
-    Dl_info its;
     const int memory = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/mem", O_RDONLY | O_CLOEXEC);
-    bool known = memory >= 0 && read_maps(text, sizeof text) && dladdr((void *)(uintptr_t)is_ours, &its);
-    bool after_ours = false;
+    bool known = memory >= 0 && read_maps(text, sizeof text);
+    leave_ours_out();
     for (char *line = text, *end; known && (end = strchr(line, '\n')); line = end + 1) {
         char *rest;
         *end = 0;
         const uintptr_t from = strtoul(line, &rest, 16), to = strtoul(rest + 1, &rest, 16);
-        const char *name = strchr(line, '/');
-        after_ours = name ? strcmp(name, its.dli_fname) == 0 : after_ours && !strchr(line, '[');
         if (strncmp(rest, " rw-p", 5) != 0 || strstr(line, "[stack]") || is_stack_of_thread(from, to) ||
             is_shadow(from, to))
             continue;
-        if (after_ours) { /* ours, and the zeros that follow it */
-            after_ours = name != NULL;
-            continue;
-        }
         known = to - from <= most && hash_mapping(memory, from, to, &all);
         most -= known ? to - from : 0;
     }
