@@ -71,3 +71,8 @@ def shortened(value: object) -> str:
     """Write a value for people to read, in at most 40 characters."""
     text = repr(value)
     return text if len(text) <= 40 else text[:36] + " ..."
+
+
+def how_far(done: bool, error: BaseException | None) -> str:
+    """Write how far something under way has come: ``under way``, ``done``, ``failed with DeadlineError``."""
+    return "under way" if not done else "done" if error is None else f"failed with {type(error).__name__}"

@@ -1,7 +1,7 @@
 /* A device of host 0 copies a message to the pool, and one of host 1 copies it from there.
  * Three mistakes: -DEARLY publishes the message before the device's copy has ended, -DUNFLUSHED leaves it in the cache of the device's
  * host, and -DSTALE has host 1's device read what the cache of its host still holds. */
-#include "pool.h"
+#include "words.h"
 
 enum { WORDS = 8, VALUE = 7 };
 

@@ -1,7 +1,7 @@
 /* Host 0 changes a value under an undo log, then lets host 1 change it, which looks once whether it may.
  * -DBUG: it lets host 1 before it gives up the log, so that a restart may put back what host 1 has changed since. It takes both: host
  * 1 in between, and a crash. */
-#include "pool.h"
+#include "words.h"
 
 typedef struct {
     word value, logged, valid, turn, changed;

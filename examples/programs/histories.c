@@ -4,7 +4,7 @@
  *
  *     cxlemu cc -O2 histories.c -o histories
  *     cxlemu exec --pool /dev/shm/objects --every -- ./histories fill queue :: ./histories 0 queue : ./histories 1 queue */
-#include "pool.h"
+#include "words.h"
 
 enum { SLOTS = 4, MINE = 7 };
 

@@ -1,5 +1,5 @@
 /* Locks of two to four hosts without atomic operations, each word in a line of its own. */
-#include "pool.h"
+#include "words.h"
 
 enum { HOSTS_MOST = 4 };
 

@@ -33,18 +33,3 @@ static inline void publish(const volatile void *at, size_t nbytes) {
 static inline void refresh(const volatile void *at, size_t nbytes) {
     cxl_invalidate((const void *)(uintptr_t)at, nbytes);
 }
-
-/* A number in a line of its own. */
-typedef struct {
-    _Alignas(CXL_LINE) volatile uint64_t it;
-} word;
-
-static inline void set(word *w, uint64_t value) {
-    w->it = value;
-    publish(w, sizeof *w);
-}
-
-static inline uint64_t get(word *w) {
-    refresh(w, sizeof *w);
-    return w->it;
-}

@@ -299,8 +299,9 @@ def test_what_a_thread_is_spared_does_not_come_later() -> None:
 @pytest.mark.parametrize("command", ["prove --algorithm", "explore", "run --protocol"])
 def test_a_file_without_end_is_stopped(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(userfile, "LOAD_S", 0.2)
-    (folder / "user.py").write_text("while True: pass\n")
-    assert "user.py:1 fails with no end after 0.2 s" in cxlemu(*command.split(), "user.py:mine", code=2).output
+    minute = "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass\n"
+    (folder / "user.py").write_text(minute)  # which is no end, but for the guard's mutant
+    assert "user.py:3 fails with no end after 0.2 s" in cxlemu(*command.split(), "user.py:mine", code=2).output
 
 
 def test_what_is_published_has_an_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -411,7 +411,7 @@ def test_a_stop_while_numpy_asks_an_object_comes_again(number: signal.Signals, l
     try:
         with pytest.raises(left_by), stops_exit():
             np.zeros(1) == Asked("Value", (), {})()  # noqa: B015
-            threading.Event().wait(DEADLINE_S)
+            threading.Event().wait(60)  # sooner than a mutant is given up
     finally:
         signal.signal(signal.SIGINT, found)
 

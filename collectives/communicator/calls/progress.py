@@ -11,18 +11,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from collectives.numbers import seconds
 from cxlemu.pool.home import Home
-from cxlemu.units import counted
+from cxlemu.units import counted, how_far
 from cxlemu.unshared import Unshared
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
 T = TypeVar("T")
-
-
-def how_far(done: bool, error: BaseException | None) -> str:
-    """Say in words how far something under way has come."""
-    return "under way" if not done else "done" if error is None else f"failed with {type(error).__name__}"
 
 
 @dataclass(eq=False)

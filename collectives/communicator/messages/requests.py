@@ -9,10 +9,10 @@ from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from collectives.communicator.calls.progress import how_far
 from collectives.numbers import seconds
 from cxlemu.dlpack import pin
 from cxlemu.signals import is_from_handler
+from cxlemu.units import how_far
 from cxlemu.unshared import Unshared
 
 

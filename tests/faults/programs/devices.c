@@ -1,5 +1,5 @@
 /* Copies by devices: what may be done before their events are seen, and what may not. devices WHAT */
-#include "pool.h"
+#include "words.h"
 
 enum { LINE = 64, MANY = 200, CROWD = 65 };
 
