@@ -64,7 +64,7 @@ def command() -> None:
     Examples:
       cxlemu litmus tests/faults/litmus
       cxlemu litmus mp.yaml -v
-      cxlemu litmus mp.yaml --witness 'B.r == 0'
+      cxlemu litmus mp.yaml --witness 'B.r == 1'
       cxlemu litmus mp.yaml --backend shm --rounds 100000
       cxlemu litmus mp.yaml --backend dax --device /dev/dax0.0 --launch env
 
