@@ -427,6 +427,11 @@ def test_more_bandwidth_makes_no_request_slower_where_one_is_served_at_a_time(
         assert (0 in ends) == (requests[at].block_count > blocks)
 
 
+def test_no_more_room_is_reserved_than_there_is() -> None:
+    cache = BlockCache(2)
+    assert cache.reserve(2) and not cache.reserve(1) and cache.used == 2
+
+
 @given(ops=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4)), max_size=40), capacity=st.integers(1, 6))
 def test_a_cache_gives_up_what_was_used_longest_ago(ops: list[tuple[int, int]], capacity: int) -> None:
     """Against an ordered dictionary, blocks used one at a time."""
