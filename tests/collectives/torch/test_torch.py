@@ -257,7 +257,12 @@ def test_a_usual_tensor_is_an_array_as_it_is_and_what_cannot_be_sent_is_said() -
 
     x = torch.ones(2, 3)
     array = of.shared(x)
-    assert array is not None and array.base is x and array.ctypes.data == x.data_ptr() and array.shape == (6,)
+    assert (
+        array is not None
+        and array.base.data_ptr() == x.untyped_storage().data_ptr()
+        and array.ctypes.data == x.data_ptr()
+        and array.shape == (6,)
+    )
     bf16 = of.shared(torch.ones(3, dtype=torch.bfloat16))
     assert bf16 is not None and bf16.dtype.name == "bfloat16" and bf16.tolist() == [1, 1, 1]
     sparse = [x.to_sparse(), x.to_sparse_csr(), x.to_mkldnn()]
