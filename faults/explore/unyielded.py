@@ -8,6 +8,7 @@ from inspect import CO_GENERATOR, isgeneratorfunction
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
+from weakref import WeakSet
 
 from cxlemu.asserts import users_codes
 from cxlemu.errors import ArgumentError
@@ -15,12 +16,13 @@ from cxlemu.files import read_file
 from cxlemu.userfile import SOURCE_BYTES_MAX
 from faults.explore import operations
 
+_YIELDED: WeakSet[FunctionType] = WeakSet()  # functions that are checked: each of a protocol's runs asks again
 _OPERATIONS = tuple(value for value in vars(operations).values() if isinstance(value, FunctionType))
 
 
 def check_yielded(function: Any, name: str) -> None:
     """Raises ArgumentError for a statement that is a bare call of an operation or of a generator function."""
-    if not isinstance(function, FunctionType):
+    if not isinstance(function, FunctionType) or function in _YIELDED:
         return
     for its, code in users_codes(function):
         lines = {line for *_, line in code.co_lines()}
@@ -28,9 +30,10 @@ def check_yielded(function: Any, name: str) -> None:
             if call.lineno in lines and (word := _missing(call.func, its, code)):
                 text, file = f"{ast.unparse(call):.60}", Path(code.co_filename).name
                 raise ArgumentError(f"{name}: {file}:{call.lineno}: {text} does nothing alone: write {word} {text}")
+    _YIELDED.add(function)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)
 def _bare_calls(path: str) -> tuple[ast.Call, ...]:
     """The calls of a file that are statements of their own; none where there is no source."""
     try:
