@@ -6,6 +6,7 @@ import ast
 from functools import lru_cache
 from inspect import CO_GENERATOR, isgeneratorfunction
 from pathlib import Path
+from threading import Lock
 from types import CodeType, FunctionType
 from typing import Any
 from weakref import WeakSet
@@ -17,20 +18,25 @@ from cxlemu.userfile import SOURCE_BYTES_MAX
 from faults.explore import operations
 
 _YIELDED: WeakSet[FunctionType] = WeakSet()  # functions that are checked: each of a protocol's runs asks again
+_PARSING = Lock()  # ranks may be threads, and some Pythons parse in one thread at a time: SystemError
 _OPERATIONS = tuple(value for value in vars(operations).values() if isinstance(value, FunctionType))
 
 
 def check_yielded(function: Any, name: str) -> None:
     """Raises ArgumentError for a statement that is a bare call of an operation or of a generator function."""
-    if not isinstance(function, FunctionType) or function in _YIELDED:
-        return
+    with _PARSING:
+        if isinstance(function, FunctionType) and function not in _YIELDED:
+            _check(function, name)
+            _YIELDED.add(function)
+
+
+def _check(function: FunctionType, name: str) -> None:
     for its, code in users_codes(function):
         lines = {line for *_, line in code.co_lines()}
         for call in _bare_calls(code.co_filename):
             if call.lineno in lines and (word := _missing(call.func, its, code)):
                 text, file = f"{ast.unparse(call):.60}", Path(code.co_filename).name
                 raise ArgumentError(f"{name}: {file}:{call.lineno}: {text} does nothing alone: write {word} {text}")
-    _YIELDED.add(function)
 
 
 @lru_cache(maxsize=64)
