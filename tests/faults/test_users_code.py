@@ -20,6 +20,7 @@ import faults
 from cxlemu import userfile
 from cxlemu.budget import BudgetSpentError, within
 from cxlemu.signals import stops_exit
+from faults.explore import unyielded
 from tests.helpers.commands import cxlemu
 from tests.helpers.tiers import PATIENT_S
 
@@ -379,6 +380,24 @@ def test_an_operation_without_yield_is_refused(line: str, right: str, folder: Pa
         assert right in cxlemu(*command.split(), f"{folder}/user.py:mine", code=2).output
     (folder / "user.py").write_text(text.replace(f"    {line}\n", "    print()\n"))
     cxlemu("explore", f"{folder}/user.py:mine")
+
+
+def test_threads_look_for_what_is_not_yielded_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.11 raises a SystemError where two threads parse."""
+    both, met = threading.Barrier(2), []
+
+    def meet(function: object, name: str) -> None:
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.5)
+            met.append(name)
+
+    monkeypatch.setattr(unyielded, "_check", meet)
+    threads = [threading.Thread(target=unyielded.check_yielded, args=[lambda: None, "mine"]) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENT_S)
+    assert met == [] and not any(thread.is_alive() for thread in threads)
 
 
 def test_the_operations_of_the_page_come_from_faults() -> None:
