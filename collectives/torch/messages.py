@@ -24,7 +24,7 @@ from collectives.torch.profiled import SeenCall
 from collectives.torch.streams import settle
 from cxlemu.errors import CxlemuError
 
-PAUSE_S = 0.001
+PAUSE_S, LONGEST_PAUSE_S = 0.001, 0.004  # each look takes the interpreter from what the program computes
 LINGER_S = 1.0  # a thread costs more than a message, and in a pipeline the next one comes soon
 
 
@@ -148,12 +148,15 @@ class Progress:
                 self._threads.discard(threading.current_thread())
 
     def _move_on(self) -> None:
+        pause_s, seen = PAUSE_S, 0
         while True:
-            time.sleep(PAUSE_S)
+            time.sleep(pause_s)
             with self._changed:
                 if self._mover is not threading.current_thread():
                     return
                 self._pending = [request for request in self._pending if not request.done]
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S) if len(self._pending) == seen else PAUSE_S
+                seen = len(self._pending)
                 if not self._pending:
                     if self._changed.wait_for(lambda: self._pending or self._mover is None, LINGER_S):
                         continue
