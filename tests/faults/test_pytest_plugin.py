@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,14 @@ def header_seed(result: pytest.RunResult) -> int:
 
 
 def test_it_is_installed_as_an_entry_point() -> None:
-    assert [point.value for point in entry_points(group="pytest11", name="cxlemu")] == ["faults.testing.pytest_plugin"]
+    assert [point.value for point in entry_points(group="pytest11", name="cxlemu")] == ["cxlemu.pytest_plugin"]
+
+
+def test_a_users_module_of_the_same_name_ends_no_test_run(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(faults="", test_it="def test_it(): pass")
+    result = pytester.run(sys.executable, "-m", "pytest", "-q", *ALONE, "-v")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines([f"cxlemu: no fixtures: its package 'faults' is hidden by {pytester.path / 'faults.py'}"])
 
 
 def test_ten_lines_are_a_suite(pytester: pytest.Pytester) -> None:
