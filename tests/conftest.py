@@ -2,7 +2,8 @@
 
 ``pytest`` runs the fast tier, which covers every command, engine, backend and rule at least once. ``pytest --deep``
 runs everything (so does naming a test, ``FILE::TEST``), ``pytest --only-deep`` what the fast tier leaves out; with
-``--share 2/3``, the second of three shares of that, which together are the whole.
+``--share 2/3``, the second of three shares of that, which together are the whole; ``--deep --share 2/3``, the fast tier
+and that share.
 To the deep tier belong
 
 - tests and rows with the mark: ``@pytest.mark.deep``, ``pytest.param(..., marks=pytest.mark.deep)``;
@@ -55,7 +56,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tiers of tests")
     group.addoption("--deep", action="store_true", help="run all tests, property tests with all their examples")
     group.addoption("--only-deep", action="store_true", help="run what a run without --deep leaves out")
-    group.addoption("--share", metavar="K/N", help="with --only-deep: run the K-th of N shares")
+    group.addoption(
+        "--share", metavar="K/N", help="with --only-deep or --deep: of the deep tier, run the K-th of N shares"
+    )
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
@@ -67,13 +70,13 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before test modules are imported, whose decorators take their number of examples from the profile."""
-    if (share := config.getoption("share")) is not None and not config.getoption("only_deep"):
-        raise pytest.UsageError("--share is of the deep tier: add --only-deep")
+    deep = config.getoption("deep") or config.getoption("only_deep")
+    if (share := config.getoption("share")) is not None and not deep:
+        raise pytest.UsageError("--share is of the deep tier: add --only-deep or --deep")
     if share is not None and not (
         re.fullmatch(r"\d+/\d+", share) and 1 <= int(share.split("/")[0]) <= int(share.split("/")[1])
     ):
         raise pytest.UsageError(f"--share {share}: give one of N, from 1/N to N/N")
-    deep = config.getoption("deep") or config.getoption("only_deep")
     settings.load_profile("deep" if deep else "fast")  # --hypothesis-profile replaces it
     config.stash[LEFT_OUT] = 0
     gc.set_threshold(GARBAGE_SELDOM, 10, 10)
@@ -86,24 +89,23 @@ def pytest_report_header() -> str:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is not of the tier that was asked for; the others selected already, as by -k and -m."""
-    only_deep = config.getoption("only_deep")
+    whole, only_deep, share = (config.getoption(name) for name in ("deep", "only_deep", "share"))
     named = any("::" in argument for argument in config.args)  # a test that is asked for by name runs whole
-    if (config.getoption("deep") or named) and not only_deep:
+    if ((whole and share is None) or named) and not only_deep:
         return
     deep = {item for item in items if is_marked(item)}
     deep |= redundant([item for item in items if item not in deep and item.get_closest_marker("each_value_once")])
+    left_out: list[pytest.Item] = []
+    not_run = deep
     if only_deep:
         left_out = [item for item in items if item not in deep and not is_property(item)]
-        if share := config.getoption("share"):
-            number, shares = map(int, share.split("/"))
-            others = [
-                item for item in set(items).difference(left_out) if crc32(item.nodeid.encode()) % shares != number - 1
-            ]
-            left_out += others
-            config.stash[LEFT_OUT] = len(others)
-    else:
-        left_out = [item for item in items if item in deep]
-        config.stash[LEFT_OUT] = len(left_out)
+        not_run = set()
+    if share is not None:
+        number, shares = map(int, share.split("/"))
+        shared = set(items).difference(left_out) if only_deep else deep
+        not_run = {item for item in shared if crc32(item.nodeid.encode()) % shares != number - 1}
+    config.stash[LEFT_OUT] = len(not_run)
+    left_out += not_run
     config.hook.pytest_deselected(items=left_out)
     gone = set(left_out)
     items[:] = [item for item in items if item not in gone]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -27,13 +28,13 @@ CIRCLES = {
     (
         "collectives.algorithms.hierarchical.level",
         "collectives.algorithms.hierarchical.levels",
-    ): "a level has its levels",
+    ): "a level has its levels"
 }
 
 # Circles of packages and files that stand beside each other, one of them a package; and why.
 ROOMS = {
     ("cxlemu.backends", "cxlemu.memory", "cxlemu.pool"): "memory says what a backend is: it names pools in annotations "
-    "alone, and the shipped backends by their package's name",
+    "alone, and the shipped backends by their package's name"
 }
 
 # How many floors of files stand on each other in a package, beneath its ``__init__``.
@@ -80,6 +81,7 @@ def imports(file: Path, known: dict[str, Path]) -> Iterator[tuple[str, int]]:
                 yield name, node.lineno
 
 
+@cache
 def graph(root: Path) -> dict[str, dict[str, int]]:
     """Module -> what it imports of ours -> the line."""
     known = modules(root)

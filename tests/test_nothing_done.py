@@ -160,11 +160,7 @@ ROWS = [
     (f"{RUN} --variant line --integrity crc32c", 2, "the line variant carries its payload where a checksum would be"),
     ("torchrun --replay folder -n 4", 2, "--ranks does nothing here, because --replay makes the kept call"),
     ("pool format --device none.yaml --create-size 1M --yes", 2, "--create-size does nothing here: none.yaml is there"),
-    (
-        "simulate all_reduce -n 2 --split 2",
-        2,
-        "several groups of 2: no number of ranks fits",
-    ),
+    ("simulate all_reduce -n 2 --split 2", 2, "several groups of 2: no number of ranks fits"),
     (f"litmus {LITMUS} --rounds 10", 2, "--rounds goes with --backend"),
     ("exec --pool /p=1M -- true", 3, "nothing was judged: no program touched the pool"),
     ("exec --pool /p=1M --coherent 4M+4K -- true", 2, "--coherent 4M+4K: it ends after the pool"),

@@ -95,6 +95,13 @@ def test_shares_are_the_deep_tier_without_a_test_twice(pytester: pytest.Pytester
     assert all(f"{len(rest) - len(names)} deep tests not run: other shares have them" in text for names, text in shares)
 
 
+def test_with_the_fast_tier_comes_a_share_of_the_rest(pytester: pytest.Pytester) -> None:
+    fast, _ = ran(pytester)
+    rest, _ = ran(pytester, "--only-deep")
+    shares = [ran(pytester, "--deep", "--share", f"{number}/3")[0] - fast for number in (1, 2, 3)]
+    assert sorted(name for names in shares for name in names) == sorted(rest - fast)
+
+
 @pytest.mark.parametrize(
     "flags", [("--share", "1/3"), *(("--only-deep", "--share", its) for its in ("0/3", "4/3", "2"))]
 )

@@ -15,10 +15,7 @@ from cxlemu.plan.address import Extent
 from cxlemu.pool.session_area import HEARTBEAT_S
 
 CARD_BYTES = 4096
-PLACES = [
-    (512, (Extent(0, 0, 2 * LINE_BYTES), Extent(1, 1024, LINE_BYTES))),
-    (2048, (Extent(1, 64, 3 * LINE_BYTES),)),
-]
+PLACES = [(512, (Extent(0, 0, 2 * LINE_BYTES), Extent(1, 1024, LINE_BYTES))), (2048, (Extent(1, 64, 3 * LINE_BYTES),))]
 
 
 class Slow:

@@ -26,18 +26,10 @@ from cxlemu.plan import DTYPES, Call, Instruction, Layout, Op, Plan, encode
 from cxlemu.plan.reduction import folds
 from cxlemu.topology import Topology
 from faults.lockstep.lockstep import Lockstep
-from faults.lockstep.orders import (
-    Order,
-    in_random_order,
-    round_robin,
-    slow,
-)
+from faults.lockstep.orders import Order, in_random_order, round_robin, slow
 from faults.prove.cases import prove_case
 from faults.verdict import Verdict
-from faults.zero_copy_calls import (
-    lent,
-    with_heap,
-)
+from faults.zero_copy_calls import lent, with_heap
 from tests.helpers.expected import COLLECTIVES, OPS, REDUCTIONS, expected, input_bytes, same
 from tests.helpers.in_place import may_be_in_place
 from tests.helpers.lockstep_orders import readers_first, writers_first

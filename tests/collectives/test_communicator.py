@@ -437,10 +437,7 @@ MISUSES: dict[str, tuple[Callable[[Communicator, np.ndarray], Any], str]] = {
         lambda comm, x: comm.broadcast(x, root=2),
         r"broadcast: root 2 is not one of the ranks 0\.\.1",
     ),
-    "a negative root": (
-        lambda comm, x: comm.gather(x, root=-1),
-        r"gather: root -1 is not one of the ranks 0\.\.1",
-    ),
+    "a negative root": (lambda comm, x: comm.gather(x, root=-1), r"gather: root -1 is not one of the ranks 0\.\.1"),
     "a root that is no whole number": (
         lambda comm, x: comm.broadcast(x, root=1.0),  # type: ignore[arg-type]
         r"broadcast: root 1\.0 is not one of the ranks 0\.\.1",

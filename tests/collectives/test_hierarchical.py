@@ -33,10 +33,7 @@ from cxlemu.topology import Topology
 from cxlemu.topology.clusters import cluster_memory, cluster_sizes, ranks_per_cluster
 from cxlemu.world import RankContext, launch
 from faults.lockstep.lockstep import Lockstep
-from faults.lockstep.orders import (
-    in_random_order,
-    slow,
-)
+from faults.lockstep.orders import in_random_order, slow
 from faults.mutate.cases import MutationCase, cases, plan_of
 from faults.mutate.mutants import mutants
 from faults.mutate.trial import Fate, Trial

@@ -249,10 +249,7 @@ FINDS: dict[str, tuple[Callable[[Communicator, list[Request]], Any], list[Any]]]
     "testall": (lambda comm, requests: comm.testall(requests), [FAILS, FAILS]),
     "waitany": (lambda comm, requests: comm.waitany(requests), [0, FAILS, 2, UNDEFINED]),
     "waitsome": (lambda comm, requests: comm.waitsome(requests), [FAILS, [0, 2], None]),
-    "testany": (
-        lambda comm, requests: comm.testany(requests),
-        [(0, True), FAILS, (2, True), (UNDEFINED, True)],
-    ),
+    "testany": (lambda comm, requests: comm.testany(requests), [(0, True), FAILS, (2, True), (UNDEFINED, True)]),
     "testsome": (lambda comm, requests: comm.testsome(requests), [FAILS, [0, 2], None]),
 }
 

@@ -489,10 +489,7 @@ def test_run_says_that_copies_go_from_process_to_process() -> None:
 
 @pytest.mark.parametrize(
     ("flags", "why"),
-    [
-        ("", "it needs coherent shared memory"),
-        ("--backend shm -c laptop", "hosts have nothing but the pool"),
-    ],
+    [("", "it needs coherent shared memory"), ("--backend shm -c laptop", "hosts have nothing but the pool")],
 )
 def test_run_refuses_it_in_a_sentence(flags: str, why: str) -> None:
     asked = ["run", "all_gather", "-n", "2", "-c", "one-host-four-ranks", "--transport", "process", *flags.split()]

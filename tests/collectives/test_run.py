@@ -282,10 +282,7 @@ def test_an_algorithm_that_waits_for_ever_ends_at_the_deadline(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (
-            ["all_rdeuce"],
-            "unknown collective 'all_rdeuce'; did you mean all_reduce or reduce? Choose from ",
-        ),
+        (["all_rdeuce"], "unknown collective 'all_rdeuce'; did you mean all_reduce or reduce? Choose from "),
         (["--variant", "two_shot"], "all_gather has no variant 'two_shot': it has naive, aggregate, all, line"),
         (["broadcast", "-r", "4"], "root 4 is not one of the ranks 0..3"),
         (["-r", "first"], "--root takes a number that is not negative, or 'all', not 'first'"),

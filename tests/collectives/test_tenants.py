@@ -78,13 +78,7 @@ def pool() -> Iterator[ShmPool]:
         yield made
 
 
-_SIZES: dict[str, Any] = {
-    "cards": CARDS,
-    "card_bytes": 16 * MIB,
-    "interleave_bytes": 4096,
-    "hosts": 0,
-    "max_ranks": 1,
-}
+_SIZES: dict[str, Any] = {"cards": CARDS, "card_bytes": 16 * MIB, "interleave_bytes": 4096, "hosts": 0, "max_ranks": 1}
 
 
 @pytest.fixture

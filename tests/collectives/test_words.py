@@ -279,10 +279,7 @@ MISUSES: dict[str, tuple[Algorithm, str]] = {
     "no blocks at all": (in_a_round(lambda b, c: b.publish(c, [])), "publish of 0 blocks from 0 on"),
     "a bell too many": (in_a_round(lambda b, c: b.publish(c, b.input(), bell=2), bells=2), "publish under bell 2"),
     "a signal without a bell": (in_a_round(lambda b, c: b.signal(c, bell=1)), "signal under bell 1, the loop has 1"),
-    "nobody's rank": (
-        in_a_round(lambda b, c: b.retrieve(b.output(), c, 3)),
-        "names rank 3, there are ranks 0..2",
-    ),
+    "nobody's rank": (in_a_round(lambda b, c: b.retrieve(b.output(), c, 3)), "names rank 3, there are ranks 0..2"),
     "a rank that is none": (in_a_round(lambda b, c: b.retrieve(b.output(), c, "left")), "retrieve names rank 'left'"),
     "its own rank": (in_a_round(lambda b, c: b.retrieve(b.output(), c, b.rank)), "retrieve from rank 0 itself"),
     "a wait for itself": (in_a_round(lambda b, c: b.wait(c, b.rank, bell=0)), "wait from rank 0 itself"),
@@ -290,10 +287,7 @@ MISUSES: dict[str, tuple[Algorithm, str]] = {
         in_a_round(lambda b, c: b.publish(c, b.input()), writers=[1]),
         "publish of a block of rank 0, which is not among the loop's writers",
     ),
-    "a number for an event": (
-        in_a_round(lambda b, c: b.publish(c, b.input(), after=3)),
-        "follows an event that",
-    ),
+    "a number for an event": (in_a_round(lambda b, c: b.publish(c, b.input(), after=3)), "follows an event that"),
     "a truth for an event": (in_a_round(lambda b, c: b.wait(c, b.peers[0], bell=0, after=True)), "not True"),
     "a number for memory": (in_a_round(lambda b, c: b.publish(c, 0)), "publish takes b.input"),
     "a peer's memory": (

@@ -25,15 +25,8 @@ from cxlemu.plan import DTYPES, Call, InHeap, Layout, Op
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
 from faults.lockstep.lockstep import Lockstep
-from faults.lockstep.orders import (
-    in_random_order,
-    slow,
-)
-from faults.zero_copy_calls import (
-    HEAP_RANK_BYTES,
-    lent,
-    with_heap,
-)
+from faults.lockstep.orders import in_random_order, slow
+from faults.zero_copy_calls import HEAP_RANK_BYTES, lent, with_heap
 from tests.helpers import worlds
 from tests.helpers.expected import COLLECTIVES, OPS, REDUCTIONS, expected, input_bytes
 from tests.helpers.in_place import may_be_in_place

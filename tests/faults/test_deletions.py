@@ -21,22 +21,8 @@ from cxlemu.memory import AdversaryRates, MemorySpec
 from cxlemu.memory.protocol import LINE_BYTES, PAYLOAD_BYTES, Bytes
 from cxlemu.plan import Call, InHeap, Instruction, Layout, Op, Plan
 from faults.lockstep.lockstep import Lockstep
-from faults.lockstep.orders import (
-    PUBLISH,
-    RETRIEVE,
-    Order,
-    by,
-    hasty,
-    in_random_order,
-    round_robin,
-    slow,
-)
-from faults.zero_copy_calls import (
-    HEAP_INPUT,
-    HEAP_OUTPUT,
-    lent,
-    with_heap,
-)
+from faults.lockstep.orders import PUBLISH, RETRIEVE, Order, by, hasty, in_random_order, round_robin, slow
+from faults.zero_copy_calls import HEAP_INPUT, HEAP_OUTPUT, lent, with_heap
 from tests.helpers.expected import COLLECTIVES, REDUCTIONS, expected, input_bytes
 from tests.helpers.lockstep_orders import readers_first, writers_first
 

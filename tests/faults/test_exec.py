@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,44 +20,14 @@ from cxlemu.cli import main
 from cxlemu.errors import ArgumentError, TokenError
 from faults.programs.area import PREFIX
 from faults.programs.commands import parse_commands, parse_pool, parse_pools
-from faults.programs.compile import compiler, compiler_arguments, is_clang
 from faults.programs.judge import report_of
 from faults.programs.replays import choice_of, read_token, shrink, token_of
 from faults.programs.result import WORST_CASES, ExecSetting, RunChoice, RunEnding, RunResult
 from faults.programs.run import run
 from tests.helpers import commands
 from tests.helpers.compilers import installed
-
-SOURCES = Path(__file__).parent / "programs"
-Build = Callable[..., Path]
-
-
-@pytest.fixture(scope="module")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """Compile a source, once for each set of flags, with `cxlemu cc` or `cxlemu c++`."""
-    folder = tmp_path_factory.mktemp("programs")
-    built: dict[tuple[str, ...], Path] = {}
-
-    def build(source: str, *flags: str) -> Path:
-        language = "c++" if source.endswith(".cc") else "c"
-        try:
-            command = compiler(language)
-        except ArgumentError as error:
-            pytest.skip(str(error))
-        key = (source, *flags)
-        if key not in built:
-            target = folder / f"program{len(built)}"
-            clang = is_clang(command[-1])
-            words = compiler_arguments(language, [*flags, str(SOURCES / source), "-o", str(target)], clang=clang)
-            done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=120)
-            if done.returncode and "sanitize" in done.stderr:
-                pytest.skip(f"{command[-1]} cannot do -fsanitize=thread: {done.stderr:.200}")
-            assert done.returncode == 0, done.stderr
-            assert not [line for line in done.stderr.splitlines() if "libasan" not in line]  # under scripts/sanitize
-            built[key] = target
-        return built[key]
-
-    return build
+from tests.helpers.device_answers import ANSWERS, read_answers
+from tests.helpers.pool_programs import SOURCES, build
 
 
 def queue(program: Path, **setting: object) -> ExecSetting:
@@ -85,13 +53,13 @@ def worst(setting: ExecSetting, schedule: int = 2) -> RunResult:
 # --- the queue -------------------------------------------------------------------------------------------------------
 
 
-def test_a_right_queue_is_right(build: Build) -> None:
-    assert first_failure(queue(build("queue.c", "-O2")), 12) is None
+def test_a_right_queue_is_right() -> None:
+    assert first_failure(queue(build("queue.c")), 12) is None
 
 
 @pytest.mark.deep
-def test_a_right_queue_is_right_for_fifty_seeds(build: Build) -> None:
-    assert first_failure(queue(build("queue.c", "-O2")), 50) is None
+def test_a_right_queue_is_right_for_fifty_seeds() -> None:
+    assert first_failure(queue(build("queue.c")), 50) is None
 
 
 MISTAKES = {
@@ -108,9 +76,9 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", [pytest.param(n, marks=[pytest.mark.deep] if n > 5 else []) for n in MISTAKES])
-def test_a_mistake_shows_in_the_program(build: Build, mistake: int) -> None:
+def test_a_mistake_shows_in_the_program(mistake: int) -> None:
     """Also with nobody who checks: the queue hangs, or reads what it should not."""
-    failed = first_failure(queue(build("queue.c", "-O2", f"-DMISTAKE={mistake}"), idle_budget=8_000))
+    failed = first_failure(queue(build("queue.c", f"-DMISTAKE={mistake}"), idle_budget=8_000))
     assert failed is not None, MISTAKES[mistake]
     assert failed.ending in (RunEnding.FAILED, RunEnding.NO_PROGRESS)
 
@@ -137,28 +105,28 @@ def store_then_load(program: Path) -> ExecSetting:
 @pytest.mark.parametrize("flags", FLAGS)
 @pytest.mark.parametrize("name", COMPILERS)
 @pytest.mark.deep(rows=lambda name, flags: (name, flags) != ("gcc", "-O2"))
-def test_every_access_is_announced(build: Build, monkeypatch: pytest.MonkeyPatch, name: str, flags: str) -> None:
+def test_every_access_is_announced(monkeypatch: pytest.MonkeyPatch, name: str, flags: str) -> None:
     if "avx2" in flags and " avx2 " not in Path("/proc/cpuinfo").read_text():
         pytest.skip("no AVX2")
     use_compiler(monkeypatch, name)
-    program = build("accesses.cc", "-std=c++17", *flags.split(), f"-DBY_{name.replace('-', '_')}")
+    program = build("accesses.cc", "-std=c++17", *flags.split(), language="c++")
     for choice in (RunChoice(None, 2), RunChoice(4, 4)):
         result = run(store_then_load(program), choice)
         assert [its.output for its in result.exits] == ["", ""]
         assert result.ending is RunEnding.ENDED and result.unannounced == 0
 
 
-def test_a_store_that_nobody_announced_is_counted(build: Build) -> None:
-    result = worst(store_then_load(build("accesses.cc", "-std=c++17", "-DUNANNOUNCED")))
+def test_a_store_that_nobody_announced_is_counted() -> None:
+    result = worst(store_then_load(build("accesses.cc", "-std=c++17", "-DUNANNOUNCED", language="c++")))
     assert result.unannounced == 1
 
 
 @pytest.mark.parametrize("name", COMPILERS)
 @pytest.mark.deep(rows=lambda name: name not in ("gcc", "clang"))
-def test_the_queue_by_each_compiler(build: Build, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_the_queue_by_each_compiler(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     use_compiler(monkeypatch, name)
-    assert first_failure(queue(build("queue.c", "-O2", f"-DBY_{name.replace('-', '_')}")), 4) is None
-    assert first_failure(queue(build("queue.c", "-O2", f"-DBY_{name.replace('-', '_')}", "-DMISTAKE=1"))) is not None
+    assert first_failure(queue(build("queue.c")), 4) is None
+    assert first_failure(queue(build("queue.c", "-DMISTAKE=1"))) is not None
 
 
 @pytest.mark.deep
@@ -189,9 +157,9 @@ POOLS = {"queue": "/dev/shm/queue", "hash_table": "/dev/shm/table", "kv_index": 
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.deep] if n != "queue" else []) for n in EXAMPLES])
-def test_an_example_is_right_and_its_bug_is_found(build: Build, name: str) -> None:
+def test_an_example_is_right_and_its_bug_is_found(name: str) -> None:
     def setting(*flags: str) -> ExecSetting:
-        program = build(f"{SOURCES.parents[2]}/examples/programs/{name}.c", "-O2", "-Wextra", *flags)
+        program = build(f"{SOURCES.parents[2]}/examples/programs/{name}.c", "-Wextra", "-Werror", *flags)
         words = [word for part in EXAMPLES[name].split() for word in ([part] if part == ":" else [str(program), part])]
         return ExecSetting(parse_commands(words, 2), parse_pools([POOLS[name]]))
 
@@ -206,13 +174,13 @@ def test_an_example_is_right_and_its_bug_is_found(build: Build, name: str) -> No
     [("queue", 0), ("queue", 2), pytest.param("hash_table", 0, marks=pytest.mark.deep)],
     ids=["queue", "queue that two more hosts watch", "hash table"],
 )
-def test_the_checker_keeps_256_bytes_of_a_line(build: Build, name: str, others: int) -> None:
+def test_the_checker_keeps_256_bytes_of_a_line(name: str, others: int) -> None:
     """More only where a line has more than four hosts, or more than four versions that somebody may still load."""
-    program = build(f"{SOURCES.parents[2]}/examples/programs/{name}.c", "-O2")
+    program = build(f"{SOURCES.parents[2]}/examples/programs/{name}.c")
     looks = [f"{how}:{64 * line}" for line in range(6) for how in "il"] * 2
     words = [word for part in EXAMPLES[name].split() for word in ([part] if part == ":" else [str(program), part])]
     for _ in range(others):
-        words += [":", str(build("litmus.c", "-O2")), POOLS[name], *looks]
+        words += [":", str(build("litmus.c")), POOLS[name], *looks]
     setting = ExecSetting(parse_commands(words, 2 + others), parse_pools([POOLS[name]]), hosts=2 + others)
     for choice in (*(RunChoice(None, k) for k in WORST_CASES), RunChoice(0, 0), RunChoice(2, 2)):
         result = run(setting, choice)
@@ -230,8 +198,8 @@ def one_host(program: Path) -> ExecSetting:
     return ExecSetting(parse_commands([str(program), path], 1), parse_pools([path]), hosts=1, check=False)
 
 
-def test_threads_of_one_host_are_coherent_and_repeat(build: Build) -> None:
-    setting = one_host(build("threads.c", "-O2", "-pthread"))
+def test_threads_of_one_host_are_coherent_and_repeat() -> None:
+    setting = one_host(build("threads.c"))
     for choice in (RunChoice(None, 2), *(RunChoice(k, k) for k in range(6))):
         results = [run(setting, choice) for _ in range(2)]
         assert [its.ending for its in results] == [RunEnding.ENDED] * 2
@@ -240,19 +208,12 @@ def test_threads_of_one_host_are_coherent_and_repeat(build: Build) -> None:
 
 # --- a device ---------------------------------------------------------------------------------------------------------
 
-ANSWERS = {  # of Linux 6.1's device-DAX; python -m tests.dax_vm asks both
-    **dict.fromkeys(("4 KiB", "3 MiB", "private"), "Invalid argument"),
-    **dict.fromkeys(("4 MiB", "from 4 KiB on", "from 2 MiB on"), "mapped"),
-    **dict.fromkeys(("read", "pread", "write", "pwrite", "ftruncate"), "Invalid argument"),
-    **dict.fromkeys(("lseek", "st_size"), "0"),
-}
-
 
 def test_a_pool_that_is_a_device_answers_as_linux_does() -> None:
     device = "/dev/dax0.0"
     commands = parse_commands([sys.executable, str(SOURCES / "device.py"), device], 1)
     (ended,) = run(ExecSetting(commands, parse_pools([f"{device}=64M"]), hosts=1), RunChoice(0, 0)).exits
-    assert dict(re.findall(r"^([\w ]+?) (Invalid argument|mapped|0)$", ended.output, re.M)) == ANSWERS
+    assert read_answers(ended.output) == ANSWERS
     assert "mmap() of 4096 bytes, not in whole pages of 2 MiB, is refused for /dev/dax0.0 (EINVAL)" in ended.output
 
 
@@ -279,31 +240,31 @@ def test_a_device_that_is_there_tells_its_size(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("schedule", [0, 2, 4])
-def test_the_same_choice_is_the_same_trace(build: Build, schedule: int) -> None:
-    setting = queue(build("queue.c", "-O2"))
+def test_the_same_choice_is_the_same_trace(schedule: int) -> None:
+    setting = queue(build("queue.c"))
     runs = [run(setting, RunChoice(7, schedule)) for _ in range(4)]
     assert len({(its.trace, its.steps) for its in runs}) == 1
     assert run(setting, RunChoice(8, schedule)).trace != runs[0].trace
 
 
 @pytest.mark.deep
-def test_one_token_is_one_trace_twenty_times(build: Build) -> None:
-    setting = queue(build("queue.c", "-O2"))
+def test_one_token_is_one_trace_twenty_times() -> None:
+    setting = queue(build("queue.c"))
     result = run(setting, RunChoice(3, 3))
     body = read_token(str(token_of(setting, result)))
     again = {run(setting, RunChoice(body.seed, body.schedule)).trace for _ in range(20)}
     assert again == {body.trace}
 
 
-def test_the_turns_of_a_run_are_a_schedule(build: Build) -> None:
-    setting = queue(build("queue.c", "-O2"))
+def test_the_turns_of_a_run_are_a_schedule() -> None:
+    setting = queue(build("queue.c"))
     free = run(setting, RunChoice(5, 5))
     followed = run(setting, RunChoice(5, 5, tuple(free.turns)))
     assert (followed.trace, followed.turns) == (free.trace, free.turns)
 
 
-def test_a_failure_is_shortened_and_its_token_fails_again(build: Build) -> None:
-    setting = queue(build("queue.c", "-O2", "-DMISTAKE=1"))
+def test_a_failure_is_shortened_and_its_token_fails_again() -> None:
+    setting = queue(build("queue.c", "-DMISTAKE=1"))
     failed = worst(setting, 0)
     short = shrink(setting, failed)
     assert short.failed and len(short.turns) < len(failed.turns) / 4
@@ -312,26 +273,26 @@ def test_a_failure_is_shortened_and_its_token_fails_again(build: Build) -> None:
     assert again.trace == body.trace and again.signature() == failed.signature()
 
 
-def test_a_crash_ends_a_host_and_its_cache(build: Build) -> None:
-    setting = queue(build("queue.c", "-O2"), crash=(1, 60), idle_budget=2_000)
+def test_a_crash_ends_a_host_and_its_cache() -> None:
+    setting = queue(build("queue.c"), crash=(1, 60), idle_budget=2_000)
     result = worst(setting)
     assert any(its.asked and its.code == -signal.SIGKILL for its in result.exits)
 
 
-def test_a_poisoned_line_is_a_bus_error(build: Build) -> None:
-    setting = queue(build("queue.c", "-O2"), poison=(0, 0, 1))
+def test_a_poisoned_line_is_a_bus_error() -> None:
+    setting = queue(build("queue.c"), poison=(0, 0, 1))
     result = worst(setting)
     assert -signal.SIGBUS in [its.code for its in result.exits]
 
 
-def test_side_by_side_a_right_queue_is_right_too(build: Build) -> None:
-    setting = replace(queue(build("queue.c", "-O2")), free=True)
+def test_side_by_side_a_right_queue_is_right_too() -> None:
+    setting = replace(queue(build("queue.c")), free=True)
     for seed in range(3):
         result = run(setting, RunChoice(seed, seed))
         assert result.ending is RunEnding.ENDED and not result.failed
 
 
-def test_a_deadline_ends_what_does_not_end(build: Build) -> None:
+def test_a_deadline_ends_what_does_not_end() -> None:
     program = Path(sys.executable)
     words = [str(program), "-c", "import time; time.sleep(1000)"]
     setting = ExecSetting(
@@ -340,8 +301,8 @@ def test_a_deadline_ends_what_does_not_end(build: Build) -> None:
     assert worst(setting).ending is RunEnding.DEADLINE
 
 
-def test_ctrl_c_leaves_nothing(build: Build, tmp_path: Path) -> None:
-    program = build("queue.c", "-O2", "-DMISTAKE=3")
+def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+    program = build("queue.c", "-DMISTAKE=3")
     words = f"{program} {tmp_path}/q new :: {program} {tmp_path}/q produce : {program} {tmp_path}/q consume".split()
     flags = ["--pool", f"{tmp_path}/q", "--steps", "1000000000", "--deadline-s", "120", "--no-check"]
     driver = subprocess.Popen([sys.executable, "-m", "cxlemu", "exec", *flags, "--", *words], stderr=subprocess.PIPE)
@@ -365,8 +326,8 @@ def test_ctrl_c_leaves_nothing(build: Build, tmp_path: Path) -> None:
 cxlemu = partial(commands.cxlemu, "exec")
 
 
-def test_exit_codes_and_json(build: Build, tmp_path: Path) -> None:
-    right, wrong = build("queue.c", "-O2"), build("queue.c", "-O2", "-DMISTAKE=1")
+def test_exit_codes_and_json(tmp_path: Path) -> None:
+    right, wrong = build("queue.c"), build("queue.c", "-DMISTAKE=1")
 
     def words(program: Path) -> list[str]:
         return f"{program} {tmp_path}/q new :: {program} {tmp_path}/q produce : {program} {tmp_path}/q consume".split()
@@ -462,9 +423,9 @@ def test_pools_that_make_no_sense_are_refused(pools: list[str], says: str) -> No
     assert done.exit_code == 2 and says in " ".join(done.output.split())
 
 
-def test_runs_that_find_nothing_load_no_large_package(build: Build) -> None:
+def test_runs_that_find_nothing_load_no_large_package() -> None:
     """Importing takes longer than the runs of a small program."""
-    program = build("queue.c", "-O2")
+    program = build("queue.c")
     words = f"{program} q new :: {program} q produce : {program} q consume".split()
     arguments = ["exec", "--pool", "q", "--seed", "1", "--", *words]
     code = (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from faults.programs.result import RunChoice
@@ -13,19 +11,19 @@ pytestmark = on_x86
 LANGUAGES = {"c": (), "c++": ("-std=c++20", "-xc++")}
 
 
-def program(mode: str, language: str, folder: Path, *flags: str) -> str:
+def program(mode: str, language: str, *flags: str) -> str:
     words = [*flags, *LANGUAGES[language]]
     if mode == "preloaded":
         words += ["-Wl,--no-as-needed", "-l:libatomic.so.1"]
-    its = built(mode, "atomic16.c", folder / "atomic16", *words, language=language)
+    its = built(mode, "atomic16.c", *words, language=language)
     return f"{its} /dev/dax0.0 w : {its} /dev/dax0.0 r"
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("width", ["-mcx16", "-mno-cx16"])
-def test_they_return_what_they_should_and_are_quiet(mode: str, language: str, width: str, tmp_path: Path) -> None:
-    words = program(mode, language, tmp_path, width)
+def test_they_return_what_they_should_and_are_quiet(mode: str, language: str, width: str) -> None:
+    words = program(mode, language, width)
     for choice in CHOICES:
         assert is_quiet(ran(words, choice)), choice
 
@@ -33,5 +31,5 @@ def test_they_return_what_they_should_and_are_quiet(mode: str, language: str, wi
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize(("flag", "kind"), [("-DNOT_FLUSHED", "not-flushed"), ("-DSHARED", "locked-across-hosts")])
-def test_their_mistakes_are_found(mode: str, language: str, flag: str, kind: str, tmp_path: Path) -> None:
-    assert kind in kinds(ran(program(mode, language, tmp_path, flag), RunChoice(None, 0)))
+def test_their_mistakes_are_found(mode: str, language: str, flag: str, kind: str) -> None:
+    assert kind in kinds(ran(program(mode, language, flag), RunChoice(None, 0)))

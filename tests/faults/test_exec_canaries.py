@@ -61,8 +61,8 @@ def told(way: str, result: RunResult) -> Iterator[str]:
         pytest.param("preloaded", "att", marks=pytest.mark.deep),
     ],
 )
-def test_each_way_to_access_a_pool_is_seen(mode: str, syntax: str, tmp_path: Path) -> None:
-    its = built(mode, "canaries.c", tmp_path / "canaries", f"-masm={syntax}")
+def test_each_way_to_access_a_pool_is_seen(mode: str, syntax: str) -> None:
+    its = built(mode, "canaries.c", f"-masm={syntax}")
     missed = {}
     for way in ways():
         result = ran(f"{its} /dev/dax0.0 {way} w : {its} /dev/dax0.0 {way} r", RunChoice(None, 0))

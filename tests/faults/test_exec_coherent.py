@@ -17,12 +17,11 @@ from tests.helpers.pool_programs import ran as ran_words
 Programs = dict[tuple[str, str], Path]
 
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
-    folder = tmp_path_factory.mktemp("coherent")
+@pytest.fixture
+def programs() -> Programs:
     flags = ("RIGHT", "NO_FLUSH", "NO_INVALIDATE", "PAST", "OUTSIDE")
     both = [(flag, mode) for flag in flags for mode in MODES]
-    return {(flag, mode): built(mode, "coherent.c", folder / f"{flag}-{mode}", f"-D{flag}") for flag, mode in both}
+    return {(flag, mode): built(mode, "coherent.c", f"-D{flag}") for flag, mode in both}
 
 
 def ran(target: Path, choice: RunChoice, *coherent: str, pool: str = "/dev/dax0.0=2M", free: bool = False) -> RunResult:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import platform
 import random
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,18 +17,15 @@ from faults.programs.crashes import Losses, crash_everywhere, other_losses
 from faults.programs.result import ExecSetting, RunChoice, RunResult
 from faults.programs.run import run
 from tests.faults.test_exec_every import EXAMPLES, HERE
-from tests.helpers.every_programs import build
+from tests.helpers.pool_programs import build, on_x86
 
 POOL = "/dev/shm/crashes"
-pytestmark = [
-    pytest.mark.skipif(platform.machine() != "x86_64", reason="the programs have instructions of x86-64"),
-    pytest.mark.skipif(shutil.which("gcc") is None, reason="compiles programs with gcc, which is not here"),
-]
+pytestmark = on_x86
 
 
 @pytest.fixture(scope="module")
-def litmus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(HERE / "programs/litmus.c", tmp_path_factory.mktemp("crashes"))
+def litmus() -> Path:
+    return build("litmus.c")
 
 
 def setting(litmus: Path, words: str) -> ExecSetting:
@@ -125,9 +120,9 @@ def stages(program: Path, recovers: str = "") -> list[str]:
 
 @pytest.mark.parametrize("recovers", ["@0", "@1"])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_that_recovers_is_ok_at_every_crash(tmp_path: Path, name: str, recovers: str) -> None:
+def test_a_program_that_recovers_is_ok_at_every_crash(name: str, recovers: str) -> None:
     source, pool, *_ = PROGRAMS[name]
-    program = build(source, tmp_path)
+    program = build(source)
     words = ("--crash", "every", "--budget", "10m", "--json", "-", "--", *stages(program, recovers))
     result = invoke("--pool", f"{pool}=2M", *words)
     assert result.exit_code == 0, result.output
@@ -137,10 +132,10 @@ def test_a_program_that_recovers_is_ok_at_every_crash(tmp_path: Path, name: str,
     assert host["host"] == 0 and host["points"] >= 9 and host["images"] > host["points"]
 
 
-def test_what_has_arrived_is_known_to_have(tmp_path: Path) -> None:
+def test_what_has_arrived_is_known_to_have() -> None:
     """Host 1 knows the lines from before, and drops them in its recovery, before it is decided what they hold."""
     source, pool, *_ = PROGRAMS["undo_log"]
-    program = build(source, tmp_path)
+    program = build(source)
     words = f"@1 {program} recover :: @0 {program} go :: @1 {program} recover".split()
     result = invoke("--pool", f"{pool}=2M", "--crash", "0@every", "--", *words)
     assert result.exit_code == 0, result.output
@@ -148,9 +143,9 @@ def test_what_has_arrived_is_known_to_have(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_missing_flush_is_found_and_repeats(tmp_path: Path, name: str) -> None:
+def test_a_missing_flush_is_found_and_repeats(name: str) -> None:
     source, pool, stored_in, read_in = PROGRAMS[name]
-    program = build(source, tmp_path, "-g", "-DBUG")
+    program = build(source, "-DBUG")
     result = invoke("--pool", f"{pool}=2M", "--crash", "every", "--json", "-", "--", *stages(program))
     assert result.exit_code == 1, result.output
     told = json.loads(result.stdout)

@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-import platform
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from cxlemu import program
-from cxlemu.errors import ArgumentError
 from faults.programs.commands import parse_commands, parse_pools
-from faults.programs.compile import compiler, compiler_arguments, is_clang
 from faults.programs.findings import KINDS, ProgramFinding
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, unfired
 from faults.programs.run import run
+from tests.helpers.pool_programs import MODES, built
 
-SOURCE = Path(__file__).parent / "programs" / "handed.c"
 WORST = RunChoice(None, 0)
 
 
-@pytest.fixture(scope="module", params=["recompiled", "preloaded"])
-def handed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("handed") / str(request.param)
-    words = ["-O2", "-g", str(SOURCE), "-o", str(target)]
-    try:
-        command = compiler("c")
-    except ArgumentError as error:
-        pytest.skip(str(error))
-    if request.param == "recompiled":
-        words = compiler_arguments("c", words, clang=is_clang(command[-1]))
-    elif platform.machine() != "x86_64":
-        pytest.skip("programs as they are can be followed on x86-64 only")
-    else:
-        words = ["-I", str(program.include_dir()), *words]
-    subprocess.run([*command, *words], check=True, timeout=120)
-    return target
+@pytest.fixture(params=MODES)
+def handed(request: pytest.FixtureRequest) -> Path:
+    return built(request.param, "handed.c")
 
 
 def after(handed: Path, words: str, **more: object) -> RunResult:
@@ -104,12 +86,10 @@ def test_a_locked_instruction_in_assembly_is_seen(handed: Path) -> None:
     assert set(kinds(result)) == {"locked-across-hosts"}
 
 
-def test_a_store_in_assembly_is_found_where_nobody_saw_it(handed: Path) -> None:
-    result = after(handed, "H hidden")
-    if handed.name == "recompiled":
-        assert result.unannounced == 1 and codes(result) == [0] and kinds(result) == []
-    else:
-        assert result.unannounced == 0 and codes(result) == [0] and kinds(result) == []
+@pytest.mark.parametrize(("mode", "unannounced"), [("recompiled", 1), ("preloaded", 0)])
+def test_a_store_in_assembly_is_found_where_nobody_saw_it(mode: str, unannounced: int) -> None:
+    result = after(built(mode, "handed.c"), "H hidden")
+    assert result.unannounced == unannounced and codes(result) == [0] and kinds(result) == []
 
 
 @pytest.mark.parametrize(

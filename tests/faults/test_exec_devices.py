@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import platform
 import shlex
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -14,13 +12,10 @@ from click.testing import CliRunner
 
 from cxlemu.cli import main
 from cxlemu.program import include_dir
-from tests.faults.test_exec_every import EXAMPLES, HERE
-from tests.helpers.every_programs import build
+from tests.faults.test_exec_every import EXAMPLES
+from tests.helpers.pool_programs import build, on_x86
 
-pytestmark = [
-    pytest.mark.skipif(platform.machine() != "x86_64", reason="runs programs that cxlemu cc has built, on x86-64"),
-    pytest.mark.skipif(shutil.which("gcc") is None, reason="compiles programs with gcc, which is not here"),
-]
+pytestmark = on_x86
 ONE = ("--worst-case", "--seed", "0", "--no-shrink")
 EVERY = ("--every", "--no-shrink", "--budget", "300s")
 MEMORY = ("--dma-writes", "memory")
@@ -28,8 +23,8 @@ ASKS = "cxl_device_copy(m->words, words, sizeof words, &copied);"
 
 
 @pytest.fixture(scope="module")
-def devices(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(HERE / "programs/devices.c", tmp_path_factory.mktemp("devices"), f"-I{EXAMPLES}", "-g")
+def devices() -> Path:
+    return build("devices.c", f"-I{EXAMPLES}")
 
 
 def execute(program: Path, pool: str, flags: tuple[str, ...], stages: str) -> tuple[int, list[dict[str, object]], str]:
@@ -46,7 +41,7 @@ def execute(program: Path, pool: str, flags: tuple[str, ...], stages: str) -> tu
 def test_a_mistake_of_the_example_is_its_finding(
     tmp_path: Path, mistake: str, kind: str, flags: tuple[str, ...]
 ) -> None:
-    program = build(EXAMPLES / "device_copy.c", tmp_path, "-g", f"-D{mistake}")
+    program = build(EXAMPLES / "device_copy.c", f"-D{mistake}")
     code, (found,), _ = execute(program, "/dev/shm/message", flags, "P send : P receive")
     assert (code, found["kind"], found["host"], found["other_host"]) == (1, kind, 1, 0)
     source = (EXAMPLES / "device_copy.c").read_text().split("\n")
@@ -55,9 +50,9 @@ def test_a_mistake_of_the_example_is_its_finding(
 
 
 def test_past_the_cache_no_flush_is_missing_and_everything_else_is(tmp_path: Path) -> None:
-    unflushed = build(EXAMPLES / "device_copy.c", tmp_path, "-g", "-DUNFLUSHED")
+    unflushed = build(EXAMPLES / "device_copy.c", "-DUNFLUSHED")
     assert execute(unflushed, "/dev/shm/message", (*MEMORY, *ONE), "P send : P receive")[0] == 0
-    early = build(EXAMPLES / "device_copy.c", tmp_path, "-g", "-DEARLY")
+    early = build(EXAMPLES / "device_copy.c", "-DEARLY")
     code, (found,), _ = execute(early, "/dev/shm/message", (*MEMORY, *ONE), "P send : P receive")
     assert (code, found["kind"]) == (1, "copy-not-ended")
     again = CliRunner().invoke(main, shlex.split(str(found["replay"]))[1:])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
-import shutil
 import time
 from collections.abc import Iterable
 from datetime import date
@@ -18,19 +16,17 @@ from cxlemu.cli import main
 from faults.programs.every.explore import EveryCoverage, EveryLimits, _judge
 from faults.programs.every.search import EverySearch
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
-from tests.helpers.every_programs import POOL, SOURCE, build, compared, setting, verdicts
+from tests.helpers.every_programs import POOL, compared, setting, verdicts
+from tests.helpers.pool_programs import build, on_x86
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples/programs"
-pytestmark = [
-    pytest.mark.skipif(platform.machine() != "x86_64", reason="the programs have instructions of x86-64"),
-    pytest.mark.skipif(shutil.which("gcc") is None, reason="compiles programs with gcc, which is not here"),
-]
+pytestmark = on_x86
 
 
 @pytest.fixture(scope="module")
-def litmus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(SOURCE, tmp_path_factory.mktemp("every"))
+def litmus() -> Path:
+    return build("litmus.c")
 
 
 # Steps of each host, as litmus.c has them, and what its loads see in some execution.
@@ -140,9 +136,9 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.deep(rows=lambda name: name != "hash_table")
-def test_a_right_program_is_ok_in_every_interleaving(tmp_path: Path, name: str) -> None:
+def test_a_right_program_is_ok_in_every_interleaving(name: str) -> None:
     source, flags, pool, *hosts = PROGRAMS[name]
-    program = build(source, tmp_path, *flags)
+    program = build(source, *flags)
     words = " : ".join(f"{program} {host}" for host in hosts).split()
     result = invoke("--pool", f"{pool}=2M", "--budget", "10m", "--json", "-", "--", *words)
     assert result.exit_code == 0, result.output
@@ -152,9 +148,9 @@ def test_a_right_program_is_ok_in_every_interleaving(tmp_path: Path, name: str) 
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_each_planted_mistake_is_found_and_repeats(tmp_path: Path, name: str) -> None:
+def test_each_planted_mistake_is_found_and_repeats(name: str) -> None:
     source, flags, pool, *hosts = PROGRAMS[name]
-    program = build(source, tmp_path, *flags, "-DBUG")
+    program = build(source, *flags, "-DBUG")
     words = " : ".join(f"{program} {host}" for host in hosts).split()
     result = invoke("--pool", f"{pool}=2M", "--budget", "10m", "--json", "-", "--", *words)
     assert result.exit_code == 1, result.output
@@ -165,7 +161,7 @@ def test_each_planted_mistake_is_found_and_repeats(tmp_path: Path, name: str) ->
 
 
 def test_a_suppression_that_matches_in_any_interleaving_is_used(tmp_path: Path) -> None:
-    program, known = build(EXAMPLES / "locks.c", tmp_path, "-DBUG"), tmp_path / "known"
+    program, known = build(EXAMPLES / "locks.c", "-DBUG"), tmp_path / "known"
     known.write_text("* locks.c  # two hosts are inside\nmsync *  # none here\n")
     words = f"{program} peterson 0 2 : {program} peterson 1 2".split()
     result = invoke("--pool", "/dev/shm/locks", "--budget", "10m", "--suppressions", str(known), "--", *words)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import platform
 import random
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +20,16 @@ from faults.programs.every.search import Turns
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
 from faults.programs.run import run
 from faults.programs.servers import ForkServers
-from tests.faults.test_exec_every import EXAMPLES, HERE, build
+from tests.faults.test_exec_every import EXAMPLES
+from tests.helpers.pool_programs import build, on_x86
 
 POOL = "/dev/shm/crashes"
-pytestmark = [
-    pytest.mark.skipif(platform.machine() != "x86_64", reason="the programs have instructions of x86-64"),
-    pytest.mark.skipif(shutil.which("gcc") is None, reason="compiles programs with gcc, which is not here"),
-]
+pytestmark = on_x86
 
 
 @pytest.fixture(scope="module")
-def litmus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(HERE / "programs/litmus.c", tmp_path_factory.mktemp("crashes"))
+def litmus() -> Path:
+    return build("litmus.c")
 
 
 def search(litmus: Path, words: str, **how: Any) -> tuple[set[str], CrashSearch]:
@@ -128,16 +124,16 @@ def invoke(pool: str, flags: str, *words: object) -> tuple[Result, dict[str, Any
     return its, json.loads(its.stdout) if its.exit_code != 2 else {}
 
 
-def handover(folder: Path, *flags: str) -> list[str]:
-    program = build(EXAMPLES / "handover.c", folder, "-g", *flags)
+def handover(*flags: str) -> list[str]:
+    program = build(EXAMPLES / "handover.c", *flags)
     return f"{program} first : {program} second :: @0 {program} recover".split()
 
 
 BOTH = "--every --crash every --budget 10m"
 
 
-def test_a_mistake_that_takes_an_interleaving_and_a_crash_is_found_and_repeats(tmp_path: Path) -> None:
-    pool, words = "/dev/shm/handover", handover(tmp_path, "-DBUG")
+def test_a_mistake_that_takes_an_interleaving_and_a_crash_is_found_and_repeats() -> None:
+    pool, words = "/dev/shm/handover", handover("-DBUG")
     for alone in ("--every", "--crash every"):
         assert invoke(pool, f"{alone} --budget 10m", *words)[0].exit_code == 0
     result, told = invoke(pool, BOTH, *words)
@@ -151,8 +147,8 @@ def test_a_mistake_that_takes_an_interleaving_and_a_crash_is_found_and_repeats(t
 
 
 @pytest.mark.parametrize("flags", ["", pytest.param(" --preemptions 1", marks=pytest.mark.deep)])
-def test_a_right_program_is_ok_at_every_crash_of_every_interleaving(tmp_path: Path, flags: str) -> None:
-    result, told = invoke("/dev/shm/handover", BOTH + flags, *handover(tmp_path))
+def test_a_right_program_is_ok_at_every_crash_of_every_interleaving(flags: str) -> None:
+    result, told = invoke("/dev/shm/handover", BOTH + flags, *handover())
     assert result.exit_code == 0, result.output
     its = told["every"]
     assert its["crashes"]["hosts"] == [0, 1] and its["undecided"] == []
@@ -162,8 +158,8 @@ def test_a_right_program_is_ok_at_every_crash_of_every_interleaving(tmp_path: Pa
 
 
 @pytest.mark.parametrize("bug", [False, True])
-def test_of_one_host_the_verdict_is_that_of_its_crashes(tmp_path: Path, bug: bool) -> None:
-    program = build(EXAMPLES / "undo_log.c", tmp_path, "-g", *["-DBUG"] * bug)
+def test_of_one_host_the_verdict_is_that_of_its_crashes(bug: bool) -> None:
+    program = build(EXAMPLES / "undo_log.c", *["-DBUG"] * bug)
     result, told = invoke("/dev/shm/bank", BOTH, *f"{program} transfer :: {program} recover".split())
     assert result.exit_code == bug, result.output
     kinds = {its["kind"] for its in told["found"]["findings"]}

@@ -14,11 +14,9 @@ pytestmark = on_x86
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_host_that_locks_and_looks_again_and_again_lets_the_other_one_have_its_turn(
-    mode: str, tmp_path: Path
-) -> None:
+def test_a_host_that_locks_and_looks_again_and_again_lets_the_other_one_have_its_turn(mode: str) -> None:
     """It stores all the time and makes no progress, so by fixed priorities the other host would wait for ever."""
-    row = built(mode, ROW, tmp_path / "row")
+    row = built(mode, ROW)
     for choice in CHOICES[:4]:
         found = ran(f"{row} /dev/dax0.0 write : {row} /dev/dax0.0 read", choice, "0+4K")
         assert is_quiet(found), choice
@@ -29,8 +27,8 @@ def test_a_host_that_locks_and_looks_again_and_again_lets_the_other_one_have_its
     ("mistake", "kind"),
     [("LAST_LINE", "not-flushed"), ("WHOLE_LINES", "no-invalidate"), ("STORE_FENCE", "invalidate-unfenced")],
 )
-def test_a_mistake_of_a_published_program_is_named(mode: str, mistake: str, kind: str, tmp_path: Path) -> None:
-    row = built(mode, ROW, tmp_path / "row", f"-D{mistake}")
+def test_a_mistake_of_a_published_program_is_named(mode: str, mistake: str, kind: str) -> None:
+    row = built(mode, ROW, f"-D{mistake}")
     words = f"{row} /dev/dax0.0 write : {row} /dev/dax0.0 read"
     assert kind in kinds(ran(words, RunChoice(None, 0), "0+4K"))
     assert "locked-across-hosts" not in kinds(ran(words, RunChoice(1, 1), "0+4K"))

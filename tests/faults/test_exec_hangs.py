@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 import shlex
-import shutil
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -15,40 +12,20 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cxlemu import program
 from cxlemu.cli import main
 from cxlemu.errors import ArgumentError
-from faults.programs.compile import compiler, compiler_arguments, is_clang
+from faults.programs.compile import compiler_arguments
 from faults.programs.result import WORST_CASES
+from tests.helpers.pool_programs import MODES, built
 
-SOURCES, EXAMPLES = Path(__file__).parent / "programs", Path(__file__).parents[2] / "examples" / "programs"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "programs"
 A, B = "/dev/dax0.0", "/dev/dax1.0"
 
 
-def built(source: Path, target: Path, mode: str, *flags: str) -> Path:
-    """Compile a source with cxlemu cc, or as anybody would."""
-    words = ["-O1", "-g", *flags, str(source), "-o", str(target)]
-    if mode == "recompiled":
-        try:
-            command = compiler("c")
-        except ArgumentError as error:
-            pytest.skip(str(error))
-        words = [*command, *compiler_arguments("c", words, clang=is_clang(command[-1]))]
-    elif platform.machine() != "x86_64" or shutil.which("gcc") is None:
-        pytest.skip("programs as they are can be followed on x86-64 only, and gcc compiles them")
-    else:
-        words = ["gcc", "-I", str(program.include_dir()), *words]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
-    if done.returncode and "sanitize" in done.stderr:
-        pytest.skip(f"{words[0]} cannot do -fsanitize=thread: {done.stderr:.200}")
-    assert done.returncode == 0, done.stderr
-    return target
-
-
-@pytest.fixture(scope="module", params=["recompiled", "preloaded"])
-def waits(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(params=MODES)
+def waits(request: pytest.FixtureRequest) -> Path:
     """The program waits, in either mode."""
-    return built(SOURCES / "waits.c", tmp_path_factory.mktemp("waits") / "waits", request.param, "-DOFFSET=0")
+    return built(request.param, "waits.c", "-O1", "-DOFFSET=0")
 
 
 def execute(*words: str | Path) -> Result:
@@ -106,8 +83,8 @@ def test_a_program_that_computes_for_long_is_not_called_hung(waits: Path) -> Non
 
 @pytest.mark.parametrize("offset", [0, 1])
 @pytest.mark.parametrize("mode", ["recompiled", "preloaded"])
-def test_a_hang_across_two_pools_is_found(tmp_path: Path, mode: str, offset: int) -> None:
-    waits = built(SOURCES / "waits.c", tmp_path / "waits", mode, f"-DOFFSET={offset}")
+def test_a_hang_across_two_pools_is_found(mode: str, offset: int) -> None:
+    waits = built(mode, "waits.c", "-O1", f"-DOFFSET={offset}")
     pools = ("--pool", f"{A}=2M", "--pool", f"{B}=2M")
     result = execute(*pools, "--steps", "2000", "--", waits, A, B, "keep", ":", waits, A, B, "compare")
     assert result.exit_code == 1
@@ -120,10 +97,10 @@ def test_a_hang_across_two_pools_is_found(tmp_path: Path, mode: str, offset: int
 
 
 @pytest.mark.parametrize("mistake", [3, pytest.param(6, marks=pytest.mark.deep)])
-def test_a_hang_under_address_sanitizer_is_found(tmp_path: Path, mistake: int) -> None:
+def test_a_hang_under_address_sanitizer_is_found(mistake: int) -> None:
     """Its shadow is terabytes of private memory, and its stack for signals never the same: our handlers run there."""
     flags = ("-fsanitize=address", f"-DMISTAKE={mistake}")
-    command = f"{built(SOURCES / 'queue.c', tmp_path / 'queue', 'preloaded', *flags)} /dev/shm/queue"
+    command = f"{built('preloaded', 'queue.c', '-O1', *flags)} /dev/shm/queue"
     words = f"{command} new :: {command} produce : {command} consume".split()
     limits = ("--steps", "500", "--deadline-s", "120")
     result = execute("--pool", "/dev/shm/queue", "--seed", "0", "--worst-case", *limits, "--", *words)
@@ -222,9 +199,9 @@ def test_every_example_is_among_the_right_ones() -> None:
 @pytest.mark.deep
 @pytest.mark.parametrize("mode", ["recompiled", "preloaded"])
 @pytest.mark.parametrize("name", RIGHT)
-def test_fifty_seeds_of_every_right_example_are_quiet(tmp_path: Path, name: str, mode: str) -> None:
+def test_fifty_seeds_of_every_right_example_are_quiet(name: str, mode: str) -> None:
     commands, pool, *flags = RIGHT[name]
-    example = built(EXAMPLES / f"{name.split()[0]}.c", tmp_path / "example", mode)
+    example = built(mode, EXAMPLES / f"{name.split()[0]}.c", "-O1")
     words = [str(example) if word == "P" else word for word in commands.split()]
     result = execute("--pool", pool, *flags, "--seeds", "50", "--", *words)
     assert result.exit_code == 0, result.output

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,30 +11,27 @@ from click.testing import CliRunner, Result
 
 from cxlemu.cli import main
 from tests.faults.test_exec_every import EXAMPLES, HERE
-from tests.helpers.every_programs import build
+from tests.helpers.pool_programs import build, on_x86
 
-pytestmark = [
-    pytest.mark.skipif(platform.machine() != "x86_64", reason="runs programs that cxlemu cc has built, on x86-64"),
-    pytest.mark.skipif(shutil.which("gcc") is None, reason="compiles programs with gcc, which is not here"),
-]
+pytestmark = on_x86
 ONE = ("--worst-case", "--seed", "0", "--no-shrink")
 EVERY = ("--every", "--no-shrink", "--budget", "300s")
 CRASH = ("--crash", "every", "--no-shrink", "--budget", "300s")
 
 
 @pytest.fixture(scope="module")
-def holds(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(HERE / "programs/holds.c", tmp_path_factory.mktemp("holds"), f"-I{EXAMPLES}")
+def holds() -> Path:
+    return build("holds.c", f"-I{EXAMPLES}")
 
 
 @pytest.fixture(scope="module")
-def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(EXAMPLES / "histories.c", tmp_path_factory.mktemp("right"))
+def objects() -> Path:
+    return build(EXAMPLES / "histories.c")
 
 
 @pytest.fixture(scope="module")
-def wrong(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(EXAMPLES / "histories.c", tmp_path_factory.mktemp("wrong"), "-DBUG")
+def wrong() -> Path:
+    return build(EXAMPLES / "histories.c", "-DBUG")
 
 
 def execute(program: Path, pool: str, flags: tuple[str, ...], stages: str) -> tuple[Result, dict[str, object]]:

@@ -6,7 +6,6 @@ judged whose host was at its ``crash`` then. Another host reads the pool at last
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +14,12 @@ from typing import NamedTuple
 
 import pytest
 
-from cxlemu.errors import ArgumentError
 from cxlemu.memory import AdversaryRates
 from faults.litmus.language import Litmus, read
 from faults.programs.commands import Command, parse_pools
-from faults.programs.compile import compiler, compiler_arguments, is_clang
 from faults.programs.result import ExecSetting, RunChoice, RunEnding
 from faults.programs.run import run
+from tests.helpers.pool_programs import build
 
 HERE = Path(__file__).parent
 POOL = "/dev/shm/litmus"
@@ -58,17 +56,9 @@ FAST = {"MP", "MP-noflush", "FALSESHARE", "FENCESCOPE", "OBSERVED"}
 NAMES = sorted(file.stem for file in (HERE / "litmus").glob("*.yaml"))
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("litmus") / "litmus"
-    try:
-        command = compiler("c")
-    except ArgumentError as error:
-        pytest.skip(str(error))
-    words = [str(HERE / "programs" / "litmus.c"), "-O2", "-o", str(target)]
-    clang = is_clang(command[-1])
-    subprocess.run([*command, *compiler_arguments("c", words, clang=clang)], check=True, timeout=120)
-    return target
+@pytest.fixture
+def program() -> Path:
+    return build("litmus.c")
 
 
 class Programs(NamedTuple):

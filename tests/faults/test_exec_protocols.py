@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import platform
-import shutil
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from cxlemu.cli import main
-from tests.faults.test_exec_every import EXAMPLES, HERE
-from tests.helpers.every_programs import build
+from tests.faults.test_exec_every import EXAMPLES
+from tests.helpers.pool_programs import build, on_x86
 
-pytestmark = [
-    pytest.mark.skipif(platform.machine() != "x86_64", reason="the programs have instructions of x86-64"),
-    pytest.mark.skipif(shutil.which("gcc") is None, reason="compiles programs with gcc, which is not here"),
-]
+pytestmark = on_x86
 # Each with its hosts. Not examples/protocols/shrink.py, which is made of code of cxlemu itself, in Python.
 PROTOCOLS = {
     "early_free": 2,
@@ -37,13 +32,13 @@ SLOW = {"fast_mutex", "group_room", "once", "spsc_ring"}
 
 
 @pytest.fixture(scope="module")
-def right(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(HERE / "programs/shipped.c", tmp_path_factory.mktemp("right"), f"-I{EXAMPLES}")
+def right() -> Path:
+    return build("shipped.c", f"-I{EXAMPLES}")
 
 
 @pytest.fixture(scope="module")
-def wrong(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(HERE / "programs/shipped.c", tmp_path_factory.mktemp("wrong"), f"-I{EXAMPLES}", "-DBUG")
+def wrong() -> Path:
+    return build("shipped.c", f"-I{EXAMPLES}", "-DBUG")
 
 
 def search(words: str, *flags: str) -> tuple[int, int]:
@@ -72,8 +67,8 @@ def test_each_mistake_is_found(wrong: Path, name: str) -> None:
     assert search_protocol(wrong, name)[0] == 1
 
 
-def test_a_queue_with_two_locks_loses_a_message_where_the_tail_is_read_too_early(tmp_path: Path) -> None:
+def test_a_queue_with_two_locks_loses_a_message_where_the_tail_is_read_too_early() -> None:
     for flags, hosts, expected in (((), ("0 2 e", "1 2 d"), 0), (("-DBUG",), ("0 2 edd", "1 2 e"), 1)):
-        program = build(EXAMPLES / "two_lock_queue.c", tmp_path, *flags)
+        program = build(EXAMPLES / "two_lock_queue.c", *flags)
         words = " : ".join(f"{program} {host}" for host in hosts)
         assert search(words, "--pool", "/dev/shm/two_lock=2M")[0] == expected

@@ -39,7 +39,7 @@ deep = pytest.mark.deep
     ],
 )
 def test_room_that_is_missing_is_said(size: str, mode: str, flags: str, tmp_path: Path) -> None:
-    its = built(mode, "fills.c", tmp_path / "fills")
+    its = built(mode, "fills.c")
     pool = "/dev/dax0.0=32M"
     if flags == "content":
         (tmp_path / "content").write_bytes(b"x" * (32 << 20))
@@ -52,8 +52,8 @@ def test_room_that_is_missing_is_said(size: str, mode: str, flags: str, tmp_path
     assert [line for line in done.stdout.splitlines() if not line.startswith("#")] == []  # nothing is left there
 
 
-def test_with_room_it_runs(tmp_path: Path) -> None:
-    its = built("recompiled", "fills.c", tmp_path / "fills")
+def test_with_room_it_runs() -> None:
+    its = built("recompiled", "fills.c")
     command = [sys.executable, "-m", "cxlemu", "exec", "--pool", "/dev/dax0.0=32M", "--seeds", "1", "--no-worst-case"]
     done = in_own_shm("400m", [*command, "--", str(its), "/dev/dax0.0"])
     assert done.returncode == 1 and "dirty-at-exit" in done.stdout, done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import shutil
 import signal
 import subprocess
@@ -20,13 +19,10 @@ from faults.programs.every.explore import EveryCoverage, EveryLimits, explore
 from faults.programs.result import ExecSetting, RunResult
 from faults.programs.servers import ForkServers, children
 from tests.faults.test_exec_every import EXAMPLES, HERE
-from tests.helpers.every_programs import build
+from tests.helpers.pool_programs import build, on_x86
 
 POOL = "/dev/shm/servers"
-pytestmark = [
-    pytest.mark.skipif(platform.machine() != "x86_64", reason="the programs have instructions of x86-64"),
-    pytest.mark.skipif(shutil.which("gcc") is None, reason="compiles programs with gcc, which is not here"),
-]
+pytestmark = on_x86
 
 
 def setting(*words: str, pool: str = POOL) -> ExecSetting:
@@ -59,8 +55,8 @@ def anew(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_every_run_of_a_search_is_as_without_a_server(tmp_path: Path, anew: pytest.MonkeyPatch) -> None:
-    queue = build(EXAMPLES / "queue.c", tmp_path, "-DMESSAGES=1")
+def test_every_run_of_a_search_is_as_without_a_server(anew: pytest.MonkeyPatch) -> None:
+    queue = build(EXAMPLES / "queue.c", "-DMESSAGES=1")
     of = setting(str(queue), "send", POOL, ":", str(queue), "receive", POOL)
     slow, covered_slowly = searched(of)
     anew.undo()
@@ -69,8 +65,8 @@ def test_every_run_of_a_search_is_as_without_a_server(tmp_path: Path, anew: pyte
     assert covered.sentence() == covered_slowly.sentence() and not covered.anew
 
 
-def test_every_crash_is_as_without_a_server(tmp_path: Path, anew: pytest.MonkeyPatch) -> None:
-    log = build(EXAMPLES / "undo_log.c", tmp_path)
+def test_every_crash_is_as_without_a_server(anew: pytest.MonkeyPatch) -> None:
+    log = build(EXAMPLES / "undo_log.c")
     of = setting(str(log), "transfer", "::", str(log), "recover", pool="/dev/shm/bank")
     slow = [shape(result) for result, _ in crash_everywhere(of, [0], 60)]
     anew.undo()
@@ -85,7 +81,7 @@ def test_a_program_that_cannot_be_forked_is_started_anew(tmp_path: Path, does: s
     library = tmp_path / "libearly.so"
     early = HERE / "programs/early.c"
     subprocess.run(["gcc", "-shared", "-fPIC", f"-D{does}", str(early), "-o", str(library)], check=True, timeout=60)
-    leaves = build(HERE / "programs/leaves.c", tmp_path, "-Wl,--no-as-needed", str(library))
+    leaves = build("leaves.c", "-Wl,--no-as-needed", str(library))
     results, covered = searched(setting(str(leaves), "0", ":", str(leaves), "1"))
     assert covered.verdict.exit_code == 0 and len(results) == covered.runs
     assert [its.output for its in sorted(results[0].exits, key=lambda one: one.command)] == ["0\n", "1\n"]
@@ -93,8 +89,8 @@ def test_a_program_that_cannot_be_forked_is_started_anew(tmp_path: Path, does: s
     assert bool(covered.anew) == bool(why)
 
 
-def test_what_a_program_leaves_behind_ends_with_its_run(tmp_path: Path) -> None:
-    leaves, name, before = build(HERE / "programs/leaves.c", tmp_path), f"left-{os.getpid()}", children()
+def test_what_a_program_leaves_behind_ends_with_its_run() -> None:
+    leaves, name, before = build("leaves.c"), f"left-{os.getpid()}", children()
     of = setting(str(leaves), "0", name, ":", str(leaves), "1")
     executions = 0
     for _, covered in explore(of, EveryLimits()):
@@ -104,8 +100,8 @@ def test_what_a_program_leaves_behind_ends_with_its_run(tmp_path: Path) -> None:
     assert children() == before
 
 
-def test_a_server_that_dies_is_done_without(tmp_path: Path) -> None:
-    queue = build(EXAMPLES / "queue.c", tmp_path, "-DMESSAGES=1")
+def test_a_server_that_dies_is_done_without() -> None:
+    queue = build(EXAMPLES / "queue.c", "-DMESSAGES=1")
     of = setting(str(queue), "send", POOL, ":", str(queue), "receive", POOL)
     whole, before = searched(of)[1], children()
     runs = explore(of, EveryLimits(preemptions=1))
@@ -117,8 +113,8 @@ def test_a_server_that_dies_is_done_without(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_search_leaves_no_server(tmp_path: Path) -> None:
-    queue = build(EXAMPLES / "queue.c", tmp_path, "-DMESSAGES=9")
-    name = queue.rename(tmp_path / f"q{os.getpid()}")
+    name = tmp_path / f"q{os.getpid()}"
+    shutil.copy(build(EXAMPLES / "queue.c", "-DMESSAGES=9"), name)
     words = [sys.executable, "-m", "cxlemu", "exec", "--pool", POOL, "--every", "--", str(name), "send", POOL, ":"]
     search = subprocess.Popen([*words, str(name), "receive", POOL], stdout=subprocess.PIPE, text=True)
     ends = time.monotonic() + 60

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,30 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cxlemu.cli import main
-from cxlemu.errors import ArgumentError
-from faults.programs.compile import compiler, compiler_arguments, is_clang
+from tests.helpers.pool_programs import MODES, build, built, on_x86
 
-SOURCE = Path(__file__).parent / "programs/overtakes.c"
 EXAMPLE = Path(__file__).parents[2] / "examples/programs/queue.c"
-MODES = ["recompiled", "preloaded"]
 
-pytestmark = [
-    pytest.mark.skipif(platform.machine() != "x86_64", reason="the program has instructions of x86-64"),
-    pytest.mark.skipif(shutil.which("gcc") is None, reason="compiles programs with gcc, which is not here"),
-]
-
-
-def built(mode: str, folder: Path, *flags: str, source: Path = SOURCE) -> Path:
-    target, words = folder / "program", ["-O2", "-g", *flags, str(source), "-o", str(folder / "program")]
-    command = ["gcc", *words]
-    if mode == "recompiled":
-        try:
-            behind = compiler("c")
-        except ArgumentError as error:
-            pytest.skip(str(error))
-        command = [*behind, *compiler_arguments("c", words, clang=is_clang(behind[-1]))]
-    subprocess.run(command, check=True, timeout=120)
-    return target
+pytestmark = on_x86
 
 
 def ran(program: Path, commands: str, *flags: str) -> Result:
@@ -47,7 +26,7 @@ def ran(program: Path, commands: str, *flags: str) -> Result:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_clflushopt_that_may_overtake_the_load_before_it_is_a_warning(mode: str, tmp_path: Path) -> None:
-    program = built(mode, tmp_path)
+    program = built(mode, "overtakes.c")
     report, sarif = tmp_path / "report.json", tmp_path / "report.sarif"
     done = ran(program, "P send : P receive", "--json", str(report), "--sarif", str(sarif))
     assert done.exit_code == 0, done.output
@@ -66,8 +45,8 @@ def test_a_clflushopt_that_may_overtake_the_load_before_it_is_a_warning(mode: st
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("order", ["LFENCE", "LOCKED"])
-def test_with_what_orders_it_there_is_none(order: str, mode: str, tmp_path: Path) -> None:
-    done = ran(built(mode, tmp_path, f"-DORDER={order}"), "P send : P receive")
+def test_with_what_orders_it_there_is_none(order: str, mode: str) -> None:
+    done = ran(built(mode, "overtakes.c", f"-DORDER={order}"), "P send : P receive")
     assert done.exit_code == 0 and "warning" not in done.output
     unseen = {
         "preloaded": "code made at run time",
@@ -78,31 +57,31 @@ def test_with_what_orders_it_there_is_none(order: str, mode: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_pool_that_is_mapped_and_not_touched_is_not_judged(mode: str, tmp_path: Path) -> None:
-    done = ran(built(mode, tmp_path), "P map")
+def test_a_pool_that_is_mapped_and_not_touched_is_not_judged(mode: str) -> None:
+    done = ran(built(mode, "overtakes.c"), "P map")
     assert done.exit_code == 3
     assert "nothing was judged: no program touched the pool" in " ".join(done.output.splitlines()[-2:])
 
 
 @pytest.mark.parametrize("flags", [(), ("--no-check",), ("--free",)])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_pool_beside_others_that_no_program_opens_is_named(mode: str, flags: tuple[str, ...], tmp_path: Path) -> None:
-    program = built(mode, tmp_path, "-DORDER=LFENCE")
+def test_a_pool_beside_others_that_no_program_opens_is_named(mode: str, flags: tuple[str, ...]) -> None:
+    program = built(mode, "overtakes.c", "-DORDER=LFENCE")
     assert ran(program, "P send : P receive", *flags).exit_code == 0
     done = ran(program, "P send : P receive", *flags, "--pool", "/idle=1M")
     assert done.exit_code == 3, done.output
     assert "--pool /idle did nothing: no program touched it" in done.output
 
 
-def test_cxl_invalidate_is_in_order(tmp_path: Path) -> None:
-    program = built("recompiled", tmp_path, source=EXAMPLE)
+def test_cxl_invalidate_is_in_order() -> None:
+    program = build(EXAMPLE)
     words = f"{program} send : {program} receive".split()
     done = CliRunner().invoke(main, ["exec", "--pool", "/dev/shm/queue", "--seeds", "1", "--", *words])
     assert done.exit_code == 0 and "warning" not in done.output
 
 
-def test_what_was_asked_for_is_not_among_what_was_not_judged(tmp_path: Path) -> None:
-    program = built("recompiled", tmp_path, "-DORDER=LFENCE")
+def test_what_was_asked_for_is_not_among_what_was_not_judged() -> None:
+    program = build("overtakes.c", "-DORDER=LFENCE")
     done = ran(program, "P send : P receive", "--no-check", "--poison", "0x800@1")
     last = " ".join(done.output[done.output.index("not judged: ") :].split())
     assert last == "not judged: the chain behind each load (--no-check), only what programs do"
@@ -119,7 +98,7 @@ def test_a_pool_that_no_program_has_made_is_named(commands: str, code: int, tmp_
 
 @pytest.mark.parametrize("mode", MODES)
 def test_what_programs_opened_instead_of_the_pool_is_named(mode: str, tmp_path: Path) -> None:
-    program, other = built(mode, tmp_path, "-DORDER=LFENCE"), tmp_path / "misspelt"
+    program, other = built(mode, "overtakes.c", "-DORDER=LFENCE"), tmp_path / "misspelt"
     words = ["--seeds", "1", "--", str(program), str(tmp_path / "." / "pool"), "map"]
     (tmp_path / "pool").write_bytes(bytes(1 << 21))
     done = CliRunner().invoke(main, ["exec", "--pool", str(other), *words])

@@ -264,11 +264,7 @@ forbidden: [B.r == 0]
         ("name: MP", "name: MP\nlines: {L: x}", "lines.L is 'x' but should be a list of words such as [x, y]"),
         ("name: MP", "name: MP\nlines: {L: [x, x]}", "lines.L[1] x stands in two places"),
         ("name: MP", "name: MP\ninitial: {x: one}", "initial.x is 'one' but should be a number from 0 to 1000000"),
-        (
-            "name: MP",
-            "name: MP\ninitial: {x: 1000001}",
-            "initial.x is 1000001 but should be a number from 0 to",
-        ),
+        ("name: MP", "name: MP\ninitial: {x: 1000001}", "initial.x is 1000001 but should be a number from 0 to"),
         ("forbidden: [B.r == 0]", "", "no outcome is expected: write allowed, forbidden or hangs"),
         ("B.r == 0", "B.r = 0", "MP.yaml:6: forbidden[0] 'B.r = 0' is not a condition such as"),
         ("B.r == 0", "B.q == 0", "there is no B.q; there are B.r, f, x"),

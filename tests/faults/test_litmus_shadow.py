@@ -189,10 +189,7 @@ def allowed() -> Iterator[Litmus]:
     yield Litmus("MP-earlyinv-prefetch", [PUBLISH_X, earlyinv], SAW_X_OLD, by="seed")
     yield Litmus("MP-nt-nofence", [[store_nt(X, 1), signal(F, 1)], RETRIEVE_X], SAW_X_OLD)
 
-    flag_first = [
-        [store(X, 1), store(X1, 7), flush(X), fence()],
-        [invalidate(X), load(X, "f"), load(X1, "x")],
-    ]
+    flag_first = [[store(X, 1), store(X1, 7), flush(X), fence()], [invalidate(X), load(X, "f"), load(X1, "x")]]
     yield Litmus("SAMELINE-flagfirst", flag_first, {"f": 1, "x": 0}, by="seed")
     unacknowledged = [[signal(F, 1, 10), signal(F, 2, 20)], [wait(F, 1, "p1"), wait(F, 1, "p2")]]
     yield Litmus("PAYLOAD-overwritten", unacknowledged, {"p1": 10, "p2": 20})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,28 +10,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cxlemu.cli import main
-from cxlemu.errors import ArgumentError
-from faults.programs.compile import compiler, compiler_arguments, is_clang
-
-SOURCES = Path(__file__).parent / "programs"
+from tests.helpers.pool_programs import SOURCES, build
 
 
 class Program:
     """A source that is compiled for a test, and the lines of its marks: ``/* MARK */``."""
 
     def __init__(self, source: str, folder: Path, *flags: str) -> None:
-        self.file, self.binary, self.pool = SOURCES / source, folder / "program", folder / "pool"
-        language = "c++" if source.endswith(".cc") else "c"
-        try:
-            command = compiler(language)
-        except ArgumentError as error:
-            pytest.skip(str(error))
-        words = [*flags, str(self.file), "-o", str(self.binary)]
-        words = compiler_arguments(language, words, clang=is_clang(command[-1]))
-        done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=120)
-        if done.returncode and "sanitize" in done.stderr:
-            pytest.skip(f"{command[-1]} cannot do -fsanitize=thread: {done.stderr:.200}")
-        assert done.returncode == 0, done.stderr
+        self.file, self.binary, self.pool = SOURCES / source, build(source, *flags), folder / "pool"
 
     def run(self, *flags: str, commands: str = "P new :: P produce : P consume") -> Result:
         words: list[str] = []
@@ -42,7 +27,7 @@ class Program:
 
     def found(self, *flags: str, commands: str = "P new :: P produce : P consume") -> list[dict[str, Any]]:
         """What is found in runs until one fails, as JSON has it."""
-        file = self.binary.with_suffix(".json")
+        file = self.pool.with_suffix(".json")
         result = self.run("--no-shrink", "--json", str(file), *flags, commands=commands)
         assert result.exit_code in (0, 1), result.output
         found: list[dict[str, Any]] = json.loads(file.read_text())["found"]["findings"]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,33 +21,10 @@ from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
 from faults.programs.run import run
 from faults.programs.words import text
 from tests.helpers.compilers import installed
+from tests.helpers.pool_programs import SOURCES, built, on_x86
 
-SOURCES = Path(__file__).parent / "programs"
-Build = Callable[..., Path]
-
-pytestmark = [
-    pytest.mark.skipif(platform.machine() != "x86_64", reason="programs as they are can be followed on x86-64 only"),
-    pytest.mark.skipif(shutil.which("gcc") is None, reason="compiles programs with gcc, which is not here"),
-]
-
-
-@pytest.fixture(scope="module")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """Compile a source as anybody would."""
-    folder = tmp_path_factory.mktemp("programs")
-    built: dict[tuple[str, ...], Path] = {}
-
-    def build(source: str, *flags: str) -> Path:
-        key = (source, *flags)
-        if key not in built:
-            target = folder / f"{Path(source).stem}{len(built)}"
-            includes = ["-I", str(program.include_dir())]
-            command = ["gcc", "-O2", "-g", "-pthread", *includes, *flags, str(SOURCES / source), "-o", str(target)]
-            subprocess.run(command, check=True, timeout=120)
-            built[key] = target
-        return built[key]
-
-    return build
+build = partial(built, "preloaded")
+pytestmark = on_x86
 
 
 def setting(words: str, pool: Path, size: str = "4M", check: bool = False, **more: object) -> ExecSetting:
@@ -81,12 +57,12 @@ def seeds(count: int) -> list[RunChoice]:
 # --- the queue --------------------------------------------------------------------------------------------------------
 
 
-def test_a_right_queue_is_right(build: Build) -> None:
+def test_a_right_queue_is_right() -> None:
     assert failure(queue(build("queue.c")), WORST + seeds(8)) is None
 
 
 @pytest.mark.deep
-def test_a_right_queue_is_right_for_fifty_seeds(build: Build) -> None:
+def test_a_right_queue_is_right_for_fifty_seeds() -> None:
     assert failure(queue(build("queue.c")), seeds(50)) is None
 
 
@@ -95,7 +71,7 @@ MISTAKES = [pytest.param(n, marks=[] if n in (1, 2, 9, 10) else pytest.mark.deep
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_shows_in_what_the_program_does(build: Build, mistake: int) -> None:
+def test_a_mistake_shows_in_what_the_program_does(mistake: int) -> None:
     made = build("queue.c", f"-DMISTAKE={mistake}")
     if mistake in (5, 6):  # it loops over loads alone, which nobody sees here: it may as well compute
         assert run(queue(made, deadline_s=5), RunChoice(None, 0)).ending is RunEnding.DEADLINE
@@ -106,7 +82,7 @@ def test_a_mistake_shows_in_what_the_program_does(build: Build, mistake: int) ->
 
 
 @pytest.mark.parametrize("choice", [RunChoice(None, 0), RunChoice(3, 3)], ids=str)
-def test_the_same_choice_is_the_same_trace(build: Build, choice: RunChoice) -> None:
+def test_the_same_choice_is_the_same_trace(choice: RunChoice) -> None:
     runs = [run(queue(build("queue.c")), choice) for _ in range(4)]
     assert len({(its.trace, its.steps) for its in runs}) == 1
 
@@ -114,12 +90,12 @@ def test_the_same_choice_is_the_same_trace(build: Build, choice: RunChoice) -> N
 # --- each access ------------------------------------------------------------------------------------------------------
 
 
-def test_a_right_queue_is_quiet_when_each_access_is_judged(build: Build) -> None:
+def test_a_right_queue_is_quiet_when_each_access_is_judged() -> None:
     assert failure(queue(build("queue.c"), check=True), WORST + seeds(4)) is None
 
 
 @pytest.mark.deep
-def test_a_right_queue_is_quiet_for_fifty_seeds(build: Build) -> None:
+def test_a_right_queue_is_quiet_for_fifty_seeds() -> None:
     assert failure(queue(build("queue.c"), check=True), seeds(50)) is None
 
 
@@ -138,7 +114,7 @@ NAMED = {
 
 
 @pytest.mark.parametrize("mistake", [pytest.param(n, marks=[] if n in (2, 10) else pytest.mark.deep) for n in NAMED])
-def test_a_mistake_is_named_with_the_lines_of_both_hosts(build: Build, mistake: int) -> None:
+def test_a_mistake_is_named_with_the_lines_of_both_hosts(mistake: int) -> None:
     its = queue(build("queue.c", f"-DMISTAKE={mistake}"), check=True)
     failed = failure(its, WORST)
     assert failed is not None
@@ -151,7 +127,7 @@ def test_a_mistake_is_named_with_the_lines_of_both_hosts(build: Build, mistake: 
     assert lines["store"].file.endswith("queue.c")
 
 
-def test_without_debug_information_the_functions_are_named(build: Build) -> None:
+def test_without_debug_information_the_functions_are_named() -> None:
     its = queue(build("queue.c", "-DMISTAKE=1", "-g0", "-fno-inline"), check=True)
     failed = failure(its, WORST)
     assert failed is not None
@@ -182,7 +158,7 @@ def test_every_access_of_a_compiler_is_seen(tmp_path: Path, compiler: str, flags
 
 
 @pytest.mark.parametrize("choice", [RunChoice(None, 0), RunChoice(3, 3)], ids=str)
-def test_the_same_choice_is_the_same_trace_of_accesses(build: Build, choice: RunChoice) -> None:
+def test_the_same_choice_is_the_same_trace_of_accesses(choice: RunChoice) -> None:
     runs = [run(queue(build("queue.c"), check=True), choice) for _ in range(4)]
     assert len({(its.trace, its.steps) for its in runs}) == 1
 
@@ -194,7 +170,7 @@ def test_the_same_choice_is_the_same_trace_of_accesses(build: Build, choice: Run
 @pytest.mark.parametrize("choice", [RunChoice(None, 0), RunChoice(1, 1)], ids=str)
 @pytest.mark.parametrize("check", [False, True], ids=["pages", "accesses"])
 def test_each_form_does_what_it_does_untouched(
-    build: Build, flags: tuple[str, ...], choice: RunChoice, check: bool, tmp_path: Path
+    flags: tuple[str, ...], choice: RunChoice, check: bool, tmp_path: Path
 ) -> None:
     forms = build("forms.c", "-O1", "-mclwb", "-mcx16", *flags)
     alone = subprocess.run([forms, tmp_path / "file"], capture_output=True, text=True, check=False)
@@ -210,7 +186,7 @@ def test_each_form_does_what_it_does_untouched(
 
 @pytest.mark.parametrize("choice", [RunChoice(None, 1), RunChoice(2, 2)], ids=str)
 @pytest.mark.parametrize("check", [False, True], ids=["pages", "accesses"])
-def test_what_programs_do_around_a_pool(build: Build, choice: RunChoice, check: bool, tmp_path: Path) -> None:
+def test_what_programs_do_around_a_pool(choice: RunChoice, check: bool, tmp_path: Path) -> None:
     around, late = build("surroundings.c", "-mclwb"), build("late.c", "-shared", "-fPIC")
     pool = tmp_path / "pool"
     words = f"{around} {pool} {late} first :: @1 {around} {pool} after"
@@ -224,14 +200,14 @@ def test_what_programs_do_around_a_pool(build: Build, choice: RunChoice, check: 
     assert said.count(": right") + len(wrong) == 16
 
 
-def test_threads_that_look_up_functions_do_not_wait_for_each_other_for_ever(build: Build, tmp_path: Path) -> None:
+def test_threads_that_look_up_functions_do_not_wait_for_each_other_for_ever(tmp_path: Path) -> None:
     its, late, pool = build("lookups.c"), build("late.c", "-shared", "-fPIC"), tmp_path / "pool"
     result = run(replace(setting(f"{its} {pool} {late} held", pool, free=True), hosts=1), RunChoice(None, 0))
     assert [(its.code, its.output) for its in result.exits] == [(0, "")]
 
 
 @pytest.mark.parametrize("check", [False, True], ids=["pages", "accesses"])
-def test_a_library_is_followed_when_it_is_loaded_again(build: Build, check: bool, tmp_path: Path) -> None:
+def test_a_library_is_followed_when_it_is_loaded_again(check: bool, tmp_path: Path) -> None:
     its, late, pool = build("lookups.c"), build("late.c", "-shared", "-fPIC"), tmp_path / "pool"
     words = f"{its} {pool} {late} again :: @1 {its} {pool} {late} published"
     result = run(setting(words, pool, check=check), RunChoice(None, 0))
@@ -239,7 +215,7 @@ def test_a_library_is_followed_when_it_is_loaded_again(build: Build, check: bool
     assert result.findings == []
 
 
-def test_a_large_pool_leaves_room_beside_the_code_of_late_libraries(build: Build, tmp_path: Path) -> None:
+def test_a_large_pool_leaves_room_beside_the_code_of_late_libraries(tmp_path: Path) -> None:
     around, late = build("surroundings.c", "-mclwb"), build("late.c", "-shared", "-fPIC")
     pool = tmp_path / "pool"
     result = run(setting(f"{around} {pool} {late} first", pool, "2G"), RunChoice(None, 1))
@@ -285,7 +261,7 @@ def test_a_header_that_is_msynced_and_not_flushed_is_named(tmp_path: Path) -> No
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_says_which_programs_are_preloaded(build: Build, tmp_path: Path) -> None:
+def test_the_command_says_which_programs_are_preloaded(tmp_path: Path) -> None:
     right, pool = build("queue.c"), tmp_path / "pool"
     commands = f"{right} {pool} new :: {right} {pool} produce : {right} {pool} consume"
     done = CliRunner().invoke(main, f"exec --pool {pool}=4M --seeds 0 -- {commands}".split())
@@ -293,7 +269,7 @@ def test_the_command_says_which_programs_are_preloaded(build: Build, tmp_path: P
     assert f"# {right.name}: not compiled with cxlemu cc, so preloaded" in done.output.replace("\n", " ")
 
 
-def test_the_command_refuses_what_it_could_not_follow(build: Build, tmp_path: Path) -> None:
+def test_the_command_refuses_what_it_could_not_follow(tmp_path: Path) -> None:
     static = build("late.c", "-static", "-nostartfiles", "-Wl,-e,publish")
     done = CliRunner().invoke(main, f"exec --pool {tmp_path / 'pool'}=4M -- {static}".split())
     assert done.exit_code == 2
@@ -301,7 +277,7 @@ def test_the_command_refuses_what_it_could_not_follow(build: Build, tmp_path: Pa
 
 
 @pytest.mark.parametrize("flag", ["--poison=64@9", "--lose-card=0@9", "--link-down=0@9"])
-def test_the_command_refuses_what_only_loads_that_are_seen_could_show(build: Build, flag: str, tmp_path: Path) -> None:
+def test_the_command_refuses_what_only_loads_that_are_seen_could_show(flag: str, tmp_path: Path) -> None:
     done = CliRunner().invoke(
         main, f"exec --pool {tmp_path / 'pool'}=4M --no-check {flag} -- {build('queue.c')}".split()
     )
@@ -310,7 +286,7 @@ def test_the_command_refuses_what_only_loads_that_are_seen_could_show(build: Bui
 
 
 @pytest.mark.parametrize("how", ["lods", "scas", "source", "target"])
-def test_loads_of_string_instructions_are_judged(build: Build, how: str, tmp_path: Path) -> None:
+def test_loads_of_string_instructions_are_judged(how: str, tmp_path: Path) -> None:
     """lodsb, scasb, and cmpsb by either operand, whose other one lies on the same page."""
     pool = tmp_path / "pool"
     for flags, kinds in (((), ["no-invalidate"]), (("-DINVALIDATES",), [])):
@@ -320,7 +296,7 @@ def test_loads_of_string_instructions_are_judged(build: Build, how: str, tmp_pat
         assert [KINDS[found.kind].name for found in result.findings] == kinds
 
 
-def test_string_instructions(build: Build, tmp_path: Path) -> None:
+def test_string_instructions(tmp_path: Path) -> None:
     """movs, stos, cmps, scas and lods on a pool do what they do on memory; the checker sees their stores."""
     right, forgets = build("strings.c"), build("strings.c", "-DFORGET")
     pool = tmp_path / "pool"

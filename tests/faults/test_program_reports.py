@@ -277,9 +277,7 @@ def test_the_page_needs_nothing_else(told: Callable[..., ProgramReport]) -> None
 
 def test_suppressions_match_files_lines_and_functions(tmp_path: Path) -> None:
     file = tmp_path / "list"
-    file.write_text(
-        "# comment\n\nno-invalidate ring.c:12  # optimistic\n* pop*   # all of them\nmsync lib/a.c # old\n",
-    )
+    file.write_text("# comment\n\nno-invalidate ring.c:12  # optimistic\n* pop*   # all of them\nmsync lib/a.c # old\n")
     line, function, path = suppressions.read(file)
     at = [SourcePlace(Position("src/ring.c", 12, "push", 0), (Position("main.c", 3, "popped", 0),))]
     assert line.matches("no-invalidate", at) and not line.matches("not-flushed", at) and line.reason == "optimistic"

@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import platform
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from faults.programs.commands import parse_commands, parse_pools
-from faults.programs.compile import compiler, compiler_arguments, is_clang
 from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
 from faults.programs.run import run
-from tests.helpers.pool_programs import built
+from tests.helpers.pool_programs import build, on_x86
 from tests.helpers.pool_programs import ran as ran_once
 
-SOURCE = Path(__file__).parent / "programs/litmus.c"
 STEP_BY_STEP = 0  # a schedule
 POOL = "/dev/shm/turns"
-pytestmark = [
-    pytest.mark.skipif(platform.machine() != "x86_64", reason="the program has instructions of x86-64"),
-    pytest.mark.skipif(shutil.which("gcc") is None, reason="compiles programs with gcc, which is not here"),
-]
+pytestmark = on_x86
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target, command = tmp_path_factory.mktemp("turns") / "litmus", compiler("c")
-    words = ["-O2", "-pthread", str(SOURCE), "-o", str(target)]
-    subprocess.run([*command, *compiler_arguments("c", words, clang=is_clang(command[-1]))], check=True, timeout=120)
-    return target
+@pytest.fixture
+def program() -> Path:
+    return build("litmus.c")
 
 
 def ran(program: Path, *hosts: str, script: tuple[tuple[int, int], ...] = ()) -> RunResult:
@@ -85,13 +74,10 @@ def test_a_look_at_what_did_not_change_lets_others_go_on(program: Path) -> None:
     assert longest(result, 0) == 3
 
 
-def test_a_range_is_flushed_as_its_lines_are_one_by_one(tmp_path: Path) -> None:
+def test_a_range_is_flushed_as_its_lines_are_one_by_one() -> None:
     """One call makes the steps, and ends the turns, of as many calls; nature moves between them."""
     size = ("-DBODY=1000", "-DMESSAGES=6")
-    both = [
-        built("recompiled", "queue.c", tmp_path / name, *size, *flags)
-        for name, flags in (("whole", ()), ("lines", ("-DLINE_BY_LINE",)))
-    ]
+    both = [build("queue.c", *size, *flags) for flags in ((), ("-DLINE_BY_LINE",))]
     for choice in (*(RunChoice(None, k) for k in range(10)), *(RunChoice(k, k) for k in range(4))):
         its, other = (
             ran_once(f"{q} {POOL} new :: {q} {POOL} produce : {q} {POOL} consume", choice, pool=POOL) for q in both

@@ -309,10 +309,7 @@ def test_waits_that_nothing_satisfies_are_a_deadlock() -> None:
         assert "rank 0 waits for what never happens" in found.reason
 
 
-UNKNOWN = {
-    "no wait orders the two": [[ring(0)], [ring(0)]],
-    "a smaller value": [[ring(0, value=1), ring(0)], []],
-}
+UNKNOWN = {"no wait orders the two": [[ring(0)], [ring(0)]], "a smaller value": [[ring(0, value=1), ring(0)], []]}
 
 
 @pytest.mark.parametrize("words", UNKNOWN)

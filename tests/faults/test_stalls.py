@@ -24,16 +24,7 @@ from cxlemu.memory.direct import DirectMemory
 from cxlemu.memory.protocol import LINE_BYTES, DoorbellLine, HostMemory
 from cxlemu.pool.board import Cause, Notice
 from cxlemu.pool.session import Session
-from cxlemu.pool.session_area import (
-    Admission,
-    Answer,
-    Checkin,
-    RankState,
-    Record,
-    SessionArea,
-    Status,
-    line_index,
-)
+from cxlemu.pool.session_area import Admission, Answer, Checkin, RankState, Record, SessionArea, Status, line_index
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext
 from cxlemu.world.world import World

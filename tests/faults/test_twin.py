@@ -217,9 +217,7 @@ def test_lines_and_hosts_that_are_not_there_have_the_same_error() -> None:
     program = CallSequence.of([plan_of(FEW[0])], hosts=[0, 5])
     for place in ((1, 0, 0), (0, 2, 0), (5, 0, 1 << 20)):
         defined, twin = both(
-            program,
-            after_each_step(hasty(0), Action.EVICT, [place]),
-            after_each_step(hasty(0), Action.EVICT, [place]),
+            program, after_each_step(hasty(0), Action.EVICT, [place]), after_each_step(hasty(0), Action.EVICT, [place])
         )
         assert twin == defined
         assert twin[0] is ArgumentError

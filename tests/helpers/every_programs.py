@@ -7,34 +7,24 @@ from __future__ import annotations
 
 import argparse
 import random
-import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from faults.programs.commands import parse_coherent, parse_commands, parse_pools
-from faults.programs.compile import compiler, compiler_arguments, is_clang
 from faults.programs.every.events import Trace, read
 from faults.programs.every.search import EverySearch, Turns
 from faults.programs.result import ExecSetting, RunChoice, RunResult
 from faults.programs.run import run
 from faults.programs.servers import ForkServers
+from tests.helpers.pool_programs import build
 
-SOURCE = Path(__file__).parents[1] / "faults/programs/litmus.c"
 POOL = "/dev/shm/every"
 MOST = 150  # executions of an unreduced search; a program that takes more is made shorter
 OPERATIONS = "ssgggllllifxknwz"  # as litmus.c has them
 Verdicts = set[tuple[str, object, bool]]
-
-
-def build(source: Path, folder: Path, *flags: str) -> Path:
-    target, command = folder / source.stem, compiler("c")
-    words = ["-O2", "-pthread", *flags, str(source), "-o", str(target)]
-    subprocess.run([*command, *compiler_arguments("c", words, clang=is_clang(command[-1]))], check=True, timeout=120)
-    return target
 
 
 def generated(seed: int) -> str:
@@ -128,8 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     its = parser.parse_args(arguments)
     done: list[tuple[int, int, int, int]] = []
     wrong = 0
-    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(its.workers) as pool:
-        litmus = build(SOURCE, Path(folder))
+    with ProcessPoolExecutor(its.workers) as pool:
+        litmus = build("litmus.c")
         for future in as_completed(pool.submit(compared, litmus, its.first + k) for k in range(its.programs)):
             if isinstance(error := future.exception(), AssertionError):
                 print(error, flush=True)

@@ -7,17 +7,7 @@ from fractions import Fraction
 
 from cxlemu.cost import CostModel
 from cxlemu.engines.virtual import VirtualCall, VirtualRun, simulate
-from cxlemu.plan import (
-    Call,
-    DoorbellGroup,
-    Frame,
-    Instruction,
-    Layout,
-    Op,
-    Plan,
-    RankPart,
-    Region,
-)
+from cxlemu.plan import Call, DoorbellGroup, Frame, Instruction, Layout, Op, Plan, RankPart, Region
 from cxlemu.topology import Topology
 from tests.helpers.by_hand import local, pool, streams
 

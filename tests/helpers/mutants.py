@@ -66,9 +66,10 @@ class Ran(NamedTuple):
 def listed(pattern: str = "") -> list[Mutant]:
     """All mutants of the list, or those with ``pattern`` in their file, texts or tests."""
     found = [
-        Mutant(file, one["was"], one["now"], tuple(f"tests/{test}" for test in one["red"].split()))
-        for file, its in yaml.load(LIST.read_text(), yaml.CSafeLoader).items()
-        for one in its
+        Mutant(file, was, now, tuple(f"tests/{test}" for test in tests.split()))
+        for file, guards in yaml.load(LIST.read_text(), yaml.CSafeLoader).items()
+        for tests, texts in guards.items()
+        for was, now in texts
     ]
     return [one for one in found if any(pattern in text for text in (one.file, one.was, one.now, *one.tests))]
 

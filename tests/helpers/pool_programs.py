@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import platform
 import shutil
 import subprocess
+import tempfile
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -23,23 +27,52 @@ CHOICES = [*(RunChoice(None, k) for k in WORST_CASES), *(RunChoice(k, k) for k i
 PLAIN = {"c": "gcc", "c++": "g++"}
 
 on_x86 = [
-    pytest.mark.skipif(platform.machine() != "x86_64", reason="programs are preloaded on x86-64 only"),
-    pytest.mark.skipif(shutil.which("g++") is None, reason="compiles programs with gcc, which is not here"),
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="programs are followed on x86-64 only"),
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="compiles programs with gcc, which is not here"),
 ]
 
 
-def built(mode: str, source: str, target: Path, *flags: str, language: str = "c") -> Path:
-    """Compile a source of tests/faults/programs, with `cxlemu cc` or, to be preloaded, with gcc."""
-    words = ["-O2", "-g", *flags, str(SOURCES / source), "-o", str(target)]
-    command = [PLAIN[language], "-I", str(program.include_dir()), *words]
+def built(mode: str, source: str | Path, *flags: str, language: str = "c") -> Path:
+    """Compile a source, once with these flags: with `cxlemu cc` or, to be preloaded, with gcc.
+
+    A name is that of a file in tests/faults/programs.
+    """
+    if mode == "preloaded" and platform.machine() != "x86_64":
+        pytest.skip("programs are followed on x86-64 only")
+    if not shutil.which(PLAIN[language]):
+        pytest.skip(f"there is no {PLAIN[language]}")
+    try:
+        command = compiler(language) if mode == "recompiled" else [PLAIN[language]]
+    except ArgumentError as error:
+        pytest.skip(str(error))
+    return _built(mode, SOURCES / source, flags, language, tuple(command))
+
+
+build = partial(built, "recompiled")
+
+
+@cache
+def _built(mode: str, source: Path, flags: tuple[str, ...], language: str, command: tuple[str, ...]) -> Path:
+    target = Path(tempfile.mkdtemp(dir=_folder())) / source.stem
+    words = ["-O2", "-g", "-pthread", *flags, str(source), "-o", str(target)]
     if mode == "recompiled":
-        try:
-            behind = compiler(language)
-        except ArgumentError as error:
-            pytest.skip(str(error))
-        command = [*behind, *compiler_arguments(language, words, clang=is_clang(behind[-1]))]
-    subprocess.run(command, check=True, timeout=120)
+        words = compiler_arguments(language, words, clang=is_clang(command[-1]))
+    else:
+        words = ["-I", str(program.include_dir()), *words]
+    plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}  # scripts/sanitize preloads
+    done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=120, env=plain)
+    if done.returncode and "sanitize" in done.stderr:
+        pytest.skip(f"{command[-1]} cannot do -fsanitize=thread: {done.stderr:.200}")
+    assert done.returncode == 0, done.stderr
     return target
+
+
+@cache
+def _folder() -> str:
+    """Where this process keeps what it has built."""
+    folder = tempfile.mkdtemp(prefix="cxlemu-programs-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def ran(

@@ -8,18 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cxlemu.plan import (
-    Buffer,
-    Call,
-    DoorbellGroup,
-    Frame,
-    Instruction,
-    Layout,
-    Op,
-    Plan,
-    RankPart,
-    Region,
-)
+from cxlemu.plan import Buffer, Call, DoorbellGroup, Frame, Instruction, Layout, Op, Plan, RankPart, Region
 from tests.helpers.by_hand import local, pool, streams
 
 DOORBELLS = 4

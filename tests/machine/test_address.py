@@ -100,10 +100,7 @@ def test_runs_pair_every_local_byte_with_its_place(case: tuple[AddressMap, int, 
     runs = amap.runs(offset, nbytes)
     assert len(runs) <= amap.cards + 2
     pairs = [
-        (
-            run.local_offset + block * run.stride_bytes + k,
-            (run.card, run.card_offset + block * run.block_bytes + k),
-        )
+        (run.local_offset + block * run.stride_bytes + k, (run.card, run.card_offset + block * run.block_bytes + k))
         for run in runs
         for block in range(run.blocks)
         for k in range(run.block_bytes)

@@ -174,9 +174,7 @@ def test_the_file_that_all_these_vary_is_right() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line", "key", "right"),
-    [case[1:] for case in MALFORMED],
-    ids=[case[0] for case in MALFORMED],
+    ("old", "new", "line", "key", "right"), [case[1:] for case in MALFORMED], ids=[case[0] for case in MALFORMED]
 )
 def test_a_wrong_value_is_named_by_file_line_and_key(
     tmp_path: Path, old: str, new: str, line: int, key: str, right: str

@@ -19,10 +19,7 @@ from tests.helpers.card_files import blank_cards, device_flags
 from tests.helpers.dax_mutants import MUTANTS
 from tests.helpers.native_build import ImageBuild
 
-pytestmark = [
-    pytest.mark.deep,
-    pytest.mark.skipif(shutil.which("gcc") is None, reason="compiles with gcc"),
-]
+pytestmark = [pytest.mark.deep, pytest.mark.skipif(shutil.which("gcc") is None, reason="compiles with gcc")]
 
 
 @pytest.fixture(scope="module")

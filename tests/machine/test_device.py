@@ -105,8 +105,7 @@ SYNC = 0x80003  # MAP_SYNC | MAP_SHARED_VALIDATE
 
 
 @pytest.mark.parametrize(
-    ("refusal", "flags", "how"),
-    [(None, [SYNC], "MAP_SYNC"), (errno.EOPNOTSUPP, [SYNC, mmap.MAP_SHARED], "MAP_SHARED")],
+    ("refusal", "flags", "how"), [(None, [SYNC], "MAP_SYNC"), (errno.EOPNOTSUPP, [SYNC, mmap.MAP_SHARED], "MAP_SHARED")]
 )
 def test_a_file_is_mapped_with_map_sync_where_its_file_system_knows_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int | None, flags: list[int], how: str

@@ -50,8 +50,7 @@ def test_a_queue_without_end_blocks_nobody_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("buffer_bytes", "entered"),
-    [(1000, 1000), (1500, 500), (500, 1000), (1899, 101), (1900, 100), (4000, 100)],
+    ("buffer_bytes", "entered"), [(1000, 1000), (1500, 500), (500, 1000), (1899, 101), (1900, 100), (4000, 100)]
 )
 def test_a_transfer_without_room_holds_the_link_that_it_came_over(buffer_bytes: int, entered: int) -> None:
     """The second read comes to the slow link at 100. It enters when all but buffer - 1000 bytes of the first one, which

@@ -37,17 +37,7 @@ from cxlemu.engines.virtual import VirtualCall, simulate
 from cxlemu.errors import ArgumentError, DeadlineError, PeerLostError, PoolError
 from cxlemu.memory import MemorySpec
 from cxlemu.memory.protocol import Bytes
-from cxlemu.plan import (
-    Buffer,
-    Call,
-    Frame,
-    InHeap,
-    Instruction,
-    Layout,
-    Plan,
-    RankPart,
-    Region,
-)
+from cxlemu.plan import Buffer, Call, Frame, InHeap, Instruction, Layout, Plan, RankPart, Region
 from cxlemu.pool import catalog as pool_catalog
 from cxlemu.pool import segments
 from cxlemu.pool.shm import ShmPool

@@ -34,9 +34,7 @@ from cxlemu.plan import (
     encode,
 )
 from cxlemu.plan.rules import RULES, check, findings
-from faults.zero_copy_calls import (
-    lent_if_zero_copy,
-)
+from faults.zero_copy_calls import lent_if_zero_copy
 from tests.helpers.by_hand import FENCE, local, pool, signal, wait
 from tests.helpers.in_place import may_be_in_place
 

@@ -69,15 +69,7 @@ def sign(card: np.ndarray[tuple[int], np.dtype[np.uint8]], block: Superblock) ->
 
 def test_attached_pool_is_the_created_one(pool: ShmPool) -> None:
     with ShmPool.attach(pool.name) as attached:
-        for attribute in (
-            "name",
-            "uuid",
-            "card_bytes",
-            "interleave_bytes",
-            "hosts",
-            "max_ranks",
-            "data_offset",
-        ):
+        for attribute in ("name", "uuid", "card_bytes", "interleave_bytes", "hosts", "max_ranks", "data_offset"):
             assert getattr(attached, attribute) == getattr(pool, attribute)
         assert (pool.owner, attached.owner) == (True, False)
         assert (pool.session_offset, pool.data_offset) == (4096, 8192)
@@ -282,8 +274,7 @@ def test_bad_names_are_refused(bad: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [("cards", 0), ("card_bytes", 8192), ("interleave_bytes", 100), ("hosts", -1), ("max_ranks", 0)],
+    ("key", "value"), [("cards", 0), ("card_bytes", 8192), ("interleave_bytes", 100), ("hosts", -1), ("max_ranks", 0)]
 )
 def test_impossible_geometry_is_an_argument_error(name: str, key: str, value: int) -> None:
     with pytest.raises(ArgumentError, match=f"{key} is {value}"):

@@ -61,12 +61,7 @@ class World:
         ]
 
     def runner(self, rank: int, *streams: Sequence[Instruction], call: Call = CALL, epoch: int = EPOCH) -> Runner:
-        part = RankPart(
-            rank,
-            tuple(Buffer(name, BUFFER_BYTES) for name in BUFFERS),
-            by_hand.streams(streams),
-            events=4,
-        )
+        part = RankPart(rank, tuple(Buffer(name, BUFFER_BYTES) for name in BUFFERS), by_hand.streams(streams), events=4)
         binding = Binding(LAYOUT, BASE, epoch, call.tag())
         return Runner(call, FRAME, part, binding, memory=self.memories[rank], buffers=self.buffers[rank])
 

@@ -352,13 +352,7 @@ def test_a_status_says_what_a_rank_does() -> None:
     first.report(comm=3, call=2**40, tag=65535, text="all_reduce")
     seen = second.peek(0)
     assert seen is not None
-    assert (seen.comm, seen.call, seen.tag, seen.text, seen.state) == (
-        3,
-        2**40,
-        65535,
-        "all_reduce",
-        RankState.RUNNING,
-    )
+    assert (seen.comm, seen.call, seen.tag, seen.text, seen.state) == (3, 2**40, 65535, "all_reduce", RankState.RUNNING)
     first.leave()
     assert second.departed([0, 1]) == {0: RankState.DONE}
 

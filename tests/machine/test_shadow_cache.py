@@ -585,10 +585,7 @@ def bad_cards() -> dict[str, list[Bytes]]:
 
 @pytest.mark.parametrize("cards", bad_cards().values(), ids=bad_cards().keys())
 def test_wrong_cards_are_refused(cards: list[Bytes]) -> None:
-    for open_cards in (
-        HostCache.private,
-        lambda c: MemorySpec("shm").open(c, host_cache=None, host=0, rank=0),
-    ):
+    for open_cards in (HostCache.private, lambda c: MemorySpec("shm").open(c, host_cache=None, host=0, rank=0)):
         with pytest.raises(ArgumentError):
             open_cards(cards)
 

@@ -86,10 +86,7 @@ def test_a_right_crc_does_not_excuse_impossible_values(
         ({"max_ranks": 65537}, "max_ranks is 65537"),
         ({"card_bytes": data_offset(16)}, "card_bytes is 8192, possible are multiples of 4096 from 12288"),
         ({"card_bytes": MIB + 64}, "card_bytes is 1048640"),
-        (
-            {"interleave_bytes": 128},
-            "interleave_bytes is 128, possible are powers of two from 256 to 16777216",
-        ),
+        ({"interleave_bytes": 128}, "interleave_bytes is 128, possible are powers of two from 256 to 16777216"),
         ({"interleave_bytes": 768}, "interleave_bytes is 768"),
         ({"interleave_bytes": 32 * MIB}, "interleave_bytes is 33554432"),
     ],

@@ -43,11 +43,7 @@ def nodes(folder: Path, *events: Any) -> list[tuple[str, tuple[int, ...], int]]:
 def test_a_synchronous_call_comes_between_what_was_computed_before_and_after(tmp_path: Path) -> None:
     """Operators that overlap count once, and those within the call, which are on its thread, are part of it."""
     its = [op(0, 10), op(5, 10, tid=2), op(20, 5), call("all_reduce", 0, 30, 50), op(40, 9), op(60, 7, tid=2)]
-    assert nodes(tmp_path, *its, op(90, 8)) == [
-        ("computing", (), 20),
-        ("all_reduce", (0,), 0),
-        ("computing", (1,), 8),
-    ]
+    assert nodes(tmp_path, *its, op(90, 8)) == [("computing", (), 20), ("all_reduce", (0,), 0), ("computing", (1,), 8)]
 
 
 def test_what_was_computed_before_the_clocks_zero_counts(tmp_path: Path) -> None:

@@ -38,8 +38,7 @@ def interrupted_at(number: int, function: Callable[..., Any]) -> Callable[..., A
     [
         ("cccl", cccl.Reproduction, "averages", 1, 3, "copy engine (GB/s)"),
         pytest.param(
-            *("scalepool", scalepool.Reproduction, "step", 4, 1, "gpt3-175b: training speedup"),
-            marks=pytest.mark.deep,
+            *("scalepool", scalepool.Reproduction, "step", 4, 1, "gpt3-175b: training speedup"), marks=pytest.mark.deep
         ),
     ],
 )

@@ -158,11 +158,7 @@ def test_groups_of_an_instance_share_experts() -> None:
         ("--tp 2", 2, "needs --inside"),
         ("--ep 2 --inside nvlink-8xh800", 2, "ep=2 does nothing: llama3-8b has no experts"),
         ("--model llama4-maverick --accelerator b200 --ep 8 --inside nvlink-8xh800", 2, "tp=1 x ep=8 does not divide"),
-        (
-            "--tp 2 --inside nvlink-8xh800",
-            2,
-            "a host of serving-16xh100, 1: give hosts a fitting ranks_per_host",
-        ),
+        ("--tp 2 --inside nvlink-8xh800", 2, "a host of serving-16xh100, 1: give hosts a fitting ranks_per_host"),
         ("--model llama3-405b", 2, "give --tp"),
         ("--sweep hosts=2-1", 2, "should be hosts=FIRST-LAST"),
         ("--sweep hosts=1-2 --hosts 2", 2, "does not go with --sweep"),
