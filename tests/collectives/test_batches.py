@@ -53,6 +53,7 @@ def test_a_copy_moves_the_blocks_of_a_batch() -> None:
     assert copies(made("scatter", 192), 0, Op.WRITE) == 3
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("collective", [*BATCHED[:2], *TWO_SHOTS])
 @pytest.mark.parametrize("nbytes", [192, 200, 832])
 def test_columns_of_batches_say_what_each_of_them_would(
@@ -77,6 +78,7 @@ def test_columns_of_batches_say_what_each_of_them_would(
             assert build(recipe(collective, name), layout, call).digest == columns
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("collective", BATCHED)
 @pytest.mark.parametrize("nbytes", [192, 200, 3000])
 def test_they_are_right_with_broken_lines_in_several_rounds_and_with_any_root(collective: str, nbytes: int) -> None:
@@ -98,6 +100,7 @@ def folded(collective: str, nbytes: int, ranks: int, slots: int, slot_card_bytes
     return build(recipe(collective, variant), layout, call)
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("collective", TWO_SHOTS)
 @pytest.mark.parametrize("nbytes", [4, 64, 100, 1000, 4096, 4996])
 def test_two_shots_are_right_with_short_and_empty_slices_in_any_rounds_and_chunks(collective: str, nbytes: int) -> None:

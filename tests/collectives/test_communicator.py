@@ -372,8 +372,9 @@ def test_a_pool_without_room_says_so() -> None:
         while True:
             held.append(part_of(comm, 0))
 
+    small = LAPTOP.model_copy(update={"emulation": LAPTOP.emulation.model_copy(update={"card_bytes": 2 << 20})})
     with pytest.raises(ArgumentError, match=r"a communicator of 2 ranks.* or make fewer communicators"):
-        together(program, ranks=2)
+        together(program, ranks=2, topology=small)
 
 
 # --- wrong arguments ----------------------------------------------------------------------------------------------

@@ -96,6 +96,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("collective", VARIANTS)
 @pytest.mark.parametrize("nbytes", [4, 64, 200, 1000, 4996, pytest.param(40_000, marks=pytest.mark.deep)])
 def test_they_are_right_with_broken_lines_short_slices_and_in_several_rounds(collective: str, nbytes: int) -> None:

@@ -78,6 +78,7 @@ def test_none_is_slower_than_those_that_it_can_be_made_of(collective: str, name:
         assert time_and_bound(name, collective, ranks, size)[0] <= margin * sum(parts), (size, parts)
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("collective", MOVES)
 @pytest.mark.parametrize("slow", [0, 2])
 def test_the_slowest_host_that_must_move_bytes_bounds_a_call(collective: str, slow: int) -> None:

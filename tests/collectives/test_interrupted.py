@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,13 @@ from collectives import ANY, Communicator
 from collectives.communicator.membership import opening
 from collectives.communicator.messages.mailboxes import SLOTS
 from collectives.communicator.messages.transfers import CLOSED
-from cxlemu import RankContext, Topology, launch
+from cxlemu import RankContext, launch
 from cxlemu._native import Courier
 from cxlemu.errors import PeerLostError, RevokedError, RunError
 from cxlemu.memory import MemorySpec
 from tests.helpers.tiers import PATIENT_S
 
-LAPTOP = Topology.load("laptop")
+LAPTOP = "laptop"
 LARGE = 1 << 20  # elements: more than a mailbox takes
 
 
@@ -49,6 +50,13 @@ def interrupted(call: Callable[[], Any], error: BaseException, after_s: float = 
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)  # which would end the process where the signal came otherwise
         signal.signal(signal.SIGALRM, before)
+
+
+def launched(main: Callable[..., Any], **given: Any) -> list[Any]:
+    """Run it on two ranks, which are processes: only a main thread has signals."""
+    memory = MemorySpec("shm")
+    program = partial(main, **given)
+    return launch(program, ranks=2, topology=LAPTOP, memory=memory, how="processes", deadline_s=PATIENT_S)
 
 
 # What rank 0 waits in: its peer answers when rank 0 was interrupted.
@@ -93,20 +101,16 @@ def _waits(context: RankContext, name: str, error: BaseException) -> Any:
     return out[0], kept[0], total[0]
 
 
-@pytest.mark.deep(rows=lambda name, error: isinstance(error, Enough) != (name in ("recv", "waitall")))
+def _all_waits(context: RankContext, error: BaseException) -> list[Any]:
+    return [_waits(context, name, error) for name in WAITS]
+
+
 @pytest.mark.parametrize("error", [Enough(), KeyboardInterrupt()], ids=["an error", "Ctrl-C"])
-@pytest.mark.parametrize("name", WAITS)
-def test_what_waited_may_be_called_again(name: str, error: BaseException) -> None:
+def test_what_waited_may_be_called_again(error: BaseException) -> None:
     """A receive that was interrupted takes no message from the next one; what began before goes on."""
-    found = launch(
-        partial(_waits, name=name, error=error),
-        ranks=2,
-        topology=LAPTOP,
-        memory=MemorySpec("shm"),
-        how="processes",
-        deadline_s=PATIENT_S,
-    )
-    assert found[0] == (1, 3 if name in ("request.wait", "waitall", "waitany") else 0, 3) and found[1][2] == 3
+    for name, (first, second) in zip(WAITS, zip(*launched(_all_waits, error=error), strict=True), strict=True):
+        kept = 3 if name in ("request.wait", "waitall", "waitany") else 0
+        assert first == (1, kept, 3) and second[2] == 3, name
 
 
 def _begun(context: RankContext, error: BaseException) -> None:
@@ -122,14 +126,7 @@ def _begun(context: RankContext, error: BaseException) -> None:
 @pytest.mark.parametrize("error", [Enough(), KeyboardInterrupt()], ids=["an error", "Ctrl-C"])
 def test_a_collective_that_had_begun_is_given_up_on_all_ranks(error: BaseException) -> None:
     """Its peers may have read what it sent: nothing can be called back."""
-    launch(
-        partial(_begun, error=error),
-        ranks=2,
-        topology=LAPTOP,
-        memory=MemorySpec("shm"),
-        how="processes",
-        deadline_s=PATIENT_S,
-    )
+    launched(_begun, error=error)
 
 
 def _splits(context: RankContext, who: int) -> None:
@@ -156,14 +153,7 @@ def _splits(context: RankContext, who: int) -> None:
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_split_that_is_interrupted_ends_on_all_ranks(who: int) -> None:
     """Its peers do not wait for the deadline."""
-    launch(
-        partial(_splits, who=who),
-        ranks=2,
-        topology=LAPTOP,
-        memory=MemorySpec("shm"),
-        how="processes",
-        deadline_s=PATIENT_S,
-    )
+    launched(_splits, who=who)
 
 
 OPENS: dict[str, Callable[[RankContext], Communicator]] = {
@@ -194,18 +184,14 @@ def _opens(context: RankContext, name: str, who: int) -> None:
         assert comm.all_reduce(np.ones(1))[0] == 2
 
 
-@pytest.mark.parametrize("who", [0, 1])
-@pytest.mark.parametrize("name", OPENS)
-def test_a_communicator_whose_making_is_interrupted_is_made_by_no_rank(name: str, who: int) -> None:
+def _all_open(context: RankContext) -> None:
+    for name, who in product(OPENS, (0, 1)):
+        _opens(context, name, who)
+
+
+def test_a_communicator_whose_making_is_interrupted_is_made_by_no_rank() -> None:
     """Its peers do not wait for the deadline, and may make it again."""
-    launch(
-        partial(_opens, name=name, who=who),
-        ranks=2,
-        topology=LAPTOP,
-        memory=MemorySpec("shm"),
-        how="processes",
-        deadline_s=PATIENT_S,
-    )
+    launched(_all_open)
 
 
 ROOMY = 1 << 18  # elements: more than a mailbox takes, and moved in one call
@@ -265,25 +251,18 @@ def _handed_over(context: RankContext, name: str) -> None:
     comm.close()
 
 
-@pytest.mark.parametrize("name", HANDED)
-def test_what_a_courier_handed_over_is_taken_up_after_a_handler_raised(name: str) -> None:
+def _all_handed_over(context: RankContext) -> None:
+    for name in HANDED:
+        _handed_over(context, name)
+
+
+def test_what_a_courier_handed_over_is_taken_up_after_a_handler_raised() -> None:
     """The call that asked the courier never sees what it returned; the next one goes on with it."""
-    launch(
-        partial(_handed_over, name=name),
-        ranks=2,
-        topology=LAPTOP,
-        memory=MemorySpec("shm"),
-        how="processes",
-        deadline_s=PATIENT_S,
-    )
+    launched(_all_handed_over)
 
 
 MESSAGES = 12  # more than a mailbox has SLOTS
-SIZES = {
-    "small": 2,
-    "of a slot": 8 << 10,
-    "large": 1 << 18,
-}  # elements: in a line, in a slot, more than a mailbox takes
+SIZES = (2, 8 << 10, 1 << 18)  # elements: in a line, in a slot, more than a mailbox takes
 
 
 class Interrupting:
@@ -359,11 +338,11 @@ def _interrupted_round(comm: Communicator, verb: str, x: Any, meet: Meeting) -> 
         couriers[1] = courier
 
 
-def _every_message_once(context: RankContext, verb: str, elements: int) -> None:
+def _every_message_once(context: RankContext, verb: str) -> None:
     comm = Communicator.world(context, deadline_s=PATIENT_S)
     if comm.rank == 0:
         signal.signal(signal.SIGALRM, Handler(Enough()).came)
-    for _ in range(2):  # in the second round couriers carry what they can
+    for elements in SIZES * 2:  # in the second round couriers carry what they can
         x, meet = np.empty(elements), Meeting(context)
         if comm.rank == 0:
             _interrupted_round(comm, verb, x, meet)
@@ -382,21 +361,10 @@ def _every_message_once(context: RankContext, verb: str, elements: int) -> None:
     comm.close()
 
 
-@pytest.mark.deep(
-    rows=lambda verb, size: (verb, size) not in (("send", "large"), ("isend", "small"), ("recv", "large"))
-)
-@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("verb", ["send", "isend", "recv"])
-def test_every_message_comes_once_however_often_its_calls_are_interrupted(verb: str, size: str) -> None:
+def test_every_message_comes_once_however_often_its_calls_are_interrupted(verb: str) -> None:
     """Before an engine's work and after it, where a handler takes from Python what C has done."""
-    launch(
-        partial(_every_message_once, verb=verb, elements=SIZES[size]),
-        ranks=2,
-        topology=LAPTOP,
-        memory=MemorySpec("shm"),
-        how="processes",
-        deadline_s=PATIENT_S,
-    )
+    launched(_every_message_once, verb=verb)
 
 
 def _overtaken(context: RankContext) -> None:
@@ -431,4 +399,4 @@ def _overtaken(context: RankContext) -> None:
 
 def test_a_message_that_came_while_its_receive_was_interrupted_is_kept() -> None:
     """Its sender knows that it came, and may write another one in its place."""
-    launch(_overtaken, ranks=2, topology=LAPTOP, memory=MemorySpec("shm"), how="processes", deadline_s=PATIENT_S)
+    launched(_overtaken)

@@ -24,12 +24,11 @@ from cxlemu.memory.cache import HostCache
 from cxlemu.memory.native import NativeShadowMemory
 from cxlemu.pool.ledger import Identity
 from cxlemu.pool.liveness import PULSE_S, Liveness
-from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch, launch_survivors
 from tests.helpers.card_files import MIB, blank_cards, pool_of
 from tests.helpers.tiers import PATIENT_S
 
-LAPTOP = Topology.load("laptop")
+LAPTOP = "laptop"
 HOURS = 7200.0  # a deadline that no test waits for
 
 

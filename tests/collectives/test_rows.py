@@ -51,6 +51,7 @@ def built(algorithm: object, spec: VariantSpec, ranks: int, nbytes: int, collect
     return catalog.build(recipe, layout, call)
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("spec", VARIANTS.values(), ids=list(VARIANTS))
 @pytest.mark.parametrize("ranks", [2, 3, 7, 13])
 @pytest.mark.parametrize("nbytes", [64, 1000])
@@ -79,6 +80,7 @@ def test_a_two_shot_of_many_ranks_still_computes_an_all_reduce() -> None:
     verify(built(recipe.algorithm, recipe.spec, 18, 4096, "all_reduce"))
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("collective", ["all_gather", "all_reduce", "all_to_all", "gather", "reduce", "reduce_scatter"])
 @pytest.mark.parametrize("cluster", [2, 5])
 def test_two_levels_of_many_are_those_of_each(collective: str, cluster: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,14 +82,20 @@ def test_results_do_not_depend_on_being_logged_or_checked() -> None:
     assert len(times) == 1
 
 
-def test_a_slot_takes_the_whole_call_where_cards_have_room() -> None:
-    for collective, variant in VARIANTS:
-        if variant == "line":
-            continue
-        for ranks in (3, 4, 7):
-            plan, _ = planned(Topology.load("twelve-hosts"), case_of(collective, variant, ranks=ranks, nbytes=5 << 20))
+@pytest.mark.deep(rows=lambda first: first > 0)
+@pytest.mark.parametrize("first", range(3))
+def test_a_slot_takes_the_whole_call_where_cards_have_room(first: int) -> None:
+    """Each variant with each number of ranks; in the fast tier with one of them."""
+    topology = Topology.load("twelve-hosts")
+    for number, (collective, variant) in enumerate(VARIANTS):
+        if variant != "line":
+            ranks = (3, 4, 7)[(first + number) % 3]
+            plan, _ = planned(topology, case_of(collective, variant, ranks=ranks, nbytes=5 << 20))
             loops = loops_of(recipe(collective, variant), plan.call)
             assert plan.rounds == len(loops), (collective, variant, ranks)
+
+
+def test_where_cards_are_small_a_call_takes_rounds_or_is_refused() -> None:
     tight = TITAN.model_copy(
         update={"cards": (TITAN.cards[0].model_copy(update={"capacity_bytes": 1 << 20, "count": 6}),)}
     )

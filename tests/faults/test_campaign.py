@@ -481,6 +481,7 @@ def test_what_goes_right_has_no_story() -> None:
 # --- Dask, where it is installed -----------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_a_dask_cluster_judges_as_processes_do(tmp_path: Path) -> None:
     out = tmp_path / "r.json"
     result = cxlemu(*FLAGS, *MUTANT, "--seeds", 2, "--executor", "dask", "--json", out)

@@ -19,6 +19,7 @@ def program(mode: str, language: str, *flags: str) -> str:
     return f"{its} /dev/dax0.0 w : {its} /dev/dax0.0 r"
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("width", ["-mcx16", "-mno-cx16"])
@@ -28,6 +29,7 @@ def test_they_return_what_they_should_and_are_quiet(mode: str, language: str, wi
         assert is_quiet(ran(words, choice)), choice
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize(("flag", "kind"), [("-DNOT_FLUSHED", "not-flushed"), ("-DSHARED", "locked-across-hosts")])

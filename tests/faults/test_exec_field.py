@@ -22,6 +22,7 @@ def test_a_host_that_locks_and_looks_again_and_again_lets_the_other_one_have_its
         assert is_quiet(found), choice
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     ("mistake", "kind"),

@@ -63,6 +63,7 @@ def test_a_pool_that_is_mapped_and_not_touched_is_not_judged(mode: str) -> None:
     assert "nothing was judged: no program touched the pool" in " ".join(done.output.splitlines()[-2:])
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("flags", [(), ("--no-check",), ("--free",)])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_pool_beside_others_that_no_program_opens_is_named(mode: str, flags: tuple[str, ...]) -> None:

@@ -319,6 +319,7 @@ def published(*, flush: bool, invalidate: bool, ranks_per_host: int) -> RankProt
     return publishes
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize(("flush", "invalidate"), [(True, True), (False, True), (True, False), (False, False)])
 @pytest.mark.parametrize(("ranks", "ranks_per_host"), [(2, 1), (2, 2), (3, 1), (3, 2), (3, 3), (4, 2), (4, 4)])
 def test_between_ranks_of_one_host_nothing_need_be_flushed_or_invalidated(

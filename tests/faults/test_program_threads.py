@@ -18,6 +18,7 @@ def compiled(name: str, mode: str = "recompiled") -> Path:
     return built(mode, f"{name}.c", "-D_GNU_SOURCE")
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("name", ["threads", "side_by_side"])
 @pytest.mark.parametrize("way", MODES)
 @pytest.mark.parametrize("free", [True, False], ids=["free", "turns"])

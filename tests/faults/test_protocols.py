@@ -303,6 +303,7 @@ def never_flushed(ranks_per_host: int) -> RankProtocol:
     return stores
 
 
+@pytest.mark.deep(rows=lambda ranks: ranks == 4)
 @pytest.mark.parametrize(("ranks", "ranks_per_host"), [(2, 1), (2, 2), (3, 2), (4, 2), (4, 4)])
 def test_ranks_of_one_host_share_its_cache(ranks: int, ranks_per_host: int) -> None:
     """Without an adversary nothing is evicted: only a rank of the same host sees what is never flushed."""

@@ -71,6 +71,7 @@ def without_flush(plan: Plan) -> Plan:
     return Plan(plan.call, plan.layout, lambda rank: (plan.frame, part(plan.part(rank))))
 
 
+@pytest.mark.deep
 def test_workers_show_what_is_wrong_as_one_process_does(tmp_path: Path) -> None:
     right = build(recipe("all_gather", "naive"), LAYOUT, Call("all_gather", "naive", 2, 64))
     for name, plan in (("wrong", without_flush(right)), ("right", right)):

@@ -26,7 +26,7 @@ COMMANDS = {
 }
 COPIES = ("prove",)  # whose workers are copies of the process, and share nothing that has a name
 
-FAST = (("mutate", signal.SIGINT), ("mutate", signal.SIGKILL), ("prove", signal.SIGKILL))
+FAST = (("mutate", signal.SIGINT), ("prove", signal.SIGKILL))
 
 
 def eventually(holds: Callable[[], bool], words: Callable[[], str]) -> None:

@@ -18,11 +18,10 @@ import numpy as np
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import MemorySpec
 from cxlemu.pool import segments
-from cxlemu.topology import Topology
 from cxlemu.world import RankContext, from_environment, launch
 
 VICTIM = 1
-LAPTOP = Topology.load("laptop")
+LAPTOP = "laptop"
 
 
 def who_am_i(context: RankContext) -> tuple[int, int, int, str]:

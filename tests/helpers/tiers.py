@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hypothesis import settings
+if TYPE_CHECKING:
+    from hypothesis import settings
 
 # Under a sanitizer all is slower, and a share of the examples is enough: see scripts/sanitize.
 PERCENT = int(os.environ.get("CXLEMU_EXAMPLES_PERCENT", "100"))
@@ -14,6 +15,8 @@ PATIENT_S = 300.0  # for what takes a second or two, so that only a hang takes l
 
 def examples(count: int, **others: Any) -> settings:
     """``count`` in the deep tier, and in the fast one as much less as of tests that do not say how many."""
+    from hypothesis import settings  # ranks import this module, and should do so fast
+
     return settings(max_examples=max(count * settings.default.max_examples // 100, 1), **others)
 
 

@@ -35,6 +35,7 @@ def widths() -> list[int]:
     return found
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("width", widths())
 @pytest.mark.parametrize("offset", [0, 1, 60, 64, 100])
 @pytest.mark.parametrize("nbytes", [0, 1, 3, 4, 63, 64, 65, 128, 200, 257])

@@ -54,6 +54,7 @@ def rows_of(dtype: str) -> st.SearchStrategy[list[list[int]]]:
     return st.lists(st.lists(numbers, min_size=5, max_size=5), min_size=1, max_size=4)
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("redop", EXACT)
 @pytest.mark.parametrize("dtype", INTEGERS)
 @examples(25)
@@ -74,6 +75,7 @@ def test_avg_truncates_every_byte_toward_zero(dtype: str, divisor: int) -> None:
     assert got.tolist() == [toward_zero(value, divisor) for value in values]
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("dtype", ["i16", "u16", "i32", "u32", "i64", "u64"])
 @pytest.mark.parametrize("divisor", [1, 2, 3, 7, 1024])
 def test_avg_of_the_least_and_the_greatest_integers(dtype: str, divisor: int) -> None:

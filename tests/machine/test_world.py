@@ -38,13 +38,15 @@ from cxlemu.memory import lock as lock_module
 from cxlemu.memory.lock import LOCK_BYTES, HostLock
 from cxlemu.pool import segments
 from cxlemu.signals import stops_exit
+from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch, outcome
 from cxlemu.world import processes as processes_module
 from cxlemu.world import threads as threads_module
 from cxlemu.world.environment import find_place
-from tests.helpers.rank_programs import LAPTOP, VICTIM
+from tests.helpers.rank_programs import VICTIM
 from tests.helpers.tiers import PATIENT_S
 
+LAPTOP = Topology.load("laptop")
 DEADLINE_S = PATIENT_S
 both_ways = pytest.mark.parametrize("how", ["threads", "processes"])
 threads_and_deep_processes = pytest.mark.parametrize(
