@@ -118,6 +118,7 @@ def worlds(layout: Layout, memory: str, seed: int, *, per_host: int = 1) -> tupl
     return ReferenceInTurns(layout, **given), native
 
 
+@pytest.mark.each_value_once
 @every_memory
 @pytest.mark.parametrize("collective", COLLECTIVES)
 @examples(20)
