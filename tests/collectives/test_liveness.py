@@ -189,6 +189,7 @@ def _forked(context: RankContext) -> tuple[int, dict[int, str]]:
     return os.waitstatus_to_exitcode(status), lost_among(context, range(context.ranks))
 
 
+@pytest.mark.deep
 def test_a_forked_child_leaves_its_rank_alive() -> None:
     found = launch(_forked, ranks=2, topology=LAPTOP, memory=MemorySpec("shm"), how="processes", deadline_s=PATIENT_S)
     assert [code for code, _ in found] == [7, 7]

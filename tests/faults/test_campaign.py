@@ -174,6 +174,7 @@ def has_no_memory_on_seed_3(case: CampaignCase) -> TimedJudgement:
     return judged(case)
 
 
+@pytest.mark.deep(rows=lambda lose: lose is has_no_memory_on_seed_3)
 @pytest.mark.parametrize("lose", [dies_on_seed_3, has_no_memory_on_seed_3])
 def test_a_worker_that_dies_is_no_verdict_and_costs_no_other_case(lose: Callable[..., TimedJudgement]) -> None:
     sweep = SPEC.model_copy(update={"mutant": None}).sweep(8)
@@ -230,6 +231,7 @@ def test_a_token_fails_again_exactly_as_recorded(reports: Path) -> None:
     assert "fails again, exactly as recorded: wrong bytes" in result.output
 
 
+@pytest.mark.deep
 def test_a_token_fails_again_in_another_process_and_folder(reports: Path, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(token_of(reports))
     command = [sys.executable, "-m", "cxlemu", "replay", "@token"]

@@ -115,6 +115,7 @@ with rows_of([ToProve(CASE, lambda **told: RIGHT), ToProve(CASE, lambda **told: 
 """
 
 
+@pytest.mark.deep
 def test_what_nobody_waits_for_any_more_is_left_undone() -> None:
     done = subprocess.run([sys.executable, "-c", LEAVES], capture_output=True, text=True, timeout=PATIENT_S)
     assert (done.stdout, done.stderr) == ("ok\n", "")
@@ -131,6 +132,7 @@ executors._live_with = ends
 """
 
 
+@pytest.mark.deep
 def test_a_worker_that_ends_while_it_starts_says_nothing() -> None:
     """It does not run the handler that it has from its parent."""
     done = subprocess.run(

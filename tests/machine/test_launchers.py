@@ -116,6 +116,7 @@ def test_under_mpirun(tmp_path: Path) -> None:
     assert (read(file)["launch"], read(file)["ranks"]) == ("Open MPI", 3)
 
 
+@pytest.mark.deep
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="there is no mpirun on this machine")
 def test_mpirun_fails_when_a_result_is_wrong_and_the_json_is_whole(tmp_path: Path) -> None:
     (tmp_path / "wrong.py").write_text(FORGETS)

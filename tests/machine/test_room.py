@@ -106,6 +106,7 @@ def cached(context: RankContext) -> list[str]:
     return sorted(files(context.pool.name))
 
 
+@pytest.mark.deep(rows=lambda how: how == "processes")
 @pytest.mark.parametrize("how", ["threads", "processes"])
 def test_caches_of_emulated_hosts_take_nothing_of_dev_shm(how: str) -> None:
     laptop = Topology.load("laptop")
@@ -165,6 +166,7 @@ own_shm = pytest.mark.skipif(not OWN_SHM, reason="a /dev/shm of its own takes ro
 CXLEMU = (sys.executable, "-m", "cxlemu")
 
 
+@pytest.mark.deep
 @own_shm
 def test_dockers_64_megabytes_are_enough_for_laptop_and_for_the_default() -> None:
     run = (*CXLEMU, "run", "all_reduce", "-e", "4K", "-n", "2")
@@ -215,6 +217,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.deep
 @own_shm
 def test_the_first_launch_of_a_process_warns_of_what_killed_runs_left() -> None:
     script = f"{sys.executable} -c '{KILLED}'; unset CXLEMU_KEEP_DEAD_POOLS; {sys.executable} -c '{TWICE}'; ls /dev/shm"
@@ -223,6 +226,7 @@ def test_the_first_launch_of_a_process_warns_of_what_killed_runs_left() -> None:
     assert second == "" and left and all("t-killed" in name for name in left)
 
 
+@pytest.mark.deep
 @own_shm
 def test_a_run_leaves_living_pools_alone() -> None:
     script = (
@@ -233,6 +237,7 @@ def test_a_run_leaves_living_pools_alone() -> None:
     assert "t-living" in done.stdout and "note: removed" not in done.stderr
 
 
+@pytest.mark.deep
 @own_shm
 def test_who_asks_for_more_than_there_is_gets_a_sentence() -> None:
     done = in_own_shm("64m", *CXLEMU, "run", "all_reduce", "-e", "4K", "-n", "2", "-c", "six-cards")
@@ -264,6 +269,7 @@ with from_environment(topology="laptop", memory=MemorySpec("shm"), deadline_s=5.
 """
 
 
+@pytest.mark.deep
 @own_shm
 def test_a_rank_of_another_launcher_says_so_itself() -> None:
     ranks = " ".join(f"RANK={rank} {sys.executable} -c '{UNDER_A_LAUNCHER}' & pid{rank}=$!;" for rank in range(2))
@@ -302,6 +308,7 @@ def own_group() -> Iterator[Path]:
         time.sleep(0.01)
 
 
+@pytest.mark.deep
 def test_a_run_under_a_real_limit_is_refused_or_smaller(own_group: Path) -> None:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         inside = f'echo $$ > {own_group}/cgroup.procs && exec "$@"'

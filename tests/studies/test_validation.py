@@ -132,6 +132,7 @@ def test_the_command_prints_all_figures_and_keeps_them(tmp_path: Path) -> None:
     assert len(document["beside"]) == len(DEPTHS)
 
 
+@pytest.mark.deep
 def test_the_command_draws(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     assert reproduce("--plot", str(tmp_path)).exit_code == 0
