@@ -36,6 +36,7 @@ def execute(*words: str | Path) -> Result:
     return result
 
 
+@pytest.mark.each_value_once
 @pytest.mark.parametrize("what", ["zeros", "again", "range"])
 def test_a_program_whose_steps_change_nothing_is_not_called_hung(waits: Path, what: str) -> None:
     for seed in (WORST_CASES[0], 3):

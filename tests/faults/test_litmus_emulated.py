@@ -149,7 +149,7 @@ def test_so_it_is_with_random_programs(seed: int) -> None:
 def test_the_emulated_cache_reaches_most_outcomes() -> None:
     """Or the test above would show nothing."""
     seen = possible = 0
-    for file in FILES:
+    for file in FILES[::4]:
         litmus = read(file)
         ends = {
             (*outcome.registers, *outcome.memory) for outcome in run(litmus, Budget(), "native").exploration.outcomes
