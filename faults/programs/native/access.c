@@ -131,7 +131,7 @@ static bool announce_element(ucontext_t *context, const x86_access *access) {
 static void open_operand(const uint8_t *at, size_t nbytes) {
     if (!prog_in_pool(at, nbytes)) return;
     open_pages(at);
-    open_pages(at + nbytes - 1);
+    if (prog_in_pool(at + nbytes - 1, 1)) open_pages(at + nbytes - 1);
 }
 
 static void open_operands(ucontext_t *context, const x86_access *access) {
@@ -140,21 +140,26 @@ static void open_operands(ucontext_t *context, const x86_access *access) {
     if (has_target(access)) open_operand((uint8_t *)(uintptr_t)*reg(context, STRING_TARGET), access->nbytes);
 }
 
-/* Execute a whole string instruction that moves or stores upwards, as one load and one store. */
-static void whole_string(ucontext_t *context, const x86_instruction *instruction, const x86_access *access) {
+/* Execute a whole string instruction that moves or stores upwards, as one load and one store for each mapping. False where its next
+ * element lies in two. */
+static bool whole_string(ucontext_t *context, const x86_instruction *instruction, const x86_access *access) {
     const void *pc = (const void *)(uintptr_t)(*reg(context, REG_RIP) + 1);
-    const size_t count = access->repeats ? (size_t)*reg(context, REG_RCX) : 1, nbytes = count * access->nbytes;
+    const size_t all = access->repeats ? (size_t)*reg(context, REG_RCX) : 1;
     uint8_t *to = (uint8_t *)(uintptr_t)*reg(context, STRING_TARGET);
     const bool moves = access->string == X86_MOVS;
     const uint8_t *from = moves ? (const uint8_t *)(uintptr_t)*reg(context, STRING_SOURCE) : NULL;
-    if (moves && !announce((void *)(uintptr_t)from, nbytes, true, false, pc)) return;
-    if (!announce(to, nbytes, false, true, pc)) return;
+    const size_t count = in_one_mapping(to, in_one_mapping(from, all * access->nbytes)) / access->nbytes,
+                 nbytes = count * access->nbytes;
+    if (count == 0 && all) return false;
+    if (moves && !announce((void *)(uintptr_t)from, nbytes, true, false, pc)) return true;
+    if (!announce(to, nbytes, false, true, pc)) return true;
     move_elements(reachable(to), moves ? reachable(from) : NULL, count, access->nbytes,
                   (uint64_t)*reg(context, REG_RAX));
     *reg(context, STRING_TARGET) += (greg_t)nbytes;
     if (moves) *reg(context, STRING_SOURCE) += (greg_t)nbytes;
-    if (access->repeats) *reg(context, REG_RCX) = 0;
-    *reg(context, REG_RIP) += instruction->length;
+    if (access->repeats) *reg(context, REG_RCX) = (greg_t)(all - count);
+    if (count == all) *reg(context, REG_RIP) += instruction->length;
+    return true;
 }
 
 /* --- a fault --------------------------------------------------------------------------------------------------------- */
@@ -216,13 +221,12 @@ bool access_fault(const siginfo_t *info, ucontext_t *context) {
         if (by_elements(context, code, &instruction, &failed)) return true;
         access = x86_access_of(code, &instruction);
         const bool moves = access.string == X86_MOVS || access.string == X86_STOS;
-        if (moves && !(*reg(context, REG_EFL) & DIRECTION_FLAG)) {
-            whole_string(context, &instruction, &access);
-            return true;
-        }
+        const bool upwards = !(*reg(context, REG_EFL) & DIRECTION_FLAG);
+        if (moves && upwards && whole_string(context, &instruction, &access)) return true;
         uint8_t *named = (uint8_t *)registers_address(context, &instruction, (uintptr_t)code + instruction.length);
         if (instruction.has_memory && (size_t)(at - named) < access.nbytes) at = named;
         else access.movable = false; /* it accesses more than the operand that it names */
+        if (in_one_mapping(at, access.nbytes) < access.nbytes) access.movable = false;
         if (instruction.kind == X86_LOCKED && !now.open) {
             if (!lock(&instruction, at, code + 1)) return true;
             locked = true;
@@ -235,6 +239,7 @@ bool access_fault(const siginfo_t *info, ucontext_t *context) {
     }
     open_for(context, &instruction, &access, at);
     if (access.string) open_operands(context, &access);
+    else if (pools_closed && !access.movable) open_operand(at, access.nbytes);
     *reg(context, REG_EFL) |= TRAP_FLAG;
     return true;
 }

@@ -141,6 +141,8 @@ void program_watched(uint64_t lines, uint64_t bytes) {
     here.area->watched_lines = lines, here.area->watched_bytes = bytes;
 }
 
+bool program_failed(void) { return here.area->outcome == COMMAND_FAILED; }
+
 uint64_t program_step_number(void) { return here.area ? here.area->steps : 0; }
 
 program_line_view program_look(int host, int pool, int64_t line) {

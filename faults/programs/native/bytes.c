@@ -37,7 +37,26 @@ static void move_bytes(void *to, const void *from, size_t nbytes) {
     else copy_down(to, from, nbytes);
 }
 
+static void *moved(void *to, const void *from, size_t nbytes, const void *pc);
+
+/* Move bytes between mappings; each part of one is an access of its own. */
+static void *moved_across(uint8_t *to, const uint8_t *from, size_t nbytes, const void *pc) {
+    uint8_t *kept = malloc(nbytes);
+    if (!kept) abort();
+    for (size_t at = 0, piece; at < nbytes; at += piece) {
+        piece = in_one_mapping(from + at, nbytes - at);
+        moved(kept + at, from + at, piece, pc);
+    }
+    for (size_t at = 0, piece; at < nbytes; at += piece) {
+        piece = in_one_mapping(to + at, nbytes - at);
+        moved(to + at, kept + at, piece, pc);
+    }
+    free(kept);
+    return to;
+}
+
 static void *moved(void *to, const void *from, size_t nbytes, const void *pc) {
+    if (in_one_mapping(to, in_one_mapping(from, nbytes)) < nbytes) return moved_across(to, from, nbytes, pc);
     if (!UNTOUCHED(from)) prog_load(from, nbytes, pc), from = reachable(from);
     if (UNTOUCHED(to)) {
         move_bytes(to, from, nbytes);
@@ -72,6 +91,8 @@ PROGRAM_EXPORT void bcopy(const void *from, void *to, size_t nbytes) { moved(to,
 
 static void *filled(void *at, int byte, size_t nbytes, const void *pc) {
     void *into = at;
+    const size_t piece = in_one_mapping(at, nbytes);
+    if (piece < nbytes) filled((uint8_t *)at + piece, byte, nbytes - piece, pc), nbytes = piece;
     if (!UNTOUCHED(at)) prog_store(at, nbytes, pc), into = reachable(at);
     if (__builtin_expect(resolved, 1)) real_memset()(into, byte, nbytes);
     for (size_t k = 0; !resolved && k < nbytes; k++) ((volatile uint8_t *)into)[k] = (uint8_t)byte;
@@ -103,7 +124,7 @@ static size_t length_in_pool(const char *text, size_t most, char end, const void
         if (piece > most - begin) piece = most - begin;
         prog_load(text + begin, piece, pc);
         for (size_t k = 0; k < piece; k++)
-            if (((const volatile char *)reachable(text))[begin + k] == end) return begin + k;
+            if (((const volatile char *)reachable(text + begin))[k] == end) return begin + k;
         begin += piece;
     }
     return most;
@@ -126,9 +147,12 @@ PROGRAM_EXPORT size_t strnlen(const char *text, size_t most) { return length(tex
 
 REAL(int, memcmp, const void *, const void *, size_t)
 static int compared(const void *a, const void *b, size_t nbytes, const void *pc) {
-    if (!UNTOUCHED(a)) prog_load(a, nbytes, pc);
-    if (!UNTOUCHED(b)) prog_load(b, nbytes, pc);
-    return real_memcmp()(reachable(a), reachable(b), nbytes);
+    const size_t piece = in_one_mapping(a, in_one_mapping(b, nbytes));
+    if (!UNTOUCHED(a)) prog_load(a, piece, pc);
+    if (!UNTOUCHED(b)) prog_load(b, piece, pc);
+    const int order = real_memcmp()(reachable(a), reachable(b), piece);
+    if (order || piece == nbytes) return order;
+    return compared((const uint8_t *)a + piece, (const uint8_t *)b + piece, nbytes - piece, pc);
 }
 PROGRAM_EXPORT int memcmp(const void *a, const void *b, size_t nbytes) { return compared(a, b, nbytes, HERE); }
 PROGRAM_EXPORT int bcmp(const void *a, const void *b, size_t nbytes) { return compared(a, b, nbytes, HERE); }
@@ -189,6 +213,18 @@ REAL(char *, strndup, const char *, size_t)
 PROGRAM_EXPORT char *strndup(const char *text, size_t most) {
     look(text, most, HERE);
     return real_strndup()(reachable(text), most);
+}
+
+REAL(void, qsort, void *, size_t, size_t, int (*)(const void *, const void *))
+PROGRAM_EXPORT void qsort(void *at, size_t count, size_t size, int (*order)(const void *, const void *)) {
+    void *kept = UNTOUCHED(at) ? NULL : malloc(count * size);
+    if (!kept) {
+        real_qsort()(at, count, size, order);
+        return;
+    }
+    real_qsort()(moved(kept, at, count * size, HERE), count, size, order);
+    moved(at, kept, count * size, HERE);
+    free(kept);
 }
 
 static size_t offset_of(const void *found, const void *at, size_t most) {

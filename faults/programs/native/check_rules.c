@@ -50,10 +50,17 @@ static bool is_look(const program_finding *f) {
     return line->tells >> f->offset % PROGRAM_LINE / WORD & 1 || (at && room->tells[at / 8] >> at % 8 & 1);
 }
 
+/* Report what was found. Where a run fails, and nothing else was found, old bytes that were looked at may be why. */
 void rule_tell_all(void) {
     check_room *room = room_now();
-    for (uint32_t k = 0; k < room->reported; k++)
-        if (!is_look(&room->report[k])) program_report(&room->report[k]);
+    bool looks = program_failed();
+    for (uint32_t k = 0; k < room->reported; k++) {
+        if (is_look(&room->report[k])) continue;
+        program_report(&room->report[k]);
+        looks = looks && room->report[k].kind == DIRTY_AT_EXIT; /* as is much in a run that ends early */
+    }
+    for (uint32_t k = 0; looks && k < room->reported; k++)
+        if (room->report[k].rule == MANIFEST) program_report(&room->report[k]);
     room->reported = 0;
 }
 

@@ -111,7 +111,9 @@ static uint64_t own_state(const program_self *me, uint64_t at) {
     const uintptr_t top = main ? (uintptr_t)__libc_stack_end : (uintptr_t)&self;
     if (!found.frames || found.sp >= top || top - found.sp > STACK_MOST) return 0;
     const uintptr_t from = found.sp & ~(uintptr_t)7;
-    return mixed_bytes(mixed(mixed(found.hash, me->outside_looks), at), (const uint8_t *)from, top - from) | 1;
+    return mixed_bytes(mixed(mixed(found.hash, me->outside_looks ^ timers_left() << 32), at), (const uint8_t *)from,
+                       top - from) |
+           1;
 }
 
 /* --- memory ---------------------------------------------------------------------------------------------------------- */

@@ -144,6 +144,14 @@ void store_told(int thread) {
     nature_stored(thread, (pool_range){step.pool, step.offset, step.nbytes});
 }
 
+/* Whether a store that a thread has announced may still come: of a copy within a pool, compilers announce the store before the load. */
+static bool store_to_come(int thread) {
+    const open_store *open = &area()->opens[thread];
+    if (!open->nbytes) return false;
+    const host_image *image = image_of(area()->threads[thread].host, open->pool);
+    return memcmp(image->twin + open->offset, image->cache.data + open->offset, (size_t)open->nbytes) == 0;
+}
+
 /* Break the hardware that the driver was asked to break, at the step that it was asked for. */
 static void break_things(void) {
     program_area *a = area();
@@ -236,14 +244,15 @@ static bool step_begins(program_self *me, int kind, int what, const pool_range *
     if (!me || me->inside) return false;
     program_area *a = area();
     const uint64_t at = place_of(kind, r);
+    const bool later = kind == STEP_LOAD && store_to_come(me->thread);
     me->inside = true;
     if (a->options.free_running) {
         if (turn_state(me->thread) == THREAD_CRASHED) process_die();
         if (!host_lock_take(&a->lock, LOCK_S)) process_die();
-        store_told(me->thread);
+        if (!later) store_told(me->thread);
     } else {
         const bool kept = turn_enter(me->thread);
-        if (kept) store_told(me->thread);
+        if (kept && !later) store_told(me->thread);
         if (a->options.every) cycle_fold(me, at);
         const bool over = turn_state(me->thread) == THREAD_INSIDE && a->burst == 0;
         if (!turn_take(me->thread, over && step_is_quiet(me, kind, what, r))) {
@@ -251,7 +260,7 @@ static bool step_begins(program_self *me, int kind, int what, const pool_range *
             me->inside = false, self = NULL; /* its process is ending: its last accesses are no steps */
             return false;
         }
-        if (!kept) store_told(me->thread);
+        if (!kept && !later) store_told(me->thread);
     }
     step_counts(me, at);
     return true;
@@ -281,6 +290,7 @@ void step_end(program_self *me) {
         rest_if_idle(idle);
     } else turn_leave(me->thread);
     me->inside = false;
+    if (__builtin_expect(me->late_count != 0, 0)) signals_late(me);
 }
 
 void step_other(program_self *me, int kind, int other, const pool_range *range, const void *pc) {

@@ -3,13 +3,17 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "pages.h"
 #include "paths.h"
 #include "real.h"
 #include "self.h"
@@ -45,17 +49,35 @@ static bool mapping_refused(int pool, const void *at, size_t nbytes, int flags) 
     return device_refuses(pool, what);
 }
 
+/* Whether a pool has so many bytes. */
+static bool fits(int pool, off_t offset, size_t nbytes) {
+    const program_options *options = &here.area->options;
+    if (offset >= 0 && (uint64_t)offset + nbytes <= (uint64_t)options->capacity[pool]) return true;
+    fprintf(stderr,
+            "cxlemu: %s is mapped to byte %llu, but the emulated pool has %lld: give its size, --pool %s=SIZE\n",
+            options->path[pool], (unsigned long long)offset + nbytes, (long long)options->capacity[pool],
+            options->path[pool]);
+    errno = ENOMEM;
+    return false;
+}
+
+/* Note that a pool lies at an address, which is returned. */
+static void *known_mapping(int pool, off_t offset, void *at, size_t nbytes, int prot) {
+    const size_t whole = (nbytes + 4095) / 4096 * 4096;
+    mapping_remove(at, whole);
+    if (!mapping_add(pool, offset, at, whole)) {
+        fprintf(stderr, "cxlemu: more than %d mappings of pools in a process\n", MAPPINGS);
+        _exit(2);
+    }
+    if (program_pages_now) program_pages_now->mapped(pool, offset, at, whole, prot);
+    const pool_range range = {pool, offset, (int64_t)nbytes};
+    tell_mapping(STEP_MAP, &range);
+    return at;
+}
+
 static void *mapped(int pool, void *at, size_t nbytes, int prot, int flags, off_t offset) {
     char path[2 * PROGRAM_PATH];
-    if (mapping_refused(pool, at, nbytes, flags)) return MAP_FAILED;
-    if (offset < 0 || (uint64_t)offset + nbytes > (uint64_t)here.area->options.capacity[pool]) {
-        fprintf(stderr,
-                "cxlemu: %s is mapped to byte %llu, but the emulated pool has %lld: give its size, --pool %s=SIZE\n",
-                here.area->options.path[pool], (unsigned long long)offset + nbytes,
-                (long long)here.area->options.capacity[pool], here.area->options.path[pool]);
-        errno = ENOMEM;
-        return MAP_FAILED;
-    }
+    if (mapping_refused(pool, at, nbytes, flags) || !fits(pool, offset, nbytes)) return MAP_FAILED;
     if ((flags & MAP_TYPE) == MAP_PRIVATE)
         fprintf(stderr, "cxlemu: a private mapping of %s is taken for a shared one\n", here.area->options.path[pool]);
     area_path(path, sizeof path, "host-%d-%d.data", here.host, pool);
@@ -70,26 +92,22 @@ static void *mapped(int pool, void *at, size_t nbytes, int prot, int flags, off_
     if (found == MAP_FAILED) return found;
     area_path(path, sizeof path, "pool-%d", pool);
     if (!coherent_map(pool, path, found, offset, (int64_t)nbytes, program_pages_now ? PROT_NONE : prot)) _exit(2);
+    return known_mapping(pool, offset, found, nbytes, prot);
+}
+
+/* Forget the pools in a range, whose last page goes as a whole. */
+static void forget(void *at, size_t nbytes) {
     const size_t whole = (nbytes + 4095) / 4096 * 4096;
-    mapping_remove(found, whole);
-    if (!mapping_add(pool, offset, found, whole)) {
-        fprintf(stderr, "cxlemu: more than %d mappings of pools in a process\n", MAPPINGS);
-        _exit(2);
-    }
-    if (program_pages_now) program_pages_now->mapped(pool, offset, found, whole, prot);
-    const pool_range range = {pool, offset, (int64_t)nbytes};
-    tell_mapping(STEP_MAP, &range);
-    return found;
+    if (!mapping_count) return;
+    if (program_pages_now) program_pages_now->unmapped(at, whole);
+    mapping_remove(at, whole);
 }
 
 PROGRAM_EXPORT void *mmap(void *at, size_t nbytes, int prot, int flags, int file, off_t offset) {
     const int pool = flags & MAP_ANONYMOUS || file < 0 ? -1 : pool_of_file(file);
     if (pool >= 0) return mapped(pool, at, nbytes, prot, flags, offset);
     void *found = real_mmap()(at, nbytes, prot, flags, file, offset);
-    if (mapping_count && flags & MAP_FIXED && found != MAP_FAILED && prog_in_pool(found, nbytes)) {
-        if (program_pages_now) program_pages_now->unmapped(found, nbytes);
-        mapping_remove(found, nbytes);
-    }
+    if (flags & MAP_FIXED && found != MAP_FAILED) forget(found, nbytes);
     return found;
 }
 PROGRAM_EXPORT void *mmap64(void *at, size_t nbytes, int prot, int flags, int file, off64_t offset) {
@@ -98,12 +116,34 @@ PROGRAM_EXPORT void *mmap64(void *at, size_t nbytes, int prot, int flags, int fi
 
 PROGRAM_EXPORT int munmap(void *at, size_t nbytes) {
     pool_range range;
-    if (mapping_count && range_in_pool(at, nbytes, &range)) {
-        tell_mapping(STEP_UNMAP, &range);
-        if (program_pages_now) program_pages_now->unmapped(at, nbytes);
-        mapping_remove(at, nbytes);
-    }
+    if (mapping_count && range_in_pool(at, nbytes, &range)) tell_mapping(STEP_UNMAP, &range);
+    forget(at, nbytes);
     return real_munmap()(at, nbytes);
+}
+
+REAL(void *, mremap, void *, size_t, size_t, int, ...)
+PROGRAM_EXPORT void *mremap(void *at, size_t nbytes, size_t wanted, int flags, ...) {
+    va_list rest;
+    pool_range range;
+    va_start(rest, flags);
+    void *to = flags & MREMAP_FIXED ? va_arg(rest, void *) : NULL;
+    va_end(rest);
+    if (!mapping_count || !range_in_pool(at, 1, &range)) {
+        void *found = real_mremap()(at, nbytes, wanted, flags, to);
+        if (flags & MREMAP_FIXED && found != MAP_FAILED) forget(found, wanted);
+        return found;
+    }
+    if (!fits(range.pool, range.offset, wanted)) return MAP_FAILED;
+    const int prot = pools_closed && !pages_allow(at, true) ? PROT_READ : PROT_READ | PROT_WRITE;
+    void *found = real_mremap()(at, nbytes, wanted, flags, to);
+    if (found != MAP_FAILED && nbytes) forget(at, nbytes);
+    return found == MAP_FAILED ? found : known_mapping(range.pool, range.offset, found, wanted, prot);
+}
+
+/* The kernel cannot lock pages that are closed to the program, and images need no lock. */
+REAL(int, mlock, const void *, size_t)
+PROGRAM_EXPORT int mlock(const void *at, size_t nbytes) {
+    return mapping_count && prog_in_pool(at, nbytes) ? 0 : real_mlock()(at, nbytes);
 }
 
 REAL(int, msync, void *, size_t, int)
@@ -117,15 +157,15 @@ PROGRAM_EXPORT int msync(void *at, size_t nbytes, int flags) {
 
 /* Read or write the pool's file: the kernel loads or stores through this host's cache. Return the number of bytes, or
  * -1. */
-static ssize_t file_step(int pool, void *bytes, size_t nbytes, off_t at, bool writes) {
+static ssize_t file_step(int pool, void *bytes, size_t nbytes, off_t at, bool writes, const void *pc) {
     program_self *me = self_here();
     const int64_t capacity = here.area->options.capacity[pool];
     if (at >= capacity || !me) return 0;
     if ((int64_t)nbytes > capacity - at) nbytes = (size_t)(capacity - at);
     uint8_t *image = image_of(here.host, pool)->cache.data + at;
     if (!mapping_add(pool, at, image, nbytes)) return -1;
-    if (writes) prog_system_writes(image, nbytes, HERE);
-    else prog_system_reads(image, nbytes, HERE);
+    if (writes) prog_system_writes(image, nbytes, pc);
+    else prog_system_reads(image, nbytes, pc);
     mapping_remove(image, nbytes);
     if (writes) memcpy(image, bytes, nbytes);
     else memcpy(bytes, image, nbytes);
@@ -160,20 +200,20 @@ static size_t room_in(int file, off_t at, size_t nbytes, bool writes) {
     return at < its.st_size ? (size_t)(its.st_size - at) : 0;
 }
 
-static ssize_t file_moved(int pool, int file, void *bytes, size_t nbytes, off_t at, bool writes) {
+static ssize_t file_moved(int pool, int file, void *bytes, size_t nbytes, off_t at, bool writes, const void *pc) {
     if (device_refuses(pool, writes ? "write()" : "read()")) return -1;
-    return file_step(pool, bytes, room_in(file, at, nbytes, writes), at, writes);
+    return file_step(pool, bytes, room_in(file, at, nbytes, writes), at, writes, pc);
 }
 
 PROGRAM_EXPORT ssize_t pread(int file, void *into, size_t nbytes, off_t at) {
     const int pool = self ? pool_of_file(file) : -1;
-    if (pool >= 0) return file_moved(pool, file, into, nbytes, at, false);
+    if (pool >= 0) return file_moved(pool, file, into, nbytes, at, false, HERE);
     if (mapping_count) prog_system_writes(into, nbytes, HERE);
     return real_pread()(file, reachable(into), nbytes, at);
 }
 PROGRAM_EXPORT ssize_t pwrite(int file, const void *from, size_t nbytes, off_t at) {
     const int pool = self ? pool_of_file(file) : -1;
-    if (pool >= 0) return file_moved(pool, file, (void *)(uintptr_t)from, nbytes, at, true);
+    if (pool >= 0) return file_moved(pool, file, (void *)(uintptr_t)from, nbytes, at, true, HERE);
     if (mapping_count) prog_system_reads(from, nbytes, HERE);
     return real_pwrite()(file, reachable(from), nbytes, at);
 }
@@ -184,23 +224,23 @@ PROGRAM_EXPORT ssize_t pwrite64(int file, const void *from, size_t nbytes, off64
     return pwrite(file, from, nbytes, at);
 }
 
-static ssize_t file_streamed(int pool, int file, void *bytes, size_t nbytes, bool writes) {
+static ssize_t file_streamed(int pool, int file, void *bytes, size_t nbytes, bool writes, const void *pc) {
     const off_t at = real_lseek()(file, 0, SEEK_CUR);
-    const ssize_t done = file_moved(pool, file, bytes, nbytes, at, writes);
+    const ssize_t done = file_moved(pool, file, bytes, nbytes, at, writes, pc);
     if (done > 0) real_lseek()(file, done, SEEK_CUR);
     return done;
 }
 
 PROGRAM_EXPORT ssize_t read(int file, void *into, size_t nbytes) {
     const int pool = self ? pool_of_file(file) : -1;
-    if (pool >= 0) return file_streamed(pool, file, into, nbytes, false);
+    if (pool >= 0) return file_streamed(pool, file, into, nbytes, false, HERE);
     if (self) prog_wait_readable(file);
     if (mapping_count) prog_system_writes(into, nbytes, HERE);
     return real_read()(file, reachable(into), nbytes);
 }
 PROGRAM_EXPORT ssize_t write(int file, const void *from, size_t nbytes) {
     const int pool = self ? pool_of_file(file) : -1;
-    if (pool >= 0) return file_streamed(pool, file, (void *)(uintptr_t)from, nbytes, true);
+    if (pool >= 0) return file_streamed(pool, file, (void *)(uintptr_t)from, nbytes, true, HERE);
     if (mapping_count) prog_system_reads(from, nbytes, HERE);
     return real_write()(file, reachable(from), nbytes);
 }
@@ -217,7 +257,7 @@ PROGRAM_EXPORT size_t fwrite(const void *restrict from, size_t size, size_t coun
 }
 REAL(ssize_t, recv, int, void *, size_t, int)
 PROGRAM_EXPORT ssize_t recv(int file, void *into, size_t nbytes, int flags) {
-    if (self) prog_wait_readable(file);
+    if (self && !(flags & MSG_DONTWAIT)) prog_wait_readable(file);
     if (mapping_count) prog_system_writes(into, nbytes, HERE);
     return real_recv()(file, reachable(into), nbytes, flags);
 }
@@ -241,13 +281,99 @@ static const struct iovec *reachable_parts(const struct iovec *parts, int count,
     for (int k = 0; room && k < count; k++) room[k] = (struct iovec){reachable(parts[k].iov_base), parts[k].iov_len};
     return room ? room : parts;
 }
-REAL(ssize_t, readv, int, const struct iovec *, int)
-PROGRAM_EXPORT ssize_t readv(int file, const struct iovec *parts, int count) {
-    vector_step(parts, count, true, HERE);
-    return real_readv()(file, REACHABLE(parts, count), count);
+/* Read or write the parts of a pool's file, from the byte `at` on. */
+static ssize_t parts_moved(int pool, int file, const struct iovec *parts, int count, off_t at, bool writes,
+                           const void *pc) {
+    ssize_t all = 0, done = 0;
+    for (int k = 0; k < count && (k == 0 || done == (ssize_t)parts[k - 1].iov_len); k++, all += done > 0 ? done : 0)
+        done = file_moved(pool, file, parts[k].iov_base, parts[k].iov_len, at + all, writes, pc);
+    return all || done >= 0 ? all : done;
 }
-REAL(ssize_t, writev, int, const struct iovec *, int)
-PROGRAM_EXPORT ssize_t writev(int file, const struct iovec *parts, int count) {
-    vector_step(parts, count, false, HERE);
-    return real_writev()(file, REACHABLE(parts, count), count);
+
+/* The forms with a position, and those without, which move it. */
+#define VECTOR(name, writes)                                                                                           \
+    REAL(ssize_t, name, int, const struct iovec *, int)                                                                \
+    PROGRAM_EXPORT ssize_t name(int file, const struct iovec *parts, int count) {                                      \
+        const int pool = self ? pool_of_file(file) : -1;                                                               \
+        if (pool >= 0) {                                                                                               \
+            const ssize_t done = parts_moved(pool, file, parts, count, real_lseek()(file, 0, SEEK_CUR), writes, HERE); \
+            if (done > 0) real_lseek()(file, done, SEEK_CUR);                                                          \
+            return done;                                                                                               \
+        }                                                                                                              \
+        vector_step(parts, count, !(writes), HERE);                                                                    \
+        return real_##name()(file, REACHABLE(parts, count), count);                                                    \
+    }                                                                                                                  \
+    REAL(ssize_t, p##name, int, const struct iovec *, int, off_t)                                                      \
+    PROGRAM_EXPORT ssize_t p##name(int file, const struct iovec *parts, int count, off_t at) {                         \
+        const int pool = self ? pool_of_file(file) : -1;                                                               \
+        if (pool >= 0) return parts_moved(pool, file, parts, count, at, writes, HERE);                                 \
+        vector_step(parts, count, !(writes), HERE);                                                                    \
+        return real_p##name()(file, REACHABLE(parts, count), count, at);                                               \
+    }                                                                                                                  \
+    PROGRAM_EXPORT ssize_t p##name##64(int file, const struct iovec *parts, int count, off64_t at) {                   \
+        return p##name(file, parts, count, at);                                                                        \
+    }                                                                                                                  \
+    REAL(ssize_t, p##name##2, int, const struct iovec *, int, off_t, int)                                              \
+    PROGRAM_EXPORT ssize_t p##name##2(int file, const struct iovec *parts, int count, off_t at, int flags) {           \
+        const int pool = self ? pool_of_file(file) : -1;                                                               \
+        if (pool >= 0) return at == -1 ? name(file, parts, count) : p##name(file, parts, count, at);                   \
+        vector_step(parts, count, !(writes), HERE);                                                                    \
+        return real_p##name##2()(file, REACHABLE(parts, count), count, at, flags);                                     \
+    }                                                                                                                  \
+    PROGRAM_EXPORT ssize_t p##name##64v2(int file, const struct iovec *parts, int count, off64_t at, int flags) {      \
+        return p##name##2(file, parts, count, at, flags);                                                              \
+    }
+VECTOR(readv, false)
+VECTOR(writev, true)
+
+REAL(ssize_t, recvfrom, int, void *, size_t, int, struct sockaddr *, socklen_t *)
+PROGRAM_EXPORT ssize_t recvfrom(int file, void *restrict into, size_t nbytes, int flags, struct sockaddr *restrict from,
+                                socklen_t *restrict length) {
+    if (self && !(flags & MSG_DONTWAIT)) prog_wait_readable(file);
+    if (mapping_count) prog_system_writes(into, nbytes, HERE);
+    return real_recvfrom()(file, reachable(into), nbytes, flags, from, length);
+}
+REAL(ssize_t, sendto, int, const void *, size_t, int, const struct sockaddr *, socklen_t)
+PROGRAM_EXPORT ssize_t sendto(int file, const void *from, size_t nbytes, int flags, const struct sockaddr *to,
+                              socklen_t length) {
+    if (mapping_count) prog_system_reads(from, nbytes, HERE);
+    return real_sendto()(file, reachable(from), nbytes, flags, to, length);
+}
+REAL(ssize_t, recvmsg, int, struct msghdr *, int)
+PROGRAM_EXPORT ssize_t recvmsg(int file, struct msghdr *message, int flags) {
+    const int count = (int)message->msg_iovlen;
+    struct iovec *parts = message->msg_iov;
+    if (self && !(flags & MSG_DONTWAIT)) prog_wait_readable(file);
+    vector_step(parts, count, true, HERE);
+    message->msg_iov = (struct iovec *)(uintptr_t)REACHABLE(parts, count);
+    const ssize_t done = real_recvmsg()(file, message, flags);
+    message->msg_iov = parts;
+    return done;
+}
+REAL(ssize_t, sendmsg, int, const struct msghdr *, int)
+PROGRAM_EXPORT ssize_t sendmsg(int file, const struct msghdr *message, int flags) {
+    const int count = (int)message->msg_iovlen;
+    struct msghdr its = *message;
+    vector_step(its.msg_iov, count, false, HERE);
+    its.msg_iov = (struct iovec *)(uintptr_t)REACHABLE(its.msg_iov, count);
+    return real_sendmsg()(file, &its, flags);
+}
+
+/* The kernel copies between files past every cache; programs then fall back to read and write. */
+static bool copy_refused(int from, int to) {
+    if (!self || (pool_of_file(from) < 0 && pool_of_file(to) < 0)) return false;
+    fprintf(stderr, "cxlemu: sendfile() and copy_file_range() are refused for a pool (EINVAL): read and write it\n");
+    errno = EINVAL;
+    return true;
+}
+REAL(ssize_t, sendfile, int, int, off_t *, size_t)
+PROGRAM_EXPORT ssize_t sendfile(int to, int from, off_t *at, size_t nbytes) {
+    return copy_refused(from, to) ? -1 : real_sendfile()(to, from, at, nbytes);
+}
+PROGRAM_EXPORT ssize_t sendfile64(int to, int from, off64_t *at, size_t nbytes) {
+    return sendfile(to, from, at, nbytes);
+}
+REAL(ssize_t, copy_file_range, int, off64_t *, int, off64_t *, size_t, unsigned)
+PROGRAM_EXPORT ssize_t copy_file_range(int from, off64_t *at, int to, off64_t *into, size_t nbytes, unsigned flags) {
+    return copy_refused(from, to) ? -1 : real_copy_file_range()(from, at, to, into, nbytes, flags);
 }

@@ -105,6 +105,11 @@ bool range_in_pool(const void *at, size_t nbytes, pool_range *found) {
     }
 }
 
+size_t in_one_mapping(const void *at, size_t nbytes) {
+    pool_range r;
+    return mapping_count > 1 && range_in_pool(at, nbytes, &r) ? (size_t)r.nbytes : nbytes;
+}
+
 void *in_image(const void *at) {
     pool_range r;
     if (!range_in_pool(at, 1, &r)) return (void *)(uintptr_t)at;

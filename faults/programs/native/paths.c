@@ -83,11 +83,12 @@ REAL(int, fstat, int, struct stat *)
 int pool_of_file(int file) {
     struct stat its, ours;
     char path[2 * PROGRAM_PATH];
-    if (!process_joined() || real_fstat()(file, &its) != 0) return -1;
-    for (int pool = 0; pool < here.area->options.pools; pool++) {
-        area_path(path, sizeof path, "file-%d", pool);
+    const char *folder = getenv("CXLEMU_PROGRAM_RUN");
+    if (!folder || real_fstat()(file, &its) != 0) return -1;
+    for (int pool = 0; pool < (process_joined() ? here.area->options.pools : PROGRAM_POOLS); pool++) {
+        snprintf(path, sizeof path, "%s/file-%d", folder, pool);
         if (real_fstatat()(AT_FDCWD, path, &ours, 0) == 0 && ours.st_ino == its.st_ino && ours.st_dev == its.st_dev)
-            return pool;
+            return process_join() ? pool : -1; /* a process may inherit the file, and open none */
     }
     return -1;
 }
@@ -132,7 +133,10 @@ static int opened(int folder, const char *path, int flags, mode_t mode) {
     const int of_no_effect = here.area->options.dax[pool] ? O_TRUNC : 0;
     const int file = real_openat()(AT_FDCWD, REDIRECTED(path), flags & ~(O_DIRECT | O_SYNC | O_DSYNC | of_no_effect),
                                    mode);
-    if (file < 0 && errno == ENOENT) __atomic_fetch_or(&here.area->absent, UINT64_C(1) << pool, __ATOMIC_RELAXED);
+    if (file >= 0 || errno != ENOENT) return file;
+    __atomic_fetch_or(&here.area->absent, UINT64_C(1) << pool, __ATOMIC_RELAXED);
+    prog_yield(); /* another host may be about to make it */
+    errno = ENOENT;
     return file;
 }
 
@@ -183,11 +187,14 @@ PROGRAM_EXPORT int shm_unlink(const char *name) { return real_unlink()(REDIRECTE
 
 REAL(FILE *, fopen, const char *, const char *)
 PROGRAM_EXPORT FILE *fopen(const char *restrict path, const char *restrict mode) {
+    if (pool_named(path) >= 0)
+        fprintf(stderr,
+                "cxlemu: %s is opened as a stream: what a stream reads or writes is not the pool's: use open, read and "
+                "write\n",
+                path);
     return real_fopen()(REDIRECTED(path), mode);
 }
-PROGRAM_EXPORT FILE *fopen64(const char *restrict path, const char *restrict mode) {
-    return real_fopen()(REDIRECTED(path), mode);
-}
+PROGRAM_EXPORT FILE *fopen64(const char *restrict path, const char *restrict mode) { return fopen(path, mode); }
 
 REAL(int, access, const char *, int)
 PROGRAM_EXPORT int access(const char *path, int mode) { return real_access()(REDIRECTED(path), mode); }
@@ -200,7 +207,7 @@ PROGRAM_EXPORT int truncate(const char *path, off_t nbytes) {
 /* --- what a program learns of a device ---------------------------------------------------------------------------- */
 
 static int as_device(int result, int pool, struct stat *found) {
-    if (result != 0 || pool < 0 || !process_joined() || !here.area->options.dax[pool]) return result;
+    if (result != 0 || pool < 0 || !process_join() || !here.area->options.dax[pool]) return result;
     found->st_mode = S_IFCHR | (found->st_mode & 07777);
     found->st_rdev = makedev(DAX_MAJOR, (unsigned)pool);
     found->st_size = 0;
@@ -218,6 +225,16 @@ PROGRAM_EXPORT int lstat(const char *restrict path, struct stat *restrict found)
 }
 PROGRAM_EXPORT int fstatat(int folder, const char *restrict path, struct stat *restrict found, int flags) {
     return as_device(real_fstatat()(folder, REDIRECTED(path), found, flags), pool_named(path), found);
+}
+REAL(int, statx, int, const char *, int, unsigned, struct statx *)
+PROGRAM_EXPORT int statx(int folder, const char *restrict path, int flags, unsigned mask,
+                         struct statx *restrict found) {
+    const int pool = *path ? pool_named(path) : process_joined() ? pool_of_file(folder) : -1;
+    const int result = real_statx()(folder, REDIRECTED(path), flags, mask, found);
+    if (result != 0 || pool < 0 || !process_join() || !here.area->options.dax[pool]) return result;
+    found->stx_mode = (uint16_t)(S_IFCHR | (found->stx_mode & 07777));
+    found->stx_rdev_major = DAX_MAJOR, found->stx_rdev_minor = (uint32_t)pool, found->stx_size = 0;
+    return result;
 }
 #if defined(__x86_64__) /* where both are the same struct */
 PROGRAM_EXPORT int fstat64(int file, struct stat64 *found) { return fstat(file, (struct stat *)found); }

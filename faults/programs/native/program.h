@@ -269,6 +269,9 @@ program_site program_site_of(const void *pc, const void *caller);
 /* Return the number of a line of a script: `name` is its file and its function, with \n in between. */
 program_site program_site_in(const char *name, uint32_t line);
 
+/* Whether a command has failed, which ends the run. */
+bool program_failed(void);
+
 /* Say at the end how many lines were touched, and how many bytes the watcher keeps of them. */
 void program_watched(uint64_t lines, uint64_t bytes);
 

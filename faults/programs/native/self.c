@@ -4,6 +4,8 @@
 #include "self.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,21 +89,38 @@ bool process_join(void) {
 
 /* --- threads --------------------------------------------------------------------------------------------------------- */
 
+void too_many_threads(void) {
+    fprintf(stderr, "cxlemu: more than %d threads take part in the run\n", PROGRAM_THREADS);
+    _exit(2);
+}
+
+static pthread_key_t at_end;
+static pthread_once_t key_once = PTHREAD_ONCE_INIT;
+static intptr_t rounds[PTHREAD_DESTRUCTOR_ITERATIONS + 1]; /* which of them: the key's value */
+
+/* A thread has ended when the destructors of its variables have run, which may still access a pool. */
+static void thread_ends(void *round) {
+    const intptr_t *next = (intptr_t *)round + 1;
+    if (next - rounds < PTHREAD_DESTRUCTOR_ITERATIONS) pthread_setspecific(at_end, next);
+    else self_end(STEP_THREAD_END);
+}
+
+static void make_key(void) { pthread_key_create(&at_end, thread_ends); }
+
 void self_begin(int thread, int start_kind, int other) {
     program_area *a = here.area;
     const int process = start_kind == STEP_PROCESS_START ? new_process() : a->threads[other].process;
     if (thread < 0) thread = turn_new_thread(here.host, number_in("CXLEMU_PROGRAM_COMMAND"), process);
     program_self *me = self ? self : calloc(1, sizeof *me);
-    if (thread < 0 || !me) {
-        fprintf(stderr, "cxlemu: more than %d threads take part\n", PROGRAM_THREADS);
-        _exit(2);
-    }
+    if (thread < 0 || !me) too_many_threads();
     program_thread *t = &a->threads[thread];
     t->pid = getpid(), t->tid = (int)syscall(SYS_gettid), t->process = (uint16_t)process;
     t->main = start_kind == STEP_PROCESS_START;
     pin_begin(thread, other);
     me->thread = thread;
     self = me;
+    pthread_once(&key_once, make_key);
+    pthread_setspecific(at_end, rounds);
     cycle_thread(me, true);
     if (!step_begin(me)) return;
     if (t->main && program_watcher_now && program_watcher_now->begin) program_watcher_now->begin(process == 1);

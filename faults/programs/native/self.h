@@ -5,7 +5,15 @@
 #include "image.h"
 #include "turn.h"
 
-enum { CALLERS = 256, SITES_KNOWN = 1024, SEEN = 2048, MAPPINGS = 64, LIST_PLACES = 1024 };
+enum {
+    LATE_SIGNALS = 32,
+    SIGNAL_BYTES = 128,
+    CALLERS = 256,
+    SITES_KNOWN = 1024,
+    SEEN = 2048,
+    MAPPINGS = 64,
+    LIST_PLACES = 1024
+};
 
 typedef struct {
     int pool;
@@ -36,6 +44,8 @@ typedef struct {
     uint32_t depth, spins;
     uint32_t failed; /* accesses that ended in a SIGBUS */
     uint32_t outside_looks; /* how often it has looked at the clock, or at input from outside */
+    int late_count;
+    _Alignas(8) uint8_t late[LATE_SIGNALS][SIGNAL_BYTES]; /* siginfo_t of those that came in the middle of a step */
     uintptr_t tls; /* where this library's variables of this thread lie */
     struct {
         uint64_t since, base, state, memory, tries, step;
@@ -66,6 +76,9 @@ typedef struct {
     int64_t offset, nbytes;
 } pool_range;
 bool range_in_pool(const void *at, size_t nbytes, pool_range *found);
+
+/* How many bytes of a range lie in one mapping: a program may map a pool twice, side by side. */
+size_t in_one_mapping(const void *at, size_t nbytes);
 
 /* Whether mappings of pools are closed to the program, so that its accesses fault. This library then looks at the image. */
 extern bool pools_closed;
@@ -100,6 +113,7 @@ void code_follow(void);
 /* Let this thread take part from here on; `thread` as turn_new_thread returned it, or -1 for a new number. */
 void self_begin(int thread, int start_kind, int other);
 void self_end(int end_kind);
+_Noreturn void too_many_threads(void);
 void process_ends_with(int status); /* note the exit status, before the process's last step */
 void self_forget(void); /* after fork, in the child */
 program_self *self_here(void); /* joins this thread if its process has joined */
@@ -129,7 +143,11 @@ void cycle_fold(program_self *me,
 void cycle_round(
     const program_self
         *me); /* in a search, behind a step that only looked: so will the next one, until something is stored */
+uint64_t timers_left(void); /* threads.c: until this process's timers end, in some unit */
 void cycle_thread(program_self *me, bool begins); /* a thread takes part from here on, or no longer */
+
+/* signals.c: send this thread the signals again that came in the middle of its step, which has ended. */
+void signals_late(program_self *me);
 
 /* quiet.c: whether a step that comes is quiet, as turn_take asks. */
 bool step_is_quiet(const program_self *me, int kind, int what, const pool_range *r);

@@ -1,15 +1,14 @@
 /* Keeps the handlers that a program sets for SIGTRAP and SIGSEGV, and calls them for signals that are not ours. The program
- * cannot block these two. */
+ * cannot block these two. Its other handlers run between steps. */
 #define _GNU_SOURCE
 #include "signals.h"
 
-#if defined(__x86_64__)
-
-#include "program.h"
 #include "real.h"
+#include "self.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -18,10 +17,10 @@ REAL(int, sigprocmask, int, const sigset_t *, sigset_t *)
 REAL(int, pthread_sigmask, int, const sigset_t *, sigset_t *)
 
 static bool ours;
-static struct sigaction of_program[2];
+static struct sigaction of_program[NSIG];
 
 static bool is_ours(int number) { return ours && (number == SIGTRAP || number == SIGSEGV); }
-static struct sigaction *kept(int number) { return &of_program[number == SIGSEGV]; }
+static struct sigaction *kept(int number) { return &of_program[number]; }
 
 void signals_take(int number, const struct sigaction *action) {
     sigset_t both;
@@ -48,6 +47,33 @@ void signals_pass_on(int number, siginfo_t *info, void *context) {
     }
 }
 
+_Static_assert(sizeof(siginfo_t) == SIGNAL_BYTES, "a signal is kept as a whole");
+
+/* --- between steps ------------------------------------------------------------------------------------------------------ */
+
+/* Accesses in the middle of a step are no steps: keep the signal until its end. */
+static void on_signal(int number, siginfo_t *info, void *context) {
+    if (!self || !self->inside) signals_pass_on(number, info, context);
+    else if (self->late_count < LATE_SIGNALS) memcpy(self->late[self->late_count++], info, sizeof *info);
+}
+
+void signals_late(program_self *me) {
+    while (me->late_count) {
+        siginfo_t first;
+        memcpy(&first, me->late[0], sizeof first);
+        memmove(me->late[0], me->late[1], (size_t)--me->late_count * SIGNAL_BYTES);
+        syscall(SYS_rt_tgsigqueueinfo, getpid(), (pid_t)syscall(SYS_gettid), first.si_signo, &first);
+    }
+}
+
+static bool waits(int number, const struct sigaction *action) {
+    static const int at_once[] = {SIGSEGV, SIGTRAP, SIGBUS, SIGFPE, SIGILL, SIGSYS, SIGABRT};
+    for (size_t k = 0; k < sizeof at_once / sizeof *at_once; k++)
+        if (number == at_once[k]) return false;
+    return number > 0 && number < NSIG && action->sa_handler != SIG_DFL && action->sa_handler != SIG_IGN &&
+           !(action->sa_flags & (int)SA_RESETHAND);
+}
+
 /* --- in place of the C library's ---------------------------------------------------------------------------------------- */
 
 static void leave_out(sigset_t *set) {
@@ -65,10 +91,16 @@ PROGRAM_EXPORT int sigaction(int number, const struct sigaction *restrict action
         if (action) *kept(number) = *action;
         return 0;
     }
-    if (!action) return real_sigaction()(number, NULL, before);
-    changed = *action;
-    leave_out(&changed.sa_mask);
-    return real_sigaction()(number, &changed, before);
+    const struct sigaction old = number > 0 && number < NSIG ? *kept(number) : (struct sigaction){0};
+    if (action) {
+        changed = *action;
+        leave_out(&changed.sa_mask);
+        if (waits(number, action))
+            *kept(number) = *action, changed.sa_sigaction = on_signal, changed.sa_flags |= SA_SIGINFO;
+    }
+    const int error = real_sigaction()(number, action ? &changed : NULL, before);
+    if (!error && before && before->sa_sigaction == on_signal) *before = old;
+    return error;
 }
 
 PROGRAM_EXPORT sighandler_t signal(int number, sighandler_t handler) {
@@ -94,5 +126,3 @@ PROGRAM_EXPORT int sigprocmask(int how, const sigset_t *restrict set, sigset_t *
     leave_out(&changed);
     return real_sigprocmask()(how, &changed, before);
 }
-
-#endif

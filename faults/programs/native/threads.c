@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -39,20 +41,11 @@ static struct {
 } joinable[JOINABLE];
 static int joinable_count;
 
-static void ended(void *unused) {
-    (void)unused;
-    self_end(STEP_THREAD_END);
-}
-
 static void *begin(void *of) {
     const beginning b = *(beginning *)of;
-    void *result;
     free(of);
     self_begin(b.thread, STEP_THREAD_START, b.maker);
-    pthread_cleanup_push(ended, NULL);
-    result = b.function(b.argument);
-    pthread_cleanup_pop(1);
-    return result;
+    return b.function(b.argument);
 }
 
 REAL(int, pthread_create, pthread_t *, const pthread_attr_t *, void *(*)(void *), void *)
@@ -64,10 +57,7 @@ PROGRAM_EXPORT int pthread_create(pthread_t *restrict handle, const pthread_attr
     *b = (beginning){function, argument, -1, self->thread};
     b->thread = turn_new_thread(here.host, here.area->threads[self->thread].command, 0);
     const int thread = b->thread;
-    if (thread < 0) {
-        free(b);
-        return EAGAIN;
-    }
+    if (thread < 0) too_many_threads();
     const int error = real_pthread_create()(handle, attributes, begin, b);
     if (error) {
         free(b);
@@ -108,6 +98,8 @@ PROGRAM_EXPORT int pthread_join(pthread_t handle, void **result) {
 REAL(int, pthread_mutex_lock, pthread_mutex_t *)
 REAL(int, pthread_rwlock_rdlock, pthread_rwlock_t *)
 REAL(int, pthread_rwlock_wrlock, pthread_rwlock_t *)
+REAL(int, pthread_spin_lock, pthread_spinlock_t *)
+WAITS(pthread_spin_lock, (pthread_spinlock_t * lock), (lock), pthread_spin_trylock(lock), EBUSY)
 WAITS(pthread_mutex_lock, (pthread_mutex_t * lock), (lock), pthread_mutex_trylock(lock), EBUSY)
 WAITS(pthread_rwlock_rdlock, (pthread_rwlock_t * lock), (lock), pthread_rwlock_tryrdlock(lock), EBUSY)
 WAITS(pthread_rwlock_wrlock, (pthread_rwlock_t * lock), (lock), pthread_rwlock_trywrlock(lock), EBUSY)
@@ -122,6 +114,50 @@ PROGRAM_EXPORT int sem_wait(sem_t *semaphore) {
     return 0;
 }
 
+/* The C library keeps its barriers' counts to itself, so here are those that this process makes during a run. */
+enum { BARRIERS = 64 };
+static struct {
+    const pthread_barrier_t *at;
+    unsigned count, here, round;
+} barriers[BARRIERS];
+
+static int barrier_index(const pthread_barrier_t *at) {
+    for (int k = 0; at && k < BARRIERS; k++)
+        if (barriers[k].at == at) return k;
+    return -1;
+}
+
+REAL(int, pthread_barrier_init, pthread_barrier_t *, const pthread_barrierattr_t *, unsigned)
+PROGRAM_EXPORT int pthread_barrier_init(pthread_barrier_t *restrict at,
+                                        const pthread_barrierattr_t *restrict attributes, unsigned count) {
+    int shared = 0, k = barrier_index(at);
+    const int error = real_pthread_barrier_init()(at, attributes, count);
+    if (attributes) pthread_barrierattr_getpshared(attributes, &shared);
+    if (error || shared || !process_joined() || here.area->options.free_running) return error;
+    for (int other = 0; k < 0 && other < BARRIERS; other++)
+        if (!barriers[other].at) k = other;
+    if (k >= 0) barriers[k].at = at, barriers[k].count = count, barriers[k].here = 0;
+    return 0;
+}
+REAL(int, pthread_barrier_destroy, pthread_barrier_t *)
+PROGRAM_EXPORT int pthread_barrier_destroy(pthread_barrier_t *at) {
+    const int k = barrier_index(at);
+    if (k >= 0) barriers[k].at = NULL;
+    return real_pthread_barrier_destroy()(at);
+}
+REAL(int, pthread_barrier_wait, pthread_barrier_t *)
+PROGRAM_EXPORT int pthread_barrier_wait(pthread_barrier_t *at) {
+    const int k = barrier_index(at);
+    if (k < 0 || !self_here()) return real_pthread_barrier_wait()(at);
+    const unsigned round = barriers[k].round;
+    if (++barriers[k].here == barriers[k].count) {
+        barriers[k].here = 0, barriers[k].round++;
+        return PTHREAD_BARRIER_SERIAL_THREAD;
+    }
+    while (barriers[k].round == round) prog_yield();
+    return 0;
+}
+
 static uint64_t clock_now(void) { return here.area->clock_ns; }
 #define EPOCH_S INT64_C(1767225600) /* when a run begins: the same in every run */
 
@@ -131,21 +167,54 @@ static struct timespec time_now(clockid_t clock) {
     return (struct timespec){from + (int64_t)(now / 1000000000), (long)(now % 1000000000)};
 }
 
+/* Whether a time has come, of whichever clock it is. */
+static bool is_over(const struct timespec *until) {
+    const struct timespec now = time_now(until->tv_sec >= EPOCH_S / 2 ? CLOCK_REALTIME : CLOCK_MONOTONIC);
+    self->outside_looks++;
+    return until->tv_sec < now.tv_sec || (until->tv_sec == now.tv_sec && until->tv_nsec <= now.tv_nsec);
+}
+
 /* Wait for a condition by giving the turn away once. Signals wake no thread here: a waiting program looks again whether its
  * condition holds, as a wait may always end without a signal. */
 static int condition_waited(pthread_mutex_t *lock, const struct timespec *until) {
-    const struct timespec now = time_now(CLOCK_REALTIME), since_start = time_now(CLOCK_MONOTONIC);
-    const bool real_time = until && until->tv_sec >= EPOCH_S / 2;
-    self->outside_looks += until != NULL;
-    const struct timespec *clock = real_time ? &now : &since_start;
-    if (until &&
-        (until->tv_sec < clock->tv_sec || (until->tv_sec == clock->tv_sec && until->tv_nsec <= clock->tv_nsec)))
-        return ETIMEDOUT;
+    if (until && is_over(until)) return ETIMEDOUT;
     pthread_mutex_unlock(lock);
     prog_yield();
     pthread_mutex_lock(lock);
     return 0;
 }
+
+/* Waits until a time of the run's own clock. */
+#define UNTIL(name, type, attempt)                                                        \
+    REAL(int, name, type *, const struct timespec *)                                      \
+    PROGRAM_EXPORT int name(type *restrict lock, const struct timespec *restrict until) { \
+        int error;                                                                        \
+        if (!scheduled()) return real_##name()(lock, until);                              \
+        while ((error = attempt(lock)) == EBUSY && !is_over(until)) prog_yield();         \
+        return error == EBUSY ? ETIMEDOUT : error;                                        \
+    }
+#define UNTIL_CLOCK(name, type, other)                                                                     \
+    REAL(int, name, type *, clockid_t, const struct timespec *)                                            \
+    PROGRAM_EXPORT int name(type *restrict lock, clockid_t clock, const struct timespec *restrict until) { \
+        return scheduled() ? other(lock, until) : real_##name()(lock, clock, until);                       \
+    }
+UNTIL(pthread_mutex_timedlock, pthread_mutex_t, pthread_mutex_trylock)
+UNTIL(pthread_rwlock_timedrdlock, pthread_rwlock_t, pthread_rwlock_tryrdlock)
+UNTIL(pthread_rwlock_timedwrlock, pthread_rwlock_t, pthread_rwlock_trywrlock)
+UNTIL_CLOCK(pthread_mutex_clocklock, pthread_mutex_t, pthread_mutex_timedlock)
+UNTIL_CLOCK(pthread_rwlock_clockrdlock, pthread_rwlock_t, pthread_rwlock_timedrdlock)
+UNTIL_CLOCK(pthread_rwlock_clockwrlock, pthread_rwlock_t, pthread_rwlock_timedwrlock)
+
+REAL(int, sem_timedwait, sem_t *, const struct timespec *)
+PROGRAM_EXPORT int sem_timedwait(sem_t *restrict semaphore, const struct timespec *restrict until) {
+    if (!scheduled()) return real_sem_timedwait()(semaphore, until);
+    for (; sem_trywait(semaphore) != 0; prog_yield()) {
+        if (errno == EAGAIN && is_over(until)) errno = ETIMEDOUT;
+        if (errno != EAGAIN) return -1;
+    }
+    return 0;
+}
+UNTIL_CLOCK(sem_clockwait, sem_t, sem_timedwait)
 
 /* Look up a condition's function by its version: there are two, and without a number the older one is found. */
 static void *real_condition(const char *name) {
@@ -222,10 +291,27 @@ PROGRAM_EXPORT unsigned sleep(unsigned seconds) {
     return 0;
 }
 
+REAL(int, clock_gettime, clockid_t, struct timespec *)
+
+/* Timers run in the system's time: while there may be one, no state of this process comes twice. */
+static bool has_timers;
+REAL(int, timer_settime, timer_t, int, const struct itimerspec *, struct itimerspec *)
+PROGRAM_EXPORT int timer_settime(timer_t timer, int flags, const struct itimerspec *restrict value,
+                                 struct itimerspec *restrict before) {
+    has_timers = true;
+    return real_timer_settime()(timer, flags, value, before);
+}
+uint64_t timers_left(void) {
+    struct itimerval its = {0};
+    struct timespec now = {0};
+    getitimer(ITIMER_REAL, &its);
+    if (has_timers) real_clock_gettime()(CLOCK_MONOTONIC, &now);
+    return ns_of(&now) + (uint64_t)its.it_value.tv_sec * 1000000 + (uint64_t)its.it_value.tv_usec;
+}
+
 /* Let a look at the clock take time as well, so that a loop that waits for it ends. */
 static void look_at_clock(void) { here.area->clock_ns += 100; }
 
-REAL(int, clock_gettime, clockid_t, struct timespec *)
 PROGRAM_EXPORT int clock_gettime(clockid_t clock, struct timespec *now) {
     if (!scheduled() || clock == CLOCK_PROCESS_CPUTIME_ID || clock == CLOCK_THREAD_CPUTIME_ID)
         return real_clock_gettime()(clock, now);
@@ -254,16 +340,54 @@ PROGRAM_EXPORT time_t time(time_t *now) {
 
 /* --- waits for others ------------------------------------------------------------------------------------------------- */
 
+/* Let others go first where nothing is ready; false once the time is over. */
+static bool looks_again(uint64_t until, bool forever) {
+    self->outside_looks++;
+    if (!forever && clock_now() >= until) return false;
+    prog_sleep(forever ? 0 : 1000000);
+    return true;
+}
+
+static uint64_t after_ms(int timeout_ms) {
+    return clock_now() + (uint64_t)(timeout_ms < 0 ? 0 : timeout_ms) * 1000000u;
+}
+
 REAL(int, poll, struct pollfd *, nfds_t, int)
 PROGRAM_EXPORT int poll(struct pollfd *files, nfds_t count, int timeout_ms) {
+    int ready;
     if (!scheduled()) return real_poll()(files, count, timeout_ms);
-    const uint64_t until = clock_now() + (uint64_t)(timeout_ms < 0 ? 0 : timeout_ms) * 1000000u;
-    for (;;) {
-        const int ready = real_poll()(files, count, 0);
-        self->outside_looks++;
-        if (ready || timeout_ms == 0 || (timeout_ms > 0 && clock_now() >= until)) return ready;
-        prog_sleep(timeout_ms > 0 ? 1000000 : 0);
-    }
+    const uint64_t until = after_ms(timeout_ms);
+    do ready = real_poll()(files, count, 0);
+    while (ready == 0 && looks_again(until, timeout_ms < 0));
+    return ready;
+}
+
+REAL(int, epoll_wait, int, struct epoll_event *, int, int)
+PROGRAM_EXPORT int epoll_wait(int set, struct epoll_event *events, int most, int timeout_ms) {
+    int ready;
+    if (!scheduled()) return real_epoll_wait()(set, events, most, timeout_ms);
+    const uint64_t until = after_ms(timeout_ms);
+    do ready = real_epoll_wait()(set, events, most, 0);
+    while (ready == 0 && looks_again(until, timeout_ms < 0));
+    return ready;
+}
+
+REAL(int, select, int, fd_set *, fd_set *, fd_set *, struct timeval *)
+PROGRAM_EXPORT int select(int count, fd_set *restrict read, fd_set *restrict write, fd_set *restrict other,
+                          struct timeval *restrict timeout) {
+    fd_set *sets[] = {read, write, other}, asked[3];
+    int ready;
+    if (!scheduled() || count > FD_SETSIZE) return real_select()(count, read, write, other, timeout);
+    const uint64_t us = timeout ? (uint64_t)timeout->tv_sec * 1000000u + (uint64_t)timeout->tv_usec : 0;
+    const uint64_t until = clock_now() + us * 1000;
+    for (int k = 0; k < 3; k++)
+        if (sets[k]) asked[k] = *sets[k];
+    do {
+        for (int k = 0; k < 3; k++)
+            if (sets[k]) *sets[k] = asked[k];
+        ready = real_select()(count, read, write, other, &(struct timeval){0});
+    } while (ready == 0 && looks_again(until, !timeout));
+    return ready;
 }
 
 void prog_wait_readable(int file) {
@@ -272,6 +396,10 @@ void prog_wait_readable(int file) {
     if (!scheduled() || syscall(SYS_fstat, file, &its) != 0 || S_ISREG(its.st_mode) || S_ISDIR(its.st_mode)) return;
     self->outside_looks++;
     if (fcntl(file, F_GETFL) & O_NONBLOCK) return;
+    struct timeval most = {0}; /* how long a socket waits, in the system's time */
+    if (getsockopt(file, SOL_SOCKET, SO_RCVTIMEO, &most, &(socklen_t){sizeof most}) == 0 &&
+        (most.tv_sec || most.tv_usec))
+        return;
     for (; real_poll()(&one, 1, 0) == 0; prog_yield()) self->outside_looks++;
 }
 
@@ -346,6 +474,9 @@ PROGRAM_EXPORT pid_t fork(void) {
     }
     return child;
 }
+
+/* A child of vfork would share our variables with its parent. */
+PROGRAM_EXPORT pid_t vfork(void) { return fork(); }
 
 __attribute__((destructor)) static void process_ends(void) { self_end(STEP_PROCESS_END); }
 
