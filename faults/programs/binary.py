@@ -18,6 +18,7 @@ HEADER_BYTES, PROGRAM_HEADER_BYTES, PROGRAM_HEADERS = 64, 56, 512
 SCRIPT_BYTES, INTERPRETER_BYTES, INTERPRETERS = 256, 4096, 4
 SEARCHED_BYTES = 1 << 28  # in which symbols and notes are looked for
 SETUID = 0o6000
+SANITIZER = b"\0libtsan.so"
 
 
 def preloaded(words: Iterable[str]) -> list[str]:
@@ -53,6 +54,8 @@ def check_binary(program: Path) -> None:
         raise ArgumentError(
             f"{name}: made for {interpreter.decode(errors='replace')}; only the GNU C library is supported"
         )
+    if SANITIZER in image:
+        raise ArgumentError(f"{name}: built with -fsanitize=thread: build it without that, or with cxlemu cc")
     if b"\xff Go buildinf:" in image:
         raise ArgumentError(
             f"{name}: a Go program: its system calls and signals bypass the C library, and are not seen"
@@ -62,7 +65,7 @@ def check_binary(program: Path) -> None:
 def is_recompiled(program: Path) -> bool:
     """Tell whether a program was compiled with ``cxlemu cc``: it calls our runtime."""
     image = _whole(program)
-    return image[:4] == ELF and b"\0__tsan_init\0" in image
+    return image[:4] == ELF and b"\0__tsan_init\0" in image and SANITIZER not in image
 
 
 def _whole(file: Path) -> bytes:

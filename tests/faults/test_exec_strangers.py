@@ -55,3 +55,11 @@ def test_a_store_that_is_not_flushed_is_named(its: Path, way: str) -> None:
 def test_a_device_is_one_before_it_is_opened(its: Path) -> None:
     result = ran(f"{its} /dev/dax0.0 asked w", CHOICES[0])
     assert [(one.code, one.output) for one in result.exits] == [(0, "")]
+
+
+def test_lengths_of_literals_are_constants(tmp_path: Path) -> None:
+    source = tmp_path / "constants.cc"
+    source.write_text(
+        'static char text[__builtin_strlen("ab")];\nstatic_assert(__builtin_memcmp("a", "b", 1) < 0, "");\n'
+    )
+    built("recompiled", str(source), tmp_path / "constants.o", "-c", "-Wno-unused", language="c++")

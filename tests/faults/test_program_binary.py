@@ -53,6 +53,7 @@ REFUSED = {
     "static, by headers that are not there": (changed(32, "<Q", 2**63), "statically linked"),
     "musl": (TRUE.read_bytes().replace(b"ld-linux", b"ld-musl-"), "only the GNU C library"),
     "Go": (TRUE.read_bytes() + b"\xff Go buildinf:", "a Go program"),
+    "a sanitizer": (TRUE.read_bytes() + b"\0__tsan_init\0libtsan.so.2\0", "built with -fsanitize=thread"),
     "text": (b"hello\n", "neither a program nor a script"),
     "nothing": (b"", "neither a program nor a script"),
     "a script of nothing": (b"#!\n", "names no program"),

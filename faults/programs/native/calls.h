@@ -52,13 +52,19 @@ CXLEMU_CALL(int, __snprintf_chk, char *, __SIZE_TYPE__, int, __SIZE_TYPE__, cons
 #if defined(__cplusplus)
 }
 #endif
+/* These two also stand where a constant is wanted, which has no call. */
+#define __builtin_memcmp(...)                                                            \
+    (__builtin_constant_p(__builtin_memcmp(__VA_ARGS__)) ? __builtin_memcmp(__VA_ARGS__) \
+                                                         : __cxlemu_memcmp(__VA_ARGS__))
+#define __builtin_strlen(...)                                                            \
+    (__builtin_constant_p(__builtin_strlen(__VA_ARGS__)) ? __builtin_strlen(__VA_ARGS__) \
+                                                         : __cxlemu_strlen(__VA_ARGS__))
 #define __builtin_memcpy __cxlemu_memcpy
 #define __builtin_memmove __cxlemu_memmove
 #define __builtin_mempcpy __cxlemu_mempcpy
 #define __builtin_bcopy __cxlemu_bcopy
 #define __builtin_memset __cxlemu_memset
 #define __builtin_bzero __cxlemu_bzero
-#define __builtin_memcmp __cxlemu_memcmp
 #define __builtin_bcmp __cxlemu_bcmp
 #define __builtin_memchr __cxlemu_memchr
 #define __builtin_strcpy __cxlemu_strcpy
@@ -68,7 +74,6 @@ CXLEMU_CALL(int, __snprintf_chk, char *, __SIZE_TYPE__, int, __SIZE_TYPE__, cons
 #define __builtin_strcat __cxlemu_strcat
 #define __builtin_strncat __cxlemu_strncat
 #define __builtin_strdup __cxlemu_strdup
-#define __builtin_strlen __cxlemu_strlen
 #define __builtin_strnlen __cxlemu_strnlen
 #define __builtin_strcmp __cxlemu_strcmp
 #define __builtin_strncmp __cxlemu_strncmp
