@@ -11,17 +11,12 @@
 /* borrowed(address, count, dtype, owner) -> an array that holds a reference to owner. The caller guarantees that the
  * memory stays there as long as owner does. */
 static PyObject *borrowed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t given) {
-    if (given != 4 || !PyArray_DescrCheck(args[2])) {
-        PyErr_SetString(PyExc_TypeError, "borrowed takes an address, a count, a dtype and the memory's owner");
-        return NULL;
-    }
+    if (given != 4 || !PyArray_DescrCheck(args[2]))
+        return PyErr_Format(PyExc_TypeError, "borrowed takes an address, a count, a dtype and the memory's owner");
     void *address = PyLong_AsVoidPtr(args[0]);
     npy_intp count = PyLong_AsSsize_t(args[1]);
     if (PyErr_Occurred()) return NULL;
-    if (count < 0 || (count && !address)) {
-        PyErr_SetString(PyExc_ValueError, "there is no memory to borrow");
-        return NULL;
-    }
+    if (count < 0 || (count && !address)) return PyErr_Format(PyExc_ValueError, "there is no memory to borrow");
     PyArray_Descr *dtype = (PyArray_Descr *)Py_NewRef(args[2]); /* the new array takes this reference */
     PyObject *array = PyArray_NewFromDescr(&PyArray_Type, dtype, 1, &count, NULL, address,
                                            address ? NPY_ARRAY_CARRAY : 0, NULL);
@@ -51,10 +46,7 @@ static int by_begin(const void *a, const void *b) {
 /* apart(pairs) -> whether the arrays of each pair, a list's tuple, lie before or behind those of all others; the first
  * may lie in the second one. */
 static PyObject *apart(PyObject *Py_UNUSED(module), PyObject *pairs) {
-    if (!PyList_Check(pairs)) {
-        PyErr_SetString(PyExc_TypeError, "apart takes a list of pairs of arrays");
-        return NULL;
-    }
+    if (!PyList_Check(pairs)) return PyErr_Format(PyExc_TypeError, "apart takes a list of pairs of arrays");
     const Py_ssize_t count = PyList_GET_SIZE(pairs);
     extent *found = PyMem_Malloc((size_t)(2 * count + 1) * sizeof *found);
     if (!found) return PyErr_NoMemory();

@@ -195,10 +195,8 @@ static PyObject *receive(Courier *self, PyObject *object, PyObject *tag_object) 
  * then finds it in `last`. */
 static PyObject *Courier_call(PyObject *callable, PyObject *const *args, size_t count, PyObject *names) {
     Courier *self = (Courier *)callable;
-    if (PyVectorcall_NARGS(count) != 2 || names) {
-        PyErr_SetString(PyExc_TypeError, "a courier takes an array and a tag");
-        return NULL;
-    }
+    if (PyVectorcall_NARGS(count) != 2 || names)
+        return PyErr_Format(PyExc_TypeError, "a courier takes an array and a tag");
     Py_CLEAR(self->last);
     PyObject *its = self->status ? Py_None : Py_False;
     if (gate(self)[CLOSED] || gate(self)[ADVANCING] || gate(self)[AT_WORK] || PyList_GET_SIZE(self->handed))
@@ -223,10 +221,7 @@ static int Courier_init(Courier *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"program", "epoch",   "tag",   "rounds", "peer", "gate",
                             "handed",  "idle_ns", "spins", "status", "any",  NULL};
     PyObject *prog, *handed, *status, *any = NULL;
-    if (self->program) {
-        PyErr_SetString(PyExc_RuntimeError, "a Courier is made once");
-        return -1;
-    }
+    if (self->program) return RAISED(PyExc_RuntimeError, "a Courier is made once");
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!LILiy*O!LLO|O", names, &program_type, &prog, &self->epoch,
                                      &self->tag, &self->rounds, &self->peer, &self->gate, &PyList_Type, &handed,
                                      &self->idle_ns, &self->spins, &status, &any))
@@ -236,10 +231,8 @@ static int Courier_init(Courier *self, PyObject *args, PyObject *kwargs) {
                        self->rounds > 0 && !(self->tag >> TAG_BITS) &&
                        (status == Py_None ||
                         (PyType_Check(status) && PyType_IsSubtype((PyTypeObject *)status, &PyTuple_Type)));
-    if (!right) {
-        PyErr_SetString(PyExc_ValueError, "a courier carries calls of one doorbell line, which no cache stands before");
-        return -1;
-    }
+    if (!right)
+        return RAISED(PyExc_ValueError, "a courier carries calls of one doorbell line, which no cache stands before");
     self->program = (Program *)Py_NewRef(prog);
     self->handed = Py_NewRef(handed);
     self->status = status == Py_None ? NULL : Py_NewRef(status);
@@ -258,10 +251,8 @@ static PyObject *Courier_teach(Courier *self, PyObject *args) {
     const int mine = self->status ? OUTPUT : INPUT;
     if (((Program *)prog)->state == UNBOUND || p->through || p->pacing || p->buffer_count != CALL_BUFFERS ||
         rounds < 1 || p->layout.ranks != MAILBOX_RANKS || p->buffer_bytes[mine] != nbytes ||
-        p->buffer_bytes[INPUT + OUTPUT - mine] || p->buffer_bytes[SCRATCH] || nbytes <= INLINE_BYTES) {
-        PyErr_SetString(PyExc_ValueError, "a courier is taught calls of one array, which no cache stands before");
-        return NULL;
-    }
+        p->buffer_bytes[INPUT + OUTPUT - mine] || p->buffer_bytes[SCRATCH] || nbytes <= INLINE_BYTES)
+        return PyErr_Format(PyExc_ValueError, "a courier is taught calls of one array, which no cache stands before");
     body *kept = body_of(self, nbytes);
     if (!kept) kept = &self->bodies[self->next_body], self->next_body = (self->next_body + 1) % SIZES;
     Py_XDECREF(kept->program);
@@ -309,6 +300,5 @@ static PyTypeObject courier_type = {
 };
 
 int courier_add_to(PyObject *module) {
-    if (PyArray_ImportNumPyAPI() < 0 || PyType_Ready(&courier_type) < 0) return -1;
-    return PyModule_AddObjectRef(module, "Courier", (PyObject *)&courier_type);
+    return PyArray_ImportNumPyAPI() < 0 ? -1 : PyModule_AddType(module, &courier_type);
 }

@@ -110,10 +110,8 @@ PyObject *dispatch_slow_path(PyObject *calls, PyObject *const *call) {
 
 static PyObject *DispatchCache_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *names) {
     PyObject *result;
-    if (PyVectorcall_NARGS(nargsf) != ARGUMENTS || names) {
-        PyErr_Format(PyExc_TypeError, "a call has %d arguments, by position", ARGUMENTS);
-        return NULL;
-    }
+    if (PyVectorcall_NARGS(nargsf) != ARGUMENTS || names)
+        return PyErr_Format(PyExc_TypeError, "a call has %d arguments, by position", ARGUMENTS);
     if (dispatch_find(callable, args, &result)) return result;
     return dispatch_slow_path(callable, args);
 }
@@ -132,16 +130,12 @@ static void forget(entry *e) {
  * the arrays they bring. An operation holds its own arrays for as long as it is remembered: give one without any. */
 static PyObject *DispatchCache_remember(DispatchCache *self, PyObject *const *args, Py_ssize_t count) {
     arrays a;
-    if (count != ARGUMENTS || !PyObject_TypeCheck(args[0], &operation_type)) {
-        PyErr_SetString(PyExc_TypeError, "remember takes an operation and six arguments of its call");
-        return NULL;
-    }
+    if (count != ARGUMENTS || !PyObject_TypeCheck(args[0], &operation_type))
+        return PyErr_Format(PyExc_TypeError, "remember takes an operation and six arguments of its call");
     Operation *operation = (Operation *)args[0];
     PyObject *const *call = args + 1;
-    if (operation->sequencer != self->sequencer) {
-        PyErr_SetString(PyExc_ValueError, "the operation is another communicator's");
-        return NULL;
-    }
+    if (operation->sequencer != self->sequencer)
+        return PyErr_Format(PyExc_ValueError, "the operation is another communicator's");
     if (!look_at_arrays(self, call[X], call[OUT], &a)) Py_RETURN_FALSE;
     const int64_t *need = operation->program->p.buffer_bytes;
     if ((need[INPUT] && a.x.nbytes < need[INPUT]) || (need[OUTPUT] && a.out.nbytes < need[OUTPUT])) Py_RETURN_FALSE;
@@ -160,10 +154,7 @@ static PyObject *DispatchCache_remember(DispatchCache *self, PyObject *const *ar
 /* find(collective, x, out, op, root, variant): an operation on these arrays, from one that calls like this remembered. */
 static PyObject *DispatchCache_find(DispatchCache *self, PyObject *const *call, Py_ssize_t count) {
     arrays a;
-    if (count != ASYNC) {
-        PyErr_SetString(PyExc_TypeError, "find takes six arguments of a call");
-        return NULL;
-    }
+    if (count != ASYNC) return PyErr_Format(PyExc_TypeError, "find takes six arguments of a call");
     const Operation *operation = remembered(self, call, &a);
     if (!operation) Py_RETURN_NONE;
     return operation_on(operation, call[X], call[OUT], a.input, a.output);
@@ -172,17 +163,12 @@ static PyObject *DispatchCache_find(DispatchCache *self, PyObject *const *call, 
 static int DispatchCache_init(DispatchCache *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"sequencer", "heap", "changes", NULL};
     PyObject *sequencer;
-    if (self->heap.obj) {
-        PyErr_SetString(PyExc_RuntimeError, "a DispatchCache is made once");
-        return -1;
-    }
+    if (self->heap.obj) return RAISED(PyExc_RuntimeError, "a DispatchCache is made once");
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!y*y*", names, &sequencer_type, &sequencer, &self->heap,
                                      &self->changes))
         return -1;
-    if (self->changes.len != sizeof(int64_t) || (uintptr_t)self->changes.buf % sizeof(int64_t)) {
-        PyErr_SetString(PyExc_ValueError, "changes is one aligned int64");
-        return -1;
-    }
+    if (self->changes.len != sizeof(int64_t) || (uintptr_t)self->changes.buf % sizeof(int64_t))
+        return RAISED(PyExc_ValueError, "changes is one aligned int64");
     self->sequencer = (Sequencer *)Py_NewRef(sequencer);
     self->call = DispatchCache_call;
     return 0;

@@ -4,6 +4,13 @@
 
 #include <Python.h>
 
+#include <stdbool.h>
+
+/* Set an exception, and be what functions return then: those that return 0 otherwise, and those that say whether all is
+ * well. */
+#define RAISED(...) (PyErr_Format(__VA_ARGS__), -1)
+#define REFUSE(...) (PyErr_Format(PyExc_ValueError, __VA_ARGS__), false)
+
 /* Make a module; NULL with an ImportError in a subinterpreter, and without the GIL. A Python that can do without takes the
  * GIL up again before it gets here, unless it was started with -X gil=0. */
 static inline PyObject *make_module(PyModuleDef *definition) {

@@ -123,10 +123,8 @@ static PyObject *copy_nt(PyObject *module, PyObject *const *args, Py_ssize_t cou
     if (!takes(count, 4, "copy_nt takes a card, an offset, the bytes to store and a store's width or 0")) return NULL;
     const long long width = PyLong_AsLongLong(args[3]);
     if (PyErr_Occurred()) return NULL;
-    if (width && (width > 64 || !lines_has_width((int)width))) {
-        PyErr_Format(PyExc_ValueError, "this machine has no non-temporal stores of %lld bytes", width);
-        return NULL;
-    }
+    if (width && (width > 64 || !lines_has_width((int)width)))
+        return PyErr_Format(PyExc_ValueError, "this machine has no non-temporal stores of %lld bytes", width);
     Py_buffer data, view;
     if (PyObject_GetBuffer(args[2], &data, PyBUF_SIMPLE) < 0) return NULL;
     uint8_t *at = range_of(args[0], args[1], data.len, PyBUF_WRITABLE, &view);

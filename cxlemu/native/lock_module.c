@@ -13,10 +13,7 @@ static host_lock *word_of(HostLock *self) { return self->word.buf; }
 
 static int HostLock_init(HostLock *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"word", NULL};
-    if (self->word.obj) {
-        PyErr_SetString(PyExc_RuntimeError, "a HostLock is made once");
-        return -1;
-    }
+    if (self->word.obj) return RAISED(PyExc_RuntimeError, "a HostLock is made once");
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "w*", names, &self->word)) return -1;
     if (self->word.len < HOST_LOCK_BYTES || (uintptr_t)self->word.buf % _Alignof(host_lock)) {
         PyErr_SetString(PyExc_ValueError, "a lock needs 64 bytes, aligned to 8");
@@ -89,7 +86,4 @@ host_lock *host_lock_of(PyObject *object) {
     return NULL;
 }
 
-int host_lock_add_to(PyObject *module) {
-    if (PyType_Ready(&HostLockType) < 0) return -1;
-    return PyModule_AddObjectRef(module, "HostLock", (PyObject *)&HostLockType);
-}
+int host_lock_add_to(PyObject *module) { return PyModule_AddType(module, &HostLockType); }

@@ -81,20 +81,12 @@ static const constant constants[] = {
 };
 
 PyMODINIT_FUNC PyInit__native(void) {
-    static const struct {
-        const char *name;
-        PyTypeObject *type;
-    } types[] = {{"Program", &program_type},
-                 {"Sequencer", &sequencer_type},
-                 {"Operation", &operation_type},
-                 {"DispatchCache", &dispatch_cache_type},
-                 {"Verb", &verb_type}};
+    static PyTypeObject *const types[] = {&program_type, &sequencer_type, &operation_type, &dispatch_cache_type,
+                                          &verb_type};
     if (dispatch_import_numpy() < 0) return NULL;
     PyObject *module = make_module(&native_module);
     for (size_t k = 0; module && k < sizeof types / sizeof *types; k++)
-        if (PyType_Ready(types[k].type) < 0 ||
-            PyModule_AddObjectRef(module, types[k].name, (PyObject *)types[k].type) < 0)
-            Py_CLEAR(module);
+        if (PyModule_AddType(module, types[k]) < 0) Py_CLEAR(module);
     if (module && (add_constants(module, constants, sizeof constants / sizeof *constants) < 0 ||
                    lines_add_to(module) < 0 || mapping_add_to(module) < 0 || bus_add_to(module) < 0 ||
                    host_lock_add_to(module) < 0 || pace_add_to(module) < 0 || pulse_add_to(module) < 0 ||

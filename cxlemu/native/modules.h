@@ -9,6 +9,7 @@
 
 #include "core.h"
 #include "hostlock.h"
+#include "interpreter.h"
 
 int lines_add_to(PyObject *module);
 int mapping_add_to(PyObject *module);

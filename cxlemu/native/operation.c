@@ -5,17 +5,12 @@
 
 enum { LOOKS_IN_STEP = 100 };
 
-static PyObject *refuse(const char *why) {
-    PyErr_SetString(PyExc_RuntimeError, why);
-    return NULL;
-}
-
 /* The caller has checked that the buffers are as long as the plan needs. */
 PyObject *operation_run(Operation *self, uint8_t *input, uint8_t *output, PyObject *result) {
     Sequencer *sequencer = self->sequencer;
     program *p = &self->program->p;
     if (sequencer->busy || self->program->state == BUSY)
-        return refuse("this communicator is in a call in another thread");
+        return PyErr_Format(PyExc_RuntimeError, "this communicator is in a call in another thread");
     int64_t epoch;
     uint16_t tag;
     sequencer_begin(sequencer, self->rounds, self->digest, &epoch, &tag);
@@ -49,17 +44,17 @@ PyObject *operation_run(Operation *self, uint8_t *input, uint8_t *output, PyObje
 }
 
 static PyObject *Operation_run(Operation *self, PyObject *Py_UNUSED(none)) {
-    if (!self->views[INPUT].obj || !self->views[OUTPUT].obj) return refuse("this operation has no arrays of its own");
+    if (!self->views[INPUT].obj || !self->views[OUTPUT].obj)
+        return PyErr_Format(PyExc_RuntimeError, "this operation has no arrays of its own");
     return operation_run(self, self->views[INPUT].buf, self->views[OUTPUT].buf, self->result);
 }
 
 static PyObject *Operation_call(PyObject *callable, PyObject *const *args, size_t count, PyObject *names) {
     Operation *self = (Operation *)callable;
     (void)args;
-    if (PyVectorcall_NARGS(count) || names) {
-        PyErr_SetString(PyExc_TypeError, "an operation is called without arguments: they were given when it was made");
-        return NULL;
-    }
+    if (PyVectorcall_NARGS(count) || names)
+        return PyErr_Format(PyExc_TypeError,
+                            "an operation is called without arguments: they were given when it was made");
     if (sequencer_is_closed(self->sequencer)) return PyObject_CallOneArg(self->sequencer->hooks[RUN_IN_TURN], callable);
     return Operation_run(self, NULL);
 }
@@ -68,21 +63,16 @@ static int Operation_init(Operation *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"sequencer", "program", "rounds", "digest",  "cookie",
                             "result",    "input",   "output", "scratch", NULL};
     PyObject *sequencer, *prog, *cookie, *result, *buffers[CALL_BUFFERS];
-    if (self->sequencer) {
-        PyErr_SetString(PyExc_RuntimeError, "an Operation is made once");
-        return -1;
-    }
+    if (self->sequencer) return RAISED(PyExc_RuntimeError, "an Operation is made once");
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!LHOOOOO", names, &sequencer_type, &sequencer, &program_type,
                                      &prog, &self->rounds, &self->digest, &cookie, &result, &buffers[INPUT],
                                      &buffers[OUTPUT], &buffers[SCRATCH]))
         return -1;
     const program *p = &((Program *)prog)->p;
     if (((Program *)prog)->state == UNBOUND || p->buffer_count != CALL_BUFFERS ||
-        p->layout.ranks != ((Sequencer *)sequencer)->ranks) {
-        PyErr_SetString(PyExc_ValueError,
-                        "a call's program is of the sequencer's ranks, and has an input, an output and scratch memory");
-        return -1;
-    }
+        p->layout.ranks != ((Sequencer *)sequencer)->ranks)
+        return RAISED(PyExc_ValueError,
+                      "a call's program is of the sequencer's ranks, and has an input, an output and scratch memory");
     for (int k = 0; k < CALL_BUFFERS; k++) {
         if (k != SCRATCH && buffers[k] == Py_None) { /* calls bring it */
             self->view_count++;
@@ -91,11 +81,9 @@ static int Operation_init(Operation *self, PyObject *args, PyObject *kwargs) {
         if (PyObject_GetBuffer(buffers[k], &self->views[k], p->written[k] ? PyBUF_WRITABLE : PyBUF_SIMPLE) < 0)
             return -1;
         self->view_count++;
-        if (self->views[k].len < p->buffer_bytes[k]) {
-            PyErr_Format(PyExc_ValueError, "buffer %d has %zd bytes, the plan needs %lld", k, self->views[k].len,
-                         (long long)p->buffer_bytes[k]);
-            return -1;
-        }
+        if (self->views[k].len < p->buffer_bytes[k])
+            return RAISED(PyExc_ValueError, "buffer %d has %zd bytes, the plan needs %lld", k, self->views[k].len,
+                          (long long)p->buffer_bytes[k]);
     }
     self->sequencer = (Sequencer *)Py_NewRef(sequencer), self->program = (Program *)Py_NewRef(prog);
     self->cookie = Py_NewRef(cookie), self->result = Py_NewRef(result);

@@ -13,11 +13,6 @@ typedef struct {
 
 enum { LOCK_S = 10 }; /* a holder needs microseconds */
 
-static int refuse(const char *what) {
-    PyErr_SetString(PyExc_ValueError, what);
-    return -1;
-}
-
 /* Return whether the clocks fit the model and the cards, and every rank has a route to each card that no host owns. */
 static bool fits(const pacer *p, int64_t cards, long long card_bytes, Py_ssize_t nbytes) {
     for (int64_t k = 0; k < cards; k++) {
@@ -35,7 +30,7 @@ static int Pacer_init(Pacer *self, PyObject *args, PyObject *kwargs) {
     long long card_bytes;
     int64_t cards;
     PyObject *tables, *table, *test = Py_None;
-    if (self->kept) return refuse("a Pacer is made once");
+    if (self->kept) return RAISED(PyExc_ValueError, "a Pacer is made once");
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "w*O!iOL|O", names, &self->clocks, &PyDict_Type, &tables, &p->rank,
                                      &table, &card_bytes, &test))
         return -1;
@@ -44,18 +39,19 @@ static int Pacer_init(Pacer *self, PyObject *args, PyObject *kwargs) {
     if (!rates || !(p->card_of = cost_keep_table(self->kept, table, sizeof(int32_t), &cards))) return -1;
     if (test != Py_None) {
         if (PyObject_GetBuffer(test, &self->test_ns, PyBUF_SIMPLE) < 0) return -1;
-        if (self->test_ns.len != sizeof(int64_t)) return refuse("a test's clock is one 64-bit number");
+        if (self->test_ns.len != sizeof(int64_t))
+            return RAISED(PyExc_ValueError, "a test's clock is one 64-bit number");
         p->test_ns = self->test_ns.buf;
     }
-    if (p->rank < 0 || p->rank >= p->model.rank_count) return refuse("the model has no such rank");
+    if (p->rank < 0 || p->rank >= p->model.rank_count) return RAISED(PyExc_ValueError, "the model has no such rank");
     uint8_t *at = self->clocks.buf;
     if ((uintptr_t)at % _Alignof(clocks) || self->clocks.len < CLOCKS_HEAD_BYTES)
-        return refuse("clocks begin at a whole line");
+        return RAISED(PyExc_ValueError, "clocks begin at a whole line");
     p->shared = (clocks *)(void *)at;
     if (!fits(p, cards, card_bytes, self->clocks.len))
-        return refuse("the clocks are those of another model, or of other cards");
+        return RAISED(PyExc_ValueError, "the clocks are those of another model, or of other cards");
     p->time_scale = p->shared->time_scale;
-    if (!(p->time_scale > 0)) return refuse("the clocks have no time scale");
+    if (!(p->time_scale > 0)) return RAISED(PyExc_ValueError, "the clocks have no time scale");
     p->model.resources = (resource *)(void *)(at + CLOCKS_HEAD_BYTES);
     p->rung = (rung *)(void *)(at + pace_clocks_bytes(p->model.resource_count, 0, 0));
     p->card_lines = card_bytes / LINE_BYTES, p->card_count = (int32_t)cards;
@@ -64,10 +60,8 @@ static int Pacer_init(Pacer *self, PyObject *args, PyObject *kwargs) {
         return -1;
     }
     p->model.transfers = (int64_t)p->rank << 40; /* no two ranks' transfers have the same number */
-    if (!host_lock_take(&p->shared->lock, LOCK_S)) {
-        PyErr_SetString(PyExc_TimeoutError, "another rank holds the pool's clocks, it may be stopped");
-        return -1;
-    }
+    if (!host_lock_take(&p->shared->lock, LOCK_S))
+        return RAISED(PyExc_TimeoutError, "another rank holds the pool's clocks, it may be stopped");
     for (int32_t k = 0; k < p->model.resource_count; k++) p->model.resources[k].service = rates[k];
     host_lock_release(&p->shared->lock);
     return 0;
@@ -119,10 +113,10 @@ static PyObject *module_clocks_make(PyObject *module, PyObject *args) {
     const bool right = memory.len >= CLOCKS_HEAD_BYTES && time_scale > 0 && host_lock_make(&made->lock);
     if (right) made->resource_count = resources, made->time_scale = time_scale;
     PyBuffer_Release(&memory);
-    if (!right) {
-        refuse("clocks are a page or more, with a positive time scale, on a system whose locks outlive their holders");
-        return NULL;
-    }
+    if (!right)
+        return PyErr_Format(
+            PyExc_ValueError,
+            "clocks are a page or more, with a positive time scale, on a system whose locks outlive their holders");
     Py_RETURN_NONE;
 }
 
@@ -143,6 +137,5 @@ pacer *pace_pacer_of(PyObject *object) {
 }
 
 int pace_add_to(PyObject *module) {
-    if (PyType_Ready(&PacerType) < 0 || PyModule_AddFunctions(module, functions) < 0) return -1;
-    return PyModule_AddObjectRef(module, "Pacer", (PyObject *)&PacerType);
+    return PyModule_AddFunctions(module, functions) < 0 ? -1 : PyModule_AddType(module, &PacerType);
 }

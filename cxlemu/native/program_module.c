@@ -93,10 +93,7 @@ static PyObject *fence(PyObject *module, PyObject *none) {
 static PyObject *store_nt(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     (void)module;
     Py_buffer to, from;
-    if (count != 2) {
-        PyErr_SetString(PyExc_TypeError, "store_nt takes an array and the bytes to store there");
-        return NULL;
-    }
+    if (count != 2) return PyErr_Format(PyExc_TypeError, "store_nt takes an array and the bytes to store there");
     if (PyObject_GetBuffer(args[0], &to, PyBUF_WRITABLE) < 0) return NULL;
     if (PyObject_GetBuffer(args[1], &from, PyBUF_SIMPLE) < 0) {
         PyBuffer_Release(&to);

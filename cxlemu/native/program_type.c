@@ -54,10 +54,7 @@ static void Program_dealloc(Program *self) {
 static int hold_cards(Program *self, PyObject *cards) {
     const int64_t extent_bytes = self->p.layout.extent_bytes;
     Py_ssize_t count = PySequence_Size(cards);
-    if (count < 1 || count > MAX_CARDS) {
-        PyErr_Format(PyExc_ValueError, "a pool has 1 to %d cards", MAX_CARDS);
-        return -1;
-    }
+    if (count < 1 || count > MAX_CARDS) return RAISED(PyExc_ValueError, "a pool has 1 to %d cards", MAX_CARDS);
     for (Py_ssize_t k = 0; k < count; k++) {
         PyObject *card = PySequence_GetItem(cards, k);
         if (!card) return -1;
@@ -67,15 +64,10 @@ static int hold_cards(Program *self, PyObject *cards) {
         if (held < 0) return -1;
         self->card_view_count++;
         self->card_pointers[k] = view->buf;
-        if (self->p.base < 0 || extent_bytes < 0 || extent_bytes > view->len ||
-            self->p.base > view->len - extent_bytes) {
-            PyErr_Format(PyExc_ValueError, "card %zd ends before the communicator's extent does", k);
-            return -1;
-        }
-        if ((uintptr_t)self->card_pointers[k] % LINE_BYTES) {
-            PyErr_Format(PyExc_ValueError, "card %zd does not begin at a whole line", k);
-            return -1;
-        }
+        if (self->p.base < 0 || extent_bytes < 0 || extent_bytes > view->len || self->p.base > view->len - extent_bytes)
+            return RAISED(PyExc_ValueError, "card %zd ends before the communicator's extent does", k);
+        if ((uintptr_t)self->card_pointers[k] % LINE_BYTES)
+            return RAISED(PyExc_ValueError, "card %zd does not begin at a whole line", k);
     }
     self->p.cards = self->card_pointers;
     self->p.card_count = (int32_t)count;
@@ -84,10 +76,7 @@ static int hold_cards(Program *self, PyObject *cards) {
 
 static int copy_streams(Program *self, PyObject *streams) {
     Py_ssize_t count = PySequence_Size(streams);
-    if (count < 0 || count > MAX_STREAMS) {
-        PyErr_Format(PyExc_ValueError, "a rank has at most %d streams", MAX_STREAMS);
-        return -1;
-    }
+    if (count < 0 || count > MAX_STREAMS) return RAISED(PyExc_ValueError, "a rank has at most %d streams", MAX_STREAMS);
     for (Py_ssize_t k = 0; k < count; k++) {
         PyObject *stream = PySequence_GetItem(streams, k);
         if (!stream) return -1;
@@ -101,10 +90,7 @@ static int copy_streams(Program *self, PyObject *streams) {
 
 static int take_buffer_sizes(Program *self, PyObject *sizes) {
     Py_ssize_t count = PySequence_Size(sizes);
-    if (count < 0 || count > MAX_BUFFERS) {
-        PyErr_Format(PyExc_ValueError, "a rank has at most %d buffers", MAX_BUFFERS);
-        return -1;
-    }
+    if (count < 0 || count > MAX_BUFFERS) return RAISED(PyExc_ValueError, "a rank has at most %d buffers", MAX_BUFFERS);
     for (Py_ssize_t k = 0; k < count; k++) {
         PyObject *size = PySequence_GetItem(sizes, k);
         if (!size) return -1;
@@ -120,10 +106,8 @@ static int take_buffer_sizes(Program *self, PyObject *sizes) {
 static int go_through(Program *self, PyObject *memory) {
     shadow *through = shadow_of(memory);
     if (!through) return -1;
-    if (through->card_count != self->p.card_count || self->p.base + self->p.layout.extent_bytes > through->card_bytes) {
-        PyErr_SetString(PyExc_ValueError, "the memory is a cache of other cards");
-        return -1;
-    }
+    if (through->card_count != self->p.card_count || self->p.base + self->p.layout.extent_bytes > through->card_bytes)
+        return RAISED(PyExc_ValueError, "the memory is a cache of other cards");
     self->memory = Py_NewRef(memory);
     self->p.through = through;
     return 0;
@@ -147,14 +131,10 @@ static bool reaches_doorbells(const program *p, const pacer *its) {
 static int go_at(Program *self, PyObject *object, PyObject *kernels) {
     pacer *its = pace_pacer_of(object);
     if (!its) return -1;
-    if (its->card_count != self->p.card_count || its->card_lines * LINE_BYTES > self->card_views[0].len) {
-        PyErr_SetString(PyExc_ValueError, "the pace is that of other cards");
-        return -1;
-    }
-    if (!reaches_doorbells(&self->p, its)) {
-        PyErr_SetString(PyExc_ValueError, "a doorbell lies in a memory that the model has no way to");
-        return -1;
-    }
+    if (its->card_count != self->p.card_count || its->card_lines * LINE_BYTES > self->card_views[0].len)
+        return RAISED(PyExc_ValueError, "the pace is that of other cards");
+    if (!reaches_doorbells(&self->p, its))
+        return RAISED(PyExc_ValueError, "a doorbell lies in a memory that the model has no way to");
     pacing *made = PyMem_Calloc(1, sizeof *made + (size_t)self->p.event_count * sizeof made->event_ns[0]);
     if (!made) {
         PyErr_NoMemory();
@@ -202,10 +182,7 @@ static int Program_init(Program *self, PyObject *args, PyObject *kwargs) {
                                                                            *peers = Py_None, *told = Py_None;
     long long base;
     int64_t region_count = 0, group_count = 0;
-    if (self->card_view_count) {
-        PyErr_SetString(PyExc_RuntimeError, "a Program is made once");
-        return -1;
-    }
+    if (self->card_view_count) return RAISED(PyExc_RuntimeError, "a Program is made once");
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLOOOOOiIO|OOOO", names, &cards, &base, &shape, &regions, &groups,
                                      &streams, &sizes, &self->p.event_count, &self->p.elides, &memory, &its_pacer,
                                      &kernels, &peers, &told))
@@ -221,10 +198,8 @@ static int Program_init(Program *self, PyObject *args, PyObject *kwargs) {
     if (peers != Py_None && berth_in(self, peers) < 0) return -1;
     if (told != Py_None && told_take(told, &self->p) < 0) return -1;
     if (self->p.event_count < 0 || self->p.event_count > MAX_EVENTS ||
-        !(self->p.events = PyMem_Calloc((size_t)self->p.event_count + 1, 1))) {
-        PyErr_SetString(PyExc_ValueError, "no room for that many events");
-        return -1;
-    }
+        !(self->p.events = PyMem_Calloc((size_t)self->p.event_count + 1, 1)))
+        return RAISED(PyExc_ValueError, "no room for that many events");
     int32_t stream;
     int64_t at;
     if (!program_check(&self->p, &stream, &at)) {
@@ -242,11 +217,9 @@ static int take_buffers(Program *self, PyObject *const *buffers) {
         int flags = self->p.written[k] ? PyBUF_WRITABLE : PyBUF_SIMPLE; /* inputs may be read-only */
         if (PyObject_GetBuffer(buffers[k], &self->call_views[k], flags) < 0) return -1;
         self->call_view_count++;
-        if (self->call_views[k].len < self->p.buffer_bytes[k]) {
-            PyErr_Format(PyExc_ValueError, "buffer %d has %zd bytes, the plan needs %lld", k, self->call_views[k].len,
-                         (long long)self->p.buffer_bytes[k]);
-            return -1;
-        }
+        if (self->call_views[k].len < self->p.buffer_bytes[k])
+            return RAISED(PyExc_ValueError, "buffer %d has %zd bytes, the plan needs %lld", k, self->call_views[k].len,
+                          (long long)self->p.buffer_bytes[k]);
         self->p.buffers[k] = self->call_views[k].buf;
     }
     return 0;
@@ -259,10 +232,8 @@ static int take_call(Program *self, PyObject *const *args) {
     if (PyErr_Occurred()) return -1;
     unsigned long tag = PyLong_AsUnsignedLong(args[1]);
     if (PyErr_Occurred()) return -1;
-    if (epoch < 0 || epoch >> EPOCH_BITS || tag >> TAG_BITS) {
-        PyErr_SetString(PyExc_ValueError, "the epoch or the tag is out of range");
-        return -1;
-    }
+    if (epoch < 0 || epoch >> EPOCH_BITS || tag >> TAG_BITS)
+        return RAISED(PyExc_ValueError, "the epoch or the tag is out of range");
     if (take_buffers(self, args + 2) < 0) return -1;
     self->p.done_seen = NULL; /* another communicator may have used the program's place before */
     program_begin(&self->p, epoch, (uint16_t)tag);
@@ -271,14 +242,10 @@ static int take_call(Program *self, PyObject *const *args) {
 
 /* start(epoch, tag, *buffers): begin a call. It holds the buffers until it is done or another call begins. */
 static PyObject *Program_start(Program *self, PyObject *const *args, Py_ssize_t count) {
-    if (self->state == UNBOUND || self->state == BUSY) {
-        PyErr_SetString(PyExc_RuntimeError, "the program was never made, or it runs in another thread");
-        return NULL;
-    }
-    if (count != 2 + self->p.buffer_count) {
-        PyErr_Format(PyExc_TypeError, "start takes an epoch, a tag and %d buffers", (int)self->p.buffer_count);
-        return NULL;
-    }
+    if (self->state == UNBOUND || self->state == BUSY)
+        return PyErr_Format(PyExc_RuntimeError, "the program was never made, or it runs in another thread");
+    if (count != 2 + self->p.buffer_count)
+        return PyErr_Format(PyExc_TypeError, "start takes an epoch, a tag and %d buffers", (int)self->p.buffer_count);
     program_release_call(self);
     self->state = BUSY;
     int taken = take_call(self, args);
@@ -294,10 +261,8 @@ static PyObject *Program_start(Program *self, PyObject *const *args, Py_ssize_t 
  * several.c. */
 static PyObject *Program_go_on_with(Program *self, PyObject *const *args, Py_ssize_t count) {
     if (self->state == READY) Py_RETURN_NONE;
-    if (self->state != STARTED || count != self->p.buffer_count) {
-        PyErr_SetString(PyExc_RuntimeError, "no call was started, or it has other buffers");
-        return NULL;
-    }
+    if (self->state != STARTED || count != self->p.buffer_count)
+        return PyErr_Format(PyExc_RuntimeError, "no call was started, or it has other buffers");
     program_release_call(self);
     if (take_buffers(self, args) == 0) Py_RETURN_NONE;
     program_release_call(self);
@@ -318,16 +283,11 @@ PyObject *program_obstacle_list(const obstacle *found, int count) {
 
 /* advance(idle_ns, spins) -> (status, [(stream, at, doorbell, wanted, shows), ...]): see program_run */
 static PyObject *Program_advance(Program *self, PyObject *const *args, Py_ssize_t count) {
-    if (count != 2) {
-        PyErr_SetString(PyExc_TypeError, "advance takes idle_ns and spins");
-        return NULL;
-    }
+    if (count != 2) return PyErr_Format(PyExc_TypeError, "advance takes idle_ns and spins");
     long long idle_ns = PyLong_AsLongLong(args[0]), spins = PyLong_AsLongLong(args[1]);
     if (PyErr_Occurred()) return NULL;
-    if (self->state != STARTED) {
-        PyErr_SetString(PyExc_RuntimeError, "no call was started, or it runs in another thread");
-        return NULL;
-    }
+    if (self->state != STARTED)
+        return PyErr_Format(PyExc_RuntimeError, "no call was started, or it runs in another thread");
     obstacle found[MAX_STREAMS];
     int waiting = 0;
     enum status status;
@@ -346,10 +306,8 @@ static PyObject *Program_skip(Program *self, PyObject *argument) {
     long stream = PyLong_AsLong(argument);
     if (PyErr_Occurred()) return NULL;
     if (self->state != STARTED || stream < 0 || stream >= self->p.stream_count ||
-        self->p.position[stream] >= self->p.lengths[stream]) {
-        PyErr_SetString(PyExc_RuntimeError, "there is no record to skip");
-        return NULL;
-    }
+        self->p.position[stream] >= self->p.lengths[stream])
+        return PyErr_Format(PyExc_RuntimeError, "there is no record to skip");
     program_skip(&self->p, (int32_t)stream);
     Py_RETURN_NONE;
 }
@@ -357,18 +315,13 @@ static PyObject *Program_skip(Program *self, PyObject *argument) {
 /* stop(stream, at): let advance end with STOPPED before record `at` of this call. A stop at the stream's end has no
  * effect. */
 static PyObject *Program_stop(Program *self, PyObject *const *args, Py_ssize_t count) {
-    if (count != 2) {
-        PyErr_SetString(PyExc_TypeError, "stop takes a stream and a record");
-        return NULL;
-    }
+    if (count != 2) return PyErr_Format(PyExc_TypeError, "stop takes a stream and a record");
     const long stream = PyLong_AsLong(args[0]);
     const long long at = PyErr_Occurred() ? 0 : PyLong_AsLongLong(args[1]);
     if (PyErr_Occurred()) return NULL;
     if (self->state != STARTED || stream < 0 || stream >= self->p.stream_count || at < self->p.position[stream] ||
-        at > self->p.lengths[stream]) {
-        PyErr_SetString(PyExc_RuntimeError, "there is no such record to come");
-        return NULL;
-    }
+        at > self->p.lengths[stream])
+        return PyErr_Format(PyExc_RuntimeError, "there is no such record to come");
     self->p.stops[stream] = at;
     Py_RETURN_NONE;
 }

@@ -102,26 +102,18 @@ static int Pulse_init(Pulse *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"card", "offset", "push", "memory", "interval_ns", NULL};
     PyObject *card, *memory;
     long long offset, interval_ns;
-    if (self->card.obj) {
-        PyErr_SetString(PyExc_RuntimeError, "a Pulse is made once");
-        return -1;
-    }
+    if (self->card.obj) return RAISED(PyExc_RuntimeError, "a Pulse is made once");
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLpOL", names, &card, &offset, &self->push, &memory, &interval_ns))
         return -1;
     if (PyObject_GetBuffer(card, &self->card, PyBUF_WRITABLE) < 0) return -1;
-    if (offset < 0 || offset % LINE_BYTES || offset > self->card.len - LINE_BYTES || interval_ns < 1) {
-        PyErr_SetString(PyExc_ValueError, "a pulse beats in a whole line of the card, now and then");
-        return -1;
-    }
+    if (offset < 0 || offset % LINE_BYTES || offset > self->card.len - LINE_BYTES || interval_ns < 1)
+        return RAISED(PyExc_ValueError, "a pulse beats in a whole line of the card, now and then");
     self->line = (place){0, offset}, self->interval_ns = interval_ns;
     if (memory != Py_None) {
         if (!(self->through = shadow_of(memory))) return -1;
         self->memory = Py_NewRef(memory);
     }
-    if (!start(self)) {
-        PyErr_SetString(PyExc_OSError, "this process can start no more threads");
-        return -1;
-    }
+    if (!start(self)) return RAISED(PyExc_OSError, "this process can start no more threads");
     return 0;
 }
 
@@ -154,7 +146,4 @@ static PyTypeObject PulseType = {
     .tp_methods = pulse_methods,
 };
 
-int pulse_add_to(PyObject *module) {
-    if (PyType_Ready(&PulseType) < 0) return -1;
-    return PyModule_AddObjectRef(module, "Pulse", (PyObject *)&PulseType);
-}
+int pulse_add_to(PyObject *module) { return PyModule_AddType(module, &PulseType); }

@@ -6,6 +6,7 @@
 #include <Python.h>
 
 #include "core.h"
+#include "interpreter.h"
 
 enum state { UNBOUND, READY, STARTED, BUSY };
 

@@ -34,17 +34,12 @@ static int Sequencer_init(Sequencer *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"ranks", "epoch", "tag", "idle_ns", "spins", "pending", "hooks", NULL};
     static const char *const methods[HOOKS] = {"slow_path", "resume", "run_in_turn"};
     PyObject *hooks;
-    if (self->pending.obj) {
-        PyErr_SetString(PyExc_RuntimeError, "a Sequencer is made once");
-        return -1;
-    }
+    if (self->pending.obj) return RAISED(PyExc_RuntimeError, "a Sequencer is made once");
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iLILLy*O", names, &self->ranks, &self->epoch, &self->tag,
                                      &self->idle_ns, &self->spins, &self->pending, &hooks))
         return -1;
-    if (self->pending.len != 1 || self->ranks < 1) {
-        PyErr_SetString(PyExc_ValueError, "pending is one byte, and a communicator has a rank");
-        return -1;
-    }
+    if (self->pending.len != 1 || self->ranks < 1)
+        return RAISED(PyExc_ValueError, "pending is one byte, and a communicator has a rank");
     if (!(self->done_seen = PyMem_Calloc((size_t)self->ranks, sizeof *self->done_seen))) {
         PyErr_NoMemory();
         return -1;

@@ -86,10 +86,8 @@ static int take(crowd *c, PyObject *programs) {
  * none has progressed for idle_ns or wake is set, when `which` is -1. */
 static PyObject *advance_any(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     (void)module;
-    if (count != 4 || !PyList_Check(args[0]) || PyList_GET_SIZE(args[0]) > PROGRAMS_MAX) {
-        PyErr_SetString(PyExc_TypeError, "advance_any takes a list of programs, idle_ns, spins and a byte");
-        return NULL;
-    }
+    if (count != 4 || !PyList_Check(args[0]) || PyList_GET_SIZE(args[0]) > PROGRAMS_MAX)
+        return PyErr_Format(PyExc_TypeError, "advance_any takes a list of programs, idle_ns, spins and a byte");
     const long long idle_ns = PyLong_AsLongLong(args[1]), spins = PyLong_AsLongLong(args[2]);
     if (PyErr_Occurred()) return NULL;
     Py_buffer wake;
@@ -140,10 +138,7 @@ static PyObject *raised(void) {
  * Python the handler of a signal may raise after every call: with a lock that it had just taken or given back. */
 static PyObject *unlocked(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     (void)module;
-    if (count < 2) {
-        PyErr_SetString(PyExc_TypeError, "unlocked takes a lock and a function");
-        return NULL;
-    }
+    if (count < 2) return PyErr_Format(PyExc_TypeError, "unlocked takes a lock and a function");
     PyObject *done = PyObject_CallMethod(args[0], "release", NULL);
     if (!done) return NULL;
     Py_DECREF(done);

@@ -36,10 +36,8 @@ static int hold_cards(Shadow *self, PyObject *cards) {
         Py_DECREF(card);
         if (held < 0) return -1;
         self->card_views++;
-        if (view->len != self->cards[0].len || view->len % LINE_BYTES || view->len == 0 || (uintptr_t)view->buf % 8) {
-            PyErr_SetString(PyExc_ValueError, "cards are of one size, of whole lines, and aligned to 8 bytes");
-            return -1;
-        }
+        if (view->len != self->cards[0].len || view->len % LINE_BYTES || view->len == 0 || (uintptr_t)view->buf % 8)
+            return RAISED(PyExc_ValueError, "cards are of one size, of whole lines, and aligned to 8 bytes");
     }
     self->s.card_count = (int32_t)count, self->s.card_bytes = self->cards[0].len;
     return 0;
@@ -50,10 +48,8 @@ static int hold_cards(Shadow *self, PyObject *cards) {
 static int divide_storage(Shadow *self, int32_t host) {
     const int64_t count = self->s.card_count, card_bytes = self->s.card_bytes, lines = card_bytes / LINE_BYTES;
     uint8_t *data = self->storage.buf;
-    if (self->storage.len / count / 2 < card_bytes + lines) {
-        PyErr_SetString(PyExc_ValueError, "the storage is too small for a cache of these cards");
-        return -1;
-    }
+    if (self->storage.len / count / 2 < card_bytes + lines)
+        return RAISED(PyExc_ValueError, "the storage is too small for a cache of these cards");
     uint8_t *posted = data + count * card_bytes, *state = posted + count * card_bytes, *pending = state + count * lines;
     for (int64_t k = 0; k < count; k++)
         self->s.cards[k] = (card_cache){self->cards[k].buf,
@@ -71,28 +67,19 @@ static int Shadow_init(Shadow *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"cards", "storage", "lock", "lock_s", "adversary", "host", "damage", NULL};
     PyObject *cards, *lock, *adversary_of;
     int host;
-    if (self->lock) {
-        PyErr_SetString(PyExc_RuntimeError, "a Shadow is made once");
-        return -1;
-    }
+    if (self->lock) return RAISED(PyExc_RuntimeError, "a Shadow is made once");
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Ow*OdOiw*", names, &cards, &self->storage, &lock, &self->s.lock_s,
                                      &adversary_of, &host, &self->damage))
         return -1;
-    if (host < 0 || host >= 1 << 16 || self->damage.len < DAMAGE_BYTES || (uintptr_t)self->damage.buf % 8) {
-        PyErr_SetString(PyExc_ValueError,
-                        "a host is a number of 16 bits, and damage a page of 1024 bytes, aligned to 8");
-        return -1;
-    }
+    if (host < 0 || host >= 1 << 16 || self->damage.len < DAMAGE_BYTES || (uintptr_t)self->damage.buf % 8)
+        return RAISED(PyExc_ValueError, "a host is a number of 16 bits, and damage a page of 1024 bytes, aligned to 8");
     self->lock = Py_NewRef(lock);
     host_lock *its = host_lock_of(lock);
     if (!its || hold_cards(self, cards) < 0 || divide_storage(self, host) < 0) return -1;
     if (adversary_of != Py_None) {
         adversary *nature = &self->s.nature;
         unsigned long long state;
-        if (!PyTuple_Check(adversary_of)) {
-            PyErr_SetString(PyExc_TypeError, "an adversary is its state and its rates");
-            return -1;
-        }
+        if (!PyTuple_Check(adversary_of)) return RAISED(PyExc_TypeError, "an adversary is its state and its rates");
         if (!PyArg_ParseTuple(adversary_of, "Kddd", &state, &nature->rates[EVICT], &nature->rates[PREFETCH],
                               &nature->rates[LAND]))
             return -1;
@@ -139,58 +126,41 @@ static PyObject *outcome(enum status status) {
 
 static strided contiguous(const Py_buffer *view) { return (strided){view->buf, view->len ? view->len : 1, 0}; }
 
-static PyObject *Shadow_write(Shadow *self, PyObject *const *args, Py_ssize_t count) {
+enum access { STORE, STORE_NT, LOAD };
+
+/* Store or load the bytes of args[2] at args[0] and args[1]. */
+static PyObject *transfer(Shadow *self, PyObject *const *args, enum access access, enum follows next) {
     Py_buffer data;
     place at;
+    if (PyObject_GetBuffer(args[2], &data, access == LOAD ? PyBUF_WRITABLE : PyBUF_SIMPLE) < 0) return NULL;
+    long long nbytes = data.len;
+    const bool ok = place_given(self, args, &nbytes, &at);
+    enum status status = DONE;
+    if (ok) {
+        Py_BEGIN_ALLOW_THREADS
+        if (access == LOAD) status = shadow_read(&self->s, at, contiguous(&data), nbytes);
+        else if (access == STORE) status = shadow_write(&self->s, at, contiguous(&data), nbytes, next);
+        else status = shadow_write_nt(&self->s, at, contiguous(&data), nbytes);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&data);
+    return ok ? outcome(status) : NULL;
+}
+
+static PyObject *Shadow_write(Shadow *self, PyObject *const *args, Py_ssize_t count) {
     if (!takes(self, count, 4, "card, offset, data, follows")) return NULL;
     const long next = PyLong_AsLong(args[3]);
     if (PyErr_Occurred()) return NULL;
     if (next < OTHER_NEXT || next > FLUSH_AND_FENCE_NEXT) return PyErr_Format(PyExc_ValueError, "follows is 0, 1 or 2");
-    if (PyObject_GetBuffer(args[2], &data, PyBUF_SIMPLE) < 0) return NULL;
-    long long nbytes = data.len;
-    const bool ok = place_given(self, args, &nbytes, &at);
-    enum status status = DONE;
-    if (ok) {
-        Py_BEGIN_ALLOW_THREADS
-        status = shadow_write(&self->s, at, contiguous(&data), nbytes, (enum follows)next);
-        Py_END_ALLOW_THREADS
-    }
-    PyBuffer_Release(&data);
-    return ok ? outcome(status) : NULL;
+    return transfer(self, args, STORE, (enum follows)next);
 }
 
 static PyObject *Shadow_write_nt(Shadow *self, PyObject *const *args, Py_ssize_t count) {
-    Py_buffer data;
-    place at;
-    if (!takes(self, count, 3, "card, offset, data")) return NULL;
-    if (PyObject_GetBuffer(args[2], &data, PyBUF_SIMPLE) < 0) return NULL;
-    long long nbytes = data.len;
-    const bool ok = place_given(self, args, &nbytes, &at);
-    enum status status = DONE;
-    if (ok) {
-        Py_BEGIN_ALLOW_THREADS
-        status = shadow_write_nt(&self->s, at, contiguous(&data), nbytes);
-        Py_END_ALLOW_THREADS
-    }
-    PyBuffer_Release(&data);
-    return ok ? outcome(status) : NULL;
+    return takes(self, count, 3, "card, offset, data") ? transfer(self, args, STORE_NT, OTHER_NEXT) : NULL;
 }
 
 static PyObject *Shadow_read(Shadow *self, PyObject *const *args, Py_ssize_t count) {
-    Py_buffer out;
-    place at;
-    if (!takes(self, count, 3, "card, offset, out")) return NULL;
-    if (PyObject_GetBuffer(args[2], &out, PyBUF_WRITABLE) < 0) return NULL;
-    long long nbytes = out.len;
-    const bool ok = place_given(self, args, &nbytes, &at);
-    enum status status = DONE;
-    if (ok) {
-        Py_BEGIN_ALLOW_THREADS
-        status = shadow_read(&self->s, at, contiguous(&out), nbytes);
-        Py_END_ALLOW_THREADS
-    }
-    PyBuffer_Release(&out);
-    return ok ? outcome(status) : NULL;
+    return takes(self, count, 3, "card, offset, out") ? transfer(self, args, LOAD, OTHER_NEXT) : NULL;
 }
 
 static PyObject *Shadow_flush(Shadow *self, PyObject *const *args, Py_ssize_t count) {
@@ -315,7 +285,4 @@ shadow *shadow_of(PyObject *object) {
     return &((Shadow *)object)->s;
 }
 
-int shadow_add_to(PyObject *module) {
-    if (PyType_Ready(&ShadowType) < 0) return -1;
-    return PyModule_AddObjectRef(module, "Shadow", (PyObject *)&ShadowType);
-}
+int shadow_add_to(PyObject *module) { return PyModule_AddType(module, &ShadowType); }

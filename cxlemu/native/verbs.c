@@ -58,10 +58,7 @@ static int Verb_init(Verb *self, PyObject *args, PyObject *kwargs) {
     static char *keywords[] = {"calls", "method",   "parameters",   "positional", "places", "defaults",
                                "rank",  "replaces", "only_at_root", "makes_out",  NULL};
     PyObject *calls, *method, *parameters, *places, *defaults;
-    if (self->calls) {
-        PyErr_SetString(PyExc_RuntimeError, "a Verb is made once");
-        return -1;
-    }
+    if (self->calls) return RAISED(PyExc_RuntimeError, "a Verb is made once");
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OO!iO!O!lppp", keywords, &dispatch_cache_type, &calls, &method,
                                      &PyTuple_Type, &parameters, &self->positional, &PyTuple_Type, &places,
                                      &PyTuple_Type, &defaults, &self->rank, &self->replaces, &self->only_at_root,
@@ -69,11 +66,8 @@ static int Verb_init(Verb *self, PyObject *args, PyObject *kwargs) {
         return -1;
     const Py_ssize_t count = PyTuple_GET_SIZE(parameters);
     if (count > MOST_PARAMETERS || PyTuple_GET_SIZE(places) != count || self->positional < 0 ||
-        self->positional > count || PyTuple_GET_SIZE(defaults) != ARGUMENTS) {
-        PyErr_SetString(PyExc_ValueError,
-                        "a verb has a place for each parameter, and a default or none for each place");
-        return -1;
-    }
+        self->positional > count || PyTuple_GET_SIZE(defaults) != ARGUMENTS)
+        return RAISED(PyExc_ValueError, "a verb has a place for each parameter, and a default or none for each place");
     for (Py_ssize_t k = 0; k < count; k++) {
         const long at = PyLong_AsLong(PyTuple_GET_ITEM(places, k));
         if (at < 0 || at >= ARGUMENTS) {

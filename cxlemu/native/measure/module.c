@@ -66,20 +66,16 @@ static int parse_move(PyObject *item, struct move *m, Py_buffer *views, size_t *
     PyObject *out, *sources;
     if (!PyArg_ParseTuple(item, "OO!", &out, &PyTuple_Type, &sources)) return -1;
     size_t n = (size_t)PyTuple_GET_SIZE(sources);
-    if (n < 1 || n > SOURCES_MAX) {
-        PyErr_Format(PyExc_ValueError, "a move has 1 to %d sources, not %zu", SOURCES_MAX, n);
-        return -1;
-    }
+    if (n < 1 || n > SOURCES_MAX)
+        return RAISED(PyExc_ValueError, "a move has 1 to %d sources, not %zu", SOURCES_MAX, n);
     if (PyObject_GetBuffer(out, &views[*taken], PyBUF_WRITABLE) < 0) return -1;
     Py_buffer *target = &views[(*taken)++];
     *m = (struct move){.out = target->buf, .sources = n, .bytes = (size_t)target->len};
     for (size_t s = 0; s < n; s++) {
         if (PyObject_GetBuffer(PyTuple_GET_ITEM(sources, (Py_ssize_t)s), &views[*taken], PyBUF_SIMPLE) < 0) return -1;
         Py_buffer *source = &views[(*taken)++];
-        if (source->len != target->len || target->len % (Py_ssize_t)sizeof(float)) {
-            PyErr_SetString(PyExc_ValueError, "a move's buffers have the same size, a whole number of float32");
-            return -1;
-        }
+        if (source->len != target->len || target->len % (Py_ssize_t)sizeof(float))
+            return RAISED(PyExc_ValueError, "a move's buffers have the same size, a whole number of float32");
         m->in[s] = source->buf;
     }
     return 0;
@@ -163,10 +159,8 @@ static PyObject *py_ping_pong(PyObject *self, PyObject *args) {
     }
     Py_END_ALLOW_THREADS
     PyBuffer_Release(&lines);
-    if (lost) {
-        PyErr_SetString(PyExc_TimeoutError, "the other rank did not answer to a cache line before the deadline");
-        return NULL;
-    }
+    if (lost)
+        return PyErr_Format(PyExc_TimeoutError, "the other rank did not answer to a cache line before the deadline");
     Py_RETURN_NONE;
 }
 
@@ -190,10 +184,7 @@ static PyObject *py_chase(PyObject *self, PyObject *args) {
     seconds = now_s() - begin;
     Py_END_ALLOW_THREADS
     PyBuffer_Release(&lines);
-    if (!inside) {
-        PyErr_SetString(PyExc_ValueError, "a line names one that is not there");
-        return NULL;
-    }
+    if (!inside) return PyErr_Format(PyExc_ValueError, "a line names one that is not there");
     return Py_BuildValue("(dK)", seconds, (unsigned long long)at);
 }
 

@@ -24,17 +24,12 @@ static void *zeros(int64_t count, size_t size) {
     return found;
 }
 
-static int refuse(const char *what) {
-    PyErr_SetString(PyExc_ValueError, what);
-    return -1;
-}
-
 static int Simulation_init(Simulation *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"model", NULL};
     PyObject *tables;
     simulation *v = &self->v;
     model *m = &v->model;
-    if (self->kept) return refuse("a Simulation is made once");
+    if (self->kept) return RAISED(PyExc_ValueError, "a Simulation is made once");
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!", names, &PyDict_Type, &tables)) return -1;
     if (!(self->kept = PyList_New(0))) return -1;
     const service_rate *rates = cost_model_take(m, tables, self->kept);
@@ -87,10 +82,8 @@ static PyObject *Simulation_communicator(Simulation *self, PyObject *args) {
                  (!l->own_doorbells || l->ranks <= l->cards - l->pool_cards);
     for (int32_t k = 0; there && k < l->cards; k++) there = made.card_of[k] >= 0 && made.card_of[k] < v->model.cards;
     if (!there || l->ranks < 1 || l->slots < 1 || l->doorbells_per_rank < 0 || used < 0 || epochs < used ||
-        (int64_t)l->ranks * l->doorbells_per_rank > INT32_MAX - l->ranks) {
-        refuse("a communicator of this layout is not possible on these cards");
-        return NULL;
-    }
+        (int64_t)l->ranks * l->doorbells_per_rank > INT32_MAX - l->ranks)
+        return PyErr_Format(PyExc_ValueError, "a communicator of this layout is not possible on these cards");
     if (epochs > INT64_MAX / l->ranks) return PyErr_NoMemory(); /* a plan may say any number of rounds */
     communicator *all = realloc(v->comms, (size_t)(v->comm_count + 1) * sizeof *all);
     if (!all) return PyErr_NoMemory();
@@ -137,7 +130,7 @@ static bool take_stream(program_stream *its, PyObject *table) {
         its->records = packed_make(rows.buf, its->length, &bytes);
         if (!its->records) PyErr_NoMemory();
     } else {
-        refuse("a stream has records of another size");
+        PyErr_SetString(PyExc_ValueError, "a stream has records of another size");
     }
     PyBuffer_Release(&rows);
     return right && its->records;
@@ -151,7 +144,7 @@ static bool take_member(virtual_call *c, int32_t member, PyObject *its) {
     if (!each) return false;
     const Py_ssize_t length = PySequence_Fast_GET_SIZE(each);
     bool right = length <= MAX_STREAMS && c->events[member] >= 0;
-    if (!right) refuse("a member has too many streams, or fewer than no events");
+    if (!right) PyErr_SetString(PyExc_ValueError, "a member has too many streams, or fewer than no events");
     for (Py_ssize_t k = 0; right && k < length; k++)
         right = take_stream(&c->streams[member * MAX_STREAMS + k], PySequence_Fast_GET_ITEM(each, k));
     Py_DECREF(each);
@@ -164,12 +157,12 @@ static bool take_members(virtual_call *c, PyObject *members) {
     if (!its) return false;
     int32_t taken = 0;
     for (PyObject *one; (one = PyIter_Next(its)); taken++) {
-        const bool right = taken < c->members ? take_member(c, taken, one) : refuse("a call has too many members") == 0;
+        const bool right = taken < c->members ? take_member(c, taken, one) : REFUSE("a call has too many members");
         Py_DECREF(one);
         if (!right) break;
     }
     Py_DECREF(its);
-    if (!PyErr_Occurred() && taken < c->members) refuse("a call has too few members");
+    if (!PyErr_Occurred() && taken < c->members) PyErr_SetString(PyExc_ValueError, "a call has too few members");
     return !PyErr_Occurred();
 }
 
@@ -190,10 +183,8 @@ static PyObject *Simulation_call(Simulation *self, PyObject *args) {
     if (made.comm < 0 || made.comm >= v->comm_count || epoch < 1 || rounds < 0 ||
         epoch - 1 + rounds > v->comms[made.comm].epochs ||
         (made.shares &&
-         (like < 0 || like >= v->call_count || v->calls[like].members != v->comms[made.comm].layout.ranks))) {
-        refuse("the call does not fit its communicator");
-        return NULL;
-    }
+         (like < 0 || like >= v->call_count || v->calls[like].members != v->comms[made.comm].layout.ranks)))
+        return PyErr_Format(PyExc_ValueError, "the call does not fit its communicator");
     made.members = v->comms[made.comm].layout.ranks;
     made.regions.all = cost_keep_table(self->kept, region_rows, sizeof(region), &region_count);
     made.groups = made.regions.all ? cost_keep_table(self->kept, group_rows, sizeof(group), &groups) : NULL;
@@ -201,10 +192,8 @@ static PyObject *Simulation_call(Simulation *self, PyObject *args) {
     if (!made.kernels) return NULL;
     made.regions.count = (int32_t)region_count, made.regions.card_of = v->comms[made.comm].card_of;
     made.group_count = (int32_t)groups, made.kernel_count = (int32_t)kernels;
-    if (!tables_fit(v, &made, &v->comms[made.comm])) {
-        refuse("a region, a group or a kernel names what is not there");
-        return NULL;
-    }
+    if (!tables_fit(v, &made, &v->comms[made.comm]))
+        return PyErr_Format(PyExc_ValueError, "a region, a group or a kernel names what is not there");
     virtual_call *all = realloc(v->calls, (size_t)(v->call_count + 1) * sizeof *all);
     if (!all) return PyErr_NoMemory();
     v->calls = all;
@@ -239,10 +228,7 @@ static PyObject *Simulation_run(Simulation *self, PyObject *args) {
     int64_t turn_count, first_count, where;
     int logs;
     if (!PyArg_ParseTuple(args, "OOp", &turns, &firsts, &logs)) return NULL;
-    if (self->ran) {
-        refuse("a Simulation runs once");
-        return NULL;
-    }
+    if (self->ran) return PyErr_Format(PyExc_ValueError, "a Simulation runs once");
     v->turns = cost_keep_table(self->kept, turns, 2 * sizeof(int32_t), &turn_count);
     v->first_turn = v->turns ? cost_keep_table(self->kept, firsts, sizeof(int32_t), &first_count) : NULL;
     if (!v->first_turn) return NULL;
@@ -252,10 +238,7 @@ static PyObject *Simulation_run(Simulation *self, PyObject *args) {
     for (int64_t k = 0; right && k < turn_count; k++)
         right = v->turns[2 * k] >= 0 && v->turns[2 * k] < v->call_count && v->turns[2 * k + 1] >= 0 &&
                 v->turns[2 * k + 1] < v->calls[v->turns[2 * k]].members;
-    if (!right) {
-        refuse("the turns name calls that are not there");
-        return NULL;
-    }
+    if (!right) return PyErr_Format(PyExc_ValueError, "the turns name calls that are not there");
     v->logs = logs;
     if (logs) v->model.seen = simulation_log_reservation, v->model.watcher = v;
     self->ran = true;
@@ -280,8 +263,7 @@ static PyObject *Simulation_begin(Simulation *self, PyObject *args) {
     PyBuffer_Release(&ranks);
     if (outcome == NO_MEMORY) return PyErr_NoMemory();
     if (outcome == OVER) Py_RETURN_NONE;
-    refuse("a call begins on ranks that are there and in no other call");
-    return NULL;
+    return PyErr_Format(PyExc_ValueError, "a call begins on ranks that are there and in no other call");
 }
 
 /* advance(until) -> ((outcome, rank, stream, record, card), call that ended or -1, when) */
@@ -326,8 +308,7 @@ static PyObject *Simulation_transfer(Simulation *self, PyObject *args) {
     PyBuffer_Release(&cards);
     if (part == LAST)
         return Py_BuildValue("LLL", (long long)p.now, (long long)later(landed, p.now), (long long)p.queue_ns);
-    refuse("a transfer names what is not there");
-    return NULL;
+    return PyErr_Format(PyExc_ValueError, "a transfer names what is not there");
 }
 
 static PyObject *bytes_of(const void *rows, int64_t count, size_t size) {
@@ -445,8 +426,7 @@ static const constant constants[] = {
 
 PyMODINIT_FUNC PyInit__virtual(void) {
     PyObject *module = make_module(&virtual_module);
-    if (module && (PyType_Ready(&SimulationType) < 0 ||
-                   PyModule_AddObjectRef(module, "Simulation", (PyObject *)&SimulationType) < 0 ||
+    if (module && (PyModule_AddType(module, &SimulationType) < 0 ||
                    add_constants(module, constants, sizeof constants / sizeof *constants) < 0))
         Py_CLEAR(module);
     return module;

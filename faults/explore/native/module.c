@@ -18,8 +18,6 @@ typedef struct {
     uint8_t *word_slot;
 } outside;
 
-#define REFUSE(...) (PyErr_Format(PyExc_ValueError, __VA_ARGS__), false)
-
 static outside *take_lock(search *s) {
     outside *o = s->outside;
     PyEval_RestoreThread(o->released);

@@ -247,10 +247,7 @@ static int Straight_init(Straight *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"cards", "control", "rank", "ranks", "look", "spins", NULL};
     PyObject *cards, *look;
     long long control, spins;
-    if (self->card_count) {
-        PyErr_SetString(PyExc_RuntimeError, "a Straight is made once");
-        return -1;
-    }
+    if (self->card_count) return RAISED(PyExc_RuntimeError, "a Straight is made once");
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLiiOL", names, &cards, &control, &self->rank, &self->ranks, &look,
                                      &spins))
         return -1;
@@ -266,10 +263,8 @@ static int Straight_init(Straight *self, PyObject *args, PyObject *kwargs) {
     self->card_bytes = good ? self->cards[0].len : 0;
     for (int k = 0; k < self->card_count; k++)
         good = good && self->cards[k].len == self->card_bytes && (uintptr_t)self->cards[k].buf % LINE_BYTES == 0;
-    if (!good || control > self->card_bytes - 2 * self->ranks * (int64_t)LINE_BYTES) {
-        PyErr_SetString(PyExc_ValueError, "a Straight takes cards of one size in whole lines, with its ranks' lines");
-        return -1;
-    }
+    if (!good || control > self->card_bytes - 2 * self->ranks * (int64_t)LINE_BYTES)
+        return RAISED(PyExc_ValueError, "a Straight takes cards of one size in whole lines, with its ranks' lines");
     self->control = control, self->spins = spins, self->look = Py_NewRef(look);
     return 0;
 }

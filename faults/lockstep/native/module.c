@@ -46,10 +46,8 @@ static bool part_in(Script *self, int32_t rank, PyObject *described) {
     const int64_t *const bytes = array_of(self->kept, sizes, sizeof *bytes, &count);
     if (!bytes) return false;
     if (count > MAX_BUFFERS || PyList_GET_SIZE(streams) > MAX_STREAMS || part->event_count < 0 ||
-        part->event_count > EVENTS_MAX) {
-        PyErr_SetString(PyExc_ValueError, "a rank has too many buffers, streams or events");
-        return false;
-    }
+        part->event_count > EVENTS_MAX)
+        return REFUSE("a rank has too many buffers, streams or events");
     part->buffer_count = (int32_t)count, part->stream_count = (int32_t)PyList_GET_SIZE(streams);
     memcpy(part->buffer_bytes, bytes, (size_t)count * sizeof *bytes);
     for (int32_t s = 0; s < part->stream_count; s++)
@@ -68,19 +66,13 @@ static int Script_init(Script *self, PyObject *args, PyObject *Py_UNUSED(kwargs)
     PyObject *shape, *regions, *groups, *parts;
     long long base;
     int64_t region_count, group_count;
-    if (self->kept) {
-        PyErr_SetString(PyExc_RuntimeError, "a Script is made once");
-        return -1;
-    }
+    if (self->kept) return RAISED(PyExc_RuntimeError, "a Script is made once");
     if (!PyArg_ParseTuple(args, "OLOOO!", &shape, &base, &regions, &groups, &PyList_Type, &parts) ||
         layout_take(shape, &self->layout) < 0)
         return -1;
     const int32_t ranks = self->layout.ranks, cards = self->layout.cards;
-    if (ranks < 1 || ranks > RANKS_MAX || cards < 1 || cards > MAX_CARDS || PyList_GET_SIZE(parts) != ranks) {
-        PyErr_SetString(PyExc_ValueError,
-                        "a plan has a part for every rank, and neither too many of them nor of cards");
-        return -1;
-    }
+    if (ranks < 1 || ranks > RANKS_MAX || cards < 1 || cards > MAX_CARDS || PyList_GET_SIZE(parts) != ranks)
+        return RAISED(PyExc_ValueError, "a plan has a part for every rank, and neither too many of them nor of cards");
     if (!(self->kept = PyList_New(0)) || !(self->its.part = PyMem_Calloc((size_t)ranks, sizeof *self->its.part)))
         return PyErr_NoMemory(), -1;
     self->base = base, self->ranks = ranks;
@@ -128,10 +120,7 @@ static int World_init(World *self, PyObject *args, PyObject *Py_UNUSED(kwargs)) 
     PyObject *shape;
     Py_buffer hosts;
     long long base;
-    if (self->made) {
-        PyErr_SetString(PyExc_RuntimeError, "a World is made once");
-        return -1;
-    }
+    if (self->made) return RAISED(PyExc_RuntimeError, "a World is made once");
     if (!PyArg_ParseTuple(args, "OLy*", &shape, &base, &hosts)) return -1;
     world *const w = &self->w;
     const int32_t *const host_of = hosts.buf;
@@ -218,10 +207,8 @@ static bool calls_in(const World *self, PyObject *list, call *calls) {
         unsigned short tag;
         if (!PyArg_ParseTuple(PyList_GET_ITEM(list, k), "O!LH", &script_type, &plan, &epoch, &tag)) return false;
         if (!plan->its.part || memcmp(&plan->layout, &self->w.layout, sizeof plan->layout) ||
-            plan->base != self->w.base || epoch < 0 || epoch >= EPOCHS_END) {
-            PyErr_SetString(PyExc_ValueError, "a plan has another layout than the world, or begins too late");
-            return false;
-        }
+            plan->base != self->w.base || epoch < 0 || epoch >= EPOCHS_END)
+            return REFUSE("a plan has another layout than the world, or begins too late");
         calls[k] = (call){&plan->its, epoch, tag};
     }
     return true;
@@ -371,11 +358,9 @@ static const constant constants[] = {
 };
 
 PyMODINIT_FUNC PyInit__world(void) {
-    if (PyType_Ready(&script_type) < 0 || PyType_Ready(&world_type) < 0) return NULL;
     PyObject *module = make_module(&definition);
     if (module && (add_constants(module, constants, sizeof constants / sizeof *constants) < 0 ||
-                   PyModule_AddObjectRef(module, "Script", (PyObject *)&script_type) < 0 ||
-                   PyModule_AddObjectRef(module, "World", (PyObject *)&world_type) < 0))
+                   PyModule_AddType(module, &script_type) < 0 || PyModule_AddType(module, &world_type) < 0))
         Py_CLEAR(module);
     return module;
 }

@@ -31,10 +31,7 @@ static void *array_of(held *h, PyObject *object, size_t item, int64_t *count) {
 static bool streams_in(held *h, program *part, PyObject *streams) {
     const Py_ssize_t count = PyList_Size(streams);
     if (count < 0) return false;
-    if (count > MAX_STREAMS) {
-        PyErr_Format(PyExc_ValueError, "a rank has up to %d streams", MAX_STREAMS);
-        return false;
-    }
+    if (count > MAX_STREAMS) return REFUSE("a rank has up to %d streams", MAX_STREAMS);
     part->stream_count = (int32_t)count;
     for (Py_ssize_t s = 0; s < count; s++)
         if (!(part->records[s] = array_of(h, PyList_GET_ITEM(streams, s), sizeof(record), &part->lengths[s])))
@@ -66,10 +63,7 @@ static bool contract_in(held *h, const pass *p, plan *whole, int32_t rank, PyObj
                piece[0] <= output_bytes - piece[1];
         for (int64_t k = 0; fits && k < piece[3]; k++)
             fits = contribution_fits(p, piece + PIECE_WORDS + k * each, each);
-        if (!fits) {
-            PyErr_SetString(PyExc_ValueError, "a contract is of whole pieces of the output");
-            return false;
-        }
+        if (!fits) return REFUSE("a contract is of whole pieces of the output");
         piece += PIECE_WORDS + piece[3] * each;
     }
     return true;
@@ -97,10 +91,8 @@ static bool part_in(held *h, pass *p, plan *whole, int32_t rank, PyObject *descr
     if (!sizes) return false;
     const lodging *lies = array_of(h, lodgings, sizeof *lies, &lodged);
     if (!lies || !streams_in(h, part, streams)) return false;
-    if (count > MAX_BUFFERS || lodged != count || part->event_count < 0) {
-        PyErr_Format(PyExc_ValueError, "a rank has up to %d buffers, each lies somewhere", MAX_BUFFERS);
-        return false;
-    }
+    if (count > MAX_BUFFERS || lodged != count || part->event_count < 0)
+        return REFUSE("a rank has up to %d buffers, each lies somewhere", MAX_BUFFERS);
     part->buffer_count = (int32_t)count;
     if (!contract_in(h, p, whole, rank, contract, count > 1 ? sizes[1] : 0)) return false;
     for (int k = 0; k < count; k++) {
@@ -108,18 +100,14 @@ static bool part_in(held *h, pass *p, plan *whole, int32_t rank, PyObject *descr
         part->buffer_bytes[k] = sizes[k], whole->lodging[rank][k] = *l;
         bool in_pool = l->card >= 0 && l->card < part->card_count && l->offset >= 0;
         in_pool = in_pool && sizes[k] <= extent_bytes && l->offset <= extent_bytes - sizes[k];
-        if (l->root < 0 || l->root >= count || l->at < 0 || l->at > INT64_MAX / 2 || (l->card >= 0 && !in_pool)) {
-            PyErr_SetString(PyExc_ValueError, "a buffer lies outside of what there is");
-            return false;
-        }
+        if (l->root < 0 || l->root >= count || l->at < 0 || l->at > INT64_MAX / 2 || (l->card >= 0 && !in_pool))
+            return REFUSE("a buffer lies outside of what there is");
     }
     int32_t stream;
     int64_t at;
-    if (!program_check(part, &stream, &at) || !kernels_fit(whole, part, &stream, &at)) {
-        PyErr_Format(PyExc_ValueError, "rank %d, stream %d, instruction %lld is none that could be executed", rank,
-                     stream, (long long)at);
-        return false;
-    }
+    if (!program_check(part, &stream, &at) || !kernels_fit(whole, part, &stream, &at))
+        return REFUSE("rank %d, stream %d, instruction %lld is none that could be executed", rank, stream,
+                      (long long)at);
     if (part->event_count > p->events_max) p->events_max = part->event_count;
     if (part->stream_count > p->per_rank) p->per_rank = part->stream_count;
     return true;
@@ -137,10 +125,8 @@ static bool plan_in(held *h, pass *p, plan *whole, PyObject *described, const pr
     if (!r) return false;
     const group *g = array_of(h, groups, sizeof *g, &group_count);
     if (!g || !(whole->kernels = array_of(h, kernels, sizeof *whole->kernels, &whole->kernel_count))) return false;
-    if (PyList_GET_SIZE(parts) != p->ranks || rounds < 0 || region_count > INT32_MAX || group_count > INT32_MAX) {
-        PyErr_SetString(PyExc_ValueError, "a plan has a part for every rank");
-        return false;
-    }
+    if (PyList_GET_SIZE(parts) != p->ranks || rounds < 0 || region_count > INT32_MAX || group_count > INT32_MAX)
+        return REFUSE("a plan has a part for every rank");
     whole->rounds = rounds, whole->meets = meets, whole->dtype = dtype, whole->redop = redop,
     whole->commutes = commutes;
     whole->part = pass_zeroed(p, (size_t)p->ranks, sizeof *whole->part);
@@ -244,28 +230,21 @@ static bool taken_in(held *h, pass *p, const program *shape, const arguments *a)
     if (!(p->plan_of = array_of(h, a->plan_of, sizeof *p->plan_of, &calls))) return false;
     if (!(p->epoch_of = array_of(h, a->epochs, sizeof *p->epoch_of, &epochs))) return false;
     const Py_ssize_t plans = PyList_GET_SIZE(a->plans);
-    if (hosts != p->ranks || strips != p->ranks || calls != epochs || calls > INT32_MAX || plans < 1) {
-        PyErr_SetString(PyExc_ValueError, "a host and a strip for every rank, a plan and an epoch for every call");
-        return false;
-    }
+    if (hosts != p->ranks || strips != p->ranks || calls != epochs || calls > INT32_MAX || plans < 1)
+        return REFUSE("a host and a strip for every rank, a plan and an epoch for every call");
     p->calls = (int32_t)calls, p->per_rank = 1, p->events_max = 1;
     p->plan = pass_zeroed(p, (size_t)plans, sizeof *p->plan);
     for (Py_ssize_t k = 0; k < plans; k++)
         if (!plan_in(h, p, &p->plan[k], PyList_GET_ITEM(a->plans, k), shape, a->extent_bytes)) return false;
     for (int32_t k = 0; k < p->calls; k++)
         if (p->plan_of[k] < 0 || p->plan_of[k] >= plans || p->epoch_of[k] < 1 ||
-            (k && p->epoch_of[k] < p->epoch_of[k - 1])) {
-            PyErr_SetString(PyExc_ValueError, "calls are of the plans, and epochs rise from 1");
-            return false;
-        }
+            (k && p->epoch_of[k] < p->epoch_of[k - 1]))
+            return REFUSE("calls are of the plans, and epochs rise from 1");
     for (int32_t k = 0; k < p->ranks; k++) {
         const int64_t *s = p->strip[k];
         bool fits = s[0] >= 0 && s[0] < shape->card_count && s[1] >= 0 && s[1] % LINE_BYTES == 0 && s[2] >= 0;
         fits = fits && s[2] <= a->extent_bytes && s[1] <= a->extent_bytes - s[2];
-        if (!fits) {
-            PyErr_SetString(PyExc_ValueError, "a strip lies outside of the heap");
-            return false;
-        }
+        if (!fits) return REFUSE("a strip lies outside of the heap");
     }
     int32_t *of_streams = PyMem_Malloc((size_t)p->ranks * (size_t)p->per_rank * sizeof *of_streams);
     if (!of_streams) return PyErr_NoMemory();
