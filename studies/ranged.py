@@ -31,12 +31,10 @@ class Ranged(NamedTuple):
     samples: int = SAMPLES
 
     def answers(self) -> Iterator[dict[str, float]]:
-        """Compute the table's figures in each run."""
         return map(self.ours, variations(self.figures, self.samples))
 
     @property
     def runs(self) -> int:
-        """The number of runs."""
         return 1 + 2 * len(self.figures) + self.samples
 
 

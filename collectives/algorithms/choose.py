@@ -74,8 +74,6 @@ def choose(
 
 
 class _Asked(NamedTuple):
-    """What a choice depends on."""
-
     collective: str
     nbytes: int
     ranks: int

@@ -74,7 +74,6 @@ class Asked(NamedTuple):
 
     @property
     def starts(self) -> float:
-        """What a block is worth, in starts of copies."""
         return self.nbytes / max(self.copies.start_bytes, 1.0)
 
     @property

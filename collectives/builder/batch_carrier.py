@@ -100,5 +100,4 @@ class BatchCarrier(StagingCarrier):
 
 @lru_cache(64)  # the same for all ranks
 def places_of(writers: tuple[int, ...]) -> dict[int, int]:
-    """Number the writers in their order; not to be changed."""
     return {writer: place for place, writer in enumerate(writers)}

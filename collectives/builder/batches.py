@@ -222,5 +222,4 @@ def _cut(
 
 
 def _doorbells(layout: Layout, ranks: range, bells: range) -> list[DoorbellGroup]:
-    """Return the group of these ranks' doorbells for each of their bells."""
     return [DoorbellGroup(layout.published(ranks.start, bell), len(ranks), layout.doorbells_per_rank) for bell in bells]

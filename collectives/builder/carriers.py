@@ -289,7 +289,6 @@ class PushCarrier(SlotCarrier):
         return heap is not None and heap.is_told and self.b.rank in self._own
 
     def in_slot(self, block: int) -> bool:
-        """Return False: nothing lies in slots."""
         return False
 
     takes_slot = folds_into = in_slot

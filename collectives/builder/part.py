@@ -126,11 +126,9 @@ class Written:
         return self.awaited.setdefault((event.stream, event.at), len(self.awaited))
 
     def knows_free(self, stream: str, seq: int) -> None:
-        """Note that the stream knows that slots of rounds up to ``seq`` are free."""
         self.free[stream] = max(self.free.get(stream, -1), seq)
 
     def kernel(self, kernel: Kernel) -> int:
-        """Return the kernel's number, which is new where the kernel is."""
         return self.kernels.setdefault(kernel, len(self.kernels))
 
     def add_regions(self, regions: Iterable[Region]) -> int:

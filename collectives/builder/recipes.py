@@ -23,8 +23,6 @@ IN_LINES = "--integrity: the line variant carries its payload where a checksum w
 
 
 class Publishes(NamedTuple):
-    """What a rank publishes in a round."""
-
     blocks: int  # how many blocks of the call's size
     bells: int = 0  # how many bells they are published under; 0: a doorbell for each block
     # how many slices a chunk of a block has, each of whole lines; those beyond a short chunk's end are empty
@@ -32,7 +30,6 @@ class Publishes(NamedTuple):
 
     @property
     def doorbells(self) -> int:
-        """How many doorbells each chunk needs."""
         return self.bells or self.blocks
 
 
@@ -167,6 +164,5 @@ def with_checksums(recipe: Recipe) -> Recipe:
 
 
 def recipes_of(function: object) -> tuple[Recipe, ...]:
-    """Return the recipes of a decorated function; an empty tuple for any other object."""
     found: tuple[Recipe, ...] = getattr(function, _ATTRIBUTE, ())
     return found

@@ -271,7 +271,6 @@ def check_loop(
 
 
 def check_chunk(b: Rounds, word: str, chunk: Chunk) -> None:
-    """Check that ``chunk`` is a chunk, or a turn, of the round that is under way."""
     if not isinstance(chunk, Chunk):
         raise BuilderError(f"{b.call}: {word} takes a chunk that rounds gave, not {chunk!r}")
     if not b.is_open or chunk.seq != b.round_number:
@@ -301,20 +300,17 @@ def check_place(b: Rounds, word: str, chunk: Chunk, writer: int, first: int, cou
 
 
 def check_bell(b: Rounds, word: str, bell: int | None) -> None:
-    """Check that the loop has this bell, where one is named."""
     areas = b.areas
     if bell is not None and not (_is_number(bell, 0) and bell < areas.bells):
         raise BuilderError(f"{b.call}: {word} under bell {bell!r}, the loop has {areas.bells}: rounds(..., bells=)")
 
 
 def check_rank(b: Rounds, word: str, rank: object) -> None:
-    """Check that ``rank`` is the number of a rank of the call."""
     if not (_is_number(rank, 0) and rank < b.ranks):  # type: ignore[operator]
         raise BuilderError(f"{b.call}: {word} names rank {rank!r}, there are ranks 0..{b.ranks - 1}")
 
 
 def check_peer(b: Rounds, word: str, peer: object) -> None:
-    """Check that ``peer`` is the number of a rank other than the builder's."""
     check_rank(b, word, peer)
     if peer == b.rank:
         raise BuilderError(f"{b.call}: {word} from rank {peer} itself: a rank has its own blocks, or copies them")
@@ -328,7 +324,6 @@ def check_local(b: Rounds, word: str, *operands: object) -> None:
 
 
 def check_event(b: Rounds, word: str, event: object) -> None:
-    """Check that ``event`` is None or an event that a word returned."""
     if event is not None and not isinstance(event, Event):
         raise BuilderError(f"{b.call}: {word} follows an event that the builder returned, not {event!r}")
 

@@ -70,7 +70,6 @@ class RegionIds(dict[int, int]):
 
 @lru_cache(256)  # every rank's part has the same tables, which in large worlds are long
 def region_ids(first: int, writers: tuple[int, ...], shared: bool = False) -> RegionIds:
-    """Number the regions of writers, in their order."""
     ids = [first] * len(writers) if shared else range(first, first + len(writers))
     return RegionIds(zip(writers, ids, strict=True))
 
@@ -144,11 +143,9 @@ class SlotCarrier:
         return doorbells
 
     def _table(self, writers: list[int], regions: Iterable[Region]) -> RegionIds:
-        """Add new regions to the plan, one for each writer, and return their ids by writer."""
         return region_ids(self.b.written.add_regions(regions), tuple(writers))
 
     def in_slot(self, block: int) -> bool:
-        """Whether this block lies in the round's slot."""
         return True
 
     def takes_slot(self, block: int) -> bool:
@@ -160,12 +157,10 @@ class SlotCarrier:
         return True
 
     def area(self, chunk: Chunk, writer: int, block: int) -> Operand:
-        """Return where a chunk of a writer's block lies in the pool."""
         offset = block * self.areas.block_bytes + chunk.slot_offset
         return Operand(Kind.REGION, self.areas.region_of[writer], chunk.seq, offset)
 
     def regions_of(self, writers: Ints) -> Ints:
-        """Return the ids of the writers' regions, shape (n,) as ``writers``."""
         return self.areas.region_of.column[writers]
 
     def doorbell(self, chunk: Chunk, writer: int, block: int, line: int = 0) -> int:

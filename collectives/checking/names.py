@@ -36,7 +36,6 @@ class ComputedNames:
         return Symbol(nbytes, Fold(((self._name(joined(data)), CHECKSUM),)) if written else None)
 
     def postcondition(self, call: Call, rank: int, shift: int = 0) -> Iterator[Piece]:
-        """Yield what the rank's output must be, element by element."""
         size, columns = DTYPES[call.dtype].itemsize, shapes(call).n
         for row in products.postcondition(call, rank):
             for column in range(columns):

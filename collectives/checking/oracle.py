@@ -141,7 +141,6 @@ def inputs(call: Call, rank: int, seed: int, serial: int) -> Array | None:
 
 
 def _repeated(period: Array, count: int) -> Array:
-    """Rows of this many elements that repeat."""
     if period.shape[1] == count:
         return period
     whole = np.empty((period.shape[0], count), period.dtype)

@@ -113,7 +113,6 @@ class SymbolicRank(Streams):
         return [symbol for local in sorted(symbols) for symbol in symbols[local]]
 
     def put(self, operand: Operand, symbols: list[Symbol]) -> None:
-        """Write symbols to an operand, in a buffer of this rank or in the pool."""
         if operand.kind == Kind.BUFFER:
             memory, at = self.local(operand)
             memory.write(at, symbols)

@@ -75,7 +75,6 @@ class SymbolicBytes:
         return found
 
     def write(self, at: int, symbols: Sequence[Symbol]) -> None:
-        """Replace the bytes from byte ``at`` on by these symbols, one after another."""
         end = at + sum(s.nbytes for s in symbols)
         first, last = bisect_right(self._starts, at) - 1, bisect_right(self._starts, end - 1) - 1
         before = self.read(self._starts[first], at - self._starts[first])

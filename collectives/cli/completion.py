@@ -4,7 +4,6 @@ from __future__ import annotations
 
 
 def collectives() -> list[str]:
-    """Return the names of the collectives."""
     from collectives.contracts import COLLECTIVES
 
     return sorted(COLLECTIVES)
@@ -19,14 +18,12 @@ def variants() -> list[str]:
 
 
 def datatypes() -> list[str]:
-    """Return the names of the elements' types."""
     from cxlemu.plan import DTYPES
 
     return ["all", *DTYPES]
 
 
 def reductions() -> list[str]:
-    """Return the names of the reductions."""
     from cxlemu.choices import REDOPS
 
     return ["all", *REDOPS]

@@ -14,10 +14,10 @@ from click.core import ParameterSource
 from collectives.choices import FUSED_SHARE
 from collectives.cli.fused import FusedFlags
 from collectives.cli.fused_report import FusedSetup, Result, show
-from collectives.cli.fused_tuning import Search, machine_of, refuse_given, tuned
+from collectives.cli.fused_tuning import Search, is_searched, kept, machine_of, searched, tiling_of
 from collectives.defaults import DEFAULT_SEED
-from collectives.fused import ORDERS, STYLES
-from collectives.fused.choice import Operator, Tiling, call_of
+from collectives.fused import STYLES
+from collectives.fused.choice import Operator, call_of
 from collectives.fused.halves import communicating, computing
 from collectives.fused.plans import build
 from collectives.layouts import world_layout
@@ -26,7 +26,7 @@ from collectives.sweep.fused.seen import events, median_ns
 from collectives.sweep.fused.tuned import TunedFile
 from cxlemu.choices import TIME_SCALE_MAX, TIME_SCALE_MIN
 from cxlemu.cli.console import console
-from cxlemu.cli.output import check_output, write_json, write_output
+from cxlemu.cli.output import write_json, write_output
 from cxlemu.cli.progress import spinning
 from cxlemu.cost import CostModel
 from cxlemu.engines.pace import Clocks, Pace, TimeScale
@@ -47,14 +47,7 @@ def run(ctx: click.Context, asked: FusedFlags) -> None:
 
     The process exits with 1 where a result was wrong.
     """
-    tunes = asked.tunes
-    for flag, file in (("--trace", asked.trace_file), ("--tuned", asked.tuned_file)):
-        check_output(flag, file)
-    tunes = tunes or asked.tuned_file is not None
-    refuse_given(
-        tunes,
-        {"--comm-rows": asked.comm_rows, "--tile": asked.tile, "--order": asked.order, "--transport": asked.transport},
-    )
+    tunes = is_searched(asked)
     for flag, its in (("--time-scale", asked.time_scale), ("--share", asked.share)):
         if its is not None and not asked.pace:
             raise ArgumentError(f"{flag} is for --pace: give both, or neither")
@@ -68,7 +61,7 @@ def run(ctx: click.Context, asked: FusedFlags) -> None:
     m, n, k = asked.shape
     job = Job(
         Operator(asked.kind, m, n, k, asked.datatype),
-        Tiling(asked.comm_rows, asked.tile, asked.order or ORDERS[0], asked.transport),
+        tiling_of(asked),
         styles=STYLES if asked.style == "every" else (asked.style,),
         iterations=asked.iters,
         warmup=asked.warmup,
@@ -105,11 +98,13 @@ def run(ctx: click.Context, asked: FusedFlags) -> None:
             scale = given or _suitable(run, setup, layout, asked.share or FUSED_SHARE)
         paced = None if scale is None else Pace(scale.value)
         if tunes:
-            found, how = tuned(
-                Search(job, asked.ranks, known, asked.budget_s),
+            search = partial(
+                searched,
+                Search(job, asked.ranks, asked.budget_s),
                 lambda main: _launched(setup, asked.deadline_s, main, paced),
                 lambda what: now(f"tuning: {what}"),
             )
+            found, how = kept(known, job.operator, search)
             job = replace(job, choice=found.choice)
             now("measuring")
         seen = run(job, paced)

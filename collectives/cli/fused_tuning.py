@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from collectives.choices import ORDERS
+from collectives.cli.fused_options import TilingFlags
 from collectives.cli.fused_report import FusedSetup
-from collectives.fused.choice import Tiling
+from collectives.fused.choice import Operator, Tiling
 from collectives.sweep.fused.halving import candidates, halve
 from collectives.sweep.fused.measure import Job
 from collectives.sweep.fused.race import Heat, race
 from collectives.sweep.fused.tuned import TunedFile, TunedMachine, this_one
 from collectives.sweep.fused.tuner import Tuned
-from cxlemu.cli.output import writing
+from cxlemu.cli.output import check_output, writing
 from cxlemu.errors import ArgumentError
 from cxlemu.world import RankContext
 
@@ -22,28 +24,18 @@ Run = Callable[[Callable[[RankContext], list[list[int]]]], list[list[list[int]]]
 
 
 class Search(NamedTuple):
-    """A search for the fastest choice of a job's operator by ``ranks`` ranks.
-
-    ``file`` holds what was found before, and gets what is found now.
-    """
+    """A search for the fastest choice of a job's operator by ``ranks`` ranks."""
 
     job: Job
     ranks: int
-    file: TunedFile | None
     budget_s: float
 
 
-def tuned(search: Search, run: Run, seen: Callable[[str], None]) -> tuple[Tuned, str]:
-    """Look a choice up in the search's file, or search for it and keep it there; return it, and how it was found."""
-    operator, file = search.job.operator, search.file
+def kept(file: TunedFile | None, operator: Operator, search: Callable[[], Tuned]) -> tuple[Tuned, str]:
+    """Look a choice up in a file, or search for it and keep it there; return it, and how it was found."""
     if file is not None and (known := file.get(operator)) is not None:
         return known, f"the fastest of {known.tried} tried, from {file.path}"
-    job = replace(search.job, check=False, traced=False)
-
-    def heat(choices: tuple[Tiling, ...], rounds: int, limit_s: float) -> list[list[int]]:
-        return run(partial(race, heat=Heat(job, choices, rounds, limit_s)))[0]  # all ranks say the same
-
-    found = halve(candidates(operator, search.ranks), heat, search.budget_s, seen)
+    found = search()
     if file is None:
         return found, f"the fastest of {found.tried} tried"
     with writing("--tuned", file.path):
@@ -51,14 +43,30 @@ def tuned(search: Search, run: Run, seen: Callable[[str], None]) -> tuple[Tuned,
     return found, f"the fastest of {found.tried} tried, kept in {file.path}"
 
 
-def refuse_given(tunes: bool, given: Mapping[str, object]) -> None:
-    """Refuse flags that a tuner is to choose."""
-    if tunes and any(given.values()):
-        named = next(flag for flag, value in given.items() if value)
-        raise ArgumentError(f"{named} does not go with --tune, which chooses it")
+def searched(search: Search, run: Run, seen: Callable[[str], None]) -> Tuned:
+    job = replace(search.job, check=False, traced=False)
+
+    def heat(choices: tuple[Tiling, ...], rounds: int, limit_s: float) -> list[list[int]]:
+        return run(partial(race, heat=Heat(job, choices, rounds, limit_s)))[0]  # all ranks say the same
+
+    return halve(candidates(job.operator, search.ranks), heat, search.budget_s, seen)
+
+
+def is_searched(asked: TilingFlags) -> bool:
+    """Whether a tuner is to choose; before anything begins, refuse what it would choose, and files that cannot be."""
+    for flag, file in (("--trace", asked.trace_file), ("--tuned", asked.tuned_file)):
+        check_output(flag, file)
+    tunes = asked.tunes or asked.tuned_file is not None
+    for name in ("comm_rows", "tile", "order", "transport"):
+        if tunes and getattr(asked, name):
+            raise ArgumentError(f"--{name.replace('_', '-')} does not go with --tune, which chooses it")
+    return tunes
+
+
+def tiling_of(asked: TilingFlags) -> Tiling:
+    return Tiling(asked.comm_rows, asked.tile, asked.order or ORDERS[0], asked.transport)
 
 
 def machine_of(setup: FusedSetup, pace: str) -> TunedMachine:
-    """The machine that a choice holds for."""
     memory, ring = setup.memory.describe(), str(setup.job.region_bytes)
     return this_one(setup.topology, {"memory": memory, "ring": ring, "threads": setup.blas_threads, "pace": pace})

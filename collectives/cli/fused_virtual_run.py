@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import click
@@ -11,22 +11,22 @@ from rich.console import Console
 from rich.text import Text
 
 from collectives.cli.fused_report import NAMES
-from collectives.cli.fused_tuning import refuse_given
+from collectives.cli.fused_tuning import is_searched, kept, tiling_of
 from collectives.cli.fused_virtual import VirtualFlags
-from collectives.fused import ORDERS, STYLES
+from collectives.fused import STYLES
 from collectives.fused.choice import Operator, Tiling
 from collectives.sweep.fused.metrics import Metrics
 from collectives.sweep.fused.tuned import TunedFile, modelled
 from collectives.sweep.fused.tuner import Tuned, tune
 from collectives.sweep.fused.virtual import Simulator
 from cxlemu.cli.console import console, print_wrapped
-from cxlemu.cli.output import check_output, write_json, write_output, writing
+from cxlemu.cli.output import write_json, write_output
 from cxlemu.cli.progress import spinning
 from cxlemu.engines.trace import events, perfetto
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Plan
 from cxlemu.topology import Topology
-from cxlemu.topology.provenance import KINDS as PROVENANCE_KINDS
+from cxlemu.topology.provenance import kinds_of
 from cxlemu.version import __version__
 
 TRACED_INSTRUCTIONS_MAX = 300_000
@@ -35,29 +35,20 @@ COLUMNS = "  {:<32} {:>10} {:>10} {:>8}"
 
 def run(ctx: click.Context, asked: VirtualFlags) -> None:
     """Run the command with its flags, whose names the parameters have."""
-    tunes = asked.tunes
-    for flag, file in (("--trace", asked.trace_file), ("--tuned", asked.tuned_file)):
-        check_output(flag, file)
-    given = {
-        "--comm-rows": asked.comm_rows,
-        "--tile": asked.tile,
-        "--order": asked.order,
-        "--transport": asked.transport,
-    }
-    tunes = tunes or asked.tuned_file is not None
-    refuse_given(tunes, given)
+    tunes = is_searched(asked)
     topology = Topology.load(asked.config)
     simulator = Simulator(topology, asked.ranks or topology.place_count)
     m, n, k = asked.shape
     operator = Operator(asked.kind, m, n, k, asked.datatype)
     out = console()
     tuned, how = None, "as given, or by default"
-    choice = simulator.resolved(
-        operator, Tiling(asked.comm_rows, asked.tile, asked.order or ORDERS[0], asked.transport)
-    )
+    choice = simulator.resolved(operator, tiling_of(asked))
     if tunes:
+        path = asked.tuned_file
+        file = None if path is None else TunedFile(path, modelled(topology), simulator.ranks)
+        fused_ns, least_ns = partial(simulator.fused_ns, operator), partial(simulator.least_ns, operator)
         with spinning("tuning", out):
-            tuned, how = _tuned(simulator, operator, asked.tuned_file)
+            tuned, how = kept(file, operator, lambda: tune(operator, simulator.ranks, fused_ns, least_ns))
         choice = tuned.choice
     with spinning("simulating", out):
         metrics = simulator.metrics(operator, choice)
@@ -67,35 +58,16 @@ def run(ctx: click.Context, asked: VirtualFlags) -> None:
         write_output("--trace", asked.trace_file, _trace(simulator, operator, choice))
 
 
-def _tuned(simulator: Simulator, operator: Operator, path: Path | None) -> tuple[Tuned, str]:
-    """Return the choice that is known or found, and in words how."""
-    file = TunedFile(path, modelled(simulator.topology), simulator.ranks) if path is not None else None
-    if file is not None and (known := file.get(operator)) is not None:
-        return known, f"the fastest of {known.tried} tried, from {path}"
-    found = tune(
-        operator,
-        simulator.ranks,
-        lambda choice: simulator.fused_ns(operator, choice),
-        lambda choice: simulator.least_ns(operator, choice),
-    )
-    if file is not None and path is not None:
-        with writing("--tuned", path):
-            file.put(operator, found)
-    return found, f"the fastest of {found.tried} tried" + (f", kept in {path}" if path is not None else "")
-
-
 def _show(out: Console, simulator: Simulator, operator: Operator, choice: Tiling, how: str, metrics: Metrics) -> None:
     topology, accelerator = simulator.topology, simulator.model.accelerator
     assert accelerator is not None
-    kinds = [its.kind for its in (*topology.provenance.values(), *accelerator.provenance.values())]
-    standing = ", ".join(f"{kinds.count(kind)} {kind}" for kind in PROVENANCE_KINDS if kind in kinds)
     for line in (
         f"cxlemu    {__version__}, engine virtual: modelled times, the same on every machine",
         f"operator  {operator}",
         f"tiles     {choice} (rows, tile, order, transport): {how}",
         f"ranks     {topology.describe_placement(simulator.ranks)}, an {accelerator.name} each",
         f"config    {topology.title}",
-        f"figures   {standing}",
+        f"figures   {kinds_of(topology.provenance, accelerator.provenance)}",
     ):
         print_wrapped(out, f"# {line}", indent="#           ")
     out.print(Text("#"))

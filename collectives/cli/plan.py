@@ -15,8 +15,6 @@ from cxlemu.units import format_bytes
 
 
 class PlanCallFlags(JsonFlags):
-    """The call whose plan is made."""
-
     collective: str | None = argument(required=False)
     algorithm: str | None = concept("algorithm")
     ranks: int = concept("ranks", type=OneRanksParam(1, 4096, "as a plan is made for one"), default=4)
@@ -41,8 +39,6 @@ class PlanCallFlags(JsonFlags):
 
 
 class PlanShowFlags(PlanCallFlags):
-    """Which plan is printed, and how much of it."""
-
     saved: Path | None = flag(
         "--file", type=click.Path(path_type=Path), help="Show a plan that cxlemu plan save wrote."
     )
@@ -50,14 +46,10 @@ class PlanShowFlags(PlanCallFlags):
 
 
 class PlanSaveFlags(PlanCallFlags):
-    """Which plan is written, and where."""
-
     output: Path = flag("-O", "--output", type=click.Path(path_type=Path), required=True, help="File to write.")
 
 
 class PlanTrafficFlags(PlanCallFlags):
-    """Which plan's traffic is written, and where."""
-
     output: Path = flag(
         "-O",
         "--output",
@@ -68,8 +60,6 @@ class PlanTrafficFlags(PlanCallFlags):
 
 
 class PlanCheckFlags(JsonFlags):
-    """Which file is checked."""
-
     file: Path = argument(type=click.Path(path_type=Path))
 
 

@@ -69,7 +69,6 @@ def _recipe(asked: PlanCallFlags, collective: str, nbytes: int) -> Recipe:
 
 
 def show(ctx: click.Context, asked: PlanShowFlags) -> None:
-    """Print a plan, and then check its rules."""
     if asked.saved is not None:
         _refuse_others(ctx, "saved", "limit", "json_file")
         plan = load_plan(asked.saved)
@@ -179,5 +178,4 @@ def list_(_ctx: click.Context, asked: JsonFlags) -> None:
 
 
 def _first_line(recipe: Recipe) -> str:
-    """The first line of the docstring of the page that the algorithm is on."""
     return (sys.modules[recipe.algorithm.__module__].__doc__ or "").strip().partition("\n")[0]

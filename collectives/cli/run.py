@@ -29,8 +29,6 @@ RANKS = 4
 
 
 class RunFlags(Flags):
-    """Which collectives run, where, how often, and what disturbs them."""
-
     collectives: tuple[str, ...] = argument(nargs=-1, metavar="[COLLECTIVE]...|FILE.plan")
     minbytes: int | None = concept("minbytes", default_text=MIN_BYTES)
     maxbytes: int | None = concept("maxbytes", default_text="1M, or -b if larger")

@@ -33,12 +33,10 @@ def memory_of(
 
 
 def real_cards(memory: MemorySpec) -> str:
-    """Describe the real cards of a memory; "" where they are emulated."""
     return memory.backend.describe_cards(memory)
 
 
 def number(text: str, flag: str, word: str) -> int:
-    """Parse a number that is not negative."""
     if not text.isdecimal() or not text.isascii():
         raise ArgumentError(f"{flag} takes a number that is not negative, or {word!r}, not {text!r}")
     return int(text)

@@ -19,7 +19,6 @@ LATE = 1.1  # of what the model says
 
 
 def check_flags(*, pace: bool, time_scale: float | None, sweep: Sweep, backend: str) -> None:
-    """Check that ``--pace`` goes with the other flags."""
     if time_scale is not None and not pace:
         raise ArgumentError("--time-scale is for --pace: give both, or neither")
     if not pace:

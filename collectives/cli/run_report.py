@@ -8,7 +8,7 @@ from typing import Any
 
 from collectives.algorithms.choose import PROCESS_MIN_BYTES
 from collectives.algorithms.hierarchical.estimate import TwoLevelEstimate
-from collectives.cli.cells import cells_of, said_of
+from collectives.cli.cells import RowsByCollective, cells_of
 from collectives.cli.run_pace import lateness, paced
 from collectives.communicator.calls.transport import PROCESS
 from collectives.sweep.measure import Finished, Opened
@@ -68,9 +68,8 @@ class RunReport(LiveReport):
         self._seen: list[dict[int, MeasuredRank]] = [{} for _ in self._cases]
         self._rows: list[SweepRow] = []
         self._layout: Layout | None = None  # of the ring, from the first message on
-        self._of = ""  # what the columns do not say of the rows
         columns = COLUMNS + (PACED_COLUMNS if setup.pace is not None else ())
-        self._columns = Columns(columns, "variant", VARIANT_WIDTH, self._out.width)
+        self._table = RowsByCollective(self._out, Columns(columns, "variant", VARIANT_WIDTH, self._out.width))
 
     @property
     def wrong(self) -> int:
@@ -166,7 +165,6 @@ class RunReport(LiveReport):
 
     @property
     def _in_process(self) -> bool:
-        """Whether arrays travel from process to process."""
         return self._sweep.transport == PROCESS
 
     @property
@@ -176,7 +174,6 @@ class RunReport(LiveReport):
 
     @property
     def _hosts(self) -> list[int] | None:
-        """The host of each rank, or None where there are no emulated hosts."""
         setup = self._setup
         return None if setup.memory.backend.on_devices else list(setup.topology.place(setup.ranks))
 
@@ -202,20 +199,8 @@ class RunReport(LiveReport):
             self._tell(f"host {host}", f"rank {ranks}")
 
     def _add(self, row: SweepRow) -> None:
-        of = "" if "type" in self._columns else said_of(row)
-        other = not self._rows or self._rows[-1].collective != row.collective
-        if other:
-            self._print("#")
-            self._print(f"# {row.collective}", "bold")
-        if of and (other or of != self._of):
-            self._print(f"# {of}")
-        for head in self._columns.heads if other else ():
-            self._print(head)
-        self._of = of
         self._rows.append(row)
-        self._print(self._columns.line(_cells(row)), "bold red" if row.wrong else "")
-        if row.first_wrong:
-            print_wrapped(self._out, f"#   first wrong: {row.first_wrong}", "red", indent="#     ")
+        self._table.add(row, _cells(row))
         if self._verbose and row.reason:
             print_wrapped(self._out, f"#   {row.variant}: {row.reason}", "dim", indent="#     ")
         self._progress.update(self._task, description=row.collective, completed=len(self._rows))

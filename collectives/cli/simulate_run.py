@@ -33,7 +33,7 @@ from cxlemu.topology import Topology
 from cxlemu.topology.clusters import apart, ranks_per_cluster
 from cxlemu.topology.differences import against, differences, spread
 from cxlemu.topology.failures import Failure
-from cxlemu.topology.provenance import KINDS
+from cxlemu.topology.provenance import kinds_of
 from cxlemu.units import counted
 from cxlemu.version import __version__
 
@@ -197,11 +197,7 @@ def _fixed(what: Target) -> dict[str, object]:
 
 
 def _header(topology: Topology, ranks: int, calls: int, checked: bool, space: str | None) -> list[str]:
-    kinds = [standing.kind for standing in topology.provenance.values()]
-    standing = (
-        ", ".join(f"{kinds.count(kind)} {kind}" for kind in KINDS if kind in kinds)
-        or "none states its origin (optional: source, fitted or assumed)"
-    )
+    standing = kinds_of(topology.provenance) or "none states its origin (optional: source, fitted or assumed)"
     how = "each on real bytes, too, and compared bit by bit" if checked else "no data"
     return [
         f"cxlemu   {__version__}, engine virtual: modelled times, the same on every machine",

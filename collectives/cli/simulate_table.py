@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rich.console import Console
-from rich.text import Text
 
-from collectives.cli.cells import cells_of, said_of
+from collectives.cli.cells import RowsByCollective, cells_of
 from collectives.sweep.virtual.simulated import Simulated
 from cxlemu.cli.columns import Column, Columns
 from cxlemu.cli.console import print_wrapped
@@ -33,32 +32,20 @@ class RowTable:
         wrong_matters = [
             column._replace(order=0) if check and column.name == "#wrong" else column for column in COLUMNS
         ]
-        self._columns = Columns(wrong_matters, "variant", VARIANT_WIDTH, out.width)
+        self._rows = RowsByCollective(out, Columns(wrong_matters, "variant", VARIANT_WIDTH, out.width))
         self._out, self._verbose = out, verbose
-        self._before = ("", "")
 
     def add(self, row: Simulated) -> None:
         """Print a row; before the first one of a collective, heads."""
-        out = self._out
-        of = "" if "type" in self._columns else said_of(row)
-        if row.collective != self._before[0]:
-            out.print(Text("#"))
-            out.print(Text(f"# {row.collective}", "bold"))
-        if (row.collective, of) != self._before and of:
-            out.print(Text(f"# {of}"))
-        if row.collective != self._before[0]:
-            for head in self._columns.heads:
-                out.print(Text(head))
-        self._before = row.collective, of
-        out.print(Text(self._columns.line(_cells(row)), "bold red" if row.wrong else ""))
-        if row.first_wrong:
-            print_wrapped(out, f"#   first wrong: {row.first_wrong}", "red", indent="#     ")
+        self._rows.add(row, _cells(row))
         if row.in_switch_us is not None:
             ratio = row.in_switch_us / row.time_us
-            print_wrapped(out, f"#   folded in the switch: {row.in_switch_us:.1f} us, {ratio:.2f} times as long", "dim")
+            print_wrapped(
+                self._out, f"#   folded in the switch: {row.in_switch_us:.1f} us, {ratio:.2f} times as long", "dim"
+            )
         if self._verbose:
             for line in _more(row):
-                print_wrapped(out, f"#   {line}", "dim", indent="#     ")
+                print_wrapped(self._out, f"#   {line}", "dim", indent="#     ")
 
 
 def _cells(row: Simulated) -> dict[str, object]:

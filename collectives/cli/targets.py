@@ -60,7 +60,6 @@ class Target:
 
 
 def target(named: Sequence[str], algorithm: str | None, *, variant: bool = False) -> Target:
-    """Find out what a command is to work on."""
     files = [name for name in named if is_plan(name)]
     if files and (len(named) > 1 or algorithm is not None):
         other = next((name for name in named if name != files[0]), "--algorithm")
@@ -89,7 +88,6 @@ def check_options(ctx: click.Context, its: Target, fixed: Mapping[str, object]) 
 
 
 def check_applies(ctx: click.Context, collectives: Sequence[str]) -> None:
-    """Check that no flag was given that does nothing to any of the collectives."""
     contracts = [COLLECTIVES[name] for name in collectives if name in COLLECTIVES]
     moves_data = ("moves data", any(its.moves_data for its in contracts))
     having = dict.fromkeys((*SIZES, "datatype", "in_place", "integrity"), moves_data) | {

@@ -59,7 +59,6 @@ class FusedBuilder(Builder):
 
     @cached_property
     def shapes(self) -> Shapes:
-        """The shapes of a rank's matrices."""
         return shapes(self.call)
 
     @cached_property
@@ -68,12 +67,10 @@ class FusedBuilder(Builder):
 
     @cached_property
     def row_bytes(self) -> int:
-        """Bytes of a row of what moves between ranks."""
         return self.nbytes // self.shard_rows
 
     @cached_property
     def shard_rows(self) -> int:
-        """The rows of a shard: m / N."""
         return self.gemm.m // self.ranks
 
     @property
@@ -106,15 +103,12 @@ class FusedBuilder(Builder):
 
     @property
     def first_shards(self) -> range:
-        """The first shard of each group of shards that share a tile."""
         return range(0, self.ranks, self.shards_a_tile)
 
     def first_shard(self, shard: int) -> int:
-        """The first shard of the group that a shard belongs to."""
         return shard - shard % self.shards_a_tile
 
     def shards_from(self, first: int) -> range:
-        """The shards of the group that begins with shard ``first``."""
         return range(first, min(first + self.shards_a_tile, self.ranks))
 
     def rows_from(self, first: int) -> range:
@@ -123,7 +117,6 @@ class FusedBuilder(Builder):
         return range(shards.start * self.shard_rows, shards.stop * self.shard_rows)
 
     def rows_of(self, shard: int, tile: range) -> range:
-        """The rows of a shard's tile, counted in the whole matrix."""
         return range(shard * self.shard_rows + tile.start, shard * self.shard_rows + tile.stop)
 
     @property
@@ -152,7 +145,6 @@ class FusedBuilder(Builder):
             self._multiply(dst, a, rows, n - rest, rest)
 
     def _multiply(self, dst: Operand, a: Operand, rows: int, first: int, columns: int) -> None:
-        """Multiply one tile, of columns from ``first`` on."""
         size, (n, k) = self.itemsize, self.shapes[4:]
         kernel = Kernel(f"gemm_{self.call.dtype}", (rows, columns, k, k, n, n))
         number = self.written.kernel(kernel)
@@ -161,7 +153,6 @@ class FusedBuilder(Builder):
         self._emit("compute", Op.COMPUTE, arg=number, nbytes=nbytes, dst=dst.at(first * size), sources=sources)
 
     def copy_own(self, dst: Operand) -> None:
-        """Copy all of this rank's A to ``dst``, in the stream that retrieves."""
         self._emit("retrieve", Op.COPY, dst=dst, a=self.input(), nbytes=self.nbytes)
 
     def ready(self, stream: str) -> Event:
@@ -169,11 +160,9 @@ class FusedBuilder(Builder):
         return self._record(stream)
 
     def after(self, stream: str, event: Event | None) -> None:
-        """Let what the stream does from here on follow the event."""
         self._order(event, stream)
 
     def finish(self) -> tuple[Frame, RankPart]:
-        """Finish the part, as `Builder.finish`, and add the buffer that B is in."""
         frame, part = super().finish()
         return frame, replace(part, buffers=(*part.buffers, buffers(self.call)[2]))
 

@@ -37,7 +37,6 @@ class Tiling:
 
 
 def call_of(operator: Operator, style: str, ranks: int, choice: Tiling) -> Call:
-    """Make the call of an operator in a style, cut as chosen."""
     return fused_call(
         *(operator.kind, style, ranks, operator.m, operator.n, operator.k, operator.dtype),
         comm_tile_rows=choice.comm_tile_rows,

@@ -37,7 +37,6 @@ class ProductRow(NamedTuple):
 
 
 def postcondition(call: Call, rank: int) -> Iterator[ProductRow]:
-    """Yield what a rank's output must be, row by row."""
     size, its = DTYPES[call.dtype].itemsize, shapes(call)
     shard, nbytes = its.m // call.ranks, its.n * size
     gathers = call.collective == "all_gather_gemm"

@@ -190,7 +190,6 @@ def arrays(
 
 
 def perform(comm: Communicator, case: Case, x: Array | None, out: Array | None, algorithm: str | None) -> None:
-    """Make the call on arrays that `arrays` gave."""
     call, contract = case.call, COLLECTIVES[case.call.collective]
     variant: str | Recipe = call.algorithm if algorithm is None else load_algorithm(algorithm)
     if not contract.moves_data:

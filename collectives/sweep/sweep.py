@@ -84,7 +84,6 @@ class Sweep:
     sends: bool = False  # where ranks send to each other: "every" variant has NCCL's algorithms, too
 
     def cases(self, ranks: int) -> list[Case]:
-        """All rows, in the order in which they run."""
         if (plan := self.plan) is not None:
             return [self._case_of(plan, ranks)]
         cases: list[Case] = []
@@ -97,7 +96,6 @@ class Sweep:
 
     @property
     def plan(self) -> Plan | None:
-        """The saved plan that runs, or None."""
         return None if self.algorithm is None else load_algorithm(self.algorithm).plan
 
     def _case_of(self, plan: Plan, ranks: int) -> Case:

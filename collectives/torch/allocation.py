@@ -22,7 +22,6 @@ class PoolTensors:
     _full = False  # whether a warning said so
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
-        """Whether `allocate_tensor` makes tensors of a device: of the CPU."""
         return bool(torch.device(device).type == "cpu")
 
     def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

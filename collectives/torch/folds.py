@@ -22,8 +22,6 @@ _NAMES = {
 
 
 class Reduction(NamedTuple):
-    """How tensors are combined."""
-
     name: str  # the communicator's name of the reduction
     # what each rank's tensor is multiplied by before it is summed, a number or a tensor; None: by nothing
     factor: Any = None
@@ -35,7 +33,6 @@ class Reduction(NamedTuple):
             tensor.detach().mul_(self.factor)
 
     def applied(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the tensor, or a product of it and the factor."""
         return tensor if self.factor is None else tensor.detach() * self.factor
 
 

@@ -129,21 +129,18 @@ class CxlGroup(PoolTensors, GroupVerbs):
     # --- point to point ---------------------------------------------------------------------------------------
 
     def send(self, tensors: list[torch.Tensor], dst: int, tag: int = 0) -> MessageWork:
-        """Send a tensor to a rank of the group."""
         (tensor,) = tensors
         of.check(tensor)
         post = partial(self.comm.isend, of.as_array(of.dense(tensor)), dst, tag)
         return self._message(f"send to {dst}, tag {tag},", tensor, post, "send", dst, tag)
 
     def recv(self, tensors: list[torch.Tensor], src: Rank, tag: int = 0) -> MessageWork:
-        """Receive a tensor from a rank of the group."""
         (tensor,) = tensors
         of.check(tensor)
         post = partial(received, self.comm, tensor, src, tag)
         return self._message(f"recv {'' if src is ANY else f'from {src}'}, tag {tag},", tensor, post, "recv", src, tag)
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> MessageWork:
-        """Receive a tensor from any rank of the group."""
         return self.recv(tensors, ANY, tag)
 
     def _message(
@@ -209,7 +206,6 @@ class CxlGroup(PoolTensors, GroupVerbs):
     _set_default_timeout = set_timeout
 
     def get_error(self) -> Any:
-        """Say whether the group failed."""
         return dist.ErrorType.COMM_ERROR if self._error is not None else dist.ErrorType.SUCCESS
 
     def eager_connect_single_device(self, device: Any = None) -> None:

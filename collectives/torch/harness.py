@@ -42,6 +42,4 @@ class Harness(Protocol):
 
 
 class Installed:
-    """The harness of this process, if there is one."""
-
     harness: Harness | None = None

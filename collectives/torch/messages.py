@@ -29,8 +29,6 @@ LINGER_S = 1.0  # a thread costs more than a message, and in a pipeline the next
 
 
 class MessageWork(dist._Work):  # type: ignore[misc]
-    """A message under way."""
-
     def __init__(
         self,
         request: Request,
@@ -64,15 +62,12 @@ class MessageWork(dist._Work):  # type: ignore[misc]
         return self.request.poke()
 
     def is_success(self) -> bool:
-        """Whether the message came, or left."""
         return self.request.status is not None
 
     def exception(self) -> BaseException | None:
-        """Return what ended the message, or None."""
         return self.request.error
 
     def result(self) -> list[Tensor]:
-        """Return the tensor. Waits for it."""
         self.wait()
         return self._tensors
 
@@ -87,7 +82,6 @@ class MessageWork(dist._Work):  # type: ignore[misc]
     _source_rank = source_rank
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """Return a future of the tensor."""
         ends: Any = torch.futures.Future()
         future = ends.then(lambda _: self.result())
 

@@ -25,17 +25,14 @@ class GroupAsProcessGroup(CxlGroup, dist.ProcessGroup):  # type: ignore[misc]
 
     @property
     def group_name(self) -> str:
-        """The group's name, which torch chose."""
         return self._name
 
     @property
     def group_desc(self) -> str:
-        """The group's description, which the program chose."""
         return self._description
 
     @property
     def bound_device_id(self) -> torch.device | None:
-        """The device of this rank, where the program said so."""
         return self._bound
 
     @bound_device_id.setter
@@ -44,7 +41,6 @@ class GroupAsProcessGroup(CxlGroup, dist.ProcessGroup):  # type: ignore[misc]
 
     @property
     def _device_types(self) -> list[torch.device]:
-        """The kinds of devices whose tensors the group takes."""
         return [torch.device("cpu")] + [torch.device("cuda")] * torch.cuda.is_available()
 
     def getGroupName(self) -> str:
@@ -62,7 +58,6 @@ class GroupAsProcessGroup(CxlGroup, dist.ProcessGroup):  # type: ignore[misc]
         return self._description
 
     def get_group_store(self) -> Any:
-        """Return the group's part of torch's store."""
         return self._store
 
     def _get_backend(self, device: Any) -> Any:
@@ -83,12 +78,10 @@ class GroupAsBackend(CxlGroup, _Backend):  # type: ignore[misc, valid-type]
 
     @property
     def options(self) -> Any:
-        """torch's options of a backend."""
         return self._its_options
 
 
 def create(asked: Any, options: Options | None) -> CxlGroup:
-    """Make a group, when torch asks its members for it."""
     if options is None:
         options = Options.from_environment()
     if not isinstance(options, Options):

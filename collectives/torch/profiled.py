@@ -35,8 +35,6 @@ class SeenCall:
                 pass
 
     def around(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Return a synchronous call with its range."""
-
         def ranged() -> None:
             with self._range:
                 run()
@@ -44,7 +42,6 @@ class SeenCall:
         return ranged
 
     def waited(self) -> Any:
-        """Return the range of a wait for the call."""
         return _range("cxl:wait", (), {"Call": self.number})
 
 

@@ -113,7 +113,6 @@ def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def room(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return a 1-D tensor with room for the elements of all."""
     return tensors[0].new_empty(sum(tensor.numel() for tensor in tensors))
 
 
@@ -125,5 +124,4 @@ def spread(whole: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
 
 
 def describe(tensor: Any) -> str:
-    """Name a tensor in a few words, for messages."""
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

@@ -186,7 +186,6 @@ class GroupVerbs:
     # --- moves ------------------------------------------------------------------------------------------------
 
     def broadcast(self, tensors: list[Tensor], opts: Any) -> Work:
-        """Copy the root's tensor to the others'."""
         tensor, root = _one(tensors, "broadcast"), opts.rootRank
         of.check(*tensors)
 
@@ -213,7 +212,6 @@ class GroupVerbs:
         return self._start("all_gather", run, outputs, opts, tensor)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
-        """Gather all ranks' tensors, one after another, in one tensor."""
         of.check(output, input)
         _fits("all_gather", output, input, self._size)
 
@@ -260,7 +258,6 @@ class GroupVerbs:
             self.comm.barrier()
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Work:
-        """Gather all ranks' tensors at the root."""
         tensor, root = _one(inputs, "gather"), opts.rootRank
         of.check(*inputs)
         at_root = self._rank == root
@@ -281,7 +278,6 @@ class GroupVerbs:
         return self._start("gather", run, outputs, opts, tensor, detail=f"at {root}")
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Work:
-        """Give each rank its tensor of the root's list."""
         output, root = _one(outputs, "scatter"), opts.rootRank
         of.check(*outputs)
         at_root = self._rank == root
@@ -347,7 +343,6 @@ class GroupVerbs:
             self.comm.barrier()
 
     def barrier(self, opts: Any = None) -> Work:
-        """Wait for all ranks."""
         return self._start("barrier", self.comm.barrier, [], opts)
 
     # --- shared -----------------------------------------------------------------------------------------------

@@ -69,7 +69,6 @@ class Work(dist._Work):  # type: ignore[misc]
         return self._future is not None
 
     def name(self) -> str:
-        """Name the call, for messages."""
         return self._name()
 
     def fail(self, error: BaseException) -> Callable[[], None] | None:
@@ -104,7 +103,6 @@ class Work(dist._Work):  # type: ignore[misc]
         return self.done and self._error is None
 
     def exception(self) -> BaseException | None:
-        """Return what the call raised, or None."""
         return self._error
 
     def result(self) -> Result:
@@ -119,7 +117,6 @@ class Work(dist._Work):  # type: ignore[misc]
     _source_rank = source_rank
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """Return a future of the tensors with the result."""
         with _FUTURES:
             if self._future is None:
                 self._ends = torch.futures.Future()
@@ -160,8 +157,6 @@ class Ended(Work):
 
 
 class Together(Work):
-    """Several calls, which are done when all are."""
-
     def __init__(self, parts: list[Any], result: Result, order: Order) -> None:
         super().__init__(None, result, order, str, _unfailing)
         self.parts = parts
@@ -182,7 +177,6 @@ class Together(Work):
         return all(part.is_success() for part in self.parts)
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """Return a future of all results."""
         every = torch.futures.collect_all([part.get_future() for part in self.parts])
         return every.then(lambda _: self._result)
 

@@ -36,8 +36,6 @@ RESTARTS = "TORCHELASTIC_RESTART_COUNT"  # the agent's store outlives a restart,
 
 @dataclass
 class SharedPool:
-    """A pool that this process has open, for one or more groups."""
-
     ranks: tuple[int, ...]  # the ranks in torch's world that are in it, in its order
     options: Options  # what its first group asked for
     context: RankContext
@@ -46,7 +44,6 @@ class SharedPool:
 
     @property
     def uuid(self) -> str:
-        """Names the pool among all."""
         return self.context.pool.uuid.hex
 
     def takes(self, ranks: Sequence[int], options: Options) -> bool:
@@ -80,7 +77,6 @@ class GroupPool:
 
     @property
     def context(self) -> RankContext:
-        """This rank's context in the pool."""
         return self.pool.context
 
     def close(self) -> None:

@@ -45,7 +45,6 @@ class DeviceArray:
     """
 
     def __init__(self, device: ComputeDevice, queue: Queue, shape: tuple[int, ...], dtype: DTypeLike) -> None:
-        """Make an array whose elements have any value."""
         self.shape, self.dtype = tuple(shape), np.dtype(dtype)
         self._device, self._queue = device, queue
         self._buffer = device.allocate(int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize)
@@ -98,7 +97,6 @@ class FakeArray(DeviceArray):
 
     @classmethod
     def of(cls, device: FakeDevice, values: ArrayLike) -> FakeArray:
-        """Make an array with the values of a NumPy array."""
         given = np.asarray(values)
         made = cls(device, given.shape, given.dtype)
         made.set(given)

@@ -155,8 +155,6 @@ class ComputeDevice(Protocol):
 
 
 class Kin(Protocol):
-    """An array that makes others of its kind."""
-
     def like(self, shape: tuple[int, ...]) -> Any:
         """Make an array of this shape, of the same kind and dtype, on the same device."""
 

@@ -93,7 +93,6 @@ class FakeQueue:
 
     @property
     def ready(self) -> bool:
-        """Whether it can do something now."""
         return bool(self.todo) and (self.todo[0].after is None or self.todo[0].after.happened)
 
     def move(self) -> None:

@@ -54,7 +54,6 @@ Range = tuple[int, int, int]  # a space of memory, and where the range begins an
 
 
 def is_queue(stream: Stream) -> bool:
-    """Whether a stream of a device's plan runs on the device."""
     return stream.name.endswith(QUEUE)
 
 
@@ -140,7 +139,6 @@ class _Step:
 
     @cached_property
     def names(self) -> list[_Name]:
-        """Under what later steps find this one."""
         names: list[_Name] = [self.instruction.op] + (["loads pool"] if self.loads_pool else [])
         for kind, ranges in (("load", self.loads), ("store", self.stores), ("drop", self.drops)):
             names += _cells(kind, ranges)
@@ -285,7 +283,6 @@ class _Lowering:
 
 
 def _asks(step: _Step, on_device: bool, earlier_on_device: bool) -> Iterator[_Name]:
-    """Yield the names under which `_needs` can find anything."""
     op = step.instruction.op
     yield from _cells("store", step.loads + step.stores)
     yield from _cells("load", step.stores)

@@ -178,5 +178,4 @@ class DeviceEngine:
 
 
 def queue_streams(part: RankPart) -> list[int]:
-    """List the numbers of a part's streams that are queues of the device."""
     return [k for k, stream in enumerate(part.streams) if is_queue(stream)]

@@ -23,7 +23,6 @@ class Shm(Backend):
     instead = "the release of SIGNAL and the acquire of WAIT"
 
     def describe(self, spec: MemorySpec) -> str:
-        """Name the memory in a few words."""
         return "coherent shared memory"
 
     def open(

@@ -75,7 +75,6 @@ class MeasuredCards:
 
     @property
     def devices(self) -> bool:
-        """Whether all of them are devices, and no stand-ins."""
         return all(card.kind == "device-DAX" for card in self.cards)
 
 
@@ -161,13 +160,11 @@ def move(groups: Sequence[Bytes], mix: str, small: Bytes) -> None:
 
 
 def _drop(region: Bytes) -> None:
-    """Take a region out of this host's caches."""
     _native.flush(region, 0, region.nbytes, False)
     _native.fence()
 
 
 def _latencies(chased: Bytes, read: Bytes, cores: int) -> tuple[float, tuple[Loaded, ...]]:
-    """Return what a load takes alone, and while more and more cores read."""
     cycle(chased)
     alone = min(chase_ns(chased, partial(_drop, chased), ROUNDS))
     return alone, tuple(_beside(chased, read, busy) for busy in _doubling(cores - 1))

@@ -141,7 +141,6 @@ def _body(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what was measured of a card, in words."""
     one = card["one_core"]
     yield "a load that needs the one before", f"{card['latency_ns']:.0f} ns"
     for its in card["loaded"]:

@@ -42,7 +42,6 @@ class FirstFit:
 
     @property
     def free_bytes(self) -> int:
-        """The sum of all holes."""
         return sum(end - begin for begin, end in self.holes)
 
     @property

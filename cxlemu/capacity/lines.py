@@ -100,7 +100,6 @@ class UseLine(NamedTuple):
 
     @property
     def owner(self) -> Owner:
-        """The rank's process."""
         return Owner(self.uid, self.pid, self.start_ticks, self.pid_namespace, uuids.UUID(bytes=self.boot_id))
 
 
@@ -195,7 +194,6 @@ def tenant_bytes(tenant: str) -> bytes:
 
 
 def tenant_name(line: bytes) -> str:
-    """Decode a tenant's name from the bytes of a line."""
     return line.rstrip(b"\0").decode(errors="replace")
 
 

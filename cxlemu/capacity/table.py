@@ -34,8 +34,6 @@ LOOKS = 100  # at a line that is torn because it is just being written
 
 
 class TableEntry(NamedTuple):
-    """A slot of the table that holds a grant."""
-
     grant: Grant
     state: GrantState
 
@@ -70,7 +68,6 @@ class Table:
         )
 
     def shown_by(self, memory: HostMemory) -> Table:
-        """Return the same table through another memory."""
         return Table(memory, self._lines.uuid, self._at, self._card_bytes, self.ranks, self._page_bytes)
 
     def for_tenant(self, slot: int, memory: HostMemory, uses: HostMemory, uses_at: int) -> Table:
@@ -80,12 +77,10 @@ class Table:
         return table
 
     def uses_of(self, slot: int) -> tuple[int, int]:
-        """Return the first byte of a slot's uses, and the first byte behind them."""
         return uses_range(self._at, self.ranks, self._page_bytes, slot)
 
     @property
     def end(self) -> int:
-        """The first byte behind the table."""
         return table_end(self._at, self.ranks, self._page_bytes)
 
     def header(self) -> Header:
@@ -198,7 +193,6 @@ class Table:
 
 
 def header_of(pool: Pool, memory: HostMemory) -> Header | None:
-    """Read how a pool's capacity is lent; None where it is not."""
     header = Lines(memory, pool.uuid).load(HEADER_OFFSET, Header)
     return None if header is None else _checked(header, pool.data_offset, pool.card_bytes)
 

@@ -32,7 +32,6 @@ class Tenancy:
     """One rank's place in a grant, from entering to leaving."""
 
     def __init__(self, pool: TenantPool, rank: int) -> None:
-        """Make the place; the rank enters it with `enter`."""
         if rank >= pool.max_ranks:
             raise ArgumentError(
                 f"there is no rank {rank} in a tenant's world: the limit here is {pool.max_ranks} ranks"

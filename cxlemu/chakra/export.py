@@ -31,8 +31,6 @@ _DTYPES = tuple(DTYPES.values())
 
 @dataclass
 class Endpoint:
-    """The nodes of one trace."""
-
     nodes: list[Node] = field(default_factory=list)
 
     def add(self, name: str, kind: NodeType, deps: tuple[int, ...], **attributes: int | str | bool) -> int:
@@ -45,8 +43,6 @@ class Endpoint:
 
 @dataclass
 class ExportedFabric:
-    """All endpoints, and the messages between them."""
-
     ranks: int
     endpoints: list[Endpoint]
     _tags: defaultdict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
@@ -119,7 +115,6 @@ class TracedRank(Streams):
         return None
 
     def _cards(self, operand: Operand, nbytes: int) -> dict[int, int]:
-        """Card -> bytes of the operand that lie on it."""
         cards: defaultdict[int, int] = defaultdict(int)
         for extent in self.frame.regions[operand.id].map.extents(operand.offset, nbytes):
             cards[extent.card] += extent.nbytes

@@ -86,7 +86,6 @@ def write(prefix: Path, endpoints: Sequence[Sequence[Node]]) -> list[Path]:
 
 
 def read(path: Path) -> list[Node]:
-    """Read a trace file."""
     try:
         return decode(read_file(path, FILE_BYTES_MAX), str(path))
     except OSError as error:

@@ -65,13 +65,10 @@ class ChakraMessage(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The collective whose plan it is."""
         return "send"
 
 
 class PoolAccess(NamedTuple):
-    """A step that loads ``nbytes`` from the pool or stores them there."""
-
     loads: bool
     nbytes: int
 
@@ -101,7 +98,6 @@ class ChakraWorkload:
 
     @property
     def steps(self) -> int:
-        """The number of steps of all ranks."""
         return sum(map(len, self.ranks))
 
 
@@ -145,7 +141,6 @@ def load(
 
 
 def _highest_rank(prefix: Path) -> int:
-    """The highest rank that has a file; -1: none has."""
     pattern = re.compile(re.escape(prefix.name) + r"\.(0|[1-9][0-9]{0,8})\.et", re.ASCII)
     try:
         names = [path.name for path in prefix.parent.iterdir()]

@@ -35,7 +35,6 @@ def backends() -> Offered:
 
 
 def _summary(file: Path) -> str:
-    """Return the ``summary`` of the class in a backend's file."""
     for node in ast.walk(ast.parse(file.read_bytes())):
         match node:
             case ast.Assign([ast.Name("summary")], ast.Constant(str(text))):

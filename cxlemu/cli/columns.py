@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 
 class Column(NamedTuple):
-    """A column, aligned to the right."""
-
     name: str  # its head, by which rows have their cells
     unit: str  # what stands below the head
     width: int  # in characters
@@ -19,8 +17,6 @@ class Column(NamedTuple):
 
 
 class Columns:
-    """The columns of a table that fit."""
-
     def __init__(self, columns: Sequence[Column], last: str, last_width: int, width: int) -> None:
         kept = list(columns)
         for order in sorted({column.order for column in columns} - {0}, reverse=True):
@@ -29,7 +25,6 @@ class Columns:
         self._kept, self._last = kept, last
 
     def __contains__(self, name: str) -> bool:
-        """Whether there is room for a column."""
         return any(column.name == name for column in self._kept)
 
     @property

@@ -66,7 +66,6 @@ def _table(entry: EntryPoint) -> Iterator[tuple[str, Verb]]:
 
 
 def load(group: str, verb: str) -> click.Command | None:
-    """Import a command; None if there is no such verb."""
     table = commands(group)
     if verb not in table:
         return None
@@ -114,10 +113,7 @@ def as_verb(command: click.Command) -> click.Command:
 
 
 class VerbsGroup(VerbCommand, click.Group):
-    """A group that says which of its verbs was probably meant."""
-
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
-        """Add a command as a verb."""
         super().add_command(as_verb(cmd), name)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
@@ -139,7 +135,6 @@ class LazyGroup(VerbsGroup):
         return list(commands(self.entry_group))
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Import a verb's command; None if there is no such verb."""
         return load(self.entry_group, name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -20,7 +20,6 @@ Words = Mapping[str, Callable[[], list[str]]]
 
 
 def configs() -> list[str]:
-    """Return the names of the shipped topologies."""
     from cxlemu.topology.shipped import shipped_configs
 
     return sorted(shipped_configs())
@@ -46,7 +45,6 @@ def install(command: click.Command) -> click.Command:
 
 
 def completed(words: Callable[[], list[str]], ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-    """Return what an incomplete word may become."""
     before, comma, last = incomplete.rpartition(",")
     found = [CompletionItem(f"{before}{comma}{word}") for word in words() if word.startswith(last)]
     return found or [CompletionItem(incomplete, type="file")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from collections.abc import Collection
 
 from rich import box
 from rich.console import Console
@@ -34,6 +35,14 @@ def plain_table(*heads: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for head in heads:
         table.add_column(head, overflow="fold")
+    return table
+
+
+def figure_table(first: str, *heads: str, words: Collection[str] = ()) -> Table:
+    """Make a plain table of words, then figures, to the right; no cell breaks. ``words``: heads of more words."""
+    table = plain_table()
+    for head in (first, *heads):
+        table.add_column(head, justify="left" if head == first or head in words else "right", no_wrap=True)
     return table
 
 

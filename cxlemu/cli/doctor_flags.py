@@ -10,8 +10,6 @@ from cxlemu.cli.options import JsonFlags, concept, flag
 
 
 class DoctorFlags(JsonFlags):
-    """What is examined, or measured."""
-
     topology_file: Path | None = flag(
         "--calibrate",
         type=click.Path(path_type=Path),

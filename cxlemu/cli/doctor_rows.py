@@ -25,7 +25,6 @@ class Detail(DoctorRow):
 
 
 def row(what: str, found: object, value: str, meaning: str, *, detail: bool = False) -> DoctorRow:
-    """Make a row whose status is ``ok`` if ``found`` is true."""
     return (Detail if detail else DoctorRow)(what, "ok" if found else "absent", value, meaning)
 
 

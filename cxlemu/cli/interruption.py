@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import NoReturn
 
 import click
@@ -19,9 +18,7 @@ class Interruption:
     def __enter__(self) -> Interruption:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
         stopped = kind is not None and issubclass(kind, KeyboardInterrupt)
         self.happened |= stopped
         return stopped

@@ -60,8 +60,6 @@ def argument(**settled: Any) -> Any:
 
 
 class JsonFlags(Flags):
-    """Where the results go as JSON."""
-
     json_file: Path | None = concept("json")
 
 

@@ -32,7 +32,6 @@ def check_output(flag: str, path: Path | None) -> None:
 
 
 def write_output(flag: str, path: Path, data: bytes) -> None:
-    """Write a file whole or not at all."""
     with writing(flag, path):
         write_atomically(path, data)
 

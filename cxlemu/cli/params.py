@@ -49,7 +49,6 @@ class NumberParam(click.FloatRange):
     """A number within bounds: never nan, which no bound keeps out, nor infinite."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Convert a number as click does."""
         number: float = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a number.", param, ctx)

@@ -12,15 +12,11 @@ from cxlemu.cli.vocabulary import WAIT_S_MAX
 
 
 class PoolCleanFlags(JsonFlags):
-    """Which pools are removed."""
-
     name: str | None = argument(required=False)
     dry_run: bool = flag("--dry-run", is_flag=True, help="List what would be removed, and remove nothing.")
 
 
 class PoolFormatFlags(JsonFlags):
-    """Which devices become a pool, and how."""
-
     paths: tuple[str, ...] = flag(
         "--device",
         multiple=True,
@@ -42,8 +38,6 @@ class PoolFormatFlags(JsonFlags):
 
 
 class PoolShowFlags(JsonFlags):
-    """Which pool is shown."""
-
     name: str | None = argument(required=False)
     paths: tuple[str, ...] = flag(
         "--device",
@@ -54,8 +48,6 @@ class PoolShowFlags(JsonFlags):
 
 
 class LentFlags(JsonFlags):
-    """The pool whose capacity is lent."""
-
     name: str | None = flag("--pool", metavar="NAME", help="Name of a pool in shared memory.")
     paths: tuple[str, ...] = flag(
         "--device",
@@ -66,21 +58,15 @@ class LentFlags(JsonFlags):
 
 
 class AddFlags(LentFlags):
-    """Who gets how much."""
-
     tenant: str = argument()
     size: int = argument(type=BytesParam())
 
 
 class ReleaseFlags(LentFlags):
-    """Who gives back what it holds."""
-
     tenant: str = argument()
 
 
 class ForceFlags(LentFlags):
-    """Who loses what it holds, and when."""
-
     tenant: str = argument()
     wait_s: float = flag(
         "--wait-s",
@@ -92,8 +78,6 @@ class ForceFlags(LentFlags):
 
 
 class HoldFlags(Flags):
-    """Which pool is held."""
-
     name: str = argument()
     config: str = concept("config", default=DEFAULT_TOPOLOGY, help="Topology of the cards: a file or a name.")
     card_size: int | None = flag("--card-size", type=BytesParam(), help="Size of each card.  [default: the topology's]")

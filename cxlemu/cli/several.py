@@ -69,7 +69,6 @@ class _OneRun(click.Context):
         self.params = parent.params | {"ranks": ranks}
 
     def get_parameter_source(self, name: str) -> ParameterSource | None:
-        """Say where a parameter's value is from."""
         return self._command.get_parameter_source(name)
 
 

@@ -11,14 +11,10 @@ from cxlemu.cli.options import JsonFlags, argument, flag, taking
 
 
 class TopologyCheckFlags(JsonFlags):
-    """Which files are checked."""
-
     files: tuple[str, ...] = argument(nargs=-1, required=True, metavar="FILE...")
 
 
 class TopologyShowFlags(JsonFlags):
-    """Which topology is drawn, and how."""
-
     config: str = argument(metavar="CONFIG")
     as_facts: bool = flag(
         "--facts", is_flag=True, help="Show only the figures of generated fabrics: counts, hops, bisection."
@@ -29,8 +25,6 @@ class TopologyShowFlags(JsonFlags):
 
 
 class TopologyCostFlags(JsonFlags):
-    """Which topologies are priced."""
-
     configs: tuple[str, ...] = argument(nargs=-1, required=True, metavar="CONFIG...")
 
 

@@ -87,7 +87,6 @@ class EqualEnds(NamedTuple):
 
 
 def panel(topology: Topology, part: TopologyPart) -> Panel:
-    """Place what a part consists of."""
     groups = _groups(topology, part)
     if part.fabric is None:
         return _columns(topology, part, groups)
@@ -145,7 +144,6 @@ def _columns(topology: Topology, part: TopologyPart, groups: Sequence[EqualEnds]
 
 
 def _row(boxes: Sequence[LinkedBox], y: float, widest: float) -> Iterator[tuple[DrawnBox, tuple[str, ...]]]:
-    """Place boxes in a row, each with the switches that it is linked to."""
     step = (WIDTH - 2 * MARGIN - BESIDE) / len(boxes)
     for column, (kind, text, title, switches) in enumerate(boxes):
         x = MARGIN + (column + 0.5) * step
@@ -153,7 +151,6 @@ def _row(boxes: Sequence[LinkedBox], y: float, widest: float) -> Iterator[tuple[
 
 
 def _linked(topology: Topology, groups: Sequence[EqualEnds]) -> list[LinkedBox]:
-    """Return the boxes of groups that have a row of their own."""
     all_fit = sum(len(group.numbers) for group in groups) <= SHOWN
     most = SHOWN if all_fit else max(SHOWN_OF_MORE // len(groups), 1)
     return [(*box, group.switches) for group in groups for box in _boxes(topology, group, most)]
@@ -182,7 +179,6 @@ def _boxes(topology: Topology, group: EqualEnds, most: int) -> list[tuple[str, t
 
 
 def _trunks(part: TopologyPart, at: Mapping[str, DrawnBox]) -> list[DrawnLink]:
-    """Join the switches that links join."""
     return [_wire(at[one], at[other]) for one, other in (link.ends for link in part.links) if {one, other} <= {*at}]
 
 

@@ -12,16 +12,12 @@ from cxlemu.topology.metrics import noun
 
 
 class LinkKind(NamedTuple):
-    """Equal links of a fabric."""
-
     links: int  # how many there are
     joins: str  # what they join: "host - leaf"
     link: Link
 
 
 class TopologyPart(NamedTuple):
-    """A part of a topology that is drawn together."""
-
     fabric: AnyHierarchy | None  # None for the switches and links that the file has by itself
     switches: list[Switch]
     links: list[Link]
@@ -61,12 +57,10 @@ def parts(topology: Topology) -> Iterator[TopologyPart]:
 
 
 def figures(link: Link) -> str:
-    """Say a link's bandwidth and latency."""
     return f"{link.gbytes_per_s:g} GB/s each way, {link.latency_ns} ns"
 
 
 def short(switch: str) -> str:
-    """Return a switch's name without its fabric."""
     return switch.partition("-")[2] or switch
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 import click
@@ -22,7 +21,7 @@ from cxlemu.topology import Topology
 from cxlemu.topology.document import dotted
 from cxlemu.topology.fields import listed
 from cxlemu.topology.metrics import fabric_metrics
-from cxlemu.topology.provenance import KINDS
+from cxlemu.topology.provenance import kinds_of
 from cxlemu.topology.summary import summaries
 from cxlemu.units import counted, format_bytes
 
@@ -96,11 +95,10 @@ def _summary(topology: Topology) -> str:
 
 def _provenance(topology: Topology) -> Iterator[str]:
     """How its values came about, if the file says so, and those that do not say."""
-    kinds = Counter(standing.kind for standing in topology.provenance.values())
-    if kinds:
-        yield ", ".join(f"{kinds[kind]} {kind}" for kind in KINDS if kinds[kind])
-    if kinds and (bare := topology.bare_figures()):
-        yield f"without source, fitted or assumed: {listed(map(dotted, bare))}"
+    if topology.provenance:
+        yield kinds_of(topology.provenance)
+        if bare := topology.bare_figures():
+            yield f"without source, fitted or assumed: {listed(map(dotted, bare))}"
 
 
 def _table(*columns: str) -> Table:

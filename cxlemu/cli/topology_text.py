@@ -182,7 +182,6 @@ def _fitted(row: Sequence[Box], width: int) -> list[Box]:
 
 
 def _middles(row: Sequence[Box], width: int) -> list[int]:
-    """Return the columns of the boxes' middles, with the row centred."""
     column = width // 2 - (sum(_inner(box) + 3 for box in row) - 1) // 2
     middles = []
     for box in row:

@@ -32,7 +32,6 @@ class SecondsParam(click.ParamType):  # type: ignore[type-arg]  # generic only i
         self._none_at_all = none_at_all
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Convert a time to seconds."""
         if not (match := re.fullmatch(r"(\d{1,7}(?:\.\d{1,3})?)([smh]?)", str(value), re.ASCII)):
             self.fail(f"{str(value)[:40]!r} is not a time: write 60s, 10m or 2h.", param, ctx)
         seconds = float(match[1]) * _UNITS[match[2] or "s"]
@@ -82,7 +81,6 @@ class OneRanksParam(click.IntRange):
         self.why = why
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Convert the text to a number."""
         if isinstance(value, str) and all(_RANKS.fullmatch(item) for item in value.split(",")) and not value.isdigit():
             self.fail(f"{value!r} are several numbers of ranks: give one, {self.why}.", param, ctx)
         number: int = super().convert(value, param, ctx)
@@ -90,8 +88,6 @@ class OneRanksParam(click.IntRange):
 
 
 class Concept(NamedTuple):
-    """A concept of the vocabulary."""
-
     flags: tuple[str, ...]  # all spellings; the first long one names the option, later ones are aliases
     dest: str  # the parameter that gets its value, unless a command names another
     settled: dict[str, Any]  # arguments of `click.option` in every command that does not override them
@@ -181,8 +177,6 @@ REPLACED = {
 
 
 class ConceptOption(click.Option):
-    """An option of the vocabulary; `word` is its concept."""
-
     word: str
 
 

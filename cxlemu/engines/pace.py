@@ -120,8 +120,6 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True)
 class TimeScale:
-    """A time scale that was chosen."""
-
     value: float  # real nanoseconds per modelled one
     reason: str  # why this one, for people
 
@@ -149,7 +147,6 @@ def suitable_time_scale(topology: Topology, ranks: int, backend: str) -> TimeSca
 
 
 def _modelled_gbytes_per_s(topology: Topology, ranks: int) -> float:
-    """Compute the most that all ranks together read and write."""
     cost = topology.costs
     cards = topology.cards_of(topology.pool_space)
     one_way, of_cards = (topology.carried_gbytes_per_s(cards, both_ways=both) for both in (False, True))

@@ -30,7 +30,6 @@ class PeerMemory:
     pids: tuple[int, ...]  # each rank's process
 
     def read(self, rank: int, address: int, out: Bytes) -> None:
-        """Read memory of a rank's process at ``address`` there into ``out``, which is contiguous."""
         try:
             _native.read_process(self.pids[rank], address, out)
         except OSError as error:
@@ -46,7 +45,6 @@ class PeerMemory:
 
 
 def unreadable(rank: int, number: int) -> RunError:
-    """Make the error of a process that could not be read."""
     if number == ESRCH:
         return PeerLostError(f"the process of rank {rank} ended while this rank read from it", (rank,))
     return RunError(f"the memory of rank {rank} cannot be read: {os.strerror(number)}")

@@ -70,7 +70,6 @@ class Runner(Streams):
     # --- where bytes are -------------------------------------------------------------------------------------
 
     def local(self, operand: Operand, nbytes: int) -> BufferPart:
-        """Give the part of the rank's buffer that an operand names."""
         return BufferPart(self.buffers[operand.id], operand.offset, nbytes)
 
     def _card_base(self, operand: Operand) -> int:
@@ -139,7 +138,6 @@ class Runner(Streams):
         return out
 
     def sources(self, i: Instruction) -> list[BufferPart]:
-        """Fetch the operands that an instruction combines, in order."""
         return [self.fetch(operand, i.nbytes) for operand in (i.a, i.b, i.c) if operand.kind]
 
     def doorbell_at(self, doorbell: int, epoch: int) -> tuple[int, int]:
@@ -268,8 +266,6 @@ _EXECUTE: dict[Op, Callable[[Runner, Instruction], Blocked | None]] = {
 
 @dataclass(frozen=True)
 class ReferenceEngine:
-    """Runs plans in Python, over any memory."""
-
     memory: HostMemory  # the rank's view of the pool
     clock: Clock = SYSTEM_CLOCK  # measures and spends the time of waits
     mover: Mover = HOST_MOVER  # moves bytes between the rank's buffers and the pool

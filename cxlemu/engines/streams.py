@@ -52,8 +52,6 @@ class Blocked(NamedTuple):
 
 @dataclass
 class Running:
-    """One rank in the middle of one call."""
-
     call: Call
     frame: Frame
     part: RankPart
@@ -200,7 +198,6 @@ class Streams(Running, ABC):
 
     @property
     def executed(self) -> int:
-        """How many instructions were executed, in all streams."""
         return sum(self.position)
 
     def _stop(self, stream: int, at: int) -> bool:
@@ -216,7 +213,6 @@ class Streams(Running, ABC):
         return self.position[stream] == len(self.part.streams[stream].records)
 
     def pending(self) -> list[int]:
-        """List the indices of the streams that have not ended."""
         return [stream for stream in range(len(self.position)) if not self.ended(stream)]
 
     def advance(self) -> tuple[list[Blocked], bool]:
@@ -279,6 +275,5 @@ def run_in_turn(ranks: Sequence[Streams]) -> None:
 def deadlock(
     ranks: Sequence[Running] | Mapping[int, Running], stuck: Mapping[tuple[int, int], Blocked]
 ) -> DeadlockError:
-    """Make the error of a world in which no rank can go on."""
     waits = (f"rank {ranks[r].part.rank} waits for {ranks[r].describe(b)}" for (r, _), b in sorted(stuck.items()))
     return DeadlockError("deadlock: " + "; ".join(waits))

@@ -19,8 +19,6 @@ GROUPS = ("ranks", "engines", "cards", "links")  # Perfetto's processes, from to
 
 
 class TraceEvent(NamedTuple):
-    """One slice of a track."""
-
     group: str  # one of GROUPS
     track: str
     name: str

@@ -18,16 +18,12 @@ from cxlemu.memory.protocol import LINE_BYTES
 
 
 class Moved(NamedTuple):
-    """When a transfer is over, in ns."""
-
     end_ns: int  # its rank goes on
     landed_ns: int  # all bytes are where they go
     queue_ns: int  # how much longer it took than alone
 
 
 class Transfers:
-    """The transfers of a fabric's ranks."""
-
     def __init__(self, model: CostModel) -> None:
         self.model = model
         self.core = _virtual.Simulation(model.tables())

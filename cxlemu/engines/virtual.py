@@ -75,8 +75,6 @@ class VirtualCall:
 
 @dataclass(frozen=True)
 class Use:
-    """What one resource did in a run."""
-
     resource: Resource
     uses: int
     bytes: int
@@ -86,8 +84,6 @@ class Use:
 
 @dataclass(frozen=True)
 class OpTotal:
-    """All instructions of one kind in a run."""
-
     count: int  # how many there were
     ns: int  # how long they took, all together, in nanoseconds
     queue_ns: int  # how much longer their transfers took than they would have alone
@@ -192,7 +188,6 @@ def add_calls(
     members: Sequence[tuple[int, ...]],
     warm: bool,
 ) -> None:
-    """Give the engine some calls, as the next ones that it has."""
     rings = [(call.plan.layout, its, _cards(model, call)) for call, its in zip(calls, members, strict=True)]
     rounds: dict[tuple[Layout, tuple[int, ...], tuple[int, ...]], int] = {}
     for call, ring in zip(calls, rings, strict=True):

@@ -73,7 +73,6 @@ class SplitMix64:
         return z ^ z >> 31
 
     def random(self) -> float:
-        """Draw a number from 0 to below 1."""
         return (self.bits() >> 11) * 2.0**-53
 
 
@@ -81,7 +80,6 @@ class Adversary:
     """One rank's adversary: tell it what the rank touches, ask it for moves around each operation."""
 
     def __init__(self, seed: int, rates: AdversaryRates, *, host: int, rank: int, card_lines: int) -> None:
-        """Begin the moves that a seed gives one rank."""
         if seed < 0:
             raise ArgumentError(f"an adversary's seed must not be negative, got {seed}")
         self._rng = SplitMix64(seed, host, rank)

@@ -53,8 +53,6 @@ NOTHING, EVERYTHING = CoherenceStep(0), ~CoherenceStep(0)
 
 
 class FoundCards(NamedTuple):
-    """The cards of a pool that is there before a run."""
-
     cards: int
     card_bytes: int
     interleave_bytes: int  # the granule by which regions go round the cards
@@ -275,7 +273,6 @@ class _Backends(Mapping[str, Backend]):
         return name in self._shipped or name in self._brought
 
     def __getitem__(self, name: str) -> Backend:
-        """Import the backend of this name."""
         if name in self._shipped:
             backend = importlib.import_module(f"{GROUP}.{name}").BACKEND
         elif name in self._brought:

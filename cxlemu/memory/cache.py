@@ -40,8 +40,6 @@ _MAP_NORESERVE = 0x4000  # linux/mman.h; Python's mmap has no name for it
 
 
 class LineView(NamedTuple):
-    """What a host holds of one line."""
-
     cached: bytes | None  # its 64 bytes in the cache; None where the line is absent
     dirty: bool  # whether the cached line is dirty
     posted: bytes | None  # the 64 bytes on their way to the pool; None where no write-back is pending

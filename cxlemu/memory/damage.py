@@ -73,7 +73,6 @@ class Damage:
         self._set(entry, Broken.LINK, host)
 
     def mend(self, entry: int) -> None:
-        """Repair what the entry says is broken."""
         self._words[1 + entry] = 0
 
     def met(self) -> list[int]:

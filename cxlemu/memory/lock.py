@@ -6,7 +6,6 @@ import fcntl
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 from cxlemu import _native
@@ -44,14 +43,11 @@ class HostLock:
             if over:
                 raise held()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.native.release()
 
 
 def held() -> DeadlineError:
-    """Make the error of a rank that could not have its host's lock."""
     return DeadlineError(f"another rank of this host has held its cache for more than {DEADLINE_S:g} s")
 
 

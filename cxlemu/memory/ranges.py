@@ -14,7 +14,6 @@ WORD = np.dtype("<u8")  # a doorbell's word
 
 
 def check_cards(cards: Sequence[Bytes], *, writable: bool = True) -> int:
-    """Check the cards of a pool, and return the bytes of each."""
     sizes = {card.nbytes for card in cards}
     if len(sizes) != 1:
         raise ArgumentError(f"cards must be of one size, at least one of them; got sizes {sorted(sizes)}")

@@ -52,8 +52,6 @@ class Notice(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """Which ranks are to go on, and where."""
-
     leader: int  # the rank that proposes it, and holds the room
     name: int  # the room's name, 64 bits
     at: int  # where the room begins, in bytes: with the roster of the ranks that go on
@@ -80,7 +78,6 @@ _LINES = 3  # of each rank
 
 
 def board_bytes(ranks: int) -> int:
-    """Return the size of the board of a communicator of ``ranks`` ranks, in bytes."""
     return _LINES * ranks * LINE_BYTES
 
 
@@ -103,7 +100,6 @@ class Board:
         )
 
     def notices(self) -> dict[int, Notice]:
-        """Read the notices of the ranks that gave up, by rank."""
         found = {}
         for rank in range(self.ranks):
             fields = self._load(_LINES * rank, _NOTICE_MAGIC, _NOTICE)

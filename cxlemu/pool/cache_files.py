@@ -16,7 +16,6 @@ class CacheFiles:
     """A file for each host's cache, which lives as long as this object and is gone with this process."""
 
     def __init__(self, hosts: int, cards: int, card_bytes: int) -> None:
-        """Make the files, which take memory as they are used."""
         self._files = [os.memfd_create(f"cxlemu-host{host}") for host in range(hosts)]
         for fd in self._files:
             os.ftruncate(fd, host_segment_bytes(cards, card_bytes))
@@ -29,7 +28,6 @@ class CacheFiles:
 
 
 def open_cache(cards: Sequence[Bytes], paths: Sequence[str], host: int) -> HostCache:
-    """Open the cache that the processes of ``host`` share."""
     nbytes = host_segment_bytes(len(cards), cards[0].nbytes)
     try:
         first, its = (_shared(Path(paths[number]), nbytes) for number in (0, host))

@@ -39,8 +39,6 @@ PoolState = Literal[OwnerState, "damaged", "foreign"]
 
 
 class Found(NamedTuple):
-    """One segment as it was found."""
-
     segment: Segment
     nbytes: int
     mode: int
@@ -82,8 +80,6 @@ class CatalogEntry:
 
 
 class Cleaned(NamedTuple):
-    """The verdict on one pool, and its reason."""
-
     name: str
     segments: tuple[Segment, ...]  # the pool's segments, in the order of removal
     removed: bool  # whether the pool goes; in a dry run, whether it would
@@ -148,7 +144,6 @@ def dead() -> list[CatalogEntry]:
 
 
 def said(pools: list[CatalogEntry]) -> str:
-    """Say how many dead pools there are, and what they take."""
     nbytes = sum(found.nbytes for entry in pools for found in entry.found)
     return f"{counted(len(pools), 'dead pool')} of killed runs, {format_bytes(nbytes)} of /dev/shm"
 

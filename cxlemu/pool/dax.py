@@ -74,7 +74,6 @@ class DaxPool(Pool):
 
     @property
     def lock_path(self) -> Path:
-        """The device or file of card 0."""
         return Path(self.mapped[0].device.path)
 
     def close(self) -> None:

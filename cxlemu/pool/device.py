@@ -44,13 +44,10 @@ class Device:
 
     @property
     def usable_bytes(self) -> int:
-        """The device's size, rounded down to its alignment."""
         return round_down(self.nbytes, self.align_bytes)
 
 
 class Mapped(NamedTuple):
-    """A device with the mapping of all its usable bytes."""
-
     device: Device
     pages: Bytes
     how: Literal["MAP_SYNC", "MAP_SHARED"]

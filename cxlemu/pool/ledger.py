@@ -57,8 +57,6 @@ class Hold(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """Which process a rank is."""
-
     lines: int  # how many of the rank's lines were ever used, from line 0 on: readers look at no more
     pid: int
     machine: int  # digests the machine's boot and the process's pid namespace, in which ``pid`` means something
@@ -88,15 +86,12 @@ def ledger_bytes(ranks: int, card_bytes: int) -> int:
 
 
 class Ledger:
-    """All ranks' ledgers, as one rank's memory shows them."""
-
     def __init__(self, memory: HostMemory, offset: int, lines: int, session: int, rank: int) -> None:
         self.memory, self.lines, self.rank = memory, lines, rank
         self._home = Home()
         self._offset, self._session = offset, session
 
     def place(self, rank: int, line: int) -> int:
-        """Return where a rank's line lies on card 0."""
         return self._offset + (rank * self.lines + line) * LINE_BYTES
 
     def identify(self, identity: Identity) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from cxlemu.errors import ArgumentError, PoolError
@@ -26,8 +25,6 @@ class NewClocks(NamedTuple):
 
 
 class NewPool(NamedTuple):
-    """The pool that a world wants."""
-
     name: str | None  # name under which other processes find the pool; None for one that no other pool has
     cards: int
     card_bytes: int
@@ -128,7 +125,5 @@ class Pool(Unshared):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -156,7 +156,6 @@ class Rooms:
         self._dropped.append(give_back)
 
     def collect(self) -> None:
-        """Give back what was dropped."""
         with self._lock:
             for _ in range(len(self._dropped)):  # some come back later
                 self._dropped.popleft()()

@@ -39,12 +39,10 @@ class Segment:
 
     @property
     def shm_name(self) -> str:
-        """The name that shm_open(3) takes."""
         return f"/cxlemu-{self.pool}-{self.kind}{self.index}"
 
     @property
     def path(self) -> Path:
-        """The file as which Linux shows the segment."""
         return SHM_DIR / self.shm_name[1:]
 
     def __str__(self) -> str:

@@ -208,7 +208,6 @@ class Session(Presence):
 
     @property
     def peers(self) -> range:
-        """All ranks but rank 0."""
         return range(1, self.ranks)
 
     def _absent(self) -> list[int]:
@@ -244,7 +243,6 @@ class Session(Presence):
         return self._area.memory
 
     def board(self, offset: int, ranks: int, name: int) -> Board:
-        """Return the board of a communicator of this session."""
         return Board(self._area.memory, offset, name, ranks)
 
     def barrier(self, deadline_s: float) -> None:

@@ -58,8 +58,6 @@ class RankState(IntEnum):
 
 
 class Record(NamedTuple):
-    """What rank 0 says of the session that it opens."""
-
     session: int
     ranks: int
     pid: int

@@ -14,7 +14,6 @@ import time
 import weakref
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 
 from cxlemu import _native
 from cxlemu.errors import ArgumentError, PoolError
@@ -166,7 +165,6 @@ class ShmPool(Pool):
 
     @property
     def lock_path(self) -> Path:
-        """The file of card 0's segment."""
         return Segment(self.name, "card", 0).path
 
     def clocks(self) -> Bytes:
@@ -207,15 +205,12 @@ class ShmPool(Pool):
                 for segment in reversed(segments.find(self.name)):  # card 0 last, as its owner would
                     segments.remove(segment)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
         self.unlink()
 
 
 def attach_by_name(name: str | None, deadline_s: float) -> ShmPool:
-    """Attach a pool as `ShmPool.attach` does."""
     if name is None:
         raise ArgumentError("a pool in shared memory already exists under a name: give the pool's name")
     return ShmPool.attach(name, deadline_s=deadline_s)
@@ -347,5 +342,4 @@ def _await_complete(name: str, deadline_s: float) -> None:
 
 
 def no_such_pool(name: str) -> str:
-    """Return a message that names the pools that exist."""
     return f"there is no pool {name}, pools that exist: {', '.join(segments.pool_names()) or 'none'}"

@@ -86,8 +86,6 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Superblock:
-    """What the first page of a card says."""
-
     uuid: uuid.UUID
     card: int
     geometry: Geometry
@@ -100,7 +98,6 @@ class Superblock:
         return cls(uuid.uuid4(), 0, geometry, owner, time.time_ns())
 
     def for_card(self, card: int) -> Superblock:
-        """Return the superblock of another card of the same pool."""
         return replace(self, card=card)
 
     def pack(self) -> bytes:

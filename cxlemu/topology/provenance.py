@@ -43,6 +43,12 @@ class Provenance(NamedTuple):
 Provenances = dict[Key, Provenance]
 
 
+def kinds_of(*described: Provenances) -> str:
+    """How many figures are of which kind, such as ``5 source, 2 assumed``."""
+    kinds = [its.kind for provenance in described for its in provenance.values()]
+    return ", ".join(f"{kinds.count(kind)} {kind}" for kind in KINDS if kind in kinds)
+
+
 def take_provenance(document: Document) -> tuple[dict[str, Any], Provenances]:
     """Split a document into plain values and the provenance of each value that has one, by its key in the file."""
     found: Provenances = {}

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Launcher:
-    """The names of a launcher's environment variables."""
-
     name: str  # the launcher, as messages name it
     rank: str  # variable of the process's rank; the launcher is recognised by it
     size: str  # variable of the number of ranks

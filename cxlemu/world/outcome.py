@@ -30,7 +30,6 @@ class Outcome(Generic[T]):
         self._ends: float | None = None
 
     def succeeded(self, rank: int, result: T) -> None:
-        """Record that ``rank`` ended with ``result``."""
         self.results[rank] = result
         self._start_clock()
 

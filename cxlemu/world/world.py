@@ -90,12 +90,10 @@ class World:
 
     @cached_property
     def outline(self) -> Outline:
-        """What every rank asks of the topology."""
         return Outline.of(self.topology, self.ranks)
 
     @cached_property
     def hosts(self) -> tuple[int, ...]:
-        """The host of each rank."""
         return self.placement or self.topology.place(self.ranks)
 
     @cached_property

@@ -93,13 +93,11 @@ class CampaignCase(Model):
 
     @property
     def hosts(self) -> tuple[int, ...]:
-        """The host of each rank."""
         topology = self.topology
         return topology.place(self.ranks) if topology else tuple(rank // self.cluster for rank in range(self.ranks))
 
     @property
     def ranks_per_cluster(self) -> int:
-        """How many ranks each host has; 1 where there are no clusters."""
         topology = self.topology
         if topology is not None:
             return ranks_per_cluster(topology, self.ranks)

@@ -18,7 +18,6 @@ from functools import partial
 from importlib import import_module
 from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from cxlemu.errors import ArgumentError, WorkerLostError
@@ -30,7 +29,6 @@ T = TypeVar("T")
 
 
 def cores() -> int:
-    """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -93,9 +91,7 @@ class Workers(ProcessPoolExecutor):
         self._kept_from = {signal.SIGINT, signal.SIGTERM} if copied else {signal.SIGINT}
         super().__init__(count, mp_context=context, initializer=_live_with, initargs=theirs)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
         if kind is not None:
             self.end()
         self.shutdown(wait=True)

@@ -44,8 +44,6 @@ class StoryEvent:
 
 
 class Signalled(NamedTuple):
-    """Event ``wait`` found what event ``signal`` had rung."""
-
     signal: int
     wait: int
 
@@ -95,7 +93,6 @@ class Teller(ABC):
         return iter(())
 
     def story(self) -> Story:
-        """Run the execution again, and tell the story."""
         Watch(self.execution, self.execution.program, self._see).run(self.execution.world(replay(self.execution.moves)))
         moves = len(self.execution.moves)
         for done, wrong in self.ending():
@@ -133,7 +130,6 @@ class Teller(ABC):
         return iter(self._versions.items())
 
     def plan(self, done: Done) -> Plan:
-        """Look up the plan of a step's call."""
         return self.execution.program[done.call][0]
 
     def _see(self, world: Lockstep, number: int, done: Done | None) -> None:

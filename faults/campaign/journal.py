@@ -15,7 +15,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from cxlemu.errors import ArgumentError
@@ -104,7 +103,6 @@ class Journal:
         return record
 
     def _line(self, record: Mapping[str, Any]) -> tuple[bytes, bytes]:
-        """Return the digest of all lines with this one, and the line."""
         text = json.dumps(record, sort_keys=True, separators=(",", ":")).encode()
         digest = hashlib.blake2b(self._digest + text, digest_size=DIGEST_BYTES).digest()
         return digest, text[:-1] + f',"{CHECKSUM}":"{digest.hex()}"}}\n'.encode()
@@ -129,9 +127,7 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
 

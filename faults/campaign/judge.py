@@ -45,11 +45,9 @@ class Judgement:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What equal findings have in common."""
         return self.kind, self.rule, self.place
 
     def plain(self) -> dict[str, str]:
-        """Give the judgement as JSON has it: `of` takes it back."""
         return asdict(self)
 
     @classmethod

@@ -144,7 +144,6 @@ def _lines(event: StoryEvent) -> list[str]:
 
 
 def _box_end(event: StoryEvent) -> int:
-    """Where an event's box ends on the right."""
     return _x(event.host) + 14 + round(max(map(len, [*_lines(event), event.place])) * 7.3 + 14)
 
 

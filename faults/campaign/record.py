@@ -59,8 +59,6 @@ class LinePiece(NamedTuple):
 
 
 class Done(NamedTuple):
-    """An instruction that was executed."""
-
     rank: int
     call: int
     stream: str
@@ -70,8 +68,6 @@ class Done(NamedTuple):
 
 
 class WrongRead(NamedTuple):
-    """A load that got wrong bytes."""
-
     move: int
     piece: LinePiece  # the bytes of the pool that it loaded
     right: bytes  # what they should have been
@@ -188,8 +184,6 @@ def loaded(world: Lockstep, rank: int, piece: LinePiece) -> bytes | None:
 
 
 class Stuck(NamedTuple):
-    """A wait that never ends."""
-
     waits: Done
     doorbell: int
     epoch: int  # the awaited epoch, which the doorbell never shows

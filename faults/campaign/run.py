@@ -53,14 +53,11 @@ class CampaignFinding:
 
     @property
     def token(self) -> Token:
-        """The token of the smallest case."""
         return Token(SCENARIO, {"case": self.smallest.plain(), "found": self.judgement.plain()})
 
 
 @dataclass
 class CampaignResult:
-    """What is known so far."""
-
     total: int  # how many cases the campaign has
     declined: list[str] = field(default_factory=list)  # calls that have no case, since an algorithm declines them
     counts: Counter[str] = field(default_factory=Counter)  # how often each kind of judgement was given
@@ -81,12 +78,10 @@ class CampaignResult:
 
     @property
     def complete(self) -> bool:
-        """Whether every case was judged."""
         return len(self.judged) == self.total
 
     @property
     def state(self) -> str:
-        """How the campaign ended, in words."""
         if self.complete:
             return "complete"
         if len(self.judged) + len(self.lost) == self.total:
@@ -109,8 +104,6 @@ class CampaignResult:
 
 @dataclass(frozen=True)
 class TimedJudgement:
-    """A judgement, and the seconds that it took."""
-
     judgement: Judgement
     seconds: float
 
@@ -134,8 +127,6 @@ def judged(case: CampaignCase) -> TimedJudgement:
 
 @dataclass
 class CampaignRunner:
-    """Runs a sweep."""
-
     sweep: CaseSweep
     executor: Callable[[], Executor]  # makes an executor, also in place of one whose worker died
     workers: int  # how many cases the executor runs at a time

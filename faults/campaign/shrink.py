@@ -24,8 +24,6 @@ SCHEDULE_MOVES_MAX = 20_000  # longer schedules are left to their seed
 
 
 class Shrunk(NamedTuple):
-    """The smallest case that was found."""
-
     case: CampaignCase
     judgement: Judgement
     tried: int  # how many cases were run
@@ -52,7 +50,6 @@ class _Shrinking:
         return time.monotonic() > self._end
 
     def fails(self, case: CampaignCase) -> bool:
-        """Whether a case fails in the same way; a case that cannot run does not."""
         if self.over:
             return False
         self.tried += 1
@@ -83,12 +80,10 @@ class _Shrinking:
 
 
 def with_moves(case: CampaignCase, moves: Sequence[LockstepMove]) -> CampaignCase:
-    """Copy a case with a schedule of its own, for ranks in lockstep."""
     return case.model_copy(update={"moves": to_json(moves)})
 
 
 def with_faults(case: CampaignCase, faults: Sequence[Fault]) -> CampaignCase:
-    """Copy a case with other faults in its script."""
     return case.model_copy(update={"script": case.script.model_copy(update={"faults": tuple(faults)})})
 
 

@@ -139,7 +139,6 @@ class Spec(Model):
             raise ArgumentError("no case takes checksums: ranks in lockstep have none")
 
     def _shapes(self, config: str | Topology | None) -> Iterator[CampaignCase]:
-        """Yield cases without a script."""
         algorithms, counts = self._algorithms(), self._ranks(config)
         for (collective, variant, own), ranks, size in product(algorithms, counts, self.sizes):
             contract = COLLECTIVES[collective]
@@ -211,8 +210,6 @@ class Spec(Model):
 
 
 class CaseShape(NamedTuple):
-    """A case without a script, and what may happen to it."""
-
     case: CampaignCase
     scripts: list[Script]  # fault scripts, each tried with every seed
     kinds: tuple[str, ...]  # kinds of faults that the seed places, one at a time
@@ -234,15 +231,12 @@ def _with_scripts(case: CampaignCase, scripts: list[Script], kinds: tuple[str, .
 
 @dataclass(frozen=True)
 class CaseSweep:
-    """The cases of a campaign, made as they are asked for."""
-
     shapes: list[CaseShape]  # the cases without scripts
     seeds: int  # how many seeds each is tried with, from 0 on
     declined: list[str] = field(default_factory=list)  # calls of which there are no cases: why, in words
 
     @property
     def has_faults(self) -> bool:
-        """Whether any case has more than nature's moves."""
         return any(shape.scripts or set(shape.kinds) - {NATURE} for shape in self.shapes)
 
     def __len__(self) -> int:

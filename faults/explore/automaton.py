@@ -48,7 +48,6 @@ class RankThread:
         self.first = self._node(())
 
     def step(self, node: int) -> Step | None:
-        """Return a node's step; None where the rank has returned."""
         return self._nodes[node].step
 
     def next(self, node: int, value: int) -> int:

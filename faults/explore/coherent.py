@@ -23,8 +23,6 @@ BEGINS, ENDS = -1, 1 << 30  # instead of an instruction's number: what a rank do
 
 
 class PlanPoint(NamedTuple):
-    """An instruction of a call."""
-
     call: int  # number of the call, from 0
     rank: int
     stream: int  # number of the rank's stream

@@ -31,8 +31,6 @@ NO_CHOICE = -2  # instead of an age: no version had to be chosen; -1: the copy t
 
 
 class Abstract(NamedTuple):
-    """A move of the search in C."""
-
     what: int  # the kind of move, as the enum what in native/line.h counts
     who: int  # a thread, a rank or a host, as in a `MachineMove`
     line: int
@@ -43,7 +41,6 @@ class Abstract(NamedTuple):
 
     @property
     def move(self) -> MachineMove:
-        """The move of the definition that this one stands for."""
         act = _ACTS[self.what]
         return MachineMove(act, self.who) if act in (Act.STEP, Act.AGAIN) else MachineMove(act, self.who, self.line)
 

@@ -94,7 +94,6 @@ def Crash() -> ProtocolOperation:
 
 
 def is_value(value: object) -> bool:
-    """Say whether a word can hold this value: an int from 0 to VALUE_MAX."""
     return type(value) is int and 0 <= value <= VALUE_MAX
 
 

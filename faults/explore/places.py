@@ -20,7 +20,6 @@ class Pieces:
         self._cuts: defaultdict[Hashable, set[int]] = defaultdict(set)
 
     def cut(self, memory: Hashable, begin: int, end: int) -> None:
-        """Cut a memory at both ends of a range."""
         self._cuts[memory] |= {begin, end}
 
     def of(self, memory: Hashable, begin: int, end: int) -> Iterator[tuple[int, int]]:
@@ -45,14 +44,12 @@ class WordNumbers:
         self._line: dict[Hashable, int] = {}
 
     def line(self, key: Hashable, name: str) -> int:
-        """Return a line's number; a new line gets this name."""
         if key not in self._line:
             self._line[key] = len(self.lines)
             self.lines.append(name)
         return self._line[key]
 
     def word(self, key: Hashable, name: str, line: int) -> int:
-        """Return a word's number."""
         if key not in self._word:
             if sum(word.line == line for word in self.words) == WORDS_MAX:
                 raise ArgumentError(

@@ -38,8 +38,6 @@ class FindingKind(StrEnum):
 
 @dataclass(frozen=True)
 class SearchFinding:
-    """What a search found wrong."""
-
     kind: FindingKind  # what is wrong
     # number of the thread that finds it; for a deadlock or a livelock, of the first that has not ended; 0 where no
     # thread finds it
@@ -49,8 +47,6 @@ class SearchFinding:
 
 @dataclass(frozen=True)
 class Exploration:
-    """What a search found."""
-
     verdict: Verdict  # OK only if every execution was seen; for a schedule that was followed, if it is right to its end
     states: int  # count of states that were seen
     transitions: int  # count of moves that were made

@@ -20,7 +20,6 @@ class ScheduleBound(Protocol):
 
     @property
     def limit(self) -> int:
-        """What an execution may cost at most."""
         ...
 
     def cost(self, last: MachineMove | None, move: MachineMove, moves: Sequence[MachineMove]) -> int:

@@ -13,8 +13,6 @@ from faults.machine.program import Do
 
 
 class Local(NamedTuple):
-    """A rank's own memory in a call."""
-
     call: int
     rank: int
     name: str

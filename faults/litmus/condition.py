@@ -47,7 +47,6 @@ class Condition:
         return cls(text.strip(), tree)
 
     def holds(self, values: Mapping[str, int]) -> bool:
-        """Say whether the condition is true of these values, which have every name that it uses."""
         return _truth(self._tree, values)
 
 

@@ -34,8 +34,6 @@ _CLEAN = None  # in place of values: the lines leave this host's cache
 
 @dataclass(frozen=True)
 class HardwareSetting:
-    """What all ranks agree on."""
-
     rounds: int  # rounds of each test
     seed: int  # seeds everything that is varied
     budget_s: float  # seconds for each test: a batch that begins before they are over is finished
@@ -43,8 +41,6 @@ class HardwareSetting:
 
 @dataclass(frozen=True)
 class RankMachines:
-    """On how many machines the ranks are."""
-
     count: int
 
     def __str__(self) -> str:
@@ -135,7 +131,6 @@ class _Runs:
             raise DeadlineError(f"no rank has made a step of a litmus test for {context.deadline_s:g} s")
 
     def told(self, number: int) -> int:
-        """Hand a number of rank 0 to all ranks."""
         memory, self.decisions = self.context.memory, self.decisions + 1
         if self.context.rank == 0:
             memory.signal(0, self.decision, number, self.decisions.to_bytes(8, "little"))

@@ -13,8 +13,6 @@ Values = tuple[int, ...]
 
 @dataclass(frozen=True)
 class LitmusTask:
-    """A litmus test that hardware is to run."""
-
     litmus: Litmus
     # every outcome that the abstract machine has, the values in the order of ``litmus.names``; None where that is not
     # known
@@ -35,15 +33,12 @@ class Histogram:
 
     @property
     def rounds(self) -> int:
-        """Rounds that were run."""
         return sum(self.counts.values()) + self.hangs
 
     def add(self, values: Values, count: int) -> None:
-        """Count ``count`` more rounds that ended with these values."""
         self.counts[values] = self.counts.get(values, 0) + count
 
     def seen(self, condition: Condition) -> int:
-        """Return how many rounds ended so that a condition holds."""
         return sum(count for values, count in self.counts.items() if condition.holds(self.named(values)))
 
     def named(self, values: Values) -> dict[str, int]:
@@ -67,12 +62,10 @@ class Histogram:
 
     @property
     def forbidden(self) -> tuple[Expectation, ...]:
-        """The forbidden outcomes that were seen."""
         return tuple(e for e in self.task.litmus.expectations if not e.allowed and self.seen(e.condition))
 
     @property
     def unseen(self) -> tuple[Expectation, ...]:
-        """The allowed outcomes that were not seen."""
         return tuple(e for e in self.task.litmus.expectations if e.allowed and not self.seen(e.condition))
 
     @property

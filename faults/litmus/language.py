@@ -72,16 +72,12 @@ VERBS = {
 
 @dataclass(frozen=True)
 class Expectation:
-    """What a test expects of an outcome."""
-
     allowed: bool  # True if some execution ends so, False if none does
     condition: Condition
 
 
 @dataclass(frozen=True)
 class Litmus:
-    """A litmus test."""
-
     file: str
     name: str
     doc: str  # its description; empty if there is none
@@ -91,15 +87,12 @@ class Litmus:
 
     @property
     def names(self) -> list[str]:
-        """The names that a condition may use: registers, then words of the pool."""
         return [*self.program.registers, *(word.name for word in self.program.words)]
 
     def values(self, outcome: FinalState) -> dict[str, int]:
-        """Return the value of each name at the end of an execution."""
         return dict(zip(self.names, (*outcome.registers, *outcome.memory), strict=True))
 
     def condition(self, text: str) -> Condition:
-        """Read a condition on this test."""
         return Condition.parse(text, self.names)
 
 
@@ -108,7 +101,6 @@ def read(path: Path) -> Litmus:
 
 
 def parse(raw: bytes, name: str) -> Litmus:
-    """Read a litmus test that is no file."""
     return _Reader(Document(raw, name, "litmus test")).litmus()
 
 

@@ -56,7 +56,6 @@ class LoweredTest:
         )
 
     def shares_host(self, thread: int) -> bool:
-        """Whether another thread runs on the thread's host."""
         return self.hosts.count(self.hosts[thread]) > 1
 
 

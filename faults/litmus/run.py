@@ -16,8 +16,6 @@ from faults.verdict import Verdict
 
 @dataclass(frozen=True)
 class LitmusResult:
-    """What a search found of a litmus test."""
-
     litmus: Litmus
     exploration: Exploration  # the search's result
 

@@ -54,8 +54,6 @@ BETWEEN_LOOKS = 256  # steps of an execution, from one look at the clock to the 
 
 
 class CounterexampleKind(Enum):
-    """What an execution showed."""
-
     NOTHING = "nothing"
     WRONG = "wrong bytes"
     DEADLOCK = "deadlock"
@@ -73,8 +71,6 @@ class Counterexample(NamedTuple):
 
 
 class Suspect(NamedTuple):
-    """Where a mistake may be."""
-
     rank: int
     stream: int = 0  # the stream of this rank
     owner: int | None = None  # the rank that it waits for, which owns the doorbell; None if no other rank is involved

@@ -236,7 +236,6 @@ class Lockstep:
 
 
 def no_such_line(move: Nature, caches: int, cards: int) -> ArgumentError:
-    """Make the error of a move of nature on a host or a line that is not there."""
     return ArgumentError(f"[{move}]: there is no such line in {caches} caches of {cards} cards")
 
 

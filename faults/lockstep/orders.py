@@ -64,7 +64,6 @@ class Ranked:
 
     @property
     def begun(self) -> bool:
-        """Whether it has chosen a step."""
         return bool(self._chosen_at)
 
     def __call__(self, steps: Sequence[StreamStep]) -> StreamStep:

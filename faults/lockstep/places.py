@@ -19,7 +19,6 @@ def operand_lines(plan: Plan, epoch: int, operand: Operand, nbytes: int) -> Iter
 
 
 def instruction_lines(plan: Plan, epoch: int, instruction: Instruction) -> Iterator[Line]:
-    """List the lines of all regions that an instruction names, operand by operand."""
     for operand in accesses.in_regions(instruction.operands):
         yield from operand_lines(plan, epoch, operand, instruction.nbytes)
 

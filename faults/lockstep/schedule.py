@@ -31,8 +31,6 @@ class StreamStep(NamedTuple):
 
 
 class Nature(NamedTuple):
-    """A move of nature on one line of one host."""
-
     action: Action
     host: int
     card: int
@@ -46,7 +44,6 @@ LockstepMove: TypeAlias = StreamStep | Nature
 
 
 def to_json(moves: Iterable[LockstepMove]) -> list[list[str | int]]:
-    """Write moves as lists, strings and numbers, which `from_json` reads."""
     return [
         ["step", move.rank, move.stream]
         if isinstance(move, StreamStep)
@@ -56,6 +53,5 @@ def to_json(moves: Iterable[LockstepMove]) -> list[list[str | int]]:
 
 
 def from_json(moves: object) -> list[LockstepMove]:
-    """Read the schedule that `to_json` wrote."""
     named = named_moves(moves, _NUMBERS, '["step", 0, 1] or ["land", 0, 1, 17]')
     return [StreamStep(*numbers) if name == "step" else Nature(Action(name), *numbers) for name, numbers in named]

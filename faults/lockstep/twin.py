@@ -45,8 +45,6 @@ class StepsSpentError(Exception):
 
 
 class OrderTable(NamedTuple):
-    """An order as C takes it."""
-
     priority: NDArray[np.int32]  # by rank and stream
     moves: list[Nature]  # what nature does between two steps, the last one first
 
@@ -155,7 +153,6 @@ class Twin:
 
     @property
     def moves(self) -> tuple[LockstepMove, ...]:
-        """The moves of the last run, as a schedule."""
         return self._world.moves(self._steps, self._moves)
 
     def spans(self, call: int) -> list[tuple[int, int]]:
@@ -163,7 +160,6 @@ class Twin:
         return self._world.spans(call)
 
     def _blows(self, moves: Sequence[Nature]) -> NDArray[np.int64]:
-        """Write moves of nature for C."""
         first, last = BASE // LINE_BYTES, (BASE + self._layout.extent_bytes - 1) // LINE_BYTES
         for move in moves:
             if move.host not in self._hosts or move.card >= self._layout.cards or first + move.line > last:

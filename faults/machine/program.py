@@ -32,8 +32,6 @@ class Do(IntEnum):
 
 
 class Step(NamedTuple):
-    """One small step of a thread."""
-
     do: Do
     # number of a word for STORE, STORE_NT, LOAD, SIGNAL and WAIT, of a line for FLUSH, FLUSH_KEEP and INVALIDATE, of an
     # event for RECORD and AWAIT; -1 for the others
@@ -50,26 +48,21 @@ class Thread(Protocol):
 
     @property
     def host(self) -> int:
-        """Number of the host that the thread runs on."""
         ...
 
     @property
     def rank(self) -> int:
-        """Number of the rank that the thread belongs to."""
         ...
 
     @property
     def name(self) -> str:
-        """The thread's name in messages."""
         ...
 
     @property
     def first(self) -> int:
-        """The node that the thread begins at."""
         ...
 
     def step(self, node: int) -> Step | None:
-        """Return a node's step; None where the thread has ended."""
         ...
 
     def next(self, node: int, value: int) -> int:
@@ -92,7 +85,6 @@ class Straight:
     first: int = 0
 
     def step(self, node: int) -> Step | None:
-        """Return a node's step; None after the last one."""
         return self.steps[node] if node < len(self.steps) else None
 
     def next(self, node: int, value: int) -> int:

@@ -33,8 +33,6 @@ VOLUNTARY = frozenset({Act.EVICT, Act.DROP, Act.PREFETCH, Act.LOSE})
 
 
 class MachineMove(NamedTuple):
-    """One move of a thread or of nature."""
-
     act: Act
     who: int  # number of a thread for STEP and AGAIN, of a rank for LAND_NT, else of a host
     line: int = -1  # number of the line; -1 for STEP and AGAIN

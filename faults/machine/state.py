@@ -57,10 +57,8 @@ def initial(program: MachineProgram) -> MachineState:
 
 
 def put(items: tuple[T, ...], at: int, item: T) -> tuple[T, ...]:
-    """Return the tuple with ``item`` at position ``at``."""
     return (*items[:at], item, *items[at + 1 :])
 
 
 def put2(rows: tuple[tuple[T, ...], ...], at: int, line: int, item: T) -> tuple[tuple[T, ...], ...]:
-    """Return the table with another item in one place."""
     return put(rows, at, put(rows[at], line, item))

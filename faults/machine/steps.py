@@ -37,7 +37,6 @@ class Machine(MachineMemory):
         return all(self.step_of(s, t) is None for t in range(len(s.nodes))) and not any(map(any, (*s.posted, *s.nt)))
 
     def enabled(self, s: MachineState) -> list[MachineMove]:
-        """List the moves that are possible in a state: those of threads, then those of nature."""
         return [*self._threads_moves(s), *self._natures_moves(s)]
 
     def allows(self, s: MachineState, move: MachineMove) -> bool:

@@ -36,8 +36,6 @@ def step_text(program: MachineProgram, step: Step) -> str:
 
 
 class ScheduleRow(NamedTuple):
-    """One move of a schedule, described."""
-
     thread: int  # number of the thread that moves; -1 for nature
     host: int  # the host on which it happens
     text: str

@@ -31,7 +31,6 @@ class Opinions(NamedTuple):
 
     @property
     def agree(self) -> bool:
-        """Whether both are sure and say the same."""
         return self.prover is self.explorer is not Verdict.UNKNOWN
 
 

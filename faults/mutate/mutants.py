@@ -33,7 +33,6 @@ class Mutant(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Mutant:
-        """Read a mutant from its text; whether a plan has it, `apply` says."""
         if not (match := re.fullmatch(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9}):([a-z0-9=+-]{1,32})", text, re.ASCII)):
             raise ArgumentError(f"a mutant is written RANK.STREAM.AT:KIND, such as 1.0.3:delete, not {text[:80]!r}")
         return cls(int(match[1]), int(match[2]), int(match[3]), match[4])

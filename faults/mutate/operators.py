@@ -50,13 +50,10 @@ class MutationSite:
         return self.stream_of(changed)
 
     def stream_of(self, instructions: list[Instruction]) -> Mutation:
-        """Let these instructions be the stream."""
         return Mutation({(self.rank, self.stream): instructions})
 
 
 class Mutation(NamedTuple):
-    """A change of a plan."""
-
     streams: Streams  # the streams that change, as (rank, stream) -> instructions
     groups: tuple[DoorbellGroup, ...] = ()  # doorbell groups that the frame needs for them, after those that it has
 
@@ -65,8 +62,6 @@ Mutations = Iterator[tuple[str, Mutation]]  # kinds, and the mutations that they
 
 
 class MutationOperator(NamedTuple):
-    """A kind of mistake."""
-
     name: str  # its name, with which the kind of each of its mutants begins
     what: str  # what it does, for people
     ops: frozenset[Op]  # the opcodes to which it is applied
@@ -291,7 +286,6 @@ FAR = "far"  # the only operator that makes just some of its mutants
 
 
 def operator_of(kind: str) -> str:
-    """Name the operator that makes mutants of this kind."""
     return next((o.name for o in _LONGEST_FIRST if kind.startswith(o.name)), "")
 
 
@@ -299,7 +293,6 @@ _LONGEST_FIRST = sorted(OPERATORS, key=lambda operator: -len(operator.name))
 
 
 def mutations(place: MutationSite) -> Mutations:
-    """Yield all mutations that operators make of an instruction."""
     for operator in OPERATORS:
         if place.instruction.op in operator.ops:
             yield from operator.make(place)

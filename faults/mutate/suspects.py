@@ -12,7 +12,6 @@ from faults.mutate.operators import FAR, WAITS
 
 
 def suspect(plans: Sequence[Plan], plan: Plan, mutant: Mutant) -> Suspect:
-    """Find where a mutant's mistake may show."""
     stream = plan.part(mutant.rank).streams[mutant.stream].instructions
     instruction, layout = stream[mutant.at], plan.layout
     owner = None

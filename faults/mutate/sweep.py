@@ -20,8 +20,6 @@ SHARE = 60  # mutants that a worker takes at once
 
 @dataclass
 class MutationRow:
-    """What became of the mutants of one plan."""
-
     case: MutationCase
     mutants: int
     # count of pairs of instructions that are two or more apart, of which the operator "far" exchanges some

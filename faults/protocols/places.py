@@ -27,20 +27,16 @@ class PoolAddress(NamedTuple):
 
     @property
     def slot(self) -> int:
-        """The word's number in its line, from 0 to WORDS_MAX - 1."""
         return self.offset % LINE_BYTES // WORD_BYTES
 
 
 @dataclass(frozen=True)
 class WordAddresses:
-    """Where all lines and words of a program lie."""
-
     lines: tuple[PoolAddress, ...]  # the address of each line
     words: tuple[PoolAddress, ...]  # the address of each word
 
     @classmethod
     def of(cls, words: Sequence[Word], lines: Sequence[PoolAddress]) -> WordAddresses:
-        """Place the words of each line one after the other."""
         taken = [0] * len(lines)
         places = []
         for word in words:

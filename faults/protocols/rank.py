@@ -37,8 +37,6 @@ _POSTS = {Do.FLUSH, Do.FLUSH_KEEP, Do.STORE_NT, Do.SIGNAL}
 
 
 class How(StrEnum):
-    """How a rank ended."""
-
     RETURNED = "returned"
     CRASHED = "crashed"  # by its own Crash()
     FAILED = "failed"  # an assertion, or any other exception
@@ -48,8 +46,6 @@ class How(StrEnum):
 
 @dataclass(frozen=True)
 class Ending:
-    """How a rank ended, and what is known of it."""
-
     how: How
     result: str = ""  # what the rank returned, as ``repr`` writes it; empty if it did not return
     text: str = ""  # what went wrong, or what the rank was doing
@@ -57,12 +53,10 @@ class Ending:
 
     @property
     def value(self) -> Any:
-        """The result; None for a rank that did not return."""
         return ast.literal_eval(self.result) if self.how == How.RETURNED else None
 
     @property
     def wrong(self) -> bool:
-        """Whether the rank failed or was stuck."""
         return self.how in (How.FAILED, How.STUCK)
 
 
@@ -79,8 +73,6 @@ class _StuckError(Exception):
 
 
 class Rank:
-    """One rank of a protocol, to be run once."""
-
     def __init__(
         self,
         protocol: RankProtocol,
@@ -205,7 +197,6 @@ class Rank:
         self._words.settle()
 
     def _told(self, result: Any) -> str:
-        """Return a result as text."""
         text = repr(result)
         try:
             same = len(text) <= RESULT_CHARS and ast.literal_eval(text) == result

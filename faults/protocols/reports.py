@@ -21,7 +21,6 @@ class Reports:
     """A page in the pool for each rank, on which it tells all others how it ended."""
 
     def __init__(self, memory: HostMemory, arena: Arena, ranks: int) -> None:
-        """Take room for the reports of all ranks, the same on every rank."""
         self._memory = memory
         self._offset = arena.take(ranks * REPORT_BYTES).at
         self._ranks = ranks

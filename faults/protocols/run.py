@@ -41,12 +41,10 @@ class ProtocolRun:
 
     @property
     def idle(self) -> bool:
-        """Whether no rank did anything."""
         return all((ending.how, ending.text) == (How.RETURNED, IDLE) for ending in self.endings)
 
     @property
     def stuck(self) -> bool:
-        """Whether a rank was stuck."""
         return any(ending.how == How.STUCK for ending in self.endings)
 
 
@@ -149,7 +147,6 @@ class _Runs:
         self.context.session.report(0, number, tag, self.protocol.name)
 
     def _look(self, number: int) -> None:
-        """Look at the other ranks, and say that this one is alive."""
         self.context.check()
         self.context.session.beat()
         for peer in self.peers:

@@ -87,7 +87,6 @@ class OneCall(Model):
 
     @property
     def call(self) -> Call:
-        """The call, without the mistake."""
         heap = InHeap(**self.heap.model_dump()) if self.heap else None
         gemm = Gemm(**self.gemm.model_dump()) if self.gemm else None
         return Call(**self.model_dump(exclude={"mutant", "heap", "gemm"}), heap=heap, gemm=gemm)

@@ -19,5 +19,4 @@ class Replayed:
 
     @property
     def same(self) -> bool:
-        """Whether it failed exactly as before."""
         return self.before == self.now

@@ -75,7 +75,6 @@ class Compared:
     # --- verbs ------------------------------------------------------------------------------------------------
 
     def all_reduce(self, x: Array, op: str = "sum") -> None:
-        """Combine ``x`` in place."""
         self._checked(("all_reduce", op, 0), x, x, lambda: self._comm.all_reduce(x, op), lambda every: _fold(op, every))
 
     def reduce(self, x: Array, op: str, out: Array, *, root: int) -> None:
@@ -142,7 +141,6 @@ class Compared:
         )
 
     def scatter(self, x: Array | None, out: Array, *, root: int = 0) -> None:
-        """Give block k of the root's ``x`` to rank k."""
         rank, size = self._comm.rank, self._comm.size
         mine = np.empty(0, out.dtype) if x is None or rank != root else x
         self._checked(
@@ -154,7 +152,6 @@ class Compared:
         )
 
     def all_to_all(self, x: Array, out: Array) -> None:
-        """Give block k to rank k."""
         rank, size = self._comm.rank, self._comm.size
         self._checked(
             ("all_to_all", "none", 0),
@@ -180,7 +177,6 @@ class Compared:
     # --- lists: compared call by call, so that what differs has a plan of its own -------------------------------
 
     def all_reduce_many(self, arrays: Sequence[Array], op: str = "sum") -> None:
-        """Combine each array in place."""
         for array in arrays:
             self.all_reduce(array, op)
 

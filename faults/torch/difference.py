@@ -19,8 +19,6 @@ OUTPUT = 1  # of a part's buffers
 
 @dataclass(frozen=True)
 class ShadowedCall:
-    """A call of a process group."""
-
     group: str
     number: int  # which of the group's calls that carry data, from 1
     collective: str
@@ -37,8 +35,6 @@ class ShadowedCall:
 
 @dataclass(frozen=True)
 class Difference:
-    """The first call whose result is not what it must be."""
-
     call: ShadowedCall
     rank: int  # the first rank in the group with a wrong result
     element: int  # the first wrong element of its result
@@ -74,7 +70,6 @@ class Difference:
         return cls(call, rank, element, count, of, got, right, instruction, reason)
 
     def sentence(self) -> str:
-        """Say what is wrong, in a sentence or two."""
         where = f"rank {self.rank}, element {self.element}: {self.got} instead of {self.right}"
         told = f"{self.call} differs from Gloo: {where} ({self.count} of {self.of} elements are wrong)"
         if self.instruction:
@@ -84,7 +79,6 @@ class Difference:
         return told
 
     def plain(self) -> dict[str, Any]:
-        """Give the difference as JSON has it."""
         return asdict(self)
 
 

@@ -22,8 +22,6 @@ TICK_S = 0.02
 
 @dataclass
 class Round:
-    """One start of all ranks."""
-
     ended: dict[int, float] = field(default_factory=dict)  # for each rank when it ended, by `time.time`
     # for each rank its exit code; negative: the signal that killed it
     codes: dict[int, int] = field(default_factory=dict)

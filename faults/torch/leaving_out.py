@@ -31,7 +31,6 @@ NEEDLESS = {
 
 
 def without(part: RankPart, ops: frozenset[Op]) -> RankPart:
-    """Return a rank's part without some kinds of instructions."""
     numbers = [int(op) for op in ops]
     streams = tuple(
         replace(stream, records=stream.records[~np.isin(stream.records["op"], numbers)]) for stream in part.streams
@@ -84,7 +83,6 @@ class LeavingOut:
         return True
 
     def _matters(self, op: Op, running: Running, where: InstructionPlace) -> bool:
-        """Whether the instruction would do something now."""
         memory = self.context.memory
         if op not in NEEDLESS or self.context.backend.on_devices:
             return True

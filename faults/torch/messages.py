@@ -27,8 +27,6 @@ STAY = timedelta(seconds=20)
 
 @dataclass(frozen=True)
 class MessageDifference:
-    """A message that is not what was sent."""
-
     group: str
     number: int  # which of the messages that the rank received in the group, from 1
     rank: int  # who received it
@@ -42,7 +40,6 @@ class MessageDifference:
     right: str  # what it must be
 
     def sentence(self) -> str:
-        """Say what is wrong, in a sentence."""
         its = f"message {self.number} of group {self.group}, from rank {self.source}, tag {self.tag}, of "
         told = f"{its}{self.of} x {self.dtype} differs from Gloo: rank {self.rank}, "
         if self.element < 0:
@@ -51,7 +48,6 @@ class MessageDifference:
         return f"{told}{where} ({self.count} of {self.of} elements are wrong)"
 
     def plain(self) -> dict[str, Any]:
-        """Give the difference as JSON has it."""
         return asdict(self)
 
 
@@ -75,7 +71,6 @@ class ComparedReceive:
 
     @property
     def error(self) -> BaseException | None:
-        """The error that ended it, if it failed."""
         return self.difference or self.request.error
 
     def wait(self, timeout_s: float | None = None) -> Status:
@@ -91,11 +86,9 @@ class ComparedReceive:
         return self.request.poke()
 
     def add_done_callback(self, function: Callable[[Any], None]) -> None:
-        """Call ``function(self)`` when the request is done."""
         self.request.add_done_callback(lambda _: function(self))
 
     def might_match(self, source: Rank, tag: Rank) -> bool:
-        """Whether a message would match this receive."""
         return self.request.peer in (ANY, source) and self.request.tag in (ANY, tag)
 
 

@@ -37,8 +37,6 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class SavedCall:
-    """What ``call.json`` says."""
-
     format: int
     sentence: str  # what went wrong
     collective: str

@@ -33,7 +33,6 @@ class GroupFault(Fault):
     group: Annotated[str, Field(max_length=64)] = Field(default="0", description="torch's name of the group")
 
     def alone(self) -> Fault:
-        """Return the fault without its group, as one communicator takes it."""
         return Fault.model_validate(self.model_dump(exclude={"group"}, exclude_none=True))
 
 

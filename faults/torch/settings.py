@@ -26,7 +26,6 @@ class Settings:
     debug: bool = False  # show whole tracebacks
 
     def write(self) -> None:
-        """Write the settings to the folder, for ranks."""
         Path(self.folder, "settings.json").write_text(json.dumps(asdict(self)))
 
     @classmethod

@@ -32,11 +32,9 @@ class PacedSteps:
         register_optimizer_step_post_hook(self._stepped)
 
     def around(self, comm: Communicator) -> TimedVerbs:
-        """Take the time of a communicator's calls."""
         return TimedVerbs(comm, self)
 
     def leave(self) -> None:
-        """Tell the steps so far."""
         with self._changed:
             steps, self._steps = self._steps, []
         if steps:

@@ -54,7 +54,6 @@ def training(model: nn.Module) -> Step:
 
 
 def ddp() -> Step:
-    """Data parallel: gradients are averaged."""
     return training(nn.parallel.DistributedDataParallel(layers(8)))
 
 
@@ -70,7 +69,6 @@ def fsdp(dtype: torch.dtype = torch.float32) -> Step:
 
 
 def fsdp_bf16() -> Step:
-    """FSDP2 in bfloat16."""
     return fsdp(torch.bfloat16)
 
 
@@ -103,7 +101,6 @@ def pp() -> Step:
 
 
 def call() -> Step:
-    """Make all_reduces of one number; a step is one of them."""
     x = torch.zeros(1)
 
     def step() -> None:
@@ -163,7 +160,6 @@ def measured(way: str, backend: str, store: Any, rank: int, ranks: int) -> Took:
 
 
 def rank_of(rank: int, ranks: int, folder: str, ways: list[str], pairs: int) -> None:
-    """Measure all ways on one rank; rank 0 prints."""
     torch.set_num_threads(1)
     store = dist.FileStore(f"{folder}/store", ranks)
     for way in ways:

@@ -46,8 +46,6 @@ STATES_MAX, MEMORY_MIB = 100_000_000, 4096
 
 
 class Spent(NamedTuple):
-    """What a search took."""
-
     states: int
     seconds: float
     nbytes: int  # how much memory it took
@@ -87,7 +85,6 @@ def in_a_process(spec: str, ample: bool, limit_s: float, checkout: Path = ROOT) 
 
 
 def spin(spec: str, limit_s: float) -> Spent:
-    """Search the same protocol with SPIN."""
     program = program_of(spec)
     core.explore(Machine(program), Budget(STATES_MAX, limit_s))  # which finds the nodes that the model is made of
     with tempfile.TemporaryDirectory() as folder:

@@ -40,16 +40,12 @@ POOL = "/dev/shm/benchmark"
 
 
 class Exercise(NamedTuple):
-    """A program, and how it is run."""
-
     source: Path
     flags: tuple[str, ...]
     stages: tuple[tuple[str, ...], ...]  # the arguments of each command that runs beside the others, stage by stage
 
 
 class Best(NamedTuple):
-    """The best of a way's runs."""
-
     clock_s: float  # wall-clock time, in seconds
     processor_s: float  # CPU time of all processes, in seconds
 
@@ -73,7 +69,6 @@ def works(scale: float) -> dict[str, Exercise]:
 
 
 def ways(folder: Path, work: Exercise) -> dict[str, Callable[[], None]]:
-    """Compile a program, and tell how to run it in each way."""
     if not work.source.exists():
         raise ArgumentError(f"{work.source} is not here: run this in a checkout")
     words = ["-O2", *work.flags, f"-I{program.include_dir()}", str(work.source), "-o"]
@@ -130,7 +125,6 @@ def _timed(go: Callable[[], None]) -> Best:
 
 
 def measure(built: dict[str, Callable[[], None]], alternations: int) -> dict[str, Best]:
-    """Run all ways in turn."""
     best: dict[str, Best] = {}
     for _ in range(alternations):
         for way, go in built.items():

@@ -44,7 +44,6 @@ class Searched(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Transitions per second."""
         return self.transitions / self.seconds
 
 
@@ -135,7 +134,6 @@ class Known:
     nodes: dict[int, tuple[Step, dict[int, int]]]
 
     def step(self, node: int) -> Step | None:
-        """Return a node's step; None where the thread has ended."""
         return self.nodes[node][0] if node in self.nodes else None
 
     def next(self, node: int, value: int) -> int:
@@ -143,7 +141,6 @@ class Known:
         return self.nodes[node][1][value]
 
     def failure(self, node: int) -> str:
-        """Return the empty text."""
         return ""
 
 
@@ -216,21 +213,18 @@ def _nature(host: int, line: int, lines: int) -> Iterator[tuple[str, str]]:
 
 
 def ours(program: MachineProgram) -> Searched:
-    """Search a program in C with nothing reduced."""
     found = core.explore(Machine(program), Budget(50_000_000, 600.0), lazy=False, checked_reads=False, ample=False)
     assert found.verdict.exit_code == 0, found
     return Searched(found.states, found.transitions, found.seconds)
 
 
 def compile_spin(program: MachineProgram, where: Path) -> None:
-    """Compile SPIN's search of a program."""
     (where / "model.pml").write_text(promela(program))
     for command in (["spin", "-a", "model.pml"], ["gcc", "-O2", "-DSAFETY", "-o", "pan", "pan.c"]):
         subprocess.run(command, cwd=where, check=True, capture_output=True, timeout=DEADLINE_S)
 
 
 def spin(where: Path) -> Searched:
-    """Run the search that `compile_spin` compiled into the folder ``where``."""
     command = ["./pan", f"-w{HASH_TABLE_BITS}", "-m2000000"]
     done = subprocess.run(command, cwd=where, check=True, capture_output=True, text=True, timeout=DEADLINE_S)
     text = done.stdout

@@ -50,8 +50,6 @@ ALTERNATIONS, BUDGET_BYTES, CALLS = 9, 8 << 20, range(3, 400)
 
 @dataclass(frozen=True, slots=True)
 class TextbookRow:
-    """One call of a page's algorithm."""
-
     page: str
     form: str  # the page's fastest form
     fabric: str

@@ -67,7 +67,6 @@ class BenchReport(LiveReport):
 
     @property
     def wrong(self) -> int:
-        """How many elements any implementation got wrong."""
         return sum(sum(row.wrong.values()) for row in self.rows)
 
     def _open(self) -> None:
@@ -84,7 +83,6 @@ class BenchReport(LiveReport):
         self._print(f"# {'times':<8} us a call, slowest rank, {times}")
 
     def starting(self, name: str) -> None:
-        """Show that an implementation is starting."""
         self._progress.update(self._task, description=f"starting {name}")
 
     def opened(self, comparison: Comparison) -> None:
@@ -116,7 +114,6 @@ class BenchReport(LiveReport):
         self._print(f"# {'stores':<8} {thresholds()}")
 
     def add(self, rows: Sequence[RatioRow]) -> None:
-        """Print a cell's rows, and keep them."""
         for row in rows:
             if not self.rows or self.rows[-1].collective != row.collective:
                 self._print("#")
@@ -154,7 +151,6 @@ class BenchReport(LiveReport):
             self._progress.update(self._task, description=row.collective, completed=len(self.rows))
 
     def counting(self) -> None:
-        """Show that instructions are being counted."""
         self._progress.update(self._task, description="counting instructions")
 
     def _close(self, error: BaseException | None) -> None:

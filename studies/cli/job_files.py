@@ -82,7 +82,6 @@ def check_flags(ctx: click.Context, kind: str) -> None:
 
 
 def read_job(path: Path, topology: Topology) -> FabricJob:
-    """Read a job's file."""
     document = Document.read(path, "job")
     data = dict(document.data)
     word = data.pop("simulate", None)

@@ -11,8 +11,6 @@ from cxlemu.cli.options import JsonFlags, concept, flag, taking
 
 
 class IntervalsFlags(JsonFlags):
-    """Where the figures go, and whether they are intervals."""
-
     intervals: bool = flag(
         "--intervals",
         is_flag=True,
@@ -27,14 +25,10 @@ class ReproduceFlags(IntervalsFlags):
 
 
 class CcclFlags(ReproduceFlags):
-    """What is compared with CCCL's figures."""
-
     verbose: bool = concept("verbose", help="Also vary every assumed figure by 25% in both directions; takes minutes.")
 
 
 class FluxFlags(CcclFlags):
-    """What is compared with FLUX's figures."""
-
     rows: tuple[int, ...] = flag(
         "-m",
         type=click.IntRange(8, 1 << 16),
@@ -45,8 +39,6 @@ class FluxFlags(CcclFlags):
 
 
 class ScalePoolFlags(ReproduceFlags):
-    """What is compared with ScalePool's figures."""
-
     verbose: bool = concept("verbose", help="Also show the results of other assumptions; takes twice as long.")
 
 

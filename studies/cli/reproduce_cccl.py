@@ -9,7 +9,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from cxlemu.cli.console import plain_table
+from cxlemu.cli.console import figure_table
 from cxlemu.units import format_bytes
 from cxlemu.version import __version__
 from studies.cli.picture import COLOURS, legend, panels, powers_axis, sizes_axis
@@ -73,13 +73,9 @@ def _header(work: Reproduction) -> list[str]:
 
 def _chunk_table(work: Reproduction, *, by_size: bool) -> Table:
     """List the averages with the chunks that are fastest and with other numbers, and the curve of all_gather."""
-    table = plain_table()
-    table.add_column("average speedup, by chunks", no_wrap=True)
-    table.add_column("fastest", justify="right", no_wrap=True)
-    for k in CURVE:
-        table.add_column(str(k), justify="right", no_wrap=True)
-    if by_size:
-        table.add_column("the fastest, by size", no_wrap=True)
+    last = "the fastest, by size"
+    heads = ("average speedup, by chunks", "fastest", *map(str, CURVE), *([last] * by_size))
+    table = figure_table(*heads, words=(last,))
     for name in AVERAGES:
         means = [statistics.fmean(work.speedups(name, chunks=k)) for k in (0, *CURVE)]
         table.add_row(name, *(f"{mean:.2f}" for mean in means), *([_chosen(work, name)] * by_size))

@@ -92,7 +92,6 @@ def _print_shapes(report: ReproductionReport, shapes: Sequence[Shape]) -> None:
 
 
 def _print_blocks(report: ReproductionReport, work: Reproduction) -> None:
-    """Print a block's speedup on each cluster."""
     title = f"# a block of {MODEL}: unfused / fused, whole; only its GEMMs with their collectives"
     report.lines(["#", title], "bold")
     for phase, (_, tokens) in SPEEDUPS.items():

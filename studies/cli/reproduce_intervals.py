@@ -50,7 +50,6 @@ def print_intervals(report: ReproductionReport, published: Published, parts: Seq
 
 
 def predicted(rows: Sequence[Row]) -> Published:
-    """Return what is published of the figures that are counted."""
     return {row.figure: row.published_range for row in rows if row.kind == "predicted"}
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cxlemu.cli.columns import Column, Columns
-from cxlemu.cli.console import console, plain_table, print_wrapped
+from cxlemu.cli.console import console, figure_table, print_wrapped
 from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import write_json
 from cxlemu.cli.progress import counting
@@ -37,17 +37,14 @@ class ReproductionReport:
         self._interruption = Interruption()
 
     def header(self, lines: Iterable[str]) -> None:
-        """Print lines that begin with ``#``."""
         for line in lines:
             print_wrapped(self._out, f"# {line}", indent="#   ")
 
     def lines(self, lines: Iterable[str], style: str = "") -> None:
-        """Print sentences and lines of a table."""
         for line in lines:
             print_wrapped(self._out, line, style)
 
     def rows(self, lines: Iterable[str], style: str = "") -> None:
-        """Print lines of a table as they are."""
         for line in lines:
             self._out.print(Text(line, style))
 
@@ -116,11 +113,8 @@ def _check_directory(plot_dir: Path | None, pictures: Collection[str]) -> None:
 
 def table_of(rows: Sequence[Row], *, read_in: bool = True) -> Table:
     """List figures, published and ours, with the error, one in a row; those that are off are red."""
-    table = plain_table()
     names = ("figure", "published", *(["read in"] * read_in), "ours", "error", "kind")
-    for name in names:
-        words = name in ("figure", "read in", "kind")
-        table.add_column(name, justify="left" if words else "right", no_wrap=True)
+    table = figure_table(*names, words=("read in", "kind"))
     for row in rows:
         published = "-".join(f"{value:g}" for value in dict.fromkeys(row.published_range))
         percent = round(100 * row.relative_error)

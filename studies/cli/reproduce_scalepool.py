@@ -11,9 +11,9 @@ from typing import Any
 import click
 from rich.table import Table
 
-from cxlemu.cli.console import plain_table
+from cxlemu.cli.console import figure_table
 from cxlemu.cli.progress import counting
-from cxlemu.topology.provenance import KINDS
+from cxlemu.topology.provenance import kinds_of
 from cxlemu.units import counted
 from cxlemu.version import __version__
 from studies.cli.picture import COLOURS, SKY, VERMILION, legend, panels, powers_axis
@@ -52,25 +52,19 @@ def run(_ctx: click.Context, asked: ScalePoolFlags) -> None:
 
 def _header(work: Reproduction) -> list[str]:
     setup = work.setup
-    kinds = [standing.kind for standing in setup.provenance.values()]
-    standing = ", ".join(f"{kinds.count(kind)} {kind}" for kind in KINDS if kind in kinds)
     return [
         f"cxlemu     {__version__}: what a model says, the same on every machine",
         f"scalepool  {setup.accelerator}, {setup.cluster_ranks} a cluster ({setup.inside}), {setup.scalepool} between",
         f"baseline   the same clusters, {setup.baseline} between, optimizer's state with the hosts",
-        f"figures    of scalepool.yaml {standing}; none fitted",
+        f"figures    of scalepool.yaml {kinds_of(setup.provenance)}; none fitted",
     ]
 
 
 def _step_table(pairs: Sequence[Pair]) -> Table:
     """List the seconds of a step, on the baseline and on ScalePool."""
-    table = plain_table()
-    table.add_column("a step, s", no_wrap=True)
-    table.add_column("ranks", justify="right", no_wrap=True)
     spent_on = {LEVELS[kind] for pair in pairs for step in (pair.baseline, pair.scalepool) for kind in step.billed_ns}
     levels = [level for level in dict.fromkeys(LEVELS.values()) if level in spent_on]
-    for name in (*levels, "all"):
-        table.add_column(name.replace(" clusters", ""), justify="right", no_wrap=True)
+    table = figure_table("a step, s", "ranks", *(name.replace(" clusters", "") for name in levels), "all")
     for pair in pairs:
         for words, step in ((pair.case.model, pair.baseline), ("  ScalePool", pair.scalepool)):
             spent = [sum(step.billed_ns.get(kind, 0) for kind in LEVELS if LEVELS[kind] == level) for level in levels]

@@ -59,7 +59,6 @@ def _table(rows: Sequence[Validated]) -> Table:
 
 
 def _letters(rows: Sequence[Validated]) -> dict[str, str]:
-    """Name each source by a letter."""
     return dict(zip(dict.fromkeys(row.measured.source for row in rows), "abcdefghijklmnopqrstuvwxyz", strict=False))
 
 

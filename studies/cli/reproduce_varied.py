@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 
-from cxlemu.cli.console import plain_table
+from cxlemu.cli.console import figure_table
 from studies.cli.reproduce_report import ReproductionReport
 from studies.published.rows import MISS, Row, hits, row_of
 from studies.published.variation import AS_ASSUMED, Otherwise
@@ -44,10 +44,7 @@ def print_varied(
 
 def varied_table(rows: Sequence[Row], otherwise: Otherwise) -> Table:
     """List, below each row, the assumed figures that move it, the strongest first."""
-    table = plain_table()
-    table.add_column("figure", no_wrap=True)
-    for name in ("published", "as assumed", "-25%", "+25%"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = figure_table("figure", "published", "as assumed", "-25%", "+25%")
     for row in rows:
         if row.figure not in otherwise[AS_ASSUMED]:
             continue

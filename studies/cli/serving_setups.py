@@ -20,7 +20,6 @@ DEFAULT_ACCELERATOR = "h100-sxm"
 
 
 def requests_of(asked: ServingFlags, hosts: int) -> list[ServingRequest]:
-    """Read the requests, or make them for a number of hosts."""
     if asked.trace is None:
         return generate(asked.requests or REQUESTS, asked.rate or REQUESTS_PER_S * hosts, asked.seed, asked.workload)
     if asked.rate is not None:
@@ -32,7 +31,6 @@ def requests_of(asked: ServingFlags, hosts: int) -> list[ServingRequest]:
 
 
 def setups_of(asked: ServingFlags, topology: Topology) -> list[ServingSetup]:
-    """Say what serves them, in each place of the store."""
     computer = Accelerator.load(asked.accelerator or topology.accelerator or DEFAULT_ACCELERATOR)
     if asked.inside is not None and asked.tensor * asked.expert == 1:
         raise ArgumentError("--inside does nothing here, because an instance is one accelerator: give --tp or --ep")

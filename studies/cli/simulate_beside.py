@@ -7,7 +7,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from cxlemu.cli.console import console, plain_table, print_wrapped
+from cxlemu.cli.console import console, figure_table, print_wrapped
 from cxlemu.cli.output import write_json
 from cxlemu.cli.progress import spinning
 from cxlemu.topology import Topology
@@ -53,9 +53,7 @@ def _places(topology: Topology, its: Any) -> str:
 
 
 def _table(found: JobsCompared) -> Table:
-    table = plain_table()
-    for name in ("job", "figure", "alone", "together", "slowdown"):
-        table.add_column(name, justify="left" if name in ("job", "figure") else "right", no_wrap=True)
+    table = figure_table("job", "figure", "alone", "together", "slowdown", words=("figure",))
     for number, its in enumerate(found.jobs, 1):
         for row in its.figures:
             slower = "" if row.slowdown is None else f"{row.slowdown:.2f}"

@@ -20,8 +20,6 @@ def _policies() -> tuple[str, ...]:
 
 
 class MemoryFlags(Flags):
-    """Which workloads run on which memories."""
-
     workloads: tuple[str, ...] = argument(nargs=-1, metavar="[WORKLOAD]...")
     configs: tuple[str, ...] = concept(
         "config",

@@ -17,7 +17,7 @@ from cxlemu.cli.output import write_json
 from cxlemu.cli.progress import counting
 from cxlemu.errors import ArgumentError
 from cxlemu.topology import Topology
-from cxlemu.topology.provenance import KINDS
+from cxlemu.topology.provenance import kinds_of
 from cxlemu.units import counted, format_bytes
 from cxlemu.version import __version__
 from studies.choices import TIERS_CONFIGS
@@ -81,8 +81,7 @@ def _sizes(memories: Sequence[Memory], minbytes: int | None, maxbytes: int | Non
 def _header(memories: Sequence[Memory]) -> Iterable[str]:
     yield f"cxlemu   {__version__}, engine virtual: modelled times, the same on every machine"
     for memory in memories:
-        kinds = [standing.kind for standing in memory.topology.provenance.values()]
-        figures = ", ".join(f"{kinds.count(kind)} {kind}" for kind in KINDS if kind in kinds) or "of unknown provenance"
+        figures = kinds_of(memory.topology.provenance) or "of unknown provenance"
         yield f"config   {memory.topology.title}; figures {figures}"
         for tier in memory.tiers:
             how = ", by copies of whole pages" if tier.copied else ""

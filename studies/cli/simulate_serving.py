@@ -26,12 +26,9 @@ HOSTS_MAX = 1024
 
 
 class HostsParam(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
-    """``hosts=1-16``: the first and the last number of hosts."""
-
     name = "hosts"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        """Return both numbers."""
         match = re.fullmatch(r"hosts=([0-9]{1,4})-([0-9]{1,4})", str(value))
         first, last = (int(match[1]), int(match[2])) if match else (0, 0)
         if not 1 <= first <= last <= HOSTS_MAX:

@@ -10,14 +10,14 @@ from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 
-from cxlemu.cli.console import console, plain_table, print_wrapped
+from cxlemu.cli.console import console, figure_table, print_wrapped
 from cxlemu.cli.interruption import Interruption
 from cxlemu.cli.output import check_output, write_json, write_output
 from cxlemu.cli.progress import spinning
 from cxlemu.errors import ArgumentError
 from cxlemu.topology import Topology
 from cxlemu.topology.intervals import Interval
-from cxlemu.topology.provenance import KINDS
+from cxlemu.topology.provenance import kinds_of
 from cxlemu.units import counted, format_bytes
 from cxlemu.version import __version__
 from studies.cli.picture import check_picture, save
@@ -105,8 +105,6 @@ def run(ctx: click.Context, asked: ServingFlags) -> None:
 
 def _header(setup: ServingSetup, requests: Sequence[ServingRequest], asked: ServingFlags) -> list[str]:
     its, topology = setup.iterations, setup.topology
-    standings = (its.model.provenance, its.accelerator.provenance, topology.provenance)
-    kinds = [standing.kind for provenance in standings for standing in provenance.values()]
     instances = topology.host_count * topology.hosts.ranks_per_host // its.ranks
     apart = f", {setup.prefill} of them for prompts alone" if setup.prefill else ""
     held = format_bytes(its.blocks * its.block_bytes)
@@ -118,7 +116,7 @@ def _header(setup: ServingSetup, requests: Sequence[ServingRequest], asked: Serv
         f"instances    {'on each host 1 of ' if asked.sweep else f'{instances} of '}{its.ranks} x "
         f"{its.accelerator.name}, each with room for {held} of keys and values{apart}",
         f"requests     {described(requests)}" + " on each host" * bool(asked.sweep),
-        f"figures      {', '.join(f'{kinds.count(kind)} {kind}' for kind in KINDS if kind in kinds)}",
+        f"figures      {kinds_of(its.model.provenance, its.accelerator.provenance, topology.provenance)}",
     ]
 
 
@@ -128,10 +126,7 @@ def _named(outcome: ServingOutcome) -> str:
 
 def _table(outcomes: Sequence[ServingOutcome]) -> Table:
     """Put runs beside each other, a figure in each row."""
-    table = plain_table()
-    table.add_column("store", no_wrap=True)
-    for its in outcomes:
-        table.add_column(its.run.setup.place, justify="right", no_wrap=True)
+    table = figure_table("store", *(its.run.setup.place for its in outcomes))
     for at, p in enumerate(PERCENTILES):
         table.add_row(f"time to first token, ms, p{p}", *(_ms(its.first_token, at) for its in outcomes))
     for at, p in enumerate(PERCENTILES):
@@ -153,10 +148,8 @@ def _table(outcomes: Sequence[ServingOutcome]) -> Table:
 
 
 def _swept(outcomes: Sequence[ServingOutcome]) -> Table:
-    """List runs on more and more hosts."""
-    table = plain_table()
-    table.add_column("store", no_wrap=True)
-    heads = (
+    table = figure_table(
+        "store",
         "hosts",
         "TTFT\nms, p50",
         "TTFT\nms, p99",
@@ -166,8 +159,6 @@ def _swept(outcomes: Sequence[ServingOutcome]) -> Table:
         "read\nGB",
         "busiest\n%",
     )
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
     for its in outcomes:
         table.add_row(
             its.run.setup.place,
@@ -207,7 +198,6 @@ def _links(outcome: ServingOutcome) -> str:
 def _complaints(
     outcomes: Sequence[ServingOutcome], requests: Sequence[ServingRequest], incidents: Sequence[Incident]
 ) -> list[str]:
-    """Say what was asked for and did not happen."""
     found = []
     for its in outcomes:
         left = len(its.run.served) - len(its.done)

@@ -11,8 +11,6 @@ from cxlemu.cli.options import JsonFlags, argument, concept, flag, taking
 
 
 class TraceFlags(JsonFlags):
-    """Which trace is replayed, and on what."""
-
     prefix: Path = argument(type=click.Path(path_type=Path))
     config: str = concept("config", default=DEFAULT_TOPOLOGY, help="Topology of the modelled fabric: a file or a name.")
     groups_file: Path | None = flag(

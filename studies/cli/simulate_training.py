@@ -18,8 +18,6 @@ DEFAULT_TOPOLOGY = "titan2-6xcz120"
 
 
 class TrainingFlags(Flags):
-    """Which model trains, how it is cut, and on which fabric."""
-
     model: str = flag("--model", default="llama3-8b", help="Model: a shipped name or a file.")
     parallel: str = flag(
         "--parallel",

@@ -21,7 +21,7 @@ from cxlemu.errors import ArgumentError, CutOffError
 from cxlemu.topology import Accelerator, Topology
 from cxlemu.topology.differences import against, differences, spread
 from cxlemu.topology.failures import Failure
-from cxlemu.topology.provenance import KINDS, Provenances
+from cxlemu.topology.provenance import kinds_of
 from cxlemu.units import counted, format_bytes
 from cxlemu.version import __version__
 from studies.cli.simulate_beside import run_beside
@@ -168,7 +168,6 @@ def _header(step: TrainingStep, topology: Topology, recompute: str, microbatch: 
     sequences = f"{batch}, {step.microbatches} x {microbatch} a rank"
     room = machine.accelerator.memory_bytes
     fits = "" if step.memory_bytes <= room else ": does not fit"
-    provenance = (model.provenance, machine.accelerator.provenance, topology.provenance)
     return [
         f"cxlemu       {__version__}: what a model says, the same on every machine",
         f"model        {model.name}, {model.parameters / 1e9:.4g} billion parameters; {sequences}",
@@ -176,7 +175,7 @@ def _header(step: TrainingStep, topology: Topology, recompute: str, microbatch: 
         *_experts(step),
         f"accelerator  {step.parallelism.ranks} x {machine.accelerator.name}",
         f"memory       {format_bytes(step.memory_bytes)} of {format_bytes(room)} on the fullest{fits}",
-        f"figures      {_kinds(provenance)}",
+        f"figures      {kinds_of(model.provenance, machine.accelerator.provenance, topology.provenance)}",
     ]
 
 
@@ -189,11 +188,6 @@ def _experts(step: TrainingStep) -> list[str]:
         f"experts      {its.active_experts} of {its.experts} for each token in {its.expert_blocks} of "
         f"{counted(its.blocks, 'block')}; the busiest rank gets {step.load.busiest:.2f} times the mean{dropped}"
     ]
-
-
-def _kinds(all_provenance: tuple[Provenances, ...]) -> str:
-    kinds = [standing.kind for provenance in all_provenance for standing in provenance.values()]
-    return ", ".join(f"{kinds.count(kind)} {kind}" for kind in KINDS if kind in kinds)
 
 
 def _table(steps: list[TrainingStep]) -> Table:

@@ -16,8 +16,6 @@ from studies.jobs.job import FabricJob, Figure, Played
 
 @dataclass(frozen=True)
 class ComparedFigure:
-    """One figure of a job."""
-
     name: str
     alone: float
     beside: float
@@ -26,8 +24,6 @@ class ComparedFigure:
 
 @dataclass(frozen=True)
 class JobBeside:
-    """A job, alone and beside the others."""
-
     job: FabricJob
     first_rank: int
     alone_ns: int  # when it had done what it was to do
@@ -38,8 +34,6 @@ class JobBeside:
 
 @dataclass(frozen=True)
 class JobsCompared:
-    """All jobs, and what they share."""
-
     jobs: list[JobBeside]
     shared: list[Use]  # links and cards that more than one job uses, as all use them together, the busiest first
     span_ns: int

@@ -22,27 +22,20 @@ class Played(Protocol):
 
     @property
     def over_ns(self) -> int | None:
-        """When it had done what it was to do; None before."""
         ...
 
     def figures(self) -> list[Figure]:
-        """Sum up what it did."""
         ...
 
 
 class FabricJob(Protocol):
-    """What is to be done."""
-
     @property
     def name(self) -> str:
-        """What tables call it."""
         ...
 
     @property
     def ranks(self) -> int:
-        """How many ranks it takes."""
         ...
 
     def begin(self, fabric: SharedFabric, ranks: range) -> Played:
-        """Begin at time 0."""
         ...

@@ -31,7 +31,6 @@ class RepeatedJob:
     repeats: bool = True
 
     def go_on(self, now_ns: int = 0) -> None:
-        """Begin the next round."""
         self.begin(now_ns, self._ended)
 
     def _ended(self, now_ns: int) -> None:
@@ -44,26 +43,21 @@ class RepeatedJob:
         return self.ends_ns[self.wanted - 1] if len(self.ends_ns) >= self.wanted else None
 
     def figures(self) -> list[Figure]:
-        """Return the mean round of all that ended."""
         return [Figure(f"{self.name}, ms", self.ends_ns[-1] / len(self.ends_ns) / 1e6)]
 
 
 @dataclass(frozen=True)
 class CollectiveJob:
-    """Calls of a collective, one after another."""
-
     topology: Topology
     case: Case
     wanted: int
 
     @property
     def name(self) -> str:
-        """The collective."""
         return self.case.call.collective
 
     @property
     def ranks(self) -> int:
-        """How many ranks call it."""
         return self.case.call.ranks
 
     def begin(self, fabric: SharedFabric, ranks: range) -> RepeatedJob:
@@ -85,7 +79,6 @@ class TrainingJob:
 
     @property
     def ranks(self) -> int:
-        """How many ranks train."""
         return self.step.parallelism.ranks
 
     def begin(self, fabric: SharedFabric, ranks: range) -> RepeatedJob:
@@ -115,7 +108,6 @@ class _Step:
             self._go_on(number, 0, now_ns)
 
     def _go_on(self, number: int, at: int, now_ns: int) -> None:
-        """Go on with an operation at one of its parts."""
         parts = self._operations[number].parts
         while at < len(parts):
             its, at = parts[at], at + 1

@@ -15,8 +15,6 @@ from studies.serving.simulation import ServingSetup, Simulation
 
 @dataclass(frozen=True)
 class ServingJob:
-    """Requests, and what serves them on how many hosts."""
-
     setup: ServingSetup
     requests: Sequence[ServingRequest]
     hosts: int
@@ -24,7 +22,6 @@ class ServingJob:
 
     @property
     def ranks(self) -> int:
-        """How many ranks serve."""
         return self.hosts * self.setup.topology.hosts.ranks_per_host
 
     def begin(self, fabric: SharedFabric, ranks: range) -> Serving:
@@ -36,8 +33,6 @@ class ServingJob:
 
 @dataclass
 class Serving:
-    """Requests that are served."""
-
     run: Simulation
     repeats: bool = False
 

@@ -40,7 +40,6 @@ class SourceMove(NamedTuple):
 
     @property
     def bytes_read(self) -> int:
-        """How many bytes the rank reads of all sources together."""
         return self.nbytes * len(self.sources)
 
 

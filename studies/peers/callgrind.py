@@ -41,8 +41,6 @@ NOTHING = "nothing"
 
 
 class Counted(NamedTuple):
-    """The instructions of one kind of call."""
-
     collective: str
     bytes: int
     path: str  # "call" or "handle"
@@ -50,7 +48,6 @@ class Counted(NamedTuple):
 
 
 def check_available() -> str:
-    """Find valgrind."""
     valgrind = shutil.which("valgrind")
     if valgrind is None:
         raise ArgumentError("--callgrind needs valgrind, which is not on PATH: apt-get install valgrind")

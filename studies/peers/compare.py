@@ -43,7 +43,6 @@ def default_sizes(first: int = MIN_BYTES, last: int = MAX_BYTES) -> list[int]:
 
 
 def cells(collectives: Sequence[str], wanted: Sequence[int], ranks: int) -> list[Call]:
-    """List all calls of a comparison, in float32."""
     found: dict[tuple[str, int], Call] = {}
     for collective in collectives:
         for size in wanted:

@@ -34,14 +34,11 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A peer that can be measured here."""
-
     name: str
     python: str  # the interpreter that has what the peer needs
     launcher: str | None  # the command that starts its ranks, if there is one
 
     def start(self, group: Group, *, single_copy: bool, deadline_s: float) -> None:
-        """Start the peer's ranks, as workers of a group."""
         environment = {} if single_copy or self.name not in MPIS else MPIS[self.name].two_copies
         programs = _STARTS[self.name](self, group, deadline_s)
         group.start(program._replace(environment={**program.environment, **environment}) for program in programs)
@@ -49,8 +46,6 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class MpiLibrary:
-    """An MPI library."""
-
     launchers: tuple[str, ...]  # the commands that may start its ranks
     signature: str  # a word by which a launcher names itself
     vendor: str  # mpi4py's name for the library
@@ -73,7 +68,6 @@ NCCL = "nccl"  # beside ours on arrays of devices alone
 
 
 def find(name: str, pythons: Mapping[str, str]) -> Peer | Absent:
-    """Look for a peer by trying it."""
     python = pythons.get(name, sys.executable)
     if name not in MPIS:
         said = _try([python, "-c", _TORCH_PROBE])

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from cxlemu.errors import DeadlineError, RankDiedError, RunError, name_ranks
@@ -94,7 +93,6 @@ class Group:
             self.version = hello["version"]
 
     def ask(self, command: Mapping[str, Any], each: Sequence[Mapping[str, Any]] | None = None) -> list[dict[str, Any]]:
-        """Send a command to all ranks."""
         for rank in range(self.ranks):
             own = dict(command) | (dict(each[rank]) if each else {})
             try:
@@ -110,9 +108,7 @@ class Group:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             for connection in self._connections.values():  # also after Ctrl-C, so that MPI removes what it made
                 with suppress(OSError):  # a rank that is gone needs no goodbye
@@ -158,7 +154,6 @@ class Group:
                 raise RankDiedError(f"{self.name}: did not start, exit code {process.returncode}{self._tail()}")
 
     def _tail(self) -> str:
-        """Return the end of what the processes printed."""
         self._printed.seek(0)
         lines = self._printed.read().decode(errors="replace").strip().splitlines()
         return "".join(f"\n  {line}" for line in lines[-8:])

@@ -69,8 +69,6 @@ class RoundTrips:
 
 
 class Limit:
-    """One rank of the machine's limit."""
-
     def __init__(self, fd: int, rank: int, ranks: int, stride: int, deadline_s: float) -> None:
         self.rank = rank
         self.deadline_s = deadline_s

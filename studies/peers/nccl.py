@@ -5,19 +5,18 @@ NOT TESTED on a GPU: tests put Gloo in its place.
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 from studies.peers.gloo import Gloo
-from studies.peers.worker import Buffers, Call, Prepared, allocate, die_with_parent, serve
+from studies.peers.worker import Buffers, Call, OnADevice, Prepared, allocate, die_with_parent, serve
 
 
-class OnTensors:
+class OnTensors(OnADevice):
     """A call on tensors of a GPU, repeated by Python. A time ends when the GPU has done it."""
 
     def __init__(self, call: Call, tensors: tuple[Any, Any], buffers: Buffers, torch: Any) -> None:
-        self.buffers = buffers
-        self._call, self._tensors, self._torch = call, tensors, torch
+        super().__init__(call, buffers)
+        self._tensors, self._torch = tensors, torch
 
     def once(self) -> None:
         """Copy the source there, make the call, and copy the result back."""
@@ -28,27 +27,9 @@ class OnTensors:
         if out is not None:
             held.out[:] = out.cpu().numpy()  # type: ignore[index]
 
-    def repeat(self, iterations: int) -> None:
-        for _ in itertools.repeat(None, iterations):
-            self._call()
-        self._wait()
-
-    def rewrite_and_repeat(self, iterations: int) -> None:
-        """Rewrite the source, if there is one, and make the call, ``iterations`` times."""
-        x = self._tensors[0]
-        for _ in itertools.repeat(None, iterations):
-            if x is not None:
-                x.fill_(1.0)
-            self._call()
-        self._wait()
-
-    def rewrite(self, iterations: int) -> None:
-        """Rewrite the source, if there is one, ``iterations`` times, without a call."""
-        x = self._tensors[0]
-        if x is not None:
-            for _ in itertools.repeat(None, iterations):
-                x.fill_(1.0)
-        self._wait()
+    def _fill(self) -> None:
+        if self._tensors[0] is not None:
+            self._tensors[0].fill_(1.0)
 
     def _wait(self) -> None:
         if self._torch.cuda.is_available():

@@ -5,7 +5,6 @@ By hand: the source is copied to pinned memory, the host waits for that, calls, 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ from collectives.communicator.calls.operations import Operation
 from cxlemu.accelerator.arrays import DeviceArray
 from cxlemu.accelerator.device import ComputeDevice, Queue
 from cxlemu.engines.mover import BufferPart
-from studies.peers.worker import Buffers, Call
+from studies.peers.worker import Buffers, Call, OnADevice
 
 Handle = Callable[[Buffers], Operation]
 
@@ -27,12 +26,12 @@ class Arrays(NamedTuple):
     out: DeviceArray | None
 
 
-class OnDevice:
+class OnDevice(OnADevice):
     """A call on arrays of a device, repeated by Python. A time ends when the device has done it."""
 
     def __init__(self, call: Call, arrays: Arrays, buffers: Buffers, device: ComputeDevice, queue: Queue) -> None:
-        self.buffers = buffers
-        self._call, self._arrays, self._device, self._queue = call, arrays, device, queue
+        super().__init__(call, buffers)
+        self._arrays, self._device, self._queue = arrays, device, queue
         self._ones = None
         if arrays.x is not None:
             self._ones = arrays.x.like(arrays.x.shape)
@@ -48,22 +47,7 @@ class OnDevice:
         if out is not None:
             self.buffers.out[:] = out.get()  # type: ignore[index]
 
-    def repeat(self, iterations: int) -> None:
-        for _ in itertools.repeat(None, iterations):
-            self._call()
-        self._device.synchronize(self._queue)
-
-    def rewrite_and_repeat(self, iterations: int) -> None:
-        """Rewrite the source, if there is one, and make the call, ``iterations`` times."""
-        for _ in itertools.repeat(None, iterations):
-            self._fill()
-            self._call()
-        self._device.synchronize(self._queue)
-
-    def rewrite(self, iterations: int) -> None:
-        """Rewrite the source, if there is one, ``iterations`` times, without a call."""
-        for _ in itertools.repeat(None, iterations):
-            self._fill()
+    def _wait(self) -> None:
         self._device.synchronize(self._queue)
 
     def _fill(self) -> None:

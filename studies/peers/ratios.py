@@ -59,8 +59,6 @@ class RatioRow:
 
 
 class Timing(NamedTuple):
-    """Microseconds per call."""
-
     calls_us: float  # the call, with the rewriting of its source, if there was any
     rewrite_us: float  # the rewriting alone
 
@@ -90,7 +88,6 @@ def row(
     absent: Mapping[str, str],
     measured: int = 1,
 ) -> RatioRow:
-    """Make a cell's row of its timings."""
     taken = {lane: each.us(rewritten) for lane, each in samples.items()}
     us = {lane: statistics.median(each) for lane, each in taken.items()}
     moves_us, round_trip_us = us[Lane(LIMIT, "moves")], us[Lane(LIMIT, "line")]

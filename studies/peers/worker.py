@@ -54,7 +54,6 @@ class Prepared(Protocol):
         ...
 
     def repeat(self, iterations: int) -> None:
-        """Make the call ``iterations`` times."""
         ...
 
     def rewrite_and_repeat(self, iterations: int) -> None:
@@ -67,8 +66,6 @@ class Prepared(Protocol):
 
 
 class Implementation(Protocol):
-    """What a worker measures."""
-
     rank: int
 
     def prepare(self, command: dict[str, Any]) -> Mapping[str, Prepared]:
@@ -83,7 +80,6 @@ class Implementation(Protocol):
         ...
 
     def barrier(self) -> None:
-        """Wait for all ranks."""
         ...
 
 
@@ -119,6 +115,33 @@ class Repeated:
             fill = self._x.fill
             for _ in itertools.repeat(None, iterations):
                 fill(1.0)
+
+
+class OnADevice:
+    """A call that a device does in its own time, repeated by Python. A time ends when the device has done it."""
+
+    def __init__(self, call: Call, buffers: Buffers) -> None:
+        self.buffers = buffers
+        self._call = call
+
+    def repeat(self, iterations: int) -> None:
+        self._do(iterations, self._call)
+
+    def rewrite_and_repeat(self, iterations: int) -> None:
+        self._do(iterations, self._fill, self._call)
+
+    def rewrite(self, iterations: int) -> None:
+        self._do(iterations, self._fill)
+
+    def _do(self, iterations: int, *steps: Call) -> None:
+        for _ in itertools.repeat(None, iterations):
+            for step in steps:
+                step()
+        self._wait()
+
+    def _fill(self) -> None: ...
+
+    def _wait(self) -> None: ...
 
 
 def allocate(command: dict[str, Any]) -> Buffers:

@@ -35,12 +35,10 @@ class Placement:
         self.free = [its - pages for pages, its in zip(held.tolist(), room, strict=True)]
 
     def pages_in(self, tier: int) -> list[int]:
-        """List the pages of a tier in ascending order."""
         found: list[int] = np.flatnonzero(self.tier_of == tier).tolist()
         return found
 
     def move(self, page: int, target: int) -> Move:
-        """Move a page to another tier, which has room for it."""
         if self.free[target] < 1:
             raise ArgumentError(f"page {page} does not fit tier {target}, which is full")
         source = int(self.tier_of[page])

@@ -93,7 +93,6 @@ class Hotness:
         self.kept = 0.5 ** (period / half_life)
 
     def begin(self, placement: Placement, schedule: Sequence[int]) -> list[Move]:
-        """Start counting at 0; nothing moves."""
         self._placement = placement
         self._heat = np.zeros(placement.tier_of.size)
         return []

@@ -27,8 +27,6 @@ Row = tuple[int, int, int, int, int]  # op, arg, region, offset, nbytes
 
 @dataclass(frozen=True)
 class Program:
-    """One rank's accesses and moves."""
-
     tiers: NDArray[np.int64]  # for each access, the tier where its page lies then
     pages: NDArray[np.int64]  # for each access, its page
     nbytes: NDArray[np.int64]  # for each access, how much of the page it reads
@@ -85,8 +83,6 @@ def _part(rank: int, ranks: int, program: Program) -> RankPart:
 
 
 class _Touched:
-    """When which page is touched."""
-
     def __init__(self, pages: NDArray[np.int64]) -> None:
         self._order = np.argsort(pages, kind="stable")
         self._pages = pages[self._order]

@@ -19,7 +19,6 @@ class SnoopFilter:
         self._held: OrderedDict[int, None] = OrderedDict()
 
     def read(self, lines: Iterable[int]) -> int:
-        """Note that lines are read, one after another."""
         held, before = self._held, 0
         for line in lines:
             if line in held:

@@ -30,8 +30,6 @@ ACCESSES, WARM_UP_ACCESSES = 8192, 3 * 8192  # with policies that move pages: me
 
 @dataclass(frozen=True, slots=True)
 class TierUse:
-    """How the ranks used one tier."""
-
     name: str
     capacity_bytes: int  # one rank's
     load_ns: int
@@ -45,14 +43,11 @@ class TierUse:
 
     @property
     def access_ns(self) -> float:
-        """The mean access to this tier; 0 without accesses."""
         return self.ns / self.accesses if self.accesses else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Measured accesses of ``ranks`` ranks, each to a working set of its own."""
-
     topology: str
     workload: str
     policy: str
@@ -74,7 +69,6 @@ class Memory:
 
     @cached_property
     def capacity_bytes(self) -> int:
-        """What one rank has of all tiers together."""
         return sum(tier.capacity_bytes for tier in self.tiers)
 
     def measure(

@@ -22,8 +22,6 @@ class Match:
 
 @dataclass
 class TracedMessage:
-    """A message between two ranks."""
-
     what: ChakraMessage  # the message, as both its ranks name it
     places: tuple[int, int]  # the index of its step on the rank that sends it, and on the one that receives it
     begin_ns: int | None = None  # when its sender began to send it; None before

@@ -216,7 +216,6 @@ class Schedule:
         return self._times[key]
 
     def _planned(self, what: ChakraCollective | ChakraMessage, members: tuple[int, ...]) -> Plan | str:
-        """Plan a collective, or say why it takes no time."""
         ranks, contract = len(members), COLLECTIVES[what.name]
         if ranks == 1 or (contract.moves_data and not what.nbytes):
             return "nothing to do"

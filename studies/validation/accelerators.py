@@ -38,7 +38,6 @@ SHARED = (
 
 
 def of_h100(topology: Topology) -> Topology:
-    """Return eight H800 with the NVLink of H100."""
     (link,) = topology.links
     return topology.model_copy(update={"links": (link.model_copy(update={"gbytes_per_s": H100_NVLINK_GBYTES_PER_S}),)})
 
@@ -49,7 +48,6 @@ def payload_gbytes_per_s(topology: Topology) -> float:
 
 
 def call(topology: Topology, collective: str, nbytes: int, ranks: int) -> Simulated:
-    """Simulate the call that is taken by default."""
     (case,) = Sweep((collective,), [nbytes]).cases(ranks)
     return simulate_case(topology, case)[0]
 
@@ -63,14 +61,12 @@ def in_switch_busbw(topology: Topology, ranks: int) -> float:
 
 
 def of_a100(topology: Topology) -> Found:
-    """Yield the figures of eight A100."""
     yield measured.PAIR, 2 * payload_gbytes_per_s(topology), OWN_LIMITS
     for its, ranks in ((measured.REDUCED_BY_EIGHT, 8), (measured.REDUCED_BY_TWO, 2)):
         yield its, call(topology, "all_reduce", LARGE, ranks).busbw_gbytes_per_s, OTHER_ALGORITHM
 
 
 def of_hopper(topology: Topology) -> Found:
-    """Yield the figures of eight H800, and of H100."""
     h100 = of_h100(topology)
     yield measured.NVLINK_H800, payload_gbytes_per_s(topology), OWN_LIMITS
     yield measured.NVLINK_H100, payload_gbytes_per_s(h100), OWN_LIMITS

@@ -28,8 +28,6 @@ Program = Sequence[Instruction]
 
 
 class Requests(NamedTuple):
-    """Requests of one processor, one at a time."""
-
     host: int
     card: int  # the card that it reads or writes
     nbytes: int  # the size of a request
@@ -49,7 +47,6 @@ def by_processors(topology: Topology, costs: Costs | None = None) -> Topology:
 
 
 def ends_ns(topology: Topology, programs: Sequence[tuple[int, Program]]) -> list[int]:
-    """Run programs that begin at once."""
     hosts = [host for host, _ in programs]
     each = max(hosts.count(host) for host in hosts)
     machine = topology.model_copy(update={"hosts": topology.hosts.model_copy(update={"ranks_per_host": each})})

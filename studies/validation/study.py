@@ -45,8 +45,6 @@ GATHERED_BYTES = 1 << 30  # for 16 GiB: busbw does not change any more
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """A measured figure and ours."""
-
     measured: Measurement  # what others measured
     config: str  # the topology that ours is of
     ours: float  # the model's figure, in the same unit
@@ -59,7 +57,6 @@ class Validated:
 
     @property
     def missed(self) -> bool:
-        """Whether ours is off by more than `MISS`."""
         return abs(self.relative_error) > MISS
 
 
@@ -105,12 +102,10 @@ class Study:
 
     @cached_property
     def switched(self) -> Topology:
-        """The pool's fabric, as processors use it."""
         return by_processors(self.machine(SWITCHED))
 
     @cached_property
     def curve(self) -> list[Beside]:
-        """64 B reads beside more and more 4 KiB reads."""
         return [beside(self.switched, at_once) for at_once in DEPTHS]
 
     @cached_property
@@ -134,7 +129,6 @@ class Study:
         return [row for config in PARTS for row in self.rows_of(config)]
 
     def rows_of(self, config: str) -> list[Validated]:
-        """Compute the figures of one config, or of the products."""
         return [row for part in PARTS[config] for row in part(self)]
 
     def _ports(self) -> list[Validated]:
@@ -249,7 +243,6 @@ class Study:
 
 
 def nccl_us(collective: str, nbytes: int, topology: Topology | None = None) -> float:
-    """Return what NCCL takes for a collective of 2 ranks, in microseconds."""
     (case,) = Sweep((collective,), [nbytes]).cases(2)
     return simulate_case(topology or Topology.load(NETWORK), case, space="inboxes")[0].time_us
 

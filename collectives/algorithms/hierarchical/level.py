@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 
 class LevelBlock(NamedTuple):
-    """One of this rank's blocks on a level."""
-
     level: Level
     number: int
 
@@ -36,7 +34,6 @@ class Level:
 
     @property
     def each_peer(self) -> Ints:
-        """The same as ``peers``, for words that take many at once: an array of i64."""
         return np.array(self.peers, np.int64)
 
     @property
@@ -46,7 +43,6 @@ class Level:
         return self.ranks[own + 1 :] + self.ranks[:own]
 
     def block(self, number: int) -> LevelBlock:
-        """One of this rank's blocks on this level, for the ``to`` of other words."""
         return LevelBlock(self, number)
 
     def publish(self, chunk: Chunk, src: Operand, block: int = 0, *, stream: str = "publish") -> None:

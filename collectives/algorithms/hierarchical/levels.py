@@ -131,7 +131,6 @@ class Levels(Roles):
         return self.room("kept", row, self.layout.slots * a_round)
 
     def record(self, stream: str) -> Event:
-        """Record an event that follows all of the stream so far."""
         return self._record(stream)
 
     def overwritten(self, stream: str) -> Event | None:

@@ -12,8 +12,6 @@ SLICED = ("all_reduce", "broadcast", "reduce")  # whose blocks are slices, one f
 
 
 class Needs(NamedTuple):
-    """Blocks that a rank writes inside its cluster and across clusters, at most, and the bytes of one."""
-
     inside: int
     across: int
     block_bytes: int

@@ -16,8 +16,6 @@ from cxlemu.rounding import round_down
 
 
 class Writers(NamedTuple):
-    """Ranks that write ``blocks`` blocks each on a level."""
-
     ranks: tuple[int, ...]
     blocks: int
 

@@ -13,54 +13,42 @@ from collectives.builder import Builder, Ints
 
 @dataclass
 class Roles(Builder):
-    """Tells a rank where it and the others are."""
-
     @property
     def size(self) -> int:
-        """Ranks in a cluster."""
         return self.call.cluster
 
     @property
     def clusters(self) -> int:
-        """The number of clusters."""
         return self.ranks // self.size
 
     @property
     def home(self) -> int:
-        """This rank's cluster."""
         return self.rank // self.size
 
     @property
     def position(self) -> int:
-        """This rank's place in its cluster."""
         return self.rank % self.size
 
     @property
     def away(self) -> list[int]:
-        """The other clusters, the next one first."""
         return [(self.home + step) % self.clusters for step in range(1, self.clusters)]
 
     @property
     def at_roots(self) -> bool:
-        """Whether this rank's cluster is the root's."""
         return self.home == self.root // self.size
 
     @property
     def column_root(self) -> int:
-        """The rank of the root's cluster that has this rank's position."""
         return self.at(self.root // self.size, self.position)
 
     def at(self, cluster: int, position: int) -> int:
-        """The rank that has a position in a cluster."""
         return cluster * self.size + position
 
     def all(self, blocks: int) -> Writers:
-        """All ranks as writers of ``blocks`` blocks each."""
         return Writers(self.everyone, blocks)
 
     @property
     def everyone(self) -> tuple[int, ...]:
-        """All ranks."""
         return tuple(range(self.ranks))
 
     @property
@@ -71,7 +59,6 @@ class Roles(Builder):
 
     @property
     def elsewhere(self) -> tuple[int, ...]:
-        """The ranks of all other clusters."""
         first = self.root // self.size * self.size
         return self.everyone[:first] + self.everyone[first + self.size :]
 

@@ -10,7 +10,6 @@ from collectives.algorithms.nccl.words import Sends
 
 
 def _lane(b: Sends, sender: int, to: int) -> int:
-    """Which of a receiver's senders this one is."""
     return (sender - to) % b.ranks - 1
 
 

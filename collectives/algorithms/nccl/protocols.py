@@ -59,7 +59,6 @@ def take(topology: Topology, space: Space, call: Call) -> NcclChoice:
 
 
 def _protocols(protocols: tuple[Protocol, ...], grouped: bool) -> Sequence[Protocol]:
-    """Those that an algorithm may take: the ones for sends in groups, or all others."""
     return [its for its in protocols if its.sends == grouped] or protocols[:1]
 
 

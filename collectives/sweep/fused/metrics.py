@@ -58,11 +58,9 @@ class Metrics:
 
     @property
     def gemm_slowdown(self) -> float:
-        """What tiling alone costs the product."""
         return self.tiled_ns / self.gemm_ns
 
     def document(self) -> dict[str, float | None]:
-        """The metrics for JSON: times in us."""
         names = ("gemm", "tiled", "comm", "unfused", "medium", "fused", "wait")
         times: dict[str, float | None] = {f"{name}_us": getattr(self, f"{name}_ns") / 1e3 for name in names}
         return times | {

@@ -27,7 +27,6 @@ def times_ns(seen: Sequence[Seen], name: str) -> list[int]:
 
 
 def median_ns(seen: Sequence[Seen], name: str) -> float:
-    """The median of `times_ns`, which has the same arguments."""
     return statistics.median(times_ns(seen, name))
 
 

@@ -59,19 +59,15 @@ class _File(_Model):
 
 
 class TunedMachine(NamedTuple):
-    """A machine that choices are tuned for: its name, and a digest of all that is said of it."""
-
     name: str
     digest: str
 
 
 def modelled(topology: Topology) -> TunedMachine:
-    """A topology as a machine in virtual time."""
     return TunedMachine(topology.name, _digest(topology))
 
 
 def this_one(topology: Topology, run: dict[str, str]) -> TunedMachine:
-    """The machine that this process runs on, with the topology that it emulates."""
     match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     processor = match.group(1) if match else platform.machine()
     name = f"{len(os.sched_getaffinity(0))} cores of {processor}"
@@ -93,7 +89,6 @@ class TunedFile:
         self._entries: list[_Entry] = _read(path)
 
     def get(self, operator: Operator) -> Tuned | None:
-        """What was found for this operator on this machine, or None."""
         for entry in self._entries:
             if self._is_of(entry, operator):
                 choice = Tiling(entry.comm_tile_rows, entry.compute_tile, entry.order, entry.transport)

@@ -21,8 +21,6 @@ TILES_A_SHARD_MAX = 32  # of a shard: more cost more than they hide
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The best of ``tried`` choices, and its time."""
-
     choice: Tiling
     fused_ns: int
     tried: int
@@ -64,5 +62,4 @@ def _dimensions(operator: Operator, ranks: int) -> Iterator[Callable[[Tiling], l
 
 
 def _columns(operator: Operator, ranks: int) -> int:
-    """The columns of a rank's product."""
     return operator.n // ranks if operator.kind == "all_gather_gemm" else operator.n

@@ -61,11 +61,9 @@ class Simulator:
         return simulate(self.model, [VirtualCall(plan, cards=self._cards)], log=log)
 
     def fused_ns(self, operator: Operator, choice: Tiling) -> int:
-        """What the fused call takes, in modelled ns."""
         return self.run(self.plan(operator, "fused", choice)).time_ns
 
     def fastest(self, operator: Operator, style: str) -> Plan:
-        """The fastest plan of a style over orders and transports."""
         orders = SHIFTED[:1] if operator.kind == "all_gather_gemm" else SHIFTED  # they are of destinations
         rows = (None, operator.m // self.ranks) if style == "unfused" else (None,)
         plans = [

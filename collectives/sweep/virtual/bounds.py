@@ -33,8 +33,6 @@ from cxlemu.topology import Space, Topology
 
 
 class BlocksMoved(NamedTuple):
-    """What must move, in blocks, given the number of ranks."""
-
     written: Callable[[int], float]  # by the rank that writes most
     read: Callable[[int], float]  # by the rank that reads most
     all_written: Callable[[int], float]  # by all ranks
@@ -69,8 +67,6 @@ MOVES = {
 
 
 class LowerBound(NamedTuple):
-    """The least times of a call."""
-
     ns: float  # least time for the bytes that must move, in nanoseconds
     by: str  # what that is spent on: "writes", "reads" or "cards"
     started_ns: float  # the same, with what no plan hides: its launch, first start, a doorbell, and the read behind it

@@ -65,7 +65,6 @@ def plan_of(topology: Topology, recipe: Recipe, call: Call, space: Space, layout
 
 
 def _saved(topology: Topology, plan: Plan, space: Space) -> Plan:
-    """Return a saved plan unchanged, on the ring that it was saved with."""
     cards, card_bytes, granule_bytes = on_cards(topology, space, plan.ranks)
     owned = plan.layout.owned and cluster_memory(topology, plan.ranks) is not None
     check_fits(catalog.ring_of(plan), card_bytes, plan.ranks, cards, granule_bytes, owned=owned)
@@ -91,7 +90,6 @@ def spoken(topology: Topology, case: Case, algorithm: str | None, space: Space) 
 
 
 def model_cards(model: CostModel, plan: Plan, space: Space) -> tuple[int, ...]:
-    """The model's cards on which the cards of a plan's layout lie."""
     memory = cluster_memory(model.topology, plan.ranks) if plan.layout.owned else None
     return model.cards_of(space) + (model.cards_of(memory) if memory is not None else ())
 

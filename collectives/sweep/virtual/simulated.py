@@ -144,7 +144,6 @@ def simulate_case(
 
 @lru_cache(8)  # a sweep asks for the same ones again and again, and large fabrics have many routes
 def model_of(topology: Topology, ranks: int, failures: tuple[Failure, ...] = ()) -> CostModel:
-    """The cost model of a topology, cached."""
     return CostModel.of(topology, ranks, failures)
 
 
