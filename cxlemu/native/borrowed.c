@@ -72,9 +72,8 @@ static PyObject *apart(PyObject *Py_UNUSED(module), PyObject *pairs) {
 }
 
 static PyMethodDef functions[] = {
-    {"borrowed", (PyCFunction)(void (*)(void))borrowed, METH_FASTCALL,
-     "borrowed(address, count, dtype, owner) -> an array of count elements at an address, which keeps the owner."},
-    {"apart", apart, METH_O, "apart(pairs) -> bool: no array of a pair lies among those of another one."},
+    {"borrowed", (PyCFunction)(void (*)(void))borrowed, METH_FASTCALL, NULL},
+    {"apart", apart, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -273,8 +273,7 @@ static void Courier_dealloc(Courier *self) {
 }
 
 static PyMethodDef courier_methods[] = {
-    {"teach", (PyCFunction)Courier_teach, METH_VARARGS,
-     "teach(program, nbytes, rounds, tag): how bytes of a size travel."},
+    {"teach", (PyCFunction)Courier_teach, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -198,10 +198,8 @@ static void DispatchCache_dealloc(DispatchCache *self) {
 }
 
 static PyMethodDef dispatch_cache_methods[] = {
-    {"remember", (PyCFunction)(void (*)(void))DispatchCache_remember, METH_FASTCALL,
-     "remember(operation, collective, x, out, op, root, variant) -> bool: such calls run the operation's program."},
-    {"find", (PyCFunction)(void (*)(void))DispatchCache_find, METH_FASTCALL,
-     "find(collective, x, out, op, root, variant) -> Operation | None: to be run later, on these arrays."},
+    {"remember", (PyCFunction)(void (*)(void))DispatchCache_remember, METH_FASTCALL, NULL},
+    {"find", (PyCFunction)(void (*)(void))DispatchCache_find, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 

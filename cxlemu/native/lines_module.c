@@ -206,8 +206,7 @@ static PyMethodDef methods[] = {
     {"copy", (PyCFunction)(void (*)(void))copy, METH_FASTCALL,
      "copy(card, offset, data, way): store as plans do (0), by vectors whatever the size and the machine (1), or as "
      "plans do past the caches (2)."},
-    {"pushes_s", (PyCFunction)(void (*)(void))pushes_s, METH_FASTCALL,
-     "pushes_s(card, stores) -> seconds: a fence for each line of it, or a word stored there, flushed and fenced."},
+    {"pushes_s", (PyCFunction)(void (*)(void))pushes_s, METH_FASTCALL, NULL},
     {"lines_instructions", instructions, METH_NOARGS, "lines_instructions() -> the names of those in use here."},
     {NULL, NULL, 0, NULL},
 };

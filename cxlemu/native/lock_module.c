@@ -63,7 +63,7 @@ static PyObject *HostLock_release(HostLock *self, PyObject *none) {
 }
 
 static PyMethodDef lock_methods[] = {
-    {"acquire", (PyCFunction)HostLock_acquire, METH_O, "acquire(seconds) -> whether this thread has the lock now."},
+    {"acquire", (PyCFunction)HostLock_acquire, METH_O, NULL},
     {"release", (PyCFunction)HostLock_release, METH_NOARGS, "release(): let go, however often this thread took it."},
     {NULL, NULL, 0, NULL},
 };

@@ -121,10 +121,8 @@ static PyObject *module_clocks_make(PyObject *module, PyObject *args) {
 }
 
 static PyMethodDef functions[] = {
-    {"clocks_bytes", module_clocks_bytes, METH_VARARGS,
-     "clocks_bytes(resources, cards, card_bytes) -> how many bytes clocks have."},
-    {"clocks_make", module_clocks_make, METH_VARARGS,
-     "clocks_make(clocks, resources, time_scale): of zeros, before any rank has them."},
+    {"clocks_bytes", module_clocks_bytes, METH_VARARGS, NULL},
+    {"clocks_make", module_clocks_make, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

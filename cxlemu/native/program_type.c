@@ -339,15 +339,12 @@ static PyObject *Program_modelled_ns(Program *self, PyObject *argument) {
 }
 
 static PyMethodDef program_methods[] = {
-    {"start", (PyCFunction)(void (*)(void))Program_start, METH_FASTCALL, "start(epoch, tag, *buffers): begin a call."},
-    {"advance", (PyCFunction)(void (*)(void))Program_advance, METH_FASTCALL,
-     "advance(idle_ns, spins) -> (status, obstacles): go on until done, or nothing progressed for idle_ns."},
-    {"go_on_with", (PyCFunction)(void (*)(void))Program_go_on_with, METH_FASTCALL,
-     "go_on_with(*buffers): on copies of the call's buffers."},
-    {"skip", (PyCFunction)Program_skip, METH_O, "skip(stream): its record was executed elsewhere."},
-    {"modelled_ns", (PyCFunction)Program_modelled_ns, METH_O,
-     "modelled_ns(stream): when it goes on; None without a pace."},
-    {"stop", (PyCFunction)(void (*)(void))Program_stop, METH_FASTCALL, "stop(stream, at): before that record, once."},
+    {"start", (PyCFunction)(void (*)(void))Program_start, METH_FASTCALL, NULL},
+    {"advance", (PyCFunction)(void (*)(void))Program_advance, METH_FASTCALL, NULL},
+    {"go_on_with", (PyCFunction)(void (*)(void))Program_go_on_with, METH_FASTCALL, NULL},
+    {"skip", (PyCFunction)Program_skip, METH_O, NULL},
+    {"modelled_ns", (PyCFunction)Program_modelled_ns, METH_O, NULL},
+    {"stop", (PyCFunction)(void (*)(void))Program_stop, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 

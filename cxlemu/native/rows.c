@@ -163,8 +163,7 @@ static PyObject *rows_right(PyObject *Py_UNUSED(module), PyObject *const *args, 
 }
 
 static PyMethodDef functions[] = {
-    {"rows_right", (PyCFunction)(void (*)(void))rows_right, METH_FASTCALL,
-     "rows_right(...) -> on how many ranges of cards records lie that obey the rules of single records, else -1."},
+    {"rows_right", (PyCFunction)(void (*)(void))rows_right, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -86,8 +86,7 @@ static PyObject *Sequencer_begin(Sequencer *self, PyObject *args) {
 }
 
 static PyMethodDef sequencer_methods[] = {
-    {"begin", (PyCFunction)Sequencer_begin, METH_VARARGS,
-     "begin(rounds, digest) -> (epoch, tag) of a call that begins now."},
+    {"begin", (PyCFunction)Sequencer_begin, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -154,11 +154,8 @@ static PyObject *unlocked(PyObject *module, PyObject *const *args, Py_ssize_t co
 }
 
 static PyMethodDef several_methods[] = {
-    {"unlocked", (PyCFunction)(void (*)(void))unlocked, METH_FASTCALL,
-     "unlocked(lock, function, ...) -> what the function returns, called without the lock, which is held again then."},
-    {"advance_any", (PyCFunction)(void (*)(void))advance_any, METH_FASTCALL,
-     "advance_any(programs, idle_ns, spins, wake) -> (which, status, obstacles): go on with all until one ends, -1: "
-     "none."},
+    {"unlocked", (PyCFunction)(void (*)(void))unlocked, METH_FASTCALL, NULL},
+    {"advance_any", (PyCFunction)(void (*)(void))advance_any, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 

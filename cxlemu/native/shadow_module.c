@@ -259,10 +259,9 @@ static PyMethodDef shadow_methods[] = {
     {"fence", FAST(Shadow_fence), "fence()"},
     {"invalidate", FAST(Shadow_invalidate), "invalidate(card, offset, nbytes)"},
     {"signal", FAST(Shadow_signal), "signal(card, offset, word, payload)"},
-    {"poll", FAST(Shadow_poll), "poll(card, offset) -> the line's bytes"},
-    {"moved", (PyCFunction)Shadow_moved, METH_NOARGS,
-     "moved() -> lines evicted, prefetched and landed by the adversary."},
-    {"broken", (PyCFunction)Shadow_broken, METH_NOARGS, "broken() -> (card, offset) of the last load that failed."},
+    {"poll", FAST(Shadow_poll), NULL},
+    {"moved", (PyCFunction)Shadow_moved, METH_NOARGS, NULL},
+    {"broken", (PyCFunction)Shadow_broken, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -379,7 +379,7 @@ static PyObject *repacked(PyObject *module, PyObject *table) {
 }
 
 static PyMethodDef functions[] = {
-    {"repacked", repacked, METH_O, "repacked(records) -> (how many bytes they take, the records as they come out)"},
+    {"repacked", repacked, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -387,19 +387,13 @@ static PyMethodDef simulation_methods[] = {
     {"communicator", (PyCFunction)Simulation_communicator, METH_VARARGS,
      "communicator(layout, cards, epochs, used) -> its number; cards: which of the model's each of the layout's is; "
      "used: how many of the epochs are over"},
-    {"call", (PyCFunction)Simulation_call, METH_VARARGS,
-     "call(comm, epoch, rounds, regions, groups, kernels, members) -> its number; members: (streams, number of events) "
-     "of "
-     "each, which are packed as they come, or the number of a call with the same"},
-    {"run", (PyCFunction)Simulation_run, METH_VARARGS,
-     "run(turns, first_turn, logs) -> (outcome, rank, stream, record, card)"},
-    {"begin", (PyCFunction)Simulation_begin, METH_VARARGS, "begin(call, ranks, now)"},
-    {"advance", (PyCFunction)Simulation_advance, METH_VARARGS,
-     "advance(until) -> ((outcome, rank, stream, record, card), call that ended or -1, when)"},
-    {"transfer", (PyCFunction)Simulation_transfer, METH_VARARGS,
-     "transfer(rank, cards, granularity, offset, nbytes, to_pool, now) -> (end, landed, queued)"},
-    {"blocked", (PyCFunction)Simulation_blocked, METH_NOARGS, "blocked() -> [(rank, stream, record, doorbell)]"},
-    {"seen", (PyCFunction)Simulation_seen, METH_NOARGS, "seen() -> statistics and logs"},
+    {"call", (PyCFunction)Simulation_call, METH_VARARGS, NULL},
+    {"run", (PyCFunction)Simulation_run, METH_VARARGS, NULL},
+    {"begin", (PyCFunction)Simulation_begin, METH_VARARGS, NULL},
+    {"advance", (PyCFunction)Simulation_advance, METH_VARARGS, NULL},
+    {"transfer", (PyCFunction)Simulation_transfer, METH_VARARGS, NULL},
+    {"blocked", (PyCFunction)Simulation_blocked, METH_NOARGS, NULL},
+    {"seen", (PyCFunction)Simulation_seen, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -407,8 +407,8 @@ static PyObject *Straight_progress(Straight *self, void *nothing) {
 
 static PyMethodDef straight_methods[] = {
     {"meet", (PyCFunction)Straight_meet, METH_NOARGS, "meet(): wait until all ranks have come as far."},
-    {"run", (PyCFunction)(void (*)(void))Straight_run, METH_FASTCALL, "run(...) -> trials made: see straight.c."},
-    {"memory", (PyCFunction)Straight_memory, METH_VARARGS, "memory(...): the words of trials, or clean their lines."},
+    {"run", (PyCFunction)(void (*)(void))Straight_run, METH_FASTCALL, NULL},
+    {"memory", (PyCFunction)Straight_memory, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

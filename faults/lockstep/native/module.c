@@ -327,9 +327,9 @@ static PyObject *World_spans(World *self, PyObject *argument) {
 }
 
 static PyMethodDef world_methods[] = {
-    {"run", (PyCFunction)World_run, METH_VARARGS, "run(...) -> (status, places): see _world.pyi."},
-    {"moves", (PyCFunction)World_moves, METH_VARARGS, "moves(steps, blows): the moves of the last run."},
-    {"spans", (PyCFunction)World_spans, METH_O, "spans(call): when each rank did its first and last instruction."},
+    {"run", (PyCFunction)World_run, METH_VARARGS, NULL},
+    {"moves", (PyCFunction)World_moves, METH_VARARGS, NULL},
+    {"spans", (PyCFunction)World_spans, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
