@@ -72,7 +72,7 @@ static PyObject *apart(PyObject *Py_UNUSED(module), PyObject *pairs) {
 }
 
 static PyMethodDef functions[] = {
-    {"borrowed", (PyCFunction)(void (*)(void))borrowed, METH_FASTCALL, NULL},
+    {"borrowed", FAST(borrowed), NULL},
     {"apart", apart, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -198,8 +198,8 @@ static void DispatchCache_dealloc(DispatchCache *self) {
 }
 
 static PyMethodDef dispatch_cache_methods[] = {
-    {"remember", (PyCFunction)(void (*)(void))DispatchCache_remember, METH_FASTCALL, NULL},
-    {"find", (PyCFunction)(void (*)(void))DispatchCache_find, METH_FASTCALL, NULL},
+    {"remember", FAST(DispatchCache_remember), NULL},
+    {"find", FAST(DispatchCache_find), NULL},
     {NULL, NULL, 0, NULL},
 };
 

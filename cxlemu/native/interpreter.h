@@ -11,6 +11,9 @@
 #define RAISED(...) (PyErr_Format(__VA_ARGS__), -1)
 #define REFUSE(...) (PyErr_Format(PyExc_ValueError, __VA_ARGS__), false)
 
+/* In a table of methods: a function that takes its arguments as an array. */
+#define FAST(function) (PyCFunction)(void (*)(void))(function), METH_FASTCALL
+
 /* Make a module; NULL with an ImportError in a subinterpreter, and without the GIL. A Python that can do without takes the
  * GIL up again before it gets here, unless it was started with -X gil=0. */
 static inline PyObject *make_module(PyModuleDef *definition) {

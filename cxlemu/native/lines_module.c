@@ -194,19 +194,17 @@ static PyObject *instructions(PyObject *module, PyObject *none) {
 }
 
 static PyMethodDef methods[] = {
-    {"flush", (PyCFunction)(void (*)(void))flush, METH_FASTCALL,
-     "flush(card, offset, nbytes, keep): write lines back."},
-    {"clear", (PyCFunction)(void (*)(void))clear, METH_FASTCALL,
+    {"flush", FAST(flush), "flush(card, offset, nbytes, keep): write lines back."},
+    {"clear", FAST(clear),
      "clear(cards, base, extents, flushes): store zeros in all (card, offset, nbytes), from base on, and flush them."},
     {"fence", fence, METH_NOARGS, "fence(): what was flushed or stored by copy_nt before is in the pool."},
-    {"invalidate", (PyCFunction)(void (*)(void))invalidate, METH_FASTCALL,
-     "invalidate(card, offset, nbytes): flush and drop lines, then fence later loads."},
-    {"copy_nt", (PyCFunction)(void (*)(void))copy_nt, METH_FASTCALL,
+    {"invalidate", FAST(invalidate), "invalidate(card, offset, nbytes): flush and drop lines, then fence later loads."},
+    {"copy_nt", FAST(copy_nt),
      "copy_nt(card, offset, data, width): store by non-temporal stores of width bytes, 0 for the widest."},
-    {"copy", (PyCFunction)(void (*)(void))copy, METH_FASTCALL,
+    {"copy", FAST(copy),
      "copy(card, offset, data, way): store as plans do (0), by vectors whatever the size and the machine (1), or as "
      "plans do past the caches (2)."},
-    {"pushes_s", (PyCFunction)(void (*)(void))pushes_s, METH_FASTCALL, NULL},
+    {"pushes_s", FAST(pushes_s), NULL},
     {"lines_instructions", instructions, METH_NOARGS, "lines_instructions() -> the names of those in use here."},
     {NULL, NULL, 0, NULL},
 };

@@ -118,8 +118,7 @@ static PyMethodDef methods[] = {
     {"program_invalidate", invalidate, METH_O, "program_invalidate(array): see cxlemu.program.invalidate."},
     {"program_expect_stale", expect_stale, METH_O, "program_expect_stale(array): see cxlemu.program.expect_stale."},
     {"program_fence", fence, METH_NOARGS, "program_fence(): see cxlemu.program.fence."},
-    {"program_store_nt", (PyCFunction)(void (*)(void))store_nt, METH_FASTCALL,
-     "program_store_nt(array, data): see cxlemu.program.store_nt."},
+    {"program_store_nt", FAST(store_nt), "program_store_nt(array, data): see cxlemu.program.store_nt."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -339,12 +339,12 @@ static PyObject *Program_modelled_ns(Program *self, PyObject *argument) {
 }
 
 static PyMethodDef program_methods[] = {
-    {"start", (PyCFunction)(void (*)(void))Program_start, METH_FASTCALL, NULL},
-    {"advance", (PyCFunction)(void (*)(void))Program_advance, METH_FASTCALL, NULL},
-    {"go_on_with", (PyCFunction)(void (*)(void))Program_go_on_with, METH_FASTCALL, NULL},
+    {"start", FAST(Program_start), NULL},
+    {"advance", FAST(Program_advance), NULL},
+    {"go_on_with", FAST(Program_go_on_with), NULL},
     {"skip", (PyCFunction)Program_skip, METH_O, NULL},
     {"modelled_ns", (PyCFunction)Program_modelled_ns, METH_O, NULL},
-    {"stop", (PyCFunction)(void (*)(void))Program_stop, METH_FASTCALL, NULL},
+    {"stop", FAST(Program_stop), NULL},
     {NULL, NULL, 0, NULL},
 };
 

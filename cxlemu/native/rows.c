@@ -163,7 +163,7 @@ static PyObject *rows_right(PyObject *Py_UNUSED(module), PyObject *const *args, 
 }
 
 static PyMethodDef functions[] = {
-    {"rows_right", (PyCFunction)(void (*)(void))rows_right, METH_FASTCALL, NULL},
+    {"rows_right", FAST(rows_right), NULL},
     {NULL, NULL, 0, NULL},
 };
 

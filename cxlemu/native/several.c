@@ -154,8 +154,8 @@ static PyObject *unlocked(PyObject *module, PyObject *const *args, Py_ssize_t co
 }
 
 static PyMethodDef several_methods[] = {
-    {"unlocked", (PyCFunction)(void (*)(void))unlocked, METH_FASTCALL, NULL},
-    {"advance_any", (PyCFunction)(void (*)(void))advance_any, METH_FASTCALL, NULL},
+    {"unlocked", FAST(unlocked), NULL},
+    {"advance_any", FAST(advance_any), NULL},
     {NULL, NULL, 0, NULL},
 };
 

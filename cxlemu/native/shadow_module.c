@@ -248,8 +248,6 @@ static PyObject *Shadow_broken(Shadow *self, PyObject *none) {
     return Py_BuildValue("(iL)", (int)self->s.broken.card, (long long)self->s.broken.offset);
 }
 
-#define FAST(function) (PyCFunction)(void (*)(void))(function), METH_FASTCALL
-
 static PyMethodDef shadow_methods[] = {
     {"write", FAST(Shadow_write),
      "write(card, offset, data, follows): 1 says that this rank flushes it next, 2 that it fences then."},

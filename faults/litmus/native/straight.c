@@ -407,7 +407,7 @@ static PyObject *Straight_progress(Straight *self, void *nothing) {
 
 static PyMethodDef straight_methods[] = {
     {"meet", (PyCFunction)Straight_meet, METH_NOARGS, "meet(): wait until all ranks have come as far."},
-    {"run", (PyCFunction)(void (*)(void))Straight_run, METH_FASTCALL, NULL},
+    {"run", FAST(Straight_run), NULL},
     {"memory", (PyCFunction)Straight_memory, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
