@@ -1,7 +1,5 @@
 """The algorithms that there are, by name, and how a call becomes a plan."""
 
-from __future__ import annotations
-
 import re
 from binascii import crc_hqx
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """``auto``: which variant a call takes, and why. The choice depends on nothing that could differ between ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

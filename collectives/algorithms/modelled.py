@@ -103,13 +103,17 @@ class Asked(NamedTuple):
         return self.integers and self.ranks & (self.ranks - 1) == 0 and least <= self.starts < most
 
 
+def _one(ranks: int) -> float:
+    return 1.0
+
+
 class VariantRule(NamedTuple):
     """A variant, when it is the fastest, and how many pieces of which size a rank copies in turn."""
 
     variant: str
     when: Callable[[Asked], bool]
     why: str
-    in_turn: Callable[[int], float] = lambda ranks: 1.0
+    in_turn: Callable[[int], float] = _one
     pieces: Callable[[int], int] = lambda ranks: 1  # of a block
     most: int = ALL.chunks  # chunks that the variant is cut into unless fewer are asked for
     parts: tuple[str, str] = ("chunk", "chunks")  # what it is cut into
@@ -126,6 +130,10 @@ def _batched(when: Callable[[Asked], bool], why: str, variant: str = "batched", 
 
 def _two_shot_batched(when: Callable[[Asked], bool], why: str) -> VariantRule:
     return _batched(when, why, "two_shot_batched", STAGED.chunks)
+
+
+def _two_shot_staged(when: Callable[[Asked], bool], why: str) -> VariantRule:
+    return VariantRule("two_shot_staged", when, why, _all_others, pieces=lambda ranks: ranks, most=STAGED.chunks)
 
 
 def _crosswise(when: Callable[[Asked], bool], why: str, variant: str, in_turn: Callable[[int], float]) -> VariantRule:
@@ -196,6 +204,19 @@ def _reduced_apart(its: Asked) -> bool:
     return its.ranks > 2 and its.copies.start_bytes > 0 and least <= its.starts < most
 
 
+FOLDED = _crosswise(
+    _folded_crosswise,
+    "every rank folds a slice, and slices of many ranks are written and read in one copy",
+    "two_shot_crosswise",
+    _two_batches,
+)
+EXCHANGED = _crosswise(
+    _exchanged_crosswise,
+    "blocks of many ranks are written and read in one copy",
+    "crosswise",
+    _two_batches_of_blocks,
+)
+
 # The first one whose time has come; what no line takes is cut as PLAIN says.
 TAKEN: dict[str, tuple[VariantRule, ...]] = {
     "all_gather": (
@@ -211,12 +232,7 @@ TAKEN: dict[str, tuple[VariantRule, ...]] = {
         ),
     ),
     "all_reduce": (
-        _crosswise(
-            _folded_crosswise,
-            "every rank folds a slice, and slices of many ranks are written and read in one copy",
-            "two_shot_crosswise",
-            _two_batches,
-        ),
+        FOLDED,
         _two_shot_batched(_all_reduced_in_batches, "every rank folds a slice, and reads those of many in one copy"),
         VariantRule(
             "doubling",
@@ -230,13 +246,9 @@ TAKEN: dict[str, tuple[VariantRule, ...]] = {
             "halves are folded and exchanged, in 2 log2(N) copies",
             in_turn=lambda ranks: 3.0,
         ),
-        VariantRule(
-            "two_shot_staged",
+        _two_shot_staged(
             _two_shots_pay,
             "reading 2(N-1)/N instead of N-1 vectors pays for a second step",
-            in_turn=_all_others,
-            pieces=lambda ranks: ranks,
-            most=STAGED.chunks,
         ),
     ),
     "reduce": (
@@ -247,12 +259,7 @@ TAKEN: dict[str, tuple[VariantRule, ...]] = {
             in_turn=lambda ranks: (ranks - 1) / 2,
             most=STAGED.chunks,
         ),
-        _crosswise(
-            _folded_crosswise,
-            "every rank folds a slice, and slices of many ranks are written and read in one copy",
-            "two_shot_crosswise",
-            _two_batches,
-        ),
+        FOLDED,
         _two_shot_batched(
             _reduced_in_batches, "every rank folds a slice, and the root reads those of many in one copy"
         ),
@@ -261,32 +268,16 @@ TAKEN: dict[str, tuple[VariantRule, ...]] = {
             lambda its: its.tree and its.starts < 1.5 * its.ranks,
             "a tree folds them, not the root alone",
         ),
-        VariantRule(
-            "two_shot_staged",
+        _two_shot_staged(
             lambda its: (
                 its.starts * (its.ranks - 2) > 1.35 * (its.ranks - 1) and (its.ranks > 3 or its.copies.cards_keep_up)
             ),
             "every rank folds a slice, not the root alone",
-            in_turn=_all_others,
-            pieces=lambda ranks: ranks,
-            most=STAGED.chunks,
         ),
     ),
-    "reduce_scatter": (
-        _crosswise(
-            _exchanged_crosswise,
-            "blocks of many ranks are written and read in one copy",
-            "crosswise",
-            _two_batches_of_blocks,
-        ),
-    ),
+    "reduce_scatter": (EXCHANGED,),
     "all_to_all": (
-        _crosswise(
-            _exchanged_crosswise,
-            "blocks of many ranks are written and read in one copy",
-            "crosswise",
-            _two_batches_of_blocks,
-        ),
+        EXCHANGED,
         VariantRule(
             "staggered",
             lambda its: its.ranks > 2 and its.copies.start_bytes > 0,
@@ -309,10 +300,6 @@ TAKEN: dict[str, tuple[VariantRule, ...]] = {
 }
 
 BATCHED = frozenset(collective for collective, rules in TAKEN.items() if rules[0].variant in ("batched", "crosswise"))
-
-
-def _one(ranks: int) -> float:
-    return 1.0
 
 
 class PlainRule(NamedTuple):

@@ -1,7 +1,5 @@
 """A vector cut into one slice per rank, for algorithms that fold each slice on one rank."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

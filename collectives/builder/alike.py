@@ -5,8 +5,6 @@ that its rounds are `alike`, the first ones are written as ever. As soon as thre
 numbers, all others are made as columns.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

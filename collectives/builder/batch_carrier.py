@@ -4,8 +4,6 @@ Side by side lie the blocks of all writers, for a rank that reads many of them, 
 Crosswise, where every rank has a block for every other, both do: those of one writer, and those for one reader.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

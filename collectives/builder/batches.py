@@ -5,8 +5,6 @@ one range of the array as well where blocks fill their places and travel in one 
 memory. The last block of an array may be short, as of a vector that is cut into slices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache

@@ -9,8 +9,6 @@ PushCarrier  nowhere either: a rank writes to its peers' results, which lie in t
 checked      either with a checksum in the doorbell's line: COMPUTE, SIGNAL_DATA; WAIT_DATA, COMPUTE
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from collectives import contracts
@@ -53,10 +51,6 @@ class LineCarrier(SlotCarrier):
         """Return False: nothing lies in the data of slots."""
         return False
 
-    def folds_into(self, block: int) -> bool:
-        """Return False: a fold's result lies in local memory until it is published."""
-        return False
-
     def push(
         self, stream: str, chunk: Chunk, sources: Operands, block: int, written: bool = False, bell: int | None = None
     ) -> None:
@@ -88,10 +82,6 @@ class StagingCarrier(SlotCarrier):
 
     fetches = True
 
-    def folds_into(self, block: int) -> bool:
-        """Return False: a fold's result lies in local memory until it is published."""
-        return False
-
 
 class HeapCarrier(SlotCarrier):
     """Lets peers read blocks that are parts of an array in the heap there; others lie in slots, or in the output."""
@@ -122,8 +112,6 @@ class HeapCarrier(SlotCarrier):
     def in_slot(self, block: int) -> bool:
         """Whether this block lies in the round's slot: neither a part of the input nor the result in the heap."""
         return block >= self.areas.placed_in_heap and not self.areas.output_of
-
-    folds_into = in_slot
 
     def takes_slot(self, block: int) -> bool:
         """Whether publishing this block stores to what a slot's last user may still read: to data, or to a payload."""
@@ -176,10 +164,6 @@ class CheckedCarrier(SlotCarrier):
     def takes_slot(self, block: int) -> bool:
         """Return True: every chunk has a checksum in its doorbell's line."""
         return True  # a checksum's line is used again in every lap
-
-    def folds_into(self, block: int) -> bool:
-        """Return False: a fold's result lies in local memory until it is published."""
-        return False
 
     def bell_of(self, chunk: Chunk, writer: int, block: int, bell: int | None, blocks: int = 1) -> int:
         """Return the block's own doorbell. Raises DeclinedError for a bell, or for several blocks at once."""
@@ -291,7 +275,7 @@ class PushCarrier(SlotCarrier):
     def in_slot(self, block: int) -> bool:
         return False
 
-    takes_slot = folds_into = in_slot
+    takes_slot = in_slot
 
     def area(self, chunk: Chunk, writer: int, block: int) -> Operand:
         """Return where a chunk of a writer's block lies: in the result of the rank that the block is for."""

@@ -5,8 +5,6 @@ the cards of consecutive readers: a row of the same memory of which readers have
 than cards, they are cut into groups, behind each other on the same cards, and a writer has a row in each of them.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import NamedTuple
 

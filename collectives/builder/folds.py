@@ -1,7 +1,5 @@
 """Folding: combines the blocks of all ranks in rank order, and may publish the result again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

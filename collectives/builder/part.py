@@ -1,7 +1,5 @@
 """One rank's part of a plan: what its variant declares, what is written, and how words become instructions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property

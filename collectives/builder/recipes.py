@@ -1,7 +1,5 @@
 """Recipes turn a function into an algorithm: the collective that it computes, and the variants that it comes in."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar, cast

@@ -1,7 +1,5 @@
 """Rounds: blocks are cut into what fits a slot, and a slot is used again only when all ranks are done with it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

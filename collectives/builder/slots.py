@@ -9,8 +9,6 @@ CCCL's placements (arXiv 2602.22457, section on interleaving):
   some more writers than others or, for large blocks, where some writers would have one card and others two.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -153,8 +151,8 @@ class SlotCarrier:
         return True
 
     def folds_into(self, block: int) -> bool:
-        """Whether a fold itself stores its result where the block lies."""
-        return True
+        """Whether a fold itself stores its result where the block lies; else in local memory, until it is published."""
+        return self.in_slot(block) and not self.fetches
 
     def area(self, chunk: Chunk, writer: int, block: int) -> Operand:
         offset = block * self.areas.block_bytes + chunk.slot_offset

@@ -31,8 +31,6 @@ WRITE: that brings a private array to the pool, and does nothing for an array th
 the same stores. The array must not change while peers read it: a call returns when all of them are done.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

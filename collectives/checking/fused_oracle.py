@@ -6,8 +6,6 @@ was done in rank order: of two neighbours one has a large number and the other i
 them loses its last bits. Each rank's own product is exact even so. Inputs differ by seed, rank, element and call.
 """
 
-from __future__ import annotations
-
 from functools import reduce
 from typing import Any
 

@@ -4,8 +4,6 @@ An element of a matrix product is the dot of its row and its column, whatever th
 result must be, the contract (products.py) says in the same names. A checksum is that of its bytes, whoever computes it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 

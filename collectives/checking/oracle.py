@@ -23,8 +23,6 @@ after `PERIOD` elements, which a check costs no more for: no power of two is a m
 chunk or a slice that lies in the place of another one is wrong.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import reduce

@@ -5,8 +5,6 @@ A plan is executed on a coherent pool whose bytes are not numbers but the contri
 suffices for *what* is computed; that it is computed in every interleaving is for the prover.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Bytes as what they were folded from: contributions, each a (rank, offset in that rank's input)."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias

@@ -1,7 +1,5 @@
 """The words of collectives that a shell completes: see cxlemu/cli/completion.py."""
 
-from __future__ import annotations
-
 
 def collectives() -> list[str]:
     from collectives.contracts import COLLECTIVES

@@ -1,7 +1,5 @@
 """``cxlemu fused``: matrix products fused with communication, run on this machine, beside those that are not."""
 
-from __future__ import annotations
-
 import click
 
 from collectives.choices import FUSED_SHARE, STYLES

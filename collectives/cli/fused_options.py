@@ -1,7 +1,5 @@
 """The options that `cxlemu fused` has on every engine."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

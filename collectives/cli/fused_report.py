@@ -1,7 +1,5 @@
 """The report of ``cxlemu fused``: a line for each style, what follows from them, and JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property

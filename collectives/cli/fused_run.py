@@ -1,7 +1,5 @@
 """The work of ``cxlemu fused`` on this machine: it chooses a time scale, tunes and measures."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """``cxlemu fused --tune`` on this machine: the search, and the file that keeps its results."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """``cxlemu fused --engine virtual``: the same operators on modelled accelerators, in virtual time."""
 
-from __future__ import annotations
-
 import click
 
 from collectives.choices import KINDS

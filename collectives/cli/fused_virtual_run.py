@@ -1,7 +1,5 @@
 """The work of ``cxlemu fused --engine virtual``: it tunes, simulates every style, and compares."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """``cxlemu plan``: show, save, check and list plans."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """The work of ``cxlemu plan``: it builds or loads a plan, and prints, saves or checks it."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import asdict, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """``cxlemu run``: collectives on a pool, every result checked, in a table as nccl-tests prints it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The memory that the flags of ``cxlemu run`` ask for."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from uuid import UUID

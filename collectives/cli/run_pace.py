@@ -1,7 +1,5 @@
 """``cxlemu run --pace``: the time scale, and how long each row should have taken."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from collectives.sweep.sweep import Case, Paced, Sweep, SweepRow

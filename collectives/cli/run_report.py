@@ -1,7 +1,5 @@
 """The output of ``cxlemu run`` while messages come in: header, rows, a progress bar; at the end a sum, and JSON."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What ``cxlemu run`` does: the options become a sweep and a world, which are checked before anything is made."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """``cxlemu simulate``: what collectives would cost on a modelled fabric, in a table as ``cxlemu run`` prints it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """``cxlemu simulate --fail``: which ways change, and how much time that costs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``cxlemu simulate --intervals``: from where to where each time and each ratio goes, and by which figure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from collectives.sweep.virtual.simulated import Simulated

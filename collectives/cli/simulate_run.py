@@ -1,7 +1,5 @@
 """The work of ``cxlemu simulate``: rows of modelled times, and the files that they are written to."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The table of ``cxlemu simulate``, printed row by row."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from rich.console import Console

@@ -4,8 +4,6 @@ An algorithm says which collective it is. A plan file says more: of how many ran
 root, and on which ring. A flag that says otherwise is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn

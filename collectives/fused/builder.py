@@ -4,8 +4,6 @@ multiply   COMPUTE, for every tile of some rows
 handed_on  RECORD in the stream that is ready, AWAIT in the one that needs it
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property

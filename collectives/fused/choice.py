@@ -1,7 +1,5 @@
 """An operator of a fused call, and how the call is cut into tiles."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from collectives.fused.plans import fused_call

@@ -1,7 +1,5 @@
 """A fused plan's two halves, each as a plan of its own: what it computes, and what it moves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

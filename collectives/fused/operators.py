@@ -5,8 +5,6 @@ other: a compute tile waits for the communication tiles that its rows are in, a 
 that its rows are made of. Epochs only rise and every line has one writer, so that no flag is ever reset.
 """
 
-from __future__ import annotations
-
 from collectives.builder import Chunk, Event
 from collectives.fused.builder import FusedBuilder
 from cxlemu.plan import Operand

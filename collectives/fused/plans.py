@@ -1,7 +1,5 @@
 """Fused calls and their plans, made from shapes and tiles."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from collectives.choices import KINDS

@@ -3,8 +3,6 @@
 Sums over ranks are made in rank order, so that results are bitwise reproducible.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

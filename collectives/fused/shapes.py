@@ -8,8 +8,6 @@
 Matrices are row-major. A *shard* is m/N rows of whatever moves between ranks.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from collectives.choices import KINDS, ORDERS, STYLES

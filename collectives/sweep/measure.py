@@ -5,8 +5,6 @@ call the ranks meet in a barrier, on a communicator of its own. Every call is ch
 before it no byte of the output was right, except where the output is the input itself.
 """
 
-from __future__ import annotations
-
 import time
 from array import array
 from collections.abc import Callable

@@ -8,8 +8,6 @@ registers the backend.
     dist.all_reduce(tensor)
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 from cxlemu.lazy import imported_when_asked_for

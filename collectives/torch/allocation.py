@@ -4,8 +4,6 @@ model.set_allocate_memory_from_process_group_for_comm(True)    # of FSDP2
 group._get_backend(device).allocate_tensor(1 << 20, dtype=torch.float32, device=device)
 """
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Names callbacks of calls' futures that do not end: those that wait for themselves, or for a later call."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -1,7 +1,5 @@
 """Reductions: torch's operators as the communicator's."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """What a process group on the pool does, whatever torch's class of it is: process_group.py has the classes."""
 
-from __future__ import annotations
-
 import atexit
 import time
 import warnings

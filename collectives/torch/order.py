@@ -8,8 +8,6 @@ A call's callbacks run right after it, before the next call. Calls that a callba
 asynchronous ones: they come in the same place on every rank, however early a program makes the next call.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque

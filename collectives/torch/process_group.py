@@ -4,8 +4,6 @@ torch up to 2.13 lets Python replace a whole ProcessGroup; later ones let it bri
 classes below are shells: all methods are in `CxlGroup` (group.py).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

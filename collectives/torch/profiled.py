@@ -7,8 +7,6 @@ torch's own event `record_param_comms` takes its metadata from an object of C++ 
 name without the object ends the process in torch 2.13.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any

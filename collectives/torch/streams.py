@@ -5,8 +5,6 @@ that runs in another thread works in a stream of its group's, which comes after 
 call was made; it has ended when the GPU has done it, so that its memory is free then, and whatever stream is used next.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tensors as arrays that a communicator takes, without a copy where they are dense."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

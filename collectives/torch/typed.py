@@ -3,8 +3,6 @@
 Futures that Python makes are of a Python object. Only TorchScript makes a typed one that has no value yet.
 """
 
-from __future__ import annotations
-
 import warnings
 from functools import cache
 from typing import Any

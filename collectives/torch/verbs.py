@@ -3,8 +3,6 @@
 Every method takes torch's lists and options, and returns a `Work`. Lists have one tensor, as a rank has one device.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar

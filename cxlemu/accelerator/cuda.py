@@ -7,8 +7,6 @@ Doorbells are rung by the host. Streams' memory operations could ring them only 
 no GPU can flush the line of a doorbell out of its host's cache, or drop it there (docs/accelerator.md).
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from collections.abc import Sequence

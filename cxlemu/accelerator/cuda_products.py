@@ -4,8 +4,6 @@ Each rounds in its own way, as any BLAS does: the bits are those of one GPU and 
 where a sum over ranks is folded in rank order. Tests run the kernel on the CPU, and cuBLAS's calls on a stand-in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from threading import Lock
 from typing import Any

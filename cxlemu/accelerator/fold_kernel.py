@@ -4,8 +4,6 @@ Tests compile it for the CPU as well, where it has the bits of the reference. Pr
 sums (``--fmad=false``), and subnormal numbers stay.
 """
 
-from __future__ import annotations
-
 from cxlemu.plan import RedOp
 
 # -D chooses the element, its wide type, CXL_KIND (0 integer, 1 float, 2 truth, 3 complex product), CXL_FORMAT (16: f16,

@@ -1,7 +1,5 @@
 """Results in kind: arrays like a user's, made by the library that his is of."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ array, as the array API standard says; this is asked again in each run of a hand
 the array is used next, so the host waits for the end of a call on such an array. No GPU has run CUDA's part.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Devices by name, as commands take them: ``cuda:0``, a GPU; ``cuda``, each rank's own; or ``fake``, which is none."""
 
-from __future__ import annotations
-
 import re
 
 from cxlemu.accelerator.device import ComputeDevice

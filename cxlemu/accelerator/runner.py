@@ -4,8 +4,6 @@ This is the reference engine with another mover. A queue's instruction is done w
 are events of the device, and a host's stream that awaits one goes on when the device says that it has happened.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Real CXL devices through device-DAX, or files that stand in for them: coherent within a host only."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID

@@ -1,7 +1,5 @@
 """Shared memory behind a cache of each emulated host: another host sees a store after a flush and a new fetch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
 

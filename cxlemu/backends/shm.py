@@ -1,7 +1,5 @@
 """Coherent shared memory: the baseline that shows what non-coherence costs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from cxlemu.memory.backend import EVERYTHING, Backend, MemorySpec

@@ -4,8 +4,6 @@ Only a region that the pool's arena lends is written. Lines that a measurement r
 before, and lines that it stores are flushed within the measured time: what is measured is the card, not a cache.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -4,8 +4,6 @@ What ranks saw of each other's stores is not measured here: ``cxlemu litmus --ba
 at each port, and its file is a part of the certificate.
 """
 
-from __future__ import annotations
-
 import datetime
 import platform
 from collections.abc import Iterator, Mapping

@@ -3,8 +3,6 @@
 As for cores, each figure is the best of some short rounds.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ The figure is kept, so only rounds count in which this process had its cores for
 the time, there is no figure.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import resource

@@ -5,8 +5,6 @@ from the pool and its writes to it share that core, which is what `both_gbytes_p
 device, the device copies and folds, and the core only orders memory.
 """
 
-from __future__ import annotations
-
 import datetime
 import platform
 import re

@@ -16,8 +16,6 @@ a tenant has its grant as its pool, and nothing else of the cards:
     launch(main, ranks=2, tenant="red", pool_name=pool.name)
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from cxlemu.lazy import imported_when_asked_for

@@ -1,7 +1,5 @@
 """First fit: the lowest hole that is large enough. The same requests in the same order give the same places."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 
 

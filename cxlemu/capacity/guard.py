@@ -1,7 +1,5 @@
 """An engine that runs a tenant's plans inside one grant, and nowhere else."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 

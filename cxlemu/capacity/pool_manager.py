@@ -13,8 +13,6 @@ rank says that it is in first and then looks whether it still may (tenancy.py). 
 free.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import time

@@ -6,8 +6,6 @@ The manager believes that a rank has left when the rank says so, after all its l
 when its process is gone.
 """
 
-from __future__ import annotations
-
 import threading
 import weakref
 from collections.abc import Callable, Iterator

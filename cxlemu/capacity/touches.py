@@ -1,7 +1,5 @@
 """The bytes of each card that a plan may touch, wherever its communicator lies."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 

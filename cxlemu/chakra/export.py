@@ -13,8 +13,6 @@ doorbell. Polls that find an old word, write-allocates and coherence are not in 
 it in its stream.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass, field
 

@@ -3,8 +3,6 @@
 A file is untrusted: every length is bounded by what is left of it, and nothing in it is ever executed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

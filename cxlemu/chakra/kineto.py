@@ -12,8 +12,6 @@ What lies between two of the first four is one node of computing, as long as ope
 after another. Time outside operators (Python, reading data) is left out.
 """
 
-from __future__ import annotations
-
 import json
 from bisect import bisect
 from collections import defaultdict

@@ -4,8 +4,6 @@ Numbers and names are those of schema/protobuf/et_def.proto of github.com/mlcomm
 (list values, storage nodes) are kept by protobuf as unknown fields.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 from functools import cache
 from typing import Any, NamedTuple

@@ -15,8 +15,6 @@ the operator that called a node. On a rank without any ``data_deps``, ``ctrl_dep
 are refused.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The command line: packages bring their verbs by entry points, each loaded only when it is used."""
 
-from __future__ import annotations
-
 import errno
 import os
 import select

@@ -1,7 +1,5 @@
 """What ``--backend`` offers: all backends and what each is, without importing those that come with cxlemu."""
 
-from __future__ import annotations
-
 import ast
 from functools import cache
 from importlib.metadata import entry_points

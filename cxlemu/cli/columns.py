@@ -3,8 +3,6 @@
 Every column is as wide as it is told to be, so that rows that come later stand below those that came before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

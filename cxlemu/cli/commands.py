@@ -8,8 +8,6 @@ The module holds a click command named ``command``, or as ``module:name`` says, 
 A command may be extended the same way: ``cxlemu simulate NAME`` asks the entry points of ``cxlemu.simulate``.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator, Mapping
 from functools import cache

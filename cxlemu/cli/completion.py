@@ -4,8 +4,6 @@ Packages bring the words: an entry point of ``cxlemu.completions`` is a table, a
 returns its words. Where a word is one of a comma list, the last one is completed; where no word fits, files are.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from functools import partial

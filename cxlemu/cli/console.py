@@ -4,8 +4,6 @@ Tables are laid out for its width, and fit 80 columns. Sentences wrap between wo
 pipe.
 """
 
-from __future__ import annotations
-
 import sys
 import textwrap
 from collections.abc import Collection

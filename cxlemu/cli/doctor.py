@@ -1,7 +1,5 @@
 """``cxlemu doctor``: what this machine offers, and what that means for a run."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import platform

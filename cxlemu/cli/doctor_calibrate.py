@@ -1,7 +1,5 @@
 """``cxlemu doctor --calibrate``: this machine as a topology, and what was measured in a table."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -4,8 +4,6 @@ Linux lays a region into a window of addresses (a root decoder). It programs a d
 device on the way, and a driver makes the region a DAX device or a NUMA node (Documentation/ABI/testing/sysfs-bus-cxl).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

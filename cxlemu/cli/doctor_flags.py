@@ -1,7 +1,5 @@
 """The options of ``cxlemu doctor``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

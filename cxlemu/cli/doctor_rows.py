@@ -1,7 +1,5 @@
 """A finding of ``cxlemu doctor``, and how files of sysfs and procfs are read for it: never more than so much."""
 
-from __future__ import annotations
-
 import re
 from itertools import islice
 from pathlib import Path

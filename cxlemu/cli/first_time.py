@@ -1,7 +1,5 @@
 """What a command measures when it first runs on a machine, before it times anything there."""
 
-from __future__ import annotations
-
 import click
 
 from cxlemu.machine import keep, kept_file, thresholds

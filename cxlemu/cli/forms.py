@@ -1,7 +1,5 @@
 """A command that ``--engine NAME``, wherever it stands, turns into another one, with options of its own."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping
 from itertools import pairwise

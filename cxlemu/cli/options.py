@@ -15,8 +15,6 @@ at once, and the work imports the options, never the other way round. Verbs shar
 a verb's own first.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 And JSON, written, to standard output where the file is ``-``, and read back.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -3,8 +3,6 @@
 PyPI has distributions that are called as our packages are: one that is installed later puts its files over ours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from importlib.metadata import packages_distributions
 

@@ -1,7 +1,5 @@
 """Kinds of values that several commands' flags take."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """``cxlemu pool``: list, show and clean pools in shared memory, format and show those on devices."""
 
-from __future__ import annotations
-
 import click
 
 from cxlemu.choices import DEFAULT_TOPOLOGY

@@ -1,7 +1,5 @@
 """``cxlemu pool capacity``: parts of a pool that tenants hold, added, released and taken away while they run."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """``cxlemu pool format`` and ``cxlemu pool show``: pools on real cards, or on files that stand in for them."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict

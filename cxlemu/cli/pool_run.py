@@ -1,7 +1,5 @@
 """What ``cxlemu pool`` does with pools in this machine's shared memory."""
 
-from __future__ import annotations
-
 import os
 import time
 from datetime import UTC, datetime, timedelta

@@ -4,8 +4,6 @@ It stands on standard error. Where standard output is a terminal as well, it tak
 meanwhile stand above it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """What a command shows while it works: lines as they come, a bar below them, and the rest when all is done or fails."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Self

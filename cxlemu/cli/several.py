@@ -1,7 +1,5 @@
 """Commands that are run once for each number of ranks that ``-n`` names."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path

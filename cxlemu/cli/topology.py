@@ -1,7 +1,5 @@
 """``cxlemu topology``: show, check and list topology files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """``cxlemu topology cost``: what a fabric's parts cost and draw, and how configurations compare."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

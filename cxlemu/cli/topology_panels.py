@@ -5,8 +5,6 @@ links stand between the rows. A fabric in levels (`_fabric_rows`): its top switc
 that they are linked to. A torus is a grid, a dragonfly a circle of groups; their hosts and cards are words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import ceil, cos, pi, sin

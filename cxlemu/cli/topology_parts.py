@@ -1,7 +1,5 @@
 """The parts of a topology that are drawn, in text or as a picture: its own switches and links, and each fabric."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """What ``cxlemu topology`` does: reads topologies, and prints what they say."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import click

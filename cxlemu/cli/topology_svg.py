@@ -1,7 +1,5 @@
 """A topology as a picture, an SVG file: one panel for the file's own switches and links, one per fabric."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from html import escape
 

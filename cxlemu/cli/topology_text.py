@@ -3,8 +3,6 @@
 A generated fabric is drawn as its top switches over the groups that they join, with one box per group.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise

@@ -4,8 +4,6 @@ A command takes its options from here, as in ``@option("budget", default="60s")`
 command to it, and to `REPLACED`. Imports nothing that computes, so that ``--help`` is there at once.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What C asks of Python while a communicator's calls run: the hooks of a Sequencer (see native/sequencer.c)."""
 
-from __future__ import annotations
-
 from typing import Any, Protocol, TypeAlias
 
 # For each stream that waits (stream, at, doorbell, wanted, shows): struct obstacle in native/core.h.

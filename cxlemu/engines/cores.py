@@ -2,8 +2,6 @@
 this very core makes collectives several times slower, and so does yielding where no other rank wants the core.
 """
 
-from __future__ import annotations
-
 import os
 from functools import reduce
 from pathlib import Path

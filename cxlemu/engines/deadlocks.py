@@ -4,8 +4,6 @@ Plans do not branch on data, and each doorbell has one writer and rising values.
 and ranks that wait in one wait in all: if a deadline passes in a call that deadlocks, no slow rank was the cause.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from cxlemu.engines.streams import Binding, Blocked, Streams, run_in_turn

@@ -6,8 +6,6 @@ class with the methods of `Mover`, given to the engine: ``ReferenceEngine(memory
 moves the host's buffers alone. Devices that work in queues, late, run plans of their own: see ``cxlemu.accelerator``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 

@@ -4,8 +4,6 @@ A Runner executes one rank's part on real bytes, one instruction per step; `run`
 on every wait. `streams.run_together` drives the Runners of all ranks in one thread instead, for tests.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from struct import Struct

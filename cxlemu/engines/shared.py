@@ -4,8 +4,6 @@ All of it is in one total order of time, and queues at the same engines, links a
 costs. At one moment, what a job has scheduled goes before what plans do.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable
 

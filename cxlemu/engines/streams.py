@@ -5,8 +5,6 @@ and `run_in_turn` step all ranks of a world in one thread, so that a test decide
 seen at once.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

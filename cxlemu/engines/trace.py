@@ -5,8 +5,6 @@ instruction at a time, and a resource carries one transfer. COMPUTEs of a stream
 of their rank as run at the same time.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ Each is a READ or a WRITE of a plan, with the cost that the virtual engine charg
 same engines, links and cards. Requests are made in the order of their times.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

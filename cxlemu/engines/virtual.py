@@ -9,8 +9,6 @@ Ranks go from call to call without meeting, as real ones do. With a log, the ins
 which they were executed; `replay` executes them once more on real bytes, in that order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

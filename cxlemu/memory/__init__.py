@@ -1,7 +1,5 @@
 """What a host sees of the pool, on each backend: coherent memory, an emulated cache, or a real card."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from cxlemu.lazy import imported_when_asked_for

@@ -5,8 +5,6 @@ operations of its own rank and on nothing else (not on cache contents, time or o
 This is the definition; native/adversary.c draws the same numbers in the same order and so makes the same moves.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass

@@ -1,7 +1,5 @@
 """A real card as this host maps it: ordinary loads and stores, and the processor's own cache-line instructions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ It is the baseline that shows what non-coherence costs, and the memory on which 
 still works. Words and payload are ordered as x86 orders them; on arm64 the C core supplies the barriers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

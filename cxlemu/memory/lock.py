@@ -1,7 +1,5 @@
 """One lock per emulated host: among its threads and its processes, of Python and of C."""
 
-from __future__ import annotations
-
 import fcntl
 import time
 from contextlib import ExitStack

@@ -4,8 +4,6 @@ It works on the same cache, its adversary makes the same moves for the same seed
 times as fast.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import astuple

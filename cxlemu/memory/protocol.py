@@ -5,8 +5,6 @@ never crosses the end of its card. Ranks on one host share a cache; a HostMemory
 fences and non-temporal stores do.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple, Protocol
 
 import numpy as np

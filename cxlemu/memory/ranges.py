@@ -1,7 +1,5 @@
 """What every memory checks before it touches a byte: NumPy would silently clip or wrap a wrong range."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How often nature moves lines, as :mod:`cxlemu.memory.adversary` draws it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 
 from cxlemu.errors import ArgumentError

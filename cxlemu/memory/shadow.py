@@ -4,8 +4,6 @@ The memory model is docs/memory-model.md; the comments here only say where NumPy
 definition of memory/native.py, which does the same in C.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import astuple

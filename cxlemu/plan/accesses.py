@@ -3,8 +3,6 @@
 Provers, explorers, injectors and pictures ask this module; the reference engine defines what an instruction does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from cxlemu.plan.address import Extent

@@ -4,8 +4,6 @@ A region is dealt to its cards in granules, round-robin. A logical range is ther
 card, and one strided run per card says where its bytes lie locally: no transfer needs a step per granule.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """CRC32C, from a library that uses the processor's instruction for it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 

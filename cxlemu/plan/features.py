@@ -1,8 +1,6 @@
 """What a plan has beyond plain moves. Each engine and judge declares in MODELS which of it it models; no other plan is
 judged."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import Enum
 

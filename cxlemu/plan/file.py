@@ -4,8 +4,6 @@ Nothing in a file is trusted: sizes are bounded before anything is allocated, th
 field, and the records must obey every rule that a plan obeys.
 """
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Callable

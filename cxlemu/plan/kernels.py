@@ -1,7 +1,5 @@
 """Named local kernels of COMPUTE: what each one computes, and which bytes it touches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

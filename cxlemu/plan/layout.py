@@ -15,8 +15,6 @@ Two kinds of doorbell, each a 64-byte line of its own with one writer for the co
 - ``done[rank]``, one: the rank needs nothing any more of any round up to the shown epoch.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 

@@ -7,8 +7,6 @@ true, prod, min and band whether all are. Complex numbers are added part by part
 (ad + bc)i with every step rounded; they have no order, and so no min and max.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from typing import Any

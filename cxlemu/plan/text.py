@@ -4,8 +4,6 @@
 epoch of round 2; ``in``, ``out`` and other names are the rank's buffers.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """A plan as tables with a column per rank, for rich to print."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest

@@ -12,8 +12,6 @@ any time. Who leads when decides only how soon there is a decision, never which.
 failed in between, finds its promises in its own line.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from enum import Enum, auto
 from typing import Any, NamedTuple, TypeAlias

@@ -9,8 +9,6 @@ communicator or run left here are ignored. Ranks are those of the communicator. 
 counts. One of them is whole at any time, also when the rank dies while it writes the other.
 """
 
-from __future__ import annotations
-
 import struct
 from enum import IntEnum
 from typing import NamedTuple

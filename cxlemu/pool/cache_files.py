@@ -1,7 +1,5 @@
 """Files for the caches of emulated hosts, which the processes of one launch share: memory without a name anywhere."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -10,8 +10,6 @@ A pool here is what lies in /dev/shm under one name and one user. It may go when
 Processes that are attached to a dead pool keep their memory; only the names go.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import time

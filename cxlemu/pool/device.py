@@ -4,8 +4,6 @@ A device knows no read(), its st_size is 0, and a mapping past its end succeeds 
 are asked of sysfs and checked here, and everything goes through the mapping.
 """
 
-from __future__ import annotations
-
 import errno
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Formatting cards: what lies on them now, and the superblocks that make them one pool."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from contextlib import suppress

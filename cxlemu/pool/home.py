@@ -3,8 +3,6 @@
 The pool is shared memory, so whatever the child did with them would happen to its parent and the parent's peers.
 """
 
-from __future__ import annotations
-
 import os
 
 from cxlemu.errors import ForkedError

@@ -5,8 +5,6 @@ adds a number that nobody can guess, and the others take the pool of this user t
 owner lives. What other users, or dead runs of the same job, left under such names is passed over.
 """
 
-from __future__ import annotations
-
 import time
 
 from cxlemu.errors import PoolError

@@ -6,8 +6,6 @@ that ended, and not before. The lock belongs to an open file description (fcntl(
 that the process opens, locks or closes touches it. The descriptor is read-only, and is not inherited.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import struct

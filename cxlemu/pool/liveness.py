@@ -5,8 +5,6 @@ computes for hours, or is stopped by SIGSTOP, is alive. On other machines, and a
 alive as long as its pulse beats: a number in its line of the ledger, which a thread in C counts up without the GIL.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import threading

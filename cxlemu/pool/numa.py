@@ -1,7 +1,5 @@
 """The NUMA nodes of pages: mbind(2) and get_mempolicy(2) by number, because neither libc nor Python wraps them."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

@@ -1,7 +1,5 @@
 """The pool as ranks and managers use it, wherever its bytes live."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path

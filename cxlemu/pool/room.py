@@ -3,8 +3,6 @@
 Beyond such a limit the kernel kills without a word, so whoever allocates looks here before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path

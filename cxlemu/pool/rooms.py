@@ -12,8 +12,6 @@ the rank that claimed it, it cannot be missed twice: a claim is good when two lo
 What a rank that died held stays held: its host's cache may still write there.
 """
 
-from __future__ import annotations
-
 import gc
 import hashlib
 import random

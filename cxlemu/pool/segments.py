@@ -1,7 +1,5 @@
 """One POSIX shared-memory segment: its name, its checks, its mapping. Nothing here knows what it holds."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import re

@@ -10,8 +10,6 @@ verify), a four-letter kind, then 56 bytes of fields, all little-endian. The fir
 line, so a line that arrived in two halves fails its CRC and is read again.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import struct

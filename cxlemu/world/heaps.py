@@ -4,8 +4,6 @@ A heap has the size of a model, though most programs use little of it: it is add
 its size is known from the pool's, and processes that find the pool need not be told.
 """
 
-from __future__ import annotations
-
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.cache import host_segment_bytes
 from cxlemu.pool.room import available_bytes

@@ -1,7 +1,5 @@
 """What became of the ranks of a world, and for how long the rest may go on after the first failure."""
 
-from __future__ import annotations
-
 import time
 from typing import Generic, TypeVar
 

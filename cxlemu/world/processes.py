@@ -4,8 +4,6 @@ Ranks of one host share their cache through the pool's host segment. What comes 
 our own children.
 """
 
-from __future__ import annotations
-
 import ctypes
 import multiprocessing
 import os

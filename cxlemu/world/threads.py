@@ -1,7 +1,5 @@
 """Ranks as threads of this process: the quickest world. Ranks of one host share a HostCache object."""
 
-from __future__ import annotations
-
 import queue
 import threading
 import time

@@ -3,8 +3,6 @@
 Worker processes end with the process that started them, whichever way that ended.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

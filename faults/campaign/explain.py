@@ -4,8 +4,6 @@ A story is data: what every host did to the line, and what its cache and the poo
 `faults/campaign/picture.py` draws it.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

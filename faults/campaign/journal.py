@@ -5,8 +5,6 @@ The first line says which campaign it is; each of the others is a case that was 
 was killed in the middle of a line goes on from the line before it.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

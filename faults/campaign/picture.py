@@ -5,8 +5,6 @@ dirty, absent when the line is not there. Arrows are the line on its way between
 doorbells. A wrong read is red. The picture needs nothing but itself: no script, no font, no network.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from html import escape
 from textwrap import wrap

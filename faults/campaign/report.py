@@ -3,8 +3,6 @@
 The page needs nothing else: no network, no script, no other file.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from html import escape

@@ -6,8 +6,6 @@ judged are in the journal. A worker that dies takes others' cases with it: each 
 the one with which a worker dies again nothing is known.
 """
 
-from __future__ import annotations
-
 import time
 import traceback
 from collections import Counter, deque

@@ -5,8 +5,6 @@ same place; a fault may turn out to have nothing to do with it, and then the rul
 things to try is fixed, so that the same case shrinks to the same case.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """A program, searched by the strategy that was asked for; then what should hold in the end of a protocol."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Calls in order on a coherent pool: what a plan computes when nothing goes wrong, and what is wrong even then."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple

@@ -4,8 +4,6 @@ A load of a reduced execution says how old the version was that it saw. In the d
 cache: it is fetched while the pool holds it, as late as can be, so that no flush before the load takes it out again.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Foreign Python code on a leash: what runs a million lines without coming back is stopped."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

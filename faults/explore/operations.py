@@ -1,7 +1,5 @@
 """What a rank of a protocol may do to memory: the instructions of plans, one word or line at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping
 from typing import NamedTuple, TypeAlias, TypeVar
 

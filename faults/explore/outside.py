@@ -5,8 +5,6 @@ Real ranks are processes, but a search runs all ranks in one, again and again: a
 from one rank to another, and from one execution to the next.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from sys import modules

@@ -1,7 +1,5 @@
 """Searches that leave executions out, by a strategy: what they find is real, and finding nothing proves nothing."""
 
-from __future__ import annotations
-
 import time
 from heapq import heappop, heappush
 from itertools import count

@@ -1,7 +1,5 @@
 """Bytes become words: a line's bytes that every instruction touches together are one word of the abstract machine."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from itertools import pairwise

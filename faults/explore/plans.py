@@ -6,8 +6,6 @@ says whether any other version could ever be seen. Local memory is modelled wher
 a collective that moves no data is given some: what every rank published before it, all see after it.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

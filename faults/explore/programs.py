@@ -18,8 +18,6 @@ may loop until it sees what it waits for; a variable that counts the turns makes
 the same again when it is given the same values again. ``cxlemu explore`` searches all executions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias

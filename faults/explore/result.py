@@ -1,7 +1,5 @@
 """What a search is given to spend, and what it found. Every search returns the same."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

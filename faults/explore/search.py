@@ -4,8 +4,6 @@ An end that no sequence of moves reaches without nature's help is a finding: a d
 push, a loop that reads its own cache for ever.
 """
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict, deque
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A counterexample made short: moves that it does not need are left out, and what is impossible without them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from faults.delta import fewer

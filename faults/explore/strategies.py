@@ -4,8 +4,6 @@ A `ScheduleBound` leaves executions out: those that cost more than it allows. A 
 Nature's voluntary moves (evictions, drops, prefetches) cost something or take luck; what is posted arrives by itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
@@ -19,8 +17,7 @@ class ScheduleBound(Protocol):
     """Says what each move costs, and what an execution may cost altogether."""
 
     @property
-    def limit(self) -> int:
-        ...
+    def limit(self) -> int: ...
 
     def cost(self, last: MachineMove | None, move: MachineMove, moves: Sequence[MachineMove]) -> int:
         """Return what one of the enabled ``moves`` costs after the last move of a thread, if there was one."""

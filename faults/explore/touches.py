@@ -1,7 +1,5 @@
 """What a plan's instructions do to memory: which bytes of which lines, and of the ranks' own memory, they touch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple

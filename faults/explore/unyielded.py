@@ -1,7 +1,5 @@
 """Operations that a protocol makes and drops: without ``yield``, a call of `Store` or of a generator does nothing."""
 
-from __future__ import annotations
-
 import ast
 from functools import lru_cache
 from inspect import CO_GENERATOR, isgeneratorfunction

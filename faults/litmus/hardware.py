@@ -1,7 +1,5 @@
 """Litmus tests as machine instructions on the pool that the ranks of a world share, many rounds each, counted."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """What a litmus test ended with on hardware, counted, and what that says about hardware and model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from faults.litmus.condition import Condition

@@ -15,8 +15,6 @@ Memory in a condition is the pool's when all ranks have ended and everything pos
 line stays in its cache or was evicted. ``record e`` and ``await e`` are order from outside the pool.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Which rank runs which thread of a litmus test: threads of one host need one machine, hosts take different ones."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

@@ -1,7 +1,5 @@
 """Runs litmus tests: searches every execution, and compares what is expected with what can happen."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

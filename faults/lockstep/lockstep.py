@@ -12,8 +12,6 @@ wrote are wrong bytes. An order chooses steps of ranks and, between two of them,
 seed replays it.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

@@ -3,8 +3,6 @@
 An order is asked for one move at a time. It may answer with a move of nature, and is then asked again.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from functools import cache

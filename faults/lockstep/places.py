@@ -1,7 +1,5 @@
 """Where in the pool the operands of instructions lie, line by line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 

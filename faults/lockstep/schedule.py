@@ -9,8 +9,6 @@ A line is a number of 64-byte lines from the start of the communicator's part of
 depend on where the communicator lies. As JSON a schedule is a list of such lists: ``["evict", 0, 1, 17]``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 

@@ -5,8 +5,6 @@ It takes orders that are tables: a priority for each stream and, between two ste
 the runs share is made once, and each of them begins with a copy of it.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple

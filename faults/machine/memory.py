@@ -1,7 +1,5 @@
 """What moves do to caches, to what is under way, and to the pool: the part of the definition that `steps` builds on."""
 
-from __future__ import annotations
-
 from faults.machine.program import MachineProgram
 from faults.machine.state import CRASHED, Cached, MachineState, Posted, put, put2
 

@@ -5,8 +5,6 @@ Places are indices: a *word* is 8 bytes that never tear, a *line* holds some wor
 travels. Caches belong to a host; fences and non-temporal stores to a rank; a rank's streams are threads of one rank.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -47,23 +45,18 @@ class Thread(Protocol):
     """An automaton. Nodes are numbers from 0 on."""
 
     @property
-    def host(self) -> int:
-        ...
+    def host(self) -> int: ...
 
     @property
-    def rank(self) -> int:
-        ...
+    def rank(self) -> int: ...
 
     @property
-    def name(self) -> str:
-        ...
+    def name(self) -> str: ...
 
     @property
-    def first(self) -> int:
-        ...
+    def first(self) -> int: ...
 
-    def step(self, node: int) -> Step | None:
-        ...
+    def step(self, node: int) -> Step | None: ...
 
     def next(self, node: int, value: int) -> int:
         """Return the node after ``node``, whose step was a LOAD that saw ``value``, or another one."""

@@ -1,7 +1,5 @@
 """One execution, written down: the moves of threads and of nature in their order. It is data: JSON or a token."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """All that the abstract machine knows between two moves: immutable, hashable, and nothing in it twice."""
 
-from __future__ import annotations
-
 from typing import NamedTuple, TypeVar
 
 from faults.machine.program import MachineProgram

@@ -4,8 +4,6 @@
 some time (a posted line arrives); those in ``schedule.VOLUNTARY`` may never happen, and nothing may rely on them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from cxlemu.errors import ArgumentError

@@ -1,7 +1,5 @@
 """Steps and schedules as people read them: one line per move, in the column of the thread or of nature."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

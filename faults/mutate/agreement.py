@@ -4,8 +4,6 @@ The prover decides all executions at once, by happens-before; the explorer walks
 A plan on which they disagree shows a mistake in one of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Finds what an algorithm asks of a ring: how many blocks a rank publishes in a round, and of how many bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

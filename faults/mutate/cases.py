@@ -5,8 +5,6 @@ are stale. The plan comes often enough for the ring to wrap, then a user rewrite
 another root reuse the slots: a writer in a hurry has something to overwrite. The mistake is in every call of the plan.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple

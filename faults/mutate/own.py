@@ -1,7 +1,5 @@
 """A user's plan to be mutated: as it was saved, or as an algorithm makes it of a small call on a small ring."""
 
-from __future__ import annotations
-
 from collectives.algorithms.catalog import build
 from collectives.builder.recipes import Recipe
 from collectives.contracts import COLLECTIVES

@@ -1,7 +1,5 @@
 """Where an execution should look for a mutant's mistake: which rank comes too early, and which lines may be stale."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from cxlemu.plan import Op, Plan

@@ -1,7 +1,5 @@
 """All mutants of many plans, tried by any executor, in shares of a size that keeps every worker busy."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, as_completed

@@ -10,8 +10,6 @@ missed        the prover proves it right, and an execution shows that it is not 
 unknown       the prover cannot tell                                              survived
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum

@@ -1,7 +1,5 @@
 """One step of the abstract machine, done to real memory: what the machine says of words, HostMemory does to bytes."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from cxlemu.memory.adversary import Action, CacheMove

@@ -1,7 +1,5 @@
 """How each rank ended, told to all others through the pool: room for each, written before a barrier and read after."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 

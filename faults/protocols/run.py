@@ -1,7 +1,5 @@
 """A protocol, run again and again by the ranks of a world: each run on fresh lines, with an adversary of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random

@@ -5,8 +5,6 @@
 The token holds calls, layout, mistake and schedule. Plans are built anew from them, and a replay says if they changed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Annotated, Any, Literal

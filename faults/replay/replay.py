@@ -3,8 +3,6 @@
 There are two kinds of tokens: a campaign's case, replayed here, and calls with a mistake (faults/replay/calls.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The outcome of a replay."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

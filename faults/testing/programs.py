@@ -1,7 +1,5 @@
 """Programs in C and C++ for tests: built for the emulated pool, run on its hosts, checked as they run."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 FILE FUNCTION FOLDER ARGUMENTS (as JSON)
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys

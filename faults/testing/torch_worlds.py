@@ -1,7 +1,5 @@
 """The fixture ``torch_world``: a training function on several ranks over the pool, by ``cxlemu torchrun``."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import json

@@ -3,8 +3,6 @@
 A test may declare faults, and what it requires of its ranks when these happen.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Starts the ranks of a training script, restarts them, and leaves none behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -5,8 +5,6 @@ a line that the host's cache holds, a FLUSH of a line that is dirty there, a FEN
 or writes around its cache. All other instructions always matter.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

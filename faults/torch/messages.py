@@ -4,8 +4,6 @@ Messages of one rank with one tag match receives in the order in which both were
 compared when it is known what came; one that was posted after it and might have matched the same waits for that.
 """
 
-from __future__ import annotations
-
 import threading
 import warnings
 from collections import defaultdict, deque

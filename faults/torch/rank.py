@@ -5,8 +5,6 @@
 The launcher's settings are in the folder that CXLEMU_TORCHRUN names.
 """
 
-from __future__ import annotations
-
 import atexit
 import inspect
 import os

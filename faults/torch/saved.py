@@ -3,8 +3,6 @@
 A folder has ``call.json`` and ``input-K.npy``, the bytes that rank K passed. Nothing in it is executed.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ Every pair makes a world of Gloo and one of cxl, and trains the same steps in bo
 of rank 0's time of a step, by the clock and on the processor, and cxl's divided by Gloo's.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import statistics

@@ -11,8 +11,6 @@ partial order reduction, gcc -O2 -DSAFETY -DMEMLIM. A search that does not end i
 it came.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

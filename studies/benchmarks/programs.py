@@ -9,8 +9,6 @@ processes on processors. The busy machine has two more processes for each proces
 divided by its best time before, and by the three that share its processor. 1.0 is a fair share.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import resource

@@ -4,8 +4,6 @@ Each step is timed right after a memcpy of as many bytes, again and again, so th
 time is the thread's own, and the fractions are of medians.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from statistics import median

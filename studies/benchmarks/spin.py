@@ -8,8 +8,6 @@ for one: SPIN counts the arrival at the first state. It is compiled with gcc -O2
 program, with a hash table as large as will be needed.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

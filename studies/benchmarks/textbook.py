@@ -5,8 +5,6 @@ memory repeat each call in turn by persistent handles, so that only ratios of on
 into four chunks, in one chunk and, where it is small, in doorbells' lines; its fastest form counts.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Iterable, Iterator

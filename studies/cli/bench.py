@@ -1,7 +1,5 @@
 """``cxlemu bench``: our collectives beside those of MPI and Gloo and the machine's own limits, in one run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

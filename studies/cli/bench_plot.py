@@ -3,8 +3,6 @@
 The machine's limit is below.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What ``cxlemu bench`` shows: which implementations take part, one line per cell, geometric means; and JSON."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """What ``cxlemu bench`` does: finds peers, and measures all in turns."""
 
-from __future__ import annotations
-
 import click
 
 from collectives.contracts import COLLECTIVES

@@ -7,8 +7,6 @@
 A key is an option of the command, without its dashes; ``trace`` is TRACE of serving.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple

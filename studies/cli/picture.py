@@ -3,8 +3,6 @@
 matplotlib is imported when something is drawn; without pyplot, so that no figure outlives its picture.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path

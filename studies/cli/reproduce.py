@@ -1,7 +1,5 @@
 """``cxlemu reproduce``: published figures of other systems, ours beside each."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

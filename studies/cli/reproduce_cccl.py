@@ -1,7 +1,5 @@
 """What ``cxlemu reproduce cccl`` does: the figures, and pictures of speedups, of chunks and of growth with hosts."""
 
-from __future__ import annotations
-
 import statistics
 from dataclasses import asdict
 from typing import Any

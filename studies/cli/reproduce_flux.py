@@ -1,7 +1,5 @@
 """What ``cxlemu reproduce flux`` does: all shapes, the figures, and pictures of overlap and of times over rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import product

@@ -1,7 +1,5 @@
 """What ``--intervals`` adds to a reproduction: figures low, middle and high, and whether published ones lie inside."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any

@@ -1,7 +1,5 @@
 """What all reproductions share: what they print, refuse and write, and the table of figures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What ``cxlemu reproduce scalepool`` does: the figures, what a step is made of, and pictures of both."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict

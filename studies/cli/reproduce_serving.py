@@ -1,7 +1,5 @@
 """What ``cxlemu reproduce serving`` does: measured servers of language models beside the model."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import click

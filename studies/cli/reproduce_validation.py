@@ -1,7 +1,5 @@
 """What ``cxlemu reproduce validation`` does: measured figures beside the model's, a curve of queues, and a picture."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any

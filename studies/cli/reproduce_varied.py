@@ -1,7 +1,5 @@
 """What ``-v`` adds to a reproduction: each row with every assumed figure a quarter lower and higher."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from rich.table import Table

@@ -1,7 +1,5 @@
 """What flags of ``cxlemu simulate serving`` ask for: requests, and what serves them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from cxlemu.errors import ArgumentError

@@ -1,7 +1,5 @@
 """``cxlemu simulate ... --with FILE``: two jobs on one fabric, each alone and beside the other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

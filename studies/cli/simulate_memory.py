@@ -1,7 +1,5 @@
 """``cxlemu simulate memory``: what an access takes, over working sets larger and larger than the nearest memory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

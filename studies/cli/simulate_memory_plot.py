@@ -3,8 +3,6 @@
 A panel has a line for each topology and policy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

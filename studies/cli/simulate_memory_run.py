@@ -1,7 +1,5 @@
 """What ``cxlemu simulate memory`` does: simulates each workload on each tier, and prints it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import product

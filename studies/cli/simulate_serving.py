@@ -1,7 +1,5 @@
 """``cxlemu simulate serving``: what a store of keys and values does for a model server."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

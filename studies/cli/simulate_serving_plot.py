@@ -3,8 +3,6 @@
 Each panel has a line for each run. Time is cut into equal parts; a request counts in the part in which it came.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What ``cxlemu simulate serving`` does: serves the requests with each place of the store, and prints the times."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

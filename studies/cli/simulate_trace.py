@@ -1,7 +1,5 @@
 """``cxlemu simulate trace``: a workload's Chakra traces replayed on a modelled fabric."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """What ``cxlemu simulate trace`` does: replays a trace, and prints what its calls took."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``cxlemu simulate training``: what a language model's training step would take on a modelled fabric."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """What ``cxlemu simulate training`` does: simulates a step on each fabric, and prints its bill."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Jobs beside each other: each one alone on its ranks, then all at once on the same ranks of the same fabric."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate

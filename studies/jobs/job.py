@@ -1,7 +1,5 @@
 """A job: what it is to do on some ranks of a fabric that others use as well."""
 
-from __future__ import annotations
-
 from typing import NamedTuple, Protocol
 
 from cxlemu.engines.shared import SharedFabric
@@ -21,21 +19,16 @@ class Played(Protocol):
     repeats: bool  # whether it goes on while another job does, when it has done what it was to do
 
     @property
-    def over_ns(self) -> int | None:
-        ...
+    def over_ns(self) -> int | None: ...
 
-    def figures(self) -> list[Figure]:
-        ...
+    def figures(self) -> list[Figure]: ...
 
 
 class FabricJob(Protocol):
     @property
-    def name(self) -> str:
-        ...
+    def name(self) -> str: ...
 
     @property
-    def ranks(self) -> int:
-        ...
+    def ranks(self) -> int: ...
 
-    def begin(self, fabric: SharedFabric, ranks: range) -> Played:
-        ...
+    def begin(self, fabric: SharedFabric, ranks: range) -> Played: ...

@@ -3,8 +3,6 @@
 They go on beyond what they were to do while another job goes on, so that this one is beside them to its end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial

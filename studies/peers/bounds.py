@@ -22,8 +22,6 @@ larger of both, `limit_us`. Calls that follow each other may overlap where a ran
 broadcast: there a call can take less than that.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import NamedTuple
 

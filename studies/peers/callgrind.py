@@ -6,8 +6,6 @@ counted, in Python and in C, and what the counting itself adds is subtracted. Nu
 to run, because Python's dictionaries do; those of handles do not.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

@@ -3,8 +3,6 @@
 A peer is found by trying: the launcher runs one process that imports what it needs and says what it is.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

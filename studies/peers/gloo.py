@@ -4,8 +4,6 @@ torch reduces in place only, also on ranks that are not the root: a call that mu
 and that is part of its time.
 """
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

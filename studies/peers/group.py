@@ -1,7 +1,5 @@
 """The coordinator's side: the worker processes of one implementation, asked all at once."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -3,8 +3,6 @@
 Run by mpirun: ``mpi.main(SOCKET)`` is one rank.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from studies.peers.worker import Call, Prepared, Repeated, allocate, die_with_parent, serve

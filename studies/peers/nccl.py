@@ -3,8 +3,6 @@
 NOT TESTED on a GPU: tests put Gloo in its place.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from studies.peers.gloo import Gloo

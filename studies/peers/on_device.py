@@ -3,8 +3,6 @@
 By hand: the source is copied to pinned memory, the host waits for that, calls, and has the result copied back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

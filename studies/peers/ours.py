@@ -1,7 +1,5 @@
 """Our own collectives: the ordinary call, a persistent handle, and the same in the pool or from process to process."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 from contextlib import ExitStack

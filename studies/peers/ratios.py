@@ -1,7 +1,5 @@
 """From times to rows: medians, ratios to the best peer and to the machine's limit, and their geometric means."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

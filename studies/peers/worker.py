@@ -11,8 +11,6 @@ Commands, and what is answered (to all: {"error": text} when something fails, an
     {"do": "close"}, or the end of the stream: the worker ends
 """
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import json
@@ -53,8 +51,7 @@ class Prepared(Protocol):
         """Make the call once, from ``buffers`` to ``buffers``, for checks."""
         ...
 
-    def repeat(self, iterations: int) -> None:
-        ...
+    def repeat(self, iterations: int) -> None: ...
 
     def rewrite_and_repeat(self, iterations: int) -> None:
         """Rewrite the source and make the call, ``iterations`` times."""
@@ -79,8 +76,7 @@ class Implementation(Protocol):
         """
         ...
 
-    def barrier(self) -> None:
-        ...
+    def barrier(self) -> None: ...
 
 
 class Repeated:

@@ -1,7 +1,5 @@
 """Which page lies in which tier. A page lies in one tier at a time, and no tier holds more than it has room for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

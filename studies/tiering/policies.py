@@ -4,8 +4,6 @@
 clearly hotter than what it displaces. ``Prefetch`` knows what will be touched, and brings it in time.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ begins when the access after which they should move is over, reads a page where 
 and waits until it is there. An access to a page that is on its way waits for it.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field

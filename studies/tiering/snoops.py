@@ -5,8 +5,6 @@ A filter with room for fewer lines makes room for the next one by back-invalidat
 and waits for the answer, because it cannot know whether the line's holder dropped it long before.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Iterable
 

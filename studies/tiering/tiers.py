@@ -1,8 +1,6 @@
 """The memory that a topology offers a rank, nearest first: each of its spaces; where memory has owners, the rank's own
 part and that of its peers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 

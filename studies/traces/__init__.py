@@ -11,8 +11,6 @@ in the order of ranks and nodes. Not modelled: that collectives slow down others
 down by them.
 """
 
-from __future__ import annotations
-
 from cxlemu.chakra.workload import ChakraWorkload
 from cxlemu.topology import Accelerator, Topology
 from studies.traces.outcome import Called, Computed, Replay

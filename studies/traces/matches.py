@@ -1,7 +1,5 @@
 """Which nodes of different ranks are one collective, or the two ends of one message."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """What a replayed workload did, and when."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """When each step begins: as soon as what it needs is free, in the order in which steps may begin."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Sequence
 from typing import TypeAlias

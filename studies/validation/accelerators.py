@@ -3,8 +3,6 @@
 No config is of H100: theirs is that of H800, whose NVLink alone differs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from collectives.fused.choice import Operator

@@ -1,8 +1,6 @@
 """Figures that others measured and published, each with where and when. None of them chose a figure of a config here,
 unless its row says so."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 TITAN = "arXiv 2608.21731, as summarized; XConn Titan", "2026-08"

@@ -1,7 +1,5 @@
 """A processor that reads and writes a pool, and the benchmarks that run on it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import ClassVar
 

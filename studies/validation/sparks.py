@@ -9,8 +9,6 @@
 What a copy through the host costs is not published, so a step has NCCL's own latency here, too.
 """
 
-from __future__ import annotations
-
 from cxlemu.topology import Topology
 
 ADAPTERS = 2

@@ -1,7 +1,5 @@
 """Processors that read and write the pool, as benchmarks of hardware do: each request follows the one before."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

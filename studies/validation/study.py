@@ -2,8 +2,6 @@
 accelerators issue requests where processors were measured (`by_processors`), as many at once as a benchmark keeps
 (processor.yaml), and that calls are launched in a graph and adapters are those of DGX Sparks where they were."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property

@@ -15,8 +15,6 @@ Every store to a slot outside the stream "publish" follows a retrieve of the sam
 the slot was free.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """The layout that algorithms on two levels need: how many blocks a rank has on each level, and how large they are."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from collectives.contracts import COLLECTIVES

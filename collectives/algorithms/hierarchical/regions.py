@@ -3,8 +3,6 @@
 Blocks across clusters lie in the pool. Those inside lie in the ranks' own memories if there are such, else in the pool.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Which rank is where on two levels: rank ``cluster * size + position`` has that position in that cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ They run like all others, on any memory: ``--variant ring``, ``tree``, ``chain``
 send to each other, and `protocols` what NCCL's protocols make of a modelled fabric.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from collectives.algorithms.nccl import grouped, rings, tree

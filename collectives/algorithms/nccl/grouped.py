@@ -4,8 +4,6 @@ Steps: 1. Sent: gather m by every rank but the root, scatter (N - 1) m by the ro
 A rank begins with the next one, so that not all turn to the same peer at once.
 """
 
-from __future__ import annotations
-
 from collectives.algorithms.nccl.words import Sends
 
 

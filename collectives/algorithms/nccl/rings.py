@@ -9,8 +9,6 @@
 where m is a block. Folded around the ring: slice k begins with the contribution of the rank after k and ends with k's.
 """
 
-from __future__ import annotations
-
 from collectives.algorithms.nccl.words import Sends
 from collectives.builder import Chunk
 from cxlemu.memory.protocol import LINE_BYTES

@@ -1,7 +1,5 @@
 """How large a ring is in which an algorithm that sends has room for a whole call, where memories allow it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

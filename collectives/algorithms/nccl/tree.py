@@ -5,8 +5,6 @@ of the vector, the second one of the ranks counted from the other end, so that f
 are busy (Sanders, Speck, Traeff, ParCo 2009). What goes down does not wait for what goes up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from collectives.algorithms.nccl.words import Sends

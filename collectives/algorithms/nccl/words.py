@@ -13,8 +13,6 @@ A block is cut into slices. An inbox has a lane for each message of a slice that
 overwrites another in one round; the next rounds use the ring's other slots.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar

@@ -5,8 +5,6 @@ What is tried stands for tiles, order and transport; the default is among it to 
 slower than that, as measured. A search has a budget of time: where that is short, fewer are tried.
 """
 
-from __future__ import annotations
-
 import random
 import statistics
 import time

@@ -4,8 +4,6 @@ Styles take turns, so that what else the machine does meets all of them. Ranks m
 that takes no modelled time. Results are compared bit by bit with NumPy's product.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from binascii import crc_hqx

@@ -8,8 +8,6 @@
 Nothing is clamped. T is the latest rank's end, from the call's begin on.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

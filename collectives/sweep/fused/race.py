@@ -1,7 +1,5 @@
 """Choices of one operator against each other on this machine, in turns: for `halving`, on every rank."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """All ranks' measurements of a fused operator, together: metrics, whether they may be called overlap, and events."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Sequence
 

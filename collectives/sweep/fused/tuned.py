@@ -4,8 +4,6 @@ A machine is its name, and a digest of all that is said of it (figures, provenan
 this one, also of its processor and of how calls are run here.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

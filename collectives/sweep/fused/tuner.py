@@ -4,8 +4,6 @@ One dimension after another, the one that matters most first; each keeps the bes
 is kept in a file, with the machine it was found on: for another machine it says nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 

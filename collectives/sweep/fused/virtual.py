@@ -1,7 +1,5 @@
 """Fused operators in virtual time: what each style takes on a modelled cluster, and the metrics that follow."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from collectives.fused.choice import Operator, Tiling, call_of

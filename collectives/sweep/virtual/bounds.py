@@ -22,8 +22,6 @@ write to its read, in which no rank's link moves any of these bytes, a doorbell,
 the cards bound a call, they may move other bytes meanwhile.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple

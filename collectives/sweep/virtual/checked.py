@@ -1,7 +1,5 @@
 """Real bytes for a modelled run: its instructions in its order, and every result compared with NumPy's."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from collectives.checking import oracle

@@ -6,8 +6,6 @@ carries 1 + 1/N each way in an all_reduce of N ranks, and 1 in a reduce_scatter.
 estimated here is neither proved nor executed.
 """
 
-from __future__ import annotations
-
 from cxlemu.plan import Call
 from cxlemu.topology import Topology
 from cxlemu.topology.fields import Folding, Link

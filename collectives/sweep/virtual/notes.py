@@ -1,7 +1,5 @@
 """Notes on a modelled answer: what a reader who only sees the figures would take for granted."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from cxlemu.topology import Topology

@@ -1,7 +1,5 @@
 """Which plan a call on a modelled fabric takes, and which machine it takes it on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from collectives.algorithms import catalog

@@ -3,8 +3,6 @@
 Only messages that the cards cannot hold four times over go in several rounds.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from collectives import contracts

@@ -1,7 +1,5 @@
 """Rows of ``cxlemu simulate``: a call's time, speeds as nccl-tests has them, and what was busiest."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """An all_reduce of thousands of ranks in two levels, as three calls of groups."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from collectives.defaults import AUTO

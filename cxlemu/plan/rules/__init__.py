@@ -5,8 +5,6 @@ such plans. Rules come in stages: a later stage indexes with what the earlier on
 reached where they found something, so records may come from anywhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Rules of one record by itself: is it an instruction at all?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

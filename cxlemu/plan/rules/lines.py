@@ -4,8 +4,6 @@ Regions may overlap, so ranges are compared where they really lie: in (slot, car
 further cards, with one slot and one round; regions there that peers write count as further ones again.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A plan's records side by side, so that a rule is a few array expressions: linear in the plan's size."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cached_property
 from typing import Any, NamedTuple

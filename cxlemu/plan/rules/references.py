@@ -1,7 +1,5 @@
 """Rules of the things that records refer to: buffers, regions, rounds, doorbells, groups, events, kernels."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias

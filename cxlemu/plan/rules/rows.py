@@ -4,8 +4,6 @@
 that nothing is: most plans that are checked are right, and a first call waits for it.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from cxlemu import _native

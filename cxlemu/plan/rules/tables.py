@@ -1,7 +1,5 @@
 """Rules of a plan's tables, in which all else is looked up."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from cxlemu.errors import ArgumentError
