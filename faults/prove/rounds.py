@@ -20,6 +20,7 @@ from collectives.algorithms.catalog import build
 from collectives.builder import DONE_GROUP, Batches, Builder, Chunk
 from collectives.builder.alike import APART, LEAST
 from collectives.builder.recipes import Recipe
+from collectives.builder.slots import Loop
 from cxlemu.plan import Call, Kind, Layout, Op, Plan
 from cxlemu.plan.instructions import OPERAND_FIELDS, Records
 
@@ -27,10 +28,10 @@ _NUMBERED = (Op.SIGNAL, Op.WAIT, Op.WAIT_ALL, Op.SIGNAL_DATA, Op.WAIT_DATA)
 
 
 @dataclass
-class _Counting(Builder):
-    """Builds nothing: notes how many bytes a round of each loop has."""
+class Asking(Builder):
+    """Builds nothing: notes the loops over rounds that an algorithm asks for."""
 
-    loops: list[tuple[int, int]] = field(default_factory=list)  # (bytes, bytes in a round)
+    loops: list[Loop] = field(default_factory=list)
 
     def rounds(
         self,
@@ -46,27 +47,28 @@ class _Counting(Builder):
     ) -> Iterator[list[Chunk]]:
         if nbytes:
             writers = list(range(self.ranks)) if writers is None else writers
-            self.loops.append((nbytes, self._plan_areas(nbytes, writers, blocks, spread, chunk_bytes, bells)[0]))
+            self.loops.append(Loop(nbytes, writers, blocks, spread, chunk_bytes, bells))
         return iter(())
 
 
 @dataclass
-class _CountingBatches(_Counting, Batches):
+class AskingInBatches(Asking, Batches):
     """The same with words for batches."""
 
 
-_COUNTING: dict[type[Builder], type[_Counting]] = {Builder: _Counting, Batches: _CountingBatches}
+ASKING: dict[type[Builder], type[Asking]] = {Builder: Asking, Batches: AskingInBatches}
 
 
 def _loops(recipe: Recipe, layout: Layout, call: Call) -> list[tuple[int, int]]:
-    builder = _COUNTING[recipe.builder](call, layout, recipe.spec, call.root)
+    """The bytes of each loop, and of a round of it."""
+    builder = ASKING[recipe.builder](call, layout, recipe.spec, call.root)
     recipe.algorithm(builder)
-    return builder.loops
+    return [(loop.nbytes, builder._plan_areas(*loop)[0]) for loop in builder.loops]
 
 
 def shortened(recipe: Recipe, layout: Layout, call: Call) -> tuple[Call, int]:
     """Shorten a call to fewer rounds that tell as much; return how many fewer, 0 if it cannot be shortened."""
-    if recipe.source or recipe.builder not in _COUNTING or recipe.spec.takes_heap or call.ranks == 1:
+    if recipe.source or recipe.builder not in ASKING or recipe.spec.takes_heap or call.ranks == 1:
         return call, 0
     loops = _loops(recipe, layout, call)
     # Two laps, and as many rounds as it takes until the builder repeats them as columns, the last one being a part.
