@@ -29,7 +29,7 @@ from cxlemu.plan import DTYPES, Call, Plan, RankPart
 from cxlemu.plan import file as plan_file
 from cxlemu.plan.rules import check as check_rules
 from cxlemu.plan.text import counts, text
-from cxlemu.plan.view import render
+from cxlemu.plan.view import PlanView
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import ranks_per_cluster
 from cxlemu.units import counted
@@ -73,7 +73,7 @@ def show(ctx: click.Context, asked: PlanShowFlags) -> None:
     else:
         plan = _plan(ctx, asked)
     if not write_json(asked.json_file, _as_dict(plan)):
-        console().print(render(plan, limit=asked.limit), soft_wrap=False)
+        console().print(PlanView(plan, asked.limit), soft_wrap=False)
     check_rules(plan)
 
 

@@ -49,9 +49,9 @@ def counting(steps: Iterable[T], what: str, total: int | None = None, out: Conso
 
 
 @contextmanager
-def spinning(what: str, out: Console | None = None, *, silent: bool = False) -> Iterator[Callable[[str], None]]:
+def spinning(what: str, out: Console | None = None) -> Iterator[Callable[[str], None]]:
     """Show that work without steps goes on, and for how long; yield a function that renames the work."""
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    with _progress(columns, out, silent) as progress:
+    with _progress(columns, out, silent=False) as progress:
         task = progress.add_task(what, total=None)
         yield lambda now: progress.update(task, description=now)

@@ -1,6 +1,6 @@
 """A plan as tables with a column per rank, for rich to print."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -21,8 +21,7 @@ class PlanView:
     """A plan for rich to print. Ranks that do not fit side by side follow below."""
 
     plan: Plan
-    ranks: tuple[int, ...]
-    limit: int | None  # rows of any one table
+    limit: int | None = None  # rows of any one table
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         plan, layout = self.plan, self.plan.layout
@@ -36,9 +35,9 @@ class PlanView:
         if plan.frame.regions:
             yield from ("", self._regions())
             yield from self._left_out(len(plan.frame.regions), "regions")
-        names = dict.fromkeys(stream.name for rank in self.ranks for stream in plan.part(rank).streams)
+        names = dict.fromkeys(stream.name for part in plan.parts for stream in part.streams)
         for name in names:
-            columns = {rank: column for rank in self.ranks if (column := self._column(rank, name))}
+            columns = {rank: column for rank in range(plan.ranks) if (column := self._column(rank, name))}
             for some in _side_by_side(columns, options.max_width):
                 yield from ("", Text(f"stream {name}", style="bold"), self._stream(some))
             yield from self._left_out(max(map(len, columns.values()), default=0), "instructions")
@@ -46,13 +45,13 @@ class PlanView:
     def _summary(self) -> Iterator[Text]:
         """One line for all ranks that do equally much."""
         alike: dict[str, list[int]] = {}
-        for rank in self.ranks:
-            c = counts(self.plan.part(rank))
+        for part in self.plan.parts:
+            c = counts(part)
             line = (
                 f"{counted(c.instructions.total(), 'instruction')}, {format_bytes(c.written_bytes)} written, "
                 f"{format_bytes(c.read_bytes)} read, {counted(c.rung, 'doorbell')}"
             )
-            alike.setdefault(line, []).append(rank)
+            alike.setdefault(line, []).append(part.rank)
         for line, ranks in alike.items():
             yield Text(f"{_listed(ranks)}{', each' if len(ranks) > 1 else ''}: {line}")
 
@@ -95,11 +94,6 @@ class PlanView:
     def _left_out(self, there: int, what: str) -> Iterator[Text]:
         if self.limit is not None and there > self.limit:
             yield Text(f"... {there - self.limit} more {what}", style="italic")
-
-
-def render(plan: Plan, ranks: Iterable[int] | None = None, *, limit: int | None = None) -> PlanView:
-    """Show a plan: call, layout, sums, regions, and every stream with a column per rank; ``limit`` rows a table."""
-    return PlanView(plan, tuple(range(plan.ranks) if ranks is None else ranks), limit)
 
 
 def _listed(ranks: list[int]) -> str:

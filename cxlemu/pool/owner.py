@@ -48,9 +48,9 @@ class Owner:
             return "unknown"
         return "alive" if _start_ticks(self.pid) == self.start_ticks else "dead"
 
-    def state_by(self, fd: int, at: int = 0) -> OwnerState:
+    def state_by(self, fd: int) -> OwnerState:
         """Look whether the owner still runs: it holds its LifeLock (``fd`` was opened for this), or `state` says so."""
-        return "alive" if is_held(fd, at) else self.state()
+        return "alive" if is_held(fd, 0) else self.state()
 
 
 NOBODY = Owner(uid=0, pid=0, start_ticks=0, pid_namespace=0, boot_id=uuid.UUID(int=0))

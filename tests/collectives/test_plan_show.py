@@ -21,7 +21,7 @@ from cxlemu.memory import MemorySpec
 from cxlemu.plan import Call, Flag, Instruction, Kernel, Kind, Layout, Op, Operand, Plan, RedOp
 from cxlemu.plan import file as plan_file
 from cxlemu.plan.text import amount, counts, text
-from cxlemu.plan.view import render
+from cxlemu.plan.view import PlanView
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
 from faults.zero_copy_calls import lent_if_zero_copy
@@ -195,7 +195,7 @@ def test_counts_of_instructions() -> None:
 
 def shown(plan: Plan, width: int, limit: int | None = None) -> list[str]:
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
-    console.print(render(plan, limit=limit))
+    console.print(PlanView(plan, limit=limit))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 

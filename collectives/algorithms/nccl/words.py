@@ -138,7 +138,6 @@ class Sends(Builder):
         sender: int,
         *,
         lane: int = 0,
-        bell: int | None = None,
         last: bool = False,
     ) -> Event | None:
         """Read a chunk from this rank's inbox, folded with ``own``; with ``last``, avg divides.
@@ -147,7 +146,7 @@ class Sends(Builder):
         """
         if not chunk.nbytes:
             return None
-        place = self._arrived("retrieve", chunk, sender, lane, bell)
+        place = self._arrived("retrieve", chunk, sender, lane, None)
         divide = last and self.call.redop == "avg"
         flags, divisor = (Flag.DIVIDE, self.ranks) if divide else (0, 0)
         self._emit("retrieve", Op.REDUCE, arg=divisor, flags=flags, nbytes=chunk.nbytes, dst=dst, sources=[place, own])
