@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from collectives.cli.cells import RowsByCollective
 from collectives.cli.run_report import RunReport
 from collectives.cli.run_work import note_last
 from collectives.contracts import COLLECTIVES
@@ -389,11 +390,12 @@ def test_a_failure_is_told_in_json_too(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_json_is_written_even_where_stdout_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: RunReport, line: str, style: str = "") -> None:
-        if self._rows:
+    def full(self: object, *_: object) -> None:
+        if getattr(self, "_rows", True):
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(RunReport, "_print", full)
+    monkeypatch.setattr(RowsByCollective, "add", full)
     document = run_json(tmp_path / "run.json", "broadcast", code=2)
     assert document["error"] == "[Errno 28] No space left on device"
     assert [row["size_bytes"] for row in document["rows"]] == [32]
