@@ -115,7 +115,7 @@ def test_a_wrong_seed_is_one_sentence(pytester: pytest.Pytester, wrong: str) -> 
 
 def test_runs_without_it_import_nothing(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
-        "import sys\ndef test():\n    assert not {'numpy', 'cxlemu', 'collectives', 'faults.testing.worlds'} & set(sys.modules)"  # noqa: E501
+        "import sys\ndef test():\n    assert not {'numpy', 'cxlemu.world', 'collectives', 'faults.testing.worlds'} & set(sys.modules)"  # noqa: E501
     )
     pytester.runpytest_subprocess(*ALONE).assert_outcomes(passed=1)
 
