@@ -35,7 +35,8 @@ def draw(outcomes: Sequence[ServingOutcome]) -> Any:
         carried = its.run.movement.carried
         at_s = [one.end_ns / 1e9 for one in carried]
         nbytes, _ = np.histogram(at_s, edges, weights=[one.nbytes for one in carried])
-        moved.plot(edges[:-1], nbytes / (edges[1] - edges[0]) / 1e9, **style)
+        rates = np.where(edges[:-1] <= its.run.now_ns / 1e9, nbytes / (edges[1] - edges[0]) / 1e9, np.nan)
+        moved.plot(edges[:-1], rates, **style)
         for incident in its.run.happened:
             for panel in (first, reused, moved):
                 panel.axvline(incident.at_ns / 1e9, color="0.6", linewidth=0.8, linestyle=":")
@@ -46,7 +47,7 @@ def draw(outcomes: Sequence[ServingOutcome]) -> Any:
         panel.set_ylabel(label)
         panel.grid(color="0.92", linewidth=0.6)
         panel.set_axisbelow(True)
-    moved.set_xlabel("s")
+    moved.set_xlabel("time, s")
     legend(figure)
     return figure
 
