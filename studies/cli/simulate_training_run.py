@@ -24,6 +24,7 @@ from cxlemu.units import counted, format_bytes
 from cxlemu.version import __version__
 from studies.cli.simulate_beside import run_beside
 from studies.cli.simulate_training import TrainingFlags
+from studies.training.clusters import Clustered
 from studies.training.durations import LEVELS
 from studies.training.experts import Router, read_histogram
 from studies.training.fabrics import TrainingFabric
@@ -109,8 +110,15 @@ def run(ctx: click.Context, asked: TrainingFlags) -> None:
 
 
 def _notes(topology: Topology, fabric: TrainingFabric, how: Parallelism) -> list[str]:
-    flat = isinstance(fabric, Symmetric) and how.tensor == 1
-    return [*placement_notes(topology, how.ranks), *(flat_notes(topology, how.replicas) if flat else ())]
+    notes = list(placement_notes(topology, how.ranks))
+    if isinstance(fabric, Symmetric):
+        notes += flat_notes(topology, how.replicas * how.tensor, how.tensor)
+    if how.tensor > 1 and not isinstance(fabric, Clustered):
+        notes.append(
+            f"{topology.name}: of {how.tensor} tensor ranks one talks over it, as if alone; the others send as much at "
+            f"the same time, which costs nothing only where each has links of its own"
+        )
+    return notes
 
 
 def _router(asked: TrainingFlags, model: LanguageModel) -> Router:

@@ -112,6 +112,25 @@ def test_nccl_s_flat_plans_beside_an_xlink_get_a_note(nccl: str, tmp_path: Path)
     assert f"Note: {note}: NCCL would be faster." in said
 
 
+def test_tensor_ranks_get_a_note_on_what_others_send(tmp_path: Path) -> None:
+    """Of four ranks on a host two hold the same weights with tp=2: these share an XLink that NCCL's plans leave out."""
+    name = str(tmp_path / "nccl-2x4.yaml")
+    Path(name).write_text(NCCL.replace("nccl-2x2", "nccl-2x4").replace("ranks_per_host: 2", "ranks_per_host: 4"))
+
+    def notes(*words: str) -> list[str]:
+        done = simulated("training", "-c", name, "-n", "8", "--batch", "8", "--parallel", *words, "--json", str(file))
+        its: list[str] = json.loads(file.read_text()).get("notes", [])
+        assert all(f"Note: {note}." in done for note in its)
+        return its
+
+    file = tmp_path / "step.json"
+    inside = ("--inside", "nvlink-8xh800")
+    (flat,), (shared, alone), (apart,) = notes("fsdp"), notes("fsdp,tp=2", *inside), notes("fsdp,tp=4", *inside)
+    assert flat.startswith("nccl-2x4: 4 ranks share an XLink") and shared.startswith("nccl-2x4: 2 ranks share an XLink")
+    assert alone.startswith("nccl-2x4: of 2 tensor ranks one talks over it, as if alone")
+    assert apart.startswith("nccl-2x4: of 4 tensor ranks one talks over it, as if alone")
+
+
 def test_few_ranks_that_all_share_a_cluster_get_a_note() -> None:
     racks = Topology.load("racks-2x72")
     assert list(placement_notes(racks, 16)) == [

@@ -20,9 +20,12 @@ def placement_notes(topology: Topology, ranks: int) -> Iterator[str]:
     yield f"{topology.name}: {ranks} of {places} places, all {where}{way}"
 
 
-def flat_notes(topology: Topology, ranks: int) -> Iterator[str]:
-    """Say that plans on one level, over NICs, leave an XLink between some of the ranks unused."""
-    cluster = ranks_per_cluster(apart(topology), ranks)
+def flat_notes(topology: Topology, ranks: int, sharing: int = 1) -> Iterator[str]:
+    """Say that plans on one level, over NICs, leave an XLink between some of the ranks unused.
+
+    Of ``ranks``, every ``sharing``-th one takes part.
+    """
+    cluster = ranks_per_cluster(apart(topology), min(ranks, topology.place_count)) // sharing
     if topology.pool_space.owned and shared_memories(topology) is not None and cluster > 1:
         yield (
             f"{topology.name}: {cluster} ranks share an XLink, but its plans use one NIC's way each and no XLink "
