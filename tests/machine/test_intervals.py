@@ -22,7 +22,8 @@ STATED = 'copy_ns: {value: 5000, assumed: "starting one asynchronous copy"'
 
 def ranged(tmp_path: Path, words: str) -> Path:
     file = tmp_path / "mine.yaml"
-    file.write_text(shipped_configs()["titan2-6xcz120"].read_text().replace(STATED, STATED + words))
+    costs = f"costs: {{like: gpu, {STATED}{words}}}}}"
+    file.write_text(shipped_configs()["titan2-6xcz120"].read_text().replace("costs: {like: gpu}", costs))
     return file
 
 
@@ -33,7 +34,7 @@ def test_a_range_is_what_the_file_states_else_follows_from_what_is_assumed(tmp_p
     assert found["costs.call_ns"][2:] == (10000, 20000, 40000)
     assert found["costs.local_copy_gbytes_per_s"][2:] == (750, 1000, 1250)
     assert "costs.fence_ns" not in found  # 0, without a range
-    assert found["links.host-x16.latency_ns"].value == 20 and found["cards.0.latency_ns"][2:] == (275, 378, 470)
+    assert found["links.host-x16.latency_ns"].value == 20 and found["cards.0.latency_ns"][2:] == (100, 378, 470)
     assert "hosts.memory.latency_ns" not in found  # of a source
     assert {name for name in found if name.endswith(("_bytes", "_usd", "_watts"))} == {
         "links.host-x16.flit_bytes",
@@ -116,7 +117,7 @@ def test_figures_of_several_machines_are_changed_at_once() -> None:
     figures = {its.name: its for its in uncertain(machines)}
     card, nic = figures["titan2-6xcz120: cards.0.latency_ns"], figures["infiniband-3xh100: links.nic.latency_ns"]
     pool, network = changed(machines, {card.key: card.low, nic.key: 250.4})
-    assert (pool.cards[0].latency_ns, network.links[0].latency_ns) == (275, 250)
+    assert (pool.cards[0].latency_ns, network.links[0].latency_ns) == (100, 250)
     assert pool.costs == machines[0].costs and machines[0].cards[0].latency_ns == 378
 
 

@@ -35,6 +35,7 @@ SHIPPED = {  # hosts, ranks per host, cards, bytes emulated per card
     "nvlink-8xa100": (1, 8, 8, 32 << 20),
     "nvlink-8xa800": (1, 8, 8, 32 << 20),
     "nvlink-8xh800": (1, 8, 8, 32 << 20),
+    "nvlink-8xh100-nccl": (1, 8, 8, 32 << 20),
     "one-host-four-ranks": (1, 4, 2, 8 << 20),
     "pcie-8xa100": (1, 8, 8, 32 << 20),
     "pod-1024": (1024, 1, 1088, 1 << 20),

@@ -34,12 +34,16 @@ class NcclChoice(NamedTuple):
 
 
 def take(topology: Topology, space: Space, call: Call) -> NcclChoice:
-    """Choose one of NCCL's algorithms and protocols for a call on a space with protocols; "auto" may be any of them."""
+    """Choose one of NCCL's algorithms and protocols for a call on a space with protocols; "auto" may be any of them.
+
+    Within a host NCCL counts its tree as a chain, up and down (src/graph/tuning.cc): "auto" takes no tree there.
+    """
     assert space.protocols is not None
+    trees = call.algorithm == "tree" or len(set(topology.place(call.ranks))) > 1
     found = {
         name: recipe
         for (collective, name), recipe in RECIPES.items()
-        if collective == call.collective and call.algorithm in ("auto", name)
+        if collective == call.collective and call.algorithm in ("auto", name) and (trees or name != "tree")
     }
     if not found:
         raise ArgumentError(f"{call.collective} has no NCCL {call.algorithm} for space {space.name}")
