@@ -1,4 +1,4 @@
-"""Reproductions within the ranges of their configs' figures: what is uncertain, and the table's figures in each run.
+"""Reproductions with other figures of their configs: within their ranges, or assumed ones a quarter lower and higher.
 
 A figure of hosts or cards is the same on the test bed and on more hosts, and on all clusters of FLUX that have it. What
 is fitted stays. Each reproduction says on which sizes, and with how many runs of all figures at once.
@@ -6,16 +6,15 @@ is fitted stays. Each reproduction says on which sizes, and with how many runs o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cxlemu.topology import Accelerator, Topology
 from cxlemu.topology.document import Key
 from cxlemu.topology.intervals import SAMPLES, Uncertain, changed, uncertain, value_at, variations
 from studies.published import cccl, flux, scalepool, serving
-from studies.published.cccl_otherwise import FEW
 from studies.published.flux_clusters import Clusters
-from studies.published.variation import predictions
+from studies.published.variation import AS_ASSUMED, FACTORS, assumed, predictions, times
 from studies.validation.processor import Processor
 from studies.validation.study import HOPPER, PARTS, PROCESSOR, PRODUCTS, SWITCHED, Study
 
@@ -29,9 +28,18 @@ class Ranged(NamedTuple):
     figures: list[Uncertain]  # with a range
     ours: Callable[[Run], dict[str, float]]  # the table's figures, by their names, with others of those
     samples: int = SAMPLES
+    assumed: Mapping[str, tuple[Key, float]] = {}  # by name, the figures of `otherwise` and what they are assumed to be
 
     def answers(self) -> Iterator[dict[str, float]]:
         return map(self.ours, variations(self.figures, self.samples))
+
+    def otherwise(self) -> Iterator[tuple[str, dict[str, tuple[float, float]]]]:
+        """Compute the table's figures as assumed, then with each assumed figure alone a quarter lower and higher."""
+        usual = self.ours({})
+        yield AS_ASSUMED, {figure: (its, its) for figure, its in usual.items()}
+        for name, (key, value) in self.assumed.items():
+            less, more = (self.ours({key: times(key, value, factor)}) for factor in FACTORS)
+            yield name, {figure: (less[figure], more[figure]) for figure in usual}
 
     @property
     def runs(self) -> int:
@@ -67,16 +75,21 @@ def of_validation() -> list[Ranged]:
     return [Ranged(_used(switched), ports), *others, Ranged(_used(machine), products)]
 
 
-def of_cccl(work: cccl.Reproduction) -> list[Ranged]:
+def of_cccl(work: cccl.Reproduction, sizes: Sequence[int] = cccl.FEW) -> list[Ranged]:
     """Vary the test bed, with the hosts that it grows to, and the baseline; on three sizes, which take seconds."""
     machines, grown = (work.ours.topology, work.nccl.topology), work.grown.topology
 
     def ours(run: Run) -> dict[str, float]:
         bed, baseline = changed(machines, run)
         larger = changed(grown, {key[1:]: value for key, value in run.items() if key[0] == 0})
-        return predictions(work.on(bed, larger, baseline, FEW).each_row())
+        return predictions(work.on(bed, larger, baseline, sizes).each_row())
 
-    return [Ranged(_used(machines), ours, 40)]
+    guesses = {
+        f"{its.name}: {name}": ((at, *key), value_at(its, key))
+        for at, its in enumerate(machines)
+        for key, name in assumed(its)
+    }
+    return [Ranged(_used(machines), ours, 40, guesses)]
 
 
 def of_flux(work: flux.Reproduction) -> list[Ranged]:
@@ -98,7 +111,11 @@ def of_flux(work: flux.Reproduction) -> list[Ranged]:
 
         return predictions(flux.Reproduction(work.m, Clusters(work.clusters, described)).rows)
 
-    return [Ranged([*of_fabrics.values(), *of_chips.values()], ours, 20)]
+    both = of_fabrics | of_chips
+    files: list[Topology | Accelerator] = [*clusters.values(), *chips.values()]
+    keys = {key for its in files for key, _ in assumed(its)}
+    guesses = {its.name: (key, its.value) for key, its in both.items() if key in keys}
+    return [Ranged(list(both.values()), ours, 20, guesses)]
 
 
 def of_scalepool(work: scalepool.Reproduction) -> list[Ranged]:
@@ -134,5 +151,5 @@ def _used(described: Topology | tuple[Topology | Accelerator | Processor, ...]) 
 def _scaled(described: Topology | Accelerator, figures: Mapping[Key, Uncertain], run: Run) -> dict[Key, float]:
     """Change a figure by as much of its own value as another machine's figure of that key changes."""
     there = {key: value_at(described, key) for key in run if key in figures}
-    scaled = {key: run[key] / figures[key].value * its for key, its in there.items() if its}
+    scaled = {key: times(key, its, run[key] / figures[key].value) for key, its in there.items() if its}
     return scaled | {key: run[key] for key, its in there.items() if its == figures[key].value == 0}

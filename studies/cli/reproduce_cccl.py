@@ -18,6 +18,7 @@ from studies.cli.reproduce_varied import print_varied
 from studies.published.cccl import (
     AVERAGES,
     CURVE,
+    FEW,
     FITTED_ON,
     GROWTH,
     GROWTH_RANKS,
@@ -25,7 +26,6 @@ from studies.published.cccl import (
     VARIANTS,
     Reproduction,
 )
-from studies.published.cccl_otherwise import FEW, otherwise
 from studies.published.rows import MISS, Row, hits
 from studies.ranged import of_cccl
 
@@ -50,7 +50,7 @@ def run(_ctx: click.Context, asked: CcclFlags) -> None:
         report.lines(
             ["", f"Sizes are {', '.join(map(format_bytes, FEW))} below, so that rows differ from the table's."]
         )
-        varied = print_varied(report, rows, otherwise(work))
+        varied = print_varied(report, rows, of_cccl(work)[0].otherwise())
     found = None
     if asked.intervals:
         report.lines(["", f"Sizes are {', '.join(map(format_bytes, FEW))} in what follows."])

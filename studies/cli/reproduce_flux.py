@@ -25,7 +25,6 @@ from studies.published.flux import (
     Reproduction,
 )
 from studies.published.flux_clusters import MODEL, RANKS, Shape
-from studies.published.flux_otherwise import otherwise
 from studies.published.rows import MISS, Row, hits
 from studies.ranged import of_flux
 
@@ -52,7 +51,7 @@ def run(_ctx: click.Context, asked: FluxFlags) -> None:
     report.lines([""])
     report.figures(found)
     report.lines(_footer(work, found))
-    varied = print_varied(report, found, otherwise(work)) if asked.verbose else None
+    varied = print_varied(report, found, of_flux(work)[0].otherwise()) if asked.verbose else None
     ranges = print_intervals(report, predicted(found), of_flux(work)) if asked.intervals else None
     report.keep({**_document(work, found), "otherwise": varied, **intervals_document(ranges)}, shapes)
 

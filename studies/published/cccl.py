@@ -24,6 +24,7 @@ from studies.published.training import Training
 
 TEST_BED, GROWN, BASELINE = "titan2-6xcz120", "twelve-hosts", "infiniband-3xh100-cccl"
 SIZES = tuple(1 << power for power in range(20, 33))  # 1 MB - 4 GB
+FEW = SIZES[::6]  # for what is simulated many times
 VARIANTS = ("naive", "aggregate", "all")
 CURVE = (2, 4, 8, 16)  # chunks; which numbers CCCL compares is not known
 GROWTH_RANKS = (3, 6, 12)
@@ -225,10 +226,6 @@ class Reproduction:
         ours = self.ours if ranks == RANKS else self.grown
         its = ours.time(collective, self.sizes[size], variant=variant, ranks=ranks)
         return f"{its.busiest} {100 * its.utilization:.0f}% busy"
-
-
-def _beside(less: dict[str, float], more: dict[str, float]) -> dict[str, tuple[float, float]]:
-    return {name: (less[name], more[name]) for name in less}
 
 
 def _chunks(number: int) -> str:

@@ -14,7 +14,7 @@ from studies.cli.reproduce import ReproduceFlags
 from studies.cli.reproduce_intervals import predicted, print_intervals
 from studies.cli.reproduce_report import ReproductionReport
 from studies.published import cccl, serving
-from studies.published.cccl_otherwise import FEW
+from studies.published.cccl import FEW
 from studies.published.rows import row_of
 from studies.ranged import Ranged, Run, _scaled, of_cccl, of_serving, of_validation
 from studies.validation.study import Study

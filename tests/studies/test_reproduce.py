@@ -18,6 +18,7 @@ from collectives.sweep.sweep import Sweep
 from collectives.sweep.virtual.simulated import simulate_case
 from cxlemu.cli import console, main
 from cxlemu.topology import Topology
+from cxlemu.topology.intervals import changed
 from cxlemu.topology.provenance import KINDS
 from studies.cli import reproduce_cccl
 from studies.cli.reproduce import ReproduceFlags
@@ -25,11 +26,11 @@ from studies.cli.reproduce_report import ReproductionReport
 from studies.cli.reproduce_varied import print_varied, varied_table
 from studies.published import cccl
 from studies.published.cccl import AVERAGES, FITTED_ON, GROWTH, LOWS, SIZES, Reproduction
-from studies.published.cccl_otherwise import otherwise
 from studies.published.nccl import Nccl
 from studies.published.ours import CHUNKS, RANKS, STAGGERED, Ours
 from studies.published.rows import READ_IN, Row, hits, row_of
-from studies.published.variation import AS_ASSUMED, assumed, varied
+from studies.published.variation import AS_ASSUMED, assumed, times
+from studies.ranged import of_cccl
 
 MB = 1 << 20
 
@@ -313,16 +314,18 @@ def test_every_assumed_figure_is_varied_alone() -> None:
     topology = work().ours.topology
     names = dict(assumed(topology))
     assert ("costs", "copy_ns") in names and ("costs", "to_pool_gbytes_per_s") not in names  # that has a source
-    slower = varied(topology, ("costs", "copy_ns"), 1.25)
+    slower = changed(topology, {("costs", "copy_ns"): times(("costs", "copy_ns"), 5000, 1.25)})
     assert slower.costs.copy_ns == 6250
     assert slower.model_copy(update={"costs": topology.costs}) == topology
-    key = next(key for key in names if key[0] == "switches")
-    assert varied(topology, key, 0.75).switches[0].port_latency_ns == 75
+    assert of_cccl(few())[0].assumed["titan2-6xcz120: switches.0.port_latency_ns"] == (
+        (0, "switches", 0, "port_latency_ns"),
+        100,
+    )
 
 
 @pytest.mark.deep
 def test_every_row_is_told_with_every_assumed_figure_varied() -> None:
-    found = dict(otherwise(few(), [64 * MB]))
+    found = dict(of_cccl(few(), [64 * MB])[0].otherwise())
     usual = found.pop(AS_ASSUMED)
     sized = ("all_reduce: average above 256 MiB",)  # no row at 64 MiB
     assert {row.figure for row in few().rows() if row.kind != "config"} == {*usual, *sized}
@@ -334,11 +337,12 @@ def test_every_row_is_told_with_every_assumed_figure_varied() -> None:
     assert less != more  # varied on more hosts, too
     assert any(name.startswith("infiniband-3xh100-cccl: ") for name in found)
     # plans are shared by all of them: on its own, one takes as long
-    grown = Ours(varied(few().grown.topology, ("costs", "copy_ns"), 1.25))
+    grown = Ours(changed(few().grown.topology, {("costs", "copy_ns"): 6250}))
     times = [grown.time("broadcast", 64 * MB, ranks=ranks).us for ranks in (12, RANKS)]
     assert more == times[0] / times[1]
     ours, baseline = (its.topology for its in (few().ours, few().nccl))
-    slower = Nccl(varied(baseline, ("switches", 0, "port_latency_ns"), 1.25))
+    port = baseline.switches[0].port_latency_ns
+    slower = Nccl(changed(baseline, {("switches", 0, "port_latency_ns"): 1.25 * port}))
     assert found["infiniband-3xh100-cccl: switches.0.port_latency_ns"]["gather: average speedup"][1] == (
         slower.time_us("gather", 64 * MB, RANKS, few().slice_ns) / Ours(ours).time("gather", 64 * MB).us
     )

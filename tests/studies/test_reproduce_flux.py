@@ -16,11 +16,12 @@ from collectives.sweep.fused.virtual import Simulator
 from cxlemu.cli import console, main
 from cxlemu.cost.gemm import Product, fastest, moved_bytes
 from cxlemu.topology import Accelerator, Topology
+from cxlemu.topology.intervals import changed
 from studies.cli import reproduce_flux
 from studies.published import flux
 from studies.published.flux_block import block
-from studies.published.flux_otherwise import otherwise
-from studies.published.variation import AS_ASSUMED, assumed, varied
+from studies.published.variation import AS_ASSUMED, assumed, times
+from studies.ranged import of_flux
 from studies.training.language_model import LanguageModel
 
 
@@ -62,7 +63,7 @@ def test_nothing_is_fitted_and_gemm_times_are_met_all_the_same(few: flux.Reprodu
 
 @pytest.mark.deep
 def test_every_row_is_told_with_every_assumed_figure_varied(few: flux.Reproduction) -> None:
-    found = dict(otherwise(few))
+    found = dict(of_flux(few)[0].otherwise())
     usual = found.pop(AS_ASSUMED)
     assert usual.keys() == {row.figure for row in few.rows}
     assert all(its.keys() == usual.keys() for its in found.values())
@@ -77,10 +78,11 @@ def test_an_accelerators_assumed_figures_are_varied_and_shares_end_at_one() -> N
     its = Accelerator.load("a100-sxm")
     names = [key for key, _ in assumed(its)]
     assert names == [("half_rate_tile",), ("tile_ns",), ("memory_efficiency",)]
-    assert varied(its, ("tile_ns",), 0.75).tile_ns == 1125
-    assert varied(its, ("memory_efficiency",), 1.25).memory_efficiency == 1.0
-    simulator = Simulator(Topology.load("nvlink-8xa100"), 8, varied(its, ("tile_ns",), 0.75))
-    assert simulator.model.accelerator == varied(its, ("tile_ns",), 0.75)
+    assert times(("tile_ns",), 1500, 0.75) == 1125
+    assert times(("memory_efficiency",), 0.9, 1.25) == 1.0
+    faster = changed(its, {("tile_ns",): 1125})
+    simulator = Simulator(Topology.load("nvlink-8xa100"), 8, faster)
+    assert simulator.model.accelerator == faster and faster.tile_ns == 1125
     assert Simulator(Topology.load("nvlink-8xa100"), 8).model.accelerator == its
 
 
