@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from string import ascii_letters
 from typing import Any
 
 import click
@@ -57,7 +58,8 @@ def _table(rows: Sequence[Validated]) -> Table:
 
 
 def _letters(rows: Sequence[Validated]) -> dict[str, str]:
-    return dict(zip(dict.fromkeys(row.measured.source for row in rows), "abcdefghijklmnopqrstuvwxyz", strict=False))
+    """Name each source by a letter."""
+    return dict(zip(dict.fromkeys(row.measured.source for row in rows), ascii_letters, strict=False))
 
 
 def _footer(study: Study) -> list[str]:
@@ -95,7 +97,7 @@ def _document(study: Study) -> dict[str, Any]:
 
 
 def _validation(study: Study) -> Any:
-    figure, [errors, queues] = panels((13, 5.2), 1, 2, title="Measured elsewhere, and the model")
+    figure, [errors, queues] = panels((13, 2 + len(study.rows) * 0.12), 1, 2, title="Measured elsewhere, and the model")
     rows = study.rows[::-1]
     colours = [VERMILION if row.missed else BLUE for row in rows]
     errors.barh([row.measured.figure for row in rows], [1 + row.relative_error for row in rows], color=colours)

@@ -27,6 +27,19 @@ SPARKS = "NVIDIA/dgx-spark-playbooks issue 25, nccl-tests, 2 x GB10, 200 Gb/s", 
 SPARKS_SMALL = "NVIDIA/dgx-spark-playbooks pull request 103, nccl-tests, 2 x GB10, 200 Gb/s", "2026"
 A100_HDR = "NVIDIA/nccl-tests issue 150, 2 hosts with one A100 each, HDR", "2023-06"
 A100_PAIR = "NVIDIA/nccl-tests issue 100, p2pBandwidthLatencyTest, HGX A100", "2021-12"
+CACHELIB = "github.com/intel/CacheLib/wiki, OCP demo configuration, another maker's card on x8, no switch", "2023-10"
+RINGS_ROCE = "NVIDIA/nccl issue 1368, NCCL_ALGO=Ring, 5 hosts with 8 x H100 and four 400 Gb/s adapters, RoCE", "2024-07"
+RINGS_RACKS = "NVIDIA/nccl issue 1801, GB200 in three racks joined by InfiniBand, ring, 16 GiB", "2025-08"
+DEEPEP = "github.com/deepseek-ai/DeepEP, README, H800 with a CX7 of 400 Gb/s each, normal kernels", "2025-02"
+NVL72 = "coreweave/nccl-tests pull request 43, 72 x GB200, NVLS", "2025-02"
+B200 = "NVIDIA/nccl issue 1807, 8 x B200, NVLS", "2025-08"
+H100_EIGHT = "NVIDIA/nccl issue 1281, nccl-tests, 8 x H100", "2024-05"
+H100_SIX = "NVIDIA/cuda-samples issue 392, p2pBandwidthLatencyTest, H100 with six links to each other", "2025-11"
+VLLM = "vllm-project/vllm pull request 24111, 6 x H100, custom and symmetric kernels, CUDA graphs", "2025-09"
+H20 = "deepseek-ai/DeepEP issue 303, nccl-tests, 8 x H20 on NVLink 4", "2025"
+PCIE_GPUS = "NVIDIA/nvbandwidth issue 50, copy engines of A6000, PCIe 4.0 x16", "2025-11"
+PCIE_HOST = "NVIDIA/nvbandwidth issue 24, a kernel's copies on H100, PCIe 5.0 x16", "2024-09"
+SQUARES = "zzc0721/torch-performance-test-data issue 79, H100, PyTorch 2.7", "2025-10"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +65,23 @@ HOST_READ = one("one host's x16 port, reads by its processor", "GB/s", 46.2, BEL
 HOST_WRITE = one("one host's x16 port, writes by its processor", "GB/s", 33.0, BELUGA)
 MIXED = one("one card, two reads to a write", "GB/s", 36.0, CZ120)
 TWO_STREAMS = one("two 4 KiB streams, one port, each", "GB/s", 10.6, TITAN)
+WRITE_STREAMS = one("two 4 KiB streams of writes, one port, each", "GB/s", 11.0, TITAN)
 KEPT = one("4 KiB reads beside 64 B reads, rate kept", "x", 0.978, TITAN)
 SLOWER = one("64 B reads beside 4 KiB reads, time", "x", 6.9, TITAN)
 LOAD = Measurement("64 B load through a switch", "us", 0.555, 0.750, *BELUGA, put_in=True)
+OTHER_CARD = {  # by reads and writes in turn
+    mix: one(f"another card, {said}", "GB/s", value, CACHELIB)
+    for mix, said, value in (
+        ((1, 0), "reads", 17.8),
+        ((3, 1), "three reads to a write", 23.6),
+        ((2, 1), "two reads to a write", 25.1),
+        ((1, 1), "a read to a write", 27.2),
+    )
+}
+OTHER_LOAD = one("64 B load of it", "us", 0.25, CACHELIB)
+TITAN_LOAD = one("64 B load through another switch", "us", 0.2205, TITAN)
+ANSWERED = one("a call and its answer, between two hosts", "us", 2.11, BELUGA)
+COPIED = one("64 KiB copied from the pool into a GPU", "us", 11.73, BELUGA)
 STORED = one("16 KiB stored past the caches", "us", 2.41, BELUGA)
 FLUSHED_WRITE = one("16 KiB stored and flushed", "us", 8.50, BELUGA)
 FLUSHED_READ = one("16 KiB flushed and read", "us", 5.98, BELUGA)
@@ -70,6 +97,13 @@ REDUCED_BY_EIGHT = one("all_reduce, 8 x A100, busbw", "GB/s", 230.0, A100_RING)
 REDUCED_BY_TWO = one("all_reduce, 2 x A100, busbw", "GB/s", 208.0, A100_TWO)
 NDR_RING = Measurement("all_gather over NDR, 2 ranks, busbw", "GB/s", 46.0, 48.0, *NDR)
 HDR_RINGS = one("all_reduce over four HDR adapters a host, busbw", "GB/s", 96.0, HDR_FOUR, put_in=True)
+NDR_RINGS = {  # by hosts and adapters of each
+    (5, 4): one("all_reduce over four 400 Gb/s adapters a host, busbw", "GB/s", 190.0, RINGS_ROCE),
+    (3, 4): Measurement("all_reduce over four NDR adapters a rack, busbw", "GB/s", 196.72, 196.87, *RINGS_RACKS),
+    (3, 8): Measurement("all_reduce over eight NDR adapters a rack, busbw", "GB/s", 393.64, 393.66, *RINGS_RACKS),
+}
+TOKENS_RDMA = Measurement("tokens to experts on other hosts, an adapter", "GB/s", 43.0, 47.0, *DEEPEP)
+TOKENS_NVLINK = Measurement("tokens to experts, 8 x H800", "GB/s", 153.0, 158.0, *DEEPEP)
 RDMA_LOAD = one("RDMA read of a few bytes", "us", 1.91, PERFTEST)
 RDMA_STORE = one("RDMA write of a few bytes, one way", "us", 0.93, PERFTEST)
 SYMMETRIC_8 = one("all_reduce of 8 B, 8 x H800", "us", 2.3, SYMMETRIC)
@@ -87,6 +121,38 @@ IN_SWITCH_H100 = {  # by GPUs
 IN_SWITCH_H200 = one("all_reduce in the switch, 8 x H200, busbw", "GB/s", 475.0, SHARP_H200)
 IN_SWITCH_H800 = one("all_reduce in the switch, 8 x H800, busbw", "GB/s", 215.0, SHARP_H800)
 IN_SWITCH_B300 = one("all_reduce in the switch, 8 x B300, busbw", "GB/s", 845.0, SHARP_B300)
+IN_SWITCH_B200 = one("all_reduce in the switch, 8 x B200, busbw", "GB/s", 830.0, B200)
+IN_SWITCH_72 = {  # by bytes
+    8 << 30: Measurement("all_reduce of 8 GiB in the switch, 72 x GB200", "us", 20006.0, 20299.0, *NVL72),
+    512 << 20: Measurement("all_reduce of 512 MiB in the switch, 72 x GB200", "us", 1806.7, 1835.9, *NVL72),
+}
+OF_EIGHT = {
+    "all_gather": one("all_gather, 8 x H100, busbw", "GB/s", 350.0, H100_EIGHT),
+    "reduce_scatter": one("reduce_scatter, 8 x H100, busbw", "GB/s", 360.0, H100_EIGHT),
+}
+BY_NCCL = {  # by ranks and bytes
+    (8, 8): Measurement("all_reduce of 8 B by NCCL, 8 x H20", "us", 12.49, 12.50, *H20),
+    (8, 1024): Measurement("all_reduce of 1 KiB by NCCL, 8 x H20", "us", 15.71, 16.38, *H20),
+    **{
+        (6, kib << 10): one(f"all_reduce of {kib} KiB by NCCL, 6 x H100", "us", us, VLLM)
+        for kib, us in ((512, 23.0), (1024, 25.0), (2048, 43.0), (4096, 53.0))
+    },
+}
+SIX_LINKS = one("two H100 on six links of NVLink 4, both ways", "GB/s", 260.89, H100_SIX)
+OF_SIX = {  # by KiB: in one step and in two, each rank reading its peers, and folded in the switch
+    kib: [
+        one(f"all_reduce of {kib} KiB, 6 x H100, {how}", "us", us, VLLM)
+        for us, how in zip(each, ("one step", "two steps", "in the switch"), strict=True)
+    ]
+    for kib, each in {512: (13.0, 15.0, 13.0), 1024: (21.0, 17.0, 16.0), 4096: (70.0, 37.0, 31.0)}.items()
+}
+PCIE_4 = one("two GPUs on PCIe 4.0 x16, one way", "GB/s", 26.34, PCIE_GPUS)
+PCIE_5_WRITE = Measurement("a GPU stores to its host over PCIe 5.0 x16", "GB/s", 52.76, 52.78, *PCIE_HOST)
+PCIE_5_READ = Measurement("a GPU loads from its host over PCIe 5.0 x16", "GB/s", 35.03, 35.39, *PCIE_HOST)
+GEMM = {  # by rows, columns and depth
+    side: one(f"GEMM of {side} cubed, H100, bf16", "TFLOP/s", value, SQUARES)
+    for side, value in ((1024, 176.62), (2048, 676.59), (4096, 788.72), (8192, 797.51), (10240, 719.72))
+}
 PRODUCTS = {  # GEMM and reduce-scatter, by rows: unfused, fused
     rows: [
         one(f"GEMM+RS, m = {rows}, {style}", "ms", ms, FLUX_90)

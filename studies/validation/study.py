@@ -17,8 +17,10 @@ from studies.validation.accelerators import (
     OWN_LIMITS,
     call,
     in_switch_busbw,
+    in_switch_us,
     of_a100,
     of_hopper,
+    of_nccl,
     of_products,
     payload_gbytes_per_s,
 )
@@ -29,7 +31,7 @@ from studies.validation.streams import Requests, by_processors, ends_ns, gbytes_
 
 SWITCHED, NETWORK, NVLINK = "titan2-6xcz120", "infiniband-3xh100", "nvlink-8xa100"
 GPUDIRECT, NDR, RACK, HOPPER = "infiniband-3xh100-gpudirect", "clusters-rdma", "nvl72", "nvlink-8xh800"
-PRODUCTS = "products"
+PCIE, RINGS, PRODUCTS = "pcie-8xa100", "nvlink-8xh100-nccl", "products"
 ADAPTERS = 4  # of each host whose rings were measured together
 RING_BYTES = 1 << 28
 PORT = "card-x8"
@@ -39,6 +41,10 @@ PROCESSOR = "processor"
 SMALL_REQUEST, REQUEST, COUNT = 64, 4096, 400
 LARGE = 1 << 20
 GATHERED_BYTES = 1 << 30  # for 16 GiB: busbw does not change any more
+OTHER_CARD = "the card of CCCL's test bed: what this one's controller and its memory carry is not published"
+OTHER_SWITCH = "CCCL's figure: measurements behind switches of one maker reach from 0.22 to 0.75 us"
+TO_EXPERTS = "an adapter's rate: NCCL's grouped sends would be slower, and the library has kernels of its own"
+LOADS = "the link's rate, with packets of 256 B: how many loads a kernel keeps under way is not published"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +138,9 @@ class Study:
     def _ports(self) -> list[Validated]:
         at_once = self.processor.reads_at_once
         one = beside(self.switched, at_once)
+        streams = ((measured.TWO_STREAMS, Op.READ), (measured.WRITE_STREAMS, Op.WRITE))
         two = [Requests(host, 0, REQUEST, COUNT) for host in (0, 1) for _ in range(at_once)]
-        of_two = gbytes_per_s(self.switched, two) / 2
+        of_two = {op: gbytes_per_s(self.switched, [its._replace(op=op) for its in two]) / 2 for _, op in streams}
         rates = [
             gbytes_per_s(self.switched, [Requests(0, card, LARGE, 40, op) for card in cards for _ in range(2)])
             for cards, op in (((0,), Op.READ), ((0,), Op.WRITE), ((0, 1), Op.READ), (EVERY, Op.READ))
@@ -143,9 +150,6 @@ class Study:
         loads = [its._replace(op=Op.READ, nbytes=first) for its in stores if first]
         ends = ends_ns(self.switched, [(0, its.program()) for its in (*stores, *loads)])
         stored_gbytes_per_s = len(stores) * 40 * LARGE / max(ends)
-        read, write = (Requests(0, 0, REQUEST, times, op).program() for times, op in ((2, Op.READ), (1, Op.WRITE)))
-        mixed = [(0, (read + write) * (COUNT // 2))] * 32
-        mixed_gbytes_per_s = len(mixed) * REQUEST * 3 * (COUNT // 2) / max(ends_ns(self.switched, mixed))
         stored = (
             "the port's rate: how many writes a processor keeps under way, and whether it reads each line before, is "
             "not published"
@@ -160,11 +164,21 @@ class Study:
             Validated(measured.TWO_PORTS, SWITCHED, rates[2]),
             Validated(measured.HOST_READ, SWITCHED, rates[3]),
             Validated(measured.HOST_WRITE, SWITCHED, stored_gbytes_per_s, stored),
-            Validated(measured.MIXED, SWITCHED, mixed_gbytes_per_s),
-            Validated(measured.TWO_STREAMS, SWITCHED, of_two),
+            Validated(measured.MIXED, SWITCHED, self._mixed_gbytes_per_s(2, 1)),
+            *(
+                Validated(its, SWITCHED, self._mixed_gbytes_per_s(*mix), OTHER_CARD)
+                for mix, its in measured.OTHER_CARD.items()
+            ),
+            *(Validated(its, SWITCHED, of_two[op]) for its, op in streams),
             Validated(measured.KEPT, SWITCHED, one.kept),
             Validated(measured.SLOWER, SWITCHED, one.slower, queue),
         ]
+
+    def _mixed_gbytes_per_s(self, reads: int, writes: int) -> float:
+        """What 32 streams that read and write one card in turn have together, in GB/s."""
+        asked = Requests(0, 0, REQUEST, reads).program() + Requests(0, 0, REQUEST, writes, Op.WRITE).program()
+        asked *= COUNT // 2
+        return 32 * REQUEST * len(asked) / max(ends_ns(self.switched, [(0, asked)] * 32))
 
     def _processors(self) -> list[Validated]:
         thread = Costs(
@@ -178,17 +192,27 @@ class Study:
         flush = Instruction(Op.FLUSH, nbytes=16 << 10, a=Operand(Kind.REGION))
         write = Instruction(Op.WRITE, nbytes=8, dst=Operand(Kind.REGION), a=Operand(Kind.BUFFER))
         told = [(0, [write, Instruction(Op.SIGNAL, arg=0)]), (1, [Instruction(Op.WAIT, arg=0)])]
+        message_ns = ends_ns(self.switched, told)[1]
+        copies = self.machine(SWITCHED).costs.model_copy(update={"call_ns": None})  # no collective is launched
+        gpu = by_processors(self.switched, copies)
+        (copied_ns,) = ends_ns(gpu, [(0, Requests(0, 0, 64 << 10, 1).program())])
         flushed = "what a processor takes to flush a line of CXL memory is not published: here, what it takes on DRAM"
         # one line carries the bytes and the flag, so that nothing is fenced between them; a line that is stored through
         # the caches is read before, and written back when it is flushed
+        load_ns = requests_ns(self.switched, [Requests(0, 0, 64, 1)])[0]
+        switch_ns = 2 * (self.switched.switches[0].port_latency_ns + self.switched.links[0].latency_ns)
         return [
-            Validated(measured.LOAD, SWITCHED, requests_ns(self.switched, [Requests(0, 0, 64, 1)])[0] / 1e3),
+            Validated(measured.LOAD, SWITCHED, load_ns / 1e3),
+            Validated(measured.TITAN_LOAD, SWITCHED, load_ns / 1e3, OTHER_SWITCH),
+            Validated(measured.OTHER_LOAD, SWITCHED, (load_ns - switch_ns) / 1e3, OTHER_CARD),
             Validated(measured.STORED, SWITCHED, ends_ns(machine, [(0, stored)])[0] / 1e3),
             Validated(
                 measured.FLUSHED_WRITE, SWITCHED, ends_ns(machine, [(0, [*read, flush, *stored])])[0] / 1e3, flushed
             ),
             Validated(measured.FLUSHED_READ, SWITCHED, ends_ns(machine, [(0, [flush, *read])])[0] / 1e3, flushed),
-            Validated(measured.MESSAGE, SWITCHED, ends_ns(self.switched, told)[1] / 1e3),
+            Validated(measured.MESSAGE, SWITCHED, message_ns / 1e3),
+            Validated(measured.ANSWERED, SWITCHED, 2 * message_ns / 1e3, "what the server does is left out"),
+            Validated(measured.COPIED, SWITCHED, copied_ns / 1e3, "what starting a copy takes is assumed"),
         ]
 
     def _network(self) -> list[Validated]:
@@ -218,8 +242,14 @@ class Study:
         ]
 
     def _ndr(self) -> list[Validated]:
+        ndr = self.machine(NDR)
         return [
-            Validated(measured.NDR_RING, NDR, call(self.machine(NDR), "all_gather", RING_BYTES, 2).busbw_gbytes_per_s)
+            Validated(measured.NDR_RING, NDR, call(ndr, "all_gather", RING_BYTES, 2).busbw_gbytes_per_s),
+            *(
+                Validated(its, NDR, adapters * call(ndr, "all_reduce", RING_BYTES, hosts).busbw_gbytes_per_s)
+                for (hosts, adapters), its in measured.NDR_RINGS.items()
+            ),
+            Validated(measured.TOKENS_RDMA, NDR, next(iter(ndr.expanded.links)).payload_gbytes_per_s, TO_EXPERTS),
         ]
 
     def _nvlink_5(self) -> list[Validated]:
@@ -227,13 +257,26 @@ class Study:
         return [
             Validated(measured.NVLINK_5, RACK, payload_gbytes_per_s(rack), OWN_LIMITS),
             Validated(measured.IN_SWITCH_B300, RACK, in_switch_busbw(rack, 8), FOLDED),
+            Validated(measured.IN_SWITCH_B200, RACK, in_switch_busbw(rack, 8), FOLDED),
+            *(
+                Validated(its, RACK, in_switch_us(rack, 72, nbytes), FOLDED)
+                for nbytes, its in measured.IN_SWITCH_72.items()
+            ),
         ]
+
+    def _pcie(self) -> list[Validated]:
+        rate = payload_gbytes_per_s(self.machine(PCIE))
+        ours = (measured.PCIE_4, rate), (measured.PCIE_5_WRITE, 2 * rate), (measured.PCIE_5_READ, 2 * rate)
+        return [Validated(its, PCIE, each, LOADS) for its, each in ours]
 
     def _a100(self) -> list[Validated]:
         return [Validated(its, NVLINK, ours, why) for its, ours, why in of_a100(self.machine(NVLINK))]
 
     def _hopper(self) -> list[Validated]:
         return [Validated(its, HOPPER, ours, why) for its, ours, why in of_hopper(self.machine(HOPPER))]
+
+    def _nccl(self) -> list[Validated]:
+        return [Validated(its, RINGS, ours, why) for its, ours, why in of_nccl(self.machine(RINGS))]
 
     def _products(self) -> list[Validated]:
         found = of_products(self.machine(HOPPER), self._accelerator)
@@ -252,7 +295,9 @@ PARTS: dict[str, tuple[Callable[[Study], list[Validated]], ...]] = {
     GPUDIRECT: (Study._adapters,),
     NDR: (Study._ndr,),
     RACK: (Study._nvlink_5,),
+    PCIE: (Study._pcie,),
     NVLINK: (Study._a100,),
     HOPPER: (Study._hopper,),
+    RINGS: (Study._nccl,),
     PRODUCTS: (Study._products,),
 }

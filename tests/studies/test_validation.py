@@ -73,7 +73,7 @@ def test_a_buffer_before_a_link_that_is_faster_than_its_card_blocks_nothing() ->
 
 def test_every_figure_has_a_source_and_a_date_and_every_miss_a_reason() -> None:
     rows = study().rows
-    assert len(rows) == 57 and len({row.measured.figure for row in rows}) == 57
+    assert len(rows) == 100 and len({row.measured.figure for row in rows}) == 100
     assert all(row.measured.source and row.measured.date[:2] == "20" for row in rows)
     assert all(row.measured.low <= row.measured.high for row in rows)
     assert all(row.why for row in rows if row.missed)
