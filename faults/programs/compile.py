@@ -24,6 +24,7 @@ CHOSEN_BY = {"c": "CXLEMU_CC", "c++": "CXLEMU_CXX"}
 
 _ASSEMBLY = (".s", ".S", ".asm")
 _OTHERS = {"address", "hwaddress", "leak", "memory"}  # sanitizers beside which a compiler takes no thread sanitizer
+_RUNTIMES = ("-lcudart", "-lcudart_static", "-lamdhip64")  # native/device_runtime.c stands in for them
 _NO_LINK = ("-c", "-S", "-E", "-M", "-MM", "-fsyntax-only", "-r")
 
 
@@ -57,7 +58,8 @@ def compiler_arguments(language: str, words: Sequence[str], *, clang: bool) -> l
                 f"cxlemu cc: a compiler takes no {word} beside the instrumentation of cxlemu cc; build the program "
                 "with the compiler itself: cxlemu exec runs it as it is"
             )
-    kept = [word for word in words if not word.startswith(("-flto", "-fsanitize=thread"))]
+    left_out = ("-flto", "-fsanitize=thread")
+    kept = [word for word in words if not word.startswith(left_out) and word not in _RUNTIMES]
     names = [word for word in kept if not word.startswith("-")]
     if not names and "-" not in kept:  # a question, such as --version
         return list(words)
@@ -73,6 +75,7 @@ def _compiles(words: Sequence[str], clang: bool) -> list[str]:
     flags = ["-fsanitize=thread", "-fno-sanitize-link-runtime"] if clang else ["-Wp,-fsanitize=thread"]
     flags.append("-fno-plt")  # each load and store is a call
     flags += ["-fno-builtin", "-DCXLEMU_PROGRAM", "-isystem", str(program.include_dir())]
+    flags.append(f"-I{NATIVE / 'stand-ins'}")  # before a CUDA or HIP that is installed
     flags += ["-include", str(NATIVE / "calls.h"), "-include", str(NATIVE / "announce.h")]
     if not any(word.startswith("-g") for word in words):
         flags.append("-g")  # reports name lines

@@ -17,6 +17,7 @@
 
 #include <string.h>
 
+#include "device.h"
 #include "finding.h"
 #include "program.h"
 
@@ -245,9 +246,11 @@ static inline uint32_t copy_seen_at(const check_write *w) {
     return seen ? seen : UINT32_MAX;
 }
 
-/* Whether a host has a device write, at any time until its event is seen; it is no step of this device itself. */
+/* Whether a host has a device write, at any time until its event is seen; it is no step of this device itself, or of one that comes
+ * later in its queue. */
 static inline bool is_open(const program_step *step, const check_write *w) {
-    return w->state & WRITE_OPEN && w->host == step->host && w->thread != step->thread;
+    const int by = step->kind == STEP_DEVICE_COPY ? step->other : step->thread;
+    return w->state & WRITE_OPEN && w->host == step->host && w->thread != by && !device_is_before(w->thread, by);
 }
 
 /* --- check_rules.c ----------------------------------------------------------------------------------------------------------- */

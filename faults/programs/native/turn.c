@@ -187,7 +187,7 @@ static void begins(int thread) {
     record_born(thread, program_thread_here());
 }
 
-int turn_new_thread(int host, int command, int process) {
+int turn_number(int host, int command, int process) {
     program_area *a = area();
     if (!host_lock_take(&a->turns, LOCK_S)) return -1;
     const int thread = a->thread_count < PROGRAM_THREADS ? a->thread_count : -1;
@@ -201,14 +201,19 @@ int turn_new_thread(int host, int command, int process) {
         uint64_t seed = a->options.seed + 1;
         a->natures[thread] = (adversary){.state = splitmix(&seed) ^ (uint64_t)thread << 32, .card_lines = 1};
         for (int k = 0; k < ACTIONS; k++) a->natures[thread].rates[k] = a->options.rates[k];
-        begins(thread);
         a->thread_count = thread + 1;
     }
     host_lock_release(&a->turns);
     return thread;
 }
 
-void turn_again(int thread) {
+int turn_new_thread(int host, int command, int process) {
+    const int thread = turn_number(host, command, process);
+    if (thread >= 0) turn_begins(thread);
+    return thread;
+}
+
+void turn_begins(int thread) {
     if (!host_lock_take(&area()->turns, LOCK_S)) return;
     area()->threads[thread].idle_steps = area()->wakes[thread] = 0;
     begins(thread);

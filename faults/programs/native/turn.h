@@ -21,8 +21,9 @@ void turn_begin(program_area *area);
  * goes on before it has come to its first step. */
 int turn_new_thread(int host, int command, int process);
 
-/* Let a thread of this process that has ended begin anew, under the same number, as turn_new_thread does. */
-void turn_again(int thread);
+/* The same in two parts: the number, and the beginning, which may come again when the thread has ended. */
+int turn_number(int host, int command, int process);
+void turn_begins(int thread);
 
 /* Wait until it is this thread's turn; it is INSIDE then. False where its host has crashed meanwhile. A turn ends before a step
  * that other threads can observe: where the next step is `quiet`, it may go on. */
