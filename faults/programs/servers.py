@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import socket
 import struct
@@ -39,10 +40,11 @@ class ServedProcess:
     def poll(self) -> int | None:
         """Return its exit code, or the negative number of a signal; None as long as it runs."""
         if self.returncode is None:
-            try:
-                answer = self._server.socket.recv(_ANSWER.size, socket.MSG_DONTWAIT)
-            except BlockingIOError:
+            ready = select.poll()
+            ready.register(self, select.POLLIN)
+            if not ready.poll(0):  # a socket with a limit waits, whatever the flags of recv
                 return None
+            answer = self._server.socket.recv(_ANSWER.size)
             status, self._server.left = _ANSWER.unpack(answer) if answer else (signal.SIGKILL, True)
             self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode

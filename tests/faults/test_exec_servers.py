@@ -5,19 +5,25 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from faults.programs.commands import parse_commands, parse_pools
 from faults.programs.crashes import crash_everywhere
 from faults.programs.every.explore import EveryCoverage, EveryLimits, explore
-from faults.programs.result import ExecSetting, RunResult
-from faults.programs.servers import ForkServers, children
+from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult
+from faults.programs.run import run
+from faults.programs.servers import ForkServer, ForkServers, ServedProcess, children
 from tests.faults.test_exec_every import EXAMPLES, HERE
 from tests.helpers.pool_programs import build, on_x86
 
@@ -110,6 +116,38 @@ def test_a_server_that_dies_is_done_without() -> None:
         os.kill(pid, signal.SIGKILL)
     assert len(list(runs)) == whole.runs - 1 and covered.sentence() == whole.sentence()
     assert list(covered.anew) == ["queue is started anew in each run, which takes longer: its fork failed"]
+
+
+ENDS_FIRST = """#include "pool.h"
+#include <pthread.h>
+static void *nothing(void *of) { return of; }
+int main(void) {
+    volatile uint64_t *at = map_pool("/dev/shm/servers", 64);
+    pthread_t thread;
+    *at = 1;
+    publish(at, 64);
+    if (pthread_create(&thread, NULL, nothing, NULL)) return 1;
+    _exit(0);
+}"""
+
+
+def test_a_process_may_end_before_its_thread_has_begun(tmp_path: Path) -> None:
+    source = tmp_path / "ends_first.c"
+    source.write_text(ENDS_FIRST)
+    ends = str(build(source, tmp_path, f"-I{EXAMPLES}"))
+    its = replace(setting(ends, "::", ends), deadline_s=20)
+    result = run(its, RunChoice(None, 0, ((0, 99),)))  # the schedule goes on with its first thread
+    assert result.ending is RunEnding.ENDED and [one.code for one in result.exits] == [0, 0]
+
+
+def test_a_process_is_looked_at_and_not_waited_for() -> None:
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, its:
+        ours.settimeout(0.01)
+        process = ServedProcess(1, cast(ForkServer, SimpleNamespace(socket=ours, left=False)))
+        assert process.poll() is None
+        its.send(struct.pack("ii", 3 << 8, 0))
+        assert process.poll() == 3
 
 
 def test_an_interrupted_search_leaves_no_server(tmp_path: Path) -> None:

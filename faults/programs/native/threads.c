@@ -55,9 +55,11 @@ PROGRAM_EXPORT int pthread_create(pthread_t *restrict handle, const pthread_attr
     beginning *b = malloc(sizeof *b);
     if (!b) return EAGAIN;
     *b = (beginning){function, argument, -1, self->thread};
-    b->thread = turn_new_thread(here.host, here.area->threads[self->thread].command, 0);
+    b->thread = turn_new_thread(here.host, here.area->threads[self->thread].command,
+                                here.area->threads[self->thread].process);
     const int thread = b->thread;
     if (thread < 0) too_many_threads();
+    here.area->threads[thread].pid = getpid(); /* its process may end before it has begun */
     const int error = real_pthread_create()(handle, attributes, begin, b);
     if (error) {
         free(b);
