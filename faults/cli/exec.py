@@ -41,6 +41,18 @@ class CrashPlace(Places):
         return super().convert(value, param, ctx)
 
 
+class DamagePlace(Places):
+    """Where something breaks, or ``every``, which is no place; of a line, the first pool unless another is named."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Return the numbers; none for ``every``."""
+        if value == "every":
+            return ()
+        if isinstance(value, str) and self._count == 3 and not {":", "@"} <= set(value):
+            value = f"0:{value}"
+        return super().convert(value, param, ctx)
+
+
 @click.command()
 @click.option(
     "--pool", "pools", multiple=True, metavar="PATH[=SIZE|=FILE]", help="Path under which programs open a pool."
@@ -84,7 +96,7 @@ class CrashPlace(Places):
     type=click.IntRange(0, 1),
     help="With --every: number of lines that leave a cache by chance in an execution.  [default: 0]",
 )
-@option("budget", help="With --every or --crash every: limit for the whole search.  [default: 60s]")
+@option("budget", help="With --every, --crash every and the like: limit for the whole search.  [default: 60s]")
 @click.option("--keep-going", is_flag=True, help="Continue with the other runs after one fails.")
 @click.option(
     "--shrink",
@@ -105,10 +117,16 @@ class CrashPlace(Places):
     "--link-down", type=Places("HOST@STEP", 2), metavar="HOST@STEP", help="Take the link of HOST down, at a step."
 )
 @click.option(
-    "--poison", type=Places("OFFSET@STEP", 2), metavar="OFFSET@STEP", help="Poison the line at OFFSET, at a step."
+    "--poison",
+    type=DamagePlace("[POOL:]OFFSET@STEP or every", 3),
+    metavar="[POOL:]OFFSET@STEP|every",
+    help="Poison the line at OFFSET, at a step; each line, at each step before the last stage.",
 )
 @click.option(
-    "--lose-card", type=Places("POOL@STEP", 2), metavar="POOL@STEP", help="Lose the memory of POOL, at a step."
+    "--lose-card",
+    type=DamagePlace("POOL@STEP or every", 2),
+    metavar="POOL@STEP|every",
+    help="Lose the memory of POOL, at a step; of each, at each step before the last stage.",
 )
 @option("deadline", default=60.0, show_default=True, help="Limit for each run.")
 @click.option(

@@ -1,10 +1,11 @@
-"""``cxlemu exec --crash every``: what a search over all crashes has come to."""
+"""``cxlemu exec`` with ``--crash``, ``--poison`` or ``--lose-card every``: what a search over faults has come to."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -17,17 +18,21 @@ from faults.cli.exec_every import show
 from faults.cli.exec_report import write_outputs
 from faults.cli.exec_run import document, shorten
 from faults.programs.crashes import CrashCoverage, crash_everywhere, crash_sentence
+from faults.programs.damage import DamageCoverage, damage_everywhere
 from faults.programs.reports import as_json
 from faults.programs.result import ExecSetting, RunResult
 from faults.programs.suppressions import Suppression
 from faults.programs.unjudged import not_judged
 from faults.programs.words import unused, wrapped
 
+NAMES = {"--crash": "crash", "--poison": "poisoned line", "--lose-card": "lost card"}  # by the flag of what breaks
+
 
 def crashes(
     ctx: click.Context,
     out: Console,
     setting: ExecSetting,
+    breaks: str,
     hosts: Sequence[int],
     budget_s: float,
     words: Sequence[str],
@@ -41,44 +46,65 @@ def crashes(
     """Search, print and write what was found, and exit with the code that the help of the command tells.
 
     Args:
+        breaks: The flag of what breaks.
         hosts: Those that crash, one in each run.
     """
-    covered = CrashCoverage(hosts, budget_s)
+    covered, runs = _search(setting, breaks, hosts, budget_s, reasons)
     try:
         with stops_exit():
-            for _, so_far in counting(crash_everywhere(setting, hosts, budget_s, reasons), "crashes", out=out):
+            for _, so_far in counting(runs, "crashes" if breaks == "--crash" else "runs", out=out):
                 covered = so_far
-            setting = replace(setting, crash=covered.crash)
+            setting = replace(setting, **covered.broken)  # type: ignore[arg-type]
             failed = covered.failed and shorten(out, setting, covered.failed, shrink_s)
     except (KeyboardInterrupt, SystemExit):
         covered.undecided["it was interrupted"] = None
         _summary(out, covered, None)
         raise
     shown = [failed if result is covered.failed and failed else result for result in covered.shown]
-    told = show(out, setting, shown, failed, "the same crash", words, reasons)
+    told = show(out, setting, shown, failed, f"the same {NAMES[breaks]}", words, reasons)
     _summary(out, covered, failed)
     out.print(wrapped(not_judged(setting, shown, told, ()), more="  "), markup=False)
-    search = {
-        "hosts": [
-            {"host": host, "points": covered.points[host], "images": covered.images[host]} for host in covered.hosts
-        ],
-        "points_with_the_same_future": covered.same,
-        "points_left": covered.left,
-        "crash": covered.crash and {"host": covered.crash[0], "step": covered.crash[1]},
+    search = _document(covered) | {
         "runs": covered.runs,
         "steps": covered.steps,
         "undecided": list(covered.undecided),
     }
+    key = "damage" if isinstance(covered, DamageCoverage) else "crashes"
     found = document(covered.verdict, setting, shown, failed)
-    write_json(json_file, found | {"crashes": search, "found": as_json(told)})
+    write_json(json_file, found | {key: search, "found": as_json(told)})
     write_outputs(told, " ".join(words), *outputs)
     click.echo(unused(told), err=True, nl=False)
     ctx.exit(error_exitcode if covered.failed else covered.verdict.exit_code)
 
 
+def _search(
+    setting: ExecSetting, breaks: str, hosts: Sequence[int], budget_s: float, reasons: Sequence[Suppression]
+) -> tuple[CrashCoverage, Iterator[tuple[RunResult, CrashCoverage]]]:
+    if breaks == "--crash":
+        return CrashCoverage(hosts, budget_s), crash_everywhere(setting, hosts, budget_s, reasons)
+    what = "poison" if breaks == "--poison" else "lose"
+    return DamageCoverage(hosts, budget_s, what=what), damage_everywhere(setting, what, budget_s, reasons)
+
+
+def _document(covered: CrashCoverage) -> dict[str, Any]:
+    if isinstance(covered, DamageCoverage):
+        pool, *line, step = covered.broken.get(covered.what) or (None, None)
+        place = {"pool": pool, **({"offset": line[0]} if line else {}), "step": step} if covered.broken else None
+        return {"what": covered.what, "tried": covered.tried, "met": covered.met, "left": covered.left, "place": place}
+    crash = covered.broken.get("crash")
+    return {
+        "hosts": [
+            {"host": host, "points": covered.points[host], "images": covered.images[host]} for host in covered.hosts
+        ],
+        "points_with_the_same_future": covered.same,
+        "points_left": covered.left,
+        "crash": crash and {"host": crash[0], "step": crash[1]},
+    }
+
+
 def _summary(out: Console, covered: CrashCoverage, failed: RunResult | None) -> None:
-    if failed and covered.crash:
-        out.print(wrapped(crash_sentence(failed, *covered.crash), more="  "), markup=False)
+    if failed and (crash := covered.broken.get("crash")):
+        out.print(wrapped(crash_sentence(failed, crash[0], crash[1]), more="  "), markup=False)
     out.print(wrapped(covered.sentence(), more="  "), markup=False)
     for reason in (*covered.undecided, *covered.anew):
         print_wrapped(out, reason, "yellow")

@@ -63,8 +63,8 @@ def run(
     shrink_s: float,
     crash: tuple[int | None, int | None] | None,
     link_down: tuple[int, int] | None,
-    poison: tuple[int, int] | None,
-    lose_card: tuple[int, int] | None,
+    poison: tuple[int, ...] | None,
+    lose_card: tuple[int, ...] | None,
     deadline_s: float,
     steps: int,
     error_exitcode: int,
@@ -94,14 +94,15 @@ def run(
         idle_budget=steps,
         crash=_step(crash),
         link_down=link_down,
-        poison=(0, *poison) if poison else None,
-        lose=lose_card,
+        poison=poison or None,  # type: ignore[arg-type]  # three numbers
+        lose=lose_card or None,  # type: ignore[arg-type]  # two
     )
     used = {command.host for command in setting.commands}
     _check_hosts("--crash", _step(crash), hosts, used)
     _check_hosts("--link-down", link_down, hosts, used)
-    if lose_card and lose_card[0] >= len(setting.pools):
-        raise ArgumentError(f"--lose-card: there are pools 0 to {len(setting.pools) - 1}, not {lose_card[0]}")
+    for flag, place in (("--lose-card", lose_card), ("--poison", poison)):
+        if place and place[0] >= len(setting.pools):
+            raise ArgumentError(f"{flag}: there are pools 0 to {len(setting.pools) - 1}, not {place[0]}")
     named = ctx.get_parameter_source("seeds") is ParameterSource.COMMANDLINE
     if replay is not None and (named or seed is not None or worst_case is not None):
         raise ArgumentError(
@@ -110,14 +111,16 @@ def run(
     if named and seed is not None:
         raise ArgumentError("--seed and --seeds exclude each other: --seed makes one run")
     other = free or replay or named or seed is not None or worst_case is not None
-    crash_every = crash is not None and crash[1] is None
-    _check_every(every, preemptions, evictions, budget_s, crash_every, other)
-    if crash_every and (other or coherent or link_down or poison or lose_card):
+    everywhere = {"--crash": crash and crash[1] is None, "--poison": poison == (), "--lose-card": lose_card == ()}
+    breaks = next((flag for flag, is_every in everywhere.items() if is_every), None)
+    _check_every(every, preemptions, evictions, budget_s, breaks, other)
+    several = sum(its is not None for its in (crash, poison, lose_card)) > 1
+    if breaks and (other or coherent or link_down or several):
         raise ArgumentError(
-            "--crash every makes its own runs, and injects nothing else: leave --free, --seed, --seeds, --replay, "
-            "--worst-case, --coherent, --link-down, --poison and --lose-card out"
+            f"{breaks} every makes its own runs, and injects nothing else: leave --free, --seed, --seeds, --replay, "
+            "--worst-case, --coherent, --link-down and other faults out"
         )
-    if every and (setting.crash or link_down or poison or lose_card):
+    if every and (setting.crash or link_down or poison is not None or lose_card is not None):
         raise ArgumentError(
             "--every injects no faults but --crash every: leave --crash HOST@STEP, --link-down, --poison and "
             "--lose-card out"
@@ -125,7 +128,7 @@ def run(
     if every and coherent:
         raise ArgumentError("--every does not model coherent ranges: leave --coherent out")
     trace, choices = _replayed(replay, hosts) if replay is not None else (None, _choices(seeds, seed, worst_case))
-    if keep_going and (every or crash_every or len(choices) == 1):
+    if keep_going and (every or breaks or len(choices) == 1):
         raise ArgumentError("--keep-going does nothing here: a search ends with a failure, and one run is alone")
     out = console()
     for pool in files:
@@ -133,8 +136,8 @@ def run(
             print_wrapped(out, f"# The pool begins with the {format_bytes(pool.size)} of {pool.path}", "yellow")
     if followed := preloaded(command.words[0] for command in setting.commands):
         by_access = check and not free
-        if every or crash_every:
-            flag = "--every" if every else "--crash every"
+        if every or breaks:
+            flag = "--every" if every else f"{breaks} every"
             raise ArgumentError(f"{flag}: {followed[0]} was not compiled with cxlemu cc, so its loads are not all seen")
         if not by_access:
             _check_preloaded(followed[0], poison, lose_card, link_down)
@@ -148,7 +151,7 @@ def run(
     if every:
         from faults.programs.every.explore import EveryLimits
 
-        hosts_to_crash = tuple(hosts_that_crash(setting, crash[0])) if crash is not None else ()
+        hosts_to_crash = tuple(hosts_that_crash(setting, crash[0], "--crash")) if crash is not None else ()
         limits = EveryLimits(preemptions, evictions or 0, budget_s or EveryLimits.budget_s, hosts_to_crash)
         search(
             ctx,
@@ -162,12 +165,13 @@ def run(
             json_file=json_file,
             outputs=(sarif, html, litmus),
         )
-    if crash is not None and crash[1] is None:
+    if breaks:
         search_crashes(
             ctx,
             out,
             setting,
-            hosts_that_crash(setting, crash[0]),
+            breaks,
+            hosts_that_crash(setting, crash[0] if crash else None, breaks),
             budget_s or EVERY_CRASH_S,
             words,
             reasons,
@@ -207,12 +211,12 @@ def run(
     ctx.exit(error_exitcode if verdict is Verdict.VIOLATION else verdict.exit_code)
 
 
-def hosts_that_crash(setting: ExecSetting, only: int | None) -> list[int]:
-    """List the hosts that can crash, so that a stage follows which recovers."""
+def hosts_that_crash(setting: ExecSetting, only: int | None, flag: str) -> list[int]:
+    """List the hosts that can crash, or meet what breaks, so that a stage follows which recovers."""
     last = setting.commands[-1].stage
     if last == 0:
         raise ArgumentError(
-            "--crash every needs a stage that recovers: write -- ./program :: ./recover, where ./recover exits "
+            f"{flag} every needs a stage that recovers: write -- ./program :: ./recover, where ./recover exits "
             "with 0 if it finds the pool in order"
         )
     hosts = sorted({its.host for its in setting.commands if its.stage < last})
@@ -231,10 +235,10 @@ def _check_every(
     preemptions: int | None,
     evictions: int | None,
     budget_s: float | None,
-    crash_every: bool,
+    breaks: str | None,
     other: object,
 ) -> None:
-    flags = {"--preemptions": preemptions, "--evictions": evictions, "--budget": None if crash_every else budget_s}
+    flags = {"--preemptions": preemptions, "--evictions": evictions, "--budget": None if breaks else budget_s}
     alone = [flag for flag, value in flags.items() if value is not None]
     if alone and not every:
         raise ArgumentError(f"{alone[0]} is for a search: add --every")
@@ -249,7 +253,7 @@ def _check_hosts(flag: str, place: tuple[int, int] | None, hosts: int, used: set
         raise ArgumentError(f"{flag}: no command runs on host {place[0]}")
 
 
-def _check_preloaded(name: str, *failing: tuple[int, int] | None) -> None:
+def _check_preloaded(name: str, *failing: tuple[int, ...] | None) -> None:
     if any(failing):
         raise ArgumentError(
             f"{name} was not compiled with cxlemu cc: with --no-check or --free its loads are not seen, so --poison, "

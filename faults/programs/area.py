@@ -23,7 +23,7 @@ from cxlemu.memory.line import LINE_BYTES
 from cxlemu.units import format_bytes
 
 POOLS, HOSTS, THREADS, PATH_BYTES, TURNS, COHERENT = 8, 16, 256, 256, 1 << 20, 16
-POINTS_MOST, ARRIVALS_MOST, LINES_MOST = 1 << 16, 4096, 4096  # as in native/crash.h
+POINTS_MOST, ARRIVALS_MOST, LINES_MOST, USES_MOST = 1 << 16, 4096, 4096, 1 << 16  # as in native/crash.h
 RECORD_MOST, RECORD_BYTES = 1 << 21, 24  # as in native/record.h
 OPERATIONS_MOST = 1 << 16  # as in native/area.h
 OPENED_BYTES_MAX = 1 << 20
@@ -176,6 +176,18 @@ class CrashArrival(ctypes.Structure):
     )
 
 
+class PoolUse(ctypes.Structure):
+    """A step in which a line was fetched from the pool or arrived there: ``pool_use`` of native/crash.h."""
+
+    _fields_ = (
+        ("line", ctypes.c_int64),
+        ("step", ctypes.c_uint64),
+        ("pool", ctypes.c_uint8),
+        ("stage", ctypes.c_uint8),
+        ("unused", ctypes.c_uint8 * 6),
+    )
+
+
 class _Changed(ctypes.Structure):
     _fields_ = (("line", ctypes.c_int64), ("site", ctypes.c_uint32), ("pool", ctypes.c_uint8), ("any", ctypes.c_bool))
 
@@ -183,12 +195,13 @@ class _Changed(ctypes.Structure):
 class _Crashes(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("line_count", "host")),
-        *((name, ctypes.c_uint32) for name in ("point_count", "arrival_count", "left_out", "unused")),
+        *((name, ctypes.c_uint32) for name in ("point_count", "arrival_count", "left_out", "use_count")),
         *((name, ctypes.c_uint64) for name in ("trace", "pools")),
         ("changed", _Changed * HOSTS),
         ("lose", ctypes.c_uint8 * LINES_MOST),
         ("arrivals", CrashArrival * ARRIVALS_MOST),
         ("points", CrashPoint * POINTS_MOST),
+        ("uses", PoolUse * USES_MOST),
     )
 
 
@@ -197,6 +210,7 @@ class CrashRecord(NamedTuple):
 
     points: list[CrashPoint]  # until the crash
     arrivals: list[CrashArrival]  # lines that were fetched after it, in their order
+    uses: list[PoolUse]  # of the pools, by the whole run
     trace: int  # the hash of all steps before the crash
     complete: bool  # whether there was room for all of it
 
@@ -415,11 +429,13 @@ class Area:
         """Copy what a run of a search for crashes has come to."""
         its = self._library.program_crashes().contents
         points, arrivals = min(its.point_count, POINTS_MOST), min(its.arrival_count, ARRIVALS_MOST)
+        uses = min(its.use_count, USES_MOST)
         return CrashRecord(
             [CrashPoint.from_buffer_copy(its.points[k]) for k in range(points)],
             [CrashArrival.from_buffer_copy(its.arrivals[k]) for k in range(arrivals)],
+            [PoolUse.from_buffer_copy(its.uses[k]) for k in range(uses)],
             its.trace,
-            points == its.point_count and arrivals == its.arrival_count and not its.left_out,
+            points == its.point_count and arrivals == its.arrival_count and uses == its.use_count and not its.left_out,
         )
 
     def close(self) -> None:

@@ -42,7 +42,7 @@ class CrashCoverage:
     runs: int = 0
     steps: int = 0  # of all runs
     seconds: float = 0.0
-    crash: tuple[int, int] | None = None  # host and step of the crash after which a run fails
+    broken: dict[str, tuple[int, ...]] = field(default_factory=dict)  # what makes a run fail, as in ExecSetting
     failed: RunResult | None = None  # that run
     shown: list[RunResult] = field(default_factory=list)  # runs to report on
     undecided: dict[str, None] = field(default_factory=dict)  # why not all was covered, a sentence each
@@ -66,7 +66,7 @@ class CrashCoverage:
             return f"ok: {each}"
         if self.failed is None:
             return f"unknown: {each.removeprefix('every ')}, {counted(self.left, 'point')} left, {rate}"
-        where = "without a crash" if self.crash is None else f"after a crash of host {self.crash[0]}"
+        where = f"after a crash of host {self.broken['crash'][0]}" if self.broken else "without a crash"
         return f"violation: {where}, found in the last of {rate}"
 
 
@@ -87,14 +87,14 @@ def crash_everywhere(
     covered = CrashCoverage(hosts, budget_s)
     with ForkServers() as servers:
         covered.anew = servers.anew
-        yield from _runs(_CrashSearch(replace(setting, show=False), covered, reasons, servers), setting, covered)
+        yield from _runs(FaultSearch(replace(setting, show=False), covered, reasons, servers), setting, covered)
 
 
 def _runs(
-    search: _CrashSearch, setting: ExecSetting, covered: CrashCoverage
+    search: FaultSearch, setting: ExecSetting, covered: CrashCoverage
 ) -> Iterator[tuple[RunResult, CrashCoverage]]:
     hosts, budget_s = covered.hosts, covered.budget_s
-    result = search.run(None, ())
+    result = search.run(())
     covered.shown.append(result)
     yield result, covered
     if (covered.failed and not only_dirty(result)) or covered.undecided:
@@ -144,7 +144,9 @@ def _different(points: Sequence[CrashPoint], covered: CrashCoverage) -> Iterator
         yield point, (point.pool, point.line) if alone and point.line >= 0 else None
 
 
-class _CrashSearch:
+class FaultSearch:
+    """Runs of a search, each with something broken."""
+
     def __init__(
         self, setting: ExecSetting, covered: CrashCoverage, reasons: Sequence[Suppression], servers: ForkServers
     ) -> None:
@@ -155,31 +157,34 @@ class _CrashSearch:
         """Crash at a point, once for each pool that it may leave, as far as somebody reads it."""
         losses: Losses | None = ()
         crash = (point.host, point.step)
+        again = partial(self.run, crash=crash)
         while losses is not None:
-            result = self.run(crash, losses)
+            result = again(losses)
             self._covered.images[point.host] += 1
             assert result.crashes is not None
             if result.crashes.trace != point.trace:
                 self._covered.undecided["a program does otherwise than a run before: it depends on more"] = None
             if result.failed:
-                result = fewer_losses(result, partial(self.run, crash))
-                self._covered.crash, self._covered.failed = crash, result
+                result = fewer_losses(result, again)
+                self._covered.broken, self._covered.failed = {"crash": crash}, result
                 self._covered.shown = [result, *(its for its in self._covered.shown if its.matched and not its.failed)]
             elif matches_more(result, self._covered.shown):
                 self._covered.shown.append(result)
             yield result
             losses = other_losses(result.crashes.arrivals, newest) if result.crashes else None
 
-    def run(self, crash: tuple[int, int] | None, losses: Losses) -> RunResult:
-        """Make one run, and note what it does not decide."""
+    def run(self, losses: Losses, **broken: tuple[int, ...]) -> RunResult:
+        """Make one run in which this breaks, as in ExecSetting, and note what it does not decide."""
         covered, setting = self._covered, self._setting
         left = max(self._began + covered.budget_s - time.monotonic(), 0.1)
-        setting = replace(setting, crash=crash, deadline_s=min(setting.deadline_s, left))
+        setting = replace(setting, deadline_s=min(setting.deadline_s, left), **broken)  # type: ignore[arg-type]
         result = suppress(setting, run(setting, RunChoice(None, 0, losses=losses), self._servers), self._reasons)
         covered.runs, covered.steps = covered.runs + 1, covered.steps + result.steps
         covered.seconds = time.monotonic() - self._began
-        if result.failed and crash is None:
-            covered.failed = result
+        if result.failed and "crash" not in broken:
+            covered.broken, covered.failed = broken, result
+        if not broken and untouched(self._setting, [result]):
+            covered.undecided["no program touched a pool"] = None
         self._judge(result)
         return result
 
@@ -195,9 +200,8 @@ class _CrashSearch:
             covered.undecided["when code that cxlemu cc did not build has stored is not known"] = None
         if result.crashes and not result.crashes.complete:
             covered.undecided["more stores were under way at once than can be followed"] = None
-        if untouched(self._setting, [result]):
-            covered.undecided["no program touched a pool"] = None
-        covered.undecided |= dict.fromkeys((*result.unfired.values(), *result.undecided))
+        why = [its for flag, its in result.unfired.items() if flag not in ("--poison", "--lose-card")]
+        covered.undecided |= dict.fromkeys((*why, *result.undecided))
 
 
 def crash_sentence(failed: RunResult, host: int, step: int) -> str:

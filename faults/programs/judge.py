@@ -32,9 +32,11 @@ def _flags(setting: ExecSetting) -> Iterator[str]:
     yield from dict.fromkeys(f"--coherent {its.text}" for its in setting.coherent)
     if setting.dma_writes != ExecSetting.dma_writes:
         yield f"--dma-writes {setting.dma_writes}"
-    poison = setting.poison[1:] if setting.poison else None
-    broken = {"crash": setting.crash, "link-down": setting.link_down, "poison": poison, "lose-card": setting.lose}
+    broken = {"crash": setting.crash, "link-down": setting.link_down, "lose-card": setting.lose}
     yield from (f"--{flag} {place[0]}@{place[1]}" for flag, place in broken.items() if place)
+    if setting.poison:
+        pool, offset, step = setting.poison
+        yield f"--poison {f'{pool}:' if pool else ''}{offset}@{step}"
 
 
 def report_of(

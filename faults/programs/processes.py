@@ -36,6 +36,9 @@ class RunProcesses:
     def __init__(self, area: Area, setting: ExecSetting, result: RunResult, servers: ForkServers | None = None) -> None:
         self._area, self._setting, self._result, self._servers = area, setting, result, servers
         self._ends = time.monotonic() + setting.deadline_s
+        self._last = setting.commands[-1].stage
+        # A search breaks memory before the last stage, which shows whether the programs can live with that.
+        self._breaks = bool(setting.poison or setting.lose) and result.choice.losses is not None
         self._live: dict[
             int, tuple[subprocess.Popen[bytes] | ServedProcess, int]
         ] = {}  # command -> process, first thread
@@ -180,6 +183,7 @@ class RunProcesses:
         crashed = self._setting.commands[number].host == crashed_host(self._setting, self._result.choice)
         ended_by_us = self._result.ending is not RunEnding.ENDED or self._area.status().outcome != GOING_ON
         asked = code == -signal.SIGKILL and (crashed or ended_by_us)
+        asked |= code == -signal.SIGBUS and self._breaks and self._setting.commands[number].stage < self._last
         text = ""
         if not self._setting.show:
             with self._output(number).open("rb") as file:

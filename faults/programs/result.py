@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -82,6 +83,11 @@ class Exit:
     def failed(self) -> bool:
         """Whether the program failed by itself."""
         return self.code != 0 and not self.asked
+
+
+def dies_of_damage(exits: Sequence[Exit]) -> bool:
+    """Whether a command was killed by what a search has broken, which is no failure of it."""
+    return any(its.asked and its.code == -signal.SIGBUS for its in exits)
 
 
 @dataclass

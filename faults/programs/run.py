@@ -23,7 +23,7 @@ from faults.programs.doing import going_round
 from faults.programs.findings import KINDS, LOST_IN_CRASH, NOT_LINEARIZABLE, ROLES, UNKNOWN_THREAD
 from faults.programs.histories import LoggedOperation, judge, names_of
 from faults.programs.processes import RunProcesses
-from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, crashed_host
+from faults.programs.result import ExecSetting, RunChoice, RunEnding, RunResult, crashed_host, dies_of_damage
 from faults.programs.servers import ForkServers
 
 
@@ -52,7 +52,8 @@ def run(setting: ExecSetting, choice: RunChoice, servers: ForkServers | None = N
         watched = area.status()
         result.invariants = area.invariants()
         crashed = crashed_host(setting, choice)
-        searched = crashed is not None and choice.losses is not None  # a crash may come before any operation
+        broken = crashed is not None or setting.poison or setting.lose
+        searched = broken and choice.losses is not None  # what breaks may do so before any operation
         result.unfired = _unfired(setting, watched) | _judge_histories(area, watched, result, asked=not searched)
         result.unfired |= {} if searched else _unused(setting, watched)
         result.watched_lines, result.watched_bytes = watched.watched_lines, watched.watched_bytes
@@ -66,7 +67,7 @@ def run(setting: ExecSetting, choice: RunChoice, servers: ForkServers | None = N
             result.crashes = area.crashes()
         for raw in area.findings():
             kind = KINDS[raw.kind]
-            if kind.rule == "exit" and result.ending is not RunEnding.ENDED:
+            if kind.rule == "exit" and (result.ending is not RunEnding.ENDED or dies_of_damage(result.exits)):
                 continue  # its flush may have been still to come
             (result.warnings if kind.warns else result.findings).append(raw)
         if result.failed and crashed is not None and result.crashes:

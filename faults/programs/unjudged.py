@@ -68,7 +68,7 @@ def _parts(
         parts.append("failures (no --crash, --link-down, --poison or --lose-card)")
     if crashes:
         parts.append(
-            "crashes of several hosts" if setting.every else "crashes in other interleavings, or of several hosts"
+            "crashes of several hosts" if setting.every else "faults in other interleavings, or several in one run"
         )
     if told.suppressed:
         parts.append(counted(len(told.suppressed), "suppressed finding"))

@@ -427,7 +427,7 @@ static void on_other(const program_step *step) {
         break;
     case STEP_THREAD_END: thread->alive = false; break;
     case STEP_PROCESS_END:
-        know_end(step->host, step->stage, time_of(step));
+        if (!step->what) know_end(step->host, step->stage, time_of(step));
         for (int k = 0; k < PROGRAM_THREADS; k++)
             if (room_now()->thread[k].process == step->process) room_now()->thread[k].alive = false;
         break;

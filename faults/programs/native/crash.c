@@ -103,6 +103,12 @@ static void note_meeting(const program_move *m) {
     }
 }
 
+static void note_use(const program_move *m) {
+    const uint32_t at = crash_now->use_count++;
+    if (at >= POOL_USES) return;
+    crash_now->uses[at] = (pool_use){m->line, m->number, m->pool, (uint8_t)here.area->stage, {0}};
+}
+
 static int arriving(const crash_line *its, const program_move *m) {
     int count = 0;
     if (m->kind == MOVE_WRITE_BACK) return its->count;
@@ -120,7 +126,7 @@ void crash_moved(const program_move *m) {
         crash_now->pools ^= of_bytes(of_place(m->pool, m->line), bytes);
     }
     const bool crashed = crash_now->host >= 0;
-    if (m->kind == MOVE_FETCH || m->kind == MOVE_NT || whole) note_meeting(m);
+    if (m->kind == MOVE_FETCH || m->kind == MOVE_NT || whole) note_meeting(m), note_use(m);
     crash_line *its = line_of(crashed ? crash_now->host : m->host, m->pool, m->line);
     if (!its) return;
     if (crashed && whole) {

@@ -8,7 +8,7 @@
 
 #include "image.h"
 
-enum { CRASH_LINES = 4096, CRASH_STORES = 32, CRASH_POINTS = 1 << 16, CRASH_ARRIVALS = 4096 };
+enum { CRASH_LINES = 4096, CRASH_STORES = 32, CRASH_POINTS = 1 << 16, CRASH_ARRIVALS = 4096, POOL_USES = 1 << 16 };
 
 /* A store to a line, and the line's bytes after it. */
 typedef struct {
@@ -47,11 +47,19 @@ typedef struct {
     uint16_t unused;
 } crash_arrival;
 
+/* A step in which a line was fetched from the pool or arrived there: PoolUse of faults/programs/area.py. Between two of them nobody can
+ * tell when the line was poisoned. */
+typedef struct {
+    int64_t line;
+    uint64_t step;
+    uint8_t pool, stage, unused[6];
+} pool_use;
+
 typedef struct {
     int32_t line_count, host; /* host: the one that has crashed; -1: none yet */
     uint32_t point_count, arrival_count; /* may exceed the room for them, as may the others */
     uint32_t left_out; /* lines and stores that there was no room for */
-    uint32_t unused;
+    uint32_t use_count;
     uint64_t trace; /* the hash of all steps before the crash */
     uint64_t pools; /* a hash of all that has arrived */
     struct {
@@ -63,6 +71,7 @@ typedef struct {
     uint8_t lose[CRASH_LINES]; /* by the number of a line: how many of its last stores are lost */
     crash_arrival arrivals[CRASH_ARRIVALS];
     crash_point points[CRASH_POINTS];
+    pool_use uses[POOL_USES];
     crash_line lines[CRASH_LINES];
 } crash_area;
 

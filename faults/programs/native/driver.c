@@ -89,6 +89,7 @@ PROGRAM_EXPORT void program_gone(int pid) {
         program_step step = {
             .number = a->steps,
             .kind = STEP_PROCESS_END,
+            .what = damage_armed(a->damage), /* killed by what broke, perhaps between a store and its flush */
             .host = a->threads[k].host,
             .pool = UINT8_MAX,
             .thread = (uint16_t)k,

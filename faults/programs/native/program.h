@@ -109,7 +109,8 @@ typedef uint32_t program_site;
 
 typedef struct {
     uint64_t number; /* of the step in the trace, from 1; nature's moves around the step have the same one */
-    uint8_t kind, what; /* step_kind; a flush's flush_kind, a fence's fence_kind, an operation's part */
+    uint8_t kind,
+        what; /* step_kind; a flush's flush_kind, a fence's fence_kind, an operation's part, whether damage killed a process */
     bool locked, system; /* a locked instruction; an access by a system call on the program's behalf */
     uint8_t host, pool;
     uint16_t thread, other; /* indices into program_area.threads */

@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -18,6 +20,11 @@ static char *pool;
 static char **words;
 static _Atomic int
     recorded[EVENTS]; /* order that is none of the pool's: a store that released it would be a fence there */
+
+static int takes_errors;
+static _Thread_local sigjmp_buf before;
+
+static void on_error(int number) { siglongjmp(before, number); }
 
 static void drop(volatile void *at) {
     LINE("clflushopt", at);
@@ -37,7 +44,15 @@ static int step(int number) {
     unsigned at = 0, value = 0;
     if (sscanf(words[number], "%c:%u:%u", &operation, &at, &value) < 1 || at > 4088) return 2;
     volatile uint64_t *word = (volatile uint64_t *)(void *)(pool + at);
+    if (takes_errors && sigsetjmp(before, 1)) {
+        printf("%d=error\n", number);
+        return 0;
+    }
     switch (operation) {
+    case 'e': /* from here on errors of the memory are taken as what was seen */
+        takes_errors = 1;
+        signal(SIGBUS, on_error);
+        break;
     case 's': *word = value; break;
     case 'n': __asm__ volatile("movnti %1, %0" : "=m"(*word) : "r"((uint64_t)value)); break;
     case 'f': LINE("clflushopt", word); break;

@@ -1,0 +1,105 @@
+"""``cxlemu exec --poison every`` and ``--lose-card every``: breaks each line, or each card, wherever somebody can tell.
+
+Nobody can tell when a line was poisoned but by a fetch from the pool, or by an arrival there, which writes over it. So
+a line is tried at the beginning, and behind each step in which it is fetched or arrives in a run where nothing breaks;
+a card, behind each such step of any of its lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from cxlemu.memory.line import LINE_BYTES
+from cxlemu.units import counted
+from faults.programs.area import PoolUse
+from faults.programs.crashes import CrashCoverage, FaultSearch
+from faults.programs.result import ExecSetting, RunResult
+from faults.programs.servers import ForkServers
+from faults.programs.suppressions import Suppression
+from faults.verdict import Verdict
+
+WHATS = {"poison": "poisoned line", "lose": "lost card"}  # by the field of ExecSetting
+
+
+@dataclass
+class DamageCoverage(CrashCoverage):
+    """What a search for damage has come to."""
+
+    what: str = "poison"  # or "lose"
+    tried: int = 0  # runs, each with something broken
+    met: int = 0  # those in which an access met it
+
+    def sentence(self) -> str:
+        """Say what was covered."""
+        runs = f"{counted(self.tried, 'run')}, in {self.met} of which an access met it"
+        rate = f"{counted(self.runs, 'run')} in {self.seconds:.1f} s"
+        if self.verdict is Verdict.OK:
+            return f"ok: every {WHATS[self.what]}, {runs}"
+        if self.failed is None:
+            return f"unknown: {WHATS[self.what]}, {runs}, {counted(self.left, 'place')} left, {rate}"
+        return f"violation: {self._where()}, found in the last of {rate}"
+
+    def _where(self) -> str:
+        if not self.broken:
+            return "without any damage"
+        place = self.broken[self.what]
+        line = f"line {place[1] // LINE_BYTES} of " if self.what == "poison" else ""
+        return f"{WHATS[self.what]} at step {place[-1]}: {line}pool {place[0]}"
+
+
+def damage_everywhere(
+    setting: ExecSetting, what: str, budget_s: float, reasons: Sequence[Suppression] = ()
+) -> Iterator[tuple[RunResult, DamageCoverage]]:
+    """Make run after run, until one fails, all were made, or the budget is spent.
+
+    Args:
+        setting: What the runs have in common; nothing broken.
+        what: What breaks, by its field in the setting: poison or lose.
+        budget_s: After how many seconds the search is given up.
+        reasons: Findings that do not make a run fail.
+
+    Yields:
+        Each run, and what was covered with it; the last one tells what the search has come to.
+    """
+    covered = DamageCoverage((), budget_s, what=what)
+    with ForkServers() as servers:
+        covered.anew = servers.anew
+        search = FaultSearch(replace(setting, show=False), covered, reasons, servers)
+        yield from _runs(search, setting.commands[-1].stage, covered)
+
+
+def _runs(search: FaultSearch, last: int, covered: DamageCoverage) -> Iterator[tuple[RunResult, DamageCoverage]]:
+    result = search.run(())
+    covered.shown.append(result)
+    yield result, covered
+    if covered.failed or covered.undecided:
+        return
+    assert result.crashes is not None
+    places = list(_places([use for use in result.crashes.uses if use.stage < last], covered.what))
+    for number, place in enumerate(places):
+        covered.left, covered.tried = len(places) - number, number + 1
+        result = search.run((), **{covered.what: place})
+        covered.met += {"poison": "--poison", "lose": "--lose-card"}[covered.what] not in result.unfired
+        if covered.failed:
+            covered.shown = [result]
+        yield result, covered
+        if covered.failed:
+            return
+        if covered.seconds >= covered.budget_s:
+            covered.undecided[f"the budget of {covered.budget_s:g} s is spent (--budget)"] = None
+            return
+    covered.left = 0
+    if not covered.met:
+        covered.undecided[f"no access met a {WHATS[covered.what]}"] = None
+
+
+def _places(uses: Sequence[PoolUse], what: str) -> Iterator[tuple[int, ...]]:
+    """Yield where something breaks: a pool, the offset of a line, and the step before which it does."""
+    known: set[tuple[int, ...]] = set()
+    for use in uses:
+        which = (use.pool, use.line * LINE_BYTES) if what == "poison" else (use.pool,)
+        for place in ((*which, 1), (*which, use.step + 1)):
+            if place not in known:
+                known.add(place)
+                yield place
