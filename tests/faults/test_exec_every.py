@@ -95,6 +95,33 @@ def test_a_look_at_what_keeps_a_host_waiting_may_have_come_earlier(litmus: Path)
     assert {ending for _, ending, _ in found} == {RunEnding.ENDED, RunEnding.NO_PROGRESS} and executions == 2
 
 
+@pytest.mark.parametrize(("words", "executions"), [("z:0 : g:0:1 g:0:0", 4), ("y:0:1 : g:64:2 g:0:2", 8)])
+def test_a_look_in_vain_is_tried_once(litmus: Path, words: str, executions: int) -> None:
+    assert verdicts(setting(litmus, words))[1] == executions
+
+
+# Where looks are counted, all of them are tried.
+WAITS = [
+    "g:0:0 i:0 l:0 : s:0:1 G:0:1 : y:0:1",
+    "i:0 l:0 w:64:1 : g:0:0 g:0:0 z:64",
+    "y:0:1 : g:0:0 i:64 l:64",
+    "g:64:2 w:64:1 : l:64 i:64 l:64 : g:0:2",
+    "y:0:1 l:64 : g:64:1 g:0:1",
+    "z:0 i:64 l:64 : g:64:1 g:0:1 g:0:0",
+    "y:0:1 g:0:2 : g:0:2 g:64:2 : g:64:2",
+]
+
+
+@pytest.mark.parametrize("words", WAITS)
+@pytest.mark.deep(rows=lambda words: words not in WAITS[1:3])
+def test_looks_that_are_not_tried_would_show_nothing_new(litmus: Path, tmp_path: Path, words: str) -> None:
+    counting = build(SOURCE, tmp_path, "-DLOOKS=4")
+    folded, _ = verdicts(setting(litmus, words))
+    counted, _ = verdicts(setting(counting, words))
+    ended = [{saw for saw, ending, _ in its if ending is RunEnding.ENDED} for its in (folded, counted)]
+    assert ended[0] == {saw for saw in ended[1] if "vain" not in saw}
+
+
 def test_what_a_process_stores_past_the_cache_at_last_arrives_when_it_ends(litmus: Path) -> None:
     assert outcomes(litmus, "l:0 : n:0:1", evictions=0) == {"0", "1"}
 

@@ -12,6 +12,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import NamedTuple
 
 from faults.programs.commands import CoherentRange
@@ -26,6 +27,7 @@ _BEGINS, _ENDS = 1, 2
 # In place of a pool, where the order of two events matters though no cache can tell: an operation that ends before
 # another one begins, and lines of an invariant that arrive.
 _OPERATIONS, _INVARIANTS = 254, 255
+_WAITS = 1  # a cycle in which nothing arrives where its thread looks: CYCLE_WAITS of native/record.h
 _MOVE, _BORN, _CYCLE = 32, 64, 65
 _MOVE_FETCH, _MOVE_FETCH_POSTED, _MOVE_POST, _MOVE_LAND, _MOVE_WRITE_BACK, _MOVE_DROP, _MOVE_NT, _MOVE_LOST = range(
     33, 41
@@ -172,7 +174,7 @@ class _Reader:
             for its in self._cycles.values()
             for cycle in its
             for number in range(cycle.more + 1, cycle.number + 1)
-            if cycle.more >= sure and owners[number] == cycle.thread
+            if cycle.what == _WAITS and cycle.more >= sure and owners[number] == cycle.thread
         }
         self._flushed: dict[int, set[Line]] = {}  # by thread, since its last fence
         self._lingering: dict[int, set[Line]] = {}  # since its last full fence
@@ -215,8 +217,10 @@ class _Reader:
                     rounds.append((len(self._events), self._round(cycle, entries, len(steps))))
                     self._order.judge(rounds[-1][1])
                 loads = (entry for entry in entries if entry.kind in (_LOAD, _RMW))
-                waits[cycle.thread] = frozenset(line for entry in loads for line in entry.lines())
-                self._order.waits(cycle.thread, waits[cycle.thread])
+                lines = frozenset(line for entry in loads for line in entry.lines())
+                if cycle.what == _WAITS:
+                    waits[cycle.thread] = lines
+                self._order.waits(cycle.thread, lines, cycle.more)
         for host, pool, line in sorted(self._pending):  # what has not arrived may have
             its = frozenset({(pool, line)})
             arrived = its | self._together(its)
@@ -410,10 +414,13 @@ class _Order:
         self._wakers: dict[int, int] = {}  # the event that was the first of what they waited for
         self._crashed: dict[int, int] = {}  # by host: its crash
 
-    def waits(self, thread: int, lines: frozenset[Line]) -> None:
-        """Note that a thread goes round in a cycle, looking at these lines."""
+    def waits(self, thread: int, lines: frozenset[Line], since: int) -> None:
+        """Note that a thread goes round in a cycle since a step, looking at these lines; perhaps something has arrived."""
         self._waits[thread] = lines
         self._wakers.pop(thread, None)
+        behind = takewhile(lambda k: self._events[k].number > since, range(len(self._events) - 1, -1, -1))
+        if arrived := [k for k in behind if self._events[k].arrived & lines]:
+            self._wakers[thread] = arrived[-1]
 
     def add(self, event: RunEvent, needs: int) -> None:
         """Take up the last event."""

@@ -52,6 +52,7 @@ typedef struct {
 /* A thread that goes round in a cycle as long as `written` is `since`; and a hash of its process's memory. */
 typedef struct {
     uint64_t since, memory;
+    uint64_t news; /* the last step that stored something on its host; or anywhere, where another thread is beside it */
 } thread_cycle;
 
 /* A thread's last step. */

@@ -16,8 +16,9 @@
 #include "self.h"
 
 enum { WINDOW = 16, TRIES = 8 }; /* a thread is looked at in a 16th of the steps, its memory eight times in it */
-enum { STACK_MOST = 8 << 20, RED_ZONE = 128, OUR_TLS = 256, PAGE = 4096, PIECE = 1 << 16, MAPS = 1 << 18 };
+enum { KERNELS = 32, STACK_MOST = 8 << 20, RED_ZONE = 128, PAGE = 4096, PIECE = 1 << 16, MAPS = 1 << 18 };
 #define MEMORY_MOST (UINT64_C(256) << 20)
+#define MEMORY_SMALL (UINT64_C(1) << 20)
 
 extern void *__libc_stack_end;
 static program_self *threads_here[PROGRAM_THREADS];
@@ -57,28 +58,36 @@ typedef struct {
     uintptr_t from, to;
 } span;
 
+/* Where this library lies; and its variables of a thread, counted from `self`. */
+typedef struct {
+    span image, tls;
+} places_of_ours;
+
 static int find_ours(struct dl_phdr_info *its, size_t size, void *found) {
-    span all = {UINTPTR_MAX, 0};
+    span all = {UINTPTR_MAX, 0}, tls = {0};
     (void)size;
     for (int k = 0; k < its->dlpi_phnum; k++) {
         const uintptr_t from = its->dlpi_addr + its->dlpi_phdr[k].p_vaddr, to = from + its->dlpi_phdr[k].p_memsz;
+        if (its->dlpi_phdr[k].p_type == PT_TLS) {
+            tls.from = (uintptr_t)its->dlpi_tls_data - (uintptr_t)&self;
+            tls.to = tls.from + its->dlpi_phdr[k].p_memsz;
+        }
         if (its->dlpi_phdr[k].p_type != PT_LOAD) continue;
         if (from < all.from) all.from = from;
         if (to > all.to) all.to = to;
     }
     if ((uintptr_t)find_ours < all.from || (uintptr_t)find_ours >= all.to) return 0;
-    *(span *)found = all;
+    *(places_of_ours *)found = (places_of_ours){all, tls};
     return 1;
 }
 
-/* Return where this library lies. */
-static span ours(void) {
-    static span its;
-    if (!its.to) dl_iterate_phdr(find_ours, &its);
-    return its;
+static const places_of_ours *ours(void) {
+    static places_of_ours its;
+    if (!its.image.to) dl_iterate_phdr(find_ours, &its);
+    return &its;
 }
 
-static bool is_ours(uintptr_t at) { return at >= ours().from && at < ours().to; }
+static bool is_ours(uintptr_t at) { return at >= ours()->image.from && at < ours()->image.to; }
 
 /* Find the program's innermost frame: the one that called this library, or that a trap or a fault of its own interrupted. Only in the
  * latter are all registers known, and that frame comes after the system's. */
@@ -110,6 +119,9 @@ static uint64_t own_state(const program_self *me, uint64_t at) {
     const bool main = here.area->threads[me->thread].tid == here.area->threads[me->thread].pid;
     const uintptr_t top = main ? (uintptr_t)__libc_stack_end : (uintptr_t)&self;
     if (!found.frames || found.sp >= top || top - found.sp > STACK_MOST) return 0;
+    for (int64_t k = 0; k < me->flushed.count; k++) found.hash = mixed(found.hash, (uint64_t)me->flushed.items[k].line);
+    for (int64_t k = 0; k < me->lingering.count; k++)
+        found.hash = mixed(found.hash, (uint64_t)me->lingering.items[k].line);
     const uintptr_t from = found.sp & ~(uintptr_t)7;
     return mixed_bytes(mixed(mixed(found.hash, me->outside_looks ^ timers_left() << 32), at), (const uint8_t *)from,
                        top - from) |
@@ -119,7 +131,7 @@ static uint64_t own_state(const program_self *me, uint64_t at) {
 /* --- memory ---------------------------------------------------------------------------------------------------------- */
 
 /* Memory that is none of the program's: this library, and what it keeps of each thread. */
-static span left_out[3 * PROGRAM_THREADS + 1];
+static span left_out[6 * PROGRAM_THREADS + 1];
 static int left_out_count;
 
 static void leave_out(uintptr_t from, uintptr_t to) {
@@ -129,13 +141,16 @@ static void leave_out(uintptr_t from, uintptr_t to) {
 
 static void leave_ours_out(void) {
     left_out_count = 0;
-    leave_out(ours().from, (ours().to + PAGE - 1) & ~(uintptr_t)(PAGE - 1));
+    leave_out(ours()->image.from, (ours()->image.to + PAGE - 1) & ~(uintptr_t)(PAGE - 1));
     for (int k = 0; k < here.area->thread_count; k++) {
         const program_self *its = threads_here[k];
         if (!its) continue;
         const uintptr_t aside = (uintptr_t)handler_stacks[k].ss_sp;
         leave_out((uintptr_t)its, (uintptr_t)(its + 1));
-        leave_out(its->tls - OUR_TLS, its->tls + OUR_TLS);
+        leave_out((uintptr_t)its->flushed.items, (uintptr_t)(its->flushed.items + its->flushed.room));
+        leave_out((uintptr_t)its->lingering.items, (uintptr_t)(its->lingering.items + its->lingering.room));
+        leave_out(its->tls + ours()->tls.from, its->tls + ours()->tls.to);
+        leave_out(its->kernels, its->kernels + KERNELS);
         leave_out(aside, aside + handler_stacks[k].ss_size);
     }
 }
@@ -150,11 +165,11 @@ static uintptr_t piece_at(uintptr_t *at, uintptr_t to) {
     return end;
 }
 
-static bool hash_mapping(int memory, uintptr_t from, uintptr_t to, uint64_t *all) {
+static bool hash_mapping(int memory, uintptr_t from, uintptr_t to, uint64_t *all, uint64_t *nbytes) {
     static uint8_t piece[PIECE];
     for (uintptr_t at = from, end = piece_at(&at, to); at < to; at = end, end = piece_at(&at, to)) {
         if (syscall(SYS_pread64, memory, piece, end - at, at) != (long)(end - at)) return false;
-        *all = mixed_bytes(*all, piece, end - at);
+        *all = mixed_bytes(*all, piece, end - at), *nbytes += end - at;
     }
     return true;
 }
@@ -192,12 +207,12 @@ static bool is_shadow(uintptr_t from, uintptr_t to) {
 }
 
 /* Return a hash of this process's private memory without its stacks and what is ours; 0 where that cannot be known. */
-static uint64_t private_memory(void) {
+static uint64_t private_memory(uint64_t *nbytes) {
     static char text[MAPS];
-    uint64_t all = 1, most = MEMORY_MOST;
+    uint64_t all = 1;
     const int memory = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/mem", O_RDONLY | O_CLOEXEC);
     bool known = memory >= 0 && read_maps(text, sizeof text);
-    leave_ours_out();
+    leave_ours_out(), *nbytes = 0;
     for (char *line = text, *end; known && (end = strchr(line, '\n')); line = end + 1) {
         char *rest;
         *end = 0;
@@ -205,8 +220,7 @@ static uint64_t private_memory(void) {
         if (strncmp(rest, " rw-p", 5) != 0 || strstr(line, "[stack]") || is_stack_of_thread(from, to) ||
             is_shadow(from, to))
             continue;
-        known = to - from <= most && hash_mapping(memory, from, to, &all);
-        most -= known ? to - from : 0;
+        known = *nbytes + (to - from) <= MEMORY_MOST && hash_mapping(memory, from, to, &all, nbytes);
     }
     if (memory >= 0) syscall(SYS_close, memory);
     return known ? all | 1 : 0;
@@ -214,8 +228,14 @@ static uint64_t private_memory(void) {
 
 /* --- the run --------------------------------------------------------------------------------------------------------- */
 
+/* Where the kernel writes on which processor a thread runs (rseq), whenever it likes, counted from the thread's own pointer. */
+static ptrdiff_t kernels_offset(void) {
+    const ptrdiff_t *its = dlsym(RTLD_DEFAULT, "__rseq_offset");
+    return its ? *its : 0;
+}
+
 void cycle_thread(program_self *me, bool begins) {
-    me->tls = (uintptr_t)&self;
+    me->tls = (uintptr_t)&self, me->kernels = (uintptr_t)__builtin_thread_pointer() + (uintptr_t)kernels_offset();
     threads_here[me->thread] = begins ? me : NULL;
 }
 
@@ -232,12 +252,14 @@ static bool all_in_cycles(const program_self *me) {
     return true;
 }
 
-/* Return a hash of which lines its host's caches hold, and what is on its way. */
+/* Return a hash of what its host's caches hold, and which lines are on their way. */
 static uint64_t caches(uint64_t all) {
     for (int pool = 0; pool < here.area->options.pools; pool++) {
         const card_cache *c = &image_of(here.host, pool)->cache;
         const size_t lines = (size_t)here.area->extent[pool];
         all = mixed_bytes(mixed_bytes(all, c->state, (lines + 7) / 8 * 8), c->pending, (lines + 7) / 8 * 8);
+        for (size_t k = 0; k < lines; k++)
+            if (c->state[k] & PRESENT) all = mixed_bytes(all, c->data + k * LINE_BYTES, LINE_BYTES);
     }
     return all;
 }
@@ -249,28 +271,32 @@ void cycle_round(const program_self *me) {
     record_cycle(me->thread, a->steps - 1);
 }
 
-/* Compares a thread's states at its steps with one of them, which is replaced after 1, 2, 4, ... more steps (Brent). */
+/* Compares a thread's states at its steps with those before, since somebody stored: with each of the first ones, as each round that is made
+ * before its cycle is seen has events to be tried in other orders; then with one after 1, 2, 4, ... more steps (Brent). */
 void cycle_fold(program_self *me, uint64_t at) {
     program_area *a = here.area;
     thread_cycle *its = &a->cycles[me->thread];
     if (!a->threads[me->thread].idle_steps || its->since == a->written) return;
-    uint64_t state = own_state(me, at);
-    if (!state) return; /* at an instruction that is unwound no further */
-    if (a->options.every) state = caches(state); /* in other runs nature goes on moving lines in a hang, too */
-    const bool begins = me->mark.since != a->written;
-    if (!begins && state == me->mark.state) {
-        const uint64_t memory = private_memory();
-        if (memory && memory == me->mark.memory) {
-            its->since = a->written, its->memory = memory;
-            record_cycle(me->thread, me->mark.step);
-            if (!a->scripted) a->burst = 0;
-        }
-        me->mark.memory = memory, me->mark.step = a->steps;
-    } else if (begins || ++me->mark.tries == me->mark.base) {
-        me->mark.base = begins ? 1 : 2 * me->mark.base;
-        me->mark.since = a->written, me->mark.state = state, me->mark.memory = private_memory(), me->mark.tries = 0;
-        me->mark.step = a->steps;
+    const uint64_t own = own_state(me, at);
+    if (!own) return; /* at an instruction that is unwound no further */
+    const uint64_t state = caches(own); /* in other runs nature goes on moving lines in a hang, too */
+    if (me->mark.since != its->news)
+        me->past_count = 0, me->mark.since = its->news, me->mark.base = 1, me->mark.tries = 0;
+    int k = 0;
+    while (k < me->past_count && me->past[k].state != state) k++;
+    if (k == me->past_count && (k == PAST || me->memory_bytes > MEMORY_SMALL)) {
+        if (++me->mark.tries < me->mark.base) return;
+        me->mark.base *= 2, me->mark.tries = 0;
     }
+    const uint64_t memory = private_memory(&me->memory_bytes);
+    if (k < me->past_count && memory && memory == me->past[k].memory &&
+        record_cycle(me->thread, me->past[k].step) == CYCLE_WAITS) {
+        its->since = a->written, its->memory = memory;
+        if (!a->scripted) a->burst = 0;
+    }
+    if (k == me->past_count && k < PAST) me->past_count++;
+    else if (k == PAST) k--;
+    me->past[k].state = state, me->past[k].memory = memory, me->past[k].step = a->steps;
 }
 
 bool cycle_closes(program_self *me, uint64_t at) {
@@ -287,7 +313,7 @@ bool cycle_closes(program_self *me, uint64_t at) {
         me->mark.since = a->written, me->mark.base = base, me->mark.state = state, me->mark.memory = me->mark.tries = 0;
     else if (state == me->mark.state && me->mark.tries < TRIES) {
         const uint64_t before = me->mark.memory;
-        me->mark.tries++, me->mark.memory = private_memory();
+        me->mark.tries++, me->mark.memory = private_memory(&me->memory_bytes);
         if (!before || before != me->mark.memory) return false;
         a->cycles[me->thread].since = a->written, a->cycles[me->thread].memory = before;
         return all_in_cycles(me);

@@ -85,9 +85,6 @@ void process_die(void) {
     for (;;) pause();
 }
 
-/* Note that a step has stored something, or let it arrive: a run in which that happens does not hang. */
-static void written(void) { area()->written = area()->steps; }
-
 static bool still_dirty(const host_image *image, const open_store *open) {
     const int64_t last = (open->offset + open->nbytes - 1) / LINE_BYTES;
     for (int64_t line = open->offset / LINE_BYTES; line <= last; line++)
@@ -135,7 +132,7 @@ void store_told(int thread) {
     const bool news = memcmp(before, after, (size_t)open->nbytes) != 0;
     turn_progress(thread, news);
     if (news) rest_ends_for_host(thread);
-    if (news || open->kind != STEP_RMW) written(); /* a lock that is taken in vain stores nothing new */
+    if (news || open->kind != STEP_RMW) turn_written(t->host); /* a lock that is taken in vain stores nothing new */
     if (program_watcher_now && program_watcher_now->store) program_watcher_now->store(&step, before, after);
     if (crash_now) crash_stored(&step, NULL);
     if (area()->invariant_count) holds_stored(&step);
@@ -190,7 +187,7 @@ static void let_arrive(void) {
     const uint64_t part = a->options.idle_budget / (PAYMENTS + 1) + 1;
     if (a->idle < part * (a->owed + 1)) return;
     if (a->owed++ < PAYMENTS) {
-        if (image_pay()) a->idle = 0, written();
+        if (image_pay()) a->idle = 0, turn_all_written();
     } else if (a->options.free_running) {
         a->idle = a->owed = 0; /* the system chooses which threads go on, and the deadline ends a run that does not */
     }
@@ -206,7 +203,7 @@ static void look_for_hang(program_self *me, uint64_t at) {
     if (outside) nap(); /* the others wait for it: it shall have the processors */
     else if (cycle_closes(me, at)) {
         if (image_pay()) {
-            written();
+            turn_all_written();
             return;
         }
         if (program_watcher_now && program_watcher_now->stuck) program_watcher_now->stuck();
@@ -299,7 +296,7 @@ void step_other(program_self *me, int kind, int other, const pool_range *range, 
     mix_step(&step, 0);
     const bool progress = kind != STEP_YIELD && kind != STEP_MSYNC;
     turn_progress(me->thread, progress);
-    if (progress) written();
+    if (progress) turn_written(here.host);
     if (program_watcher_now && program_watcher_now->other) program_watcher_now->other(&step);
 }
 
@@ -308,7 +305,7 @@ void step_other(program_self *me, int kind, int other, const pool_range *range, 
 static void bus_error(program_self *me, const pool_range *r, const void *at, int64_t line) {
     siginfo_t info = {.si_signo = SIGBUS, .si_code = BUS_MCEERR_AR};
     info.si_addr = (uint8_t *)(uintptr_t)at + (line * LINE_BYTES > r->offset ? line * LINE_BYTES - r->offset : 0);
-    turn_progress(me->thread, true), written();
+    turn_progress(me->thread, true), turn_written(here.host);
     step_end(me);
     me->failed++;
     syscall(SYS_rt_tgsigqueueinfo, getpid(), (pid_t)syscall(SYS_gettid), SIGBUS, &info);
@@ -407,7 +404,7 @@ PROGRAM_EXPORT void prog_nt_store(void *at, const void *bytes, size_t nbytes, co
     }
     program_step step = step_of(me, STEP_NT_STORE, &r, pc);
     mix_step(&step, digest(bytes, r.nbytes));
-    turn_progress(me->thread, true), written();
+    turn_progress(me->thread, true), turn_written(here.host);
     if (program_watcher_now && program_watcher_now->store) program_watcher_now->store(&step, NULL, bytes);
     if (crash_now) crash_stored(&step, bytes);
     posted_add(me, r, bytes, step.number);
@@ -434,7 +431,7 @@ static void flush_line(program_self *me, const program_step *step) {
     nature->card_lines = image->lines;
     if (area()->options.nature) adversary_touched(nature, (window){pool, line, line + 1});
     mix_step(step, dirty);
-    if (dirty) written();
+    if (dirty) turn_written(here.host);
     if (present && !dirty) note_dropped(me, pool, line);
     else turn_progress(me->thread, dirty);
     if (program_watcher_now && program_watcher_now->flush) program_watcher_now->flush(step, dirty, present);
@@ -516,7 +513,7 @@ PROGRAM_EXPORT void prog_fence(enum fence_kind kind, const void *pc) {
     if (!step_begins(me, STEP_FENCE, kind, NULL)) return;
     const bool landed = fenced(me, kind, pc);
     turn_progress(me->thread, landed);
-    if (landed) written();
+    if (landed) turn_written(here.host);
     step_end(me);
 }
 

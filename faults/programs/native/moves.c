@@ -15,7 +15,7 @@ void move_make(program_turn turn) {
         if (crash_now) crash_point_here(-1);
         host_crashes(host, 0);
         turn_crash(host);
-        a->written = a->steps;
+        turn_all_written();
         return;
     }
     if (turn.thread >> 17 || pool >= a->options.pools || host >= a->options.hosts || action >= ACTIONS ||
@@ -23,5 +23,5 @@ void move_make(program_turn turn) {
         return;
     if (line >= a->extent[pool]) a->extent[pool] = line + 1;
     const adversary_move move = {.action = (enum action)action, .lines = {pool, line, line + 1}, .among = {1}};
-    if (image_nature((mover){host, 0, BY_NATURE}, &move) && action != PREFETCH) a->written = a->steps;
+    if (image_nature((mover){host, 0, BY_NATURE}, &move) && action != PREFETCH) turn_written(host);
 }

@@ -109,12 +109,59 @@ void record_born(int thread, int maker) {
                        .stage = (uint8_t)a->stage});
 }
 
-void record_cycle(int thread, uint64_t since) {
+static uint32_t first_behind(uint64_t step) {
+    uint32_t at = record_now->count < RECORD_MOST ? record_now->count : RECORD_MOST;
+    while (at > 0 && record_now->entries[at - 1].number > step) at--;
+    return at;
+}
+
+static bool touches(const record_entry *e, int pool, int64_t line) {
+    const int64_t count = e->kind < RECORD_MOVE ? e->more : 1;
+    return e->pool == pool && line >= e->line && line < e->line + count;
+}
+
+static bool arrives(const record_entry *e) {
+    const int move = e->kind - RECORD_MOVE;
+    const bool stores = e->kind == STEP_STORE || e->kind == STEP_RMW;
+    return move == MOVE_LAND || move == MOVE_WRITE_BACK || move == MOVE_NT || (stores && is_coherent(e->pool, e->line));
+}
+
+/* Say of a line that a thread has loaded, from some entry of the record on, whether something has arrived there. */
+static enum cycle look_at_line(int pool, int64_t line, uint32_t from, uint32_t to) {
+    enum cycle found = CYCLE_WAITS;
+    for (const record_entry *e = record_now->entries + from; e < record_now->entries + to; e++) {
+        if (!touches(e, pool, line)) continue;
+        if (arrives(e)) found = CYCLE_WOKEN;
+        const bool looks = e->kind == RECORD_MOVE + MOVE_FETCH || (e->kind == STEP_LOAD && is_coherent(pool, line));
+        if (looks && e->host == here.host && found == CYCLE_WOKEN) return CYCLE_LOOKS;
+    }
+    return found;
+}
+
+static enum cycle look_at_cycle(int thread, uint64_t since) {
+    const uint32_t from = first_behind(since), to = first_behind(UINT64_MAX);
+    enum cycle found = CYCLE_WAITS;
+    for (const record_entry *e = record_now->entries + from; e < record_now->entries + to; e++) {
+        const bool loads = e->kind == STEP_LOAD || e->kind == STEP_RMW;
+        for (int64_t k = 0; loads && e->thread == thread && e->pool < PROGRAM_POOLS && k < e->more; k++) {
+            const enum cycle its = look_at_line(e->pool, e->line + k, from, to);
+            if (its == CYCLE_LOOKS) return CYCLE_LOOKS;
+            if (its == CYCLE_WOKEN) found = CYCLE_WOKEN;
+        }
+    }
+    return found;
+}
+
+enum cycle record_cycle(int thread, uint64_t since) {
     const program_area *a = here.area;
-    add((record_entry){.number = (uint32_t)a->steps,
-                       .more = (uint32_t)since,
-                       .thread = (uint16_t)thread,
-                       .kind = RECORD_CYCLE,
-                       .host = a->threads[thread].host,
-                       .pool = UINT8_MAX});
+    const enum cycle found = look_at_cycle(thread, since);
+    if (found != CYCLE_LOOKS)
+        add((record_entry){.number = (uint32_t)a->steps,
+                           .more = (uint32_t)since,
+                           .thread = (uint16_t)thread,
+                           .kind = RECORD_CYCLE,
+                           .what = (uint8_t)found,
+                           .host = a->threads[thread].host,
+                           .pool = UINT8_MAX});
+    return found;
 }

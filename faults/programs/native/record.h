@@ -28,6 +28,12 @@ extern run_record *record_now;
 const program_watcher *record_around(const program_watcher *watched);
 
 void record_born(int thread, int maker);
-void record_cycle(int thread, uint64_t since); /* a thread is where it was after step `since`, and nothing was stored */
+/* A thread is where it was after step `since`, and its host has stored nothing. Returns what it has come to. */
+enum cycle {
+    CYCLE_LOOKS, /* something has arrived before a look that was there */
+    CYCLE_WAITS, /* nothing has arrived where it has looked */
+    CYCLE_WOKEN, /* it has looked, and then something has arrived there */
+};
+enum cycle record_cycle(int thread, uint64_t since);
 
 #endif

@@ -12,7 +12,8 @@ enum {
     SITES_KNOWN = 1024,
     SEEN = 2048,
     MAPPINGS = 64,
-    LIST_PLACES = 1024
+    LIST_PLACES = 1024,
+    PAST = 64
 };
 
 typedef struct {
@@ -47,9 +48,15 @@ typedef struct {
     int late_count;
     _Alignas(8) uint8_t late[LATE_SIGNALS][SIGNAL_BYTES]; /* siginfo_t of those that came in the middle of a step */
     uintptr_t tls; /* where this library's variables of this thread lie */
+    uintptr_t kernels; /* where the kernel writes by itself */
     struct {
-        uint64_t since, base, state, memory, tries, step;
+        uint64_t since, base, state, memory, tries;
     } mark; /* a state of this thread, and when it was in it: as in cycle.c */
+    struct {
+        uint64_t state, memory, step;
+    } past[PAST]; /* in a search */
+    int past_count;
+    uint64_t memory_bytes; /* private ones of its process, at the last look */
     struct {
         const void *pc, *caller;
         program_site site;

@@ -38,7 +38,7 @@ static void take(program_self *me, int pool, int64_t line) {
         if (bytes >> from & 1) tell_run(me, (pool_range){pool, line * LINE_BYTES + from, to - from});
     }
     here.area->unannounced++;
-    here.area->written = here.area->steps;
+    turn_written(here.host);
     turn_progress(me->thread, true);
     image_told(here.host, pool, line * LINE_BYTES, LINE_BYTES);
 }

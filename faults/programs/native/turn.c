@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "turn.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -19,8 +20,11 @@ static program_area *area(void) { return here.area; }
 static _Atomic uint32_t *state_of(int thread) { return (_Atomic uint32_t *)&here.area->threads[thread].state; }
 
 static void futex_wake(_Atomic uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0); }
+/* Where the word has changed meanwhile, the system sets errno, which is the program's. */
 static void futex_wait(_Atomic uint32_t *word, uint32_t value) {
+    const int before = errno;
     syscall(SYS_futex, word, FUTEX_WAIT, value, NULL, NULL, 0);
+    errno = before;
 }
 
 static bool by_priority(void) { return area()->options.schedule % POLICIES == POLICIES - 1; }
@@ -39,6 +43,26 @@ static bool awake(int thread) { return area()->wakes[thread] <= area()->clock_ns
 static bool folded(int thread) {
     const program_area *a = area();
     return a->options.every && a->written && a->cycles[thread].since == a->written;
+}
+
+static bool alone(int thread) {
+    const program_area *a = area();
+    for (int k = 0; k < a->thread_count; k++)
+        if (k != thread && a->threads[k].host == a->threads[thread].host && *state_of(k) != THREAD_ENDED) return false;
+    return true;
+}
+
+void turn_written(int host) {
+    program_area *a = area();
+    for (int k = 0; k < a->thread_count; k++)
+        if (a->threads[k].host == host || !alone(k)) a->cycles[k].news = a->steps;
+    a->written = a->steps;
+}
+
+void turn_all_written(void) {
+    program_area *a = area();
+    for (int k = 0; k < a->thread_count; k++) a->cycles[k].news = a->steps;
+    a->written = a->steps;
 }
 
 static int waiting(bool also_asleep, int *found) {
@@ -246,9 +270,7 @@ static bool goes_on(int thread) {
     const program_thread *t = &a->threads[thread];
     if (a->options.script_length || a->options.every || a->pages_hosts || t->idle_steps || a->wakes[thread])
         return false;
-    for (int k = 0; k < a->thread_count; k++) /* threads of one host share its cache, and observe everything there */
-        if (k != thread && a->threads[k].host == t->host && *state_of(k) != THREAD_ENDED) return false;
-    return true;
+    return alone(thread); /* threads of one host share its cache, and observe everything there */
 }
 
 bool turn_goes_on(int thread) {

@@ -53,6 +53,10 @@ bool rest_is_over(void);
 void rest_ends(void);
 void rest_ends_for_host(int thread);
 
+/* Note that a step has stored something on a host, or let it arrive; or on all of them. A run in which that happens does not hang. */
+void turn_written(int host);
+void turn_all_written(void);
+
 /* Note whether a thread's step has changed anything. */
 void turn_progress(int thread, bool progress);
 

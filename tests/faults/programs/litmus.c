@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define LINE(instruction, at) __asm__ volatile(instruction " %0" : "+m"(*(volatile char *)(at)))
-enum { THREADS = 4, EVENTS = 8, LOOKS_UNTIL_ALL_HAS_ARRIVED = 8000 };
+enum { THREADS = 4, EVENTS = 8, WORDS = 8, LOOKS_UNTIL_ALL_HAS_ARRIVED = 8000 };
 
 static char *pool;
 static char **words;
@@ -37,6 +37,20 @@ static void wait_for_what_is_posted(volatile uint64_t *word) {
         LINE("clflush", word);
         (void)*word;
     }
+}
+
+/* With -DLOOKS=N a thread gives up at its N-th look in vain, in place of waiting for ever. */
+static int goes_on(int number) {
+#ifdef LOOKS
+    static _Thread_local int looks[EVENTS];
+    if (++looks[number % EVENTS] == LOOKS) {
+        puts("=vain");
+        exit(0);
+    }
+#else
+    (void)number;
+#endif
+    return 1;
 }
 
 static int step(int number) {
@@ -73,11 +87,15 @@ static int step(int number) {
         break;
     case 'w':
         do LINE("clflush", word);
-        while (*word < value);
+        while (*word < value && goes_on(number));
         break;
     case 'z':
         do LINE("clflush", word);
-        while (*word);
+        while (*word && goes_on(number));
+        break;
+    case 'y': /* for this line or the next one */
+        do drop(word), drop(word + WORDS);
+        while (*word < value && word[WORDS] < value && goes_on(number));
         break;
     case 'r': atomic_store_explicit(&recorded[at % EVENTS], 1, memory_order_release); break;
     case 'a':
