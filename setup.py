@@ -92,7 +92,7 @@ setup(
             "faults/programs/native",
             sources=tuple(f"{MACHINE}/{part}.c" for part in CACHE),
             flags=("-ftls-model=initial-exec",),
-            # Else a call that comes first where a thread happens to sleep changes the loader's memory, which cycle.c compares.
+            # A call that is bound late changes the loader's memory, which cycle.c compares, whenever it comes first.
             links=("-Wl,-z,now",),
             include=(MACHINE,),
         ),

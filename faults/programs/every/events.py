@@ -415,7 +415,7 @@ class _Order:
         self._crashed: dict[int, int] = {}  # by host: its crash
 
     def waits(self, thread: int, lines: frozenset[Line], since: int) -> None:
-        """Note that a thread goes round in a cycle since a step, looking at these lines; perhaps something has arrived."""
+        """Note that a thread goes round in a cycle since a step, looking at these lines: perhaps one has arrived."""
         self._waits[thread] = lines
         self._wakers.pop(thread, None)
         behind = takewhile(lambda k: self._events[k].number > since, range(len(self._events) - 1, -1, -1))
