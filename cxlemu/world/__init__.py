@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from cxlemu.capacity.lease import lease_for
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import WORST_CASE, MemorySpec
+from cxlemu.numbers import seconds
 from cxlemu.pool.catalog import warn_of_dead
 from cxlemu.signals import stops_exit
 from cxlemu.world.context import OnMessage, RankContext, ignore_message
@@ -76,7 +77,7 @@ def launch(
         InputError: The first one of any rank, unchanged; or an argument is invalid.
         RankFailures: Anything else that made ranks fail, with the root cause first.
     """
-    world = _world(ranks, topology, memory, how, deadline_s, pool_name, pace, tenant, hosts, heap_bytes)
+    world = _world(main, ranks, topology, memory, how, deadline_s, pool_name, pace, tenant, hosts, heap_bytes)
     return _run(main, world, on_message, pool_name, survivors=False).in_rank_order()
 
 
@@ -105,11 +106,12 @@ def launch_survivors(
     Raises:
         InputError: An argument does not fit. A rank's exception is among the ``failures``.
     """
-    world = _world(ranks, topology, memory, how, deadline_s, pool_name, pace, tenant, None, heap_bytes)
+    world = _world(main, ranks, topology, memory, how, deadline_s, pool_name, pace, tenant, None, heap_bytes)
     return _run(main, world, on_message, pool_name, survivors=True)
 
 
 def _world(
+    main: Callable[[RankContext], Any],
     ranks: int,
     topology: Topology | str | None,
     memory: MemorySpec | str,
@@ -121,6 +123,8 @@ def _world(
     hosts: tuple[int, ...] | None,
     heap_bytes: int | Literal["cards"] | None,
 ) -> World:
+    if not callable(main):
+        raise ArgumentError(f"main is a function that every rank runs, not {main!r}")
     memory = MemorySpec(memory) if isinstance(memory, str) else memory
     if not isinstance(memory, MemorySpec):
         raise ArgumentError(f"memory is a MemorySpec or the name of a backend, not {memory!r}")
@@ -130,6 +134,7 @@ def _world(
         refuse_unguarded()  # before a pool is made
     elif how != "threads":
         raise ArgumentError(f"ranks run as 'threads' or 'processes', not as {how!r}")
+    deadline_s = seconds(deadline_s, "deadline_s", above_0=True)
     lease = None if tenant is None else lease_for(tenant, memory, pool_name, wait_s=deadline_s)
     if not memory.backend.on_devices:
         warn_of_dead()

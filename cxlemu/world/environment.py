@@ -20,6 +20,7 @@ from cxlemu import _native
 from cxlemu.capacity.lease import lease_for
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import WORST_CASE, MemorySpec
+from cxlemu.numbers import seconds
 from cxlemu.pool.jobs import pool_of_job, refuse_second_run
 from cxlemu.pool.pool import Pool
 from cxlemu.pool.room import bus_error_later
@@ -116,6 +117,7 @@ def from_environment(
     place = find_place(os.environ, one_machine=not memory.backend.on_devices)
     if tenant is not None and memory.backend.emulates_caches:
         raise ArgumentError("a tenant's emulated caches are those of one launch: under a launcher take shm or dax")
+    deadline_s = seconds(deadline_s, "deadline_s", above_0=True)
     lease = None if tenant is None else lease_for(tenant, memory, pool_name, wait_s=deadline_s)
     topology = machine(topology, memory, lease)
     asked = World(place.ranks, topology, memory, deadline_s, place.launcher, pace, lease, hosts)
@@ -151,7 +153,7 @@ def _pool(world: World, place: Place, heap_bytes: int | Literal["cards"] | None)
         with world.create_pool(name) as pool:
             yield pool, world
     else:
-        if isinstance(heap_bytes, int):
+        if heap_bytes is not None and heap_bytes != "cards":
             world = replace(world, heap_bytes=heap_bytes)
         pool, world = world.join_pool(pool_of_job(place.pool_name, world.deadline_s))
         with pool:

@@ -28,8 +28,6 @@ def usual_heap_bytes(card_bytes: int, cards: int, ranks: int, hosts: int, most_c
 
 def check_heap_bytes(heap_bytes: int, ranks: int, hosts: int) -> None:
     """Raise ArgumentError where this machine has no memory for heaps of so many bytes each; ``hosts`` counts caches."""
-    if heap_bytes < 0:
-        raise ArgumentError(f"a heap has 0 or more bytes, not {heap_bytes}")
     needed, available = int(ranks * heap_bytes * _taken_per_byte(hosts)), available_bytes()
     if needed > available:
         caches = f" and {hosts} emulated caches" * bool(hosts)

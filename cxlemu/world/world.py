@@ -15,6 +15,7 @@ from cxlemu.capacity.table import header_of
 from cxlemu.capacity.tenant_pool import TenantPool
 from cxlemu.errors import AccessError, ArgumentError, MismatchError
 from cxlemu.memory import HostCache, MemorySpec, host_segment_bytes
+from cxlemu.numbers import seconds, whole, wholes
 from cxlemu.pool.ledger import ledger_bytes
 from cxlemu.pool.pool import NewClocks, NewPool, Pool
 from cxlemu.pool.room import RANK_BYTES
@@ -60,15 +61,19 @@ class World:
     caches: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.ranks < 1:
-            raise ArgumentError(f"a world has at least 1 rank, not {self.ranks}")
-        if not self.deadline_s > 0:
-            raise ArgumentError(f"a deadline is a positive number of seconds, not {self.deadline_s}")
+        numbers: dict[str, Any] = {"ranks": whole(self.ranks, "ranks", 1)}
+        numbers["deadline_s"] = seconds(self.deadline_s, "deadline_s", above_0=True)
+        if self.heap_bytes is not None:
+            numbers["heap_bytes"] = whole(self.heap_bytes, "heap_bytes")
+        if self.placement is not None:
+            numbers["placement"] = wholes(self.placement, "hosts")
+        for name, number in numbers.items():
+            object.__setattr__(self, name, number)
         if self.pace is not None and self.memory.backend.on_devices:
             raise ArgumentError("a pace is for emulated pools: real cards have their own time")
         if self.pace is not None and self.lease is not None:
             raise ArgumentError("a pace is for a whole pool: tenants share no clocks")
-        if self.placement is not None and (len(self.placement) != self.ranks or min(self.placement) < 0):
+        if self.placement is not None and len(self.placement) != self.ranks:
             raise ArgumentError(f"{self.ranks} ranks are not placed by the hosts {self.placement}")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -113,6 +118,7 @@ class World:
 
     def with_heaps(self, heap_bytes: int | None = None) -> World:
         """Return this world with heaps of model size, or the pool's on real cards, for a tenant or with a pace."""
+        heap_bytes = None if heap_bytes is None else whole(heap_bytes, "heap_bytes")
         grows = self.lease is None and self.pace is None and not self.memory.backend.on_devices
         if not grows or heap_bytes == 0:
             return replace(self, heap_bytes=heap_bytes)

@@ -43,7 +43,7 @@ def test_a_heap_is_a_share_of_what_the_machine_has_left(monkeypatch: pytest.Monk
         ArgumentError, match=r"heaps of 4 GiB for 2 ranks and 2 emulated caches can take 40\..* but 8 GiB are left: ask"
     ):
         world_of(2, EMULATED).with_heaps(4 * GIB)
-    with pytest.raises(ArgumentError, match="a heap has 0 or more bytes, not -1"):
+    with pytest.raises(ArgumentError, match="heap_bytes is a whole number from 0 on, not -1"):
         world_of(2).with_heaps(-1)
     assert world_of(2, topology="laptop").with_heaps().card_bytes == GIB  # no larger than the topology's cards are
     left = 64 * MIB

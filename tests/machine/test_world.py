@@ -39,7 +39,7 @@ from cxlemu.memory.lock import LOCK_BYTES, HostLock
 from cxlemu.pool import segments
 from cxlemu.signals import stops_exit
 from cxlemu.topology import Topology
-from cxlemu.world import RankContext, launch, outcome
+from cxlemu.world import RankContext, launch, launch_survivors, outcome
 from cxlemu.world import processes as processes_module
 from cxlemu.world import threads as threads_module
 from cxlemu.world.environment import find_place
@@ -145,17 +145,26 @@ def test_one_rank_is_a_world(run: Callable[..., list[Any]]) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"ranks": 0}, "at least 1 rank, not 0"),
+        *(({"ranks": wrong}, f"ranks is a whole number from 1 on, not {wrong!r}") for wrong in (0, "2", 2.0, None)),
+        *(({"heap_bytes": wrong}, f"heap_bytes is a whole number from 0 on, not {wrong!r}") for wrong in (-1, "1GiB")),
+        ({"hosts": (0, "1")}, "each of hosts is a whole number from 0 on, not '1'"),
+        ({"hosts": 2}, "hosts is a list of whole numbers, not 2"),
+        ({"main": 3}, "main is a function that every rank runs, not 3"),
         ({"how": "fibers"}, "not as 'fibers'"),
         ({"memory": "cxl"}, "a backend is one of .*, not 'cxl'"),
         ({"memory": None}, "memory is a MemorySpec or the name of a backend, not None"),
-        ({"deadline_s": 0.0}, "positive number of seconds"),
+        *(
+            ({"deadline_s": wrong}, f"deadline_s is a number of seconds above 0, not {wrong!r}")
+            for wrong in (0.0, -1, float("nan"), "x", None, True)
+        ),
     ],
 )
 def test_impossible_worlds_are_refused(pool_name: str, options: dict[str, Any], sentence: str) -> None:
-    usual = {"ranks": 2, "topology": LAPTOP, "memory": MemorySpec(), "pool_name": pool_name}
-    with pytest.raises(ArgumentError, match=sentence):
-        launch(programs.who_am_i, **(usual | options))
+    usual = {"main": programs.who_am_i, "ranks": 2, "topology": LAPTOP, "memory": MemorySpec(), "pool_name": pool_name}
+    for run in (launch, launch_survivors):
+        if run is launch or "hosts" not in options:
+            with pytest.raises(ArgumentError, match=sentence):
+                run(**(usual | options))
 
 
 def test_a_program_that_cannot_be_sent_is_refused(run: Callable[..., list[Any]]) -> None:

@@ -14,12 +14,12 @@ from collectives.builder.recipes import Recipe
 from collectives.communicator.arrays import Array, check_distinct, dtype_name
 from collectives.communicator.calls.arguments import Staging, as_array
 from collectives.communicator.calls.operations import CopiesAround
-from collectives.numbers import root_of
 from cxlemu._native import apart
 from cxlemu.accelerator.arrays import ViewedArray, address_array, device_view, same_device
 from cxlemu.accelerator.device import DeviceView, hand_back
 from cxlemu.engines.mover import BufferPart
 from cxlemu.errors import ArgumentError
+from cxlemu.numbers import root_of
 
 Pair = tuple[Array, Array]  # an array, and the one for its result
 
@@ -51,9 +51,7 @@ def packed(asked: ManyArguments, rank: int, size: int) -> tuple[list[Packed], tu
     the dtype and the size in bytes of each array.
     """
     asked = asked._replace(root=root_of(f"{asked.collective}_many", asked.root, size))
-    place = _place(asked)
-    arrays = [place.seen(array, f"arrays[{k}]") for k, array in enumerate(asked.arrays)]
-    outs = arrays if asked.outs is None else [place.seen(array, f"outs[{k}]") for k, array in enumerate(asked.outs)]
+    place, arrays, outs = _seen(asked)
     if len(outs) != len(arrays):
         raise ArgumentError(f"{asked.collective}_many: {len(arrays)} arrays have {len(outs)} outs: pass one for each")
     gathers, scatters = asked.collective == "all_gather", asked.collective == "reduce_scatter"
@@ -224,10 +222,18 @@ class DeviceStaging:
             self._device.copy(self._queue, to, source)
 
 
-def _place(asked: ManyArguments) -> _Place:
-    given = [(each, f"arrays[{k}]") for k, each in enumerate(asked.arrays)]
-    given += [(each, f"outs[{k}]") for k, each in enumerate(asked.outs or ())]
-    views = [None if isinstance(each, np.ndarray) else device_view(each, role) for each, role in given]
-    if all(view is None for view in views):
-        return _Host()
-    return _OnDevice(views, f"{asked.collective}_many")
+def _seen(asked: ManyArguments) -> tuple[_Place, list[Array], list[Array]]:
+    """Where a call's arrays live, and these and its outs as that place sees them."""
+    arrays, outs = list(asked.arrays), [] if asked.outs is None else list(asked.outs)
+    place: _Place = _Host()
+    if not all(type(each) is np.ndarray for each in (*arrays, *outs)):
+        roles = [f"arrays[{k}]" for k in range(len(arrays))] + [f"outs[{k}]" for k in range(len(outs))]
+        views = [
+            None if isinstance(each, np.ndarray) else device_view(each, role)
+            for each, role in zip((*arrays, *outs), roles, strict=True)
+        ]
+        if any(view is not None for view in views):
+            place = _OnDevice(views, f"{asked.collective}_many")
+        arrays = [place.seen(each, role) for each, role in zip(arrays, roles, strict=False)]
+        outs = [place.seen(each, role) for each, role in zip(outs, roles[len(arrays) :], strict=True)]
+    return place, arrays, arrays if asked.outs is None else outs

@@ -24,12 +24,12 @@ from collectives.communicator.heap.heap import SymmetricHeap
 from collectives.contracts import COLLECTIVES
 from collectives.fused.plans import build as build_product
 from collectives.in_heap import gives_up, lends, results_in_heap, told_in_heap
-from collectives.numbers import op_of, root_of
 from cxlemu.capacity.tenancy import Tenancy
 from cxlemu.engines.peer_memory import PeerMemory
 from cxlemu.engines.streams import NO_PLACE
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import Bytes
+from cxlemu.numbers import op_of, root_of
 from cxlemu.plan import DTYPES, Call, InHeap, Layout, Plan, RankPart, rules
 
 

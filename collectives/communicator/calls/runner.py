@@ -27,7 +27,6 @@ from collectives.communicator.calls.planner import CallArguments, CallPlanner
 from collectives.communicator.calls.progress import CallQueue, Handle
 from collectives.communicator.calls.watch import PeerMonitor
 from collectives.contracts import COLLECTIVES
-from collectives.numbers import seconds
 from cxlemu import _native
 from cxlemu.dlpack import pin
 from cxlemu.engines import Engine
@@ -36,6 +35,7 @@ from cxlemu.engines.deadlocks import deadlock_of
 from cxlemu.engines.native import LOOK_NS, NativeEngine
 from cxlemu.engines.streams import Binding, Running
 from cxlemu.errors import DeadlineError, MismatchError, RevokedError, RunError
+from cxlemu.numbers import seconds
 from cxlemu.plan import Layout
 from cxlemu.pool.board import Board
 from cxlemu.pool.home import Home

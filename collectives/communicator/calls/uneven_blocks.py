@@ -10,10 +10,10 @@ import numpy as np
 
 from collectives.communicator.arrays import Array, check_distinct
 from collectives.communicator.calls.arguments import Staging, as_array, made_like
-from collectives.numbers import as_int
 from cxlemu.accelerator.arrays import ViewedArray, address_array, device_view, row_of
 from cxlemu.accelerator.device import DeviceView
 from cxlemu.errors import ArgumentError
+from cxlemu.numbers import as_int
 
 Counts = Sequence[int] | None
 UNKNOWN = -1  # bytes

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from collectives.numbers import as_int
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES, Bytes
+from cxlemu.numbers import as_int
 from cxlemu.units import counted, format_bytes
 
 MOST_ELEMENTS = 1 << 48

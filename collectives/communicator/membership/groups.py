@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from collectives.numbers import as_int, is_bool
 from cxlemu.errors import ArgumentError
+from cxlemu.numbers import as_int, is_bool
 
 
 def members_of(ranks: Sequence[int], size: int, mine: int) -> tuple[int, ...]:
@@ -29,7 +30,7 @@ def members_of(ranks: Sequence[int], size: int, mine: int) -> tuple[int, ...]:
     return members
 
 
-def word(color: int | None, key: int) -> NDArray[np.int64]:
+def word(color: Any, key: int) -> NDArray[np.int64]:
     """Encode a split's color (None: this rank joins no group) and key as int64 (takes part, color, key)."""
     return np.array([color is not None, _as_i64(0 if color is None else color), _as_i64(key)], np.int64)
 

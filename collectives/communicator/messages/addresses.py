@@ -6,8 +6,8 @@ from typing import Any
 
 from collectives.communicator.messages.envelopes import TAG_MAX
 from collectives.communicator.messages.requests import ANY, PROC_NULL, Rank, Special, Tag
-from collectives.numbers import as_int
 from cxlemu.errors import ArgumentError
+from cxlemu.numbers import as_int
 
 
 def destination(dest: Any, tag: Any, ranks: int) -> tuple[Rank, int]:

@@ -18,8 +18,8 @@ from collectives.communicator.calls.agreed import UnevenArguments
 from collectives.communicator.calls.uneven_blocks import BlocksGiven
 from collectives.communicator.verbs.uneven import UnevenVerbs
 from collectives.communicator.verbs.verbs import Verbs
-from collectives.numbers import root_of
 from cxlemu.errors import ArgumentError
+from cxlemu.numbers import root_of
 
 
 class ObjectVerbs(Verbs, UnevenVerbs):

@@ -9,8 +9,8 @@ from collectives.builder.recipes import Recipe
 from collectives.communicator.calls.agreed import UnevenArguments
 from collectives.communicator.calls.operations import Outcome
 from collectives.communicator.calls.uneven_blocks import BlocksGiven, Counts
-from collectives.numbers import op_of, root_of
 from cxlemu.errors import ArgumentError
+from cxlemu.numbers import op_of, root_of
 
 
 class UnevenVerbs:

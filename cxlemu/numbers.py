@@ -28,6 +28,22 @@ def as_int(value: Any) -> int | None:
         return None
 
 
+def whole(value: Any, what: str, least: int = 0) -> int:
+    """Return a count or a size as an int. Raises ArgumentError for what is no whole number from ``least`` on."""
+    number = as_int(value)
+    if number is None or number < least:
+        raise ArgumentError(f"{what} is a whole number from {least} on, not {value!r}")
+    return number
+
+
+def wholes(values: Any, what: str) -> tuple[int, ...]:
+    """Return a list of whole numbers from 0 on as ints. Raises ArgumentError for what is none."""
+    try:
+        return tuple(whole(value, f"each of {what}") for value in values)
+    except TypeError:
+        raise ArgumentError(f"{what} is a list of whole numbers, not {values!r}") from None
+
+
 def root_of(collective: str, root: Any, ranks: int) -> int:
     """Return the root of a call of ``ranks`` ranks. Raises ArgumentError, alike on all ranks, for what is no rank."""
     number = as_int(root)
@@ -47,7 +63,7 @@ def seconds(value: Any, what: str, *, above_0: bool = False) -> float:
     """Return a time to wait, in seconds. Raises ArgumentError for what is no number from 0 on, or above 0."""
     try:
         number = float("nan" if isinstance(value, str | bytes) or is_bool(value) else value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not (number > 0 if above_0 else number >= 0):
         raise ArgumentError(f"{what} is a number of seconds {'above 0' if above_0 else 'from 0 on'}, not {value!r}")
