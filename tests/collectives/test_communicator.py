@@ -244,7 +244,7 @@ def test_asynchronous_calls_run_in_the_order_they_were_made() -> None:
         x = np.ones(1, np.int64)
         handles = [comm.all_reduce(x, async_op=True) for _ in range(5)]
         y = comm.all_reduce(np.ones(1, np.int64))  # a synchronous one waits for its turn
-        assert all(handle.done() for handle in handles)
+        assert all(handle.done for handle in handles)
         assert all(handle.wait() is x for handle in reversed(handles))
         return [int(x[0]), int(y[0])]
 
@@ -281,7 +281,7 @@ def test_of_a_communicator_that_is_not_closed_a_call_that_nobody_waited_for_is_w
         if context.rank == 0 or not how:
             handle = comm.barrier(async_op=True)
             context.at_end.append(ended.set)
-            while how != "under way" and not handle.done():
+            while how != "under way" and not handle.done:
                 time.sleep(0.001)
         elif how == "under way":
             ended.wait(PATIENT_S)

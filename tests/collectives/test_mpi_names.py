@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -498,48 +497,3 @@ def test_ranks_that_all_send_first_bring_in_what_comes(count: int, nbytes: int, 
 
     assert count < UNEXPECTED_MAX
     together(program, 3, memory)
-
-
-def test_handles_and_requests_are_awaited() -> None:
-    def program(comm: Communicator) -> list[float]:
-        async def both() -> list[float]:
-            peer, out = 1 - comm.rank, np.zeros(1)
-            coming = comm.irecv(out, peer)
-            total, _ = await asyncio.gather(comm.all_reduce(np.full(1, comm.rank + 1.0), async_op=True), send())
-            assert await coming == (peer, 0, 8) and await coming == coming.status
-            return [total[0], out[0]]
-
-        async def send() -> None:
-            await comm.isend(np.full(1, comm.rank + 5.0), 1 - comm.rank)
-
-        return asyncio.run(both())
-
-    assert together(program) == [[3, 6], [3, 5]]
-
-
-def test_an_awaited_call_that_is_cancelled_runs_all_the_same() -> None:
-    def program(comm: Communicator) -> float:
-        async def impatient(x: np.ndarray) -> None:
-            handles = [comm.all_reduce(x, async_op=True) for _ in range(2)]
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(handles[1], 1e-9)
-            await handles[1]
-
-        x = np.ones(1)
-        asyncio.run(impatient(x))
-        return float(comm.all_reduce(x)[0])
-
-    assert together(program) == [8, 8]
-
-
-def test_an_awaited_call_raises_what_ended_it() -> None:
-    def program(comm: Communicator) -> None:
-        async def misfit() -> None:
-            await comm.irecv(np.zeros(1), 1 - comm.rank)
-
-        comm.send(np.zeros(2), 1 - comm.rank)
-        with pytest.raises(TruncationError):
-            asyncio.run(misfit())
-        comm.barrier()
-
-    together(program)

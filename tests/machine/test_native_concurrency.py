@@ -182,7 +182,7 @@ def test_asynchronous_calls_run_in_the_order_they_were_made() -> None:
         x = np.ones(3000, np.int64)
         handles = [comm.all_reduce(x, async_op=True) for _ in range(20)]
         y = comm.all_reduce(np.ones(1, np.int64))
-        assert all(handle.done() for handle in handles)
+        assert all(handle.done for handle in handles)
         assert all(handle.wait() is x for handle in handles)
         return set(x.tolist()), int(y[0])
 

@@ -156,7 +156,7 @@ def test_an_operation_waits_for_the_asynchronous_calls_before_it(together: Calla
         comm.all_reduce(y)
         pending = comm.all_reduce(x, async_op=True)
         op()
-        assert pending.done()
+        assert pending.done and pending.test()
         comm.all_reduce(x, async_op=True)
         comm.all_reduce(y)
         return [int(x[0]), int(y[0])]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from collectives.numbers import seconds
+from cxlemu.numbers import seconds
 from cxlemu.pool.home import Home
 from cxlemu.units import counted, how_far
 from cxlemu.unshared import Unshared
@@ -20,9 +21,26 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class _Done(int):
+    """A bool that may still be called, as `Handle.done` was a method."""
+
+    def __repr__(self) -> str:
+        return repr(bool(self))
+
+    def __call__(self) -> bool:
+        warnings.warn(
+            "handle.done() is the attribute handle.done now: 0.3.0 removes the call", DeprecationWarning, stacklevel=2
+        )
+        return bool(self)
+
+
 @dataclass(eq=False)
 class Handle(Unshared, Generic[T]):
-    """A call under way, as ``async_op=True`` returns it; ``await handle`` waits in asyncio."""
+    """A call under way, as ``async_op=True`` returns it; ``await handle`` waits in asyncio.
+
+    Attributes:
+        done: Whether the call has ended, with a result or an error, as `Request.done`.
+    """
 
     _future: Future[T]
     observed: bool = False  # a caller waited, so that an error was seen
@@ -33,9 +51,24 @@ class Handle(Unshared, Generic[T]):
         return f"<Handle: {how_far(over, self._future.exception() if over else None)}>"
 
     def wait(self, timeout_s: float | None = None) -> T:
-        """Wait for the call's end."""
+        """Wait for the call's end.
+
+        Args:
+            timeout_s: How long to wait at most, in seconds. None: until it ends, as it does within its deadline.
+
+        Returns:
+            What the call returns.
+
+        Raises:
+            TimeoutError: It has not ended after ``timeout_s``; it goes on, as peers wait for it.
+            RunError: What ended it; the communicator is revoked.
+        """
         self._look()
-        result = self._future.exception(None if timeout_s is None else seconds(timeout_s, "timeout_s"))
+        timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
+        try:
+            result = self._future.exception(timeout_s)
+        except TimeoutError:
+            raise TimeoutError(f"the call has not ended after {timeout_s:g} s") from None
         self.observed = True
         if result is not None:
             raise result
@@ -45,8 +78,20 @@ class Handle(Unshared, Generic[T]):
         self._look()
         import asyncio  # few programs have it
 
-        self.observed = True
-        return asyncio.shield(asyncio.wrap_future(self._future)).__await__()  # a peer waits for the call all the same
+        loop = asyncio.get_running_loop()
+        over = loop.create_future()  # cancelled alone: a peer waits for the call all the same
+
+        def wake() -> None:
+            if not over.done():
+                over.set_result(None)
+
+        def ended(_: Future[T]) -> None:
+            with suppress(RuntimeError):  # that loop was closed meanwhile
+                loop.call_soon_threadsafe(wake)
+
+        self._future.add_done_callback(ended)
+        yield from over.__await__()
+        return self.wait()
 
     def _cancel(self) -> bool:
         """Keep the call from running, where its turn has not come. Returns whether it never runs."""
@@ -58,9 +103,16 @@ class Handle(Unshared, Generic[T]):
         self._future.exception()
         self.observed = True
 
-    def done(self) -> bool:
-        """Whether the call has ended, with a result or an error."""
+    def test(self) -> bool:
+        """Return whether the call has ended. Raises what ended it, each time, as `Request.test`."""
+        if self._future.done():
+            self.wait()
         return self._future.done()
+
+    @property
+    def done(self) -> bool:
+        """Whether the call has ended."""
+        return _Done(self._future.done())  # type: ignore[return-value]
 
     def loss(self) -> str:
         """What is lost if nobody waits for the call: its end or its error, in words; empty if it ended well."""
@@ -91,7 +143,7 @@ class CallQueue:
 
     def call(self, work: Callable[[], T]) -> T:
         """Run ``work`` after all calls that are ahead, and return its result. Raises what it raises."""
-        if any(not handle.done() for handle in self._open):
+        if any(not handle._future.done() for handle in self._open):
             handle = self.start(work)
             try:
                 return handle.wait()

@@ -7,7 +7,7 @@ hand over to this page what takes longer.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -23,13 +23,14 @@ from collectives.communicator.messages.matching import Message, Receive
 from collectives.communicator.messages.requests import ANY, PROC_NULL, MatchedMessage, Rank, Request, Status, Tag
 from collectives.communicator.messages.traffic import SLICE_S, Traffic
 from collectives.communicator.messages.transfers import WAKE
-from collectives.numbers import seconds
 from cxlemu._native import Courier
 from cxlemu.accelerator.arrays import device_view, fetched, put_back
 from cxlemu.errors import ArgumentError, DeadlineError, RevokedError, RunError
+from cxlemu.numbers import seconds
 from cxlemu.signals import is_from_handler
 
-TURN_S = 1e-3  # how long each communicator of several is waited for
+TURN_S = 1e-3  # how long each communicator of several is waited for; and between two looks of who awaits a message
+IDLE_LOOKS = 100  # of who awaits a message, before it pauses between two
 
 
 class Messenger(Traffic):
@@ -232,6 +233,30 @@ class Messenger(Traffic):
             if not (about.done or self._busy):
                 self._glance(about, self._clock.now())
         self._call_back()
+
+    def attend(self, request: Request) -> Iterator[float]:
+        """As `complete`, but yield again and again for how many seconds the caller may do something else, or stop.
+
+        Only the time counts that passes between two looks in a row: the caller may be away for longer.
+        """
+        now = self._clock.now()
+        waited_s, look_at, idle = 0.0, now + SLICE_S, 0
+        while True:
+            moved_at, before = request.moved_at, now
+            super().poke()
+            if request.done:
+                return
+            now = self._clock.now()
+            waited_s, idle = waited_s + min(now - before, SLICE_S), idle + 1
+            if request.moved_at != moved_at:
+                waited_s, idle = 0.0, 0
+            if now >= look_at:
+                look_at = now + SLICE_S
+                with self._lock, self._guard:
+                    if not request.done:
+                        self._watch(request, waited_s, self._runner.deadline_s)
+                self._call_back()
+            yield 0.0 if idle < IDLE_LOOKS else TURN_S
 
     def close(self) -> None:
         """Let all sends leave, although no caller may wait for them any more; receives end with a RevokedError."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from collectives.numbers import seconds
 from cxlemu.dlpack import pin
+from cxlemu.numbers import seconds
 from cxlemu.signals import is_from_handler
 from cxlemu.units import how_far
 from cxlemu.unshared import Unshared
@@ -25,6 +25,8 @@ class Special(Enum):
 
     def __repr__(self) -> str:
         return self.name
+
+    __str__ = __repr__
 
 
 ANY = ANY_SOURCE = ANY_TAG = Special.ANY
@@ -56,11 +58,15 @@ class Waiter(Protocol):
     def poke(self, about: Request | None = None) -> None:
         """Make what progress there is, without waiting, and look now and then whether ``about`` may still come."""
 
+    def attend(self, request: Request) -> Iterator[float]:
+        """Complete the request; yield for how many seconds its caller may do something else, or stop."""
+
 
 class Request(Unshared):
     """A send or a receive under way. Any thread may wait for it; the one that waits does the work.
 
-    ``await request`` waits in a thread, and gives what `wait` returns.
+    ``await request`` gives what `wait` returns, and lets other tasks run meanwhile; one that is cancelled leaves the
+    request under way.
 
     Attributes:
         peer: The other rank, `ANY` or `PROC_NULL`.
@@ -138,7 +144,8 @@ class Request(Unshared):
         if not self.done:
             import asyncio  # few programs have it
 
-            yield from asyncio.to_thread(self.wait).__await__()
+            for pause_s in self.waiter.attend(self):
+                yield from asyncio.sleep(pause_s).__await__()
         return self.wait()
 
     def test(self) -> bool:

@@ -24,8 +24,8 @@ from collectives.communicator.messages.requests import (
     Status,
     Tag,
 )
-from collectives.numbers import seconds
 from cxlemu.errors import ArgumentError
+from cxlemu.numbers import seconds
 
 
 class PointToPoint:
@@ -40,6 +40,12 @@ class PointToPoint:
     the rest moves while both ranks wait for something: a request, another message, or a collective. A rank that waits
     for room brings in the small messages that come meanwhile.
 
+    ``timeout_s`` of a call that moves a message (`send`, `recv`, `sendrecv`) replaces the communicator's deadline: the
+    peer is then taken for lost, and the communicator revoked, as a part of the message may have gone over, and only one
+    of the two ranks knows that the other gave up. What only looks or waits for a request (`probe`, `mprobe`,
+    `Request.wait`, `waitany` and the like) has nothing to take back: it raises TimeoutError, and everything stays as it
+    is.
+
     Ranks and tags are integers of any kind. A message to or from `PROC_NULL` is over at once, and no array changes.
     """
 
@@ -53,13 +59,14 @@ class PointToPoint:
             array: Array of any shape and dtype, or what shares its memory; one that is not contiguous is copied.
             dest: The rank that receives it, which may be this rank itself.
             tag: A number by which the receiver may ask for the message, from 0 to 2^31 - 1.
-            timeout_s: How long to wait for the receiver, in seconds (default: the communicator's deadline).
+            timeout_s: How long to wait for the receiver, in seconds (default: the communicator's deadline), before the
+                communicator is revoked. To go on instead: ``isend(...).wait(timeout_s)``.
 
         Raises:
             ArgumentError: An argument does not fit; nothing was sent.
             RunError: The receiver left or did not arrive, or the pool failed: see `Communicator`.
         """
-        timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
+        timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s", above_0=True)
         messenger = self._messenger
         courier = messenger.outgoing.get(dest) if type(dest) is int else None
         request = None
@@ -83,7 +90,8 @@ class PointToPoint:
             array: Array, at least as large as the message, which replaces its first elements.
             source: The rank that sends; ANY: whichever does.
             tag: The message's tag; ANY: whichever it has.
-            timeout_s: How long to wait for the sender, in seconds (default: the communicator's deadline).
+            timeout_s: How long to wait for the sender, in seconds (default: the communicator's deadline), before the
+                communicator is revoked. To go on instead: `probe`, or ``irecv(...).wait(timeout_s)``.
 
         Returns:
             The message's source, tag and size in bytes.
@@ -94,7 +102,7 @@ class PointToPoint:
                 the communicator goes on.
             RunError: The sender left or did not arrive, or the pool failed: see `Communicator`.
         """
-        timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
+        timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s", above_0=True)
         messenger = self._messenger
         courier = messenger.incoming.get(source) if type(source) is int else None
         request = None
@@ -179,7 +187,8 @@ class PointToPoint:
             source: The rank that sends it; ANY: whichever does.
             sendtag: The tag of what is sent.
             recvtag: The tag of the received message; ANY: whichever it has.
-            timeout_s: How long to wait for each of the two, in seconds (default: the communicator's deadline).
+            timeout_s: How long to wait for each of the two, in seconds (default: the communicator's deadline), before
+                the communicator is revoked.
 
         Returns:
             Source, tag and size in bytes of what came.
@@ -187,7 +196,7 @@ class PointToPoint:
         Raises:
             ArgumentError, TruncationError, RunError: As `send` and `recv`.
         """
-        timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
+        timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s", above_0=True)
         x, out = viewed(x, "x"), viewed(out, "out")
         if isinstance(x, np.ndarray) and isinstance(out, np.ndarray) and np.shares_memory(x, out):
             raise ArgumentError("sendrecv: x and out overlap: receive into another array, or send a copy")
@@ -220,7 +229,7 @@ class PointToPoint:
 
         Raises:
             ArgumentError: An argument does not fit.
-            TimeoutError: None came in ``timeout_s``.
+            TimeoutError: None came in ``timeout_s``; nothing has changed.
             RunError: The sender left or did not arrive, or the pool failed.
         """
         found = self._messenger.probe(source, tag, timeout_s)
@@ -270,7 +279,10 @@ class PointToPoint:
             TimeoutError, TruncationError, RunError: What `Request.wait` raises for the first one that fails; the other
                 requests are waited for before that.
         """
-        timeout_s, requests = None if timeout_s is None else seconds(timeout_s, "timeout_s"), list(requests)
+        timeout_s, requests = (
+            None if timeout_s is None else seconds(timeout_s, "timeout_s"),
+            _listed(requests, "waitall"),
+        )
         for request in _requests(requests, "waitall", Handle):
             if not request.done:
                 request.waiter.complete(request, timeout_s)
@@ -293,7 +305,7 @@ class PointToPoint:
                 communicators, none of which is then revoked.
             TruncationError, RunError: What ended that request; its ``error`` tells which it was.
         """
-        requests = list(requests)
+        requests = _listed(requests, "waitany")
         found = self._await_any(requests, timeout_s, "waitany")
         return _retired(requests, found[:1])[0] if found else UNDEFINED
 
@@ -304,7 +316,7 @@ class PointToPoint:
             The indices of all that are done; None where all are skipped. Arguments and errors are those of `waitany`:
             where one failed, its error is raised, and the next call returns the others.
         """
-        requests = list(requests)
+        requests = _listed(requests, "waitsome")
         found = self._await_any(requests, timeout_s, "waitsome")
         return _retired(requests, found) if found else None
 
@@ -325,7 +337,7 @@ class PointToPoint:
         Raises:
             TruncationError, RunError: All are done, and this ended the first that failed; raised each time.
         """
-        its = _requests(list(requests), "testall")
+        its = _requests(_listed(requests, "testall"), "testall")
         over = all([request.poke() for request in its])  # noqa: C419, each makes progress
         if over:
             for request in its:
@@ -340,7 +352,7 @@ class PointToPoint:
         Returns:
             Its index, or `UNDEFINED` where none is; and whether one is, or all are skipped. Raises as `waitany`.
         """
-        requests = list(requests)
+        requests = _listed(requests, "testany")
         active = _active(requests, "testany")
         found = next((at for at in active if requests[at].test()), UNDEFINED)
         return found, found is not UNDEFINED or not active
@@ -348,9 +360,16 @@ class PointToPoint:
     def testsome(self, requests: Sequence[Request]) -> list[int] | None:
         """Make progress without waiting. Returns the indices of all that are done; None where all are skipped. Raises
         as `waitsome`."""
-        requests = list(requests)
+        requests = _listed(requests, "testsome")
         active = _active(requests, "testsome")
         return _retired(requests, [at for at in active if requests[at].poke()]) if active else None
+
+
+def _listed(requests: Any, verb: str) -> list[Any]:
+    try:
+        return list(requests)
+    except TypeError:
+        raise ArgumentError(f"{verb} takes a list of requests, not a {type(requests).__name__}") from None
 
 
 def _active(requests: Sequence[Any], verb: str) -> list[int]:

@@ -127,7 +127,7 @@ class Request:
         return self.load(found)
 
     def test(self, status: Status | None = None) -> tuple[bool, Any]:
-        over = self.inner.test() if hasattr(self.inner, "test") else self.inner.done()
+        over = self.inner.test()
         return over, self.wait(status) if over else None
 
     def Wait(self, status: Status | None = None) -> bool:
