@@ -27,13 +27,15 @@ from collectives.communicator.member import Member
 from collectives.communicator.membership import groups
 from collectives.communicator.membership.opening import Look, agree, await_ready, in_peace
 from collectives.communicator.membership.sizing import GroupSizing, Sizing, WorldSizing
+from collectives.communicator.messages.requests import UNDEFINED, Special
 from collectives.defaults import REGION_BYTES
 from cxlemu.engines import Engine
 from cxlemu.engines.cores import cores_here, have_a_core_each
 from cxlemu.engines.native import SPINS, NativeEngine
 from cxlemu.engines.peer_memory import PeerMemory
 from cxlemu.engines.reference import ReferenceEngine
-from cxlemu.errors import ArgumentError, RunError
+from cxlemu.errors import ArgumentError, MismatchError, RunError
+from cxlemu.numbers import seconds, whole
 from cxlemu.plan import Layout
 from cxlemu.plan.checksums import check_integrity
 from cxlemu.pool.ledger import HoldState
@@ -109,7 +111,7 @@ class Communicator(Member):
             MismatchError: Two processes run as one rank.
         """
         check_integrity(integrity)
-        sizing = WorldSizing(context, region_bytes, heap_bytes, layout)
+        sizing = WorldSizing(context, *_sizes(context, region_bytes, heap_bytes), layout)
         lane, members = CallLane.of(context, engine, paced=paced), tuple(range(context.ranks))
         _check_transport(transport, context, members, lane.engine, integrity)
         comm = cls._opened(context, members, "world", sizing, lane, deadline_s, integrity)
@@ -155,12 +157,13 @@ class Communicator(Member):
             ArgumentError: Invalid members, engine, integrity or transport, or no room.
             AccessError: The room lies outside this tenant's grant.
             PeerLostError: A member left, died or did not arrive.
-            MismatchError: Members asked for rings of other sizes.
+            MismatchError: Members asked for rings of other sizes, or list the members in different orders.
         """
         check_integrity(integrity)
+        sizes = _sizes(context, region_bytes, heap_bytes)
         its = groups.members_of(members, context.ranks, context.rank)
         cards, interleave = context.outline.pool_card_count, context.pool.interleave_bytes
-        sizing = GroupSizing(len(its), cards, interleave, region_bytes, heap_bytes)
+        sizing = GroupSizing(len(its), cards, interleave, *sizes)
         lane = CallLane.of(context, engine, paced=paced)
         _check_transport(transport, context, its, lane.engine, integrity)
         comm = cls._opened(context, its, f"group {key}", sizing, lane, deadline_s, integrity)
@@ -180,6 +183,7 @@ class Communicator(Member):
         Raises:
             ArgumentError: The ranks are not in this communicator, or the pool has no room.
             PeerLostError: A member left, died or did not arrive.
+            MismatchError: Members list the ranks in different orders; this communicator goes on.
         """
         self._runner.check_usable()
         its = groups.members_of(ranks, self.size, self.rank)
@@ -198,11 +202,11 @@ class Communicator(Member):
                 self._runner.give_up(RunError(f"{type(error).__name__} while it made a communicator"))
             raise
 
-    def split(self, color: int | None, key: int | None = None) -> Self | None:
+    def split(self, color: int | Special | None, key: int | None = None) -> Self | None:
         """Make a communicator for the ranks of each color, as MPI_Comm_split does. Collective over this communicator.
 
         Args:
-            color: Which of the new communicators this rank joins, a 64-bit integer; None: none of them.
+            color: Which of the new communicators this rank joins, a 64-bit integer; None or UNDEFINED: none of them.
             key: The ranks of a color are ordered by key, a 64-bit integer (default: this rank's number).
 
         Returns:
@@ -212,6 +216,7 @@ class Communicator(Member):
             ArgumentError: The pool has no room left, or color or key are not 64-bit integers.
             RunError: As for collectives, see `Communicator`.
         """
+        color = None if color is UNDEFINED else color
         mine = groups.word(color, self.rank if key is None else key)
         its = groups.groups_of(self._gathered("split", mine).tolist())
         if color is None:
@@ -266,7 +271,7 @@ class Communicator(Member):
 
         ``look`` raises while this rank waits for them, where one of them has given up.
         """
-        deadline_s = context.deadline_s if deadline_s is None else deadline_s
+        deadline_s = context.deadline_s if deadline_s is None else seconds(deadline_s, "deadline_s", above_0=True)
         name = context.rooms.name(members, key)
         try:
             terms = agree(
@@ -281,10 +286,19 @@ class Communicator(Member):
                 comm._leave()
                 raise
         except BaseException as error:
-            if look is in_peace and interrupts(error):  # else the others learn of it from the communicator before
+            if isinstance(error, MismatchError) and error.reported_by is None:
+                context.rooms.refuse(name, HoldState.MISMATCHED)
+            elif look is in_peace and interrupts(error):  # else the others learn of it from the communicator before
                 context.rooms.refuse(name, HoldState.ABANDONED)
             raise
         return comm
+
+
+def _sizes(context: RankContext, region_bytes: int, heap_bytes: int | None) -> tuple[int, int | None]:
+    if not isinstance(context, RankContext):
+        raise ArgumentError(f"context is a RankContext, as `cxlemu.launch` passes it, not {context!r}")
+    its = None if heap_bytes is None else whole(heap_bytes, "heap_bytes")
+    return whole(region_bytes, "region_bytes"), its
 
 
 def _check_transport(

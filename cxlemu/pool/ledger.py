@@ -39,6 +39,7 @@ class HoldState(IntEnum):
     SHORT = 4  # no room yet: a leader asks the members of a group to give back what they dropped
     SEARCHED = 5  # a member did
     ABANDONED = 6  # a member makes no communicator there: the handler of a signal raised
+    MISMATCHED = 7  # ... another member asked for another one
 
 
 class Hold(NamedTuple):
@@ -71,6 +72,7 @@ _HOLD_MAGICS = {
     HoldState.SHORT: b"SHO1",
     HoldState.SEARCHED: b"SEA1",
     HoldState.ABANDONED: b"ABA1",
+    HoldState.MISMATCHED: b"MIS1",
 }
 _STATES = {magic: state for state, magic in _HOLD_MAGICS.items()}
 

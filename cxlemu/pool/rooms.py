@@ -24,6 +24,7 @@ from contextlib import contextmanager, suppress
 from cxlemu.errors import ArgumentError
 from cxlemu.pool.arena import ARENA_ALIGN_BYTES, Arena
 from cxlemu.pool.ledger import ALL_CARDS, FIRST_HOLD, Hold, HoldState, Identity, Ledger
+from cxlemu.pool.orders import ORDERS, order_of
 from cxlemu.rounding import round_up
 
 Holes = list[tuple[int, int]]  # (begin, end) of what is free, ascending
@@ -57,12 +58,15 @@ class Rooms:
         ledger.identify(self._identity)
 
     def name(self, members: Sequence[int], key: str) -> int:
-        """Return the next room's name: the same on all that ask equally often for these members and this key."""
-        which = (tuple(members), key)
+        """Return the next room's name: the same on all that ask equally often for these members and this key.
+
+        Where they list the members in other orders, the lower halves of their names differ by these (`orders`).
+        """
+        which = (tuple(sorted(members)), key)
         with self._lock:
             self._names[which] += 1
             text = repr((self._session, which, self._names[which]))
-        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") ^ order_of(members)
 
     # --- claiming ---------------------------------------------------------------------------------------------
 
@@ -120,6 +124,12 @@ class Rooms:
         """
         holds = (hold for hold in self.ledger.holds(rank) if hold.name == name and hold.state != HoldState.CLAIMED)
         return min(holds, key=lambda hold: hold.state, default=None)
+
+    def other_order(self, rank: int, name: int, members: Sequence[int]) -> int | None:
+        """Return the order in which ``rank`` lists the members for the room of this name, where that is another one."""
+        its = (hold.name for hold in self.ledger.holds(rank) if hold.name != name)
+        found = next((other for other in its if other // ORDERS == name // ORDERS), None)
+        return None if found is None else (found ^ name) ^ order_of(members)
 
     def fits(self, hold: Hold, arena: Arena) -> bool:
         """Whether a communicator of ``arena`` can have this room: what lies in the pool may be anything."""

@@ -6,6 +6,8 @@ import gc
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
+from math import inf
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -13,7 +15,7 @@ import pytest
 
 from collectives.communicator.communicator import Communicator
 from collectives.communicator.membership import opening
-from cxlemu.errors import ArgumentError, PeerLostError, RankFailures, RevokedError
+from cxlemu.errors import ArgumentError, MismatchError, PeerLostError, RankFailures, RevokedError
 from cxlemu.memory import MemorySpec
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.memory.shadow import ShadowMemory
@@ -22,6 +24,7 @@ from cxlemu.pool.ledger import LINES_MAX
 from cxlemu.topology import Topology
 from cxlemu.world import RankContext, launch
 from tests.helpers.tiers import PATIENT_S
+from tests.helpers.worlds import LOOKS, looks_limited
 
 LAPTOP = Topology.load("laptop")
 SHM, WORST = MemorySpec("shm"), MemorySpec()
@@ -111,6 +114,57 @@ def test_keys_tell_groups_of_the_same_members_apart() -> None:
 def test_a_group_is_a_list_of_ranks_with_this_one(ranks: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         together(lambda context: Communicator.of(context, ranks), 2)
+
+
+ORDERS = [
+    ([0, 1], [1, 0]),
+    ([1, 0], [0, 1]),
+    ([0, 1, 2], [0, 1, 2], [0, 2, 1]),
+    ([2, 1, 0], [1, 2, 0], [1, 2, 0]),
+    ([0, 1, 2], [1, 2, 0], [2, 0, 1]),
+]
+
+
+@pytest.mark.parametrize("how", ["group", "of"])
+@pytest.mark.parametrize("lists", ORDERS, ids=str)
+def test_members_that_list_each_other_in_other_orders_are_told_so(lists: tuple[list[int], ...], how: str) -> None:
+    looked = [0.0] * len(lists)
+
+    def main(context: RankContext) -> None:
+        rank, mine = context.rank, lists[context.rank]
+
+        def over() -> bool:
+            looked[rank] += 1
+            return min(count for other, count in enumerate(looked) if other != rank) >= LOOKS
+
+        with Communicator.world(context) as comm:
+            make = comm.group if how == "group" else partial(Communicator.of, context)
+            with looks_limited(context, over), pytest.raises(MismatchError, match="in the same order") as raised:
+                make(mine)
+            looked[rank] = inf
+            named = {str(each) for each in lists if str(each) in str(raised.value)}
+            assert len(named) == 2 and str(mine) in named
+            assert total(comm) == sum(range(len(lists) + 1))  # which goes on
+            with make(lists[0]) as group:
+                assert group.members == tuple(lists[0]) and total(group) == total(comm)
+
+    together(main, len(lists))
+
+
+def test_members_that_ask_for_other_sizes_are_told_so() -> None:
+    looked = [0.0, 0.0]
+
+    def main(context: RankContext) -> None:
+        def over() -> bool:
+            looked[context.rank] += 1
+            return looked[1 - context.rank] >= LOOKS
+
+        with looks_limited(context, over), pytest.raises(MismatchError, match="all ranks ask for the same sizes"):
+            Communicator.of(context, [0, 1], heap_bytes=4096 << 16 * context.rank)
+        looked[context.rank] = inf
+        Communicator.of(context, [0, 1]).close()
+
+    together(main, 2)
 
 
 def test_a_member_that_left_before_is_named() -> None:
@@ -277,7 +331,7 @@ def test_calls_of_two_groups_in_different_orders_all_end(memory: MemorySpec, eng
         for which in order:
             handles[which] = pair[which].all_reduce(arrays[which], async_op=True)
             if which == order[0]:
-                handles[which].done()
+                handles[which].test()
         return [int(handles[which].wait()[-1]) for which in range(2)]
 
     assert together(main, 2, memory=memory) == [[2, 20]] * 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -19,6 +20,7 @@ from cxlemu import RankContext
 from cxlemu.errors import ArgumentError, MismatchError, PoolError, RankFailures
 from cxlemu.memory import MemorySpec
 from cxlemu.pool import room
+from cxlemu.pool.board import board_bytes
 from cxlemu.pool.ledger import ledger_bytes
 from cxlemu.pool.pool import Pool
 from cxlemu.pool.segments import Segment
@@ -131,6 +133,41 @@ def test_a_communicator_that_closes_gives_back_the_memory_of_its_heap() -> None:
         return [*found, taken() - begun]
 
     assert together(main) == [[0, 0]] * 2
+
+
+def test_a_world_made_again_waits_for_the_room_of_the_one_before() -> None:
+    """Its leader closed that sooner than others, and would find less room."""
+
+    def main(comm: Communicator, taken: Callable[[], int]) -> bool:
+        context = comm._context
+        second = Communicator.world(context, heap_bytes=HEAP_BYTES)
+        its, known = second.layout, {hold.name for hold in context.rooms.held}
+        while comm.rank != 0 and all(hold.name in known for hold in context.rooms.ledger.holds(0)):
+            time.sleep(0)  # until rank 0 has claimed room, or asks for it
+        second.close()
+        with Communicator.world(context, heap_bytes=HEAP_BYTES) as third:
+            return third.layout == its
+
+    assert together(main) == [True] * 2
+
+
+def test_a_world_in_less_room_takes_memory_for_no_more_than_it_has_there() -> None:
+    def main(comm: Communicator, taken: Callable[[], int]) -> int:
+        others = [comm]
+        while others[-1].layout == others[len(others) // 2].layout:
+            begun = taken()
+            others.append(Communicator.world(comm._context))
+        layout, mail = others[-1].layout, others[-1]._terms.furnished.mailboxes
+        assert mail is not None
+        its = len(comm._context.pool.cards) * (
+            layout.heap_offset + mail.nbytes + board_bytes(comm.size) + 2 * PAGE_BYTES
+        )
+        found = taken() - begun - its
+        for other in others[1:]:
+            other.close()
+        return found
+
+    assert max(together(main)) <= 0
 
 
 def test_a_group_takes_little_memory_in_a_large_pool_and_none_where_a_group_was(

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from cxlemu._native import Courier
 from cxlemu.errors import PeerLostError, RevokedError, RunError
 from cxlemu.memory import MemorySpec
 from tests.helpers.tiers import PATIENT_S
+from tests.helpers.worlds import looks_limited
 
 LAPTOP = "laptop"
 LARGE = 1 << 20  # elements: more than a mailbox takes
@@ -129,7 +131,7 @@ def test_a_collective_that_had_begun_is_given_up_on_all_ranks(error: BaseExcepti
     launched(_begun, error=error)
 
 
-def _splits(context: RankContext, who: int) -> None:
+def _splits(context: RankContext, who: int, over: Path) -> None:
     comm = Communicator.world(context)
     if comm.rank == who:
 
@@ -141,19 +143,19 @@ def _splits(context: RankContext, who: int) -> None:
         else:  # which waits for rank 0 to do so
             opening.lost_among = asked
         interrupted(lambda: comm.split(0), Enough(), after_s=0)
+        over.touch()
     else:
-        with pytest.raises(
-            RevokedError, match=f"rank {who} failed in a call of this communicator; rank {comm.rank} makes"
-        ):
+        why = f"rank {who} failed in a call of this communicator; rank {comm.rank} makes"
+        with looks_limited(context, over.exists), pytest.raises(RevokedError, match=why):
             comm.split(0)
     with pytest.raises(RevokedError, match="this communicator is revoked since"):
         comm.barrier()
 
 
 @pytest.mark.parametrize("who", [0, 1])
-def test_a_split_that_is_interrupted_ends_on_all_ranks(who: int) -> None:
+def test_a_split_that_is_interrupted_ends_on_all_ranks(who: int, tmp_path: Path) -> None:
     """Its peers do not wait for the deadline."""
-    launched(_splits, who=who)
+    launched(_splits, who=who, over=tmp_path / "over")
 
 
 OPENS: dict[str, Callable[[RankContext], Communicator]] = {
@@ -162,7 +164,7 @@ OPENS: dict[str, Callable[[RankContext], Communicator]] = {
 }
 
 
-def _opens(context: RankContext, name: str, who: int) -> None:
+def _opens(context: RankContext, name: str, who: int, over: Path) -> None:
     if context.rank == who:
 
         def asked(*_: object) -> Any:
@@ -174,24 +176,26 @@ def _opens(context: RankContext, name: str, who: int) -> None:
         else:  # which waits for rank 0 to do so
             opening.lost_among = asked
         interrupted(lambda: OPENS[name](context), Enough(), after_s=0)
+        over.touch()
         if who == 0:
             rooms.claim = claim  # type: ignore[method-assign]
         opening.lost_among = lost_among
     else:
-        with pytest.raises(PeerLostError, match=f"rank {who} was interrupted while it made a communicator of ranks 0"):
+        why = f"rank {who} was interrupted while it made a communicator of ranks 0"
+        with looks_limited(context, over.exists), pytest.raises(PeerLostError, match=why):
             OPENS[name](context)
     with OPENS[name](context) as comm:
         assert comm.all_reduce(np.ones(1))[0] == 2
 
 
-def _all_open(context: RankContext) -> None:
+def _all_open(context: RankContext, folder: Path) -> None:
     for name, who in product(OPENS, (0, 1)):
-        _opens(context, name, who)
+        _opens(context, name, who, folder / f"{name}-{who}")
 
 
-def test_a_communicator_whose_making_is_interrupted_is_made_by_no_rank() -> None:
+def test_a_communicator_whose_making_is_interrupted_is_made_by_no_rank(tmp_path: Path) -> None:
     """Its peers do not wait for the deadline, and may make it again."""
-    launched(_all_open)
+    launched(_all_open, folder=tmp_path)
 
 
 ROOMY = 1 << 18  # elements: more than a mailbox takes, and moved in one call

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from collectives import Communicator
@@ -29,3 +30,25 @@ def together(
             return program(comm)
 
     return launch(main, ranks=ranks, topology=topology, memory=memory, deadline_s=PATIENT_S)
+
+
+LOOKS = 200
+
+
+@contextmanager
+def looks_limited(context: RankContext, over: Callable[[], bool]) -> Iterator[None]:
+    """Let a wait of a rank fail that looks on and on after ``over()``, when it can see all that it will ever see."""
+    looks, since = context.session.looks, 0
+
+    def limited(deadline_s: float) -> Iterator[int]:
+        nonlocal since
+        for look in looks(deadline_s):
+            since += over()
+            assert since < LOOKS, "nothing ends this wait but its deadline"
+            yield look
+
+    context.session.looks = limited  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        context.session.looks = looks  # type: ignore[method-assign]

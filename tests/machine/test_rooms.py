@@ -6,6 +6,8 @@ import random
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import permutations
+from math import factorial
 
 import numpy as np
 import pytest
@@ -25,6 +27,7 @@ from cxlemu.pool.ledger import (
     ledger_bytes,
     ledger_lines,
 )
+from cxlemu.pool.orders import NUMBERED, ORDERS, in_order, order_of
 from cxlemu.pool.rooms import NoRoomError, Rooms
 from cxlemu.pool.superblock import CARD_BYTES_MAX, CARDS_MAX
 
@@ -286,3 +289,16 @@ def test_ranks_that_claim_at_once_never_hold_the_same_bytes() -> None:
 def test_ledgers_leave_the_card_to_the_arena(ranks: int, card_bytes: int) -> None:
     assert FIRST_HOLD < ledger_lines(ranks, card_bytes) <= 256
     assert ledger_bytes(ranks, card_bytes) <= card_bytes // 8
+
+
+def test_an_order_is_a_number_and_the_number_is_an_order() -> None:
+    for count in range(6):
+        members = [3 * k + 1 for k in range(count)]
+        orders = {order_of(each): list(each) for each in permutations(members)}
+        assert sorted(orders) == list(range(factorial(count)))
+        assert all(in_order(members, number) == each for number, each in orders.items())
+        assert order_of(members) == 0 and in_order(members, factorial(count)) is None
+    longest = list(range(NUMBERED))
+    assert in_order(longest, order_of(longest[::-1])) == longest[::-1] and order_of(longest[::-1]) < ORDERS
+    longer = list(range(NUMBERED + 1))
+    assert order_of(longer) != order_of(longer[::-1]) and in_order(longer, order_of(longer)) is None

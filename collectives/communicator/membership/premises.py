@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple, Self
 
 from collectives.communicator.arrays import Array
@@ -71,7 +72,7 @@ class Premises:
                 context.tenancy.require_room(layout.cards, board_room.at, arena.at)
             board = context.session.board(board_room.at, len(terms.members), room.name)
             if context.pool.sparse:
-                _back(context.pool, room, *stay.heap)
+                _back(context.pool, (room.at, stay.heap[0]), (stay.heap[1], arena.at))
             doorbells = [(ring.at, layout.doorbells_of(terms.rank))]
             if mail is not None:
                 doorbells.append((mail.at, mail.mailboxes.doorbells_of(terms.rank)))
@@ -107,9 +108,8 @@ class Premises:
         return self.base + self.terms.furnished.layout.heap_offset
 
 
-def _back(pool: Pool, room: Hold, heap_at: int, behind: int) -> None:
-    """Take memory for a room in a sparse pool, without the heap in it. Raises PoolError where no memory is left."""
-    for card in range(len(pool.cards)):
-        pool.back(card, room.at, heap_at - room.at)
-        if behind < room.end:
-            pool.back(card, behind, room.end - behind)
+def _back(pool: Pool, *parts: tuple[int, int]) -> None:
+    """Take memory for parts of a room in a sparse pool. Raises PoolError where no memory is left."""
+    for card, (begin, end) in product(range(len(pool.cards)), parts):
+        if begin < end:
+            pool.back(card, begin, end - begin)

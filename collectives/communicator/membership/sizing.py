@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from collectives.communicator.messages.mailboxes import SHARE, Mailboxes, mailboxes_in
 from collectives.layouts import check_fits, group_layout, group_room, layout_in, ring_room, room_of, world_share
+from cxlemu.errors import ArgumentError
 from cxlemu.plan import Layout
 from cxlemu.pool.arena import ARENA_ALIGN_BYTES, Arena
 from cxlemu.pool.superblock import CARD_BYTES_MAX
@@ -30,7 +31,11 @@ class Sizing(Protocol):
     """How much room to take of what is free, and what to put into it: the same on all members."""
 
     def wanted(self, largest_bytes: int) -> int:
-        """Return how many bytes of every card to take, where ``largest_bytes``, maybe too few, are free in a row."""
+        """Return how many bytes of every card to take, where ``largest_bytes`` are free in a row. Raises ArgumentError
+        where they are too few."""
+
+    def settle(self, largest_bytes: int) -> int:
+        """Return the same where no more will be free, as all members have given back what they had closed."""
 
     def furnish(self, room_bytes: int) -> Furnished:
         """Lay out a room of this size. Raises ArgumentError where it is too small."""
@@ -48,9 +53,18 @@ class WorldSizing:
 
     def __post_init__(self) -> None:
         """Lay out the usual room, so that all ranks say why it is not possible, before any claims it."""
+        if not isinstance(self.layout, Layout | None):
+            raise ArgumentError(f"layout is a Layout, such as a saved plan's, not {self.layout!r}")
         self._usual()
 
     def wanted(self, largest_bytes: int) -> int:
+        """Return what a world of half the pool takes."""
+        usual = self._usual().nbytes
+        if largest_bytes < usual:
+            raise ArgumentError(f"a world takes {usual} bytes of every card, {largest_bytes} are free in a row")
+        return usual
+
+    def settle(self, largest_bytes: int) -> int:
         """Return what a world of half the pool takes, or half of what is left where that is less."""
         usual = self._usual().nbytes
         return usual if self.layout is not None or largest_bytes >= usual else largest_bytes // 2
@@ -108,6 +122,8 @@ class GroupSizing:
         most = round_down(max(largest_bytes - self.head_bytes, 0) // 5 * 4, ARENA_ALIGN_BYTES)
         its = group_room(most, self.ranks, self.cards, self.interleave_bytes, **self._sizes)
         return self.head_bytes + its + min(round_up(its // 4, ARENA_ALIGN_BYTES), self._most_mail)
+
+    settle = wanted
 
     def furnish(self, room_bytes: int) -> Furnished:
         """Lay out the room; what is behind ring and heap is for mailboxes."""
