@@ -41,12 +41,17 @@ from collectives.communicator.verbs.coalesced import CoalescedVerbs
 from collectives.communicator.verbs.objects import ObjectVerbs
 from collectives.communicator.verbs.persistent import Persistent
 from collectives.communicator.verbs.products import Products
+from collectives.contracts import contract_of
 from cxlemu.dlpack import pin
 from cxlemu.engines.peer_memory import PeerMemory
 from cxlemu.errors import PeerLostError, RevokedError
 from cxlemu.memory.protocol import Bytes
+from cxlemu.numbers import whole
 from cxlemu.plan import Plan
+from cxlemu.suggest import meant
 from cxlemu.unshared import Unshared
+
+_FIXED = frozenset({"rank", "size", "members", "layout", "heap", "persistent"})
 
 
 class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
@@ -145,6 +150,11 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
         if context.tenancy is not None:
             context.tenancy.on_loss(self._runner.close)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FIXED and name in self.__dict__:
+            raise AttributeError(f"{name} of a {type(self).__name__} is read-only")
+        super().__setattr__(name, value)
+
     @property
     def deadline_s(self) -> float:
         """How long a call waits for its peers without progress, in seconds; set it between calls."""
@@ -182,6 +192,8 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
         Returns:
             The variant's name and the reason, in a sentence.
         """
+        contract_of(collective)
+        nbytes = whole(nbytes, "nbytes")
         return self._planner.choice(collective, nbytes, in_pool=in_pool, out_in_pool=out_in_pool, dtype=dtype)
 
     def product_of(self, plan: Plan, digest: int, matrices: tuple[Bytes, Bytes, Bytes], result: Matrix) -> Operation:
@@ -259,7 +271,7 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
     @property
     def pool(self) -> SymmetricHeap:
         """The old name of `heap`."""
-        warnings.warn("comm.pool is called comm.heap now", DeprecationWarning, stacklevel=2)
+        warnings.warn("comm.pool is comm.heap now: 0.3.0 removes it", DeprecationWarning, stacklevel=2)
         return self.heap
 
     if not TYPE_CHECKING:
@@ -268,9 +280,12 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
             """The old names of persistent operations, such as ``all_reduce_init``."""
             verb = name.removesuffix("_init")
             if verb != name and hasattr(Persistent, verb):
-                warnings.warn(f"comm.{name} is called comm.persistent.{verb} now", DeprecationWarning, stacklevel=2)
+                said = f"comm.{name} is comm.persistent.{verb} now: 0.3.0 removes it"
+                warnings.warn(said, DeprecationWarning, stacklevel=2)
                 return getattr(self.persistent, verb)
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+            names = [each for each in dir(self) if not each.startswith("_")]
+            near = "" if name.startswith("_") else meant(name, names)  # code asks for what begins so
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{near}")
 
     def _peers_among(self, ranks: Sequence[int]) -> PeerMemory | None:
         """The processes of some ranks of this communicator; None where arrays travel through the pool."""
@@ -405,6 +420,7 @@ class Member(ObjectVerbs, CoalescedVerbs, Products, PointToPoint, Unshared):
             self._context.rooms.collect()
 
     def __enter__(self) -> Self:
+        self._runner.check_open()
         return self
 
     def __exit__(

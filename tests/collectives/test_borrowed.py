@@ -91,10 +91,13 @@ def test_a_buffer_that_is_lent_does_not_grow_and_grows_afterwards(memory: str) -
     together(program, memory=memory, engine="native" if memory == "shm" else "reference")
 
 
-@pytest.mark.parametrize("wrong", ["3", b"3", float("nan"), -1, True, [1.0]])
+@pytest.mark.parametrize("wrong", ["3", b"3", float("nan"), -1, True, [1.0], 10**400])
 def test_times_to_wait_are_numbers_of_seconds(wrong: Any) -> None:
     def program(comm: Communicator) -> None:
-        x, peer = np.ones(2), 1 - comm.rank
+        x, y, peer = np.ones(2), np.ones(2), 1 - comm.rank
+        for call in (lambda: comm.send(x, peer, timeout_s=0), lambda: comm.recv(x, peer, timeout_s=0)):  # would revoke
+            with pytest.raises(ArgumentError, match="timeout_s is a number of seconds above 0, not 0"):
+                call()
         handle = comm.all_reduce(x, async_op=True)
         request = comm.isend(x, peer)
         for call in (
@@ -103,6 +106,7 @@ def test_times_to_wait_are_numbers_of_seconds(wrong: Any) -> None:
             lambda: comm.broadcast_many([x], timeout_s=wrong),
             lambda: comm.send(x, peer, timeout_s=wrong),
             lambda: comm.recv(x, peer, timeout_s=wrong),
+            lambda: comm.sendrecv(x, peer, y, peer, timeout_s=wrong),
             lambda: comm.probe(peer, timeout_s=wrong),
             lambda: comm.waitany([request], timeout_s=wrong),
             lambda: request.wait(wrong),
@@ -110,9 +114,28 @@ def test_times_to_wait_are_numbers_of_seconds(wrong: Any) -> None:
         ):
             with pytest.raises(ArgumentError, match="timeout_s is a number of seconds"):
                 call()
+        for make in (
+            lambda: Communicator.world(comm._context, deadline_s=wrong),
+            lambda: Communicator.of(comm._context, [0, 1], deadline_s=wrong),
+            lambda: setattr(comm, "deadline_s", wrong),
+        ):
+            with pytest.raises(ArgumentError, match=r"deadline\w* is a number of seconds above 0"):
+                make()
         handle.wait()
         comm.recv(np.zeros(2), peer)
         comm.barrier()
+
+
+@pytest.mark.parametrize("wrong", ["1K", -1, 2.0, True, float("nan")])
+def test_sizes_are_whole_numbers(wrong: Any) -> None:
+    def program(comm: Communicator) -> None:
+        for size in ("region_bytes", "heap_bytes"):
+            for make in (Communicator.world, lambda context, **sizes: Communicator.of(context, [0, 1], **sizes)):
+                with pytest.raises(ArgumentError, match=f"{size} is a whole number from 0 on"):
+                    make(comm._context, **{size: wrong})
+        with pytest.raises(ArgumentError, match="nbytes is a whole number from 0 on"):
+            comm.choice("all_reduce", wrong)
+        Communicator.world(comm._context, region_bytes=np.int64(1 << 16), heap_bytes=np.uint16(4096)).close()
 
     together(program)
 

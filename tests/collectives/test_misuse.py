@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collectives import UNDEFINED, Communicator
+from collectives import PROC_NULL, UNDEFINED, Communicator
 from cxlemu import RankContext, Topology, launch
 from cxlemu.errors import ArgumentError, ForkedError, RevokedError
 from cxlemu.memory import MemorySpec
@@ -323,6 +323,26 @@ def test_an_array_in_the_place_of_op_is_one_for_the_result() -> None:
     launch(main, ranks=2, topology="laptop", memory="shm", deadline_s=PATIENT_S)
 
 
+def test_a_batch_takes_no_call_after_its_block() -> None:
+    def main(context: RankContext) -> None:
+        with Communicator.world(context) as comm:
+            with pytest.raises(KeyError), comm.coalesce() as left:
+                left.all_reduce(given())
+                raise KeyError
+            with comm.coalesce() as batch:
+                everyone, block = batch.all_gather(x := np.full(2, comm.rank)), batch.reduce_scatter(np.ones((2, 3)))
+                y = given()
+                assert batch.all_reduce(y) is y and batch.broadcast(y) is y
+            assert everyone.tolist() == [[0, 0], [1, 1]] and block.tolist() == [[2, 2, 2]]
+            for over in (left, batch):
+                for call in (over.all_reduce, over.broadcast, over.all_gather, over.reduce_scatter):
+                    with pytest.raises(ArgumentError, match=r"the block of this batch has ended"):
+                        call(y)
+            assert x.tolist() == [comm.rank] * 2 and comm.all_reduce(x)[0] == 1
+
+    launch(main, ranks=2, topology="laptop", memory="shm", deadline_s=PATIENT_S)
+
+
 def test_lists_may_be_generators() -> None:
     def main(context: RankContext) -> None:
         with Communicator.world(context) as comm:
@@ -337,9 +357,54 @@ def test_lists_may_be_generators() -> None:
             for call in (comm.all_reduce_many, comm.broadcast_many, comm.all_gather_many, comm.reduce_scatter_many):
                 with pytest.raises(ArgumentError, match="arrays is a int: a list of arrays is needed"):
                     call(3)
+                with pytest.raises(ArgumentError, match="arrays is a ndarray: a list of arrays is needed"):
+                    call(given())
             for wrong in (3, iter("abc"), None):
                 with pytest.raises(ArgumentError, match="pass a list of 2 objects at the root"):
                     comm.scatter_object(wrong, root=comm.rank)
+
+    launch(main, ranks=2, topology="laptop", memory="shm", deadline_s=PATIENT_S)
+
+
+def test_a_communicator_that_is_closed_is_not_entered() -> None:
+    def main(context: RankContext) -> None:
+        comm = Communicator.world(context)
+        with comm:
+            pass
+        with pytest.raises(RevokedError, match="this communicator is closed"), comm:
+            pass
+
+    launch(main, ranks=2, topology="laptop", memory="shm", deadline_s=PATIENT_S)
+
+
+def test_what_programs_mistake_is_a_sentence() -> None:
+    def main(context: RankContext) -> None:
+        comm = Communicator.world(context)
+        for name in ("rank", "size", "members", "heap"):
+            with pytest.raises(AttributeError, match=f"{name} of a Communicator is read-only"):
+                setattr(comm, name, 5)
+        for name, near in (("Allreduce", "all_reduce"), ("Get_rank", "rank"), ("bcast", r"broadcast\?$")):
+            with pytest.raises(AttributeError, match=f"has no attribute '{name}'; did you mean {near}"):
+                getattr(comm, name)
+        request = comm.isend(given(), PROC_NULL)
+        for verb in ("waitall", "waitany", "waitsome", "testall", "testany", "testsome"):
+            with pytest.raises(ArgumentError, match=f"{verb} takes a list of requests, not a Request"):
+                getattr(comm, verb)(request)
+        for wrong, why in (
+            (lambda: comm.choice("allreduce", 8), "unknown collective 'allreduce'; did you mean all_reduce"),
+            (lambda: Communicator.world(None), "context is a RankContext, as `cxlemu.launch` passes it, not None"),
+            (lambda: Communicator.of(3, [0]), "context is a RankContext, as `cxlemu.launch` passes it, not 3"),
+            (lambda: Communicator.world(context, layout=3), "layout is a Layout, such as a saved plan's, not 3"),
+        ):
+            with pytest.raises(ArgumentError, match=why):
+                wrong()
+        assert str(UNDEFINED) == f"{UNDEFINED}" == "UNDEFINED" and comm.split(UNDEFINED) is None
+        if comm.rank == 1:  # which says so before it tells rank 0 anything
+            with pytest.raises(ArgumentError, match="scatterv: rank 1 needs out, an array for its block"):
+                comm.scatterv(None)
+        blocks = [np.zeros(1), np.ones(2)] if comm.rank == 0 else None
+        assert (comm.scatterv(blocks, np.zeros(comm.rank + 1)) == comm.rank).all()
+        comm.close()
 
     launch(main, ranks=2, topology="laptop", memory="shm", deadline_s=PATIENT_S)
 

@@ -134,10 +134,21 @@ class AgreedCall(Unshared):
         moved = asked.op == "none"
         send = Blocks(asked.send, moved=moved)
         receive = Blocks(asked.receive, send.dtype, moved=moved)
+        self._check_out(send, receive)
         if asked.known:
             return self._operation(self._known(send, receive), send, receive, several=False)
         everyone = self._everyone(told(asked, self.rank, self.size, send, receive), run)
         return self._operation(agreed(asked, everyone), send, receive, several=bool(everyone[:, 2].any()))
+
+    def _check_out(self, send: Blocks, receive: Blocks) -> None:
+        """Check that this rank has an array for what it gets, or can make one, before it tells anyone anything."""
+        asked, contract = self.asked, COLLECTIVES[self.asked.collective]
+        if receive.dtype is not None or not (contract.per_pair or contract.gets(self.rank, asked.root, self.size)):
+            return
+        if send.several:
+            raise ArgumentError(f"{asked.name}: x has several dtypes: pass out, a list with each rank's array")
+        if send.dtype is None:
+            raise ArgumentError(f"{asked.name}: rank {self.rank} needs out, an array for its block")
 
     def _known(self, send: Blocks, receive: Blocks) -> tuple[int, ...]:
         side = self.asked.send if self.asked.receive.counts is None else self.asked.receive
@@ -158,10 +169,6 @@ class AgreedCall(Unshared):
         if got is not None and receive.dtype is not None:
             out = receive.packed(got, staging, result=True)
         elif got is not None:
-            if send.several:
-                raise ArgumentError(f"{asked.name}: x has several dtypes: pass out, a list with each rank's array")
-            if send.dtype is None:
-                raise ArgumentError(f"{asked.name}: rank {self.rank} needs out, an array for its block")
             out = result = send.new_like(sum(got))
         else:
             result = None

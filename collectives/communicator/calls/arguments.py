@@ -55,6 +55,24 @@ def like(x: Any, role: str, shape_for: Callable[[tuple[int, ...]], tuple[int, ..
     return result
 
 
+def blocks_like(x: Any, role: str, size: int) -> Array:
+    """Make an array for a block of each of ``size`` ranks, as ``x`` is one."""
+    return like(x, role, lambda shape: (size, *shape))
+
+
+def block_like(x: Any, role: str, size: int, verb: str) -> Array:
+    """Make an array for one of ``size`` blocks that the first axis of ``x`` divides into."""
+
+    def block(shape: tuple[int, ...]) -> tuple[int, ...]:
+        if not shape or shape[0] % size:
+            raise ArgumentError(
+                f"{verb}: {role} of shape {shape} does not divide into {size} blocks; pass out, or reshape {role}"
+            )
+        return (shape[0] // size, *shape[1:])
+
+    return like(x, role, block)
+
+
 def made_like(x: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     """Make an array of the host, of the kind of ``x``: a tensor of torch where that is one, or else NumPy's."""
     new_empty = getattr(x, "new_empty", None)

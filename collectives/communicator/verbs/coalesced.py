@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from collectives.builder.recipes import Recipe
-from collectives.communicator.calls.arguments import like
+from collectives.communicator.calls.arguments import block_like, blocks_like
 from collectives.communicator.calls.operations import Outcome
 from collectives.communicator.calls.packing import ManyArguments
-from collectives.numbers import op_of
 from cxlemu.errors import ArgumentError
+from cxlemu.numbers import op_of, root_of
 from cxlemu.units import counted
 from cxlemu.unshared import Unshared
 
@@ -97,7 +97,7 @@ class CoalescedVerbs(ABC):
         """
         arrays, outs = _listed(arrays), None if outs is None else _listed(outs, "outs")
         if outs is None:
-            outs = [like(each, f"arrays[{k}]", lambda shape: (self.size, *shape)) for k, each in enumerate(arrays)]
+            outs = [blocks_like(each, f"arrays[{k}]", self.size) for k, each in enumerate(arrays)]
         return self._many(ManyArguments("all_gather", arrays, outs, "none", 0, variant, timeout_s), async_op)
 
     def reduce_scatter_many(
@@ -121,61 +121,78 @@ class CoalescedVerbs(ABC):
         """
         arrays, outs = _listed(arrays), None if outs is None else _listed(outs, "outs")
         if outs is None:
-            outs = [like(each, f"arrays[{k}]", self._block) for k, each in enumerate(arrays)]
+            verb = "reduce_scatter_many"
+            outs = [block_like(each, f"arrays[{k}]", self.size, verb) for k, each in enumerate(arrays)]
         return self._many(ManyArguments("reduce_scatter", arrays, outs, op, 0, variant, timeout_s), async_op)
-
-    def _block(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        if not shape or shape[0] % self.size:
-            raise ArgumentError(f"reduce_scatter_many: first axes divide into {self.size} blocks, or pass outs")
-        return (shape[0] // self.size, *shape[1:])
 
     @contextmanager
     def coalesce(self) -> Iterator[Batch]:
         """Collect calls in a block, and run them when it ends: those of one kind, one after another, as one.
 
         Yields:
-            A `Batch`, whose methods take calls. Nothing runs where the block raises.
+            A `Batch`, whose methods take calls until the block ends. Nothing runs where the block raises.
         """
-        batch = Batch()
-        yield batch
-        batch.run(self)
+        batch = Batch(self)
+        try:
+            yield batch
+        finally:
+            batch.over = True
+        batch.run()
 
 
 def _listed(arrays: Iterable[Any], role: str = "arrays") -> Sequence[Any]:
     """Return what can be gone through again and again: a generator's arrays in a list, and a list itself."""
     try:
         its = iter(arrays)
+        if getattr(arrays, "ndim", 2) < 2:  # the rows of others are arrays
+            raise TypeError
     except TypeError:
         raise ArgumentError(f"{role} is a {type(arrays).__name__}: a list of arrays is needed") from None
     return list(its) if its is arrays or not hasattr(arrays, "__getitem__") else arrays  # type: ignore[return-value]
 
 
 class Batch(Unshared):
-    """The calls of a `CoalescedVerbs.coalesce` block, whose arrays hold results when the block has ended."""
+    """The calls of a `CoalescedVerbs.coalesce` block. Each method returns the array that holds its result when the
+    block has ended.
 
-    def __init__(self) -> None:
+    Attributes:
+        over: Whether the block has ended: from then on all methods raise ArgumentError.
+    """
+
+    def __init__(self, verbs: CoalescedVerbs) -> None:
+        self.over, self._verbs = False, verbs
         self._calls: list[tuple[tuple[str, str, int], Any, Any]] = []
 
     def __repr__(self) -> str:
         return f"<Batch of {counted(len(self._calls), 'call')}>"
 
-    def all_reduce(self, x: Any, op: str = "sum") -> None:
+    def all_reduce(self, x: Any, op: str = "sum") -> Any:
         """Add an all_reduce of ``x``, in place."""
-        self._calls.append((("all_reduce", op_of("all_reduce", op), 0), x, None))
+        return self._add("all_reduce", x, None, op_of("all_reduce", op))
 
-    def broadcast(self, x: Any, *, root: int = 0) -> None:
+    def broadcast(self, x: Any, *, root: int = 0) -> Any:
         """Add a broadcast of the root's ``x``."""
-        self._calls.append((("broadcast", "none", root), x, None))
+        return self._add("broadcast", x, None, root=root_of("broadcast", root, self._verbs.size))
 
-    def all_gather(self, x: Any, out: Any) -> None:
-        """Add an all_gather of ``x`` to ``out``."""
-        self._calls.append((("all_gather", "none", 0), x, out))
+    def all_gather(self, x: Any, out: Any = None) -> Any:
+        """Add an all_gather of ``x`` to ``out`` (default: a new array, as `CoalescedVerbs.all_gather_many`)."""
+        return self._add("all_gather", x, blocks_like(x, "x", self._verbs.size) if out is None else out)
 
-    def reduce_scatter(self, x: Any, out: Any, op: str = "sum") -> None:
-        """Add a reduce_scatter of ``x`` to ``out``."""
-        self._calls.append((("reduce_scatter", op_of("reduce_scatter", op), 0), x, out))
+    def reduce_scatter(self, x: Any, out: Any = None, op: str = "sum") -> Any:
+        """Add a reduce_scatter of ``x`` to ``out`` (default: a new array, as `CoalescedVerbs.reduce_scatter_many`)."""
+        op = op_of("reduce_scatter", op)
+        out = block_like(x, "x", self._verbs.size, "reduce_scatter") if out is None else out
+        return self._add("reduce_scatter", x, out, op)
 
-    def run(self, verbs: CoalescedVerbs) -> None:
+    def _add(self, collective: str, x: Any, out: Any, op: str = "none", root: int = 0) -> Any:
+        if self.over:
+            raise ArgumentError(
+                f"{collective}: the block of this batch has ended, its calls have run: begin another one"
+            )
+        self._calls.append(((collective, op, root), x, out))
+        return x if out is None else out
+
+    def run(self) -> None:
         """Run the calls in their order, neighbours of one kind packed where none needs another's result. Raises as the
         verbs do."""
         while self._calls:
@@ -183,4 +200,4 @@ class Batch(Unshared):
             count = next((k for k, call in enumerate(self._calls) if call[0] != kind), len(self._calls))
             now, self._calls = self._calls[:count], self._calls[count:]
             outs = None if now[0][2] is None else [out for _, _, out in now]
-            verbs._many(ManyArguments(name, [x for _, x, _ in now], outs, op, root, "auto", None), False)
+            self._verbs._many(ManyArguments(name, [x for _, x, _ in now], outs, op, root, "auto", None), False)

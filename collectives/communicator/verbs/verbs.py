@@ -10,12 +10,11 @@ from typing import Any
 
 from collectives.builder.recipes import Recipe
 from collectives.communicator.arrays import Array
-from collectives.communicator.calls.arguments import like
+from collectives.communicator.calls.arguments import block_like, blocks_like, like
 from collectives.communicator.calls.operations import Outcome
 from collectives.contracts import COLLECTIVES
-from collectives.numbers import root_of
 from cxlemu import _native
-from cxlemu.errors import ArgumentError
+from cxlemu.numbers import root_of
 
 # Where each parameter of a collective stands among the arguments of Verbs._calls.
 _PLACES = {"x": 1, "out": 2, "op": 3, "root": 4, "variant": 5, "async_op": 6}
@@ -136,7 +135,7 @@ class Verbs:
             ``out``; with ``async_op`` its Handle.
         """
         return self._within(timeout_s)(
-            "all_gather", x, self._blocks_of(x) if out is None else out, "none", 0, variant, async_op
+            "all_gather", x, blocks_like(x, "x", self.size) if out is None else out, "none", 0, variant, async_op
         )
 
     def gather(
@@ -162,7 +161,7 @@ class Verbs:
         """
         root = root_of("gather", root, self.size)
         if self.rank == root and out is None:
-            out = self._blocks_of(x)
+            out = blocks_like(x, "x", self.size)
         return self._within(timeout_s)("gather", x, self._at(root, out), "none", root, variant, async_op)
 
     def scatter(
@@ -187,7 +186,7 @@ class Verbs:
         """
         root = root_of("scatter", root, self.size)
         if out is None and self.rank == root and x is not None:
-            out = self._block_of(x, "scatter")
+            out = block_like(x, "x", self.size, "scatter")
         return self._within(timeout_s)("scatter", x, out, "none", root, variant, async_op)
 
     def reduce_scatter(
@@ -209,7 +208,7 @@ class Verbs:
         Returns:
             ``out``; with ``async_op`` its Handle.
         """
-        target = self._block_of(x, "reduce_scatter") if out is None else out
+        target = block_like(x, "x", self.size, "reduce_scatter") if out is None else out
         return self._within(timeout_s)("reduce_scatter", x, target, op, 0, variant, async_op)
 
     def scan(
@@ -270,7 +269,8 @@ class Verbs:
 
         Args:
             x: Array of ``size`` blocks; every rank passes equally many elements of the same dtype.
-            out: Array like ``x`` (default: a new one).
+            out: Array like ``x`` (default: a new one). As it has the shape of ``x``, blocks may end within a row; where
+                the result is one block, as in `scatter`, they are whole rows.
 
         Returns:
             ``out``; with ``async_op`` its Handle.
@@ -340,19 +340,6 @@ class Verbs:
 
     def _at(self, root: int, array: Array | None) -> Array | None:
         return array if self.rank == root else None
-
-    def _blocks_of(self, x: Array) -> Array:
-        return like(x, "x", lambda shape: (self.size, *shape))
-
-    def _block_of(self, x: Array, collective: str) -> Array:
-        def block(shape: tuple[int, ...]) -> tuple[int, ...]:
-            if not shape or shape[0] % self.size:
-                raise ArgumentError(
-                    f"{collective}: x of shape {shape} does not divide into {self.size} blocks; pass out, or reshape x"
-                )
-            return (shape[0] // self.size, *shape[1:])
-
-        return like(x, "x", block)
 
 
 @cache
