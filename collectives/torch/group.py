@@ -25,6 +25,7 @@ from collectives.torch.streams import GroupStreams
 from collectives.torch.verbs import GroupVerbs, Run
 from collectives.torch.work import Ended, Result, Together, Work
 from collectives.torch.world import GroupPool, open_pool
+from cxlemu.dlpack import pin
 from cxlemu.errors import CxlemuError, DeadlineError, InputError, PeerLostError
 from cxlemu.units import counted
 
@@ -85,6 +86,7 @@ class CxlGroup(PoolTensors, GroupVerbs):
         return self._done
 
     def _post(self, run: Run, result: Result, about: Sequence[torch.Tensor], named: Callable[[], str]) -> Work:
+        pin(about, result)
         work = Work(self._streams.later(run, about), result, self._order, named, self._failed)
         self._order.post(work, sum(map(of.nbytes, about)))
         if self._coalesced is not None:
@@ -151,6 +153,8 @@ class CxlGroup(PoolTensors, GroupVerbs):
             request = post()
         except CxlemuError as error:
             raise self._failed(error, called()) from error
+        if not request.done:
+            pin(tensor)
         self._messages += 1
         self._progress.watch(request)
         message = MessageWork(request, [tensor], called, self._failed, self._progress)

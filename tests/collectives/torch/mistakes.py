@@ -33,6 +33,14 @@ def mistakes(rank: int, ranks: int, store: Any) -> dict[str, Any]:
     dist.all_reduce(lent)
     lent.untyped_storage().resize_(0)
 
+    held = torch.ones(3)
+    work = dist.all_reduce(held, async_op=True)
+    try:
+        held.untyped_storage().resize_(0)  # which the call reads and writes meanwhile
+    except RuntimeError as error:
+        resized = str(error)
+    work.wait()
+
     def told(call: Any) -> str:
         try:
             call()
@@ -48,6 +56,7 @@ def mistakes(rank: int, ranks: int, store: Any) -> dict[str, Any]:
         "mismatch": told(lambda: dist.all_reduce(torch.zeros(10 + 10 * rank))),
         "after": told(lambda: dist.all_reduce(torch.zeros(10))),
         "names": names,
+        "resized": resized,
     }
     dist.destroy_process_group()
     return found
