@@ -67,7 +67,9 @@ class Accelerator(Model):
     @property
     def standings(self) -> Provenances:
         """The old name of `provenance`."""
-        warnings.warn("accelerator.standings is called accelerator.provenance now", DeprecationWarning, stacklevel=2)
+        warnings.warn(
+            "accelerator.standings is accelerator.provenance now: 0.3.0 removes it", DeprecationWarning, stacklevel=2
+        )
         return self.provenance
 
     def peak_flop_per_s(self, dtype: str) -> float:

@@ -34,7 +34,9 @@ class Topology(Parts):
     @property
     def standings(self) -> Provenances:
         """The old name of `provenance`."""
-        warnings.warn("topology.standings is called topology.provenance now", DeprecationWarning, stacklevel=2)
+        warnings.warn(
+            "topology.standings is topology.provenance now: 0.3.0 removes it", DeprecationWarning, stacklevel=2
+        )
         return self.provenance
 
     @property

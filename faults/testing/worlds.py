@@ -288,7 +288,7 @@ def requires_of(marks: Sequence[tuple[Sequence[object], Mapping[str, Any]]]) -> 
         if "owes" in keywords:
             if "requires" in keywords:
                 raise ArgumentError("cxl_faults takes requires=, or its old name owes=, but not both")
-            warnings.warn("owes= of cxl_faults is called requires= now", DeprecationWarning, stacklevel=2)
+            warnings.warn("owes= of cxl_faults is requires= now: 0.3.0 removes it", DeprecationWarning, stacklevel=2)
         required = keywords.get("requires", keywords.get("owes"))
         if required is not None:
             if required not in ("survive", "detect"):
