@@ -31,8 +31,7 @@ class Sizing(Protocol):
     """How much room to take of what is free, and what to put into it: the same on all members."""
 
     def wanted(self, largest_bytes: int) -> int:
-        """Return how many bytes of every card to take, where ``largest_bytes`` are free in a row. Raises ArgumentError
-        where they are too few."""
+        """Return how many bytes of every card to take, where ``largest_bytes``, maybe too few, are free in a row."""
 
     def settle(self, largest_bytes: int) -> int:
         """Return the same where no more will be free, as all members have given back what they had closed."""
@@ -59,10 +58,7 @@ class WorldSizing:
 
     def wanted(self, largest_bytes: int) -> int:
         """Return what a world of half the pool takes."""
-        usual = self._usual().nbytes
-        if largest_bytes < usual:
-            raise ArgumentError(f"a world takes {usual} bytes of every card, {largest_bytes} are free in a row")
-        return usual
+        return self._usual().nbytes
 
     def settle(self, largest_bytes: int) -> int:
         """Return what a world of half the pool takes, or half of what is left where that is less."""
