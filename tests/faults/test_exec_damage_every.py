@@ -16,7 +16,7 @@ from faults.programs.damage import damage_everywhere
 from faults.programs.result import ExecSetting, RunChoice, RunResult
 from faults.programs.run import run
 from tests.faults.test_exec_crashes import POOL, generated, invoke
-from tests.faults.test_exec_every import EXAMPLES, HERE
+from tests.faults.test_exec_every import EXAMPLES
 from tests.helpers.pool_programs import build
 
 pytestmark = [
@@ -28,12 +28,12 @@ COPIES = ("--pool", "/dev/shm/first=2M", "--pool", "/dev/shm/second=2M")
 
 @pytest.fixture(scope="module")
 def litmus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(HERE / "programs/litmus.c", tmp_path_factory.mktemp("damage"))
+    return build("litmus.c")
 
 
 @pytest.fixture(scope="module")
 def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(EXAMPLES / "two_copies.c", tmp_path_factory.mktemp("copies"))
+    return build(EXAMPLES / "two_copies.c")
 
 
 def seen(result: RunResult) -> str:
@@ -75,7 +75,7 @@ def test_two_copies_outlive_it(copies: Path, flag: str) -> None:
     ("flag", "where"), [("--poison", "poisoned line at step"), ("--lose-card", "lost card at step")]
 )
 def test_a_program_that_cannot_live_with_it_is_found_and_repeats(tmp_path: Path, flag: str, where: str) -> None:
-    broken = build(EXAMPLES / "two_copies.c", tmp_path, "-DBUG")
+    broken = build(EXAMPLES / "two_copies.c", "-DBUG")
     result = invoke(*COPIES, flag, "every", "--", broken, "put", "::", broken, "repair")
     said = " ".join(result.output.split())
     assert result.exit_code == 1 and f"violation: {where}" in said and "was killed by signal 7" in said

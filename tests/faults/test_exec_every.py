@@ -115,7 +115,7 @@ WAITS = [
 @pytest.mark.parametrize("words", WAITS)
 @pytest.mark.deep(rows=lambda words: words not in WAITS[1:3])
 def test_looks_that_are_not_tried_would_show_nothing_new(litmus: Path, tmp_path: Path, words: str) -> None:
-    counting = build(SOURCE, tmp_path, "-DLOOKS=4")
+    counting = build("litmus.c", "-DLOOKS=4")
     folded, _ = verdicts(setting(litmus, words))
     counted, _ = verdicts(setting(counting, words))
     ended = [{saw for saw, ending, _ in its if ending is RunEnding.ENDED} for its in (folded, counted)]

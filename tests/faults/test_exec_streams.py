@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.test_exec_devices import EVERY, ONE, execute
-from tests.faults.test_exec_every import EXAMPLES, HERE
+from tests.faults.test_exec_every import EXAMPLES
 from tests.helpers.pool_programs import build
 
 pytestmark = [

@@ -62,7 +62,9 @@ def test_a_users_module_of_the_same_name_ends_no_test_run(pytester: pytest.Pytes
     pytester.makepyfile(faults="", test_it="def test_it(): pass")
     result = pytester.run(sys.executable, "-m", "pytest", "-q", *ALONE, "-v")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines([f"cxlemu: no fixtures: its package 'faults' is hidden by {pytester.path / 'faults.py'}"])
+    result.stdout.fnmatch_lines(
+        [f"cxlemu: no fixtures: its package 'faults' is hidden by {pytester.path / 'faults.py'}"]
+    )
 
 
 def test_ten_lines_are_a_suite(pytester: pytest.Pytester) -> None:

@@ -97,7 +97,7 @@ class PeerMonitor:
         call = f"call {self.call - self.internal_calls} of this communicator is"
         if len({text[:TEXT_BYTES] for text in short.values()}) > 1:
             return f"{call} {one} but {other}, or an earlier call differed"
-        return f"{call} {one}, and its root, its variant, a list of arrays or an earlier call differs on rank {ranks[1]}"
+        return f"{call} {one}, and its root, variant, list of arrays or an earlier call differs on rank {ranks[1]}"
 
     @property
     def _peers(self) -> list[int]:
