@@ -6,6 +6,7 @@ OFFLOAD_PLACES = ("host", "pool")
 # `cxlemu simulate memory`
 PAGES = 128  # for how many pages of a sample the nearest memory has room
 SEED = 1
+STEPFACTOR = 2
 TIERS_CONFIGS = ("tiers-rdma", "tiers-clusters", "tiers-scalepool")
 
 # `cxlemu bench`: what --source means, whether sources are rewritten before each call

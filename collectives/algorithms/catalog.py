@@ -2,7 +2,7 @@
 
 import re
 from binascii import crc_hqx
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -62,6 +62,12 @@ def variants(collective: str, *, clusters: bool = False, checksums: bool = False
         for its in found
         if (clusters or not its.builder.takes_clusters) and (not checksums or its.carries_checksums)
     ]
+
+
+def on_levels_left_out(collectives: Iterable[str], why: str) -> list[str]:
+    """Say how many variants of ranks in clusters are left out where all variants are asked for: a sentence, or none."""
+    count = sum(len(variants(name, clusters=True)) - len(variants(name)) for name in collectives)
+    return [f"left out: {counted(count, 'variant')} on two levels: {why}"] if count else []
 
 
 def pushing(collective: str) -> list[str]:

@@ -32,7 +32,7 @@ class RunFaults(Protocol):
     def memory(self, otherwise: MemorySpec) -> MemorySpec:
         """The memory with the script's adversary, if it has one, else ``otherwise``."""
 
-    def check(self, *, ranks: int, backend: str) -> None:
+    def check(self, *, ranks: int, backend: str, cards: int) -> None:
         """Check that the faults can happen in this run; a ConfigError says which one cannot."""
 
     @property

@@ -1,7 +1,6 @@
 """What ``cxlemu run`` does: the options become a sweep and a world, which are checked before anything is made."""
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,7 +28,7 @@ from cxlemu.engines.pace import Pace
 from cxlemu.errors import ArgumentError
 from cxlemu.memory import BACKENDS, MemorySpec
 from cxlemu.plan.checksums import check_integrity
-from cxlemu.topology.clusters import ranks_per_cluster
+from cxlemu.topology.clusters import memories_behind_pool, ranks_per_cluster
 from cxlemu.units import format_bytes
 from cxlemu.world import from_environment, launch
 from cxlemu.world.environment import Place, find_place
@@ -66,11 +65,13 @@ def run(ctx: click.Context, asked: RunFlags) -> None:
     else:
         check_fits_world(ring_of(what.plan), setup.topology, setup.ranks)
     if faults is not None:
-        faults.check(ranks=setup.ranks, backend=asked.backend)
+        cards = setup.topology.pool_card_count + memories_behind_pool(setup.topology, setup.ranks)
+        faults.check(ranks=setup.ranks, backend=asked.backend, cards=cards)
     if memory.backend.maps_cards and place is None and asked.engine == "native":
         measure_machine()
     if place is None or not place.rank:
-        note_last(sweep.sizes, asked.maxbytes)
+        for sentence in sweep.left_out(asked.maxbytes) if what.plan is None else ():
+            click.echo(f"note: {sentence}", err=True)
     with report:
         wrong = _measure(asked, setup, sweep, report, faults)
     never = faults.unfired() if faults is not None else []
@@ -81,13 +82,6 @@ def run(ctx: click.Context, asked: RunFlags) -> None:
     for sentence in never:
         click.echo(sentence, err=True)
     ctx.exit(1 if wrong or report.wrong else 3 if never else 0)
-
-
-def note_last(sizes: Sequence[int], maxbytes: int | None) -> None:
-    """Say that the steps of a sweep end below --maxbytes, as in nccl-tests."""
-    if maxbytes is not None and sizes[-1] < maxbytes:
-        last, most = format_bytes(sizes[-1]), format_bytes(maxbytes)
-        click.echo(f"note: the last size is {last}: the next step would exceed --maxbytes {most}", err=True)
 
 
 def _note_smaller(ring_bytes: int, asked_bytes: int) -> None:

@@ -20,6 +20,7 @@ from collectives.defaults import AUTO, DEFAULT_SEED, EVERY
 from collectives.sweep.sweep import Case, Sweep, nothing_compared, size_steps
 from collectives.sweep.virtual.notes import flat_notes, placement_notes
 from collectives.sweep.virtual.simulated import Simulated, simulate_case
+from collectives.sweep.virtual.split import check_split
 from cxlemu.cli.commands import brought
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.interruption import Interruption
@@ -32,7 +33,7 @@ from cxlemu.topology.clusters import apart, ranks_per_cluster
 from cxlemu.topology.differences import against, differences, spread
 from cxlemu.topology.failures import Failure
 from cxlemu.topology.provenance import kinds_of
-from cxlemu.units import counted
+from cxlemu.units import counted, format_bytes
 from cxlemu.version import __version__
 
 TRACED_INSTRUCTIONS_MAX = 300_000
@@ -71,7 +72,7 @@ def run(ctx: click.Context, asked: SimulateFlags) -> None:
         maxbytes = SIMULATED_MAX_BYTES if minbytes is None else minbytes
     if minbytes is None:
         minbytes = min(SIMULATED_MIN_BYTES, maxbytes)
-    if stepfactor is None and asked.stepbytes is None:
+    if stepfactor is None and asked.stepbytes is None and minbytes < maxbytes:
         stepfactor = SIMULATED_STEP_FACTOR
     if what.plan is not None:
         ranks = what.plan.ranks
@@ -89,8 +90,15 @@ def run(ctx: click.Context, asked: SimulateFlags) -> None:
         sends=(topology.pool_space if asked.space is None else topology.space(asked.space)).protocols is not None,
     )
     cases = sweep.cases(ranks)
+    left_out = sweep.left_out(asked.maxbytes) if what.plan is None else []
     if asked.variant == EVERY and what.source is None:
-        cases = [case for case in cases if case.call.nbytes <= LINE_MAX_BYTES or not _in_lines(case)]
+        there = [case for case in cases if case.call.nbytes <= LINE_MAX_BYTES or not _in_lines(case)]
+        if long := len(cases) - len(there):
+            limit = format_bytes(LINE_MAX_BYTES)
+            left_out.append(f"left out: {counted(long, 'row')} of variant line, with blocks above {limit}: name it")
+        cases = there
+    for case in cases if asked.split is not None else ():
+        check_split(topology, case.call, asked.split, asked.space, check=asked.check)
     out = console()
     for line in (
         *_header(topology, ranks, asked.iters, asked.check, asked.space),
@@ -99,7 +107,7 @@ def run(ctx: click.Context, asked: SimulateFlags) -> None:
         print_wrapped(out, f"# {line}", indent="#          ")
     notes = _notes(topology, ranks, flat=asked.variant == AUTO) if asked.space is None else []
     notes += [note for other, _ in others for note in _notes(other, ranks)]
-    for note in notes:
+    for note in (*notes, *left_out):
         print_wrapped(out, f"# note     {note}", "yellow", indent="#          ")
     rows: list[Simulated] = []
     ranges: list[dict[str, Any]] = []
@@ -164,12 +172,13 @@ def run(ctx: click.Context, asked: SimulateFlags) -> None:
         write_json(asked.json_file, document)
     if asked.trace_file is not None:
         write_output("--trace", asked.trace_file, perfetto(traced))
-    never = bool(failures) and all(too_late(failures, usual_us * asked.iters) for usual_us in unfailed_us)
+    longest_us = max([0.0, *unfailed_us, *[row.time_us for row in rows]]) * asked.iters
+    never = [text for text, its in zip(asked.fails, failures, strict=True) if too_late([its], longest_us)]
     unhurt = bool(failures) and not never and [row.time_us for row in rows] == unfailed_us
     if unhurt:
         print_wrapped(out, f"--fail: no row takes longer: none needs {', '.join(asked.fails)}", "yellow")
     if never:
-        print_wrapped(out, f"--fail: nothing failed before the end of any row: {', '.join(asked.fails)}", "yellow")
+        print_wrapped(out, f"--fail: nothing failed before the end of any row: {', '.join(never)}", "yellow")
     if empty := nothing_compared(rows):
         print_wrapped(out, empty, "yellow")
     code = 1 if wrong else 3 if never or unhurt or empty else 0

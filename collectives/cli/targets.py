@@ -16,6 +16,7 @@ from collectives.builder.recipes import Recipe
 from collectives.choices import is_plan
 from collectives.contracts import COLLECTIVES
 from collectives.sweep.sweep import load_algorithm
+from cxlemu.choices import DTYPE_NAMES, REDOPS
 from cxlemu.cli.vocabulary import ConceptOption
 from cxlemu.errors import ArgumentError
 from cxlemu.plan import Plan
@@ -97,8 +98,7 @@ def check_applies(ctx: click.Context, collectives: Sequence[str]) -> None:
         what, applies = having.get(word, ("", True))
         given = ctx.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE
         value = ctx.params.get(param.name or "")
-        several = isinstance(value, tuple) and len(value) > 1 and word not in SIZES
-        every = not str(value).isdecimal() if word == "root" else several
+        every = not str(value).isdecimal() if word == "root" else value in (REDOPS, DTYPE_NAMES)
         if contracts and given and not applies and not every:
             flag, names = max(param.opts, key=len), " and ".join(collectives)
             raise ArgumentError(f"{flag} does nothing here, because no collective of {names} {what}: leave it out")

@@ -26,9 +26,9 @@ from cxlemu.choices import REDOPS
 from cxlemu.errors import ArgumentError
 from cxlemu.memory.protocol import LINE_BYTES
 from cxlemu.plan import DTYPES, Call, Plan
-from cxlemu.plan.reduction import reductions
+from cxlemu.plan.reduction import not_folded, reductions
 from cxlemu.suggest import unknown
-from cxlemu.units import typed_bytes
+from cxlemu.units import format_bytes, typed_bytes
 
 MOST_ROWS = 10_000
 MOST_BYTES = 1 << 40  # of one size
@@ -43,7 +43,10 @@ def size_steps(first: int | None, last: int | None, factor: int | None, step: in
     if max(first, last) > MOST_BYTES:
         raise ArgumentError(f"size {typed_bytes(max(first, last))} exceeds the limit of 1 TiB")
     if first > last:
-        raise ArgumentError(f"--minbytes {first} is more than --maxbytes {last}")
+        raise ArgumentError(f"--minbytes {typed_bytes(first)} is more than --maxbytes {typed_bytes(last)}")
+    if first == last and (factor, step) != (None, None):
+        flag = "--stepfactor" if step is None else "--stepbytes"
+        raise ArgumentError(f"{flag} does nothing here, because there is one size: leave it out, or give --maxbytes")
     if step == 0 or (step is None and first == 0 and last > 0):
         raise ArgumentError("sizes do not grow: give a positive --stepbytes, or a positive --minbytes")
     if step is not None:
@@ -54,6 +57,14 @@ def size_steps(first: int | None, last: int | None, factor: int | None, step: in
     while 0 < chosen[-1] * (factor or STEP_FACTOR) <= last:
         chosen.append(chosen[-1] * (factor or STEP_FACTOR))
     return chosen
+
+
+def last_size(sizes: Sequence[int], maxbytes: int | None) -> list[str]:
+    """Say that the sizes end below the largest one that was asked for, as in nccl-tests; nothing if they do not."""
+    if maxbytes is None or not sizes or sizes[-1] >= maxbytes:
+        return []
+    last, most = format_bytes(sizes[-1]), format_bytes(maxbytes)
+    return [f"the last size is {last}: the next step would exceed --maxbytes {most}"]
 
 
 @dataclass(frozen=True)
@@ -132,6 +143,17 @@ class Sweep:
         """Reductions of this collective; where all operations are asked for, those that it has."""
         asks_all = len(self.redops) == len(REDOPS)
         return [its for its in reductions(self.dtypes, self.redops) if its[1] in contract.ops or not asks_all]
+
+    def left_out(self, maxbytes: int | None) -> list[str]:
+        """Sentences on what was asked for and has no row: the largest size, as in nccl-tests, and what is no reduction;
+        of every variant those that need clusters."""
+        reduces = any(contract_of(name).reduces for name in self.collectives)
+        flat = self.variant == EVERY and self.cluster == 1 and self.algorithm is None
+        return [
+            *last_size(self.sizes, maxbytes),
+            *(not_folded(self.dtypes, self.redops) if reduces else ()),
+            *(catalog.on_levels_left_out(self.collectives, "ranks are in no clusters") if flat else ()),
+        ]
 
     def _takes_levels(self, collective: str, variant: str) -> bool:
         """Whether the algorithm declares that it takes clusters. For `auto` that is decided with the variant."""

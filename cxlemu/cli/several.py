@@ -1,7 +1,8 @@
 """Commands that are run once for each number of ranks that ``-n`` names."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from click.core import ParameterSource
 
 from cxlemu.cli import INTERRUPTED
 from cxlemu.cli.output import collected_json, write_json
-from cxlemu.errors import ArgumentError
+from cxlemu.errors import ArgumentError, InputError
+from cxlemu.units import format_numbers
 
 WORST_FIRST = (1, INTERRUPTED, 3, 2)  # of exit codes: a mistake that was found goes before everything
 
@@ -46,7 +48,7 @@ def _each(ctx: click.Context, ranks: Sequence[int], run: Callable[[int], None], 
     runs: list[Any] = []
     try:
         for number in ranks:
-            with collected_json(ctx, runs), _OneRun(ctx, number):
+            with collected_json(ctx, runs), _OneRun(ctx, number), _named(number, ranks):
                 codes.append(_code_of(run, number))
             if codes[-1] == INTERRUPTED:
                 break
@@ -56,6 +58,17 @@ def _each(ctx: click.Context, ranks: Sequence[int], run: Callable[[int], None], 
         raise
     write_json(json_file, {"runs": runs})
     ctx.exit(next((code for code in WORST_FIRST if code in codes), 0))
+
+
+@contextmanager
+def _named(number: int, ranks: Sequence[int]) -> Iterator[None]:
+    """Let bad input say for which number of ranks, and which ones are not tried any more."""
+    try:
+        yield
+    except InputError as error:
+        left = [other for other in ranks if other > number]
+        error.args = (f"-n {number}: {error}" + (f"; not tried: -n {format_numbers(left)}" if left else ""),)
+        raise
 
 
 class _OneRun(click.Context):

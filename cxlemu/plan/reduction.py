@@ -96,6 +96,14 @@ def reductions(dtypes: Iterable[str], redops: Sequence[str]) -> list[tuple[str, 
     return found
 
 
+def not_folded(dtypes: Sequence[str] | None, redops: Sequence[str] | None) -> list[str]:
+    """Say of each pair that is named and no reduction why; of all dtypes, or all operations, none is named."""
+    if len(dtypes or DTYPE_NAMES) == len(DTYPE_NAMES) or len(redops or REDOPS) == len(REDOPS):
+        return []
+    pairs = product(dtypes or (), redops or ())
+    return [f"left out: {why_not(dtype, redop)}" for dtype, redop in pairs if not folds(dtype, redop)]
+
+
 def fold(dtype: int, redop: RedOp, operands: list[Bytes], divisor: int = 1) -> Bytes:
     """Combine operands from the left, element by element, then divide by ``divisor`` (1: not at all); AVG adds."""
     name = DTYPE_NAMES[dtype]

@@ -55,7 +55,7 @@ class Failure(NamedTuple):
         return cls(kind, name + (end or ""), round(at_us * 1e3))
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.name} at {self.at_ns / 1e3:.10g} us"
+        return f"{self.kind} {self.name} at {self.at_ns / 1e3:.15g} us"
 
 
 class FabricChange(NamedTuple):

@@ -28,6 +28,7 @@ from cxlemu.pool.pool import Pool
 from cxlemu.pool.room import bus_error
 from cxlemu.signals import STOPS, terminates_in_order
 from cxlemu.world.context import OnMessage, RankContext, entered
+from cxlemu.world.orphans import end_workers, pipe_named
 from cxlemu.world.outcome import GRACE_S, Outcome
 from cxlemu.world.world import World
 
@@ -60,6 +61,7 @@ def run_processes(
     outcome: Outcome[T] = Outcome(world.ranks, world.deadline_s, survivors=survivors)
     children: list[SpawnProcess] = []
     pipes: dict[Connection, int] = {}
+    names: list[str] = []  # of the ranks' pipes
     outside = set() if keep_names else set(range(world.ranks))  # ranks that still need the pool's names
 
     def enter(rank: int) -> None:
@@ -74,6 +76,7 @@ def run_processes(
                 receiver, child = _start(main, world, rank, pool.name)
                 children.append(child)
                 pipes[receiver] = rank
+                names.append(pipe_named(receiver.fileno()))
         while pipes and not outcome.overdue():
             ready = wait(list(pipes), timeout=_TICK_S)
             # a rank's workers hold its end of the pipe, and may outlive it
@@ -88,6 +91,8 @@ def run_processes(
                         outcome.failed(rank, _death_notice(rank, children[rank]))
     finally:  # also after Ctrl-C, SIGTERM and errors of on_message
         _reap(children, GRACE_S if not outcome.pending() else 0.0)
+        if killed := {name for child, name in zip(children, names, strict=False) if (child.exitcode or 0) < 0}:
+            end_workers(killed, GRACE_S)
         for pipe in pipes:
             pipe.close()
     if any(child.exitcode == UNGUARDED for child in children):

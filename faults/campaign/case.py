@@ -135,7 +135,7 @@ class CampaignCase(Model):
         check_integrity(self.integrity)
         if self.cluster > 1 and self.topology is not None:
             raise ArgumentError(f"{self.topology.name} says how many ranks each host has: leave out cluster")
-        self.script.check(ranks=self.ranks, backend="emulated")
+        self.script.check(ranks=self.ranks, backend="emulated", restarts=True)
         return self
 
     def scenario(self) -> Scenario:

@@ -16,6 +16,7 @@ from faults.campaign.judge import NEVER
 from faults.campaign.picture import picture
 from faults.campaign.run import CampaignFinding, CampaignResult
 from faults.inject.fault import FAULTS
+from faults.left_out import together
 
 # XML 1.0 has no other control characters, and no lone surrogates.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -33,6 +34,7 @@ def as_json(result: CampaignResult, campaign: dict[str, Any]) -> dict[str, Any]:
         "unfinished": result.unfinished,
         "lost": result.lost,
         "declined": result.declined,
+        **together(result.left_out, result.kinds_left_out).data,
         "seconds": result.seconds,
         "counts": dict(sorted(result.counts.items())),
         "findings": [_finding(finding) for finding in result.findings],

@@ -24,6 +24,7 @@ from faults.campaign.judge import NEVER, Judgement, judge
 from faults.campaign.shrink import BUDGET_S as SHRINK_BUDGET_S
 from faults.campaign.shrink import Shrunk, shrink
 from faults.campaign.spec import CaseSweep, Spec
+from faults.left_out import NOTHING, LeftOut, left_out
 from faults.token import Token
 
 FIRST_SHRINK_BUDGET_S = 10.0  # in a test, which a person waits for
@@ -68,11 +69,22 @@ class CampaignResult:
     resumed: int = 0  # how many of the judged cases were found in the journal
     lost: list[str] = field(default_factory=list)  # cases whose worker was killed, or had no memory, in words
     with_faults: int = 0  # how many of the judged cases have faults
+    left_out: LeftOut = NOTHING  # what was named and has no case
+    named_kinds: tuple[str, ...] = ()  # kinds of faults that were named
 
     @property
     def untried(self) -> bool:
         """Whether there were faults, of which none happened in any case."""
         return 0 < self.with_faults == self.counts[NEVER]
+
+    @property
+    def kinds_left_out(self) -> LeftOut:
+        """The kinds of faults that were named and happened in no case, once every case was judged."""
+        of = [judgement for _, _, judgement, _ in self.judged if judgement.kind == NEVER]
+        why = {judgement.rule: judgement.detail for judgement in of}
+        came = [(judgement.rule or "nature",) for _, _, judgement, _ in self.judged if judgement.kind != NEVER]
+        named = [kind for kind in self.named_kinds if kind in why]
+        return left_out((named,), came, why.__getitem__) if self.complete else NOTHING
 
     @property
     def complete(self) -> bool:
@@ -97,7 +109,7 @@ class CampaignResult:
         """1 if anything failed, else 0 if every case was judged and a fault happened if there was any, else 3."""
         if self.found:
             return 1
-        return 0 if self.complete and not self.untried else 3
+        return 0 if self.complete and not (self.untried or self.left_out.nowhere or self.kinds_left_out.nowhere) else 3
 
 
 @dataclass(frozen=True)
@@ -137,7 +149,8 @@ class CampaignRunner:
 
     def run(self) -> CampaignResult:
         """Judge the cases until all are judged, the budget is spent or Ctrl-C comes; return the result."""
-        self._result = CampaignResult(len(self.sweep), self.sweep.declined)
+        its = self.sweep
+        self._result = CampaignResult(len(its), its.declined, left_out=its.left_out, named_kinds=its.named_kinds)
         self._begun = time.monotonic()
         self._under_way: dict[Future[Any], CampaignCase] = {}
         self._again: deque[CampaignCase] = deque()  # cases that were under way when a worker died

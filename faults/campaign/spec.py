@@ -15,7 +15,7 @@ Seeds come outermost: when a budget ends early, every combination was tried with
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -39,10 +39,12 @@ from faults.campaign.case import BLOCK_BYTES_MAX, CALLS_MAX, RANKS_MAX, Campaign
 from faults.campaign.judge import meant_plans, mutated
 from faults.inject.fault import FAULTS, When
 from faults.inject.script import NatureRates, Script
+from faults.left_out import NOTHING, LeftOut, left_out, of_plans, together
 
 CASES_MAX = 1_000_000
 RANKS = (2, 3)
 UNTAKEN = "faults need ranks in turns, threads or processes, which run shipped algorithms only"
+DECLINES, NO_RANK = "it declines every call", "it names a rank that is not there"
 ALL, EVERY, AUTO, NATURE = "all", "every", "auto", "nature"
 
 Size = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=BLOCK_BYTES_MAX)]
@@ -115,10 +117,32 @@ class Spec(Model):
         if declined and not shapes:
             raise NothingJudgedError(f"nothing was judged: declined: {'; '.join(declined)}")
         self._check_taken(shapes, scripts)
-        sweep = CaseSweep(shapes, seeds, [*declined])
+        sweep = CaseSweep(shapes, seeds, [*declined], self._left_out(shapes, scripts), self._named_kinds())
         if not 0 < len(sweep) <= CASES_MAX:
             raise ArgumentError(f"this campaign has {len(sweep)} cases: sweep over at least 1, at most {CASES_MAX}")
         return sweep
+
+    def _named_kinds(self) -> tuple[str, ...]:
+        return self.kinds if "kinds" in self.model_fields_set else ()
+
+    def _left_out(self, shapes: Sequence[CaseShape], scripts: Sequence[Script]) -> LeftOut:
+        """Say which collectives, variants, numbers of ranks, launches and scripts were named and have no case."""
+        collectives = None if self.collectives == (ALL,) else self.collectives
+        variants = [name for name in self.variants if name not in (EVERY, AUTO)]
+        calls = [shape.case.call for shape in shapes]
+        done = [(call.collective, call.algorithm, call.ranks) for call in calls]
+        launched = [(shape.case.launch,) for shape in shapes if shape.scripts or shape.kinds]
+        each = zip(self.scripts, scripts, strict=True)
+        run = [(file, its.case.ranks) for file, script in each for its in shapes if script in its.scripts]
+        flat = self.variants == (EVERY,) and not self.algorithms and all(call.cluster == 1 for call in calls)
+        names = collectives or COLLECTIVES
+        return together(
+            LeftOut(catalog.on_levels_left_out(names, "no host has several ranks (cluster)") if flat else ()),
+            left_out((collectives, variants or None, self.ranks), done, of_plans),
+            left_out((self.algorithms or None,), [(its.case.algorithm,) for its in shapes], lambda own: DECLINES),
+            left_out((self.launches,), launched, lambda launch: UNTAKEN),
+            left_out((self.scripts or None, self.ranks), run, lambda file, ranks: NO_RANK)._replace(nowhere=""),
+        )
 
     def _check_taken(self, shapes: Sequence[CaseShape], scripts: Sequence[Script]) -> None:
         """Raises ArgumentError for what was asked for and no case takes."""
@@ -129,7 +153,7 @@ class Spec(Model):
         for file, script in zip(self.scripts, scripts, strict=True):
             if not any(script in shape.scripts for shape in shapes):
                 raise ArgumentError(f"no case takes {file}: {UNTAKEN}, or it names a rank that no case has")
-        for kind in self.kinds if "kinds" in self.model_fields_set else ():
+        for kind in self._named_kinds():
             if shapes and not any(kind in shape.kinds for shape in shapes):
                 raise ArgumentError(f"no case takes the fault {kind}: {UNTAKEN}")
         launches = {shape.case.launch for shape in shapes}
@@ -214,19 +238,23 @@ class CaseShape(NamedTuple):
     scripts: list[Script]  # fault scripts, each tried with every seed
     kinds: tuple[str, ...]  # kinds of faults that the seed places, one at a time
     instructions: tuple[int, ...]  # number of instructions of each rank's part, among which the seed draws a place
+    fitting: Mapping[str, list[list[int]]]  # those of each rank at which a kind can happen, of kinds that fit not all
 
 
 def _with_scripts(case: CampaignCase, scripts: list[Script], kinds: tuple[str, ...]) -> CaseShape:
     """Add to a case what may happen to it. Raises ArgumentError or PlanError if its plan is empty, or there is none."""
     plan = mutated(case, meant_plans(case))[0]
     counts = tuple(part.instruction_count for part in plan.parts)
+    choosy = [FAULTS[kind] for kind in kinds if kind != NATURE and FAULTS[kind].fits is not None]
+    fitting = {kind.name: [kind.places(part) for part in plan.parts] for kind in choosy}
     if not any(counts):
         raise ArgumentError(
             f"{case.collective} {case.variant} of {case.nbytes} B does nothing, so nothing can fail: give a larger -b"
         )
     if case.launch == "lockstep":
-        return CaseShape(case, [], tuple(kind for kind in kinds if kind == NATURE), counts)
-    return CaseShape(case, [s for s in scripts if all(fault.rank < case.ranks for fault in s.faults)], kinds, counts)
+        return CaseShape(case, [], tuple(kind for kind in kinds if kind == NATURE), counts, fitting)
+    taken = [script for script in scripts if all(fault.rank < case.ranks for fault in script.faults)]
+    return CaseShape(case, taken, kinds, counts, fitting)
 
 
 @dataclass(frozen=True)
@@ -234,6 +262,8 @@ class CaseSweep:
     shapes: list[CaseShape]  # the cases without scripts
     seeds: int  # how many seeds each is tried with, from 0 on
     declined: list[str] = field(default_factory=list)  # calls of which there are no cases: why, in words
+    left_out: LeftOut = NOTHING  # what was named and has no case
+    named_kinds: tuple[str, ...] = ()  # kinds of faults that were named
 
     @property
     def has_faults(self) -> bool:
@@ -261,7 +291,9 @@ def drawn(shape: CaseShape, kind: str, seed: int) -> Script:
         return Script(seed=seed, adversary=NatureRates())
     case = shape.case
     rng = random.Random(f"{seed} {kind} {case.collective} {case.variant} {case.ranks} {case.nbytes}")
-    rank, call = rng.choice([rank for rank, count in enumerate(shape.instructions) if count]), rng.randrange(case.calls)
+    places: Sequence[Sequence[int]] = shape.fitting.get(kind, ())
+    places = places if any(places) else [range(count) for count in shape.instructions]
+    rank, call = rng.choice([rank for rank, its in enumerate(places) if its]), rng.randrange(case.calls)
     extras = {"bit": rng.randrange(64)} if "bit" in FAULTS[kind].may else {}
-    when = When(call=call, instruction=rng.randrange(shape.instructions[rank]))
+    when = When(call=call, instruction=rng.choice(places[rank]))
     return Script(seed=seed, faults=(FAULTS[kind].at(rank, when, **extras),))

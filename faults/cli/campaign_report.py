@@ -14,6 +14,7 @@ from cxlemu.cli.progress import bar
 from cxlemu.units import counted
 from faults.campaign.judge import NEVER
 from faults.campaign.run import CampaignResult
+from faults.left_out import together
 
 SHOWN_MAX = 20
 
@@ -82,6 +83,8 @@ class Screen:
             )
         if result.declined:
             self.note(f"declined: {counted(len(result.declined), 'call')}: {'; '.join(result.declined[:SHOWN_MAX])}")
+        for sentence in together(result.left_out, result.kinds_left_out).lines:
+            self.note(sentence)
         if result.untried:
             why = next(judgement.detail for _, _, judgement, _ in result.judged if judgement.kind == NEVER)
             self.note(f"no fault happened in any case, so nothing is known of them: {why}")

@@ -137,7 +137,7 @@ class DamagePlace(Places):
     help="Number of steps without a store before threads are examined for a cycle.",
 )
 @click.option(
-    "--error-exitcode", type=click.IntRange(0, 255), default=1, show_default=True, help="Exit code for a mistake."
+    "--error-exitcode", type=click.IntRange(1, 255), default=1, show_default=True, help="Exit code for a mistake."
 )
 @option("json")
 @click.option("--sarif", type=click.Path(path_type=Path), help="Write findings as SARIF, for editors and code hosts.")

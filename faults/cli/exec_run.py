@@ -16,7 +16,7 @@ from rich.console import Console
 from cxlemu.cli.console import console, print_wrapped
 from cxlemu.cli.output import STDOUT, write_json
 from cxlemu.cli.progress import bar, spinning
-from cxlemu.errors import ArgumentError
+from cxlemu.errors import ArgumentError, NothingJudgedError
 from cxlemu.files import read_file
 from cxlemu.signals import stops_exit
 from cxlemu.units import counted, format_bytes
@@ -103,6 +103,15 @@ def run(
     for flag, place in (("--lose-card", lose_card), ("--poison", poison)):
         if place and place[0] >= len(setting.pools):
             raise ArgumentError(f"{flag}: there are pools 0 to {len(setting.pools) - 1}, not {place[0]}")
+    if poison and poison[1] >= files[poison[0]].capacity:
+        room = format_bytes(files[poison[0]].capacity)
+        raise ArgumentError(f"--poison: {files[poison[0]].path} has {room}, so there is no byte {poison[1]}")
+    unpinned = len(setting.commands) > 1 and not all(command.pinned for command in setting.commands)
+    if hosts == 1 and unpinned and not (crash or link_down or poison is not None or lose_card is not None):
+        raise NothingJudgedError(
+            "nothing between hosts would be judged: --hosts 1 puts all commands on host 0; if that is meant, write @0 "
+            "before each of them"
+        )
     named = ctx.get_parameter_source("seeds") is ParameterSource.COMMANDLINE
     if replay is not None and (named or seed is not None or worst_case is not None):
         raise ArgumentError(

@@ -134,6 +134,8 @@ def _told(calls: Calls) -> list[str]:
 
 
 def _schedule(text: str) -> Schedule:
+    if not text:
+        raise ArgumentError("--replay '' names no execution")
     path = Path(text)
     try:
         is_file = path.is_file()

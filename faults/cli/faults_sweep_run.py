@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import click
 from rich.table import Table
 
+from collectives.algorithms.catalog import on_levels_left_out
 from collectives.cli.targets import check_applies, check_options, target
 from collectives.contracts import COLLECTIVES
 from cxlemu.cli.console import console, print_wrapped
@@ -27,7 +28,8 @@ from faults.cli.faults_sweep import SweepFlags
 from faults.inject.judge import ScenarioVerdict
 from faults.inject.scenario import NBYTES_MAX, Scenario
 from faults.inject.script import Script
-from faults.inject.sweep import FaultSweepRow, ScenarioResult, bases, everywhere, some, summed_up, sweep, untried
+from faults.inject.sweep import FaultSweepRow, ScenarioResult, bases, everywhere, some, summed_up, sweep
+from faults.left_out import left_out
 
 FINDINGS_SHOWN = 20
 PLAN_BYTES_MAX = 1 << 28  # of a saved plan: its ring and heap, and all blocks
@@ -107,16 +109,31 @@ def run(ctx: click.Context, asked: SweepFlags) -> None:
         f"{done} of {counted(ranks, 'rank')} on the {asked.engine} engine, launched as {launch}, in {seconds:.1f} s: "
         + ", ".join(f"{verdict.value} {sum(row.verdicts[verdict] for row in rows)}" for verdict in ScenarioVerdict),
     )
-    write_json(asked.json_file, _document(rows, findings, seconds, template) | {"interrupted": interruption.happened})
-    never = untried(rows)
-    for kind in never:
-        why = next(each.why for each in results if each.scenario.script.faults[0].kind == kind)
-        print_wrapped(out, f"{kind} happened in no run, so nothing is known of it: {why}", "yellow")
+    kinds = asked.kinds if not interruption.happened else None
+    of_names = named.collectives if asked.collectives and named.plan is None and kinds else None
+    happened = [its for its in results if its.verdict is not ScenarioVerdict.NEVER]
+    done = [(its.scenario.collective, its.scenario.script.faults[0].kind) for its in happened]
+    left = left_out((of_names or None, kinds), done, partial(_why, results))
+    if asked.variant == "every" and named.source is None and template.ranks_per_cluster == 1:
+        more = on_levels_left_out(named.collectives or COLLECTIVES, "no host has several ranks (--cluster)")
+        left = left._replace(sentences=[*left.sentences, *more])
+    document = _document(rows, findings, seconds, template) | left.data
+    write_json(asked.json_file, document | {"interrupted": interruption.happened})
+    for sentence in left.lines:
+        print_wrapped(out, sentence, "yellow")
     interruption.exit(
         ctx,
-        1 if findings else 3 if never or not results else 0,
+        1 if findings else 3 if left.nowhere or not results else 0,
         f"{counted(len(chosen) - len(results), 'run')} did not end",
     )
+
+
+def _why(results: Sequence[ScenarioResult], collective: str | None, kind: str) -> str:
+    """Say why a kind of fault happened in no run, of one collective or of all."""
+    for its in results:
+        if its.scenario.script.faults[0].kind == kind and collective in (None, its.scenario.collective):
+            return its.why
+    return "no place was drawn, or no call has an instruction"
 
 
 def _bounded(plan: Plan, source: str | None) -> tuple[int, int]:

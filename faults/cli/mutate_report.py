@@ -15,6 +15,7 @@ from cxlemu.cli.output import write_json
 from cxlemu.cli.report import LiveReport
 from cxlemu.units import counted
 from cxlemu.version import __version__
+from faults.left_out import NOTHING, LeftOut
 from faults.lockstep.schedule import to_json
 from faults.mutate.cases import MutationCase
 from faults.mutate.operators import FAR, OPERATORS
@@ -33,9 +34,15 @@ SHOWN_MAX = 20  # survivors and needless instructions that are printed; JSON has
 class MutateReport(LiveReport):
     """A context that prints a line when a plan is done, and the rest when all plans are or something failed."""
 
-    def __init__(self, cases: Sequence[MutationCase], json_file: Path | None, interruption: Interruption) -> None:
+    def __init__(
+        self,
+        cases: Sequence[MutationCase],
+        json_file: Path | None,
+        interruption: Interruption,
+        left_out: LeftOut = NOTHING,
+    ) -> None:
         super().__init__("mutants", None, json_file=json_file)
-        self._interruption, self._cases = interruption, cases
+        self._interruption, self._cases, self._left_out = interruption, cases, left_out
         self._rows: dict[MutationCase, MutationRow] = {}
 
     @property
@@ -48,7 +55,7 @@ class MutateReport(LiveReport):
         needless = any(row.needless and not row.case.algorithm for row in self._rows.values())
         if needless or Verdict.VIOLATION in found:
             return Verdict.VIOLATION
-        return Verdict.UNKNOWN if found else Verdict.OK
+        return Verdict.UNKNOWN if found or self._left_out.nowhere else Verdict.OK
 
     @property
     def left(self) -> int:
@@ -79,6 +86,8 @@ class MutateReport(LiveReport):
             self._print_operators(operators, sum(row.pairs for row in rows))
             self._list("survived", [(row, judgement) for row in rows for judgement in row.survivors])
             self._list("needless", [(row, judgement) for row in rows for judgement in row.needless])
+        for sentence in self._left_out.lines:
+            print_wrapped(self._out, sentence, "yellow")
         document = {
             "cxlemu": __version__,
             "complete": error is None and not self._interruption.happened,
@@ -88,7 +97,7 @@ class MutateReport(LiveReport):
             "operators": {name: _counts(fates) for name, fates in operators.items()},
             "far_pairs": sum(row.pairs for row in rows),
             "rows": [_as_dict(row) for row in rows],
-        }
+        } | self._left_out.data
         write_json(self._json_file, document)
 
     def _print_operators(self, operators: dict[str, Counter[Fate]], pairs: int) -> None:

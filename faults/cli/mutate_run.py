@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import click
+from click.core import ParameterSource
 
 from collectives.algorithms.catalog import recipe
 from collectives.cli.targets import NEVER, Target, check_options, target
@@ -19,6 +21,7 @@ from faults.campaign.executors import Workers
 from faults.choices import MUTATED_RANKS_MAX
 from faults.cli.mutate import MutateFlags
 from faults.cli.mutate_report import MutateReport, print_one
+from faults.left_out import NOTHING, LeftOut, left_out, of_plans, without_clusters
 from faults.mutate.cases import OPERATORS, MutationCase, can_check, cases, own_cases, variants
 from faults.mutate.mutants import Mutant
 from faults.mutate.sweep import sweep
@@ -51,6 +54,7 @@ def run(ctx: click.Context, asked: MutateFlags) -> None:
     if asked.integrity is not None:
         there = (case._replace(checked=True) for case in there if can_check(case))
     chosen = [case for case in there if asked.case_name in ("", str(case))]
+    left = _left_out(ctx, asked, named, chosen) if not asked.case_name else NOTHING
     if not chosen and not asked.case_name:
         raise ArgumentError("no chosen variant has anything to mutate, or carries checksums with --integrity")
     if not chosen:
@@ -69,9 +73,22 @@ def run(ctx: click.Context, asked: MutateFlags) -> None:
         print_one(chosen[0], judgement)
         ctx.exit(judgement.fate.verdict.exit_code)
     interruption = Interruption()
-    with MutateReport(chosen, asked.json_file, interruption) as report, interruption:
+    with MutateReport(chosen, asked.json_file, interruption, left) as report, interruption:
         _swept(chosen, asked.jobs or len(os.sched_getaffinity(0)), report)
     interruption.exit(ctx, report.verdict.exit_code, f"{counted(report.left, 'plan')} not finished")
+
+
+def _left_out(ctx: click.Context, asked: MutateFlags, named: Target, chosen: Sequence[MutationCase]) -> LeftOut:
+    """Say which plans were named and have nothing to mutate."""
+    if named.source is not None:
+        return NOTHING
+    variants = [name for name in asked.variant.split(",") if name != EVERY]
+    ranks = asked.ranks if ctx.get_parameter_source("ranks") is ParameterSource.COMMANDLINE else None
+    done = [(case.collective, case.variant, case.ranks) for case in chosen]
+    why = partial(of_plans, checked=asked.integrity is not None)
+    left = left_out((named.collectives or None, variants or None, ranks), done, why)
+    more = [] if variants or asked.integrity else without_clusters(named.collectives or COLLECTIVES, asked.ranks)
+    return left._replace(sentences=[*left.sentences, *more])
 
 
 def _check_size(named: Target) -> None:

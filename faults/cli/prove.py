@@ -101,7 +101,7 @@ def command() -> None:
     Examples:
       cxlemu prove
       cxlemu prove all_gather broadcast -n 2-16 -b 8 -e 1M --variant all,line
-      cxlemu prove --variant hierarchical -n 4-8
+      cxlemu prove --variant hierarchical -n 4,6,8
       cxlemu prove -n 64 --json proofs.json
       cxlemu prove all_gather_gemm gemm_reduce_scatter gemm_all_reduce -n 2-16
       cxlemu prove all_reduce --integrity crc32c

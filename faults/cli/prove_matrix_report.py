@@ -40,8 +40,19 @@ KINDS_TOLD = 5  # of mistakes, and of reasons to decline
 class MatrixReport:
     """A context that prints numbers of ranks as they are done; mistakes, coverage and the JSON file when all are."""
 
-    def __init__(self, matrix: Matrix, algorithm: str, config: str, integrity: str | None, json_file: Path | None):
-        """Prepare the report; the context starts it."""
+    def __init__(
+        self,
+        matrix: Matrix,
+        algorithm: str,
+        config: str,
+        integrity: str | None,
+        json_file: Path | None,
+        *,
+        named: Sequence[str] = (),
+        left_out: Sequence[str] = (),
+    ) -> None:
+        """Prepare the report; the context starts it. ``named``: which of `_DIMENSIONS` were asked for by name."""
+        self._named, self._left_out = named, left_out
         self._matrix, self._algorithm, self._json_file = matrix, algorithm, json_file
         self._again = ["cxlemu", "prove", "--algorithm", algorithm]
         self._again += ["-c", config] if config != DEFAULT_TOPOLOGY else []
@@ -102,6 +113,7 @@ class MatrixReport:
                 self._tell_kinds(fate)
         self._bar.stop()
         self.spent = self.spent or nothing_judged([judged.proof for judged, _ in self._rows if judged.proof])
+        self.spent = self.spent or self._nowhere() * (kind is None)
         coverage = self._coverage()
         counts = Counter(judged.fate for judged, _ in self._rows)
         seconds = time.monotonic() - self._began
@@ -116,6 +128,8 @@ class MatrixReport:
         self._print(
             f"{len(self._rows)} of {counted(len(self._questions), 'call')}: {told}; {seconds:.1f} s{spent}", style
         )
+        for sentence in self._left_out:
+            print_wrapped(self._out, sentence, "yellow")
         print_wrapped(self._out, self._last_line(coverage), style)
         document = {
             "cxlemu": __version__,
@@ -131,6 +145,18 @@ class MatrixReport:
             "rows": [self._row_as_dict(number) for number in range(len(self._rows))],
         }
         write_json(self._json_file, document)
+
+    def _nowhere(self) -> str:
+        """Say which names of some of the calls decline all of theirs; empty: none, or all calls are declined."""
+        found = []
+        for name in self._named:
+            fates: dict[str, set[str]] = {}
+            for judged, _ in self._rows:
+                value = _DIMENSIONS[name](judged.question)
+                fates.setdefault(f"n = {value}" if name == "ranks" else str(value), set()).add(judged.fate)
+            found += [value for value, its in fates.items() if its == {"declined"}]
+        all_declined = all(judged.fate == "declined" for judged, _ in self._rows)
+        return f"nothing was judged with {', '.join(found)}" if found and not all_declined else ""
 
     # --- in words ---------------------------------------------------------------------------------------------
 

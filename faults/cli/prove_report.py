@@ -12,6 +12,7 @@ from cxlemu.cli.report import LiveReport
 from cxlemu.units import counted, format_bytes
 from cxlemu.version import __version__
 from faults.cli.prove_rows import Case, ProofRow
+from faults.left_out import NOTHING, LeftOut
 from faults.prove.coverage import Coverage, Covered
 from faults.prove.proof import nothing_judged
 from faults.verdict import Verdict
@@ -32,11 +33,12 @@ class ProveReport(LiveReport):
         *,
         machine: str,
         roots: tuple[int, ...] | None = None,
+        left_out: LeftOut = NOTHING,
     ) -> None:
         """Prepare the report; the context starts it."""
         super().__init__("proofs", proofs, json_file=json_file)
         self._proofs, self._integrity = proofs, integrity
-        self._machine, self._roots = machine, roots
+        self._machine, self._roots, self._left_out = machine, roots, left_out
         self._rows: list[ProofRow] = []
         self._name = ""
         self.spent = ""  # why not everything was proved
@@ -85,7 +87,7 @@ class ProveReport(LiveReport):
 
     def _close(self, error: BaseException | None) -> None:
         seconds = self.seconds
-        self.spent = self.spent or nothing_judged([row.proof for row in self._rows])
+        self.spent = self.spent or nothing_judged([row.proof for row in self._rows]) or self._left_out.nowhere
         count = {verdict: sum(row.proof.verdict is verdict for row in self._rows) for verdict in Verdict}
         if len(by_ranks := self._by_ranks()) > 1:
             self._print("")
@@ -95,6 +97,8 @@ class ProveReport(LiveReport):
         told = ", ".join(f"{number} {verdict.value}" for verdict, number in count.items())
         done, spent = f"{len(self._rows)} of {counted(self._proofs, 'proof')}", self.spent and f"; {self.spent}"
         print_wrapped(self._out, f"{done}: {told}; {seconds:.1f} s{spent}", STYLES[self.verdict])
+        for sentence in self._left_out.sentences:
+            print_wrapped(self._out, sentence, "yellow")
         coverage = self._coverage()
         line = coverage.sentence(violated=self.verdict is Verdict.VIOLATION)
         print_wrapped(self._out, line, STYLES[self.verdict])
@@ -109,7 +113,7 @@ class ProveReport(LiveReport):
             "coverage": coverage.as_dict(),
             "by_ranks": by_ranks,
             "rows": [_as_dict(row) for row in self._rows],
-        }
+        } | self._left_out.data
         write_json(self._json_file, document)
 
     def _coverage(self) -> Coverage:

@@ -22,11 +22,13 @@ from collectives.cli.targets import check_applies
 from collectives.contracts import COLLECTIVES
 from collectives.defaults import EVERY, REGION_BYTES
 from collectives.layouts import world_layout
-from collectives.sweep.sweep import Case, Sweep, size_steps
+from collectives.sweep.sweep import Case, Sweep, last_size, size_steps
 from cxlemu.budget import BudgetSpentError, within
 from cxlemu.cli.interruption import Interruption
 from cxlemu.errors import ArgumentError
+from cxlemu.plan import Call
 from cxlemu.plan.checksums import check_integrity
+from cxlemu.plan.reduction import not_folded
 from cxlemu.topology import Topology
 from cxlemu.topology.clusters import cluster_sizes
 from cxlemu.units import counted, format_numbers
@@ -35,12 +37,14 @@ from faults.cli.prove import ProveFlags
 from faults.cli.prove_matrix_report import MatrixReport
 from faults.cli.prove_report import ProveReport
 from faults.cli.prove_rows import ToProve, answers_of, rows_of
+from faults.left_out import LeftOut, left_out, of_plans, without_clusters
 from faults.prove import prove
 from faults.prove.cases import prove_case
 from faults.prove.matrix import Matrix, Question, judge
 from faults.prove.products import ProductCase, product_case
 
 BYTES = 4096
+IDLE_FOR_PRODUCTS = ("minbytes", "maxbytes", "stepfactor", "config")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -81,7 +85,17 @@ def run(ctx: click.Context, asked: ProveFlags) -> None:
             region_bytes=asked.region_bytes,
             cluster=asked.cluster,
         )
-        own_report = MatrixReport(chosen, asked.algorithm, asked.config, asked.integrity, asked.json_file)
+        asked_for = {"ranks": asked.ranks, "size": sizes, "dtype": asked.datatype, "op": asked.op}
+        own_report = MatrixReport(
+            chosen,
+            asked.algorithm,
+            asked.config,
+            asked.integrity,
+            asked.json_file,
+            named=[name for name, its in asked_for.items() if its],
+            left_out=last_size(sizes or (), asked.maxbytes)
+            + (not_folded(asked.datatype, asked.op) if COLLECTIVES[own.collective].reduces else []),
+        )
         questions: list[Question] = []
         with budget.told_by(own_report):
             questions = budget.on(chosen.questions)()
@@ -100,6 +114,11 @@ def run(ctx: click.Context, asked: ProveFlags) -> None:
     named = asked.collectives or tuple(COLLECTIVES)
     products = _products(asked.collectives or fused.KINDS * plain, ranks, asked.variant)
     named = tuple(name for name in named if name not in fused.KINDS)
+    given = _given(ctx)
+    if products and not named and (idle := [given[name] for name in IDLE_FOR_PRODUCTS if name in given]):
+        raise ArgumentError(
+            f"{idle[0]} does nothing here: products are proved on small matrices and rings of their own"
+        )
     if asked.collectives and len(named) < len(asked.collectives) and not plain:
         raise ArgumentError(
             "matrix products are proved without -d, -o, -r, --in-place, --integrity and --region-bytes: leave them out"
@@ -131,8 +150,28 @@ def run(ctx: click.Context, asked: ProveFlags) -> None:
         for call in [replace(case.call, algorithm=recipe.name, in_place=case.in_place, root=(roots or (0,))[0])]
     ]
     cases += [ToProve(product, budget.on(product.prove)) for product in products]
-    report = ProveReport(len(cases), asked.json_file, asked.integrity, machine=machine, roots=roots)
+    left = _left_out(asked, named, ranks, [one.case.call for one in cases])
+    left = left._replace(sentences=[*left.sentences, *last_size(sizes or (), asked.maxbytes)])
+    report = ProveReport(len(cases), asked.json_file, asked.integrity, machine=machine, roots=roots, left_out=left)
     _prove(ctx, cases, asked.jobs, report, budget)
+
+
+def _left_out(asked: ProveFlags, named: Sequence[str], ranks: Sequence[int], calls: Sequence[Call]) -> LeftOut:
+    """Say which plans were named and are not proved."""
+    variants = [name for name in asked.variant.split(",") if name != EVERY]
+    done = [(call.collective, call.algorithm, call.ranks) for call in calls]
+    why = partial(of_plans, checked=asked.integrity is not None)
+    left = left_out((asked.collectives or None, variants or None, asked.ranks), done, why)
+    more = [] if variants or asked.integrity else without_clusters(named, ranks)
+    if any(COLLECTIVES[name].reduces for name in named):
+        more += not_folded(asked.datatype, asked.op)
+    return left._replace(sentences=[*left.sentences, *more])
+
+
+def _given(ctx: click.Context) -> dict[str, str]:
+    """The flags of the command line, by the names of their parameters."""
+    its = {str(one.name): max(one.opts, key=len) for one in ctx.command.params}
+    return {name: flag for name, flag in its.items() if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
 
 
 def _prove(
@@ -180,15 +219,9 @@ def _prove_saved(
     ctx: click.Context, files: Sequence[str], budget: _Budget, jobs: int | None, json_file: Path | None
 ) -> NoReturn:
     """Prove plan files, and exit. Raises PlanFileError for a file that holds no plan."""
-    for parameter in ctx.command.params:
-        name = str(parameter.name)
-        if (
-            name not in ("collectives", "budget_s", "jobs", "json_file")
-            and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        ):
-            raise ArgumentError(
-                f"{max(parameter.opts, key=len)} does not go with a plan file, which defines the call: leave it out"
-            )
+    for name, flag in _given(ctx).items():
+        if name not in ("collectives", "budget_s", "jobs", "json_file"):
+            raise ArgumentError(f"{flag} does not go with a plan file, which defines the call: leave it out")
     plans = []
     for file in files:
         if not is_plan(file):

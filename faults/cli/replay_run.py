@@ -20,6 +20,8 @@ def run(ctx: click.Context, token: str, algorithm: str | None, svg: Path | None,
     The command exits with 1 if it fails again, with 3 if a fault of the token never happened, else 0.
     """
     if svg is not None:
+        if svg.suffix.lower() != ".svg":
+            raise ArgumentError(f"--svg {svg}: the picture is SVG: give a file that ends in .svg")
         check_output("--svg", svg)
     parsed = parse(_read(Path(token[1:])) if token.startswith("@") else token)
     out = console()

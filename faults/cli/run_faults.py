@@ -50,9 +50,9 @@ class FaultScript:
         """Describe the memory with the script's adversary; ``otherwise`` if it has none."""
         return otherwise if self.script.adversary is None else self.script.memory()
 
-    def check(self, *, ranks: int, backend: str) -> None:
+    def check(self, *, ranks: int, backend: str, cards: int) -> None:
         """Check that every fault can happen in a world."""
-        self.script.check(ranks=ranks, backend=backend)
+        self.script.check(ranks=ranks, backend=backend, cards=cards)
 
     @property
     def engine(self) -> EngineMaker:

@@ -39,13 +39,17 @@ def _cache(injection: Injection) -> tuple[ShadowMemory, HostCache]:
     return memory, memory.cache
 
 
-def before(what: Callable[[Injection, int, Fault, InstructionPlace], bool | None]) -> Effect:
-    """Make an effect of a function that acts right before the instruction; the rank then executes the instruction."""
+def before(what: Callable[[Injection, int, Fault, InstructionPlace], bool | str | None]) -> Effect:
+    """Make an effect of a function that acts right before the instruction; the rank then executes the instruction.
+
+    It returns False, or a reason, where it finds nothing to act on.
+    """
 
     def effect(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> None:
         def act() -> bool:
-            if what(injection, number, fault, start) is False:
-                injection.missed[number] = f"{fault.kind} finds nothing to act on there"
+            came = what(injection, number, fault, start)
+            if came is False or isinstance(came, str):
+                injection.missed[number] = came or f"{fault.kind} finds nothing to act on there"
             else:
                 injection.happened(number)
             return False
@@ -68,10 +72,9 @@ def nature(injection: Injection, number: int, fault: Fault, start: InstructionPl
     memory, cache = _cache(injection)
     windows = [(span.card, *span.lines) for span in injection.spans(start)]
     if fault.card is not None:
-        most = cache.memory[0].nbytes // LINE_BYTES
-        first = min(fault.line or 0, most)
-        count = 1 if fault.lines is None and fault.line is not None else fault.lines or most
-        windows = [(min(fault.card, len(cache.memory) - 1), first, min(first + count, most))]
+        first = fault.line or 0
+        count = cache.memory[fault.card].nbytes // LINE_BYTES if fault.line is None else fault.lines or 1
+        windows = [(fault.card, first, first + count)]
     moves = [
         CacheMove(Action(fault.kind), card, first, np.ones(last - first, np.bool_)) for card, first, last in windows
     ]
@@ -186,7 +189,10 @@ def slow(injection: Injection, number: int, fault: Fault, start: InstructionPlac
         return False
 
     def begin() -> bool:
-        injection.happened(number, sum(seconds))
+        if any(seconds):
+            injection.happened(number, sum(seconds))
+        else:
+            injection.missed[number] = "nothing moves from there on"
         return False
 
     injection.at(start, begin)
@@ -278,21 +284,26 @@ def _flip(injection: Injection, card: int, offset: int, bit: int) -> None:
 
 
 @before
-def flip_payload(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> bool:
+def flip_payload(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> str | None:
     """Flip a bit of the first data in the pool that the instruction touches."""
-    found = injection.spans(start, data)[:1]
-    for card, offset, nbytes in found:
-        _flip(injection, card, offset, (fault.bit or 0) % (8 * nbytes))
-    return bool(found)
+    found, bit = data(injection.running, injection.instruction(start)), fault.bit or 0
+    if not found:
+        return f"instruction {fault.when.instruction} has no data in the pool"
+    card, offset, nbytes = found[0]
+    if bit >= 8 * nbytes:
+        return f"the data of instruction {fault.when.instruction} has {8 * nbytes} bits"
+    _flip(injection, card, offset, bit)
+    return None
 
 
 @before
-def flip_doorbell(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> bool:
+def flip_doorbell(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> str | None:
     """Flip a bit of the word of the first doorbell that the instruction touches."""
-    found = injection.spans(start, bells)[:1]
-    for card, offset, _ in found:
-        _flip(injection, card, offset, fault.bit or 0)
-    return bool(found)
+    found = bells(injection.running, injection.instruction(start))
+    if not found:
+        return f"instruction {fault.when.instruction} has no doorbell"
+    _flip(injection, found[0].card, found[0].offset, fault.bit or 0)
+    return None
 
 
 @before

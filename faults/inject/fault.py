@@ -29,6 +29,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from cxlemu.errors import ArgumentError, RunError
+from cxlemu.plan import Instruction, RankPart
 from cxlemu.topology.fields import Misplaced, Model, closest, listed
 from faults.inject.injection import Injection
 from faults.inject.places import InstructionPlace
@@ -122,7 +123,7 @@ def next_ring(injection: Injection, start: InstructionPlace) -> InstructionPlace
 
 def fields_given(fault: Fault) -> list[str]:
     """Tell the optional fields that a fault has: ``["card 0", "line 3"]``."""
-    return [f"{name} {value:g}" for name in EXTRAS if (value := getattr(fault, name)) is not None]
+    return [f"{name} {value:.15g}" for name in EXTRAS if (value := getattr(fault, name)) is not None]
 
 
 def without_one_field(fault: Fault) -> Iterator[Fault]:
@@ -144,6 +145,8 @@ class FaultKind:
     # finds the instruction of the rank's call at which the fault happens, from the one that the script names; None: it
     # does not come
     where: Callable[[Injection, InstructionPlace], InstructionPlace | None] = here
+    # tells at which instructions sweeps and campaigns place it; None: at all
+    fits: Callable[[Instruction], bool] | None = None
     # the fields that a script must give, each with the value that sweeps and campaigns give it: for a fault that lasts,
     # a time far below any deadline
     needs: Mapping[str, float] = field(default_factory=dict)
@@ -166,6 +169,11 @@ class FaultKind:
     def at(self, rank: int, when: When, **extras: Any) -> Fault:
         """Make a fault of this kind; ``extras`` override the values that the kind gives its fields."""
         return Fault(kind=self.name, rank=rank, when=when, **{**self.needs, **extras})
+
+    def places(self, part: RankPart) -> list[int]:
+        """List the instructions of a rank's part at which sweeps and campaigns place it."""
+        instructions = [i for stream in part.streams for i in stream.instructions]
+        return [number for number, i in enumerate(instructions) if self.fits is None or self.fits(i)]
 
     def may_lose_data(self, fault: Fault) -> bool:
         """Whether a fault of this kind makes wrong bytes that only a checksum can tell from right ones."""

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from cxlemu.engines import Engine, engine_for
 from cxlemu.engines.reference import ReferenceEngine
 from cxlemu.engines.streams import NO_BREAKPOINTS, Breakpoints, Running, Watch
-from cxlemu.memory.protocol import Bytes, HostMemory
+from cxlemu.memory.protocol import LINE_BYTES, Bytes, HostMemory
 from cxlemu.memory.shadow import ShadowMemory
 from cxlemu.units import counted
 from cxlemu.world import RankContext
-from faults.inject.fault import FAULTS
+from faults.inject.fault import FAULTS, Fault
 from faults.inject.injection import FaultTally, Injection
 from faults.inject.places import place
 from faults.inject.script import Script
@@ -41,6 +41,16 @@ class FaultEngine:
         memory = self.context.memory
         met = tuple(memory.cache.damage.met()) if isinstance(memory, ShadowMemory) else ()
         self.context.emit(FaultTally(self.context.rank, max(self.calls, 0), self.missed, met))
+
+    def _absent(self, fault: Fault) -> str:
+        """Say which card or line of a fault is not there; empty: all are."""
+        cards = self.context.pool.cards
+        if (fault.card or 0) >= len(cards):
+            return f"there is no card {fault.card}: the pool has {counted(len(cards), 'card')}"
+        lines = cards[fault.card or 0].nbytes // LINE_BYTES
+        if (last := (fault.line or 0) + (fault.lines or 1) - 1) >= lines:
+            return f"there is no line {last}: card {fault.card} has {counted(lines, 'line')}"
+        return ""
 
     def arm(self) -> None:
         """Let faults happen from now on: the next call is call 0 of the script."""
@@ -68,7 +78,9 @@ class FaultEngine:
                 kind = FAULTS[fault.kind]
                 start = place(running.part, fault.when.instruction)
                 where = None if start is None else kind.where(injection, start)
-                if where is not None:
+                if absent := self._absent(fault):
+                    self.missed[number] = absent
+                elif where is not None:
                     kind.effect(injection, number, fault, where)
                 elif start is not None:
                     self.missed[number] = f"{fault.kind} finds nothing to act on from there on"

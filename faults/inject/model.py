@@ -26,6 +26,7 @@ from cxlemu.errors import (
 )
 from faults.inject import effects
 from faults.inject.fault import FaultKind, Requirement, next_ring, register
+from faults.inject.places import has_bell, has_data
 
 _LINES = ("card", "line", "lines")
 _LOST = (PeerLostError,)  # raised by the other survivors when the rank that saw the fault leaves
@@ -177,6 +178,7 @@ BITS = (
         Requirement.CHECKSUM,
         effects.flip_payload,
         (IntegrityError, *_LOST),
+        fits=has_data,
         may=("bit",),
         emulated=True,
     ),
@@ -186,6 +188,7 @@ BITS = (
         Requirement.DETECT,
         effects.flip_doorbell,
         (IntegrityError, MismatchError, *_SILENT),
+        fits=has_bell,
         may=("bit",),
         emulated=True,
         bits=64,

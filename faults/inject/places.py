@@ -63,6 +63,16 @@ def bells(running: Running, i: Instruction) -> list[Span]:
     return [Span(card, running.binding.base + offset, LINE_BYTES) for card, offset in found]
 
 
+def has_data(i: Instruction) -> bool:
+    """Whether an instruction has data in the pool."""
+    return i.op in (Op.SIGNAL_DATA, Op.WAIT_DATA) or any(True for _ in accesses.in_regions(i.operands))
+
+
+def has_bell(i: Instruction) -> bool:
+    """Whether an instruction has a doorbell of its own; those of a WAIT_ALL are of rounds before."""
+    return i.op in (Op.SIGNAL, Op.SIGNAL_DATA, Op.WAIT, Op.WAIT_DATA)
+
+
 def touched(running: Running, i: Instruction) -> list[Span]:
     """Locate everything in the pool that an instruction touches: its data, then its doorbells."""
     return data(running, i) + bells(running, i)

@@ -163,7 +163,7 @@ class Scenario(Model):
 def run(scenario: Scenario) -> ScenarioReport:
     """Run a scenario and judge how its ranks end."""
     check(scenario.call)
-    scenario.script.check(ranks=scenario.ranks, backend=scenario.backend)
+    scenario.script.check(ranks=scenario.ranks, backend=scenario.backend, restarts=True)
     if scenario.launch == "turns" and (
         scenario.engine != "reference" or not BACKENDS[scenario.backend].emulates_caches
     ):

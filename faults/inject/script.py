@@ -40,9 +40,17 @@ class NatureRates(Model):
     land: Rate = Field(default=DEFAULT_RATES.land, description="probability that posted writes arrive")
 
 
-def check_faults(faults: Sequence[Fault], *, ranks: int, backend: str) -> None:
-    """Check that every fault of a script can happen in a world."""
+def check_faults(
+    faults: Sequence[Fault], *, ranks: int, backend: str, cards: int | None = None, restarts: bool = False
+) -> None:
+    """Check that every fault of a script can happen in a world, of so many cards if that is known, which restarts."""
     for number, fault in enumerate(faults):
+        if cards is not None and (fault.card or 0) >= cards:
+            raise ConfigError(f"faults[{number}].card is {fault.card}, but cards are numbered 0 to {cards - 1}")
+        if FAULTS[fault.kind].restarts and not restarts:
+            raise ConfigError(
+                f"faults[{number}].kind {fault.kind}: nothing begins again here; use faults sweep or campaign, or kill"
+            )
         if fault.rank >= ranks:
             raise ConfigError(f"faults[{number}].rank is {fault.rank}, but ranks are numbered 0 to {ranks - 1}")
         if FAULTS[fault.kind].emulated and not BACKENDS[backend].emulates_caches:
@@ -91,6 +99,6 @@ class Script(Model):
             return MemorySpec()
         return MemorySpec(seed=self.seed, rates=AdversaryRates(**self.adversary.model_dump()))
 
-    def check(self, *, ranks: int, backend: str) -> None:
-        """Check that every fault can happen in a world."""
-        check_faults(self.faults, ranks=ranks, backend=backend)
+    def check(self, *, ranks: int, backend: str, cards: int | None = None, restarts: bool = False) -> None:
+        """Check that every fault can happen in a world, as `check_faults`."""
+        check_faults(self.faults, ranks=ranks, backend=backend, cards=cards, restarts=restarts)

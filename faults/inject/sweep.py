@@ -42,7 +42,7 @@ def _variants(collective: str, variant: str, clusters: bool, checked: bool) -> l
 
 
 def everywhere(base: Scenario, kinds: Sequence[str]) -> Iterator[Scenario]:
-    """Put one fault before each instruction of each rank in the first call; seed and adversary are kept."""
+    """Put one fault before each instruction of each rank in the first call that it fits; seed and adversary stay."""
     topology, chosen = base.world().topology, base.chosen
     layout = base.ring
     if layout is None:
@@ -59,7 +59,7 @@ def everywhere(base: Scenario, kinds: Sequence[str]) -> Iterator[Scenario]:
         rules.check(plan)
     for kind in kinds:
         for rank in range(base.ranks):
-            for number in range(plan.part(rank).instruction_count):
+            for number in FAULTS[kind].places(plan.part(rank)):
                 fault = FAULTS[kind].at(rank, When(call=0, instruction=number))
                 script = Script(seed=base.script.seed, adversary=base.script.adversary, faults=(fault,))
                 yield base.model_copy(update={"script": script})
@@ -115,13 +115,6 @@ def summed_up(results: Iterable[ScenarioResult]) -> list[FaultSweepRow]:
         row = rows.setdefault(key, FaultSweepRow(*key))
         row.verdicts[result.verdict] += 1
     return list(rows.values())
-
-
-def untried(rows: Iterable[FaultSweepRow]) -> list[str]:
-    """List the kinds of faults that happened in no run."""
-    rows = list(rows)
-    tried = {row.fault for row in rows if row.verdicts.total() > row.verdicts[ScenarioVerdict.NEVER]}
-    return [kind for kind in dict.fromkeys(row.fault for row in rows) if kind not in tried]
 
 
 def _one(scenario: Scenario) -> ScenarioResult:

@@ -26,6 +26,7 @@ class Command:
     words: tuple[str, ...]  # the program and its arguments
     host: int
     stage: int  # 0 for those before the first ``::``
+    pinned: bool = False  # to its host, by ``@HOST``
 
 
 @dataclass(frozen=True)
@@ -65,14 +66,15 @@ def parse_commands(words: Sequence[str], hosts: int) -> list[Command]:
             these.append(word)
             continue
         host = position % hosts
-        if these and (pinned := re.fullmatch(r"@(\d{1,4})", these[0])):
+        pinned = re.fullmatch(r"@(\d{1,4})", these[0]) if these else None
+        if pinned is not None:
             host = int(pinned[1])
             del these[0]
             if host >= hosts:
                 raise ArgumentError(f"@{host}: there are hosts 0 to {hosts - 1}; --hosts makes more")
         if not these or not these[0]:
             raise ArgumentError("a command is missing: ':' and '::' stand between commands, as in -- ./a : ./b :: ./c")
-        commands.append(Command(tuple(these), host, stage))
+        commands.append(Command(tuple(these), host, stage, pinned is not None))
         position, these = position + 1, []
         if word == "::":
             stage, position = stage + 1, 0

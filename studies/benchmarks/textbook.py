@@ -194,7 +194,7 @@ def main(
       python -m studies.benchmarks.textbook --page bruck_all_gather -b 64K --rows 0
       python -m studies.benchmarks.textbook -c none --native --json textbook.json
     """
-    wanted = size_steps(minbytes, maxbytes, stepfactor, None)
+    wanted = size_steps(minbytes, maxbytes, stepfactor if minbytes < maxbytes else None, None)
     chosen = [its for its in pages(FOLDER) if not names or its.name in names]
     if unknown := set(names) - {its.name for its in chosen}:
         raise click.UsageError(f"--page: there is no {', '.join(sorted(unknown))} in {FOLDER}")

@@ -58,7 +58,7 @@ class BenchReport(LiveReport):
         self._alternations = alternations
         self.rows: list[RatioRow] = []
         self._versions: dict[str, str] = {}
-        self._absent: dict[str, str] = {}
+        self.absent: dict[str, str] = {}
         self.instructions: list[Counted] = []
         self._machine: MachineSpeed | None = None
         self._columns = Columns((), "", 0, self._out.width)
@@ -86,7 +86,7 @@ class BenchReport(LiveReport):
     def opened(self, comparison: Comparison) -> None:
         """Print which implementations take part, and how fast this machine is."""
         self._versions = {name: group.version for name, group in comparison.groups.items()}
-        self._absent = {peer.name: peer.reason for peer in comparison.absent}
+        self.absent = {peer.name: peer.reason for peer in comparison.absent}
         self._print(f"# {'pool':<8} {self._versions[OURS].partition(', ')[2]}")
         if self._accelerator is not None:
             self._print(f"# {'device':<8} arrays on {self._accelerator}, a handle; hand: by hand through pinned memory")
@@ -94,7 +94,7 @@ class BenchReport(LiveReport):
         for name in self._peers:
             two_copies = ", through shared memory only" if name in MPIS and not self._single_copy else ""
             self._print(f"# {name:<8} {self._versions[name]}{two_copies}")
-        for name, reason in self._absent.items():
+        for name, reason in self.absent.items():
             self._print(f"# {name:<8} absent: {reason}", "yellow")
         peers = [Column(name, "", max(8, len(name)), order=int(name != find.NCCL)) for name in self._peers]
         on_device = ON_DEVICE if self._accelerator is not None else ()
@@ -186,7 +186,7 @@ class BenchReport(LiveReport):
             "accelerator": self._accelerator,
             "transport": self._transport,
             "implementations": self._versions,
-            "absent": self._absent,
+            "absent": self.absent,
             "machine": self._machine._asdict() if self._machine else None,
             "rows": [asdict(row) for row in self.rows],
             "geometric_means": [mean._asdict() for mean in ratios],

@@ -1,6 +1,7 @@
 """What ``cxlemu bench`` does: finds peers, and measures all in turns."""
 
 import click
+from click.core import ParameterSource
 
 from collectives.contracts import COLLECTIVES
 from cxlemu.accelerator.named import device_named, name_for_rank
@@ -17,7 +18,7 @@ from studies.peers import compare, find
 
 
 def run(ctx: click.Context, asked: BenchFlags) -> None:
-    """Run ``cxlemu bench``; exits with 1 where a result was wrong."""
+    """Run ``cxlemu bench``; exits with 1 where a result was wrong, with 3 where a peer was named that is not here."""
     if asked.plot_file is not None:
         check_picture("--plot", asked.plot_file)
     chosen = asked.collectives or tuple(name for name, contract in COLLECTIVES.items() if contract.among_all)
@@ -78,7 +79,11 @@ def run(ctx: click.Context, asked: BenchFlags) -> None:
             "--plot",
             asked.plot_file,
         )
-    ctx.exit(1 if report.wrong else 0)
+    named = ctx.get_parameter_source("peers") is ParameterSource.COMMANDLINE
+    absent = [f"left out: {name}: {why}" for name, why in report.absent.items() if named and name in peers]
+    for sentence in absent:
+        click.echo(sentence, err=True)
+    ctx.exit(1 if report.wrong else 3 if absent else 0)
 
 
 def _peers(names: str) -> list[str]:

@@ -8,7 +8,7 @@ from cxlemu.cli.options import Flags, argument, concept, flag, taking
 from cxlemu.cli.params import Names
 from cxlemu.cli.several import for_each_ranks
 from cxlemu.cli.vocabulary import RanksParam
-from studies.choices import PAGES, SEED, TIERS_CONFIGS
+from studies.choices import PAGES, SEED, STEPFACTOR, TIERS_CONFIGS
 
 
 def _policies() -> tuple[str, ...]:
@@ -38,7 +38,7 @@ class MemoryFlags(Flags):
     maxbytes: int | None = concept(
         "maxbytes", help="Largest working set.", default_text="-b, or what fits all of the topologies"
     )
-    stepfactor: int = concept("stepfactor", default=2)
+    stepfactor: int | None = concept("stepfactor", default_text=STEPFACTOR)
     pages: int = flag(
         "--pages",
         type=click.IntRange(8, 1 << 16),

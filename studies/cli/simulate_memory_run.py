@@ -16,9 +16,9 @@ from cxlemu.cli.progress import counting
 from cxlemu.errors import ArgumentError
 from cxlemu.topology import Topology
 from cxlemu.topology.provenance import kinds_of
-from cxlemu.units import counted, format_bytes
+from cxlemu.units import counted, format_bytes, typed_bytes
 from cxlemu.version import __version__
-from studies.choices import TIERS_CONFIGS
+from studies.choices import STEPFACTOR, TIERS_CONFIGS
 from studies.cli.picture import check_picture, save
 from studies.cli.simulate_memory import MemoryFlags
 from studies.cli.simulate_memory_plot import draw
@@ -57,22 +57,26 @@ def run(ctx: click.Context, asked: MemoryFlags) -> None:
     interruption.exit(click.get_current_context(), 0, f"{counted(len(kinds) - finished, 'workload')} not finished")
 
 
-def _sizes(memories: Sequence[Memory], minbytes: int | None, maxbytes: int | None, stepfactor: int) -> list[int]:
+def _sizes(memories: Sequence[Memory], minbytes: int | None, maxbytes: int | None, stepfactor: int | None) -> list[int]:
     smallest = min(memories, key=lambda memory: memory.capacity_bytes)
     if maxbytes is None:
         maxbytes = smallest.capacity_bytes if minbytes is None else minbytes
     if minbytes is None:
         minbytes = min(min(memory.tiers[0].capacity_bytes for memory in memories) // 2, maxbytes)
-    if not 0 < minbytes <= maxbytes:
-        raise ArgumentError(f"-b is {minbytes} and -e is {maxbytes}: working sets have 1 byte or more")
+    if minbytes > maxbytes:
+        raise ArgumentError(f"-b {typed_bytes(minbytes)} is more than -e {typed_bytes(maxbytes)}")
+    if not minbytes:
+        raise ArgumentError(f"-b is 0 and -e is {typed_bytes(maxbytes)}: working sets have 1 byte or more")
+    if minbytes == maxbytes and stepfactor is not None:
+        raise ArgumentError("--stepfactor does nothing here, because there is one size: leave it out")
     if maxbytes > smallest.capacity_bytes:
         raise ArgumentError(
             f"a working set of {format_bytes(maxbytes)} does not fit {smallest.topology.name}, where a rank has "
             f"{format_bytes(smallest.capacity_bytes)}"
         )
     steps = [minbytes]
-    while steps[-1] * stepfactor <= maxbytes:
-        steps.append(steps[-1] * stepfactor)
+    while steps[-1] * (stepfactor or STEPFACTOR) <= maxbytes:
+        steps.append(steps[-1] * (stepfactor or STEPFACTOR))
     return steps
 
 

@@ -84,7 +84,7 @@ def run(ctx: click.Context, asked: ServingFlags) -> None:
         for name, its in found.items():
             what, _, unit = name.rpartition(", ")
             print_wrapped(out, f"{outcome.run.setup.place}, {what}: {its.describe(unit)}", indent="  ")
-    complaints = _complaints(outcomes, requests, setups[0].incidents)
+    complaints = _complaints(outcomes, requests, setups[0].incidents, asked.places or ())
     if asked.sweep is not None:
         complaints += _saturation(out, outcomes, asked)
     for line in complaints:
@@ -194,7 +194,10 @@ def _links(outcome: ServingOutcome) -> str:
 
 
 def _complaints(
-    outcomes: Sequence[ServingOutcome], requests: Sequence[ServingRequest], incidents: Sequence[Incident]
+    outcomes: Sequence[ServingOutcome],
+    requests: Sequence[ServingRequest],
+    incidents: Sequence[Incident],
+    places: Sequence[str],
 ) -> list[str]:
     found = []
     for its in outcomes:
@@ -209,6 +212,7 @@ def _complaints(
     if not any(its.done for its in outcomes):
         return [*found, "Nothing was served."]
     if not any(its.hit_rate for its in outcomes):
+        places = ()
         known = reusable_tokens(requests)
         why = (
             f"{counted(known, 'token')} came again, but not while they were kept"
@@ -216,6 +220,10 @@ def _complaints(
             else "no request begins with blocks of one before it"
         )
         found.append(f"Nothing was reused: {why}.")
+    for place in places:
+        runs = [its for its in outcomes if its.run.setup.place == place and place != "accelerator"]
+        if runs and not any(its.from_store or its.run.setup.prefill for its in runs):
+            found.append(f"{place}: nothing was read from the store: the accelerators' memory had what came again.")
     for incident in incidents:
         if not any(incident in its.run.happened for its in outcomes):
             found.append(f"{incident} never happened: there was nothing to happen to, or all was served before.")

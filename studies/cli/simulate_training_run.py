@@ -102,9 +102,10 @@ def run(ctx: click.Context, asked: TrainingFlags) -> None:
         if len(steps[0].timeline.operations) > TRACED_OPERATIONS_MAX:
             raise ArgumentError(f"--trace takes {TRACED_OPERATIONS_MAX} operations at most: take fewer microbatches")
         write_output("--trace", asked.trace_file, perfetto(events(steps[0].timeline)))
-    never = bool(failures) and bool(steps) and too_late(failures, steps[0].time_ns / 1e3)
+    never = [its for its in failures if too_late([its], steps[0].time_ns / 1e3)]
     if never:
-        print_wrapped(out, f"--fail: nothing failed before the end of the step: {', '.join(asked.fails)}", "yellow")
+        its = ", ".join(map(str, never))
+        print_wrapped(out, f"--fail: nothing failed before the end of the step: {its}", "yellow")
     left = len(fabrics) + bool(failures) - len(steps)
     interruption.exit(click.get_current_context(), 3 if never else 0, f"{counted(left, 'step')} not simulated")
 

@@ -316,8 +316,9 @@ def test_misuse_is_a_violation_with_its_line(name: str, line: str, sentence: str
 def test_what_an_algorithm_declines_is_no_mistake_and_no_proof(tmp_path: Path) -> None:
     file = tmp_path / "proofs.json"
     result = prove("--algorithm", own("powers_of_two"), "-n", "2-4", "-d", "f16", "--json", str(file))
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 3, result.output  # n = 3 was named
     assert "48 of 48 calls: 36 ok, 0 violation, 0 unknown, 12 declined" in result.output
+    assert "s; nothing was judged with n = 3\n" in result.output
     assert (
         "declined: 12 calls: n = 3 (all_gather powers_of_two 0 B f16, 3 ranks: needs a power of two ranks"
         in last_line(result)
@@ -359,7 +360,7 @@ def test_where_every_proof_found_a_mistake_it_is_said() -> None:
 
 def test_where_most_is_declined_it_is_said() -> None:
     result = prove("--algorithm", own("powers_of_two"), "-n", "2,3,5", "-b", "24", "-d", "f16")
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 3, result.output
     assert (
         "\n2 proved, 4 declined: all_gather powers_of_two 8 B f16, 3 ranks: needs a power of two ranks, not 3"
         in result.output.replace("\n  ", " ")
@@ -368,7 +369,7 @@ def test_where_most_is_declined_it_is_said() -> None:
 
 def test_two_levels_are_proved_with_clusters_of_every_size() -> None:
     result = prove("--algorithm", own("on_two_levels"), "-n", "3,8", "-b", "48", "-d", "f64")
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 3, result.output
     assert "18 of 18 calls: 12 ok, 0 violation, 0 unknown, 6 declined" in result.output
     assert "covered: all_reduce; n = 8, clusters of 2, 4; 48 B; min, prod, sum, avg, max; f64;" in last_line(result)
 

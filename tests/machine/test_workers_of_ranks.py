@@ -113,6 +113,34 @@ def test_a_terminated_rank_takes_its_manager_along(tmp_path: Path, monkeypatch: 
     assert not is_running(servers[0])
 
 
+def killed_beside_its_manager(context: RankContext, how: str) -> None:
+    if how == "own":
+        util.get_temp_dir()
+    manager = multiprocessing.Manager()
+    context.emit(manager._process.pid)  # type: ignore[attr-defined]
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        context.emit(pool.apply(os.getpid))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("how", ["own", "manager's"])
+def test_workers_of_a_rank_that_was_killed_go_with_it(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("cxlemu.world.processes.GRACE_S", PATIENT_S)
+    workers: list[int] = []
+
+    def note(pid: object) -> None:
+        assert isinstance(pid, int) and is_running(pid)
+        workers.append(pid)
+
+    main = partial(killed_beside_its_manager, how=how)
+    with pytest.raises(RankFailures, match="rank 0 was killed by SIGKILL"):
+        launch(main, ranks=1, topology=LAPTOP, memory=MemorySpec("shm"), how="processes", on_message=note)
+    assert len(workers) == 2 and not any(map(is_running, workers)) and list(tmp_path.iterdir()) == []
+
+
 def is_running(pid: int) -> bool:
     try:
         return bool(Path(f"/proc/{pid}/cmdline").read_bytes())  # that of a zombie is empty

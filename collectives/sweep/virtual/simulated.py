@@ -12,7 +12,7 @@ from collectives.sweep.virtual.bounds import lower_bound
 from collectives.sweep.virtual.checked import check_size, execute
 from collectives.sweep.virtual.in_switch import in_switch_ns
 from collectives.sweep.virtual.plans import model_cards, spoken
-from collectives.sweep.virtual.split import SPLIT, divisor, split_calls
+from collectives.sweep.virtual.split import SPLIT, check_split, divisor, split_calls
 from cxlemu import _virtual
 from cxlemu.cost import CostModel
 from cxlemu.engines.virtual import Use, VirtualCall, VirtualRun, simulate
@@ -83,16 +83,13 @@ def simulate_case(
         machine, plan, choice = spoken(topology, case, algorithm, where)
         model = model_of(machine, case.call.ranks, tuple(failures))
         program = [VirtualCall(plan, cards=model_cards(model, plan, machine.space(where.name)))]
-    elif space is not None or where.owned:
-        raise ArgumentError("--split is for a pool: leave out --space, and memory of hosts or ranks")
     else:
+        check_split(topology, case.call, split, space, check=check)
         model = model_of(topology, case.call.ranks, tuple(failures))
         program = split_calls(topology, case, split)
         plan, choice = program[0].plan, Choice(SPLIT, f"groups of {split}: the user's choice")
     check_memory(program)
     if check:
-        if split is not None:
-            raise ArgumentError("--check does not go with --split: its calls are of communicators split off")
         check_size(plan)
     program *= calls
     if log_max and (instructions := sum(_instructions(call.plan) for call in program)) > log_max:

@@ -7,7 +7,7 @@ from collectives.sweep.sweep import Case
 from collectives.sweep.virtual.plans import planned
 from cxlemu.engines.virtual import VirtualCall
 from cxlemu.errors import ArgumentError
-from cxlemu.plan import DTYPES
+from cxlemu.plan import DTYPES, Call
 from cxlemu.topology import Topology
 
 SPLIT = "split"  # its name
@@ -21,11 +21,6 @@ def split_calls(topology: Topology, case: Case, group: int) -> list[VirtualCall]
     memory grows with ranks, not with their square.
     """
     call, ranks = case.call, case.call.ranks
-    if call.collective != "all_reduce" or call.algorithm not in (AUTO, SPLIT):
-        raise ArgumentError(f"--split is for all_reduce without a variant, not for {call.collective} {call.algorithm}")
-    if group < 2 or ranks % group or ranks // group < 2:
-        how = f"give a divisor, such as {fits}" if 1 < (fits := divisor(ranks)) < ranks else "no number of ranks fits"
-        raise ArgumentError(f"{ranks} ranks do not divide into several groups of {group}: {how}")
     itemsize = DTYPES[call.dtype].itemsize
     slice_bytes = -(-call.nbytes // (group * itemsize)) * itemsize
     steps = {
@@ -42,6 +37,20 @@ def split_calls(topology: Topology, case: Case, group: int) -> list[VirtualCall]
         plan, _ = planned(topology, Case(step, in_place=False), levels=False)  # a group's ranks may be far apart
         found += [VirtualCall(plan, members) for members in (across if name == "all_reduce" else inside)]
     return found
+
+
+def check_split(topology: Topology, call: Call, group: int, space: str | None, *, check: bool) -> None:
+    """Check that a call can be split into groups of so many ranks."""
+    if call.collective != "all_reduce" or call.algorithm not in (AUTO, SPLIT):
+        raise ArgumentError(f"--split is for all_reduce without a variant, not for {call.collective} {call.algorithm}")
+    if space is not None or topology.pool_space.owned:
+        raise ArgumentError("--split is for a pool: leave out --space, and memory of hosts or ranks")
+    if check:
+        raise ArgumentError("--check does not go with --split: its calls are of communicators split off")
+    if group < 2 or call.ranks % group or call.ranks // group < 2:
+        fits = divisor(call.ranks)
+        how = f"give a divisor, such as {fits}" if 1 < fits < call.ranks else "no number of ranks fits"
+        raise ArgumentError(f"{call.ranks} ranks do not divide into several groups of {group}: {how}")
 
 
 def divisor(ranks: int) -> int:
