@@ -61,9 +61,12 @@ ROWS = {
     "pool capacity add --device": ("pool capacity add red 1M --device nothing", 2, "nothing"),
     "pool capacity release --device": ("pool capacity release red --device nothing", 2, "nothing"),
     "pool capacity force --device": ("pool capacity force red --device nothing", 2, "nothing"),
-    "pool capacity hold --device": ("pool capacity hold red --device nothing", 2, "nothing"),
-    "doctor --device": ("doctor --calibrate --device nothing", 2, "nothing"),
-    "doctor --certificate": ("doctor --calibrate --device nothing --certificate a.html --certificate b.txt", 2, "b.txt"),
+    "doctor --device": ("doctor --calibrate a.yaml --device nothing", 2, "nothing"),
+    "doctor --certificate": (
+        "doctor --calibrate a.yaml --device nothing --certificate a.html --certificate b.txt",
+        2,
+        "b.txt",
+    ),
     "run collectives": ("run all_reduce barrier -n 2 --variant zero_copy", 2, "barrier has no variant 'zero_copy'"),
     "run --ranks": ("run gather -n 2-4 --variant hierarchical", 2, "-n 2: hierarchical needs clusters"),
     "run --datatype": (f"{RUN} -b 64 -e 64 -d i32,f32 -o sum,band", 0, "left out: there is no band of f32"),
@@ -122,7 +125,11 @@ ROWS = {
     "explore --ranks": ("explore gather -n 3,4 --cluster 2", 2, "-n 3: --cluster: 3 ranks are not on hosts of 2 each"),
     "litmus paths": (f"litmus {LITMUS} nothing.yaml", 2, "nothing.yaml"),
     "litmus --device": (f"litmus {LITMUS} --backend dax --device nothing", 2, "nothing"),
-    "prove collectives": ("prove all_gather all_reduce --variant two_shot -n 2 -b 64", 3, "all_gather two_shot at n = 2: there"),
+    "prove collectives": (
+        "prove all_gather all_reduce --variant two_shot -n 2 -b 64",
+        3,
+        "all_gather two_shot at n = 2: there",
+    ),
     "prove --ranks": ("prove gather --variant hierarchical -n 3,4 -b 64", 3, "nothing was judged with n = 3"),
     "prove --variant": ("prove gather --variant hierarchical,naive -n 3 -b 64", 3, "judged with hierarchical"),
     "prove --datatype": (f"prove {PAIRS}", 0, "left out: there is no band of f32"),
@@ -159,7 +166,11 @@ ROWS = {
         "nothing was judged with lockstep",
     ),
     "faults campaign --engine": ("faults campaign barrier --launch threads --engine native,nothing", 2, "engines.1: "),
-    "faults campaign --faults": ("faults campaign barrier -n 2,3 --kinds nature --faults third.yaml -j 1", 0, "third.yaml at n = 2"),
+    "faults campaign --faults": (
+        "faults campaign barrier -n 2,3 --kinds nature --faults third.yaml -j 1",
+        0,
+        "third.yaml at n = 2",
+    ),
     "faults campaign --kinds": (
         "faults campaign barrier -n 2 --variant line --kinds nature,flip_payload -j 1",
         3,
@@ -168,8 +179,12 @@ ROWS = {
     "exec --pool": ("exec --pool /p=1M --pool /q=nothing -- true", 2, "--pool /q=nothing: 'nothing' is neither"),
     "exec --coherent": ("exec --pool /p=4M --coherent 0+4K --coherent 4M+4K -- true", 2, "4M+4K: it ends after"),
     "exec words": ("exec --pool /p=1M -- true : ./nothing", 2, "nothing"),
-    "torchrun --leave-out": ("torchrun --leave-out 0:FENCE --leave-out 1:NOTHING third.yaml", 2, "1:NOTHING: there is no"),
-    "torchrun --device": ("torchrun --backend dax --device nothing third.yaml", 2, "nothing"),
+    "torchrun --leave-out": (
+        "torchrun --leave-out 0:FENCE --leave-out 1:NOTHING third.yaml",
+        2,
+        "1:NOTHING: there is no",
+    ),
+    "torchrun --device": ("torchrun --backend shm --device nothing third.yaml", 2, "--device"),
 }
 
 

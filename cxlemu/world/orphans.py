@@ -1,7 +1,7 @@
 """Workers of ranks that were killed: nobody else ends them, as their parent could not.
 
 A fork copies the rank's end of the pipe to its launcher. What multiprocessing starts anew, such as a Manager, has the
-launcher's end of the pipe to its resource tracker instead, and its command says so. A Manager also has a folder in /tmp.
+launcher's end of the pipe to its resource tracker instead, and its command says so. A Manager has a folder in /tmp, too.
 """
 
 from __future__ import annotations

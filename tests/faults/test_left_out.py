@@ -78,7 +78,11 @@ ROWS = [
     ("prove gather -n 4 -b 64", 0, "ok"),
     ("prove all_gather all_reduce --variant two_shot -n 2 -b 64", 3, "two_shot at n = 2: there is no such"),
     ("prove gather all_gather_gemm --variant naive -n 2 -b 64", 3, "nothing was judged with all_gather_gemm"),
-    ("prove barrier all_gather --integrity crc32c -n 2 -b 64", 3, "left out: barrier at n = 2: it carries no checksums"),
+    (
+        "prove barrier all_gather --integrity crc32c -n 2 -b 64",
+        3,
+        "left out: barrier at n = 2: it carries no checksums",
+    ),
     ("prove all_reduce --variant all -n 2 -b 64 -d i32,f32 -o sum,band", 0, "left out: there is no band of f32"),
     (f"prove {POWERS} -n 2,3 -d f32 -b 64 --in-place", 3, "nothing was judged with n = 3"),
     (f"prove {POWERS} -n 2,4 -d f32 -b 64 --in-place", 0, "2 ok"),
@@ -91,7 +95,11 @@ ROWS = [
     ("faults campaign barrier -n 2 --variant line --kinds nature,flip_payload -j 1", 3, "with flip_payload"),
     (f"faults campaign -n 2,3 {POWERS} --kinds nature -j 1", 3, "nothing was judged with n = 3"),
     ("faults campaign barrier -n 2 --launch lockstep,turns --kinds kill -j 1", 3, "left out: lockstep: faults need"),
-    ("faults campaign barrier -n 2,3 --kinds nature --faults third.yaml -j 1", 0, "third.yaml at n = 2: it names a rank"),
+    (
+        "faults campaign barrier -n 2,3 --kinds nature --faults third.yaml -j 1",
+        0,
+        "third.yaml at n = 2: it names a rank",
+    ),
 ]
 
 

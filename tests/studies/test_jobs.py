@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from collectives.algorithms.catalog import build, recipe
+from collectives.layouts import world_layout
 from collectives.sweep.sweep import Case, Sweep
 from collectives.sweep.virtual.plans import planned
 from collectives.sweep.virtual.simulated import simulate_case
@@ -68,6 +71,18 @@ def test_calls_begun_one_by_one_take_what_they_take_in_one_run() -> None:
     before_ns = fabric.now_ns
     fabric.run(lambda: not again)
     assert again[0] - before_ns == simulate(model, calls[:1]).time_ns
+
+
+def test_a_call_that_begins_again_waits_for_its_own_rounds() -> None:
+    """Its ring wraps: writers wait for readers, who were done with as many rounds of the call before."""
+    call = replace(case_of("broadcast", 8 << 20, 3).call, algorithm="all")
+    plan = build(recipe("broadcast", "all"), world_layout(TWELVE, 3, region_bytes=1 << 20), call)
+    assert plan.rounds > 2 * plan.layout.slots
+    fabric, ends = SharedFabric(CostModel.of(TWELVE, 3)), [0]
+    for count in (2, 3):
+        fabric.begin(VirtualCall(plan, (0, 1, 2)), fabric.now_ns, ends.append)
+        fabric.run(lambda count=count: len(ends) < count)  # type: ignore[misc]
+    assert ends[2] - ends[1] == ends[1] - ends[0] > 0
 
 
 def test_a_rank_is_in_one_call_at_a_time() -> None:
