@@ -97,8 +97,9 @@ def run(ctx: click.Context, asked: SimulateFlags) -> None:
             limit = format_bytes(LINE_MAX_BYTES)
             left_out.append(f"left out: {counted(long, 'row')} of variant line, with blocks above {limit}: name it")
         cases = there
-    for case in cases if asked.split is not None else ():
-        check_split(topology, case.call, asked.split, asked.space, check=asked.check)
+    if asked.split is not None:
+        for each in cases:
+            check_split(topology, each.call, asked.split, asked.space, check=asked.check)
     out = console()
     for line in (
         *_header(topology, ranks, asked.iters, asked.check, asked.space),

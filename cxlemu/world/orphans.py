@@ -1,7 +1,7 @@
 """Workers of ranks that were killed: nobody else ends them, as their parent could not.
 
 A fork copies the rank's end of the pipe to its launcher. What multiprocessing starts anew, such as a Manager, has the
-launcher's end of the pipe to its resource tracker instead, and its command says so. A Manager has a folder in /tmp, too.
+launcher's end of the pipe to its resource tracker instead, and its command says so. A Manager has a folder in /tmp.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def end_workers(pipes: Set[str], patience_s: float) -> None:
 
 def _workers(pipes: Set[str]) -> list[Path]:
     """Find the processes that write to these pipes, and those started anew whose parent is gone."""
-    tracker = pipe_named(resource_tracker.getfd())
+    descriptor = resource_tracker.getfd()
+    assert descriptor is not None  # it runs, as for each process that is started
+    tracker = pipe_named(descriptor)
     written = {process: its for process in PROC.glob("[0-9]*") if (its := _written(process, {*pipes, tracker}))}
     ours = {process.name for process in written}
     written.pop(PROC / str(os.getpid()), None)

@@ -139,7 +139,7 @@ class Spec(Model):
         return together(
             LeftOut(catalog.on_levels_left_out(names, "no host has several ranks (cluster)") if flat else ()),
             left_out((collectives, variants or None, self.ranks), done, of_plans),
-            left_out((self.algorithms or None,), [(its.case.algorithm,) for its in shapes], lambda own: DECLINES),
+            left_out((self.algorithms or None,), [(its.case.algorithm or "",) for its in shapes], lambda own: DECLINES),
             left_out((self.launches,), launched, lambda launch: UNTAKEN),
             left_out((self.scripts or None, self.ranks), run, lambda file, ranks: NO_RANK)._replace(nowhere=""),
         )

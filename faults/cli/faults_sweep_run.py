@@ -112,8 +112,8 @@ def run(ctx: click.Context, asked: SweepFlags) -> None:
     kinds = asked.kinds if not interruption.happened else None
     of_names = named.collectives if asked.collectives and named.plan is None and kinds else None
     happened = [its for its in results if its.verdict is not ScenarioVerdict.NEVER]
-    done = [(its.scenario.collective, its.scenario.script.faults[0].kind) for its in happened]
-    left = left_out((of_names or None, kinds), done, partial(_why, results))
+    came = [(its.scenario.collective, its.scenario.script.faults[0].kind) for its in happened]
+    left = left_out((of_names or None, kinds), came, partial(_why, results))
     if asked.variant == "every" and named.source is None and template.ranks_per_cluster == 1:
         more = on_levels_left_out(named.collectives or COLLECTIVES, "no host has several ranks (--cluster)")
         left = left._replace(sentences=[*left.sentences, *more])
