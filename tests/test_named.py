@@ -184,7 +184,7 @@ ROWS = {
         2,
         "1:NOTHING: there is no",
     ),
-    "torchrun --device": ("torchrun --backend shm --device nothing third.yaml", 2, "--device"),
+    "torchrun --device": ("torchrun --backend shm --device nothing third.yaml", 2, "devices and their pool are for"),
 }
 
 
