@@ -162,7 +162,8 @@ def _left_out(asked: ProveFlags, named: Sequence[str], ranks: Sequence[int], cal
     done = [(call.collective, call.algorithm, call.ranks) for call in calls]
     why = partial(of_plans, checked=asked.integrity is not None)
     left = left_out((asked.collectives or None, variants or None, asked.ranks), done, why)
-    more = [] if variants or asked.integrity else without_clusters(named, ranks)
+    every = EVERY in asked.variant.split(",") and asked.integrity is None
+    more = without_clusters(named, ranks) if every else []
     if any(COLLECTIVES[name].reduces for name in named):
         more += not_folded(asked.datatype, asked.op)
     return left._replace(sentences=[*left.sentences, *more])

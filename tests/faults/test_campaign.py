@@ -528,7 +528,8 @@ def test_calls_that_an_algorithm_declines_are_skipped_and_counted(capsys: pytest
     sweep = Spec(algorithms=(POWERS_OF_TWO,), ranks=(2, 3, 4, 5), kinds=("nature",)).sweep(2)
     assert sorted({case.ranks for case in sweep}) == [2, 4]
     result = CampaignRunner(sweep, threads, 2, budget_s=PATIENT_S).run()
-    assert (result.exit_code, result.counts) == (0, {"right": len(sweep)})
+    assert (result.exit_code, result.counts) == (3, {"right": len(sweep)})  # 3 and 5 ranks were named
+    assert result.left_out.nowhere == "nothing was judged with n = 3, 5"
     three, five = as_json(result, {})["declined"]
     assert re.fullmatch("all_gather powers_of_two .*, 3 ranks: needs a power of two ranks, not 3", three)
     assert re.fullmatch("all_gather powers_of_two .*, 5 ranks: needs a power of two ranks, not 5", five)

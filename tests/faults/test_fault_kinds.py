@@ -129,7 +129,7 @@ def test_a_sweep_takes_every_kind_with_what_it_needs() -> None:
     rows = sweep(
         list(everywhere(Scenario(collective="barrier", variant="line", ranks=2), list(FAULTS))), tell=lambda r: None
     )
-    assert [row.fault for row in rows] == list(FAULTS)
+    assert [row.fault for row in rows] == [kind for kind in FAULTS if kind != "flip_payload"]  # there is no data
     assert all(verdict.ok for row in rows for verdict in row.verdicts)
 
 
