@@ -92,11 +92,11 @@ def run(ctx: click.Context, asked: SimulateFlags) -> None:
     cases = sweep.cases(ranks)
     left_out = sweep.left_out(asked.maxbytes) if what.plan is None else []
     if asked.variant == EVERY and what.source is None:
-        there = [case for case in cases if case.call.nbytes <= LINE_MAX_BYTES or not _in_lines(case)]
-        if long := len(cases) - len(there):
+        short = [case for case in cases if case.call.nbytes <= LINE_MAX_BYTES or not _in_lines(case)]
+        if long := len(cases) - len(short):
             limit = format_bytes(LINE_MAX_BYTES)
             left_out.append(f"left out: {counted(long, 'row')} of variant line, with blocks above {limit}: name it")
-        cases = there
+        cases = short
     if asked.split is not None:
         for each in cases:
             check_split(topology, each.call, asked.split, asked.space, check=asked.check)

@@ -18,7 +18,7 @@ from collectives.sweep.sweep import Case, Sweep
 from collectives.sweep.virtual.plans import planned
 from collectives.sweep.virtual.rings import virtual_layout
 from collectives.sweep.virtual.simulated import simulate_case
-from collectives.sweep.virtual.split import split_calls
+from collectives.sweep.virtual.split import check_split, split_calls
 from cxlemu.cli import INTERRUPTED
 from cxlemu.cost import CostModel
 from cxlemu.engines.trace import GROUPS, events, perfetto
@@ -185,7 +185,7 @@ def test_a_topology_without_a_description_is_its_name() -> None:
         (["all_gather", "--json", "/proc/nothing"], "--json /proc/nothing cannot be written"),
         (["all_gather", "--trace", "/proc/nothing"], "--trace /proc/nothing cannot be written"),
         (["all_gather", "--trace", "x.json"], "instructions exceed the limit of a trace, "),
-        (["all_gather", "-b", "2M", "-e", "1M"], "--minbytes 2097152 is more than --maxbytes 1048576"),
+        (["all_gather", "-b", "2M", "-e", "1M"], "--minbytes 2M is more than --maxbytes 1M"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments: list[str], message: str, tmp_path: Path, monkeypatch: Any) -> None:
@@ -292,7 +292,7 @@ def test_groups_whose_ranks_are_in_as_many_clusters_go_through_the_pool() -> Non
 )
 def test_only_an_all_reduce_in_groups_is_split(collective: str, ranks: int, group: int, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        split_calls(TITAN, case_of(collective, ranks=ranks), group)
+        check_split(TITAN, case_of(collective, ranks=ranks).call, group, None, check=False)
 
 
 def test_a_thousand_ranks_fit_and_too_many_are_told() -> None:

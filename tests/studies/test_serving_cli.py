@@ -134,7 +134,8 @@ def test_groups_of_an_instance_share_experts() -> None:
     ("line", "code", "said"),
     [
         ("one.jsonl", 3, "Nothing was reused: no request begins with blocks of one before it"),
-        ("two.jsonl --place pool --capacity 4G --batch 1", 0, ""),
+        ("two.jsonl --place pool --capacity 4G --batch 1", 3, "pool: nothing was read from the store"),
+        ("two.jsonl --place accelerator", 0, ""),
         ("long.jsonl", 3, "Nothing was served"),
         ("empty.jsonl", 2, "has no requests"),
         ("bad.jsonl", 2, "bad.jsonl:2: input_length is missing"),
