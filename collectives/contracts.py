@@ -224,11 +224,11 @@ def _uneven_buffers(call: Call, rank: int) -> tuple[Buffer, Buffer]:
     if not call.in_place or not source.nbytes or not target.nbytes:
         return source, target
     if collective.input_blocks == "one":
-        at = int(received_sizes(call, rank)[:rank].sum())
-        return Buffer("input", source.nbytes, inside="output", at=at), target
+        offset = int(received_sizes(call, rank)[:rank].sum())
+        return Buffer("input", source.nbytes, inside="output", at=offset), target
     if collective.output_blocks == "one":
-        at = int(sent_sizes(call, rank)[:rank].sum())
-        return source, Buffer("output", target.nbytes, inside="input", at=at)
+        offset = int(sent_sizes(call, rank)[:rank].sum())
+        return source, Buffer("output", target.nbytes, inside="input", at=offset)
     return Buffer("input", source.nbytes, inside="output", at=0), target
 
 
@@ -272,13 +272,13 @@ def check_buffers(plan: Plan) -> None:
     if plan.call.gemm is not None or plan.call.collective not in COLLECTIVES:
         return
     for part in plan.each_part():
-        found, right = part.buffers[:2], buffers(plan.call, part.rank)
-        if found != right:
-            raise ArgumentError(f"rank {part.rank} has {_named(found)}; its call takes {_named(right)}")
+        shown, right = part.buffers[:2], buffers(plan.call, part.rank)
+        if shown != right:
+            raise ArgumentError(f"rank {part.rank} has {_named(shown)}; its call takes {_named(right)}")
 
 
-def _named(found: Sequence[Buffer]) -> str:
-    texts = (f"{b.name} of {b.nbytes} B" + (f" at {b.at} of {b.inside}" if b.inside else "") for b in found)
+def _named(names: Sequence[Buffer]) -> str:
+    texts = (f"{b.name} of {b.nbytes} B" + (f" at {b.at} of {b.inside}" if b.inside else "") for b in names)
     return ", ".join(texts) or "no buffers"
 
 

@@ -10,14 +10,14 @@ from cxlemu.rounding import round_up
 
 def lends(call: Call, rank: int) -> bool:
     """Say whether peers read a rank's input where it lies: not that of a root which alone gets the result."""
-    its = COLLECTIVES[call.collective]
-    return its.brings(rank, call.root) and not (its.rooted_output and rank == call.root and call.ranks > 1)
+    contract = COLLECTIVES[call.collective]
+    return contract.brings(rank, call.root) and not (contract.rooted_output and rank == call.root and call.ranks > 1)
 
 
 def gives_up(call: Call, rank: int) -> bool:
     """Whether peers write a rank's result in place, if they write results: not that of a root which sends all."""
-    its = COLLECTIVES[call.collective]
-    return its.gets(rank, call.root, call.ranks) and not (its.rooted_input and rank == call.root)
+    contract = COLLECTIVES[call.collective]
+    return contract.gets(rank, call.root, call.ranks) and not (contract.rooted_input and rank == call.root)
 
 
 def results_in_heap() -> InHeap:

@@ -30,10 +30,10 @@ def busbw_factor(collective: str, ranks: int) -> float:
 
     all_reduce 2(N-1)/N; all_gather, reduce_scatter, all_to_all, gather, scatter (N-1)/N; broadcast, reduce 1.
     """
-    its = COLLECTIVES[collective]
-    if its.shared_result:
+    contract = COLLECTIVES[collective]
+    if contract.shared_result:
         return 2 * (ranks - 1) / ranks
-    return (ranks - 1) / ranks if its.per_rank else float(its.moves_data)
+    return (ranks - 1) / ranks if contract.per_rank else float(contract.moves_data)
 
 
 def algbw_gbytes_per_s(size_bytes: int, time_ns: float) -> float:

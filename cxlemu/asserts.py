@@ -57,8 +57,8 @@ def keep_asserts() -> None:
 
 def check_asserts(function: Any, name: str) -> None:
     """Check that Python has not removed the assertions of a user's function."""
-    its: dict[str, Any] = getattr(function, "__globals__", {})
-    if sys.flags.optimize and not isinstance(its.get("__loader__"), AssertingLoader) and _REWRITTEN not in its:
+    names: dict[str, Any] = getattr(function, "__globals__", {})
+    if sys.flags.optimize and not isinstance(names.get("__loader__"), AssertingLoader) and _REWRITTEN not in names:
         raise ArgumentError(
             f"{name} cannot be judged: Python was started with -O or PYTHONOPTIMIZE, which removes its assertions; "
             f"start it without"
@@ -79,13 +79,13 @@ def users_codes(function: FunctionType) -> Iterator[tuple[FunctionType, CodeType
     """Yield a user's function with its code and each code in that, and so those of the user's that it names."""
     todo, seen = [function], list[FunctionType]()
     while todo:
-        its = todo.pop()
-        if its in seen or its.__module__.partition(".")[0] in _OURS:
+        current = todo.pop()
+        if current in seen or current.__module__.partition(".")[0] in _OURS:
             continue
-        seen.append(its)
-        for code in _codes(its.__code__):
-            yield its, code
-            todo += _named(its, code)
+        seen.append(current)
+        for code in _codes(current.__code__):
+            yield current, code
+            todo += _named(current, code)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -98,10 +98,12 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 def _named(function: FunctionType, code: CodeType) -> Iterator[FunctionType]:
     """Yield the functions that a code names: global ones, those of modules, and those around it."""
-    found = [function.__globals__.get(name) for name in code.co_names]
-    found += [getattr(its, name, None) for its in found if isinstance(its, ModuleType) for name in code.co_names]
-    found += [cell.cell_contents for cell in function.__closure__ or ()]
-    for its in found:
-        if isinstance(its, type) and its.__module__.partition(".")[0] not in _OURS:
-            found += vars(its).values()
-    yield from (its for its in found if isinstance(its, FunctionType))
+    values = [function.__globals__.get(name) for name in code.co_names]
+    values += [
+        getattr(value, name, None) for value in values if isinstance(value, ModuleType) for name in code.co_names
+    ]
+    values += [cell.cell_contents for cell in function.__closure__ or ()]
+    for value in values:
+        if isinstance(value, type) and value.__module__.partition(".")[0] not in _OURS:
+            values += vars(value).values()
+    yield from (value for value in values if isinstance(value, FunctionType))

@@ -178,12 +178,12 @@ def _dtype(of: _DataType, what: str) -> np.dtype[Any]:
         with suppress(TypeError):
             number: np.dtype[Any] = np.dtype(f"{_KINDS[of.code]}{of.bits // 8}")
             return number
-    its: Any = {(4, 16): ml_dtypes.bfloat16, (6, 8): np.bool_}.get((of.code, of.bits))
+    dtype: Any = {(4, 16): ml_dtypes.bfloat16, (6, 8): np.bool_}.get((of.code, of.bits))
     if of.bits == 8 and 0 <= of.code - 7 < len(_F8):
-        its = getattr(ml_dtypes, f"float8_{_F8[of.code - 7]}")
-    if of.lanes != 1 or its is None:
+        dtype = getattr(ml_dtypes, f"float8_{_F8[of.code - 7]}")
+    if of.lanes != 1 or dtype is None:
         raise ArgumentError(
             f"{what} has elements of a type that NumPy lacks (DLPack code {of.code}, {of.bits} bits): convert it"
         )
-    other: np.dtype[Any] = np.dtype(its)
+    other: np.dtype[Any] = np.dtype(dtype)
     return other

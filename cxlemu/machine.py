@@ -55,17 +55,17 @@ def thresholds() -> Thresholds:
         return _default("cxlemu doctor --calibrate measures it")
     except OSError as error:
         return _default(f"{file} cannot be read: {error.strerror}")
-    found = _parsed(raw)
-    if found is None:
+    kept = _parsed(raw)
+    if kept is None:
         return _default(f"{file} is not what this version's cxlemu doctor --calibrate writes")
-    if found["machine"] != identity():
+    if kept["machine"] != identity():
         return _default(f"{file} was measured on another machine")
-    return Thresholds(found["past_caches_bytes"], f"measured, {file}")
+    return Thresholds(kept["past_caches_bytes"], f"measured, {file}")
 
 
-def default_bytes(found: list[CpuCache]) -> int:
+def default_bytes(cpu_caches: list[CpuCache]) -> int:
     """Return the threshold where nothing was measured: a quarter of the largest cache, as in glibc, or LEAST_BYTES."""
-    return max([LEAST_BYTES, *(its.nbytes // 4 for its in found)])
+    return max([LEAST_BYTES, *(cpu_cach.nbytes // 4 for cpu_cach in cpu_caches)])
 
 
 def _default(why: str) -> Thresholds:
@@ -95,17 +95,17 @@ class CpuCache:
 
 def caches(cpus: Path = CPUS) -> list[CpuCache]:
     """Return the data caches of the first core that this process may use; none if Linux does not describe them."""
-    found = []
+    cpu_caches = []
     for index in sorted(cpus.glob(f"cpu{min(os.sched_getaffinity(0))}/cache/index*")):
         try:
             kind, level, size, shared = (
                 (index / name).read_text().strip() for name in ("type", "level", "size", "shared_cpu_list")
             )
             if kind != "Instruction":
-                found.append(CpuCache(int(level), int(size.removesuffix("K")) << 10, shared))
+                cpu_caches.append(CpuCache(int(level), int(size.removesuffix("K")) << 10, shared))
         except (OSError, ValueError):
             continue  # a kernel that says less
-    return found
+    return cpu_caches
 
 
 def identity() -> dict[str, Any]:
@@ -117,15 +117,15 @@ def identity() -> dict[str, Any]:
     except OSError:
         pass
     cores = len(os.sched_getaffinity(0))
-    return {"model": model, "cores": cores, "caches": [asdict(its) for its in caches()]}
+    return {"model": model, "cores": cores, "caches": [asdict(cpu_cach) for cpu_cach in caches()]}
 
 
 def _parsed(raw: bytes) -> dict[str, Any] | None:
     try:
-        found = json.loads(raw)
+        document = json.loads(raw)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict) or found.get("version") != VERSION or "machine" not in found:
+    if not isinstance(document, dict) or document.get("version") != VERSION or "machine" not in document:
         return None
-    nbytes = found.get("past_caches_bytes")
-    return found if type(nbytes) is int and 0 < nbytes <= NEVER_BYTES else None
+    nbytes = document.get("past_caches_bytes")
+    return document if type(nbytes) is int and 0 < nbytes <= NEVER_BYTES else None

@@ -161,10 +161,10 @@ def stops_exit(stops: Set[signal.Signals] = STOPS) -> Iterator[None]:
             if not over:
                 signal.pthread_kill(threading.main_thread().ident or 0, number)  # which may block it, as this does not
 
-    found = {}
+    handlers = {}
     if threading.current_thread() is threading.main_thread():
-        found = {number: signal.getsignal(number) for number in stops}
-    defaults = {number: handler for number, handler in found.items() if handler in _DEFAULTS}
+        handlers = {number: signal.getsignal(number) for number in stops}
+    defaults = {number: handler for number, handler in handlers.items() if handler in _DEFAULTS}
     try:
         for number in defaults:
             signal.signal(number, leave)

@@ -141,11 +141,11 @@ def load(spec: str, option: str, is_meant: Callable[[Any], object] = callable) -
     try:
         with limited(LOAD_S):
             loader.exec_module(module)
-            found = getattr(module, name, None)
+            value = getattr(module, name, None)
     except Exception as error:
         line = line_of(error, path)
         where = file if line is None else f"{file}:{line}"
         raise ArgumentError(f"{option} {spec}: {where} fails with {told(error)}") from error
-    if found is None and (near := meant(name, [each for each, its in vars(module).items() if is_meant(its)])):
+    if value is None and (near := meant(name, [each for each, var in vars(module).items() if is_meant(var)])):
         raise ArgumentError(f"{option} {spec}: {file} has no {name!r}{near}")
-    return found, file, name
+    return value, file, name

@@ -22,22 +22,22 @@ class _Bytes(NamedTuple):
     end: int
 
 
-def why(plan: Plan, rank: int, stream: int, at: int) -> str:
+def why(plan: Plan, rank: int, stream: int, offset: int) -> str:
     """Explain a finding at a READ whose result is never used; "" for any other instruction."""
     part = plan.part(rank)
-    if not 0 <= stream < len(part.streams) or not 0 <= at < len(part.streams[stream].records):
+    if not 0 <= stream < len(part.streams) or not 0 <= offset < len(part.streams[stream].records):
         return ""
-    return WHY if _is_dead(part, stream, at) else ""
+    return WHY if _is_dead(part, stream, offset) else ""
 
 
-def _is_dead(part: RankPart, stream: int, at: int) -> bool:
+def _is_dead(part: RankPart, stream: int, offset: int) -> bool:
     """Whether the result of a READ is never used.
 
     Its own stream overwrites all that it stores before any stream may load it, or it stores to scratch memory that no
     instruction loads.
     """
     instructions = part.streams[stream].instructions
-    here, after = instructions[at], instructions[at + 1 :]
+    here, after = instructions[offset], instructions[offset + 1 :]
     if here.op != Op.READ or any(operand.kind != Kind.BUFFER for operand in stored(here)):
         return False
     left = made = list(_bytes(part, stored(here), here.nbytes))
@@ -57,17 +57,17 @@ def _is_dead(part: RankPart, stream: int, at: int) -> bool:
 def _uses(part: RankPart, i: Instruction, pieces: Sequence[_Bytes]) -> bool:
     if i.op == Op.COMPUTE:  # its kernel says what it loads: anything
         return True
-    its = _bytes(part, (operand for operand in loaded(i) if operand.kind == Kind.BUFFER), i.nbytes)
-    return any(_overlap(one, other) for one in its for other in pieces)
+    pieces_used = _bytes(part, (operand for operand in loaded(i) if operand.kind == Kind.BUFFER), i.nbytes)
+    return any(_overlap(one, piece) for one in pieces_used for piece in pieces)
 
 
 def _bytes(part: RankPart, operands: Iterable[Operand], nbytes: int) -> Iterable[_Bytes]:
     names = [buffer.name for buffer in part.buffers]
     for operand in operands:
-        buffer, index, at = part.buffers[operand.id], operand.id, operand.offset
+        buffer, index, offset = part.buffers[operand.id], operand.id, operand.offset
         if buffer.inside:
-            index, at = names.index(buffer.inside), at + buffer.at
-        yield _Bytes(index, at, at + nbytes)
+            index, offset = names.index(buffer.inside), offset + buffer.at
+        yield _Bytes(index, offset, offset + nbytes)
 
 
 def _overlap(one: _Bytes, other: _Bytes) -> bool:

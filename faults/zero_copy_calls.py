@@ -22,15 +22,15 @@ def lent(call: Call, *, output: bool = False) -> Call:
     return replace(call, heap=InHeap(HEAP_INPUT, output=place, told=True))
 
 
-def lent_if_zero_copy(call: Call, its: Recipe | None = None) -> Call:
+def lent_if_zero_copy(call: Call, recipe: Recipe | None = None) -> Call:
     """Place a call's input in the heap if its algorithm is declared as zero copy.
 
     For one that writes to peers' results, place the output there, at HEAP_OUTPUT; else return the call as it is.
     """
-    its = its or catalog.recipe(call.collective, call.algorithm)
-    if its.spec.pushes:
+    recipe = recipe or catalog.recipe(call.collective, call.algorithm)
+    if recipe.spec.pushes:
         return replace(call, heap=InHeap(None, output=HEAP_OUTPUT, told=True))
-    return lent(call) if its.spec.zero_copy else call
+    return lent(call) if recipe.spec.zero_copy else call
 
 
 def with_heap(layout: Layout) -> Layout:
@@ -43,9 +43,9 @@ def in_heap(call: Call, layout: Layout) -> tuple[Call, Layout]:
     return _at(call, layout, pushes=False)
 
 
-def placed(its: Recipe, call: Call, layout: Layout) -> tuple[Call, Layout]:
+def placed(recipe: Recipe, call: Call, layout: Layout) -> tuple[Call, Layout]:
     """Place a call's arrays as `in_heap` does, or the output alone if the algorithm writes to peers' results."""
-    return _at(call, layout, its.spec.pushes) if its.spec.takes_heap else (call, layout)
+    return _at(call, layout, recipe.spec.pushes) if recipe.spec.takes_heap else (call, layout)
 
 
 def _at(call: Call, layout: Layout, pushes: bool) -> tuple[Call, Layout]:

@@ -96,10 +96,12 @@ def of_flux(work: flux.Reproduction) -> list[Ranged]:
     """Vary all clusters at once, and their accelerators; fused calls keep the tiles that are fastest as assumed."""
     names = dict.fromkeys((*flux.MEASURED, *(cluster for cluster, _ in flux.REPORTED)))
     clusters = {name: Topology.load(name) for name in names}
-    chips = {name: Accelerator.load(str(its.accelerator)) for name, its in clusters.items()}
-    of_fabrics = {its.key: its for topology in clusters.values() for its in _used(topology)}
+    chips = {name: Accelerator.load(str(cluster.accelerator)) for name, cluster in clusters.items()}
+    of_fabrics = {figure.key: figure for topology in clusters.values() for figure in _used(topology)}
     of_chips = {
-        its.key: its._replace(name=f"accelerator: {its.name}") for chip in chips.values() for its in uncertain(chip)
+        figure.key: figure._replace(name=f"accelerator: {figure.name}")
+        for chip in chips.values()
+        for figure in uncertain(chip)
     }
 
     def ours(run: Run) -> dict[str, float]:
@@ -127,8 +129,8 @@ def of_scalepool(work: scalepool.Reproduction) -> list[Ranged]:
             return predictions(work.rows())
         sides = {key[0] for key in run}
         baseline, fabric = changed(machines, run)
-        its = work.varied(baseline=baseline if 0 in sides else None, scalepool=fabric if 1 in sides else None)
-        return predictions(its.rows())
+        varied = work.varied(baseline=baseline if 0 in sides else None, scalepool=fabric if 1 in sides else None)
+        return predictions(varied.rows())
 
     return [Ranged(_used(machines), ours, 10)]
 
@@ -144,12 +146,14 @@ def of_serving() -> list[Ranged]:
 
 def _used(described: Topology | tuple[Topology | Accelerator | Processor, ...]) -> list[Uncertain]:
     return [
-        its for its in uncertain(described) if (its.key[1:3] if isinstance(described, tuple) else its.key[:2]) != UNUSED
+        figure
+        for figure in uncertain(described)
+        if (figure.key[1:3] if isinstance(described, tuple) else figure.key[:2]) != UNUSED
     ]
 
 
 def _scaled(described: Topology | Accelerator, figures: Mapping[Key, Uncertain], run: Run) -> dict[Key, float]:
     """Change a figure by as much of its own value as another machine's figure of that key changes."""
     there = {key: value_at(described, key) for key in run if key in figures}
-    scaled = {key: times(key, its, run[key] / figures[key].value) for key, its in there.items() if its}
-    return scaled | {key: run[key] for key, its in there.items() if its == figures[key].value == 0}
+    scaled = {key: times(key, factor, run[key] / figures[key].value) for key, factor in there.items() if factor}
+    return scaled | {key: run[key] for key, factor in there.items() if factor == figures[key].value == 0}

@@ -13,7 +13,7 @@ from collectives.builder.recipes import algorithm
 def all_gather_batched(b: Batches) -> None:
     b.copy(b.output(b.rank * b.nbytes), b.input(), b.nbytes)
     batches = b.batches()
-    own = next(its.number for its in batches if b.rank in its.ranks)
+    own = next(batch.number for batch in batches if b.rank in batch.ranks)
     for chunks in b.rounds(b.nbytes, spread=SIDE_BY_SIDE):
         for chunk in chunks:
             b.publish(chunk, b.input(chunk.offset))

@@ -11,12 +11,12 @@ from collectives.contracts import begins
 
 @algorithm("all_gatherv", variants=("naive", "aggregate", "all", "line"))
 def all_gatherv(b: Builder) -> None:
-    sizes, at, peers = b.received, begins(b.received), b.each_peer
-    b.copy(b.output(int(at[b.rank])), b.input(), int(sizes[b.rank]))
+    sizes, offset, peers = b.received, begins(b.received), b.each_peer
+    b.copy(b.output(int(offset[b.rank])), b.input(), int(sizes[b.rank]))
     for chunks in b.rounds(b.nbytes, spread="ranges"):
         for chunk in chunks:
             mine = b.cut(chunk, sizes)[b.rank]
             if mine.nbytes:
                 b.publish(mine, b.input(chunk.offset))
         for chunk in chunks:
-            b.retrieve_each(at[peers] + chunk.offset, chunk, peers, nbytes=b.within(sizes[peers], chunk))
+            b.retrieve_each(offset[peers] + chunk.offset, chunk, peers, nbytes=b.within(sizes[peers], chunk))

@@ -32,7 +32,7 @@ def all_reduce_two_shot(b: Builder) -> None:
         for chunk in chunks:
             nbytes = int(in_slice(np.array([b.rank]), chunk)[0])
             if nbytes:
-                at = own + chunk.offset
-                b.fold(b.output(at), b.part(chunk, nbytes), b.input(at), block=b.rank, republish=result)
+                offset = own + chunk.offset
+                b.fold(b.output(offset), b.part(chunk, nbytes), b.input(offset), block=b.rank, republish=result)
         for chunk in chunks:
             b.retrieve_each(peers * stride + chunk.offset, chunk, peers, block=result, nbytes=in_slice(peers, chunk))

@@ -27,6 +27,6 @@ def all_reduce_two_shot_batched(b: Batches) -> None:
         for chunk in chunks:
             nbytes = int(in_slice(me, chunk)[0])
             if nbytes:
-                at = own + chunk.offset
-                folded = b.fold(b.output(at), b.part(chunk, nbytes), b.input(at), block=b.rank)
+                offset = own + chunk.offset
+                folded = b.fold(b.output(offset), b.part(chunk, nbytes), b.input(offset), block=b.rank)
     gather_side_by_side(b, folded)

@@ -27,9 +27,9 @@ def exchange(b: Builder, chunks: list[Chunk], written: Ints, read: Ints) -> None
     sent = {}
     for chunk in chunks:
         for peer in written.tolist():
-            at = peer * b.nbytes + chunk.offset
-            sent[chunk.number, peer] = b.publish(chunk, b.input(at), block=peer, overwritten=True)
+            offset = peer * b.nbytes + chunk.offset
+            sent[chunk.number, peer] = b.publish(chunk, b.input(offset), block=peer, overwritten=True)
     for chunk in chunks:
         for peer in read.tolist():
-            at = peer * b.nbytes + chunk.offset
-            b.retrieve(b.output(at), chunk, peer, block=b.rank, after=sent[chunk.number, peer])
+            offset = peer * b.nbytes + chunk.offset
+            b.retrieve(b.output(offset), chunk, peer, block=b.rank, after=sent[chunk.number, peer])

@@ -20,6 +20,6 @@ def all_to_all_pairwise(b: Builder) -> None:
             if peer == b.rank:
                 continue
             for chunk in chunks:
-                at = peer * b.nbytes + chunk.offset
-                sent = b.publish(chunk, b.input(at), block=peer, overwritten=True)
-                b.retrieve(b.output(at), chunk, peer, block=b.rank, after=sent)
+                offset = peer * b.nbytes + chunk.offset
+                sent = b.publish(chunk, b.input(offset), block=peer, overwritten=True)
+                b.retrieve(b.output(offset), chunk, peer, block=b.rank, after=sent)

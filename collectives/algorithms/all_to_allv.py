@@ -18,11 +18,11 @@ def all_to_allv(b: Builder) -> None:
         for chunk in chunks:
             for peer, part in zip(range(b.ranks), b.cut(chunk, b.sent), strict=True):
                 if peer != b.rank and part.nbytes:
-                    at = b.input(source[peer] + chunk.offset)
-                    sent[chunk.number, peer] = b.publish(part, at, block=peer, overwritten=True)
+                    offset = b.input(source[peer] + chunk.offset)
+                    sent[chunk.number, peer] = b.publish(part, offset, block=peer, overwritten=True)
         for chunk in chunks:
             parts = b.cut(chunk, b.received)
             for peer in b.peers:
                 if parts[peer].nbytes:
-                    at, after = b.output(target[peer] + chunk.offset), sent.get((chunk.number, peer))
-                    b.retrieve(at, parts[peer], peer, block=b.rank, after=after)
+                    offset, after = b.output(target[peer] + chunk.offset), sent.get((chunk.number, peer))
+                    b.retrieve(offset, parts[peer], peer, block=b.rank, after=after)

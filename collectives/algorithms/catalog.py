@@ -42,13 +42,13 @@ SHIPPED_NAMES = frozenset(name for _, name in (*_RECIPES, *_BY_NAME)) | {"auto",
 
 def add(function: Callable[..., None]) -> None:
     """Add an algorithm's variants, decorated with ``@algorithm``, to those that this process and ``--variant`` know."""
-    found = recipes_of(function)
-    if not found:
+    recipes = recipes_of(function)
+    if not recipes:
         raise ArgumentError(f"{function!r} is not an algorithm: decorate it with @algorithm")
-    for its in found:
-        if (its.collective, its.name) in _RECIPES or its.name in ("auto", "every"):
-            raise ArgumentError(f"{its.collective} has a variant {its.name} already: choose another name")
-    _RECIPES.update({(its.collective, its.name): its for its in found})
+    for added in recipes:
+        if (added.collective, added.name) in _RECIPES or added.name in ("auto", "every"):
+            raise ArgumentError(f"{added.collective} has a variant {added.name} already: choose another name")
+    _RECIPES.update({(recipe.collective, recipe.name): recipe for recipe in recipes})
 
 
 def variants(collective: str, *, clusters: bool = False, checksums: bool = False) -> list[str]:
@@ -56,11 +56,11 @@ def variants(collective: str, *, clusters: bool = False, checksums: bool = False
 
     With ``clusters``, also those that take ranks in clusters; with ``checksums``, only those that can carry them.
     """
-    found = [its for (its_collective, _), its in _RECIPES.items() if its_collective == collective]
+    recipes = [recipe for (its_collective, _), recipe in _RECIPES.items() if its_collective == collective]
     return [
-        its.name
-        for its in found
-        if (clusters or not its.builder.takes_clusters) and (not checksums or its.carries_checksums)
+        recipe.name
+        for recipe in recipes
+        if (clusters or not recipe.builder.takes_clusters) and (not checksums or recipe.carries_checksums)
     ]
 
 
@@ -72,26 +72,26 @@ def on_levels_left_out(collectives: Iterable[str], why: str) -> list[str]:
 
 def pushing(collective: str) -> list[str]:
     """List a collective's variants that write to peers' results, which lie in the heap."""
-    return [name for its, name in _PUSHING if its == collective]
+    return [name for verb, name in _PUSHING if verb == collective]
 
 
 def recipe(collective: str, variant: str) -> Recipe:
     """Find a variant of a collective by name; ``NAME-K`` is one that is cut into chunks, in at most K of them."""
     contract_of(collective)
-    found = _RECIPES.get((collective, variant)) or _BY_NAME.get((collective, variant))
-    found = found or _in_chunks(collective, variant)
-    if found is None:
-        names = [*variants(collective, clusters=True), *(name for its, name in _BY_NAME if its == collective)]
+    known = _RECIPES.get((collective, variant)) or _BY_NAME.get((collective, variant))
+    known = known or _in_chunks(collective, variant)
+    if known is None:
+        names = [*variants(collective, clusters=True), *(name for verb, name in _BY_NAME if verb == collective)]
         raise ArgumentError(with_choices(f"{collective} has no variant {variant!r}", variant, names, ": it has {}"))
-    return found
+    return known
 
 
 def _in_chunks(collective: str, variant: str) -> Recipe | None:
     name, _, count = variant.rpartition("-")
-    found = _RECIPES.get((collective, name)) or _PUSHING.get((collective, name))
-    if found is None or not re.fullmatch(r"[1-9]\d?", count) or not 1 <= int(count) < found.spec.chunks:
+    base = _RECIPES.get((collective, name)) or _PUSHING.get((collective, name))
+    if base is None or not re.fullmatch(r"[1-9]\d?", count) or not 1 <= int(count) < base.spec.chunks:
         return None
-    return replace(found, name=variant, spec=replace(found.spec, name=variant, chunks=int(count)))
+    return replace(base, name=variant, spec=replace(base.spec, name=variant, chunks=int(count)))
 
 
 def load_plan(file: str | Path) -> Plan:
@@ -132,10 +132,10 @@ def load_algorithm(spec: str) -> Recipe:
             call.collective, call.algorithm, _cannot_build, variant, order, source=spec, plan=plan, builder=kind
         )
     function, file, name = userfile.load(spec, "--algorithm", recipes_of)
-    found = own_recipe(function, name, spec)
-    if found is None:
+    own = own_recipe(function, name, spec)
+    if own is None:
         raise ArgumentError(f"--algorithm {spec}: {file} has no function {name!r} decorated with @algorithm")
-    return found
+    return own
 
 
 def _cannot_build(builder: Builder) -> None:
@@ -144,12 +144,12 @@ def _cannot_build(builder: Builder) -> None:
 
 def own_recipe(function: object, name: str, spec: str) -> Recipe | None:
     """Make the recipe of a user's own algorithm; None for a function that is not decorated with ``@algorithm``."""
-    found = recipes_of(function)
-    if not found:
+    recipes = recipes_of(function)
+    if not recipes:
         return None
-    variant = found[0].spec if len(found) == 1 else ALL
-    name = _own_name(found[0], name, spec)
-    return replace(found[0], name=name, spec=replace(variant, name=name), source=spec)
+    variant = recipes[0].spec if len(recipes) == 1 else ALL
+    name = _own_name(recipes[0], name, spec)
+    return replace(recipes[0], name=name, spec=replace(variant, name=name), source=spec)
 
 
 def _own_name(its: Recipe, function: str, spec: str) -> str:

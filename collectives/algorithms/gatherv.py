@@ -11,9 +11,9 @@ from collectives.contracts import begins
 
 @algorithm("gatherv", variants=("naive", "aggregate", "all", "line"))
 def gatherv(b: Builder) -> None:
-    sizes, at = b.received, begins(b.received).tolist()
+    sizes, offset = b.received, begins(b.received).tolist()
     if b.is_root:
-        b.copy(b.output(at[b.rank]), b.input(), int(sizes[b.rank]))
+        b.copy(b.output(offset[b.rank]), b.input(), int(sizes[b.rank]))
     for chunks in b.rounds(b.nbytes, spread="cards"):
         for chunk in chunks:
             parts = b.cut(chunk, sizes)
@@ -21,4 +21,4 @@ def gatherv(b: Builder) -> None:
                 b.publish(parts[b.rank], b.input(chunk.offset))
             for peer in b.peers if b.is_root else ():
                 if parts[peer].nbytes:
-                    b.retrieve(b.output(at[peer] + chunk.offset), parts[peer], peer)
+                    b.retrieve(b.output(offset[peer] + chunk.offset), parts[peer], peer)

@@ -125,7 +125,9 @@ def _all_others(ranks: int) -> float:
 
 def _batched(when: Callable[[Asked], bool], why: str, variant: str = "batched", most: int = ALL.chunks) -> VariantRule:
     """Blocks of many ranks in one copy, never cut into chunks: that would be as many copies again."""
-    return VariantRule(variant, lambda its: its.batches and when(its), why, in_turn=lambda ranks: math.inf, most=most)
+    return VariantRule(
+        variant, lambda case: case.batches and when(case), why, in_turn=lambda ranks: math.inf, most=most
+    )
 
 
 def _two_shot_batched(when: Callable[[Asked], bool], why: str) -> VariantRule:
@@ -140,7 +142,7 @@ def _crosswise(when: Callable[[Asked], bool], why: str, variant: str, in_turn: C
     """Blocks of many ranks in one copy, on the writer's side as well; cut into batches of ranks, of two starts each."""
     return VariantRule(
         variant,
-        lambda its: its.batches and when(its),
+        lambda case: case.batches and when(case),
         why,
         in_turn,
         most=STAGED.chunks,
@@ -156,52 +158,52 @@ def _two_batches_of_blocks(ranks: int) -> float:
     return 2.0 / max(1, ranks - 1)
 
 
-def _exchanged_crosswise(its: Asked) -> bool:
+def _exchanged_crosswise(case: Asked) -> bool:
     """Up to where a copy for each peer is worth its start.
 
     Reads of a few peers, in the order in which they publish, wait for less than pairs of batches do.
     """
-    most, shared = (2.8, 48.0) if its.copies.cards_keep_up else (0.6, 20.0)
-    crowded = its.copies.crowding > 0.5
-    if its.ranks < MANY_RANKS:
-        most = min(most, 0.45 if crowded else {4: 2.0, 5: 1.5}.get(its.ranks, 1.25))
-    return its.starts < min(most, shared / its.ranks, 1.3 if crowded else most)
+    most, shared = (2.8, 48.0) if case.copies.cards_keep_up else (0.6, 20.0)
+    crowded = case.copies.crowding > 0.5
+    if case.ranks < MANY_RANKS:
+        most = min(most, 0.45 if crowded else {4: 2.0, 5: 1.5}.get(case.ranks, 1.25))
+    return case.starts < min(most, shared / case.ranks, 1.3 if crowded else most)
 
 
-def _folded_crosswise(its: Asked) -> bool:
+def _folded_crosswise(case: Asked) -> bool:
     """Nearly always: two shots in so few copies that neither one shot nor a tree has fewer, on six ranks and more."""
-    least = 1.0 if its.ranks < 6 else 0.25 if its.tree and its.ranks <= MANY_RANKS else 0.0
-    most = its.ranks / 2 if not its.copies.cards_keep_up else max(16, its.ranks) if its.ranks >= MANY_RANKS else 6
-    return its.ranks > BATCHED_MIN_RANKS and least <= its.starts < most
+    least = 1.0 if case.ranks < 6 else 0.25 if case.tree and case.ranks <= MANY_RANKS else 0.0
+    most = case.ranks / 2 if not case.copies.cards_keep_up else max(16, case.ranks) if case.ranks >= MANY_RANKS else 6
+    return case.ranks > BATCHED_MIN_RANKS and least <= case.starts < most
 
 
-def _two_shots_pay(its: Asked) -> bool:
-    return its.starts * max(1.0, its.copies.crowding / 2) * (its.ranks - 2) > its.ranks - 1
+def _two_shots_pay(case: Asked) -> bool:
+    return case.starts * max(1.0, case.copies.crowding / 2) * (case.ranks - 2) > case.ranks - 1
 
 
-def _all_reduced_in_batches(its: Asked) -> bool:
+def _all_reduced_in_batches(case: Asked) -> bool:
     """Above a start; below, one shot has fewer. Large slices are worth chunks, which batches are not cut into."""
-    enough = its.starts >= 1 if its.ranks >= MANY_RANKS else _two_shots_pay(its)
-    few, many = (12, min(8 * its.ranks, max(128, 4 * its.ranks))) if its.copies.cards_keep_up else (4, 16)
-    most = few if its.ranks < MANY_RANKS else many
-    in_tree = its.doubles or (its.halves and not 1.25 * its.ranks <= its.starts < 64)
-    return enough and its.starts < most and not in_tree
+    enough = case.starts >= 1 if case.ranks >= MANY_RANKS else _two_shots_pay(case)
+    few, many = (12, min(8 * case.ranks, max(128, 4 * case.ranks))) if case.copies.cards_keep_up else (4, 16)
+    most = few if case.ranks < MANY_RANKS else many
+    in_tree = case.doubles or (case.halves and not 1.25 * case.ranks <= case.starts < 64)
+    return enough and case.starts < most and not in_tree
 
 
-def _reduced_in_batches(its: Asked) -> bool:
+def _reduced_in_batches(case: Asked) -> bool:
     """The same, but that a tree's root folds log2(N) whole vectors, and so the root's copies are fewer for longer."""
-    least = max(4, its.ranks / 4) if its.tree else 1 if its.ranks >= MANY_RANKS else 2
-    return least <= its.starts < (32 if its.ranks < MANY_RANKS else 16 * its.ranks)
+    least = max(4, case.ranks / 4) if case.tree else 1 if case.ranks >= MANY_RANKS else 2
+    return least <= case.starts < (32 if case.ranks < MANY_RANKS else 16 * case.ranks)
 
 
-def _reduced_apart(its: Asked) -> bool:
+def _reduced_apart(case: Asked) -> bool:
     """Large vectors, in chunks that are worth a start for each rank: the root reads one of them, not nearly two.
 
     Of three ranks the root does not read much more than the others when it folds, too.
     """
-    least = max(300 if its.copies.crowding < CROWDED_LITTLE else 120, 16 * its.ranks)
-    most = 1500 if its.ranks == 3 else math.inf
-    return its.ranks > 2 and its.copies.start_bytes > 0 and least <= its.starts < most
+    least = max(300 if case.copies.crowding < CROWDED_LITTLE else 120, 16 * case.ranks)
+    most = 1500 if case.ranks == 3 else math.inf
+    return case.ranks > 2 and case.copies.start_bytes > 0 and least <= case.starts < most
 
 
 FOLDED = _crosswise(
@@ -221,13 +223,13 @@ EXCHANGED = _crosswise(
 TAKEN: dict[str, tuple[VariantRule, ...]] = {
     "all_gather": (
         _batched(
-            lambda its: its.starts < (2.6 if its.copies.cards_keep_up else 1),
+            lambda case: case.starts < (2.6 if case.copies.cards_keep_up else 1),
             "every rank reads blocks of many ranks in one copy",
         ),
     ),
     "gather": (
         _batched(
-            lambda its: its.starts < (16 if its.ranks < MANY_RANKS else 40),
+            lambda case: case.starts < (16 if case.ranks < MANY_RANKS else 40),
             "the root reads blocks of many ranks in one copy",
         ),
     ),
@@ -236,13 +238,13 @@ TAKEN: dict[str, tuple[VariantRule, ...]] = {
         _two_shot_batched(_all_reduced_in_batches, "every rank folds a slice, and reads those of many in one copy"),
         VariantRule(
             "doubling",
-            lambda its: its.doubles,
+            lambda case: case.doubles,
             "log2(N) vectors are read, not N - 1",
             in_turn=lambda ranks: 0.5,
         ),
         VariantRule(
             "rabenseifner",
-            lambda its: its.halves,
+            lambda case: case.halves,
             "halves are folded and exchanged, in 2 log2(N) copies",
             in_turn=lambda ranks: 3.0,
         ),
@@ -269,8 +271,9 @@ TAKEN: dict[str, tuple[VariantRule, ...]] = {
             "a tree folds them, not the root alone",
         ),
         _two_shot_staged(
-            lambda its: (
-                its.starts * (its.ranks - 2) > 1.35 * (its.ranks - 1) and (its.ranks > 3 or its.copies.cards_keep_up)
+            lambda case: (
+                case.starts * (case.ranks - 2) > 1.35 * (case.ranks - 1)
+                and (case.ranks > 3 or case.copies.cards_keep_up)
             ),
             "every rank folds a slice, not the root alone",
         ),
@@ -280,7 +283,7 @@ TAKEN: dict[str, tuple[VariantRule, ...]] = {
         EXCHANGED,
         VariantRule(
             "staggered",
-            lambda its: its.ranks > 2 and its.copies.start_bytes > 0,
+            lambda case: case.ranks > 2 and case.copies.start_bytes > 0,
             "blocks are read in the order in which they are published",
             in_turn=_all_others,
         ),
@@ -293,7 +296,7 @@ TAKEN: dict[str, tuple[VariantRule, ...]] = {
     ),
     "scatter": (
         _batched(
-            lambda its: its.starts < (12 if its.ranks >= 24 else 2.6),
+            lambda case: case.starts < (12 if case.ranks >= 24 else 2.6),
             "the root writes blocks of many ranks in one copy",
         ),
     ),
@@ -334,11 +337,11 @@ def lines_max(collective: str, asked: Asked) -> int:
 def modelled(collective: str, asked: Asked) -> tuple[str, str]:
     """Choose the variant for blocks that fit no doorbell lines, and say why."""
     what = f"{format_bytes(asked.nbytes)} on {counted(asked.ranks, 'rank')}"
-    for its in TAKEN.get(collective, ()):
-        if its.when(asked):
-            piece = asked.nbytes / its.pieces(asked.ranks)
-            chunks = asked.copies.chunks(piece, its.in_turn(asked.ranks), its.most)
-            return _cut(its.variant, chunks, its.most), f"{what}: {its.why}; {_worth(chunks, *its.parts)}"
+    for rule in TAKEN.get(collective, ()):
+        if rule.when(asked):
+            piece = asked.nbytes / rule.pieces(asked.ranks)
+            chunks = asked.copies.chunks(piece, rule.in_turn(asked.ranks), rule.most)
+            return _cut(rule.variant, chunks, rule.most), f"{what}: {rule.why}; {_worth(chunks, *rule.parts)}"
     plain = PLAIN.get(collective, PlainRule())
     chunks = asked.copies.chunks(asked.nbytes, plain.in_turn(asked.ranks), plain.spec.chunks)
     return _cut(plain.spec.name, chunks, plain.spec.chunks), f"{what}: {_worth(chunks)}"

@@ -34,9 +34,9 @@ def reduce_apart(b: Builder) -> None:
                 b.publish_each(chunk, theirs * stride + chunk.offset, blocks=theirs, nbytes=in_slice(theirs, chunk))
             if before is None:
                 continue
-            at, nbytes = before.offset, int(in_slice(np.array([own]), before)[0])
+            offset, nbytes = before.offset, int(in_slice(np.array([own]), before)[0])
             if b.is_root:
-                b.retrieve_each(theirs * stride + at, before, peers, block=result, nbytes=in_slice(theirs, before))
+                b.retrieve_each(theirs * stride + offset, before, peers, block=result, nbytes=in_slice(theirs, before))
             elif nbytes:
-                part, mine = b.part(before, nbytes), b.input(own * stride + at)
-                b.fold(folded.at(at), part, mine, block=own, republish=result)
+                part, mine = b.part(before, nbytes), b.input(own * stride + offset)
+                b.fold(folded.at(offset), part, mine, block=own, republish=result)

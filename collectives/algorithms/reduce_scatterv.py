@@ -11,11 +11,11 @@ from collectives.contracts import begins
 
 @algorithm("reduce_scatterv", variants=("naive", "aggregate", "all", "line"))
 def reduce_scatterv(b: Builder) -> None:
-    sizes, at, peers = b.sent, begins(b.sent), b.each_peer
+    sizes, offset, peers = b.sent, begins(b.sent), b.each_peer
     for chunks in b.rounds(b.nbytes, blocks=b.ranks, spread="ranges"):
         for chunk in chunks:
-            b.publish_each(chunk, at[peers] + chunk.offset, blocks=peers, nbytes=b.within(sizes[peers], chunk))
+            b.publish_each(chunk, offset[peers] + chunk.offset, blocks=peers, nbytes=b.within(sizes[peers], chunk))
         for chunk in chunks:
             mine = b.cut(chunk, sizes)[b.rank]
             if mine.nbytes:
-                b.fold(b.output(chunk.offset), mine, b.input(int(at[b.rank]) + chunk.offset), block=b.rank)
+                b.fold(b.output(chunk.offset), mine, b.input(int(offset[b.rank]) + chunk.offset), block=b.rank)

@@ -28,7 +28,13 @@ def reduce_two_shot(b: Builder) -> None:
         for chunk in chunks:
             nbytes = int(in_slice(np.array([b.rank]), chunk)[0])
             if nbytes:
-                at, part = chunk.offset, b.part(chunk, nbytes)
-                b.fold(folded.at(at), part, b.input(own + at), block=b.rank, republish=None if b.is_root else result)
+                offset, part = chunk.offset, b.part(chunk, nbytes)
+                b.fold(
+                    folded.at(offset),
+                    part,
+                    b.input(own + offset),
+                    block=b.rank,
+                    republish=None if b.is_root else result,
+                )
         for chunk in chunks if b.is_root else ():
             b.retrieve_each(peers * stride + chunk.offset, chunk, peers, block=result, nbytes=in_slice(peers, chunk))

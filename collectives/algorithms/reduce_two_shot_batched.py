@@ -27,8 +27,8 @@ def reduce_two_shot_batched(b: Batches) -> None:
         for chunk in chunks:
             nbytes = int(in_slice(me, chunk)[0])
             if nbytes:
-                at = chunk.offset
-                folded = b.fold(result.at(at), b.part(chunk, nbytes), b.input(own + at), block=b.rank)
+                offset = chunk.offset
+                folded = b.fold(result.at(offset), b.part(chunk, nbytes), b.input(own + offset), block=b.rank)
     batches = b.batches(left_out=b.root, end=sliced)
     for chunks in b.rounds(stride, spread=SIDE_BY_SIDE):
         for chunk in chunks:

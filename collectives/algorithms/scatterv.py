@@ -11,9 +11,9 @@ from collectives.contracts import begins
 
 @algorithm("scatterv", variants=("naive", "aggregate", "all", "line"))
 def scatterv(b: Builder) -> None:
-    sizes, at = b.sent, begins(b.sent).tolist()
+    sizes, offset = b.sent, begins(b.sent).tolist()
     if b.is_root:
-        b.copy(b.output(), b.input(at[b.root]), int(sizes[b.root]))
+        b.copy(b.output(), b.input(offset[b.root]), int(sizes[b.root]))
     for chunks in b.rounds(b.nbytes, writers=[b.root], blocks=b.ranks, spread="cards"):
         for chunk in chunks:
             parts = b.cut(chunk, sizes)
@@ -21,4 +21,4 @@ def scatterv(b: Builder) -> None:
                 b.retrieve(b.output(chunk.offset), parts[b.rank], b.root, block=b.rank)
             for peer in b.peers if b.is_root else ():
                 if parts[peer].nbytes:
-                    b.publish(parts[peer], b.input(at[peer] + chunk.offset), block=peer)
+                    b.publish(parts[peer], b.input(offset[peer] + chunk.offset), block=peer)

@@ -44,7 +44,7 @@ def gather_side_by_side(b: Batches, folded: Event | None, chunk_bytes: int = 0) 
     stride, in_slice = slices(b)
     me, own, sliced = np.array([b.rank]), b.rank * stride, -(-b.nbytes // stride) if stride else 0
     batches = b.batches(end=sliced)  # of the ranks that have a slice
-    behind = sum(its.ranks.start <= b.rank for its in batches)  # the batch behind this rank's own comes first
+    behind = sum(batch.ranks.start <= b.rank for batch in batches)  # the batch behind this rank's own comes first
     for chunks in b.rounds(stride, spread=SIDE_BY_SIDE, chunk_bytes=chunk_bytes):
         for chunk in chunks if b.rank < sliced else ():
             part = b.part(chunk, int(in_slice(me, chunk)[0]))

@@ -61,9 +61,9 @@ class AlikeRounds:
             or last.events - before.events != self._events()
         ):
             return 0
-        for name, found in words.items():
-            assert found is not None
-            self._write(name, *found, rounds)
+        for name, word in words.items():
+            assert word is not None
+            self._write(name, *word, rounds)
         self._count(rounds, growth)
         return rounds
 
@@ -71,16 +71,22 @@ class AlikeRounds:
         return self._marks[-2].events - self._marks[-3].events
 
     def _mark(self) -> Mark:
-        its = self._its
-        lengths = {name: len(items) for name, items in its.streams.items()}
-        behind = {names: lengths[names[1]] - at for names, at in its.follows.items()}
-        tables = (len(its.regions), len(its.groups), len(its.kernels), its.scratch_bytes, *its.rows_at)
-        return Mark(lengths, len(its.awaited), dict(its.free), behind, tables)
+        stretch = self._its
+        lengths = {name: len(items) for name, items in stretch.streams.items()}
+        behind = {names: lengths[names[1]] - offset for names, offset in stretch.follows.items()}
+        tables = (
+            len(stretch.regions),
+            len(stretch.groups),
+            len(stretch.kernels),
+            stretch.scratch_bytes,
+            *stretch.rows_at,
+        )
+        return Mark(lengths, len(stretch.awaited), dict(stretch.free), behind, tables)
 
     def _apart(self, name: str) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
         """Return the last round's words in a stream, and how far from those before; None: not steadily."""
-        at = len(self._marks) - 1 - APART
-        first, second, third = (self._words(name, *self._marks[k : k + 2]) for k in range(at, at + APART))
+        offset = len(self._marks) - 1 - APART
+        first, second, third = (self._words(name, *self._marks[k : k + 2]) for k in range(offset, offset + APART))
         if first is None or second is None or third is None or not first.shape == second.shape == third.shape:
             return None
         apart = third - second
@@ -122,14 +128,14 @@ class AlikeRounds:
             items += decode(records[-1:])
 
     def _count(self, rounds: int, growth: dict[str, int]) -> None:
-        its, events = self._its, self._events() * rounds
+        stretch, events = self._its, self._events() * rounds
         for name, rise in growth.items():
-            its.free[name] += rise * rounds
+            stretch.free[name] += rise * rounds
         for names, behind in self._marks[-1].behind.items():
-            its.follows[names] = len(its.streams[names[1]]) - behind
-        for number in range(len(its.awaited), len(its.awaited) + events):
-            its.awaited["", number] = number  # their RECORDs are written
-        its.rounds += rounds
+            stretch.follows[names] = len(stretch.streams[names[1]]) - behind
+        for number in range(len(stretch.awaited), len(stretch.awaited) + events):
+            stretch.awaited["", number] = number  # their RECORDs are written
+        stretch.rounds += rounds
 
     def _ends_in_done(self, items: list[Instruction | Records]) -> bool:
         last = items[-1] if items else None

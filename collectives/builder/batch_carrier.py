@@ -42,10 +42,10 @@ class BatchCarrier(StagingCarrier):
         return step or piece, step, Areas(region_of, piece, chunks, loop.nbytes)
 
     def _crosswise(self, loop: Loop) -> tuple[int, int, Areas]:
-        its = self.crossing = crosswise(self.b.layout, loop.nbytes)
-        self._first_row = self.b.written.add_regions(its.rows)
-        self._first_column = self.b.written.add_regions(its.columns)
-        return its.place_bytes, its.place_bytes, Areas(RegionIds(), its.place_bytes, 1, loop.nbytes)
+        crossed = self.crossing = crosswise(self.b.layout, loop.nbytes)
+        self._first_row = self.b.written.add_regions(crossed.rows)
+        self._first_column = self.b.written.add_regions(crossed.columns)
+        return crossed.place_bytes, crossed.place_bytes, Areas(RegionIds(), crossed.place_bytes, 1, loop.nbytes)
 
     def place_bytes(self, chunk: Chunk) -> int:
         """Return how far a chunk of a block is from that of the next one."""
@@ -54,15 +54,15 @@ class BatchCarrier(StagingCarrier):
     def area(self, chunk: Chunk, writer: int, block: int) -> Operand:
         """Return where a chunk of a writer's block lies: behind those of all blocks before it, in a row crosswise."""
         if self.crossing is not None:
-            group, at = divmod(block, self.crossing.readers)
-            before = writer * self.crossing.readers + at
+            group, offset = divmod(block, self.crossing.readers)
+            before = writer * self.crossing.readers + offset
             return Operand(Kind.REGION, self._first_row + group, chunk.seq, before * self.crossing.place_bytes)
         if not self._place_of:
             return super().area(chunk, writer, block)
         region_of, blocks = self.areas.region_of, self.areas.blocks
         before = block + blocks * self._place_of[writer]
-        at = chunk.slot_offset * blocks * len(region_of) + before * self.place_bytes(chunk)
-        return Operand(Kind.REGION, region_of[writer], chunk.seq, at)
+        offset = chunk.slot_offset * blocks * len(region_of) + before * self.place_bytes(chunk)
+        return Operand(Kind.REGION, region_of[writer], chunk.seq, offset)
 
     def run_from(self, chunk: Chunk, writer: int, reader: int) -> Operand:
         """Return where a run of writers' blocks begins: crosswise their blocks for one reader, else their only ones."""

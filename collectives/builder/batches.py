@@ -67,14 +67,14 @@ class Batches(Builder):
         end = self.ranks if end is None else end
         chunks = min(self.spec.chunks, self.layout.doorbells_per_rank)
         batches, groups = _cut(self.layout, left_out, end, chunks, len(self.written.groups))
-        self._longest = max(self._longest, *(len(its.ranks) for its in batches), 0)
+        self._longest = max(self._longest, *(len(batch.ranks) for batch in batches), 0)
         self.written.groups += groups
         return batches
 
     def batches_in_pairs(self) -> list[RankBatch]:
         """Cut the ranks into batches; return them in the order in which this rank's own batch exchanges with them."""
         size = -(-self.ranks // min(self.spec.chunks, self.layout.doorbells_per_rank))
-        cut = [range(self.ranks)[at : at + size] for at in range(0, self.ranks, size)]
+        cut = [range(self.ranks)[begin : begin + size] for begin in range(0, self.ranks, size)]
         self._longest = max(self._longest, size)
         groups = [[self._groups_of(ranks, range(bell, bell + 1)) for bell in range(len(cut))] for ranks in cut]
         own = self.rank // size
@@ -111,8 +111,8 @@ class Batches(Builder):
             is_run = self.rank not in batch.ranks and batch.ranks.stop <= whole
             return len(batch.ranks) if in_array and is_run else 0
 
-        for size, its in groupby(batches, alike):
-            run = list(its)
+        for size, group in groupby(batches, alike):
+            run = list(group)
             if size and len(run) > 1:
                 self._retrieve_alike(run, chunk)
                 continue
@@ -123,9 +123,9 @@ class Batches(Builder):
         """Retrieve batches that all are one run of as many whole blocks, to their places in the array: as columns."""
         rows = self._rows("retrieve", len(batches), lambda: self.retrieve_batch(batches[0], chunk))
         waited, invalidated, read = rows.T
-        first = [its.ranks.start for its in batches]
+        first = [rank_batch.ranks.start for rank_batch in batches]
         behind = self.carrier.behind_first(chunk, first)
-        waited["arg"] = [its.groups[chunk.number] for its in batches]
+        waited["arg"] = [rank_batch.groups[chunk.number] for rank_batch in batches]
         invalidated["a"]["offset"] += behind
         read["a"]["offset"] += behind
         read["dst"]["offset"] += (np.array(first) - first[0]) * self.areas.nbytes
@@ -213,10 +213,10 @@ def _cut(
 ) -> tuple[tuple[RankBatch, ...], tuple[DoorbellGroup, ...]]:
     """Cut ranks into batches as `Batches.batches` does; return them, and the groups of their bells from ``first``."""
     parts = [range(end)] if left_out is None else [range(min(left_out, end)), range(left_out + 1, end)]
-    cut = [part[at : at + BATCH_RANKS] for part in parts for at in range(0, len(part), BATCH_RANKS)]
-    numbers = (tuple(range(at, at + chunks)) for at in range(first, first + len(cut) * chunks, chunks))
-    batches = (RankBatch(number, *its) for number, its in enumerate(zip(cut, numbers, strict=True)))
-    return tuple(batches), tuple(its for ranks in cut for its in _doorbells(layout, ranks, range(chunks)))
+    cut = [part[begin : begin + BATCH_RANKS] for part in parts for begin in range(0, len(part), BATCH_RANKS)]
+    numbers = (tuple(range(index, index + chunks)) for index in range(first, first + len(cut) * chunks, chunks))
+    batches = (RankBatch(number, *cut_out) for number, cut_out in enumerate(zip(cut, numbers, strict=True)))
+    return tuple(batches), tuple(group for ranks in cut for group in _doorbells(layout, ranks, range(chunks)))
 
 
 def _doorbells(layout: Layout, ranks: range, bells: range) -> list[DoorbellGroup]:

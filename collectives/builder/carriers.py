@@ -56,20 +56,20 @@ class LineCarrier(SlotCarrier):
     ) -> None:
         """Send each line of each block with its doorbell. ``written`` and ``bell`` do not matter here."""
         for number, src in enumerate(sources, block):
-            for doorbell, at, size in self._lines(chunk, self.b.rank, number):
-                self.b._emit(stream, Op.SIGNAL_DATA, arg=doorbell, value=chunk.seq, a=src.at(at), nbytes=size)
+            for doorbell, offset, size in self._lines(chunk, self.b.rank, number):
+                self.b._emit(stream, Op.SIGNAL_DATA, arg=doorbell, value=chunk.seq, a=src.at(offset), nbytes=size)
 
     def take(self, targets: Operands, chunk: Chunk, peer: int, block: int, bell: int | None = None) -> None:
         """Wait for each line of each block, and copy its payload. ``bell`` does not matter here."""
         for number, dst in enumerate(targets, block):
-            for doorbell, at, size in self._lines(chunk, peer, number):
-                self.b._emit("retrieve", Op.WAIT_DATA, arg=doorbell, value=chunk.seq, dst=dst.at(at), nbytes=size)
+            for doorbell, offset, size in self._lines(chunk, peer, number):
+                self.b._emit("retrieve", Op.WAIT_DATA, arg=doorbell, value=chunk.seq, dst=dst.at(offset), nbytes=size)
                 self.b._knows_free(chunk.seq)
 
     def _lines(self, chunk: Chunk, writer: int, block: int) -> Iterable[tuple[int, int, int]]:
         """Yield each line's doorbell, and which bytes of the chunk it carries: from where on, and how many."""
-        for line, at in enumerate(range(0, chunk.nbytes, PAYLOAD_BYTES), chunk.slot_offset // PAYLOAD_BYTES):
-            yield self.doorbell(chunk, writer, block, line), at, min(PAYLOAD_BYTES, chunk.nbytes - at)
+        for line, index in enumerate(range(0, chunk.nbytes, PAYLOAD_BYTES), chunk.slot_offset // PAYLOAD_BYTES):
+            yield self.doorbell(chunk, writer, block, line), index, min(PAYLOAD_BYTES, chunk.nbytes - index)
 
 
 class StagingCarrier(SlotCarrier):
@@ -98,7 +98,7 @@ class HeapCarrier(SlotCarrier):
         if heap.in_process:
             chunks = min(chunks, max(nbytes // IN_PROCESS_CHUNK_BYTES, 1))
         inputs = [(heap.input + w * heap.step, contracts.buffers(b.call, w)[0].nbytes) for w in writers]
-        input_of = self._table(writers, [in_strip(b, w, *at) for w, at in zip(writers, inputs, strict=True)])
+        input_of = self._table(writers, [in_strip(b, w, *offset) for w, offset in zip(writers, inputs, strict=True)])
         placed = min(loop.blocks, max(-(-size // nbytes) for _, size in inputs))
         piece = round_up(nbytes, LINE_BYTES)
         if placed == loop.blocks:
@@ -142,8 +142,8 @@ class HeapCarrier(SlotCarrier):
         if self.in_slot(block):
             return
         b, areas, result = self.b, self.areas, block >= self.areas.placed_in_heap
-        at = (b.rank if result else block) * areas.nbytes + chunk.offset
-        if src != (b.output(at) if result else b.input(at)):
+        offset = (b.rank if result else block) * areas.nbytes + chunk.offset
+        if src != (b.output(offset) if result else b.input(offset)):
             raise BuilderError(f"{b.call}: zero copy publishes parts of the input only, block after block")
         self.awaits_readers |= result or not self.answered
 
@@ -193,7 +193,7 @@ class CheckedCarrier(SlotCarrier):
             super().take(targets, chunk, peer, block, bell)
             return
         b, doorbell, area = self.b, self.bell_of(chunk, peer, block, bell, len(targets)), self.area(chunk, peer, block)
-        computed, came = (Operand(Kind.BUFFER, SCRATCH, 0, at) for at in (CHECKSUM_AT["retrieve"], CAME_AT))
+        computed, came = (Operand(Kind.BUFFER, SCRATCH, 0, offset) for offset in (CHECKSUM_AT["retrieve"], CAME_AT))
         flags = self.flags(chunk)
         b._emit("retrieve", Op.WAIT_DATA, arg=doorbell, value=chunk.seq, flags=flags, dst=came, nbytes=CHECKSUM_BYTES)
         b._knows_free(chunk.seq)
@@ -217,12 +217,12 @@ class CheckedHeapCarrier(CheckedCarrier, HeapCarrier):
 IN_PLACE = "has peers write the result, in which the input lies: pass out"
 
 
-def refusal(call: Call, at: int = 0) -> str | None:
+def refusal(call: Call, offset: int = 0) -> str | None:
     """Say why peers cannot write a call's results at byte ``at`` of the strip, as a sentence's end; or None."""
     if call.in_place:
         return IN_PLACE
-    if call.nbytes % LINE_BYTES or at % LINE_BYTES:
-        where = f" from byte {at} of the heap on" if at % LINE_BYTES else ""
+    if call.nbytes % LINE_BYTES or offset % LINE_BYTES:
+        where = f" from byte {offset} of the heap on" if offset % LINE_BYTES else ""
         return (
             f"has peers write whole lines of {LINE_BYTES} bytes, and blocks of {call.nbytes} bytes{where} are none: "
             f"take another variant"
@@ -279,8 +279,8 @@ class PushCarrier(SlotCarrier):
 
     def area(self, chunk: Chunk, writer: int, block: int) -> Operand:
         """Return where a chunk of a writer's block lies: in the result of the rank that the block is for."""
-        at = (writer - self._first_writer) * self.areas.nbytes + chunk.offset
-        return Operand(Kind.REGION, self.areas.region_of[block], 0, at)
+        offset = (writer - self._first_writer) * self.areas.nbytes + chunk.offset
+        return Operand(Kind.REGION, self.areas.region_of[block], 0, offset)
 
     def begin(self, chunks: Sequence[Chunk]) -> None:
         """Give this rank's result up, but for its own block, and ring; nothing where peers write no result of it."""
@@ -291,11 +291,11 @@ class PushCarrier(SlotCarrier):
         result, end = Operand(Kind.REGION, self._own[b.rank]), contracts.buffers(b.call, b.rank)[1].nbytes
         mine = (b.rank - self._first_writer) * each
         mine = mine if 0 <= mine < end else end
-        given = [(at, to - at) for at, to in ((0, mine), (mine + each, end)) if at < to]
-        for at, nbytes in given:
-            b._emit("publish", Op.WRITE, dst=result.at(at), a=b.output(at), nbytes=nbytes)
-        for at, nbytes in given:
-            b._emit("publish", Op.INVALIDATE, a=result.at(at), nbytes=nbytes)
+        given = [(offset, to - offset) for offset, to in ((0, mine), (mine + each, end)) if offset < to]
+        for offset, nbytes in given:
+            b._emit("publish", Op.WRITE, dst=result.at(offset), a=b.output(offset), nbytes=nbytes)
+        for offset, nbytes in given:
+            b._emit("publish", Op.INVALIDATE, a=result.at(offset), nbytes=nbytes)
         self._given_up("publish", Op.SIGNAL, next(block for block, rank in self._for.items() if rank == b.rank))
 
     def push(

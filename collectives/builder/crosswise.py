@@ -50,8 +50,8 @@ def crosswise(layout: Layout, nbytes: int) -> Crosswise:
             for group in range(groups)
         ),
         tuple(
-            Region(at * cards, cards, granule, group * group_bytes, 0, ranks * place)
-            for group, at in (divmod(reader, readers) for reader in range(ranks))
+            Region(begin * cards, cards, granule, group * group_bytes, 0, ranks * place)
+            for group, begin in (divmod(reader, readers) for reader in range(ranks))
         ),
         readers,
         place,

@@ -210,8 +210,8 @@ class Folds(Rounds):
             self._fold_fetched(dst, chunk, own)
             return
         everyone = np.arange(self.ranks)
-        at = np.full(self.ranks, block * self.areas.block_bytes + chunk.slot_offset)
-        sources = operands(Kind.REGION, self.carrier.regions_of(everyone), chunk.seq, at)
+        offset = np.full(self.ranks, block * self.areas.block_bytes + chunk.slot_offset)
+        sources = operands(Kind.REGION, self.carrier.regions_of(everyone), chunk.seq, offset)
         sources[self.rank] = own
         doorbells = everyone * self.layout.doorbells_per_rank + self.carrier.doorbell(chunk, 0, block)
         self._combine_rows(

@@ -137,19 +137,21 @@ class Written:
 
     def scratch(self, nbytes: int) -> int:
         """Reserve scratch memory for the whole call, and return the offset at which it begins."""
-        at = self.scratch_bytes
+        offset = self.scratch_bytes
         self.scratch_bytes += round_up(nbytes, LINE_BYTES)
-        return at
+        return offset
 
     def scratch_row(self, nbytes: int, row: int = 0) -> int:
         """Return the offset of a row of ``nbytes`` bytes that one word needs, and that the next may use again."""
         stride = round_up(nbytes, LINE_BYTES)
-        at, size = self.rows_at
+        offset, size = self.rows_at
         if (row + 1) * stride > size:
-            at = at if at + size == self.scratch_bytes else self.scratch_bytes  # it grows, or moves to the end
-            self.rows_at = at, (row + 1) * stride
-            self.scratch_bytes = at + (row + 1) * stride
-        return at + row * stride
+            offset = (
+                offset if offset + size == self.scratch_bytes else self.scratch_bytes
+            )  # it grows, or moves to the end
+            self.rows_at = offset, (row + 1) * stride
+            self.scratch_bytes = offset + (row + 1) * stride
+        return offset + row * stride
 
     def finish(self) -> tuple[Frame, tuple[Stream, ...]]:
         """Return what all ranks' parts share, and this part's streams, encoded. Call it once, at the end."""
@@ -163,9 +165,9 @@ class Written:
     def _with_records(self, name: str) -> list[Instruction | Records]:
         """Return a stream, and in it a RECORD of every event that another stream waits for."""
         items = self.streams[name]
-        here = sorted((at, number) for (stream, at), number in self.awaited.items() if stream == name)
-        for at, number in reversed(here):
-            items.insert(at, Instruction(Op.RECORD, arg=number))
+        here = sorted((offset, number) for (stream, offset), number in self.awaited.items() if stream == name)
+        for offset, number in reversed(here):
+            items.insert(offset, Instruction(Op.RECORD, arg=number))
         return items
 
 
@@ -174,11 +176,11 @@ def _numbered(records: Records, place: NDArray[np.int64]) -> Records:
     met them."""
     if not len(place):
         return records
-    its = records.copy()
-    computes = its["op"] == _COMPUTE
-    its["arg"][computes] = place[its["arg"][computes]]
-    its.flags.writeable = False
-    return its
+    numbered = records.copy()
+    computes = numbered["op"] == _COMPUTE
+    numbered["arg"][computes] = place[numbered["arg"][computes]]
+    numbered.flags.writeable = False
+    return numbered
 
 
 def repeated(template: list[Instruction], times: int) -> Records:
@@ -343,11 +345,11 @@ class PartBuilder:
         Instructions are tuples, which are pleasant to write and slow to make: a world of a thousand ranks needs ten
         million. So a few are written once, and what differs from peer to peer is filled in as columns.
         """
-        its = self._instructions(stream)
-        before = len(its)
+        instructions = self._instructions(stream)
+        before = len(instructions)
         emit()
-        rows = repeated([i for i in its[before:] if isinstance(i, Instruction)], times)
-        its[before:] = [rows]
+        rows = repeated([i for i in instructions[before:] if isinstance(i, Instruction)], times)
+        instructions[before:] = [rows]
         return rows
 
     def _knows_free(self, seq: int) -> None:

@@ -67,10 +67,10 @@ class Recipe:
             return self.publishes and self.publishes(ranks)
         try:
             with limited(LOAD_S):
-                its = Publishes(*self.publishes(ranks))
-            if all(type(number) is int and number >= least for number, least in zip(its, (1, 0, 1), strict=True)):
-                return its
-            what = f"is {its}: a count of blocks is 1 or more, of bells 0 or more, of slices 1 or more"
+                numbers = Publishes(*self.publishes(ranks))
+            if all(type(number) is int and number >= least for number, least in zip(numbers, (1, 0, 1), strict=True)):
+                return numbers
+            what = f"is {numbers}: a count of blocks is 1 or more, of bells 0 or more, of slices 1 or more"
         except Exception as error:
             what = f"fails with {told(error)}"
         raise BuilderError(f"{self.source}: publishes({ranks}) {what}")
@@ -125,7 +125,7 @@ def algorithm(
     named = (replace(ALL, name=name),) if name else (ALL,) if builder is not None and variants is None else ()
     everything = tuple(spec for spec in VARIANTS.values() if reduces or not spec.staged)
     asked = variants if variants is not None else () if named else everything
-    specs = (*named, *(VARIANTS[its] if isinstance(its, str) else its for its in asked))
+    specs = (*named, *(VARIANTS[variant] if isinstance(variant, str) else variant for variant in asked))
 
     def decorate(function: Callable[[AnyBuilder], None]) -> Callable[[AnyBuilder], None]:
         recipes = tuple(
@@ -162,5 +162,5 @@ def with_checksums(recipe: Recipe) -> Recipe:
 
 
 def recipes_of(function: object) -> tuple[Recipe, ...]:
-    found: tuple[Recipe, ...] = getattr(function, _ATTRIBUTE, ())
-    return found
+    recipes: tuple[Recipe, ...] = getattr(function, _ATTRIBUTE, ())
+    return recipes

@@ -105,9 +105,9 @@ class Rounds(PartBuilder):
             step = chunk_bytes or round_up(-(-size // areas.doorbells_per_block), LINE_BYTES)
             self._begin()
             chunks = [
-                Chunk(seq, number, start + at, nbytes, number * round_up(step, LINE_BYTES), nbytes)
-                for number, at in enumerate(range(0, size, step))
-                for nbytes in (min(step, size - at),)
+                Chunk(seq, number, start + index, nbytes, number * round_up(step, LINE_BYTES), nbytes)
+                for number, index in enumerate(range(0, size, step))
+                for nbytes in (min(step, size - index),)
             ]
             for chunk in chunks:
                 self.part(chunk, chunk.nbytes)
@@ -150,7 +150,7 @@ class Rounds(PartBuilder):
         """The number of the round that is under way, or else of the next one."""
         return self.written.rounds
 
-    def part(self, chunk: Chunk, nbytes: int, at: int = 0) -> Chunk:
+    def part(self, chunk: Chunk, nbytes: int, offset: int = 0) -> Chunk:
         """Take part of a chunk, to publish or retrieve it by itself.
 
         With checksums all ranks ask for all ranks' parts, as the table of checksums has them all.
@@ -168,11 +168,11 @@ class Rounds(PartBuilder):
         """
         if self.foreign:
             check_chunk(self, "part", chunk)
-            check_part(self, nbytes, at)
-        at = min(at, chunk.nbytes)
-        nbytes = min(nbytes, chunk.nbytes - at)
-        if at:
-            chunk = chunk._replace(offset=chunk.offset + at, slot_offset=chunk.slot_offset + at)
+            check_part(self, nbytes, offset)
+        offset = min(offset, chunk.nbytes)
+        nbytes = min(nbytes, chunk.nbytes - offset)
+        if offset:
+            chunk = chunk._replace(offset=chunk.offset + offset, slot_offset=chunk.slot_offset + offset)
         if nbytes:
             self.carrier.prepare(nbytes)
         return chunk._replace(nbytes=nbytes)
@@ -275,10 +275,10 @@ def check_chunk(b: Rounds, word: str, chunk: Chunk) -> None:
         raise BuilderError(f"{b.call}: {word} of a chunk of round {chunk.seq}, which is over")
 
 
-def check_part(b: Rounds, nbytes: object, at: object) -> None:
+def check_part(b: Rounds, nbytes: object, offset: object) -> None:
     """Check that a part has 0 bytes or more, and begins at a multiple of the builder's grain."""
-    if not _is_number(nbytes, 0) or not _is_number(at, 0) or at % b.grain:  # type: ignore[operator]
-        which = f"{nbytes!r} at {at!r}"
+    if not _is_number(nbytes, 0) or not _is_number(offset, 0) or offset % b.grain:  # type: ignore[operator]
+        which = f"{nbytes!r} at {offset!r}"
         raise BuilderError(f"{b.call}: part starts at a multiple of b.grain ({b.grain}), not {which}")
 
 

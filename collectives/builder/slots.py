@@ -280,7 +280,9 @@ def _over_all_cards(layout: Layout, writers: int, blocks: int, nbytes: int) -> t
 
 def _over_all_cards_finely(layout: Layout, writers: int, blocks: int, nbytes: int) -> tuple[tuple[Region, ...], int]:
     most = max(GRANULE_LEAST_BYTES, nbytes // (SHARED_CHUNKS * layout.pool_cards))
-    return _dealt(layout, writers, blocks, [its for its in _granularities(layout) if its <= most])
+    return _dealt(
+        layout, writers, blocks, [granularity for granularity in _granularities(layout) if granularity <= most]
+    )
 
 
 def _dealt(layout: Layout, writers: int, blocks: int, granularities: list[int]) -> tuple[tuple[Region, ...], int]:
@@ -329,16 +331,16 @@ def adjacent(layout: Layout, writers: int, blocks: int, nbytes: int) -> tuple[Re
 
 
 def in_strip(
-    b: PartBuilder, rank: int, at: int, nbytes: int, *, writer_bytes: int = 0, first_writer: int = 0
+    b: PartBuilder, rank: int, offset: int, nbytes: int, *, writer_bytes: int = 0, first_writer: int = 0
 ) -> Region:
     """Place an array in a rank's strip of the heap, in blocks that peers write or, for 0 ``writer_bytes``, the rank."""
     strip = b.layout.heap_strip(rank)
-    if not 0 <= at <= strip.nbytes - nbytes:
+    if not 0 <= offset <= strip.nbytes - nbytes:
         raise DeclinedError(
-            f"{b.call}: {nbytes} bytes at {at} do not lie in the heap, which has {strip.nbytes} bytes a rank: "
+            f"{b.call}: {nbytes} bytes at {offset} do not lie in the heap, which has {strip.nbytes} bytes a rank: "
             f"make the communicator with a larger heap_bytes"
         )
-    return Region(strip.card, 1, LINE_BYTES, strip.offset, at, nbytes, True, writer_bytes, first_writer)
+    return Region(strip.card, 1, LINE_BYTES, strip.offset, offset, nbytes, True, writer_bytes, first_writer)
 
 
 def _check_room(layout: Layout, writers: int, blocks: int, piece: int) -> None:

@@ -23,17 +23,17 @@ _EXACT_BITS = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}  # whole numbers up t
 
 def inputs(call: Call, rank: int, seed: int, serial: int) -> tuple[Matrix, Matrix]:
     """Make A and B of a rank; ``serial``, the number of the call, changes every element."""
-    top, its = _largest(call), shapes(call)
+    top, measures = _largest(call), shapes(call)
     random = np.random.default_rng((seed, rank))
 
     def matrix(shape: tuple[int, int]) -> Matrix:
         raw = random.integers(0, 2**32, shape) + serial
         return np.asarray((raw % (2 * top + 1) - top).astype(DTYPES[call.dtype]))
 
-    a, b = matrix(its.a), matrix(its.b)
+    a, b = matrix(measures.a), matrix(measures.b)
     if _reveals_order(call):
         a[:, 0] = 1
-        for column in range(_first_revealing(serial), its.n, 2):
+        for column in range(_first_revealing(serial), measures.n, 2):
             owner = column // 2 % (call.ranks - 1)
             if rank in (owner, owner + 1):
                 b[:, column] = 0

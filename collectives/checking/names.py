@@ -37,13 +37,13 @@ class ComputedNames:
         size, columns = DTYPES[call.dtype].itemsize, shapes(call).n
         for row in products.postcondition(call, rank):
             for column in range(columns):
-                at = column * size
-                terms = tuple(self._term(call.dtype, product, at, shift) for product in row.products)
-                yield Piece(row.at + at, size, terms)
+                begin = column * size
+                terms = tuple(self._term(call.dtype, product, begin, shift) for product in row.products)
+                yield Piece(row.at + begin, size, terms)
 
-    def _term(self, dtype: str, product: products.RowProduct, at: int, shift: int) -> tuple[int, int]:
+    def _term(self, dtype: str, product: products.RowProduct, offset: int, shift: int) -> tuple[int, int]:
         row = [Symbol(product.a_bytes, Fold(((product.a_rank, shift + product.a_at),)))]
-        first, size = shift + WEIGHTS_SHIFT + product.b_at + at, DTYPES[dtype].itemsize
+        first, size = shift + WEIGHTS_SHIFT + product.b_at + offset, DTYPES[dtype].itemsize
         column = [
             Symbol(size, Fold(((product.b_rank, first + k * product.b_stride_bytes),))) for k in range(product.b_rows)
         ]

@@ -132,9 +132,9 @@ def inputs(call: Call, rank: int, seed: int, serial: int) -> Array | None:
     if not takes_input(call, rank):
         return None
     if (parts := _in_parts(call)) != call:
-        found = inputs(parts, rank, seed, serial)
-        assert found is not None
-        return found.view(DTYPES[call.dtype])
+        values = inputs(parts, rank, seed, serial)
+        assert values is not None
+        return values.view(DTYPES[call.dtype])
     return _repeated(_period(call, rank, seed, serial), _shape(call, buffers(call, rank)[0].nbytes)[1])
 
 
@@ -142,8 +142,8 @@ def _repeated(period: Array, count: int) -> Array:
     if period.shape[1] == count:
         return period
     whole = np.empty((period.shape[0], count), period.dtype)
-    for at in range(0, count, PERIOD):
-        whole[:, at : at + PERIOD] = period[:, : count - at]
+    for begin in range(0, count, PERIOD):
+        whole[:, begin : begin + PERIOD] = period[:, : count - begin]
     return whole
 
 
@@ -226,8 +226,8 @@ def _terms_in_order(call: Call, raw: Array, rank: int, seed: int, serial: int) -
     common = np.random.default_rng((seed, _SHARED)).integers(0, 1 << 30, raw.shape)
     large = (1 << (bits + _LOST_BITS - 1)) + ((common + serial) % 4 << bits)
     first = np.arange(raw.shape[-1]) % (call.ranks - 1)  # of the two
-    found = np.where(first == rank, large, np.where(first == rank - 1, -large, small))
-    return (found * 0.5).astype(DTYPES[call.dtype])  # small ones are odd, and so none of them is a whole number
+    terms = np.where(first == rank, large, np.where(first == rank - 1, -large, small))
+    return (terms * 0.5).astype(DTYPES[call.dtype])  # small ones are odd, and so none of them is a whole number
 
 
 def _factors_in_order(call: Call, raw: Array, rank: int, seed: int, serial: int) -> Array:
@@ -249,18 +249,18 @@ def expected(call: Call, rank: int, seed: int, serial: int) -> Array | None:
     if not gives_output(call, rank):
         return None
     if (parts := _in_parts(call)) != call:
-        found = expected(parts, rank, seed, serial)
-        assert found is not None
-        return found.view(DTYPES[call.dtype])
+        values = expected(parts, rank, seed, serial)
+        assert values is not None
+        return values.view(DTYPES[call.dtype])
 
     if not collective.basic:
         return _by_contract(call, rank, seed, serial)
     own = rank if collective.input_blocks == "ranks" else 0
     sources = [call.root] if collective.rooted_input else range(call.ranks)
     blocks = [_period(call, source, seed, serial)[own : own + 1] for source in sources]
-    found = _reduced(call, blocks) if collective.reduces else np.concatenate(blocks)
+    values = _reduced(call, blocks) if collective.reduces else np.concatenate(blocks)
     nbytes = buffers(call, rank)[1].nbytes
-    return _repeated(found, nbytes // found.itemsize // len(found)) if nbytes else found
+    return _repeated(values, nbytes // values.itemsize // len(values)) if nbytes else values
 
 
 def _shape(call: Call, nbytes: int) -> tuple[int, int]:
@@ -282,7 +282,7 @@ def _by_contract(call: Call, rank: int, seed: int, serial: int) -> Array:
                 assert theirs is not None
                 given[source] = theirs.reshape(-1)
         begin, count = piece.at // dtype.itemsize, piece.nbytes // dtype.itemsize
-        parts = [given[source][at // dtype.itemsize :][:count] for source, at in piece.contributions]
+        parts = [given[source][offset // dtype.itemsize :][:count] for source, offset in piece.contributions]
         found.reshape(-1)[begin : begin + count] = _reduced(call, parts) if call.redop != "none" else parts[0]
     return found
 
@@ -322,10 +322,10 @@ def slack(call: Call, rank: int, seed: int, serial: int) -> Array | None:
     if call.fold_order == RANK_ORDER or not reveals_order(call) or not gives_output(call, rank):
         return None
     combine = np.multiply if call.redop == "prod" else np.add
-    its = COLLECTIVES[call.collective]
+    contract = COLLECTIVES[call.collective]
     item = DTYPES[call.dtype].itemsize
-    if its.basic:
-        own = rank if its.input_blocks == "ranks" else 0
+    if contract.basic:
+        own = rank if contract.input_blocks == "ranks" else 0
         given = (_period(call, source, seed, serial)[own : own + 1] for source in range(call.ranks))
         total = reduce(combine, (np.abs(x.astype(np.float64)) for x in given))
         total = _repeated(total, buffers(call, rank)[1].nbytes // item)
@@ -335,13 +335,13 @@ def slack(call: Call, rank: int, seed: int, serial: int) -> Array | None:
         total = np.zeros(_shape(call, buffers(call, rank)[1].nbytes))
         for piece in postcondition(call, rank):
             begin, count = piece.at // item, piece.nbytes // item
-            parts = (sizes[source].reshape(-1)[at // item :][:count] for source, at in piece.contributions)
+            parts = (sizes[source].reshape(-1)[offset // item :][:count] for source, offset in piece.contributions)
             total.reshape(-1)[begin : begin + count] = reduce(combine, parts)
     rounded = (call.ranks + 1) * 2.0 ** -_EXACT_BITS[call.dtype]  # a step more, in which avg divides
-    found = 2 * rounded / (1 - rounded) * total / (call.ranks if call.redop == "avg" else 1)
-    if its.basic:  # elsewhere blocks may begin at odd elements
-        found[:, 1 - _first_revealing(serial) :: 2] = 0
-    return np.asarray(found)
+    bound = 2 * rounded / (1 - rounded) * total / (call.ranks if call.redop == "avg" else 1)
+    if contract.basic:  # elsewhere blocks may begin at odd elements
+        bound[:, 1 - _first_revealing(serial) :: 2] = 0
+    return np.asarray(bound)
 
 
 def wrong_elements(got: Array, right: Array, slack: Array | None = None, held: Array | None = None) -> NDArray[np.intp]:

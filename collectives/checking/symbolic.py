@@ -80,9 +80,9 @@ class SymbolicRank(Streams):
     def begin(self, shift: int = 0) -> None:
         """Fill this rank's inputs with its own contributions, whose offsets count from ``shift`` on."""
         inputs = {0: shift} | ({} if self.call.gemm is None else {WEIGHTS: shift + WEIGHTS_SHIFT})
-        for buffer, at in inputs.items():
+        for buffer, offset in inputs.items():
             if size := self.part.buffers[buffer].nbytes:
-                self.put(Operand(Kind.BUFFER, buffer), [Symbol(size, Fold(((self.part.rank, at),)))])
+                self.put(Operand(Kind.BUFFER, buffer), [Symbol(size, Fold(((self.part.rank, offset),)))])
 
     def promised(self, shift: int = 0) -> Iterator[Piece]:
         """Yield what this rank's output must be, for inputs whose offsets count from ``shift`` on."""
@@ -90,15 +90,15 @@ class SymbolicRank(Streams):
             yield from self.pool.names.postcondition(self.call, self.part.rank, shift)
             return
         for piece in postcondition(self.call, self.part.rank):
-            yield piece._replace(contributions=tuple((rank, at + shift) for rank, at in piece.contributions))
+            yield piece._replace(contributions=tuple((rank, offset + shift) for rank, offset in piece.contributions))
 
     def local(self, operand: Operand) -> tuple[SymbolicBytes, int]:
         """Return the memory in which an operand really is, as buffers may lie inside others, and its first byte."""
-        buffer, at, index = self.part.buffers[operand.id], operand.offset, operand.id
+        buffer, offset, index = self.part.buffers[operand.id], operand.offset, operand.id
         if buffer.inside:
             index = [b.name for b in self.part.buffers].index(buffer.inside)
-            at += buffer.at
-        return self.memory[index], at
+            offset += buffer.at
+        return self.memory[index], offset
 
     def fetch(self, operand: Operand, nbytes: int) -> list[Symbol]:
         """Read the symbols of an operand, in a buffer of this rank or in the pool."""
@@ -125,8 +125,8 @@ class SymbolicRank(Streams):
         base = accesses.region_base(self.frame, self.binding.layout, self.binding.epoch, operand)
         for run in self.frame.regions[operand.id].map.runs(operand.offset, nbytes):
             for block in range(run.blocks):
-                at = base + run.card_offset + block * run.block_bytes
-                yield run.local_offset + block * run.stride_bytes, run.block_bytes, run.card, at
+                offset = base + run.card_offset + block * run.block_bytes
+                yield run.local_offset + block * run.stride_bytes, run.block_bytes, run.card, offset
 
     def execute(self, instruction: Instruction) -> Blocked | None:
         """Execute one instruction, or return what blocks it; then execute it again later."""
@@ -140,12 +140,12 @@ class SymbolicRank(Streams):
                     if target.kind:
                         self.put(target, result)
             case Op.SIGNAL | Op.SIGNAL_DATA:
-                at, told = layout.doorbell_address(i.arg, epoch), epoch if i.flags & Flag.PLACES else 0
-                shows = self.pool.doorbells[at]._replace(epoch=epoch)
-                if i.op == Op.SIGNAL_DATA or told:
+                offset, places = layout.doorbell_address(i.arg, epoch), epoch if i.flags & Flag.PLACES else 0
+                shows = self.pool.doorbells[offset]._replace(epoch=epoch)
+                if i.op == Op.SIGNAL_DATA or places:
                     payload = self.fetch(i.a, i.nbytes) if i.op == Op.SIGNAL_DATA else ()
-                    shows = SymbolicDoorbell(epoch, payload, told)
-                self.pool.doorbells[at] = shows
+                    shows = SymbolicDoorbell(epoch, payload, places)
+                self.pool.doorbells[offset] = shows
             case Op.WAIT | Op.WAIT_DATA | Op.WAIT_ALL:
                 for doorbell in accesses.doorbells(self.frame, i):
                     shows = self.pool.doorbells[layout.doorbell_address(doorbell, epoch)]
@@ -178,12 +178,12 @@ class SymbolicRank(Streams):
     def _checksum(self, i: Instruction) -> None:
         kernel = self.frame.kernels[i.arg]
         _, nbytes, *came = KERNELS[kernel.name].sizes(kernel.parameters)
-        its = self.pool.names.checksum(self.fetch(i.a, nbytes), i.nbytes)
-        if came and (its.fold is None or joined(self.fetch(i.b, came[0])) != (its,)):
+        checksum = self.pool.names.checksum(self.fetch(i.a, nbytes), i.nbytes)
+        if came and (checksum.fold is None or joined(self.fetch(i.b, came[0])) != (checksum,)):
             raise ContractError(
                 f"[{self.call}] rank {self.part.rank} compares bytes with a checksum of other bytes or of none"
             )
-        self.put(i.dst, [its])
+        self.put(i.dst, [checksum])
 
     def _multiply(self, i: Instruction) -> None:
         kernel = self.frame.kernels[i.arg]
@@ -213,14 +213,14 @@ class SymbolicRank(Streams):
         if (dtype, redop) != (self.call.dtype, self.call.redop):
             raise ContractError(f"[{self.call}] rank {self.part.rank} folds {dtype} with {redop}")
         for symbols in sources:
-            at = 0
+            offset = 0
             for symbol in symbols:
-                if symbol.fold is not None and (begin := _begin(symbol.fold) - at) % DTYPES[dtype].itemsize:
+                if symbol.fold is not None and (begin := _begin(symbol.fold) - offset) % DTYPES[dtype].itemsize:
                     raise ContractError(
                         f"[{self.call}] rank {self.part.rank} folds parts of two elements as one: its first byte is "
                         f"byte {begin} of a contribution, and an element has {DTYPES[dtype].itemsize}"
                     )
-                at += symbol.nbytes
+                offset += symbol.nbytes
 
 
 def verify(plan: Plan) -> None:
@@ -255,40 +255,40 @@ def check_results(ranks: Sequence[SymbolicRank], shift: int = 0) -> None:
     for rank in ranks:
         for piece in rank.promised(shift):
             symbols = rank.fetch(Operand(Kind.BUFFER, 1, 0, piece.at), piece.nbytes)
-            its = _Held(rank.part.rank, piece.at, symbols)
-            _compare(rank.call, its, piece)
+            holder = _Held(rank.part.rank, piece.at, symbols)
+            _compare(rank.call, holder, piece)
             if rank.call.fold_order == UNIFORM_ORDER:
-                _compare_holders(rank.call, held.setdefault(piece.contributions, its), its)
+                _compare_holders(rank.call, held.setdefault(piece.contributions, holder), holder)
 
 
-def _compare(call: Call, its: _Held, piece: Piece) -> None:
-    at = 0
-    for symbol in its.symbols:
-        expected, got = _promised(piece, at), symbol.fold
+def _compare(call: Call, held: _Held, piece: Piece) -> None:
+    offset = 0
+    for symbol in held.symbols:
+        expected, got = _promised(piece, offset), symbol.fold
         is_whole = got is not None and flat(got) == flat(expected)
         is_right = same_bits(got, expected, commutes=commutes(call.dtype, call.redop))
         if not is_right and not (is_whole and call.fold_order == UNIFORM_ORDER):
             raise ContractError(
-                f"[{call}] {_bytes(its, at, symbol.nbytes)} are {text(got, call.redop)}, "
+                f"[{call}] {_bytes(held, offset, symbol.nbytes)} are {text(got, call.redop)}, "
                 f"the contract says {text(expected, call.redop)}" + (": folded in another order" if is_whole else "")
             )
-        at += symbol.nbytes
+        offset += symbol.nbytes
 
 
-def _compare_holders(call: Call, first: _Held, its: _Held) -> None:
+def _compare_holders(call: Call, first: _Held, held: _Held) -> None:
     """Check that ranks that hold the same result have folded it alike."""
-    at = 0
-    for nbytes, (one, other) in aligned([first.symbols, its.symbols]):
+    offset = 0
+    for nbytes, (one, other) in aligned([first.symbols, held.symbols]):
         if not same_bits(one, other, commutes=commutes(call.dtype, call.redop)):
             raise ContractError(
-                f"[{call}] {_bytes(its, at, nbytes)} are {text(other, call.redop)}, "
+                f"[{call}] {_bytes(held, offset, nbytes)} are {text(other, call.redop)}, "
                 f"but rank {first.rank} has folded them as {text(one, call.redop)}"
             )
-        at += nbytes
+        offset += nbytes
 
 
-def _bytes(its: _Held, at: int, nbytes: int) -> str:
-    return f"bytes {its.at + at}..{its.at + at + nbytes - 1} of rank {its.rank}'s output"
+def _bytes(held: _Held, at: int, nbytes: int) -> str:
+    return f"bytes {held.at + at}..{held.at + at + nbytes - 1} of rank {held.rank}'s output"
 
 
 def _begin(fold: Fold) -> int:

@@ -33,23 +33,23 @@ def _shift(fold: Fold | None, by: int) -> Fold | None:
 
 def joined(symbols: Sequence[Symbol]) -> tuple[Symbol, ...]:
     """Describe the same bytes in as few symbols as possible."""
-    found: list[Symbol] = []
+    whole: list[Symbol] = []
     for symbol in symbols:
-        if found and symbol.fold == _shift(found[-1].fold, found[-1].nbytes):
-            found[-1] = Symbol(found[-1].nbytes + symbol.nbytes, found[-1].fold)
+        if whole and symbol.fold == _shift(whole[-1].fold, whole[-1].nbytes):
+            whole[-1] = Symbol(whole[-1].nbytes + symbol.nbytes, whole[-1].fold)
         else:
-            found.append(symbol)
-    return tuple(found)
+            whole.append(symbol)
+    return tuple(whole)
 
 
 def first(symbols: Sequence[Symbol], nbytes: int) -> list[Symbol]:
     """Describe the first ``nbytes`` of some bytes, or all if there are fewer."""
-    found = []
+    head = []
     for symbol in symbols:
         if nbytes > 0:
-            found.append(symbol._replace(nbytes=min(symbol.nbytes, nbytes)))
+            head.append(symbol._replace(nbytes=min(symbol.nbytes, nbytes)))
         nbytes -= symbol.nbytes
-    return found
+    return head
 
 
 class SymbolicBytes:
@@ -62,15 +62,15 @@ class SymbolicBytes:
 
     def read(self, at: int, nbytes: int) -> list[Symbol]:
         """Read ``nbytes`` bytes from byte ``at`` on, as symbols in the order of memory."""
-        end, found = at + nbytes, []
+        end, symbols = at + nbytes, []
         index = bisect_right(self._starts, at) - 1
         while at < end:
             start = self._starts[index]
             stop = self._starts[index + 1] if index + 1 < len(self._starts) else self._nbytes
             size = min(stop, end) - at
-            found.append(Symbol(size, _shift(self._folds[index], at - start)))
+            symbols.append(Symbol(size, _shift(self._folds[index], at - start)))
             at, index = at + size, index + 1
-        return found
+        return symbols
 
     def write(self, at: int, symbols: Sequence[Symbol]) -> None:
         end = at + sum(s.nbytes for s in symbols)
@@ -122,11 +122,11 @@ def folded(folds: list[Fold | None], divisor: int) -> Fold | None:
 
 def flat(fold: Fold) -> Fold:
     """Put a fold's contributions into one order, without structure. A division made apart stays apart."""
-    found: list[Term] = []
+    terms: list[Term] = []
     for term in fold.terms:
         inner = flat(term) if isinstance(term, Fold) else None
-        found += [term] if inner is None else inner.terms if inner.divisor == 1 else [inner]
-    return Fold(tuple(sorted(found, key=repr)), fold.divisor)
+        terms += [term] if inner is None else inner.terms if inner.divisor == 1 else [inner]
+    return Fold(tuple(sorted(terms, key=repr)), fold.divisor)
 
 
 def same_bits(one: Fold | None, other: Fold | None, *, commutes: bool) -> bool:

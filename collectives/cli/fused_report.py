@@ -75,9 +75,9 @@ class Result:
 
     def document(self) -> dict[str, Any]:
         """The run for ``--json``; overlap is None where it cannot be claimed."""
-        setup, found = self.setup, None if self.metrics is None else self.metrics.document()
-        if found is not None and self.refusal:
-            found = {name: None if "overlap" in name else value for name, value in found.items()}
+        setup, figures = self.setup, None if self.metrics is None else self.metrics.document()
+        if figures is not None and self.refusal:
+            figures = {name: None if "overlap" in name else value for name, value in figures.items()}
         return {
             "version": __version__,
             "engine": "native",
@@ -92,8 +92,8 @@ class Result:
             "pace": None if setup.pace is None else asdict(setup.pace),
             "modelled_comm_us": None if self.comm_ns is None else self.comm_ns / 1e3,
             "times_us": {name: [ns / 1e3 for ns in times_ns(self.seen, name)] for name in self.seen[0].left_ns},
-            "metrics": found,
-            "waits": [its.document() for its in self._waits],
+            "metrics": figures,
+            "waits": [wait.document() for wait in self._waits],
             "no_overlap_because": self.refusal or None,
             "wrong": {style: sum(one.wrong[style] for one in self.seen) for style in setup.job.styles},
             "checked": setup.job.check,
@@ -143,11 +143,11 @@ def _cut(result: Result) -> str:
 
 
 def _print_row(result: Result, name: str, title: str, out: Console) -> None:
-    job, found = result.setup.job, result.metrics
+    job, figures = result.setup.job, result.metrics
     ect, overlap = "", ""
-    if found is not None and name in job.styles:
-        ect = f"{found.ect_ns(name) / 1e3:.0f}"
-        efficiency = found.overlap_efficiency(name)
+    if figures is not None and name in job.styles:
+        ect = f"{figures.ect_ns(name) / 1e3:.0f}"
+        efficiency = figures.overlap_efficiency(name)
         overlap = "n/a" if result.refusal or efficiency is None else f"{100 * efficiency:.0f}%"
     wrong = sum(one.wrong[name] for one in result.seen) if name in job.styles and job.check else ""
     line = COLUMNS.format(title, f"{median_ns(result.seen, name) / 1e3:.0f}", ect, overlap, wrong)
@@ -156,9 +156,9 @@ def _print_row(result: Result, name: str, title: str, out: Console) -> None:
 
 def _footer(result: Result) -> list[str]:
     lines = [] if result.comm_ns is None else [f"communication alone as modelled: {result.comm_ns / 1e3:.0f} us"]
-    if (found := result.metrics) is not None:
+    if (figures := result.metrics) is not None:
         lines += [
-            f"max(T_gemm, T_comm) / T_fused {found.sol:.2f}, tiles slow the product down {found.gemm_slowdown:.2f} "
-            f"times, a doorbell is waited for {found.wait_ns / 1e3:.0f} us in the mean"
+            f"max(T_gemm, T_comm) / T_fused {figures.sol:.2f}, tiles slow the product down {figures.gemm_slowdown:.2f} "
+            f"times, a doorbell is waited for {figures.wait_ns / 1e3:.0f} us in the mean"
         ]
     return lines + ([f"no overlap is claimed: {result.refusal}"] if result.refusal else [])

@@ -46,8 +46,8 @@ def run(ctx: click.Context, asked: FusedFlags) -> None:
     The process exits with 1 where a result was wrong.
     """
     tunes = is_searched(asked)
-    for flag, its in (("--time-scale", asked.time_scale), ("--share", asked.share)):
-        if its is not None and not asked.pace:
+    for flag, wanted in (("--time-scale", asked.time_scale), ("--share", asked.share)):
+        if wanted is not None and not asked.pace:
             raise ArgumentError(f"{flag} is for --pace: give both, or neither")
     if asked.share is not None and asked.time_scale is not None:
         raise ArgumentError("--share sets the time scale: leave out --time-scale")
@@ -102,8 +102,8 @@ def run(ctx: click.Context, asked: FusedFlags) -> None:
                 lambda main: _launched(setup, asked.deadline_s, main, paced),
                 lambda what: now(f"tuning: {what}"),
             )
-            found, how = kept(known, job.operator, search)
-            job = replace(job, choice=found.choice)
+            tuning, how = kept(known, job.operator, search)
+            job = replace(job, choice=tuning.choice)
             now("measuring")
         seen = run(job, paced)
     setup = replace(setup, job=job, pace=scale, how=how)

@@ -12,7 +12,7 @@ def failed_ways(topology: Topology, ranks: int, failures: Sequence[Failure]) -> 
     """Describe for people what each failure does to the routes between hosts and memories; [] without failures."""
     if not failures:
         return []
-    first, *others = [line for its in CostModel.of(topology, ranks, failures).changes for line in its.describe()]
+    first, *others = [line for change in CostModel.of(topology, ranks, failures).changes for line in change.describe()]
     return [f"fails    {first}", *(f"         {line}" for line in others)]
 
 

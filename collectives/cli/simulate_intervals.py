@@ -33,22 +33,22 @@ def row_intervals(
     def ratio(machines: tuple[Topology, ...]) -> float:
         return theirs(machines[1])[0].time_us / ours(machines[0])[0].time_us
 
-    return {TIME: _over((topology,), time_us)} | {its.name: _over((topology, its), ratio) for its in others}
+    return {TIME: _over((topology,), time_us)} | {figure.name: _over((topology, figure), ratio) for figure in others}
 
 
-def told(found: dict[str, Interval]) -> list[str]:
+def told(intervals: dict[str, Interval]) -> list[str]:
     """Describe the intervals of a row for people."""
-    lines = [f"within ranges: {found[TIME].describe('us')}"]
-    for name, its in found.items():
+    lines = [f"within ranges: {intervals[TIME].describe('us')}"]
+    for name, ratio in intervals.items():
         if name != TIME:
-            turns = ": the answer turns within the ranges" if its.low < 1 < its.high else ""
-            lines.append(f"{name} within ranges: {its.describe('times as long')}{turns}")
+            turns = ": the answer turns within the ranges" if ratio.low < 1 < ratio.high else ""
+            lines.append(f"{name} within ranges: {ratio.describe('times as long')}{turns}")
     return lines
 
 
 def _over(machines: tuple[Topology, ...], answer: Callable[[tuple[Topology, ...]], float]) -> Interval:
     figures = uncertain(machines if len(machines) > 1 else machines[0])
     if len(machines) == 1:
-        figures = [its._replace(key=(0, *its.key)) for its in figures]
+        figures = [figure._replace(key=(0, *figure.key)) for figure in figures]
     runs = variations(figures)
     return interval(figures, [answer(changed(machines, run)) for run in runs], runs)

@@ -57,7 +57,7 @@ def run(ctx: click.Context, asked: SimulateFlags) -> None:
     topology = Topology.load(asked.config)
     # there, calls run in the pool, in the variant that is best, and nothing fails
     alike = asked.variant == AUTO and (what.source, asked.space, asked.split) == (None,) * 3 and not asked.fails
-    others = [(other, list[Simulated]()) for other in against(topology if alike else None, asked.against)]
+    others = [(topology, list[Simulated]()) for topology in against(topology if alike else None, asked.against)]
     if asked.graph:
         streamed = [topology, *(other for other, _ in others)]
         topology, others = topology.in_graph(), [(other.in_graph(), rows) for other, rows in others]
@@ -78,7 +78,7 @@ def run(ctx: click.Context, asked: SimulateFlags) -> None:
         ranks = what.plan.ranks
     ranks = ranks or topology.host_count * topology.hosts.ranks_per_host
     sweep = Sweep(
-        collectives=what.collectives or tuple(name for name, its in COLLECTIVES.items() if its.among_all),
+        collectives=what.collectives or tuple(name for name, contract in COLLECTIVES.items() if contract.among_all),
         sizes=size_steps(minbytes, maxbytes, stepfactor, asked.stepbytes),
         dtypes=asked.datatype,
         redops=asked.op,
@@ -136,16 +136,16 @@ def run(ctx: click.Context, asked: SimulateFlags) -> None:
             rows.append(row)
             table.add(row)
             if asked.intervals:
-                found = row_intervals(topology, [other for other, _ in others], ours, theirs)
-                ranges.append({name: its._asdict() for name, its in found.items()})
-                for line in told(found):
+                intervals = row_intervals(topology, [other for other, _ in others], ours, theirs)
+                ranges.append({name: ratio._asdict() for name, ratio in intervals.items()})
+                for line in told(intervals):
                     print_wrapped(out, f"#   {line}", indent="#     ")
             if failures:
                 unfailed_us.append(usual_us)
                 print_wrapped(out, f"#   {cost_of(failures, row.time_us, usual_us, asked.iters)}", indent="#     ")
-            for (other, others_rows), (_, its) in zip(others, beside, strict=True):
-                others_rows.append(its)
-                print_wrapped(out, f"#   {_beside(other, its, row, asked.verbose)}", indent="#     ")
+            for (other, others_rows), (_, side_row) in zip(others, beside, strict=True):
+                others_rows.append(side_row)
+                print_wrapped(out, f"#   {_beside(other, side_row, row, asked.verbose)}", indent="#     ")
             if len(beside) > 1 and row.time_us:
                 ratios = [its.time_us / row.time_us for _, its in beside]
                 print_wrapped(out, f"#   {spread([other.name for other, _ in beside], ratios)}", indent="#     ")
@@ -166,7 +166,7 @@ def run(ctx: click.Context, asked: SimulateFlags) -> None:
             document["intervals"] = ranges
         if others:
             document["against"] = [
-                {"config": other.document(), "rows": [asdict(its) for its in theirs]} for other, theirs in others
+                {"config": other.document(), "rows": [asdict(row) for row in theirs]} for other, theirs in others
             ]
         if notes:
             document["notes"] = notes
@@ -217,11 +217,11 @@ def _header(topology: Topology, ranks: int, calls: int, checked: bool, space: st
     ]
 
 
-def _beside(topology: Topology, its: Simulated, row: Simulated, verbose: bool) -> str:
+def _beside(topology: Topology, simulated: Simulated, row: Simulated, verbose: bool) -> str:
     """Describe the same call on another fabric, with its own choice of a variant."""
-    ratio = f"{its.time_us / row.time_us:.2f} times as long" if row.time_us else "no time here"
-    why = f" ({its.reason})" if verbose and its.reason else ""
-    return f"{topology.name}: {its.time_us:.1f} us, {ratio}, {its.variant}{why}"
+    ratio = f"{simulated.time_us / row.time_us:.2f} times as long" if row.time_us else "no time here"
+    why = f" ({simulated.reason})" if verbose and simulated.reason else ""
+    return f"{topology.name}: {simulated.time_us:.1f} us, {ratio}, {simulated.variant}{why}"
 
 
 def _print_sum(out: Console, rows: int, wrong: int | None) -> None:

@@ -88,10 +88,10 @@ def check_options(ctx: click.Context, its: Target, fixed: Mapping[str, object]) 
 
 def check_applies(ctx: click.Context, collectives: Sequence[str]) -> None:
     contracts = [COLLECTIVES[name] for name in collectives if name in COLLECTIVES]
-    moves_data = ("moves data", any(its.moves_data for its in contracts))
+    moves_data = ("moves data", any(contract.moves_data for contract in contracts))
     having = dict.fromkeys((*SIZES, "datatype", "in_place", "integrity"), moves_data) | {
-        "op": ("reduces", any(its.reduces for its in contracts)),
-        "root": ("has a root", any(its.rooted for its in contracts)),
+        "op": ("reduces", any(contract.reduces for contract in contracts)),
+        "root": ("has a root", any(contract.rooted for contract in contracts)),
     }
     for param in ctx.command.params:
         word = param.word if isinstance(param, ConceptOption) else param.name or ""

@@ -57,10 +57,10 @@ def check_distinct(array: Array, role: str) -> None:
     if apart or not array.size:
         return
     if array.size * item <= span:  # strides alone do not say
-        at = np.zeros(1, np.int64)
+        offset = np.zeros(1, np.int64)
         for step, count in steps:
-            at = np.add.outer(at, np.arange(count) * step).reshape(-1)
-        if np.diff(np.sort(at)).min() >= item:
+            offset = np.add.outer(offset, np.arange(count) * step).reshape(-1)
+        if np.diff(np.sort(offset)).min() >= item:
             return
     raise ArgumentError(f"{role} has elements that share memory, the result cannot be written to it: pass a copy")
 

@@ -161,12 +161,12 @@ class Communicator(Member):
         """
         check_integrity(integrity)
         sizes = _sizes(context, region_bytes, heap_bytes)
-        its = groups.members_of(members, context.ranks, context.rank)
+        ranks = groups.members_of(members, context.ranks, context.rank)
         cards, interleave = context.outline.pool_card_count, context.pool.interleave_bytes
-        sizing = GroupSizing(len(its), cards, interleave, *sizes)
+        sizing = GroupSizing(len(ranks), cards, interleave, *sizes)
         lane = CallLane.of(context, engine, paced=paced)
-        _check_transport(transport, context, its, lane.engine, integrity)
-        comm = cls._opened(context, its, f"group {key}", sizing, lane, deadline_s, integrity)
+        _check_transport(transport, context, ranks, lane.engine, integrity)
+        comm = cls._opened(context, ranks, f"group {key}", sizing, lane, deadline_s, integrity)
         return comm._reach_peers(transport)._poll_often()
 
     def group(self, ranks: Sequence[int], *, key: str = "") -> Self:
@@ -186,8 +186,8 @@ class Communicator(Member):
             MismatchError: Members list the ranks in different orders; this communicator goes on.
         """
         self._runner.check_usable()
-        its = groups.members_of(ranks, self.size, self.rank)
-        return self._group(tuple(self.members[rank] for rank in its), f"group {key}")
+        members = groups.members_of(ranks, self.size, self.rank)
+        return self._group(tuple(self.members[rank] for rank in members), f"group {key}")
 
     def _group(self, members: tuple[int, ...], key: str) -> Self:
         sizing, lane, deadline_s = self._sizing(len(members)), self._lane.beside(), self._runner.deadline_s
@@ -218,10 +218,10 @@ class Communicator(Member):
         """
         color = None if color is UNDEFINED else color
         mine = groups.word(color, self.rank if key is None else key)
-        its = groups.groups_of(self._gathered("split", mine).tolist())
+        sets = groups.groups_of(self._gathered("split", mine).tolist())
         if color is None:
             return None
-        return self._group(tuple(self.members[rank] for rank in its[int(mine[1])]), f"split {self._stay.room.name}")
+        return self._group(tuple(self.members[rank] for rank in sets[int(mine[1])]), f"split {self._stay.room.name}")
 
     def dup(self) -> Self:
         """Make a communicator of the same ranks, as MPI_Comm_dup does, with room of its own. Collective.

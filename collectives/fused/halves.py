@@ -26,5 +26,7 @@ def communicating(plan: Plan) -> Plan:
 
 
 def _only(part: RankPart, ops: set[Op]) -> RankPart:
-    streams = (replace(its, records=its.records[np.isin(its.records["op"], sorted(ops))]) for its in part.streams)
+    streams = (
+        replace(stream, records=stream.records[np.isin(stream.records["op"], sorted(ops))]) for stream in part.streams
+    )
     return replace(part, streams=tuple(streams))

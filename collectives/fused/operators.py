@@ -82,8 +82,8 @@ def gemm_all_reduce(b: FusedBuilder) -> None:
         mine = partials.published(chunks)
         for chunk, event in zip(chunks, mine, strict=True):
             own = partials.place(b.rank, chunk.offset)
-            at = b.rank * b.nbytes + chunk.offset
-            b.fold(b.output(at), chunk, own, block=b.rank, republish=result, after=event)
+            offset = b.rank * b.nbytes + chunk.offset
+            b.fold(b.output(offset), chunk, own, block=b.rank, republish=result, after=event)
         for chunk in chunks:
             for peer in b.peers:
                 b.retrieve(b.output(peer * b.nbytes + chunk.offset), chunk, peer, block=result)

@@ -35,16 +35,16 @@ class ProductRow(NamedTuple):
 
 
 def postcondition(call: Call, rank: int) -> Iterator[ProductRow]:
-    size, its = DTYPES[call.dtype].itemsize, shapes(call)
-    shard, nbytes = its.m // call.ranks, its.n * size
+    size, measures = DTYPES[call.dtype].itemsize, shapes(call)
+    shard, nbytes = measures.m // call.ranks, measures.n * size
     gathers = call.collective == "all_gather_gemm"
     first = rank * shard if call.collective == "gemm_reduce_scatter" else 0
-    for row in range(its.c[0]):
+    for row in range(measures.c[0]):
         if gathers:
             owner, within = divmod(row, shard)
-            products: tuple[RowProduct, ...] = (_product(owner, within, rank, its.k, size, nbytes),)
+            products: tuple[RowProduct, ...] = (_product(owner, within, rank, measures.k, size, nbytes),)
         else:
-            products = tuple(_product(q, first + row, q, its.k, size, nbytes) for q in range(call.ranks))
+            products = tuple(_product(q, first + row, q, measures.k, size, nbytes) for q in range(call.ranks))
         yield ProductRow(row * nbytes, nbytes, products)
 
 

@@ -56,11 +56,11 @@ def moved_columns(kind: str, n: int, k: int) -> int:
 
 def buffers(call: Call) -> tuple[Buffer, Buffer, Buffer]:
     """The buffers (input, output, weights) in which every rank has its A, its result and its B."""
-    size, its = DTYPES[call.dtype].itemsize, shapes(call)
+    size, measures = DTYPES[call.dtype].itemsize, shapes(call)
     return (
-        Buffer("input", its.a[0] * its.a[1] * size),
-        Buffer("output", its.c[0] * its.c[1] * size),
-        Buffer("weights", its.b[0] * its.b[1] * size),
+        Buffer("input", measures.a[0] * measures.a[1] * size),
+        Buffer("output", measures.c[0] * measures.c[1] * size),
+        Buffer("weights", measures.b[0] * measures.b[1] * size),
     )
 
 
@@ -95,7 +95,7 @@ def check(call: Call) -> None:
 
 
 def _check_tiles(call: Call) -> None:
-    gemm, its = call.gemm, shapes(call)
+    gemm, measures = call.gemm, shapes(call)
     assert gemm is not None
     if gemm.order not in ORDERS:
         raise ArgumentError(f"{call.collective} has no order {gemm.order!r}: choose from {', '.join(ORDERS)}")
@@ -107,11 +107,11 @@ def _check_tiles(call: Call) -> None:
             f"{call.collective}: a communication tile has 1 to {gemm.m // call.ranks} rows, a rank's shard, "
             f"not {gemm.comm_tile_rows}"
         )
-    if not (0 < gemm.tile_rows <= its.m and 0 < gemm.tile_cols <= its.n):
+    if not (0 < gemm.tile_rows <= measures.m and 0 < gemm.tile_cols <= measures.n):
         raise ArgumentError(
-            f"{call.collective}: a compute tile is of 1 x 1 to {its.m} x {its.n}, "
+            f"{call.collective}: a compute tile is of 1 x 1 to {measures.m} x {measures.n}, "
             f"not {gemm.tile_rows} x {gemm.tile_cols}"
         )
-    tiles = -(-its.m // gemm.tile_rows) * -(-its.n // gemm.tile_cols)
+    tiles = -(-measures.m // gemm.tile_rows) * -(-measures.n // gemm.tile_cols)
     if tiles > TILES_MAX:
         raise ArgumentError(f"{call.collective}: {tiles} compute tiles exceed the limit of {TILES_MAX}")

@@ -108,8 +108,8 @@ def _measure(
             places = oracle.wrong_elements(out, right, slack, held)
             wrong += places.size
             if places.size and first_wrong is None:
-                at = int(places[0])
-                first_wrong = WrongElement.of(number, at, out, right)
+                offset = int(places[0])
+                first_wrong = WrongElement.of(number, offset, out, right)
     return MeasuredRank(comm.rank, entered, left, wrong, first_wrong, moved)
 
 
@@ -146,12 +146,12 @@ def heap_room(comm: Communicator, case: Case, algorithm: str | None = None) -> H
     """
     if algorithm is None and case.call.algorithm == AUTO:
         return None
-    its = load_algorithm(algorithm) if algorithm else catalog.recipe(case.call.collective, case.call.algorithm)
-    if not its.spec.takes_heap:
+    recipe = load_algorithm(algorithm) if algorithm else catalog.recipe(case.call.collective, case.call.algorithm)
+    if not recipe.spec.takes_heap:
         return None
     source, target = contracts.buffers(replace(case.call, in_place=case.in_place, root=comm.rank), comm.rank)
-    nbytes = target.nbytes if source.inside or its.spec.pushes else source.nbytes
-    return HeapRoom(comm.heap.empty(nbytes, np.uint8), its.spec.pushes)
+    nbytes = target.nbytes if source.inside or recipe.spec.pushes else source.nbytes
+    return HeapRoom(comm.heap.empty(nbytes, np.uint8), recipe.spec.pushes)
 
 
 def arrays(
@@ -164,10 +164,12 @@ def arrays(
     flat = None if x is None else x.reshape(-1).view(np.uint8)
     in_heap = None if room is None or room.for_result else room.array
     if in_heap is not None and not source.inside and not COLLECTIVES[call.collective].one_buffer:
-        its = in_heap if flat is None else in_heap[: flat.nbytes]  # in place, a gather's root has room for all blocks
+        sources = (
+            in_heap if flat is None else in_heap[: flat.nbytes]
+        )  # in place, a gather's root has room for all blocks
         if flat is not None:
-            its[:] = flat
-        flat = its
+            sources[:] = flat
+        flat = sources
     if not oracle.gives_output(call, rank):
         return None if flat is None else flat.view(dtype), None
     in_pool = in_heap is not None and (source.inside or COLLECTIVES[call.collective].one_buffer)

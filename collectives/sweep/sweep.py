@@ -142,7 +142,11 @@ class Sweep:
     def _folded(self, contract: Collective) -> list[tuple[str, str]]:
         """Reductions of this collective; where all operations are asked for, those that it has."""
         asks_all = len(self.redops) == len(REDOPS)
-        return [its for its in reductions(self.dtypes, self.redops) if its[1] in contract.ops or not asks_all]
+        return [
+            reduction
+            for reduction in reductions(self.dtypes, self.redops)
+            if reduction[1] in contract.ops or not asks_all
+        ]
 
     def left_out(self, maxbytes: int | None) -> list[str]:
         """Sentences on what was asked for and has no row: the largest size, as in nccl-tests, and what is no reduction;
@@ -159,8 +163,8 @@ class Sweep:
         """Whether the algorithm declares that it takes clusters. For `auto` that is decided with the variant."""
         if self.algorithm is None and variant == AUTO:
             return False
-        its = load_algorithm(self.algorithm) if self.algorithm else catalog.recipe(collective, variant)
-        return its.builder.takes_clusters
+        recipe = load_algorithm(self.algorithm) if self.algorithm else catalog.recipe(collective, variant)
+        return recipe.builder.takes_clusters
 
     def _variants_of(self, collective: str) -> list[str]:
         if self.algorithm is not None:
@@ -172,23 +176,23 @@ class Sweep:
         if self.variant == EVERY:
             checked = self.integrity is not None
             there = catalog.variants(collective, clusters=self.cluster > 1, checksums=checked)
-            there += [name for its, name in NCCL if its == collective and self.sends]
+            there += [name for verb, name in NCCL if verb == collective and self.sends]
             return [v for v in there if refusal is None or not catalog.recipe(collective, v).spec.zero_copy]
         if self.variant != AUTO:
-            its = catalog.recipe(collective, self.variant)
-            if its.spec.zero_copy and refusal is not None:
+            recipe = catalog.recipe(collective, self.variant)
+            if recipe.spec.zero_copy and refusal is not None:
                 raise ArgumentError(f"{collective} in place cannot be zero copy: {refusal}")
-            if its.spec.pushes and self.in_place:
-                raise ArgumentError(f"{collective} {its.name} {IN_PLACE}")
-            if its.builder.takes_clusters and self.cluster == 1:
+            if recipe.spec.pushes and self.in_place:
+                raise ArgumentError(f"{collective} {recipe.name} {IN_PLACE}")
+            if recipe.builder.takes_clusters and self.cluster == 1:
                 raise ArgumentError(
                     f"{self.variant} needs clusters, two or more hosts with equally many ranks, two or more each, "
                     f"or as many domains of an XLink: change -n, ranks_per_host of the topology, or the switches that "
                     f"its XLink space is over"
                 )
             if self.integrity is not None:
-                with_checksums(its)  # says why not
-                if its.spec.in_lines:
+                with_checksums(recipe)  # says why not
+                if recipe.spec.in_lines:
                     raise ArgumentError(IN_LINES)
         return [self.variant]
 

@@ -34,9 +34,9 @@ def timed(call: Callable[[], str], timeout_s: float, give_up: Callable[[str], No
     """
     global _watched
     now = time.monotonic()
-    its = _Running(call, now, now + min(NAMED_S, timeout_s / 2), now + timeout_s, give_up)
+    running = _Running(call, now, now + min(NAMED_S, timeout_s / 2), now + timeout_s, give_up)
     with _changed:
-        _running.add(its)
+        _running.add(running)
         if not _watched:
             _watched = True
             threading.Thread(target=_watch, name="cxl callbacks", daemon=True).start()
@@ -44,7 +44,7 @@ def timed(call: Callable[[], str], timeout_s: float, give_up: Callable[[str], No
         yield
     finally:
         with _changed:
-            _running.discard(its)
+            _running.discard(running)
 
 
 def _watch() -> None:
@@ -57,13 +57,15 @@ def _watch() -> None:
             if not _running:
                 _watched = False
                 return
-            late = [its for its in _running if now > (its.given_up_at if its.named else its.named_at)]
-        for its in late:
-            why = f"a callback of the future of {its.call()} has not ended for {now - its.begun:.1f} s"
-            if its.named:
-                its.given_up_at = float("inf")
-                its.give_up(why)
+            late = [
+                running for running in _running if now > (running.given_up_at if running.named else running.named_at)
+            ]
+        for running in late:
+            why = f"a callback of the future of {running.call()} has not ended for {now - running.begun:.1f} s"
+            if running.named:
+                running.given_up_at = float("inf")
+                running.give_up(why)
                 continue
-            its.named = True
+            running.named = True
             hint = "a callback must not wait for its own future, or for a call that comes later"
             print(f"cxl: {why}, and later calls of its group wait for it: {hint}", file=sys.stderr, flush=True)

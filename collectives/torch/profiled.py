@@ -24,10 +24,10 @@ class SeenCall:
 
     def __init__(self, name: str, sent: Sequence[Tensor], about: dict[str, Any], *, asynchronous: bool) -> None:
         self.number = next(_numbers)
-        its = {"Collective name": name, "dtype": str(sent[0].dtype).removeprefix("torch.") if sent else "", **about}
-        its |= {"In msg nelems": _elements(sent), "In msg bytes": sum(map(of.nbytes, sent))}
-        its |= {"Async": asynchronous, "Call": self.number}
-        self._range = _range(f"cxl:{name}", sent, its)
+        details = {"Collective name": name, "dtype": str(sent[0].dtype).removeprefix("torch.") if sent else "", **about}
+        details |= {"In msg nelems": _elements(sent), "In msg bytes": sum(map(of.nbytes, sent))}
+        details |= {"Async": asynchronous, "Call": self.number}
+        self._range = _range(f"cxl:{name}", sent, details)
         if asynchronous:
             with self._range:
                 pass

@@ -126,13 +126,13 @@ def _in_common(
         store.set(f"{key}/{rank}", " ".join(mine))
         store.wait([key], timeout)
         return mine.get(store.get(key).decode())
-    found = list(reversed(mine))
-    for peer in range(1, len(ranks)) if found else ():
+    uuids = list(reversed(mine))
+    for peer in range(1, len(ranks)) if uuids else ():
         store.wait([f"{key}/{peer}"], timeout)
         theirs = store.get(f"{key}/{peer}").decode().split()
-        found = [uuid for uuid in found if uuid in theirs]
-    store.set(key, found[0] if found else "none")
-    return mine[found[0]] if found else None
+        uuids = [uuid for uuid in uuids if uuid in theirs]
+    store.set(key, uuids[0] if uuids else "none")
+    return mine[uuids[0]] if uuids else None
 
 
 def _with_room(shared: SharedPool, ranks: Sequence[int], options: Options, timeout: timedelta, name: str) -> GroupPool:
@@ -203,11 +203,11 @@ def _meet(store: Store, world: World, rank: int, options: Options, timeout: time
         store.set(key, pool.name)
         return pool, world
     store.wait([key], timeout)
-    told = store.get(key).decode()
-    if told.startswith("!"):
-        raise PoolError(f"rank 0 could not make the pool: {told[1:]}")
+    message = store.get(key).decode()
+    if message.startswith("!"):
+        raise PoolError(f"rank 0 could not make the pool: {message[1:]}")
     world = replace(world, heap_bytes=options.heap_bytes)
-    return (world.attach_pool(told), world) if as_said else world.join_pool(told)
+    return (world.attach_pool(message), world) if as_said else world.join_pool(message)
 
 
 def _key(what: str) -> str:

@@ -151,7 +151,7 @@ def same_device(views: list[DeviceView | None], what: str) -> ComputeDevice:
     """Return the device of all arrays of a call; None among the views is an array of the host."""
     if None in views:
         raise ArgumentError(f"{what}: one array is on a device, the other on the host: copy one of them")
-    found = [view.device for view in views if view is not None]
-    if any(device is not found[0] for device in found):
+    devices = [view.device for view in views if view is not None]
+    if any(device is not devices[0] for device in devices):
         raise ArgumentError(f"{what}: the arrays are on two devices")
-    return found[0]
+    return devices[0]

@@ -179,19 +179,19 @@ class CudaDevice:
 
     def _registered(self, number: int, card: Bytes) -> Any:
         """Return what keeps a card registered; None where somebody else in this process has registered it."""
-        its = card.ctypes.data, card.nbytes
+        key = card.ctypes.data, card.nbytes
         flags = driver.CU_MEMHOSTREGISTER_PORTABLE | driver.CU_MEMHOSTREGISTER_DEVICEMAP
         with _registering:
-            if (kept := _registered.get(its)) is not None:
+            if (kept := _registered.get(key)) is not None:
                 return kept
             driver.cuCtxSetCurrent(self._context)
-            (status,) = driver.cuMemHostRegister(*its, flags)
+            (status,) = driver.cuMemHostRegister(*key, flags)
             if status == status.CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED:
                 return None
             if status != status.CUDA_SUCCESS:
-                where = f"card {number}, {card.nbytes} bytes at {its[0]:#x}"
+                where = f"card {number}, {card.nbytes} bytes at {key[0]:#x}"
                 raise DeviceError(f"{where}, is not registered: cuMemHostRegister returned {status.name}")
-            kept = _registered[its] = self._owned(its[0], driver.cuMemHostUnregister)
+            kept = _registered[key] = self._owned(key[0], driver.cuMemHostUnregister)
             return kept
 
     def _owned(self, handle: Any, free: Any) -> _Owned:
@@ -268,11 +268,11 @@ def cuda_view(argument: Any, role: str) -> DeviceView:
         stream = torch.cuda.current_stream(argument.device).cuda_stream or LEGACY_STREAM
     else:
         stream = argument.__cuda_array_interface__.get("stream") or LEGACY_STREAM
-    its = plain.__cuda_array_interface__
-    address, read_only = its["data"]
-    dtype, shape = dtype or np.dtype(its["typestr"]), tuple(its["shape"])
+    interface = plain.__cuda_array_interface__
+    address, read_only = interface["data"]
+    dtype, shape = dtype or np.dtype(interface["typestr"]), tuple(interface["shape"])
     steps = np.cumprod([dtype.itemsize, *shape[:0:-1]])[::-1].tolist() if shape else []
-    if its.get("strides") is not None and list(its["strides"]) != steps:
+    if interface.get("strides") is not None and list(interface["strides"]) != steps:
         raise ArgumentError(f"{role} of shape {shape} is not contiguous: pass a contiguous copy")
     nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     ordinal = 0

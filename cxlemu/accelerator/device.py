@@ -30,10 +30,10 @@ class DeviceBuffer:
     nbytes: int
     owner: Any  # what keeps the memory, which only the device looks into
 
-    def part(self, at: int, nbytes: int) -> DeviceBuffer:
-        if at < 0 or nbytes < 0 or at + nbytes > self.nbytes:
-            raise ArgumentError(f"a device buffer of {self.nbytes} bytes does not hold {nbytes} bytes at {at}")
-        return replace(self, address=self.address + at, nbytes=nbytes)
+    def part(self, offset: int, nbytes: int) -> DeviceBuffer:
+        if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
+            raise ArgumentError(f"a device buffer of {self.nbytes} bytes does not hold {nbytes} bytes at {offset}")
+        return replace(self, address=self.address + offset, nbytes=nbytes)
 
 
 class TileProduct(NamedTuple):

@@ -45,9 +45,9 @@ _devices: WeakValueDictionary[int, FakeDevice] = WeakValueDictionary()
 
 def fake_device(number: int) -> FakeDevice:
     """Return the fake device of this number. Raises DeviceError where there is none, or none any more."""
-    if (found := _devices.get(number)) is None:
+    if (device := _devices.get(number)) is None:
         raise DeviceError(f"there is no fake device {number}")
-    return found
+    return device
 
 
 class FakeMemory:
@@ -68,8 +68,8 @@ class FakeMemory:
 
     def of(self, address: int, nbytes: int) -> Bytes:
         """Return the device's view of a part. Only the device asks."""
-        at = address - self.address
-        return self._bytes[at : at + nbytes]
+        offset = address - self.address
+        return self._bytes[offset : offset + nbytes]
 
 
 @dataclass(eq=False)
@@ -147,8 +147,8 @@ class FakeDevice:
             return self.allocate(0)
         for memory in list(self._memories.values()):
             whole = DeviceBuffer(memory.address, memory.nbytes, memory)
-            if 0 <= (at := array.ctypes.data - memory.address) <= memory.nbytes - array.nbytes:
-                return whole.part(at, array.nbytes)
+            if 0 <= (offset := array.ctypes.data - memory.address) <= memory.nbytes - array.nbytes:
+                return whole.part(offset, array.nbytes)
         raise DeviceError(f"{self.name} has no memory at {array.ctypes.data:#x}")
 
     def pinned(self, nbytes: int) -> Bytes:
@@ -223,8 +223,8 @@ class FakeDevice:
             KERNELS[f"gemm_{product.dtype}"].run(tuple(product[1:]), c, [_bytes(a), _bytes(b)])
 
         def rows(some: range) -> None:
-            its, got = (_tile(product, data)[some.start : some.stop] for data in (_bytes(target), c))
-            its[:] = got
+            tile, got = (_tile(product, data)[some.start : some.stop] for data in (_bytes(target), c))
+            tile[:] = got
 
         cuts = sorted(self._rng.sample(range(1, product.m), min(product.m - 1, self._rng.randrange(PIECES_MAX))))
         pieces = [partial(rows, range(first, end)) for first, end in pairwise([0, *cuts, product.m])]

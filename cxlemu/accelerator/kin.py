@@ -14,13 +14,13 @@ class ArrayKin:
     array: Any
 
     def like(self, shape: tuple[int, ...]) -> Any:
-        its = self.array
-        if hasattr(its, "new_empty"):
-            return its.new_empty(shape)
-        if hasattr(its, "__array_namespace__"):
-            return its.__array_namespace__().empty(shape, dtype=its.dtype, device=its.device)
-        library = sys.modules.get(type(its).__module__.partition(".")[0])
+        model = self.array
+        if hasattr(model, "new_empty"):
+            return model.new_empty(shape)
+        if hasattr(model, "__array_namespace__"):
+            return model.__array_namespace__().empty(shape, dtype=model.dtype, device=model.device)
+        library = sys.modules.get(type(model).__module__.partition(".")[0])
         if library is None or not hasattr(library, "empty"):
-            raise ArgumentError(f"cannot allocate an array like a {type(its).__name__}: pass out")
-        with its.device:
-            return library.empty(shape, its.dtype)
+            raise ArgumentError(f"cannot allocate an array like a {type(model).__name__}: pass out")
+        with model.device:
+            return library.empty(shape, model.dtype)

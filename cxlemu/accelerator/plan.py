@@ -84,13 +84,13 @@ class _Step:
     layout: Layout = field(repr=False)
 
     def _ranges(self, operands: Iterator[Operand]) -> list[Range]:
-        found: list[Range] = []
+        ranges: list[Range] = []
         for operand in operands:
             if operand.kind == Kind.REGION:
-                found += self._lines(operand)
+                ranges += self._lines(operand)
             else:
-                found.append(self._bytes(operand, self.instruction.nbytes))
-        return found
+                ranges.append(self._bytes(operand, self.instruction.nbytes))
+        return ranges
 
     @cached_property
     def _of_kernel(self) -> list[Range]:
@@ -103,11 +103,11 @@ class _Step:
 
     def _bytes(self, operand: Operand, nbytes: int) -> Range:
         buffers = self.part.buffers
-        space, at = operand.id, operand.offset
+        space, offset = operand.id, operand.offset
         if space < len(buffers) and buffers[space].inside:
-            at += buffers[space].at
-            space = next(k for k, other in enumerate(buffers) if other.name == buffers[space].inside)
-        return -1 - space, at, at + nbytes
+            offset += buffers[space].at
+            space = next(k for k, buffer in enumerate(buffers) if buffer.name == buffers[space].inside)
+        return -1 - space, offset, offset + nbytes
 
     def _lines(self, operand: Operand) -> Iterator[Range]:
         for card, offset, nbytes in accesses.pool_extents(self.frame, self.layout, 0, operand, self.instruction.nbytes):
@@ -180,12 +180,12 @@ class _Lowering:
     def run(self) -> RankPart:
         recorded: dict[int, list[int]] = {}
         todo = [list(stream.instructions) for stream in self.part.streams]
-        at = [0] * self.n
-        while any(at[s] < len(todo[s]) for s in range(self.n)):
-            before = list(at)
+        offset = [0] * self.n
+        while any(offset[s] < len(todo[s]) for s in range(self.n)):
+            before = list(offset)
             for s in range(self.n):
-                while at[s] < len(todo[s]):
-                    i = todo[s][at[s]]
+                while offset[s] < len(todo[s]):
+                    i = todo[s][offset[s]]
                     if i.op == Op.AWAIT:
                         if i.arg not in recorded:
                             break
@@ -194,9 +194,9 @@ class _Lowering:
                         recorded[i.arg] = list(self.seen[s])
                     else:
                         self._place(s, i)
-                    at[s] += 1
-                    self.seen[s][s] = at[s]
-            if before == at:
+                    offset[s] += 1
+                    self.seen[s][s] = offset[s]
+            if before == offset:
                 raise ArgumentError(f"rank {self.part.rank} awaits events that it never records")
         return self._part()
 
@@ -221,27 +221,27 @@ class _Lowering:
         """Put an instruction of plan stream ``s`` at the end of a new stream, after what it has to come after."""
         step = _Step(i, self.frame, self.part, self.layout)
         for other in self._nearest_first(stream):
-            at = self._last_needed(step, stream, other, s)
-            if at >= 0:
-                self._await(stream, (other, at), s)
+            offset = self._last_needed(step, stream, other, s)
+            if offset >= 0:
+                self._await(stream, (other, offset), s)
         self._note(stream, s, step)
 
     def _last_needed(self, step: _Step, stream: int, other: int, s: int) -> int:
         """Return the last step of another stream that has to come first and is not known to; -1 if there is none."""
         whose, best = other % self.n, self.clock[stream][other] - 1
         end = len(self.steps[other]) if whose == s else bisect_left(self.came[other], self.seen[s][whose])
-        found = -1
+        last = -1
         for name in _asks(step, stream >= self.n, other >= self.n):
             places = self.named[other].get(name, ())
             for k in range(bisect_left(places, end) - 1, -1, -1):
-                at = places[k]
-                if at <= best:
+                offset = places[k]
+                if offset <= best:
                     break
-                earlier = self.steps[other][at]
+                earlier = self.steps[other][offset]
                 if earlier is not None and _needs(step, stream >= self.n, earlier, other >= self.n):
-                    found = best = at
+                    last = best = offset
                     break
-        return found
+        return last
 
     def _nearest_first(self, stream: int) -> list[int]:
         """The other new streams: queues first, as what the host did before them is then known as well."""
@@ -251,8 +251,8 @@ class _Lowering:
     def _await(self, stream: int, place: Place, s: int) -> None:
         self.awaits[stream, len(self.steps[stream])] = place
         self._note(stream, s, None)
-        other, at = place
-        self.clock[stream] = list(map(max, self.clock[stream], self.knows[other][at]))
+        other, offset = place
+        self.clock[stream] = list(map(max, self.clock[stream], self.knows[other][offset]))
 
     def _note(self, stream: int, s: int, step: _Step | None) -> None:
         if step is not None:
@@ -269,13 +269,13 @@ class _Lowering:
         streams = []
         for k, name in enumerate([*names, *(name + QUEUE for name in names)]):
             instructions = []
-            for at, step in enumerate(self.steps[k]):
+            for index, step in enumerate(self.steps[k]):
                 if step is None:
-                    instructions.append(Instruction(Op.AWAIT, arg=events[self.awaits[k, at]]))
+                    instructions.append(Instruction(Op.AWAIT, arg=events[self.awaits[k, index]]))
                 else:
                     instructions.append(step.instruction)
-                if (k, at) in events:
-                    instructions.append(Instruction(Op.RECORD, arg=events[k, at]))
+                if (k, index) in events:
+                    instructions.append(Instruction(Op.RECORD, arg=events[k, index]))
             streams.append(Stream(name, encode(instructions)))
         bounce = (Buffer(BOUNCE, self.bounced),) if self.bounced else ()
         buffers = (*self.part.buffers, *bounce)

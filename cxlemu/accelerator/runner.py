@@ -42,12 +42,12 @@ class DeviceMover:
     def temporary(self, nbytes: int) -> BufferPart:
         key = id(self.queue), self._used
         self._used += 1
-        found = self._spare.get(key)
-        if found is None or found.nbytes < nbytes:
-            if found is not None:
+        allocate = self._spare.get(key)
+        if allocate is None or allocate.nbytes < nbytes:
+            if allocate is not None:
                 self.device.synchronize(self.queue)  # what uses the smaller one has to be done before it is freed
-            found = self._spare[key] = self.device.allocate(nbytes)
-        return BufferPart(found, 0, nbytes)
+            allocate = self._spare[key] = self.device.allocate(nbytes)
+        return BufferPart(allocate, 0, nbytes)
 
     def get(self, part: BufferPart) -> Bytes:
         return self.device.read(part)

@@ -88,7 +88,7 @@ def measure_cards(context: RankContext, on_step: Callable[[str], None]) -> Measu
         )
     at = context.arena.take(2 * cores * share).at
     regions = [card[at : at + 2 * cores * share] for card in pool.cards]
-    found = []
+    cards = []
     for mapped, region in zip(pool.mapped, regions, strict=True):
         device = mapped.device
         on_step(f"{device.path}: latency")
@@ -96,7 +96,7 @@ def measure_cards(context: RankContext, on_step: Callable[[str], None]) -> Measu
         latency_ns, loaded = _latencies(half[: min(half.nbytes, _CHASED_BYTES_MAX)], region[half.nbytes :], cores)
         on_step(f"{device.path}: bandwidth")
         lines = region[: LINES * LINE_BYTES]
-        found.append(
+        cards.append(
             MeasuredCard(
                 path=device.path,
                 kind=device.kind,
@@ -109,7 +109,7 @@ def measure_cards(context: RankContext, on_step: Callable[[str], None]) -> Measu
             )
         )
     on_step("all cards at once")
-    return MeasuredCards(tuple(found), _rate(regions, cores, "reads"))
+    return MeasuredCards(tuple(cards), _rate(regions, cores, "reads"))
 
 
 def _rate(regions: Sequence[Bytes], cores: int, mix: str) -> float:
@@ -135,7 +135,7 @@ def _one_core(region: Bytes) -> Bandwidth:
 def _groups(region: Bytes, core: int, cores: int) -> list[Bytes]:
     share = region.nbytes // cores
     own = region[core * share : (core + 1) * share]
-    return [own[at : at + _GROUP] for at in range(0, own.nbytes // _GROUP * _GROUP, _GROUP)]
+    return [own[begin : begin + _GROUP] for begin in range(0, own.nbytes // _GROUP * _GROUP, _GROUP)]
 
 
 def _small() -> Bytes:

@@ -60,7 +60,7 @@ def visibility(litmus: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a file of ``cxlemu litmus --backend ... --json`` says of visibility; refuse another file."""
     try:
         rows = [row for row in litmus["rows"] if not row["skipped"]]
-        expected = [(row["name"], its) for row in rows for its in row["expectations"]]
+        expected = [(row["name"], expectation) for row in rows for expectation in row["expectations"]]
         return {
             "backend": str(litmus["backend"]),
             "machines": int(litmus["machines"]),
@@ -69,9 +69,9 @@ def visibility(litmus: Mapping[str, Any]) -> dict[str, Any]:
             "tests": len(rows),
             "forbidden": [str(row["name"]) for row in rows if row["verdict"] == "violation"],
             "never": [
-                f"{name}: {its['condition']}"
-                for name, its in expected
-                if (its["expected"], its["observation"]) == ("allowed", "never")
+                f"{name}: {expectation['condition']}"
+                for name, expectation in expected
+                if (expectation["expected"], expectation["observation"]) == ("allowed", "never")
             ],
         }
     except (KeyError, TypeError, ValueError):
@@ -141,9 +141,9 @@ def _body(document: Mapping[str, Any]) -> Iterator[str]:
 def facts(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     one = card["one_core"]
     yield "a load that needs the one before", f"{card['latency_ns']:.0f} ns"
-    for its in card["loaded"]:
-        readers = counted(its["cores"], "core")
-        yield f"the same beside reads of {its['gbytes_per_s']:.1f} GB/s by {readers}", f"{its['latency_ns']:.0f} ns"
+    for load in card["loaded"]:
+        readers = counted(load["cores"], "core")
+        yield f"the same beside reads of {load['gbytes_per_s']:.1f} GB/s by {readers}", f"{load['latency_ns']:.0f} ns"
     yield "one core", f"reads {one['read']:.1f}, writes {one['write']:.1f} GB/s"
     for mix, rate in card["mixes"].items():
         yield f"all cores, {mix}", f"{rate:.1f} GB/s"

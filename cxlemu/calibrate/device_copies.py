@@ -93,8 +93,8 @@ def device_copies(device: ComputeDevice, pool: Bytes) -> DeviceCopies:
         del kept  # until here the device may copy
 
 
-def _run(at: int, nbytes: int) -> StridedRun:
-    return StridedRun(card=0, card_offset=at, local_offset=0, block_bytes=nbytes, blocks=1, stride_bytes=nbytes)
+def _run(offset: int, nbytes: int) -> StridedRun:
+    return StridedRun(card=0, card_offset=offset, local_offset=0, block_bytes=nbytes, blocks=1, stride_bytes=nbytes)
 
 
 def _took_ns(device: ComputeDevice, queues: Sequence[Queue], work: Callable[[], None]) -> int:

@@ -96,11 +96,11 @@ def _unknown() -> None:
 
 def measure(nbytes: int, on_step: Callable[[str], None]) -> Calibration:
     """Measure everything, in some seconds, on arrays of ``nbytes``: a power of two, LEAST_BYTES or more per core."""
-    found = {}
+    figures = {}
     for name, step in steps(nbytes).items():
         on_step(name)
-        found[name] = step()
-    return Calibration(cores=len(os.sched_getaffinity(0)), node=far_node(), **found)  # type: ignore[arg-type]
+        figures[name] = step()
+    return Calibration(cores=len(os.sched_getaffinity(0)), node=far_node(), **figures)  # type: ignore[arg-type]
 
 
 def far_node() -> int | None:
@@ -136,10 +136,10 @@ def cycle(pages: Bytes) -> None:
 
 def chase_ns(pages: Bytes, prepare: Step, rounds: int) -> list[float]:
     """Return what a load takes in each round that follows a `cycle` where the one before ended."""
-    loads, at, times = min(_CHASED_LINES, pages.nbytes // LINE_BYTES), 0, []
+    loads, offset, times = min(_CHASED_LINES, pages.nbytes // LINE_BYTES), 0, []
     for _ in range(rounds):
         prepare()
-        seconds, at = _measure.chase(pages, at, loads)
+        seconds, offset = _measure.chase(pages, offset, loads)
         times.append(seconds / loads * 1e9)
     return times
 

@@ -55,14 +55,14 @@ def past_caches_bytes(ratio_of: Callable[[int], float | None] | None = None) -> 
         arrays = [memory(SIZES[-1], None) for _ in range(threads)]
         with ThreadPoolExecutor(threads) as pool:
             return past_caches_bytes(lambda nbytes: _ratio(pool, source, arrays, nbytes))
-    found, cost, least_cost = NEVER_BYTES, 0.0, 0.0
+    least, cost, least_cost = NEVER_BYTES, 0.0, 0.0
     for nbytes in reversed(SIZES):
         if (ratio := ratio_of(nbytes)) is None:
             return None
         cost += math.log(ratio)
         if cost < least_cost:
-            found, least_cost = nbytes, cost
-    return found
+            least, least_cost = nbytes, cost
+    return least
 
 
 def _threads() -> int:
@@ -84,9 +84,9 @@ def _ratio(pool: ThreadPoolExecutor, source: Bytes, arrays: list[Bytes], nbytes:
 
 def undisturbed_s(fills: list[Fill]) -> list[float]:
     """Return how long a round took, in a list; an empty one where a thread had to wait for its core."""
-    took_s = max(its.ended for its in fills) - min(its.began for its in fills)
-    together = all(its.ended - its.began >= TOGETHER * took_s for its in fills)
-    return [took_s] if together and not any(its.interruptions for its in fills) else []
+    took_s = max(fill.ended for fill in fills) - min(fill.began for fill in fills)
+    together = all(fill.ended - fill.began >= TOGETHER * took_s for fill in fills)
+    return [took_s] if together and not any(fill.interruptions for fill in fills) else []
 
 
 def _fill(fill: Callable[[Bytes, Bytes], None], gate: threading.Barrier, source: Bytes, array: Bytes) -> Fill:
@@ -115,5 +115,5 @@ def _past(array: Bytes, source: Bytes) -> None:
 
 
 def _copy(array: Bytes, source: Bytes, way: int) -> None:
-    for at in range(0, array.nbytes, PIECE_BYTES):
-        _native.copy(array[at : at + PIECE_BYTES], 0, source[at : at + PIECE_BYTES], way)
+    for begin in range(0, array.nbytes, PIECE_BYTES):
+        _native.copy(array[begin : begin + PIECE_BYTES], 0, source[begin : begin + PIECE_BYTES], way)

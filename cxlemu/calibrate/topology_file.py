@@ -45,10 +45,13 @@ def topology_file(
     host = re.sub(r"[^A-Za-z0-9.-]", "-", platform.node())[:40] or "this machine"
     when = f"measured on {host}, {datetime.date.today().isoformat()}"
     with_load = f"{when}, load {load:.1f}"
-    m, far, one = measured, measured.all_cores_far, measured.one_core_far
+    m, far, one_core_far = measured, measured.all_cores_far, measured.one_core_far
     device = m.device
     out, back = (0.0, 0.0) if device is None else (device.to_pool, device.from_pool)
-    most_read, most_written = max(far.read, one.read, far.copy, back), max(far.write, one.write, far.copy, out)
+    most_read, most_written = (
+        max(far.read, one_core_far.read, far.copy, back),
+        max(far.write, one_core_far.write, far.copy, out),
+    )
     both = min(max(2 * far.copy, most_read, most_written), most_read + most_written)
 
     def seen(value: Any, how: str) -> dict[str, Any]:
@@ -69,9 +72,9 @@ def topology_file(
     where = "" if m.node is None else f", of NUMA node {m.node}"
     shared = f"shared memory{where}" if cards is None else cards.cards[0].path
     costs = {
-        "to_pool_gbytes_per_s": rate(one.copy, f"one core copies to {shared}"),
-        "from_pool_gbytes_per_s": rate(one.copy, "as to the pool"),
-        "both_gbytes_per_s": rate(one.copy, "the same core does both"),
+        "to_pool_gbytes_per_s": rate(one_core_far.copy, f"one core copies to {shared}"),
+        "from_pool_gbytes_per_s": rate(one_core_far.copy, "as to the pool"),
+        "both_gbytes_per_s": rate(one_core_far.copy, "the same core does both"),
         "flush_line_ns": line(m.flush_line_ns, "dirty lines written back, and a fence"),
         "invalidate_line_ns": line(m.invalidate_line_ns, "clean lines dropped"),
         "fence_ns": line(m.fence_ns, "with nothing to wait for"),
@@ -84,17 +87,17 @@ def topology_file(
         how = f"what half of a line's round trip of {m.round_trip_ns:.0f} ns takes longer than a load"
         costs["doorbell_observe_ns"] = ns(observe, how)
     if device is not None:
-        its, bell = device.device, device.event_ns + (m.ring_ns or 0)
+        name, bell = device.device, device.event_ns + (m.ring_ns or 0)
         costs |= {
-            "to_pool_gbytes_per_s": rate(device.to_pool, f"{its} copies to {shared}"),
-            "from_pool_gbytes_per_s": rate(device.from_pool, f"{its} copies from {shared}"),
+            "to_pool_gbytes_per_s": rate(device.to_pool, f"{name} copies to {shared}"),
+            "from_pool_gbytes_per_s": rate(device.from_pool, f"{name} copies from {shared}"),
             "both_gbytes_per_s": rate(
-                min(max(device.both, out, back), out + back), f"{its} copies both ways at once, in two queues"
+                min(max(device.both, out, back), out + back), f"{name} copies both ways at once, in two queues"
             ),
-            "copy_ns": ns(device.copy_ns, f"{its} copies lines in a row"),
-            "doorbell_ring_ns": ns(bell, f"until the host sees that a copy of {its} has ended, and a line in memory"),
-            "local_copy_gbytes_per_s": rate(device.local_copy, its),
-            "reduce_gbytes_per_s": rate(device.reduce, f"{its} sums two arrays of f32"),
+            "copy_ns": ns(device.copy_ns, f"{name} copies lines in a row"),
+            "doorbell_ring_ns": ns(bell, f"until the host sees that a copy of {name} has ended, and a line in memory"),
+            "local_copy_gbytes_per_s": rate(device.local_copy, name),
+            "reduce_gbytes_per_s": rate(device.reduce, f"{name} sums two arrays of f32"),
         }
     emulation: dict[str, Any] = {"card_bytes": CARD_BYTES}
     if m.node is not None:
@@ -127,7 +130,9 @@ def topology_file(
             {
                 "name": "memory-bus",
                 "ends": ["hosts", "cards"],
-                "gbytes_per_s": rate(max(one.read, one.write, out, back), "of one rank's reads or writes"),
+                "gbytes_per_s": rate(
+                    max(one_core_far.read, one_core_far.write, out, back), "of one rank's reads or writes"
+                ),
                 "latency_ns": assumed(0, "in the card's"),
             }
         ],

@@ -18,12 +18,12 @@ class FirstFit:
                 return begin
         return None
 
-    def take_at(self, at: int, nbytes: int) -> bool:
+    def take_at(self, offset: int, nbytes: int) -> bool:
         """Take [``at``, ``at + nbytes``) and no other bytes; return whether that worked: all of it must be free."""
         for index, (begin, end) in enumerate(self.holes):
-            if begin <= at and at + nbytes <= end:
+            if begin <= offset and offset + nbytes <= end:
                 self.holes[index : index + 1] = [
-                    hole for hole in ((begin, at), (at + nbytes, end)) if hole[0] < hole[1]
+                    hole for hole in ((begin, offset), (offset + nbytes, end)) if hole[0] < hole[1]
                 ]
                 return True
         return False

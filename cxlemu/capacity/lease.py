@@ -60,13 +60,13 @@ def lease_for(text: str, memory: MemorySpec, pool_name: str | None, *, wait_s: f
         while True:
             over = time.monotonic() > until  # before the last look: this process may be stopped at any moment
             entries = table.entries()
-            if its := _held_by(tenant, entries):
+            if lines := _held_by(tenant, entries):
                 break
             if over:
                 raise AccessError(f"{_nothing(tenant, pool.name)}; {_holders(entries)}")
             time.sleep(LOOK_S)
-        slot = min(its, key=lambda slot: its[slot].grant.number)
-        return Lease(pool.name, slot, its[slot].grant, len(pool.cards), pool.interleave_bytes)
+        slot = min(lines, key=lambda slot: lines[slot].grant.number)
+        return Lease(pool.name, slot, lines[slot].grant, len(pool.cards), pool.interleave_bytes)
 
 
 def _held_by(tenant: Tenant, entries: dict[int, TableEntry]) -> dict[int, TableEntry]:

@@ -115,7 +115,7 @@ class FabricManager:
     @classmethod
     def of(cls, topology: Topology, space: str, *, block_bytes: int) -> FabricManager:
         """Make the manager of the capacity of a topology's space on cards, lent in blocks: a multiple of 64 bytes."""
-        named = {its.name: its for its in topology.spaces if its.on_cards}
+        named = {space.name: space for space in topology.spaces if space.on_cards}
         if space not in named:
             raise ArgumentError(f"{topology.name} has no space {space!r} on cards: it has {', '.join(named)}")
         cards = topology.cards_of(named[space])
@@ -138,15 +138,15 @@ class FabricManager:
             )
         wanted = round_up(nbytes, self.block_bytes)
         with self._lock:
-            at = self._free.take(wanted)
-            if at is None:
+            offset = self._free.take(wanted)
+            if offset is None:
                 raise CapacityError(self._why_not(tenant, wanted))
             self._given += 1
-            grant = Grant(self._given, tenant, at, wanted)
+            grant = Grant(self._given, tenant, offset, wanted)
             self._held[grant.number] = grant
             totals = self._totals.setdefault(tenant, Totals())
             totals.added += wanted
-            totals.peak = max(totals.peak, sum(its.nbytes for its in self.grants(tenant)))
+            totals.peak = max(totals.peak, sum(grant.nbytes for grant in self.grants(tenant)))
             return grant
 
     def release(self, grant: Grant) -> None:
@@ -241,12 +241,12 @@ class FabricManager:
     def _require_rights(
         self, tenant: str, grants: Sequence[Grant], call: Call, layout: Layout, frame: Frame, base: int
     ) -> None:
-        its = sorted((grant.at, grant.end) for grant in grants)
-        found = outside(touches(layout, frame, base), its, self.cards)
-        if found is not None:
+        spans = sorted((grant.at, grant.end) for grant in grants)
+        stray = outside(touches(layout, frame, base), spans, self.cards)
+        if stray is not None:
             raise AccessError(
-                f"tenant {tenant} may not run [{call}]: bytes {found.begin} to {found.end - 1} of card {found.card}, "
-                f"where its {found.what} would be, are {self._whose(found.card, found.begin)}"
+                f"tenant {tenant} may not run [{call}]: bytes {stray.begin} to {stray.end - 1} of card {stray.card}, "
+                f"where its {stray.what} would be, are {self._whose(stray.card, stray.begin)}"
             )
 
     def _whose(self, card: int, offset: int) -> str:
@@ -293,7 +293,9 @@ class FabricManager:
     def _why_not(self, tenant: str, wanted: int) -> str:
         what = f"tenant {tenant} asks for {format_bytes(wanted)} of each of {self.cards} cards, but "
         lent = self.card_bytes - self.first_byte
-        holders = ", ".join(f"{its.tenant} {format_bytes(its.held_bytes)}" for its in self.accounts() if its.held_bytes)
+        holders = ", ".join(
+            f"{account.tenant} {format_bytes(account.held_bytes)}" for account in self.accounts() if account.held_bytes
+        )
         if wanted > self.free_bytes:
             return f"{what}{format_bytes(self.free_bytes)} are free of {format_bytes(lent)}: " + (
                 f"{holders} hold the rest" if holders else "that is all there is"

@@ -128,16 +128,16 @@ class PoolManager(FabricManager):
         bytes are not lent again. ``gone``: the caller's word that no rank of the tenant runs any more.
         """
         with self._changing(TableChange.FORCE, gone=gone):
-            its = [grant for grant in self._leaving.values() if grant.tenant == tenant]
+            grants = [grant for grant in self._leaving.values() if grant.tenant == tenant]
             for grant in self.grants(tenant):
                 self._publish(grant, GrantState.FORCED)
             taken = super().force(tenant)
             self._reclaim()
-        until, numbers = time.monotonic() + wait_s, {grant.number for grant in (*its, *taken)}
+        until, numbers = time.monotonic() + wait_s, {grant.number for grant in (*grants, *taken)}
         while numbers & self._leaving.keys() and time.monotonic() < until:
             time.sleep(LOOK_S)
             self.reclaim()
-        return (*its, *taken)
+        return (*grants, *taken)
 
     def reclaim(self) -> None:
         """Make free what was taken away and has no users any more."""
@@ -157,14 +157,14 @@ class PoolManager(FabricManager):
         """
         if (slot := self._slots.get(grant.number)) is None:
             return []
-        found = []
+        owners = []
         for rank in range(self.table.ranks):
             line, held = self.table.use(slot, rank), is_held_at(self._lock_path, self.table.life_at(slot, rank))
             if line is not None and line.number == grant.number and line.inside and (held or self._may_run(line.owner)):
-                found.append(line.owner)
+                owners.append(line.owner)
             elif held:
-                found.append(NOBODY)
-        return found
+                owners.append(NOBODY)
+        return owners
 
     def _may_run(self, owner: Owner) -> bool:
         """Return whether an owner that holds no lock may still run, as one on another host or in a container may."""
@@ -272,7 +272,7 @@ class PoolManager(FabricManager):
             slot = slots.get(tenant)
             if slot is None:
                 unused = set(range(SLOTS)) - self._accounts.keys()
-                unused = unused or {at for name, at in slots.items() if name not in having}
+                unused = unused or {offset for name, offset in slots.items() if name not in having}
                 slot = min(unused)
             if self._accounts.get(slot) != line:
                 self._accounts[slot] = line
@@ -317,10 +317,10 @@ def _locked(path: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def _zero(memory: HostMemory, card: int, at: int, nbytes: int) -> None:
+def _zero(memory: HostMemory, card: int, offset: int, nbytes: int) -> None:
     zeros = np.zeros(min(nbytes, _WIPE_BYTES), np.uint8)
-    for begin in range(at, at + nbytes, _WIPE_BYTES):
-        piece = zeros[: min(_WIPE_BYTES, at + nbytes - begin)]
+    for begin in range(offset, offset + nbytes, _WIPE_BYTES):
+        piece = zeros[: min(_WIPE_BYTES, offset + nbytes - begin)]
         memory.write(card, begin, piece)
         memory.flush(card, begin, piece.nbytes)
     memory.fence()

@@ -102,8 +102,8 @@ class Table:
 
     def entries(self) -> dict[int, TableEntry]:
         """Read all entries; return them by slot, in order of their grants' numbers."""
-        found = ((slot, self.entry(slot)) for slot in range(SLOTS))
-        return dict(sorted(((s, e) for s, e in found if e is not None), key=lambda pair: pair[1].grant.number))
+        slots = ((slot, self.entry(slot)) for slot in range(SLOTS))
+        return dict(sorted(((s, e) for s, e in slots if e is not None), key=lambda pair: pair[1].grant.number))
 
     def check(self) -> None:
         """Check that every line is free or held, for a manager that lends what is free by this table."""
@@ -133,12 +133,12 @@ class Table:
 
     def accounts(self) -> dict[int, AccountLine]:
         """Read the accounts; return those of tenants, by slot."""
-        found = {}
+        lines = {}
         for slot in range(SLOTS):
             line = self._lines.load(self._account_offset(slot), AccountLine, SLOTS + slot)
             if line is not None and line.tenant.rstrip(b"\0"):
-                found[slot] = line
-        return found
+                lines[slot] = line
+        return lines
 
     def store_account(self, slot: int, line: AccountLine) -> None:
         """Push the account's line of ``slot``. Raises AccessError in a tenant's process."""

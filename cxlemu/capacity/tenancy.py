@@ -84,11 +84,11 @@ class Tenancy:
                 break
         raise AccessError(f"{self.lease.describe()}, was taken away or given back")
 
-    def on_loss(self, told: Callable[[], None]) -> None:
+    def on_loss(self, callback: Callable[[], None]) -> None:
         """Call a bound method, kept as a weak reference, in another thread once the grant is lost; at once if it is."""
-        self._told = [*(method for method in self._told if method() is not None), weakref.WeakMethod(told)]
+        self._told = [*(method for method in self._told if method() is not None), weakref.WeakMethod(callback)]
         if self._lost:
-            told()
+            callback()
 
     def require(self, call: Call, layout: Layout, frame: Frame, base: int) -> None:
         """Require that a plan stays inside the grant."""
@@ -99,9 +99,9 @@ class Tenancy:
         rooms = (Touch("room", card, begin, end) for card in range(cards))
         self._require_all("open a communicator", rooms)
 
-    def _require_all(self, what: str, found: Iterator[Touch]) -> None:
+    def _require_all(self, what: str, touched: Iterator[Touch]) -> None:
         grant, cards = self.lease.grant, self.lease.cards
-        moved = (touch._replace(begin=touch.begin + grant.at, end=touch.end + grant.at) for touch in found)
+        moved = (touch._replace(begin=touch.begin + grant.at, end=touch.end + grant.at) for touch in touched)
         first = outside(moved, [(grant.at, grant.end)], cards)
         if first is not None:
             whose = self._pool.table.whose(first.card, first.begin, cards, list(self._pool.table.entries().values()))
@@ -121,8 +121,8 @@ class Tenancy:
             except AccessError:
                 self._lost = True
                 for method in list(self._told):
-                    if (told := method()) is not None:
-                        told()
+                    if (callback := method()) is not None:
+                        callback()
                 return
 
 

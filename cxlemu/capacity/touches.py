@@ -35,10 +35,10 @@ def touches(layout: Layout, frame: Frame, base: int, *, told: bool = False) -> I
                 yield Touch(f"region {number}", card, begin, begin + nbytes)
 
 
-def outside(found: Iterable[Touch], inside: Iterable[tuple[int, int]], cards: int) -> Touch | None:
+def outside(touched: Iterable[Touch], inside: Iterable[tuple[int, int]], cards: int) -> Touch | None:
     """Return the first part of a touch outside the ranges [begin, end), which are in order; None if all is inside."""
     ranges = list(inside)
-    for touch in found:
+    for touch in touched:
         at = touch.begin
         if touch.card < cards:
             for begin, end in ranges:

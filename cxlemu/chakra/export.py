@@ -50,7 +50,7 @@ class ExportedFabric:
     def first_ring(self, doorbell: int, epoch: int) -> int:
         """Return the card's node that first let the doorbell show ``epoch`` or a later one."""
         epochs = range(epoch, self.shows[doorbell] + 1)
-        return next(self.rung[doorbell, at] for at in epochs if (doorbell, at) in self.rung)
+        return next(self.rung[doorbell, epoch] for epoch in epochs if (doorbell, epoch) in self.rung)
 
     def send(
         self, source: int, target: int, nbytes: int, name: str, after: tuple[int, ...], there: tuple[int, ...] = ()
@@ -127,16 +127,16 @@ class TracedRank(Streams):
 
     def _fence(self) -> None:
         for card, received in self._unfenced.items():
-            at = self.fabric.ranks + card
-            _, done = self.fabric.send(at, self.part.rank, LINE_BYTES, "COMPLETION", tuple(received), self._after)
+            node = self.fabric.ranks + card
+            _, done = self.fabric.send(node, self.part.rank, LINE_BYTES, "COMPLETION", tuple(received), self._after)
             self._last[self._stream] = done
         self._unfenced.clear()
 
     def _signal(self, i: Instruction) -> None:
         epoch = self.binding.epoch + i.value
         card, _ = self.binding.layout.doorbell_address(i.arg, epoch)
-        at = self.fabric.ranks + card
-        sent, received = self.fabric.send(self.part.rank, at, LINE_BYTES, i.op.name, self._after)
+        node = self.fabric.ranks + card
+        sent, received = self.fabric.send(self.part.rank, node, LINE_BYTES, i.op.name, self._after)
         self._last[self._stream] = sent
         self.fabric.rung[i.arg, epoch] = received
         self.fabric.shows[i.arg] = epoch
@@ -152,16 +152,16 @@ class TracedRank(Streams):
             if i.value < 0 or layout.owner(doorbell) == self.part.rank:
                 continue  # rung in an earlier call, or by this rank itself
             card, _ = layout.doorbell_address(doorbell, epoch)
-            at, rung = self.fabric.ranks + card, self.fabric.first_ring(doorbell, epoch)
-            _, seen = self.fabric.send(at, self.part.rank, LINE_BYTES, i.op.name, (rung,), self._after)
+            node, rung = self.fabric.ranks + card, self.fabric.first_ring(doorbell, epoch)
+            _, seen = self.fabric.send(node, self.part.rank, LINE_BYTES, i.op.name, (rung,), self._after)
             self._last[self._stream] = seen
         return None
 
     def _pull(self, operand: Operand, i: Instruction) -> None:
         for card, nbytes in self._cards(operand, i.nbytes).items():
-            at = self.fabric.ranks + card
-            sent, asked = self.fabric.send(self.part.rank, at, REQUEST_BYTES, "REQUEST", self._after)
-            _, got = self.fabric.send(at, self.part.rank, nbytes, i.op.name, (asked,), (sent,))
+            node = self.fabric.ranks + card
+            sent, asked = self.fabric.send(self.part.rank, node, REQUEST_BYTES, "REQUEST", self._after)
+            _, got = self.fabric.send(node, self.part.rank, nbytes, i.op.name, (asked,), (sent,))
             self._last[self._stream] = got
 
     def _compute(self, i: Instruction) -> None:

@@ -56,17 +56,17 @@ def encode(nodes: Sequence[Node]) -> bytes:
 def decode(raw: bytes, file: str) -> list[Node]:
     """Read the content of a trace file; attributes that `schema.ATTRIBUTES` lacks are left out."""
     kinds = messages()
-    at, nodes = 0, []
-    while at < len(raw):
-        size, begin = _length(raw, at, file)
-        message = (kinds.node if at else kinds.metadata)()
+    index, nodes = 0, []
+    while index < len(raw):
+        size, begin = _length(raw, index, file)
+        message = (kinds.node if index else kinds.metadata)()
         try:
             message.ParseFromString(raw[begin : begin + size])
         except Exception as error:  # protobuf's own, and UnicodeDecodeError
-            raise PlanFileError(f"{file}: message at byte {at} is damaged: {error}") from None
-        if at:
+            raise PlanFileError(f"{file}: message at byte {index} is damaged: {error}") from None
+        if index:
             nodes.append(_node(message, file))
-        at = begin + size
+        index = begin + size
     if not raw:
         raise PlanFileError(f"{file} is empty, it should begin with a Chakra GlobalMetadata")
     ids = [node.id for node in nodes]
@@ -111,20 +111,20 @@ def _delimited(message: Any) -> bytes:
     return bytes([*prefix, size]) + bytes(body)
 
 
-def _length(raw: bytes, at: int, file: str) -> tuple[int, int]:
+def _length(raw: bytes, index: int, file: str) -> tuple[int, int]:
     """Read a varint of at most 32 bits: the length of the message that follows, and where that begins."""
     size = 0
     for digit in range(5):
-        if at + digit >= len(raw):
+        if index + digit >= len(raw):
             break
-        byte = raw[at + digit]
+        byte = raw[index + digit]
         size |= (byte & 0x7F) << 7 * digit
         if byte < 0x80:
-            begin = at + digit + 1
+            begin = index + digit + 1
             if size > len(raw) - begin:
-                raise PlanFileError(f"{file}: message at byte {at} has {size} bytes, {len(raw) - begin} are left")
+                raise PlanFileError(f"{file}: message at byte {index} has {size} bytes, {len(raw) - begin} are left")
             return size, begin
-    raise PlanFileError(f"{file}: there is no message length at byte {at}")
+    raise PlanFileError(f"{file}: there is no message length at byte {index}")
 
 
 __all__ = ["Node", "NodeType", "decode", "encode", "read", "write"]

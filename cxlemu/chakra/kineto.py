@@ -95,14 +95,14 @@ class _Reading:
         for event in calls:
             if event["name"].startswith(CALL):
                 within[event.get("tid")].append(_span(event))
-        found = []
+        operators = []
         for event in self.events:
             if event.get("cat") == "cpu_op":
-                (begin, end), its = _span(event), within[event.get("tid")]
-                at = bisect(its, (begin, float("inf"))) - 1
-                if at < 0 or end > its[at][1]:
-                    found.append((begin, end))
-        return found
+                (begin, end), inside = _span(event), within[event.get("tid")]
+                index = bisect(inside, (begin, float("inf"))) - 1
+                if index < 0 or end > inside[index][1]:
+                    operators.append((begin, end))
+        return operators
 
     def _compute(self, time_us: float) -> None:
         if (us := round(time_us)) > 0:
@@ -126,30 +126,32 @@ class _Reading:
                 raise ValueError(f"the group has the ranks {ranks!r:.40}")
             if not 0 <= (nbytes := int(about["In msg bytes"])) <= NUMBER_MAX:
                 raise ValueError(f"{nbytes} bytes")
-            its: dict[str, Any] = {"is_cpu_op": False, "comm_size": nbytes}
+            fields: dict[str, Any] = {"is_cpu_op": False, "comm_size": nbytes}
             if about["Process Group Description"] != "default_pg":
-                self.groups[group], its["pg_name"] = ranks, group
+                self.groups[group], fields["pg_name"] = ranks, group
             after = (*self._cpu, *([self._last_of[group]] if group in self._last_of else ()))
-            node = self._call(name, about, its, after, len(ranks))
+            node = self._call(name, about, fields, after, len(ranks))
             self._last_of[group] = self._of_call[int(about["Call"])] = node
             if not self._asynchronous(event):
                 self._cpu = (node,)
 
-    def _call(self, name: str, about: dict[str, Any], its: dict[str, Any], after: tuple[int, ...], ranks: int) -> int:
+    def _call(
+        self, name: str, about: dict[str, Any], fields: dict[str, Any], after: tuple[int, ...], ranks: int
+    ) -> int:
         if name in ("send", "recv"):
             peer = int(about["Dst Rank" if name == "send" else "Src Rank"])
             if peer < 0:
                 raise PlanFileError(f"{self.file}: a receive from any source does not record the sender")
-            its |= {"comm_tag": int(about["Tag"]), "comm_dst" if name == "send" else "comm_src": peer}
-            return self._add(name, NodeType.COMM_SEND if name == "send" else NodeType.COMM_RECV, after, **its)
+            fields |= {"comm_tag": int(about["Tag"]), "comm_dst" if name == "send" else "comm_src": peer}
+            return self._add(name, NodeType.COMM_SEND if name == "send" else NodeType.COMM_RECV, after, **fields)
         if name not in _KINDS:
             raise PlanFileError(f"{self.file}: Chakra has no collective {name[:40]!r}")
         if name == "scatter":  # Chakra's size is what the root brings
-            its["comm_size"] *= ranks
-        return self._add(name, NodeType.COMM_COLL, after, comm_type=COLLECTIVES[_KINDS[name]], **its)
+            fields["comm_size"] *= ranks
+        return self._add(name, NodeType.COMM_COLL, after, comm_type=COLLECTIVES[_KINDS[name]], **fields)
 
-    def _add(self, name: str, kind: NodeType, after: tuple[int, ...], us: int = 0, **its: int | str | bool) -> int:
-        self.nodes.append(Node(len(self.nodes), name, kind, tuple(dict.fromkeys(after)), us, its))
+    def _add(self, name: str, kind: NodeType, after: tuple[int, ...], us: int = 0, **fields: int | str | bool) -> int:
+        self.nodes.append(Node(len(self.nodes), name, kind, tuple(dict.fromkeys(after)), us, fields))
         return len(self.nodes) - 1
 
     def _about(self, event: dict[str, Any]) -> dict[str, Any]:
@@ -183,5 +185,5 @@ class _Busy:
         return max(0.0, self._until(end) - self._until(begin))
 
     def _until(self, moment: float) -> float:
-        at = bisect(self._begins, moment) - 1
-        return 0.0 if at < 0 else self._before[at] + min(moment, self._ends[at]) - self._begins[at]
+        index = bisect(self._begins, moment) - 1
+        return 0.0 if index < 0 else self._before[index] + min(moment, self._ends[index]) - self._begins[index]

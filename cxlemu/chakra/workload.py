@@ -122,11 +122,11 @@ def load(
         raise PlanFileError(f"{path} does not exist, but {prefix}.{beyond}.et does: each rank needs its file")
     if not ranks:
         raise PlanFileError(f"{path} does not exist: give the traces' common name, without .0.et")
-    found = _groups(groups, len(ranks), groups_file) | {EVERYONE: tuple(range(len(ranks)))}
+    members = _groups(groups, len(ranks), groups_file) | {EVERYONE: tuple(range(len(ranks)))}
     for rank, steps in enumerate(ranks):
         for step in steps:
-            if isinstance(step.what, ChakraCollective) and rank not in found.get(step.what.group, ()):
-                known = "is not a member of that group" if step.what.group in found else "no file of groups names it"
+            if isinstance(step.what, ChakraCollective) and rank not in members.get(step.what.group, ()):
+                known = "is not a member of that group" if step.what.group in members else "no file of groups names it"
                 raise PlanFileError(
                     f"{prefix}.{rank}.et: node {step.id} is called in group {step.what.group!r}, but {known}"
                 )
@@ -135,7 +135,7 @@ def load(
                 if peer == rank or peer >= len(ranks):
                     wrong = "itself" if peer == rank else f"rank {peer}, and there are {len(ranks)}"
                     raise PlanFileError(f"{prefix}.{rank}.et: node {step.id} is a message of rank {rank} and {wrong}")
-    return ChakraWorkload(tuple(ranks), found, frozenset(changed_by))
+    return ChakraWorkload(tuple(ranks), members, frozenset(changed_by))
 
 
 def _highest_rank(prefix: Path) -> int:
@@ -155,7 +155,7 @@ def _steps(
         changed_by.add("ctrl_deps")
     ctrl_deps = ctrl_deps or not by_data
     nodes = sorted(nodes, key=lambda node: node.id)
-    place = {node.id: at for at, node in enumerate(nodes)}
+    place = {node.id: index for index, node in enumerate(nodes)}
     steps = []
     for node in nodes:
         deps = dict.fromkeys([*node.ctrl_deps, *node.deps] if ctrl_deps else node.deps)
@@ -236,12 +236,12 @@ def _groups(given: Any, ranks: int, file: str) -> dict[str, tuple[int, ...]]:
         return {}
     if not isinstance(given, dict):
         raise PlanFileError(f'{file}: groups are written as {{"name": [ranks]}}')
-    found = {}
+    groups_of = {}
     for name, members in given.items():
         sound = isinstance(members, list) and all(type(rank) is int and 0 <= rank < ranks for rank in members)
         if not sound or not members or len(set(members)) != len(members):
             raise PlanFileError(
                 f"{file}: group {name[:40]!r} should be a list of different ranks from 0 to {ranks - 1}"
             )
-        found[name] = tuple(members)
-    return found
+        groups_of[name] = tuple(members)
+    return groups_of

@@ -33,5 +33,5 @@ class Columns:
         return ["#" + self.line(cells)[1:] for cells in (names, units)]
 
     def line(self, cells: Mapping[str, object]) -> str:
-        its = " ".join(f"{cells.get(column.name, '')!s:>{column.width}}" for column in self._kept)
-        return f"{its}  {cells.get(self._last, '')}".rstrip()
+        text = " ".join(f"{cells.get(column.name, '')!s:>{column.width}}" for column in self._kept)
+        return f"{text}  {cells.get(self._last, '')}".rstrip()

@@ -35,19 +35,19 @@ Table = Mapping[str, tuple[str, str] | tuple[str, str, str]]
 @cache
 def commands(group: str) -> dict[str, Verb]:
     """Return verb -> (module, line of help) of all packages; a table that fails to load is named on stderr."""
-    found: dict[str, Verb] = {}
+    verbs: dict[str, Verb] = {}
     origin: dict[str, str] = {}
     for entry in sorted(entry_points(group=group), key=lambda entry: (entry.name, entry.value)):
-        for verb, told in _table(entry):
+        for verb, about in _table(entry):
             if origin.setdefault(verb, entry.value) != entry.value:
                 raise ArgumentError(
                     f"{origin[verb]} and {entry.value} both provide a command {verb!r}: uninstall one of them"
                 )
-            found[verb] = told
-    if not found:
+            verbs[verb] = about
+    if not verbs:
         again = "delete *.egg-info of an old checkout and install cxlemu again"
         raise ArgumentError(f"no installed package provides commands ({group}): {again}")
-    return found
+    return verbs
 
 
 def _table(entry: EntryPoint) -> Iterator[tuple[str, Verb]]:

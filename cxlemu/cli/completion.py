@@ -33,7 +33,9 @@ def is_asked() -> bool:
 
 def install(command: click.Command) -> click.Command:
     """Let the parameters of a command, and of those below it, complete their words; choices do so already."""
-    words = {name: its for entry in entry_points(group="cxlemu.completions") for name, its in entry.load().items()}
+    words = {
+        name: words_of for entry in entry_points(group="cxlemu.completions") for name, words_of in entry.load().items()
+    }
     for param in command.params:
         if param.name in words and not isinstance(param.type, click.Choice):
             param.shell_complete = partial(completed, words[param.name])  # type: ignore[method-assign]
@@ -44,5 +46,5 @@ def install(command: click.Command) -> click.Command:
 
 def completed(words: Callable[[], list[str]], ctx: click.Context, incomplete: str) -> list[CompletionItem]:
     before, comma, last = incomplete.rpartition(",")
-    found = [CompletionItem(f"{before}{comma}{word}") for word in words() if word.startswith(last)]
-    return found or [CompletionItem(incomplete, type="file")]
+    items = [CompletionItem(f"{before}{comma}{word}") for word in words() if word.startswith(last)]
+    return items or [CompletionItem(incomplete, type="file")]

@@ -62,8 +62,10 @@ def _stores() -> Iterator[DoctorRow]:
         yield DoctorRow("native modules", "look", "not loaded", str(error))
         return
     yield row("native modules", True, "loaded", "they need the GIL, which a Python without it turns on", detail=True)
-    its = thresholds()
-    yield row("stores", True, str(its), f"measured once for a machine, and kept in {kept_file()}", detail=True)
+    thresholds_kept = thresholds()
+    yield row(
+        "stores", True, str(thresholds_kept), f"measured once for a machine, and kept in {kept_file()}", detail=True
+    )
 
 
 def _numa_nodes(root: Path) -> Iterator[DoctorRow]:
@@ -142,7 +144,7 @@ def _dead_pools() -> Iterator[DoctorRow]:
     except ImportError:  # which the row of native modules says
         return
     dead = catalog.dead()
-    nbytes = sum(found.nbytes for entry in dead for found in entry.found)
+    nbytes = sum(segment.nbytes for entry in dead for segment in entry.found)
     if not dead:
         yield DoctorRow("dead pools", "ok", "none", "what killed runs leave in /dev/shm")
         return
@@ -170,20 +172,20 @@ def _hugepages(root: Path) -> Iterator[DoctorRow]:
 
 def _launchers(path: str | None) -> Iterator[DoctorRow]:
     for name, origin in LAUNCHERS.items():
-        found = shutil.which(name, path=path)
-        meaning = "starts ranks on several machines" if found else f"optional: comes with {origin}"
-        yield row(name, found, found or "", meaning, detail=True)
+        program = shutil.which(name, path=path)
+        meaning = "starts ranks on several machines" if program else f"optional: comes with {origin}"
+        yield row(name, program, program or "", meaning, detail=True)
 
 
 def _software() -> Iterator[DoctorRow]:
     yield row("Python", True, platform.python_version(), "3.11 or newer is needed", detail=True)
     for name in PACKAGES:
-        found = _version(name)
-        meaning = "needed" if found else f"needed: pip install {name}"
-        yield row(name, found, found or "", meaning, detail=found is not None)
+        installed = _version(name)
+        meaning = "needed" if installed else f"needed: pip install {name}"
+        yield row(name, installed, installed or "", meaning, detail=installed is not None)
     for name, use in PEERS.items():
-        found = _version(name)
-        yield row(name, found, found or "", f"optional: {use}", detail=True)
+        installed = _version(name)
+        yield row(name, installed, installed or "", f"optional: {use}", detail=True)
 
 
 def _version(package: str) -> str | None:
@@ -230,11 +232,11 @@ def run(ctx: click.Context, asked: DoctorFlags) -> None:
     rows = examine(accelerator=asked.accelerator)
     if write_json(asked.json_file, [row._asdict() for row in rows]):
         return
-    shown = [its for its in rows if asked.verbose or not isinstance(its, Detail)]
+    shown = [row for row in rows if asked.verbose or not isinstance(row, Detail)]
     table = plain_table("", "what", "value", "what it means")
-    for found in shown:
-        status = Text(found.status, "green" if found.status == "ok" else "yellow")
-        table.add_row(status, Text(found.what), Text(found.value), Text(found.meaning))
+    for line in shown:
+        status = Text(line.status, "green" if line.status == "ok" else "yellow")
+        table.add_row(status, Text(line.what), Text(line.value), Text(line.meaning))
     out = console()
     out.print(table, soft_wrap=False)
     if left := len(rows) - len(shown):

@@ -158,14 +158,14 @@ def _rows(measured: Calibration) -> Iterator[tuple[str, str]]:
         else:
             shown = f"{value:.1f} GB/s" if name.endswith("gbytes_per_s") else f"{value:.1f} ns"
         yield words, shown
-    if (its := measured.device) is not None:
-        both = f"to the pool {its.to_pool:.1f}, from it {its.from_pool:.1f}, both at once {its.both:.1f} GB/s"
-        yield f"copies of {its.device}", both
-        yield "the same with pinned memory", f"to it {its.to_pinned:.1f}, from it {its.from_pinned:.1f} GB/s"
-        yield "its copy of a line, in a row", f"{its.copy_ns:.0f} ns"
-        yield "until the host knows that a copy has ended", f"{its.event_ns:.0f} ns"
-        yield "its copies within its memory", f"{its.local_copy:.1f} GB/s"
-        yield "its sums", f"{its.reduce:.1f} GB/s"
+    if (device := measured.device) is not None:
+        both = f"to the pool {device.to_pool:.1f}, from it {device.from_pool:.1f}, both at once {device.both:.1f} GB/s"
+        yield f"copies of {device.device}", both
+        yield "the same with pinned memory", f"to it {device.to_pinned:.1f}, from it {device.from_pinned:.1f} GB/s"
+        yield "its copy of a line, in a row", f"{device.copy_ns:.0f} ns"
+        yield "until the host knows that a copy has ended", f"{device.event_ns:.0f} ns"
+        yield "its copies within its memory", f"{device.local_copy:.1f} GB/s"
+        yield "its sums", f"{device.reduce:.1f} GB/s"
 
 
 def _conclusion(measured: Calibration, cards: MeasuredCards | None, file: Path, load: float) -> str:

@@ -69,8 +69,8 @@ def _targets(region: Path, devices: Path, ways: int) -> Iterator[str]:
 def _dax_devices(region: Path, root: Path) -> list[str]:
     """Find the DAX devices whose memory lies in the region; without root's rights Linux tells no addresses: none."""
     start, size = integer(region / "resource"), integer(region / "size")
-    found = entries(root / "sys/bus/dax/devices", "dax[0-9]*")
-    return [f"/dev/{each.name}" for each in found if start and start <= integer(each / "resource") < start + size]
+    devices = entries(root / "sys/bus/dax/devices", "dax[0-9]*")
+    return [f"/dev/{each.name}" for each in devices if start and start <= integer(each / "resource") < start + size]
 
 
 def _size(entry: Path) -> str:

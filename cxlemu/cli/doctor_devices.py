@@ -20,19 +20,19 @@ FAKE_POOL_BYTES = 1 << 21  # a fake device copies for show
 
 def accelerator_rows(root: Path, asked: str | None) -> Iterator[DoctorRow]:
     """Yield rows for GPUs that NVIDIA's driver shows, and for what they can do."""
-    found = entries(root / "proc/driver/nvidia/gpus", "[0-9a-fA-F]*")
-    for gpu in found:
+    gpus = entries(root / "proc/driver/nvidia/gpus", "[0-9a-fA-F]*")
+    for gpu in gpus:
         model = re.search(r"(?m)^Model:\s*(\S.{0,99})$", text(gpu / "information"))
         meaning = "its arrays are taken with cxlemu[cuda], which one kind of GPU has run: see docs/accelerator.md"
         yield row(f"accelerator {gpu.name}", True, model[1] if model else "model unknown", meaning)
-    if not found:
+    if not gpus:
         yield row("accelerators", False, "none", "arrays on a device run on a fake one: see docs/accelerator.md")
-    dax = [str(root / "dev" / its.name) for its in entries(root / "sys/bus/dax/devices", "dax[0-9]*")]
+    dax = [str(root / "dev" / entry.name) for entry in entries(root / "sys/bus/dax/devices", "dax[0-9]*")]
     if asked is not None:
         yield from _device_rows(asked, dax)
         return
     names: Sequence[str] = ()
-    if found:
+    if gpus:
         try:
             from cxlemu.accelerator.cuda import devices  # NVIDIA's package, where there are GPUs alone
 
@@ -60,10 +60,10 @@ def _device_rows(name: str, dax: Sequence[str]) -> Iterator[DoctorRow]:
         yield _registered(f"{name}, {Path(path).name}", _defect(device, path))
     if cannot:
         return
-    its = device_copies(device, pool)
-    value = f"{its.to_pool:.1f} to, {its.from_pool:.1f} from, {its.both:.1f} GB/s both at once"
+    copies = device_copies(device, pool)
+    value = f"{copies.to_pool:.1f} to, {copies.from_pool:.1f} from, {copies.both:.1f} GB/s both at once"
     yield row(f"{name}, copies", True, value, f"to and from shared memory; {standing(name)}")
-    plain = f"{its.to_pinned:.1f} to, {its.from_pinned:.1f} from, GB/s"
+    plain = f"{copies.to_pinned:.1f} to, {copies.from_pinned:.1f} from, GB/s"
     yield row(f"{name}, plain copies", True, plain, "to and from pinned memory: the most that copies to a pool can be")
 
 

@@ -22,8 +22,8 @@ class Detail(DoctorRow):
     """A finding that the table has with ``-v`` alone."""
 
 
-def row(what: str, found: object, value: str, meaning: str, *, detail: bool = False) -> DoctorRow:
-    return (Detail if detail else DoctorRow)(what, "ok" if found else "absent", value, meaning)
+def row(what: str, good: object, value: str, meaning: str, *, detail: bool = False) -> DoctorRow:
+    return (Detail if detail else DoctorRow)(what, "ok" if good else "absent", value, meaning)
 
 
 def text(path: Path) -> str:

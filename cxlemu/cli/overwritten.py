@@ -12,13 +12,13 @@ PACKAGES = ("cxlemu", "collectives", "faults", "studies")
 def remedies(packages: Iterable[str]) -> dict[str, str]:
     """Return a sentence for each of our packages that another distribution brings as well."""
     brought = packages_distributions()
-    found = {}
+    remedy = {}
     for package in packages:
         others = sorted({name for name in brought.get(package, ()) if name.lower() != "cxlemu"})
         if package not in PACKAGES or not others:
             continue
-        found[package] = (
+        remedy[package] = (
             f"{', '.join(others)} of PyPI brings a package {package!r} as well and may have overwritten ours: "
             f"pip uninstall {' '.join(others)}, and then in the clone pip install --force-reinstall --no-deps -e ."
         )
-    return found
+    return remedy

@@ -16,10 +16,10 @@ def each_once(ctx: click.Context | None, parameter: click.Parameter | None, valu
     each = values.split(",") if isinstance(values, str) else values or ()
     for value in each:
         if each.count(value) > 1:
-            its = (
+            repeats = (
                 f"{parameter.opts[0]} {value} is given" if isinstance(parameter, click.Option) else f"{value} is named"
             )
-            raise ArgumentError(f"{its} twice")
+            raise ArgumentError(f"{repeats} twice")
     return values
 
 

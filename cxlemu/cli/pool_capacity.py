@@ -76,8 +76,8 @@ def _facts(manager: PoolManager) -> dict[str, Any]:
             }
         )
     accounts = [
-        {"tenant": its.tenant} | {f"{key}_bytes": getattr(its, f"{key}_bytes") for key in _ACCOUNT}
-        for its in manager.accounts()
+        {"tenant": account.tenant} | {f"{key}_bytes": getattr(account, f"{key}_bytes") for key in _ACCOUNT}
+        for account in manager.accounts()
     ]
     return {
         "cards": manager.cards,
@@ -112,13 +112,13 @@ def release(_ctx: click.Context, asked: ReleaseFlags) -> None:
     """Give back what a tenant holds, or one grant of it; refused while ranks are in it."""
     wanted = Tenant.parse(asked.tenant)
     with _managed(asked) as manager:
-        its = [grant for grant in manager.grants(wanted.name) if wanted.number in (None, grant.number)]
-        if not its:
+        grants = [grant for grant in manager.grants(wanted.name) if wanted.number in (None, grant.number)]
+        if not grants:
             number = "" if wanted.number is None else f" {wanted.number}"
             raise AccessError(f"tenant {wanted.name} holds no grant{number}")
-        for grant in its:
+        for grant in grants:
             manager.release(grant)
-    _print_grants("released", its, asked.json_file)
+    _print_grants("released", grants, asked.json_file)
 
 
 def force(ctx: click.Context, asked: ForceFlags) -> None:
@@ -129,7 +129,7 @@ def force(ctx: click.Context, asked: ForceFlags) -> None:
         users = {grant.number: manager.users_of(grant) for grant in left}
     if not taken:
         raise AccessError(f"tenant {asked.tenant} holds nothing")
-    _print_grants("taken away", list(taken), asked.json_file, {number: len(its) for number, its in users.items()})
+    _print_grants("taken away", list(taken), asked.json_file, {number: len(user) for number, user in users.items()})
     ctx.exit(1 if left else 0)
 
 

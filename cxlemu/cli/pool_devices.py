@@ -52,8 +52,8 @@ def format_pool(_ctx: click.Context, asked: PoolFormatFlags) -> None:
     if manager is not None:
         room = f"{format_bytes(manager.free_bytes)} of each to lend in blocks of {format_bytes(manager.block_bytes)}"
     cards = f"{counted(geometry.cards, 'card')} of {format_bytes(geometry.card_bytes)}"
-    told = f"formatted pool {superblock.uuid}: {cards}, interleaved by {format_bytes(asked.interleave)}, {room}"
-    print_wrapped(console(), told)
+    text = f"formatted pool {superblock.uuid}: {cards}, interleaved by {format_bytes(asked.interleave)}, {room}"
+    print_wrapped(console(), text)
 
 
 def _check_sizes(paths: Sequence[str], nbytes: int) -> None:

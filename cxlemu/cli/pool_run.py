@@ -47,7 +47,7 @@ def list_pools(_ctx: click.Context, asked: JsonFlags) -> None:
 
 def _row(entry: catalog.CatalogEntry) -> dict[str, Any]:
     """Describe a pool: sizes and modes as they lie there; hosts and owner as the first readable superblock says."""
-    cards = [found for found in entry.found if found.segment.kind == "card"]
+    cards = [file for file in entry.found if file.segment.kind == "card"]
     block = entry.superblocks[0] if entry.superblocks else None
     return {
         "name": entry.name,
@@ -59,7 +59,7 @@ def _row(entry: catalog.CatalogEntry) -> dict[str, Any]:
         "state": entry.state,
         "complete": entry.complete,
         "age_s": max(0.0, time.time() - entry.created_s),
-        "mode": " ".join(sorted({f"{found.mode:04o}" for found in entry.found})),
+        "mode": " ".join(sorted({f"{file.mode:04o}" for file in entry.found})),
         "damage": list(entry.damage),
     }
 
@@ -75,8 +75,8 @@ def show(_ctx: click.Context, asked: PoolShowFlags) -> None:
         return
     for key in ("name", "uuid", "created", "owner", "card_bytes", "interleave_bytes", "max_ranks"):
         value = facts[key]
-        told = f"{key:<17} {_phrase(value) if isinstance(value, dict) else value}"
-        print_wrapped(console(), told, indent=" " * 18)
+        text = f"{key:<17} {_phrase(value) if isinstance(value, dict) else value}"
+        print_wrapped(console(), text, indent=" " * 18)
     for part in ("cards", "hosts"):
         table = plain_table(*facts[part][0])
         for row in facts[part]:
@@ -142,7 +142,7 @@ def clean(_ctx: click.Context, asked: PoolCleanFlags) -> None:
     )
     for verdict in verdicts:
         action = ("would remove" if asked.dry_run else "removed") if verdict.removed else "left"
-        told = counted(len(verdict.segments), "segment")
-        print_wrapped(console(), f"{action} {verdict.name} ({told}): {verdict.reason}")
+        count = counted(len(verdict.segments), "segment")
+        print_wrapped(console(), f"{action} {verdict.name} ({count}): {verdict.reason}")
     if not verdicts:
         click.echo("no pools")

@@ -34,7 +34,7 @@ def for_each_ranks(*single: str) -> Callable[[Callable[..., Any]], Callable[...,
                 return
             for name in single:
                 if flags[name] is not None:
-                    flag = next(max(its.opts, key=len) for its in ctx.command.params if its.name == name)
+                    flag = next(max(param.opts, key=len) for param in ctx.command.params if param.name == name)
                     raise ArgumentError(f"{flag} holds one run: give one number of ranks with -n")
             _each(ctx, ranks, lambda number: function(ranks=number, **flags), flags.get("json_file"))
 

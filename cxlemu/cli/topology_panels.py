@@ -98,7 +98,7 @@ def panel(topology: Topology, part: TopologyPart) -> Panel:
 def _groups(topology: Topology, part: TopologyPart) -> list[EqualEnds]:
     """Cut hosts and cards into groups of the same switches."""
     counts = {"host": topology.host_count, "rank": topology.place_count}
-    counts["card"] = sum(len(numbers) for numbers, its in topology.card_groups() if its.owner is None)
+    counts["card"] = sum(len(numbers) for numbers, numbers_of in topology.card_groups() if numbers_of.owner is None)
     names = {switch.name for switch in part.switches}
     joined: dict[str, list[tuple[range, str]]] = {}
     for one, other in (link.ends for link in part.links):
@@ -106,14 +106,14 @@ def _groups(topology: Topology, part: TopologyPart) -> list[EqualEnds]:
         some = members(end)
         if some is not None:
             joined.setdefault(some.kind, []).append((some.among(counts[some.kind]), switch))
-    found = []
-    for kind, its in joined.items():
-        cuts = sorted({cut for numbers, _ in its for cut in (numbers.start, numbers.stop)})
+    equal_ends = []
+    for kind, pairs in joined.items():
+        cuts = sorted({cut for numbers, _ in pairs for cut in (numbers.start, numbers.stop)})
         for begin, end_ in pairwise(cuts):
-            switches = tuple(switch for numbers, switch in its if begin in numbers)
+            switches = tuple(switch for numbers, switch in pairs if begin in numbers)
             if switches:
-                found.append(EqualEnds(kind, range(begin, end_), switches))
-    return found
+                equal_ends.append(EqualEnds(kind, range(begin, end_), switches))
+    return equal_ends
 
 
 # --- hosts, switches, cards ----------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def _columns(topology: Topology, part: TopologyPart, groups: Sequence[EqualEnds]
     filled = [(_linked(topology, tops), BOX), *switches, (_linked(topology, cards), BOX)]
     rows = [
         [*_row(boxes, number * ROW + HIGH / 2, widest)]
-        for number, (boxes, widest) in enumerate(its for its in filled if its[0])
+        for number, (boxes, widest) in enumerate(column for column in filled if column[0])
     ]
     nodes = [node for row in rows for node, _ in row]
     at = {node.title: node for node in nodes if node.kind == "switch"}
@@ -180,8 +180,8 @@ def _trunks(part: TopologyPart, at: Mapping[str, DrawnBox]) -> list[DrawnLink]:
     return [_wire(at[one], at[other]) for one, other in (link.ends for link in part.links) if {one, other} <= {*at}]
 
 
-def _wire(one: DrawnBox, other: DrawnBox, kind: str = "trunk") -> DrawnLink:
-    return DrawnLink(one.x, one.y, other.x, other.y, kind)
+def _wire(drawn_box: DrawnBox, other: DrawnBox, kind: str = "trunk") -> DrawnLink:
+    return DrawnLink(drawn_box.x, drawn_box.y, other.x, other.y, kind)
 
 
 # --- fabrics in levels ---------------------------------------------------------------------------------------------
@@ -191,24 +191,26 @@ def _fabric_rows(topology: Topology, part: TopologyPart, groups: Sequence[EqualE
     """Place the highest level on top, and below each switch of the last row the hosts and cards that it joins."""
     names = _names(topology, part)
     across = 12 if isinstance(part.fabric, XLink) else 4096
-    rows = [its[at : at + across] for its in reversed(part.levels()) for at in range(0, len(its), across)]
+    rows = [
+        level[begin : begin + across] for level in reversed(part.levels()) for begin in range(0, len(level), across)
+    ]
     nodes: list[DrawnBox] = []
     wires: list[DrawnLink] = []
-    at: dict[str, DrawnBox] = {}
+    boxes: dict[str, DrawnBox] = {}
     y = HIGH / 2
     for row in rows:
         step = (WIDTH - 2 * MARGIN) / len(row)
         deepest = HIGH
         for column, switch in enumerate(row):
-            its = [group for group in groups if group.switches == (switch.name,)]
+            equal_ends = [group for group in groups if group.switches == (switch.name,)]
             x, width = MARGIN + (column + 0.5) * step, min(step * 0.8, BOX)
             name = names[switch.name]
             room = width >= LETTER * len(name) + 4
-            words = " ".join(group.name for group in its)
+            words = " ".join(group.name for group in equal_ends)
             title = f"{name} {words}".strip()
-            at[switch.name] = DrawnBox(x, y, width, min(HIGH * 0.7, width), "switch", (name,) * room, title)
-            nodes.append(at[switch.name])
-            if not its:
+            boxes[switch.name] = DrawnBox(x, y, width, min(HIGH * 0.7, width), "switch", (name,) * room, title)
+            nodes.append(boxes[switch.name])
+            if not equal_ends:
                 continue
             if step < BOX:
                 if step >= 11:
@@ -216,12 +218,12 @@ def _fabric_rows(topology: Topology, part: TopologyPart, groups: Sequence[EqualE
                     nodes.append(DrawnBox(x, y + HIGH / 2, 0, 0, "end", (text,), text, upright=True))
                     deepest = max(deepest, HIGH + 5.5 * len(text))
                 continue
-            below = [*_row_below(topology, its, x, step, y + 0.7 * ROW)]
-            wires += [_wire(box, at[switch.name], "end") for box in below]
+            below = [*_row_below(topology, equal_ends, x, step, y + 0.7 * ROW)]
+            wires += [_wire(box, boxes[switch.name], "end") for box in below]
             nodes += below
             deepest = 0.7 * ROW + HIGH
         y += max(deepest + 20, ROW) if row is not rows[-1] else deepest
-    return Panel(nodes, wires + _trunks(part, at), [], y - HIGH / 2)
+    return Panel(nodes, wires + _trunks(part, boxes), [], y - HIGH / 2)
 
 
 def _names(topology: Topology, part: TopologyPart) -> dict[str, str]:
@@ -236,8 +238,8 @@ def _row_below(topology: Topology, groups: Sequence[EqualEnds], x: float, step: 
     boxes = [box for group in groups for box in _boxes(topology, group, most)]
     each = min(step * 0.96 / len(boxes), BOX)
     for number, (kind, text, title) in enumerate(boxes):
-        its = tuple(brief(line, each) for line in text)
-        yield DrawnBox(x + (number - (len(boxes) - 1) / 2) * each, y, each * 0.9, HIGH, kind, its, title)
+        briefs = tuple(brief(line, each) for line in text)
+        yield DrawnBox(x + (number - (len(boxes) - 1) / 2) * each, y, each * 0.9, HIGH, kind, briefs, title)
 
 
 # --- a torus and a dragonfly -----------------------------------------------------------------------------------------
@@ -283,8 +285,8 @@ def _grid(fabric: Torus, switches: Sequence[Switch]) -> tuple[dict[str, Spot], f
     lower = step / 4
     places = {}
     for number, switch in enumerate(switches):
-        plane, at = divmod(number, columns * rows)
-        row, column = divmod(at, columns)
+        plane, index = divmod(number, columns * rows)
+        row, column = divmod(index, columns)
         x = MARGIN + (plane * (columns + 1) + column + 0.5) * step
         places[switch.name] = Spot(x, row * step + plane * lower + 40, step * 0.55)
     return places, rows * step + planes * lower + 40

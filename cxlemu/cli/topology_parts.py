@@ -29,16 +29,16 @@ class TopologyPart(NamedTuple):
 
     def captions(self) -> Iterator[str]:
         """Yield a line for each kind of links."""
-        for its in self.kinds:
-            which = f"{its.links} x {its.joins}:" if self.fabric else f"{its.link.name}: {its.joins},"
-            yield f"{which} {figures(its.link)}"
+        for kind in self.kinds:
+            which = f"{kind.links} x {kind.joins}:" if self.fabric else f"{kind.link.name}: {kind.joins},"
+            yield f"{which} {figures(kind.link)}"
 
     def levels(self) -> list[list[Switch]]:
         """Return the switches of each level; those that hosts are linked to come first."""
-        found: dict[int, list[Switch]] = {}
+        by_level: dict[int, list[Switch]] = {}
         for switch in self.switches:
-            found.setdefault(switch.level, []).append(switch)
-        return [switches for _, switches in sorted(found.items())]
+            by_level.setdefault(switch.level, []).append(switch)
+        return [switches for _, switches in sorted(by_level.items())]
 
 
 def parts(topology: Topology) -> Iterator[TopologyPart]:
@@ -49,8 +49,8 @@ def parts(topology: Topology) -> Iterator[TopologyPart]:
         yield TopologyPart(None, switches, links, kinds, _ends(topology, switches, links))
     for fabric in topology.fabrics:
         prefix = f"{fabric.name}-"
-        switches = [its for its in topology.expanded.switches if its.name.startswith(prefix)]
-        links = [its for its in topology.expanded.links if its.name.startswith(prefix)]
+        switches = [switch for switch in topology.expanded.switches if switch.name.startswith(prefix)]
+        links = [link for link in topology.expanded.links if link.name.startswith(prefix)]
         yield TopologyPart(fabric, switches, links, _kinds(fabric, links), _ends(topology, switches, links))
 
 
@@ -64,28 +64,28 @@ def short(switch: str) -> str:
 
 def _ends(topology: Topology, switches: Sequence[Switch], links: Sequence[Link]) -> dict[str, list[str]]:
     names = {switch.name for switch in switches}
-    found: dict[str, list[str]] = {}
+    ends: dict[str, list[str]] = {}
     for one, other in (link.ends for link in links):
         if one in names and other in names:
             continue
-        end, at = (one, other) if other in names else (other, one)
+        end, upper = (one, other) if other in names else (other, one)
         some = members(end)
         if some is not None and some.kind != "rank":
             end = named(some.kind, some.among(topology.host_count if some.kind == "host" else topology.card_count))
-        found.setdefault(at, []).append(end)
-    return found
+        ends.setdefault(upper, []).append(end)
+    return ends
 
 
 def _kinds(fabric: AnyHierarchy, links: Sequence[Link]) -> list[LinkKind]:
     """Count equal links; those of hosts and cards come first."""
-    found: dict[tuple[str, float], LinkKind] = {}
+    link_kinds: dict[tuple[str, float], LinkKind] = {}
     for link in links:
         some = members(link.ends[0])
         joins = f"{some.kind} - {noun(fabric, link.ends[1])}" if some else _between(fabric, link)
         key = joins, link.gbytes_per_s
-        count = found[key].links if key in found else 0
-        found[key] = LinkKind(count + (len(some.numbers) if some else 1), joins, link)
-    return list(found.values())
+        count = link_kinds[key].links if key in link_kinds else 0
+        link_kinds[key] = LinkKind(count + (len(some.numbers) if some else 1), joins, link)
+    return list(link_kinds.values())
 
 
 def _between(fabric: AnyHierarchy, link: Link) -> str:

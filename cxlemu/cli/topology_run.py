@@ -26,11 +26,11 @@ from cxlemu.units import counted, format_bytes
 
 def list_(_ctx: click.Context, asked: JsonFlags) -> None:
     """Print the topologies that come with cxlemu."""
-    if write_json(asked.json_file, [its._asdict() for its in summaries()]):
+    if write_json(asked.json_file, [summary._asdict() for summary in summaries()]):
         return
     table = _table("name", "hosts", "cards", "description")
-    for its in summaries():
-        table.add_row(its.name, str(its.hosts), str(its.cards), its.description)
+    for summary in summaries():
+        table.add_row(summary.name, str(summary.hosts), str(summary.cards), summary.description)
     Console().print(table)
 
 
@@ -86,7 +86,7 @@ def show(_ctx: click.Context, asked: TopologyShowFlags) -> None:
 
 
 def _summary(topology: Topology) -> str:
-    room = sum(len(its) * group.capacity_bytes for its, group in topology.card_groups())
+    room = sum(len(numbers) * group.capacity_bytes for numbers, group in topology.card_groups())
     hosts, cards = topology.host_count, topology.card_count
     return f"{counted(hosts, 'host')}, {counted(cards, 'card')}, {format_bytes(room)}"
 
@@ -141,9 +141,9 @@ def _links(topology: Topology) -> Table:
     for part in parts(topology):
         if part.fabric is None:
             continue
-        for its in part.kinds:
-            figures = f"{its.link.gbytes_per_s:g}", str(its.link.latency_ns)
-            table.add_row(f"{its.links} of {part.fabric.name}", its.joins, *figures)
+        for kind in part.kinds:
+            figures = f"{kind.link.gbytes_per_s:g}", str(kind.link.latency_ns)
+            table.add_row(f"{kind.links} of {part.fabric.name}", kind.joins, *figures)
     return table
 
 

@@ -22,19 +22,19 @@ def topology_svg(topology: Topology) -> str:
     top = MARGIN + LINE
     body = [_text(MARGIN, MARGIN, topology.title, "title")]
     for part in parts(topology):
-        its, head = panel(topology, part), LINE
-        found = []
+        drawing, head = panel(topology, part), LINE
+        texts = []
         captions = part.captions() if part.fabric else ()  # else they stand between the rows
         for line, style in [(part.title, "title"), *((line, "left") for line in captions)]:
             if line:
-                found.append(_text(MARGIN, head + LINE, line, style))
+                texts.append(_text(MARGIN, head + LINE, line, style))
                 head += LINE
-        body += [f'<g transform="translate(0 {top:g})">', *found]
-        body += [f'<g transform="translate(0 {head + LINE:g})">', *map(_wire, its.wires)]
-        body += [line for node in its.nodes for line in _box(node)]
-        body += [line for note in its.notes for line in _note(note)]
+        body += [f'<g transform="translate(0 {top:g})">', *texts]
+        body += [f'<g transform="translate(0 {head + LINE:g})">', *map(_wire, drawing.wires)]
+        body += [line for node in drawing.nodes for line in _box(node)]
+        body += [line for note in drawing.notes for line in _note(note)]
         body += ["</g>", "</g>"]
-        top += head + its.height + 2 * LINE
+        top += head + drawing.height + 2 * LINE
     size = f'width="{WIDTH:g}" height="{top + MARGIN:g}" viewBox="0 0 {WIDTH:g} {top + MARGIN:g}"'
     head_line = f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{STYLE}</style>'
     return "\n".join([head_line, '<rect width="100%" height="100%" style="fill: white"/>', *body, "</svg>\n"])
@@ -50,14 +50,14 @@ def _box(node: DrawnBox) -> Iterator[str]:
     """Draw a box with its lines of text; a name that has no room is shown when a pointer is over it."""
     x, y, width, high = node.x, node.y, node.width, node.high
     if node.upright:
-        at = f'transform="translate({x - 3:.1f} {y:.1f}) rotate(90)"'
-        yield f'<text class="upright" {at}>{escape(node.text[0])}</text>'
+        transform = f'transform="translate({x - 3:.1f} {y:.1f}) rotate(90)"'
+        yield f'<text class="upright" {transform}>{escape(node.text[0])}</text>'
         return
     if node.kind == "end":
         yield _text(x, y + 4, node.text[0], "ends")
         return
-    at = f'x="{x - width / 2:.1f}" y="{y - high / 2:.1f}" width="{width:.1f}" height="{high:.1f}"'
-    yield f'<rect {at} rx="3" class="{node.kind}"><title>{escape(node.title)}</title></rect>'
+    transform = f'x="{x - width / 2:.1f}" y="{y - high / 2:.1f}" width="{width:.1f}" height="{high:.1f}"'
+    yield f'<rect {transform} rx="3" class="{node.kind}"><title>{escape(node.title)}</title></rect>'
     first = y + 4 - 6 * (len(node.text) - 1)
     for row, line in enumerate(node.text):
         yield _text(x, first + 12 * row, line, "small" if row else "name")

@@ -87,8 +87,8 @@ class SwitchGroup(NamedTuple):
 
 def _fabric_drawn(topology: Topology, part: TopologyPart, fabric: AnyHierarchy, width: int) -> Iterator[str]:
     top, groups = _top_and_groups(part.switches, fabric)
-    row: list[Box] = [(*its.name.split(", "), *_ends(part, its.switches)) for its in groups]
-    yield from _stacked([[(short(its.name),) for its in top], row] if top else [row], [[]], width)
+    row: list[Box] = [(*group.name.split(", "), *_ends(part, group.switches)) for group in groups]
+    yield from _stacked([[(short(switch.name),) for switch in top], row] if top else [row], [[]], width)
     for line in (*part.captions(), *_offered(fabric_metrics(topology, fabric))):
         yield f"  {line}"
 
@@ -97,14 +97,16 @@ def _top_and_groups(switches: list[Switch], fabric: AnyHierarchy) -> tuple[list[
     """Return the switches that join everything below, if it is a tree, and below them what hangs together."""
     if isinstance(fabric, LeafSpine | Clos):
         highest = switches[-1].level
-        top = [its for its in switches if its.level == highest]
+        top = [switch for switch in switches if switch.level == highest]
         count = fabric.leaves if isinstance(fabric, LeafSpine) else fabric.levels[-1].down
         groups: list[SwitchGroup] = []
-        for at in range(count):
+        for index in range(count):
             names, inside = [], []
             for level in range(highest - 1, 0, -1):
-                its = [switch for switch in switches if switch.level == level]
-                block = its[at * len(its) // count : (at + 1) * len(its) // count]
+                level_switches = [switch for switch in switches if switch.level == level]
+                block = level_switches[
+                    index * len(level_switches) // count : (index + 1) * len(level_switches) // count
+                ]
                 names.append(_names(block))
                 inside += block
             groups.append(SwitchGroup(", ".join(names), inside))
@@ -112,14 +114,17 @@ def _top_and_groups(switches: list[Switch], fabric: AnyHierarchy) -> tuple[list[
     if isinstance(fabric, Dragonfly):
         size = fabric.routers
         words = counted(size, "router")
-        cut = ((at, switches[at * size : (at + 1) * size]) for at in range(fabric.groups))
-        return [], [SwitchGroup(f"g{at}: {words}", inside) for at, inside in cut]
+        cut = ((index, switches[index * size : (index + 1) * size]) for index in range(fabric.groups))
+        return [], [SwitchGroup(f"g{index}: {words}", inside) for index, inside in cut]
     if isinstance(fabric, Torus):
         *flat, count = fabric.dimensions
         size, axis = len(switches) // count, "xyz"[len(flat)]
         words = f"{' x '.join(map(str, flat))} switches" if flat else "a switch"
-        return [], [SwitchGroup(f"{axis}={at}: {words}", switches[at * size : (at + 1) * size]) for at in range(count)]
-    return [], [SwitchGroup(short(its.name), [its]) for its in switches]
+        return [], [
+            SwitchGroup(f"{axis}={index}: {words}", switches[index * size : (index + 1) * size])
+            for index in range(count)
+        ]
+    return [], [SwitchGroup(short(switch.name), [switch]) for switch in switches]
 
 
 def _offered(its: FabricMetrics) -> Iterator[str]:
@@ -138,8 +143,8 @@ def _plural(count: int, noun: str) -> str:
 def _ends(part: TopologyPart, switches: Sequence[Switch]) -> Iterator[str]:
     """Yield the hosts and the cards of some switches, which are numbered in a row."""
     for kind in ("host", "card"):
-        its = [members(end) for switch in switches for end in part.ends.get(switch.name, [])]
-        numbers = [number for some in its if some and some.kind == kind for number in some.numbers]
+        ends = [members(end) for switch in switches for end in part.ends.get(switch.name, [])]
+        numbers = [number for some in ends if some and some.kind == kind for number in some.numbers]
         if numbers:
             yield named(kind, range(numbers[0], numbers[-1] + 1))
 

@@ -56,7 +56,7 @@ class RanksParam(click.ParamType):  # type: ignore[type-arg]  # generic only in 
         """Convert the text to numbers; a default that is a sequence already is left as it is."""
         if not isinstance(value, str):
             return value
-        found: set[int] = set()
+        numbers: set[int] = set()
         for item in value.split(","):
             match = _RANKS.fullmatch(item)
             first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
@@ -67,8 +67,8 @@ class RanksParam(click.ParamType):  # type: ignore[type-arg]  # generic only in 
                     param,
                     ctx,
                 )
-            found.update(range(first, last + 1))
-        return tuple(sorted(found))
+            numbers.update(range(first, last + 1))
+        return tuple(sorted(numbers))
 
 
 class OneRanksParam(click.IntRange):
@@ -178,13 +178,13 @@ class ConceptOption(click.Option):
     word: str
 
 
-def option(word: str, **told: Any) -> Callable[[F], F]:
+def option(word: str, **settings: Any) -> Callable[[F], F]:
     """Return the decorator that gives a command an option of the vocabulary.
 
     ``default_text`` says in the help what happens without the option, where that is no value.
     """
     meant = VOCABULARY[word]
-    settled = meant.settled | told
+    settled = meant.settled | settings
     if text := settled.pop("default_text", None):
         settled["help"] = f"{settled['help']}  [default: {text}]"
     if settled.get("multiple"):

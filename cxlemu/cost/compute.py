@@ -58,18 +58,20 @@ def kernel_costs(
     records = records[(records["op"] == Op.COMPUTE) & known]
     times = np.bincount(records["arg"], minlength=len(products)).tolist()
     tilings = [
-        fastest(accelerator, its) if many == 1 else in_company(accelerator, its, max(many, 1))
-        for its, many in zip(products, times, strict=True)
+        fastest(accelerator, product) if many == 1 else in_company(accelerator, product, max(many, 1))
+        for product, many in zip(products, times, strict=True)
     ]
     total_ns = _moved_bytes(accelerator, products, tilings, records) / accelerator.memory_bytes_per_s * 1e9
-    flops = sum(many * its.flops for its, many in zip(products, times, strict=True))
-    for row, its, tiling, many in zip(costs, products, tilings, times, strict=True):
-        share_ns = total_ns * many * its.flops / flops if many else 0.0
+    flops = sum(many * product.flops for product, many in zip(products, times, strict=True))
+    for row, product, tiling, many in zip(costs, products, tilings, times, strict=True):
+        share_ns = total_ns * many * product.flops / flops if many else 0.0
         tiling = slowed(tiling, share_ns, max(many, 1) * tiling.tiles, accelerator.multiprocessors)
         if many > 1 and copied:
-            tiling = _beside_copies(accelerator, tiling, held_ns * many * its.flops / flops, many * tiling.tiles)
+            tiling = _beside_copies(accelerator, tiling, held_ns * many * product.flops / flops, many * tiling.tiles)
         if tiling.tiles > TILES_MAX or tiling.tile_ns > TILE_NS_MAX:
-            raise ArgumentError(f"a GEMM of {its.m} x {its.n} x {its.k} in one COMPUTE is too large: cut it into tiles")
+            raise ArgumentError(
+                f"a GEMM of {product.m} x {product.n} x {product.k} in one COMPUTE is too large: cut it into tiles"
+            )
         row["tiles"], row["tile_ns"] = tiling.tiles, tiling.tile_ns
     return costs
 
@@ -89,13 +91,13 @@ def _beside_copies(accelerator: Accelerator, tiling: GemmTiling, held_ns: float,
 
 
 def _product(kernel: Kernel) -> Product:
-    its = KERNELS.get(kernel.name)
-    if its is None or not its.product or len(kernel.parameters) < 3:
+    kernel_kind = KERNELS.get(kernel.name)
+    if kernel_kind is None or not kernel_kind.product or len(kernel.parameters) < 3:
         raise PlanError(f"the kernel {kernel.name} has no cost in this model")
     m, n, k = kernel.parameters[:3]
     if not all(0 < size <= SIZE_MAX for size in (m, n, k)):
         raise ArgumentError(f"a GEMM has sizes from 1 to {SIZE_MAX}, not {m} x {n} x {k}")
-    return Product(m, n, k, its.product)
+    return Product(m, n, k, kernel_kind.product)
 
 
 def _moved_bytes(
@@ -107,13 +109,13 @@ def _moved_bytes(
     """
     multiprocessors, kernels = accelerator.multiprocessors, records["arg"]
     tiles = np.array([tiling.tiles for tiling in tilings])[kernels]
-    whole = [moved_bytes(its, tiling, multiprocessors) for its, tiling in zip(products, tilings, strict=True)]
+    whole = [moved_bytes(product, tiling, multiprocessors) for product, tiling in zip(products, tilings, strict=True)]
     total = float(np.array(whole, float)[kernels[tiles >= multiprocessors]].sum())
-    records, kernels = (its[tiles < multiprocessors] for its in (records, kernels))
+    records, kernels = (rows[tiles < multiprocessors] for rows in (records, kernels))
     tiles = tiles[tiles < multiprocessors]
     wave = (np.cumsum(tiles) - tiles) // multiprocessors
     for name in ("dst", "a", "b"):
-        nbytes = np.array([_side_bytes(its, name) for its in products], float)
+        nbytes = np.array([_side_bytes(product, name) for product in products], float)
         operand = records[name]
         place = (operand["offset"] << 18) | (operand["id"].astype(np.int64) << 2) | operand["kind"]
         _, number = np.unique(place, return_inverse=True)

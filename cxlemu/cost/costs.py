@@ -32,8 +32,8 @@ def costs_of(
     for space in topology.spaces:
         if not space.on_cards or (space.costs is None and not space.coherent):
             continue
-        its = np.isin(cards, topology.cards_of(space)) & (of_card == 0)
-        of_card[its] = len(kinds)
+        chosen = np.isin(cards, topology.cards_of(space)) & (of_card == 0)
+        of_card[chosen] = len(kinds)
         kinds.append((space.costs or topology.costs, space.coherent, space.coherence_ns or 0, space.name))
     rows, engines = [], {}
     for cost, coherent, coherence_ns, name in kinds:

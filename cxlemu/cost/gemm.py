@@ -60,23 +60,23 @@ class GemmTiling:
 
 def fastest(accelerator: Accelerator, product: Product) -> GemmTiling:
     """Choose the tiling that takes least time where the product runs alone, the largest tile among equals."""
-    found = []
+    tilings = []
     for rows, columns in TILES:
         tiling = _tiling(accelerator, product, rows, columns)
         floor_ns = moved_bytes(product, tiling, accelerator.multiprocessors) / accelerator.memory_bytes_per_s * 1e9
-        found.append(slowed(tiling, floor_ns, tiling.tiles, accelerator.multiprocessors))
-    return min(found, key=lambda tiling: (tiling.ns(accelerator.multiprocessors), -tiling.rows * tiling.columns))
+        tilings.append(slowed(tiling, floor_ns, tiling.tiles, accelerator.multiprocessors))
+    return min(tilings, key=lambda tiling: (tiling.ns(accelerator.multiprocessors), -tiling.rows * tiling.columns))
 
 
 def in_company(accelerator: Accelerator, product: Product, times: int) -> GemmTiling:
     """Choose the tiling with which ``times`` equal products end soonest; the largest tile among equals."""
-    found = [_tiling(accelerator, product, rows, columns) for rows, columns in TILES]
+    tilings = [_tiling(accelerator, product, rows, columns) for rows, columns in TILES]
 
     def wanted(tiling: GemmTiling) -> tuple[int, int]:
         waves = -(-tiling.tiles * times // accelerator.multiprocessors)
         return waves * tiling.tile_ns, -tiling.rows * tiling.columns
 
-    return min(found, key=wanted)
+    return min(tilings, key=wanted)
 
 
 def slowed(tiling: GemmTiling, floor_ns: float, all_tiles: int, multiprocessors: int) -> GemmTiling:

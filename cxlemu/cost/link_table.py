@@ -35,7 +35,7 @@ class LinkTable:
         self._resources = resources
         pooled = sum(topology.owner_host(card) is None for card in cards)
         self._counts = {"host": topology.host_count, "rank": ranks, "card": pooled}
-        self._of_rank_0 = {cards[at]: at for at, row in enumerate(card_rows) if row["owner_rank"] == 0}
+        self._of_rank_0 = {cards[index]: index for index, row in enumerate(card_rows) if row["owner_rank"] == 0}
         pool = any(space.kind == "cxl_pool" for space in topology.spaces)
         self._ways = ("to the pool", "from the pool") if pool else ("out", "in")
         self._level = {switch.name: switch.level for switch in topology.expanded.switches}
@@ -50,7 +50,11 @@ class LinkTable:
         first, rate = len(self._resources), (link.gbytes_per_s, link.message_ns or 0)
         flit, payload = link.flit_bytes or 1, link.flit_payload_bytes or 1
         for host, rank, card in product(hosts or [None], ranks or [None], cards or [None]):
-            words = [f"{kind}{at}" for kind, at in (("host", host), ("rank", rank), ("card", card)) if at is not None]
+            words = [
+                f"{kind}{index}"
+                for kind, index in (("host", host), ("rank", rank), ("card", card))
+                if index is not None
+            ]
             for way, asks in zip(self._ways, (0, link.request_bytes or 0), strict=True):
                 name = " ".join([link.name, *words, way])
                 self._resources.append(Resource(name, "link", *rate, flit, payload, link.buffer_bytes or 0, asks))
@@ -76,14 +80,14 @@ class LinkTable:
         there, back = np.zeros((2, len(routes), HOPS_MAX), np.int64)
         for number, route in enumerate(routes):
             ways, came_from = [], ""
-            for at, link in enumerate(route.links):
-                group = route.group if route.owner and at == len(route.links) - 1 else None
+            for index, link in enumerate(route.links):
+                group = route.group if route.owner and index == len(route.links) - 1 else None
                 key = link.name, came_from, group
                 if key not in both:
                     to, fro = (hops.setdefault(hop, len(hops)) for hop in self._hop(link, came_from, group))
                     both[key] = to, fro
                 ways.append(both[key])
-                came_from = route.switches[at].name if at < len(route.switches) else ""
+                came_from = route.switches[index].name if index < len(route.switches) else ""
             there[number, : len(ways)] = [way for way, _ in ways]
             back[number, : len(ways)] = [way for _, way in reversed(ways)]
         table, rows = np.zeros(len(routes), ROUTE_DTYPE), np.array(list(hops), HOP_DTYPE)

@@ -70,11 +70,11 @@ class CostModel:
             row["owner_rank"] = -1
         for numbers, group in topology.card_groups():
             if group.owner == "ranks":
-                its = slice(cards.index(numbers[0]), cards.index(numbers[0]) + placed) if placed else slice(0)
-                rows["owner_rank"][its] = np.arange(placed)
+                places = slice(cards.index(numbers[0]), cards.index(numbers[0]) + placed) if placed else slice(0)
+                rows["owner_rank"][places] = np.arange(placed)
         links = LinkTable(topology, cards, ranks, rows, resources)
-        found, route_of, changes = routes_of(topology, cards, failures)
-        table = links.table(found)
+        known, route_of, changes = routes_of(topology, cards, failures)
+        table = links.table(known)
         return cls(topology, hosts, cards, tuple(resources), first, costs, rows, table, route_of, changes)
 
     def cards_of(self, space: Space, members: Sequence[int] | None = None) -> tuple[int, ...]:
@@ -83,15 +83,15 @@ class CostModel:
         if not space.owned:
             return tuple(range(numbers[0], numbers[-1] + 1))
         by_rank = self.topology.card(numbers[0]).owner == "ranks"
-        found = []
+        indices = []
         for rank in range(len(self.hosts)) if members is None else members:
             card = numbers[0] + (rank if by_rank else self.hosts[rank])
             if card not in self._index or card > numbers[-1]:
                 raise ArgumentError(
                     f"rank {rank} has no memory in space {space.name} of {self.topology.name}: take fewer ranks"
                 )
-            found.append(self._index[card])
-        return tuple(found)
+            indices.append(self._index[card])
+        return tuple(indices)
 
     @cached_property
     def _index(self) -> dict[int, int]:
@@ -127,5 +127,5 @@ class CostModel:
 
     def service_rates(self) -> Records:
         """Tell how fast each resource is: one row of SERVICE_RATE_DTYPE per resource."""
-        rows = [(bytes_per_ms(its.gbytes_per_s), *its[3:]) for its in self.resources]
+        rows = [(bytes_per_ms(resource.gbytes_per_s), *resource[3:]) for resource in self.resources]
         return np.array(rows, SERVICE_RATE_DTYPE)

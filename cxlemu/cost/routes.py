@@ -16,19 +16,19 @@ def routes_of(
 ) -> tuple[list[Route], NDArray[np.int32], tuple[FabricChange, ...]]:
     """Find all routes before and after failures, their indices (int32; changes + 1, hosts, cards; -1: none) and
     changes."""
-    found: dict[tuple[object, ...], tuple[int, Route]] = {}
+    known: dict[tuple[object, ...], tuple[int, Route]] = {}
     tables: list[NDArray[np.int32]] = []
     changes: list[FabricChange] = []
     times = sorted({failure.at_ns for failure in failures})
     for at_ns in [-1, *times]:
         lost = {failure.name for failure in failures if failure.at_ns <= at_ns}
         routes, taken = topology.fabric(lost).table(range(topology.host_count), cards)
-        numbers = [found.setdefault(route.key, (len(found), route))[0] for route in routes]
+        numbers = [known.setdefault(route.key, (len(known), route))[0] for route in routes]
         tables.append(np.array([*numbers, -1], np.int32)[taken])
         if at_ns >= 0:
             now = tuple(failure for failure in failures if failure.at_ns == at_ns)
-            changes.append(_change(at_ns, now, tables[-2:], [route for _, route in found.values()], cards))
-    return [route for _, route in found.values()], np.stack(tables), tuple(changes)
+            changes.append(_change(at_ns, now, tables[-2:], [route for _, route in known.values()], cards))
+    return [route for _, route in known.values()], np.stack(tables), tuple(changes)
 
 
 def _change(
@@ -47,7 +47,7 @@ def _change(
         failures,
         int((before >= 0).sum()),
         len(rerouted),
-        tuple((host, cards[at]) for host, at in ended),
+        tuple((host, cards[index]) for host, index in ended),
         None if one is None else routes[before[one]],
         None if one is None else routes[after[one]],
         (-1, -1) if one is None else (int(one[0]), cards[int(one[1])]),

@@ -127,9 +127,11 @@ class NativeEngine:
         except ValueError as error:
             raise ArgumentError(f"rank {running.part.rank} cannot begin [{running.name}]: {error}") from error
         for stream in {stream for stream, _ in stops}:
-            program.stop(stream, min(at for other, at in stops if other == stream))
-        status, found = program.advance(LOOK_NS, self.spins)
-        self.finish(running, program, status, found, buffers=buffers, deadline_s=deadline_s, watch=watch, stops=stops)
+            program.stop(stream, min(index for other, index in stops if other == stream))
+        status, obstacles = program.advance(LOOK_NS, self.spins)
+        self.finish(
+            running, program, status, obstacles, buffers=buffers, deadline_s=deadline_s, watch=watch, stops=stops
+        )
 
     def finish(
         self,
@@ -147,15 +149,15 @@ class NativeEngine:
         before: Obstacles = []
         since, overdue = 0.0, False
         ordered: dict[int, list[int]] = {}
-        for stream, at in sorted(stops):
-            ordered.setdefault(stream, []).append(at)
+        for stream, index in sorted(stops):
+            ordered.setdefault(stream, []).append(index)
         while status != DONE:
             if status == STOPPED:
-                stream, at = found[0][:2]
-                left_out = stops[stream, at]()
-                its = ordered[stream]
-                following = bisect_right(its, at)
-                program.stop(stream, its[following] if following < len(its) else _length(running, stream))
+                stream, index = found[0][:2]
+                left_out = stops[stream, index]()
+                stops_of = ordered[stream]
+                following = bisect_right(stops_of, index)
+                program.stop(stream, stops_of[following] if following < len(stops_of) else _length(running, stream))
                 if left_out:
                     program.skip(stream)
             elif status != IDLE:
@@ -209,13 +211,13 @@ class NativeEngine:
         if key in self._programs:
             self._programs.move_to_end(key)
             return self._programs[key][1]
-        part, frame, layout, peers, told = running.part, running.frame, running.binding.layout, None, None
+        part, frame, layout, peers, places = running.part, running.frame, running.binding.layout, None, None
         if running.call.heap is not None and (berths := running.berths) is not None:
             if running.call.heap.in_process:  # no heap of the pool then
                 assert running.binding.peers is not None
                 layout, peers = replace(layout, heap_card_bytes=0), running.binding.peers.bound(berths)
             else:
-                told = told_places(layout, part.rank, running.places, berths)
+                places = told_places(layout, part.rank, running.places, berths)
         try:
             program = _native.Program(
                 cards=self.cards,
@@ -231,7 +233,7 @@ class NativeEngine:
                 pacer=None if self.pacer is None else self.pacer.native,
                 kernels=None if self.pacer is None else self.pacer.kernels(frame, part),
                 peers=peers,
-                told=told,
+                told=places,
             )
         except ValueError as error:
             raise PlanError(f"rank {part.rank} of [{running.name}]: {error}") from error

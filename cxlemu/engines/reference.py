@@ -53,8 +53,8 @@ class Runner(Streams):
     def __post_init__(self) -> None:
         super().__post_init__()
         for array, buffer in zip(self.buffers, self.part.buffers, strict=True):
-            if (its := self.mover.nbytes(array)) < buffer.nbytes:
-                raise ArgumentError(f"buffer {buffer.name} has {its} bytes, the plan needs {buffer.nbytes}")
+            if (nbytes := self.mover.nbytes(array)) < buffer.nbytes:
+                raise ArgumentError(f"buffer {buffer.name} has {nbytes} bytes, the plan needs {buffer.nbytes}")
         self._maps = [region.map for region in self.frame.regions]
         self._berths, self._needs = self.berths, self.needs
         self._in_process = self.call.heap is not None and self.call.heap.in_process
@@ -83,13 +83,13 @@ class Runner(Streams):
 
     def _learn(self, owner: int, places: tuple[int, int]) -> bool:
         """Learn a rank's places. Returns whether each array that this rank's instructions name lies in the strip."""
-        strip_bytes, found = self.binding.layout.heap_rank_bytes, [NO_PLACE, NO_PLACE]
-        for number, at in enumerate(places):
+        strip_bytes, heaps = self.binding.layout.heap_rank_bytes, [NO_PLACE, NO_PLACE]
+        for number, place in enumerate(places):
             if (need := self._needs.get((owner, number), 0)) > 0:
-                if not 0 <= at <= strip_bytes - need:
+                if not 0 <= place <= strip_bytes - need:
                     return False
-                found[number] = at
-        self._told[owner] = (found[0], found[1])
+                heaps[number] = place
+        self._told[owner] = (heaps[0], heaps[1])
         return True
 
     def _runs(self, operand: Operand, nbytes: int) -> Iterator[StridedRun]:
@@ -185,10 +185,10 @@ class Runner(Streams):
         if shows == wanted and doorbell < layout.published_count and line.word != rung:
             raise self.mismatch(doorbell)
         if self._berths is not None and i.flags & Flag.PLACES and owner != self.part.rank:
-            told = (ADDRESSES if self._in_process else PLACES).unpack_from(line.payload, PLACES_AT)
+            places = (ADDRESSES if self._in_process else PLACES).unpack_from(line.payload, PLACES_AT)
             if self._in_process:
-                self._told[owner] = told
-            elif not self._learn(owner, told):
+                self._told[owner] = places
+            elif not self._learn(owner, places):
                 raise self.misplaced(doorbell)
         return None, line.payload
 

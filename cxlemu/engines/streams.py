@@ -77,18 +77,18 @@ class Running:
     @property
     def needs(self) -> dict[tuple[int, int], int]:
         """How many bytes of each rank's input (0) and output (1) this rank's instructions name, where ranks tell."""
-        found: dict[tuple[int, int], int] = {}
+        epochs: dict[tuple[int, int], int] = {}
         if (lie := self.berths) is None:
-            return found
+            return epochs
         for stream in self.part.streams:
             for name in OPERAND_FIELDS:
-                its = stream.records[name]
-                for number in np.unique(its["id"][its["kind"] == Kind.REGION]).tolist():
+                record = stream.records[name]
+                for number in np.unique(record["id"][record["kind"] == Kind.REGION]).tolist():
                     owner, buffer, offset = lie[number].tolist()
                     if owner >= 0:
                         end = offset + self.frame.regions[number].nbytes
-                        found[owner, buffer] = max(end, found.get((owner, buffer), 0))
-        return found
+                        epochs[owner, buffer] = max(end, epochs.get((owner, buffer), 0))
+        return epochs
 
     def misplaced(self, doorbell: int) -> PlaceError:
         """Make the error of a doorbell that tells of an array that it lies where it cannot."""
@@ -133,13 +133,13 @@ class Running:
             (self.part.rank, layout.owner(doorbell)),
         )
 
-    def damaged(self, stream: int, at: int) -> IntegrityError:
+    def damaged(self, stream: int, index: int) -> IntegrityError:
         """Make the error of a checksum that does not fit.
 
         The WAIT_DATA and the READ before it say which rank sent it and on which card the bytes begin; in a plan that
         lacks them, each is -1.
         """
-        before = self.part.streams[stream].instructions[:at]
+        before = self.part.streams[stream].instructions[:index]
         rung, read = (next((i for i in reversed(before) if i.op == op), None) for op in (Op.WAIT_DATA, Op.READ))
         owner = -1 if rung is None else self.binding.layout.owner(rung.arg)
         card = -1 if read is None else self.frame.regions[read.a.id].map.locate(read.a.offset)[0]
@@ -181,16 +181,16 @@ class Streams(Running, ABC):
 
     def step(self, stream: int) -> Blocked | None:
         """Execute the next instruction of a stream that has not ended, or say what blocks it."""
-        at = self.position[stream]
-        if self.stops and self._stop(stream, at):
+        index = self.position[stream]
+        if self.stops and self._stop(stream, index):
             self.position[stream] += 1
             return None
         try:
-            blocked = self.execute(self.part.streams[stream].instructions[at])
+            blocked = self.execute(self.part.streams[stream].instructions[index])
         except ChecksumError:
-            raise self.damaged(stream, at) from None
+            raise self.damaged(stream, index) from None
         if blocked is not None:
-            return blocked._replace(stream=self.part.streams[stream].name, at=at)
+            return blocked._replace(stream=self.part.streams[stream].name, at=index)
         self.position[stream] += 1
         return None
 
@@ -198,12 +198,12 @@ class Streams(Running, ABC):
     def executed(self) -> int:
         return sum(self.position)
 
-    def _stop(self, stream: int, at: int) -> bool:
+    def _stop(self, stream: int, index: int) -> bool:
         """Call the stop at this instruction, if there is one; true where the instruction is left out."""
-        stop = self.stops.get((stream, at))
-        if stop is None or (stream, at) in self._stopped:
+        stop = self.stops.get((stream, index))
+        if stop is None or (stream, index) in self._stopped:
             return False
-        self._stopped.add((stream, at))
+        self._stopped.add((stream, index))
         return stop()
 
     def ended(self, stream: int) -> bool:
@@ -236,7 +236,7 @@ Schedule = Callable[[Sequence[tuple[int, int]]], tuple[int, int]]
 
 def run_together(ranks: Sequence[Streams], schedule: Schedule) -> None:
     """Run all ranks in this thread, one instruction at a time, in the order the schedule chooses."""
-    candidates = [(r, s) for r, one in enumerate(ranks) for s in one.pending()]
+    candidates = [(r, s) for r, stream in enumerate(ranks) for s in stream.pending()]
     stuck: dict[tuple[int, int], Blocked] = {}
     while candidates:
         choices = [c for c in candidates if c not in stuck]
@@ -254,7 +254,7 @@ def run_together(ranks: Sequence[Streams], schedule: Schedule) -> None:
 
 def run_in_turn(ranks: Sequence[Streams]) -> None:
     """Run all ranks in this thread, every stream as far as it goes: one interleaving, the fastest to execute."""
-    candidates = [(r, s) for r, one in enumerate(ranks) for s in one.pending()]
+    candidates = [(r, s) for r, stream in enumerate(ranks) for s in stream.pending()]
     while candidates:
         stuck: dict[tuple[int, int], Blocked] = {}
         progress = False

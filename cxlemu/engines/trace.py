@@ -29,15 +29,15 @@ def events(run: VirtualRun, *, start_ns: int = 0) -> Iterator[TraceEvent]:
     """Yield all that a logged run did, instructions first, then transfers; ``start_ns`` is added to every time."""
     ranks = range(len(run.model.hosts))
     lanes: dict[int, list[int]] = {}
-    members = [{rank: at for at, rank in enumerate(call.members or ranks)} for call in run.calls]
-    for begin_ns, end_ns, queue_ns, rank, call, stream, at in run.executed.tolist():
+    members = [{rank: index for index, rank in enumerate(call.members or ranks)} for call in run.calls]
+    for begin_ns, end_ns, queue_ns, rank, call, stream, index in run.executed.tolist():
         plan = run.calls[call].plan
-        its = plan.part(members[call][rank]).streams[stream]
-        instruction = its.instructions[at]
-        track = f"rank{rank} {its.name}"
+        records = plan.part(members[call][rank]).streams[stream]
+        instruction = records.instructions[index]
+        track = f"rank{rank} {records.name}"
         if instruction.op == Op.COMPUTE:
             track = f"rank{rank} computes {_lane(lanes.setdefault(rank, []), begin_ns, end_ns)}"
-        arguments: dict[str, int | str] = {"call": str(plan.call), "at": at} | _arguments(instruction)
+        arguments: dict[str, int | str] = {"call": str(plan.call), "at": index} | _arguments(instruction)
         if queue_ns:
             arguments["queue_ns"] = queue_ns
         kernel = f" {plan.frame.kernels[instruction.arg]}" if instruction.op == Op.COMPUTE else ""
@@ -78,7 +78,7 @@ def perfetto(found: Iterable[TraceEvent]) -> bytes:
         tracks.setdefault((event.group, event.track), len(tracks) + 1)
     rows: list[dict[str, Any]] = []
     for pid, group in enumerate(GROUPS, 1):
-        if any(group == its for its, _ in tracks):
+        if any(group == track for track, _ in tracks):
             rows.append(_named("process_name", pid, 0, group))
             rows.append({"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}})
     for (group, track), tid in tracks.items():

@@ -44,4 +44,4 @@ class Transfers:
         """What every resource did that was used, in the model's order."""
         rows = np.frombuffer(self.core.seen()["resources"], RESOURCE_DTYPE)
         columns = rows[["uses", "bytes", "busy_ns", "queue_ns"]].tolist()
-        return [Use(its, *row) for its, row in zip(self.model.resources, columns, strict=True) if row[0]]
+        return [Use(resource, *row) for resource, row in zip(self.model.resources, columns, strict=True) if row[0]]

@@ -133,8 +133,8 @@ def simulate(model: CostModel, calls: Sequence[VirtualCall], *, log: bool = Fals
     members = [call.members if call.members is not None else tuple(range(ranks)) for call in calls]
     add_calls(core, model, calls, members, warm)
     turns: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
-    for number, its in enumerate(members):
-        for member, rank in enumerate(its):
+    for number, numbers in enumerate(members):
+        for member, rank in enumerate(numbers):
             turns[rank].append((number, member))
     flat = np.array([turn for mine in turns for turn in mine], np.int32).reshape(-1, 2)
     firsts = np.cumsum([0, *map(len, turns)], dtype=np.int32)
@@ -164,7 +164,7 @@ def check_outcome(
     outcome: int,
     rank: int,
     stream: int,
-    at: int,
+    index: int,
     card: int,
 ) -> None:
     """Raise what a run ended with, if that is an error."""
@@ -174,9 +174,9 @@ def check_outcome(
     if outcome == TOO_LONG:
         raise ArgumentError("these calls take longer than 2^60 ns: make them smaller, or the links faster")
     if outcome == BAD_RECORD:
-        raise PlanError(f"rank {rank}, stream {stream}, record {at} cannot be simulated: it names something missing")
+        raise PlanError(f"rank {rank}, stream {stream}, record {index} cannot be simulated: it names something missing")
     if outcome == NO_WAY:
-        raise _no_way(model, rank, card, f"rank {rank}, stream {stream}, record {at}")
+        raise _no_way(model, rank, card, f"rank {rank}, stream {stream}, record {index}")
 
 
 def add_calls(
@@ -186,15 +186,19 @@ def add_calls(
     members: Sequence[tuple[int, ...]],
     warm: bool,
 ) -> None:
-    rings = [(call.plan.layout, its, _cards(model, call)) for call, its in zip(calls, members, strict=True)]
+    rings = [(call.plan.layout, member, _cards(model, call)) for call, member in zip(calls, members, strict=True)]
     rounds: dict[tuple[Layout, tuple[int, ...], tuple[int, ...]], int] = {}
     for call, ring in zip(calls, rings, strict=True):
         rounds[ring] = rounds.get(ring, 0) + call.plan.rounds
     used = {ring: ring[0].slots if warm else 0 for ring in rounds}
     numbers, epochs = {}, {ring: number + 1 for ring, number in used.items()}
     for ring, total in rounds.items():
-        layout, its, cards = ring
-        if len(its) != layout.ranks or len(set(its)) != len(its) or not all(0 <= r < len(model.hosts) for r in its):
+        layout, ranks, cards = ring
+        if (
+            len(ranks) != layout.ranks
+            or len(set(ranks)) != len(ranks)
+            or not all(0 <= r < len(model.hosts) for r in ranks)
+        ):
             raise ArgumentError(f"a call of {layout.ranks} ranks needs as many different members of the world")
         table = np.array(cards, np.int32)
         try:
@@ -245,8 +249,8 @@ def _no_way(model: CostModel, rank: int, card: int, where: str) -> PlanError | C
 
 def _deadlock(core: _virtual.Simulation) -> DeadlockError:
     waits = [
-        f"rank {rank} at record {at} of stream {stream} for " + ("its own event" if bell < 0 else f"doorbell {bell}")
-        for rank, stream, at, bell in core.blocked()
+        f"rank {rank} at record {index} of stream {stream} for " + ("its own event" if bell < 0 else f"doorbell {bell}")
+        for rank, stream, index, bell in core.blocked()
     ]
     more = f" and {len(waits) - 8} more" if len(waits) > 8 else ""
     return DeadlockError(f"deadlock: waiting are {'; '.join(waits[:8])}{more}")
@@ -254,8 +258,8 @@ def _deadlock(core: _virtual.Simulation) -> DeadlockError:
 
 def replay(run: VirtualRun, runners: Sequence[Sequence[Streams]]) -> None:
     """Execute a logged run on real bytes, in the order of the run, with one fresh runner per member of each call."""
-    its = [call.members or range(len(run.model.hosts)) for call in run.calls]
-    member = [{rank: number for number, rank in enumerate(ranks)} for ranks in its]
+    groups = [call.members or range(len(run.model.hosts)) for call in run.calls]
+    member = [{rank: number for number, rank in enumerate(ranks)} for ranks in groups]
     for row in run.executed[["rank", "call", "stream"]].tolist():
         rank, call, stream = row
         blocked = runners[call][member[call][rank]].step(stream)

@@ -253,14 +253,14 @@ class _Backends(Mapping[str, Backend]):
     def _brought(self) -> dict[str, EntryPoint]:
         from importlib.metadata import entry_points  # most runs look for none
 
-        found: dict[str, EntryPoint] = {}
+        brought: dict[str, EntryPoint] = {}
         for entry in sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value)):
-            other = found.get(entry.name)
+            other = brought.get(entry.name)
             known = f"{GROUP}.{entry.name}" if entry.name in self._shipped else other.value if other else entry.value
             if known != entry.value:
                 raise ArgumentError(f"{known} and {entry.value} both provide a backend {entry.name!r}: uninstall one")
-            found[entry.name] = entry
-        return found
+            brought[entry.name] = entry
+        return brought
 
     def __iter__(self) -> Iterator[str]:
         yield from self._shipped
@@ -293,13 +293,13 @@ class _Backends(Mapping[str, Backend]):
 
     def help(self) -> str:
         """List every backend with its summary, for an option's help."""
-        told = []
+        lines = []
         for name in self:
             try:
-                told.append(f"{name}: {self[name].summary}")
+                lines.append(f"{name}: {self[name].summary}")
             except ArgumentError as error:
-                told.append(f"{name}: not usable ({error})")
-        return "; ".join(told) + "."
+                lines.append(f"{name}: not usable ({error})")
+        return "; ".join(lines) + "."
 
 
 BACKENDS = _Backends()

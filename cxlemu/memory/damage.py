@@ -90,8 +90,8 @@ class Damage:
 
     def entries(self) -> list[tuple[int, Broken, int, int]]:
         """List what is broken: entry, kind, card or host, and line (0 where the kind has none)."""
-        found = [(entry, int(word)) for entry, word in enumerate(self._words[1:]) if int(word) >> KIND_SHIFT in _KINDS]
-        return [(e, Broken(w >> KIND_SHIFT), w >> WHERE_SHIFT & _WHERE_MASK, w & _LINE_MASK) for e, w in found]
+        damage = [(entry, int(word)) for entry, word in enumerate(self._words[1:]) if int(word) >> KIND_SHIFT in _KINDS]
+        return [(e, Broken(w >> KIND_SHIFT), w >> WHERE_SHIFT & _WHERE_MASK, w & _LINE_MASK) for e, w in damage]
 
     # --- what memories ask, once armed -------------------------------------------------------------------------
 
@@ -101,10 +101,10 @@ class Damage:
             (Broken.LINK, host): LinkDownError(host),
             (Broken.CARD, card): CardLostError(card),
         }
-        found = [
+        by_entry = [
             (kind, where) for entry, kind, where, _ in self.entries() if (kind, where) in errors and self._meet(entry)
         ]
-        return errors[min(found)] if found else None
+        return errors[min(by_entry)] if by_entry else None
 
     def poisoned(self, card: int, first: int, last: int) -> NDArray[np.bool_]:
         """Return one flag per line of the window [first, last): whether it is poisoned."""

@@ -57,8 +57,8 @@ class ShadowMemory:
 
     def moved(self) -> int:
         """Count the lines that this rank's adversary has moved so far, here and in C."""
-        its = [self.stats, *([self.native.stats] if "native" in vars(self) else [])]
-        return sum(sum(astuple(stats)) for stats in its)
+        counters = [self.stats, *([self.native.stats] if "native" in vars(self) else [])]
+        return sum(sum(astuple(stats)) for stats in counters)
 
     def write(self, card: int, offset: int, data: Bytes) -> None:
         check_bytes(data)

@@ -102,13 +102,13 @@ class AddressMap:
         if nbytes == 0:
             return []
         first, last = self._granules(offset, nbytes)
-        found = []
+        pieces = []
         for granule in range(first, min(last + 1, first + self.cards)):
             begin = self.locate(max(offset, self._begin(granule)))
             last_here = last - (last - granule) % self.cards
             end = self.locate(min(offset + nbytes, self._begin(last_here + 1)) - 1)
-            found.append(Extent(begin.card, begin.offset, end.offset + 1 - begin.offset))
-        return found
+            pieces.append(Extent(begin.card, begin.offset, end.offset + 1 - begin.offset))
+        return pieces
 
     def runs(self, offset: int, nbytes: int) -> list[StridedRun]:
         """Split a logical range into runs, each byte in one: a broken granule, one run per card, a broken granule."""

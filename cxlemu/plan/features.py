@@ -52,9 +52,9 @@ def features(plan: Plan) -> frozenset[Feature]:
         for stream in part.streams:
             ops[stream.records["op"]] = True
             flags |= int(np.bitwise_or.reduce(stream.records["flags"], initial=0))
-    found = {OF_OPS[Op(op)] for op in np.flatnonzero(ops).tolist()}
-    found |= {feature for flag, feature in OF_FLAGS.items() if flags & flag}
-    return frozenset(filter(None, found)) | features_of_tables(plan)
+    names = {OF_OPS[Op(op)] for op in np.flatnonzero(ops).tolist()}
+    names |= {feature for flag, feature in OF_FLAGS.items() if flags & flag}
+    return frozenset(filter(None, names)) | features_of_tables(plan)
 
 
 def features_of_tables(plan: Plan) -> frozenset[Feature]:

@@ -172,16 +172,16 @@ class Layout:
     @lru_cache(maxsize=256)  # groups of equal sizes are laid out alike  # noqa: B019
     def doorbells_of(self, rank: int) -> tuple[Extent, ...]:
         """Return every doorbell line of a rank, in all slots: what it clears before a communicator's first call."""
-        found = [Extent(*self.doorbell_address(self.done(rank), 0), LINE_BYTES)]
+        extents = [Extent(*self.doorbell_address(self.done(rank), 0), LINE_BYTES)]
         pooled = self.doorbells_per_rank - self.own_doorbells
         for slot in range(self.slots):
             for index in range(min(pooled, self.pool_cards)):  # the first on each card, and those behind it
                 first = self.doorbell_address(self.published(rank, index), slot)
-                found.append(Extent(*first, -(-(pooled - index) // self.pool_cards) * LINE_BYTES))
+                extents.append(Extent(*first, -(-(pooled - index) // self.pool_cards) * LINE_BYTES))
             if self.own_doorbells:
                 first = self.doorbell_address(self.published(rank, pooled), slot)
-                found.append(Extent(*first, self.own_doorbells * LINE_BYTES))
-        return tuple(found)
+                extents.append(Extent(*first, self.own_doorbells * LINE_BYTES))
+        return tuple(extents)
 
 
 def layout_record(layout: Layout) -> Records:

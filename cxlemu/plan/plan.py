@@ -341,7 +341,7 @@ class Plan:
 
 def berths(frame: Frame, layout: Layout, heap: InHeap) -> Ints:
     """Find which arrays the regions of a call are parts of whose ranks tell where these lie."""
-    strips = {(its.card, its.offset): rank for rank in range(layout.ranks) for its in (layout.heap_strip(rank),)}
+    strips = {(strip.card, strip.offset): rank for rank in range(layout.ranks) for strip in (layout.heap_strip(rank),)}
     found = np.full((len(frame.regions), 3), (-1, 0, 0), np.int64)
     for number, region in enumerate(frame.regions):
         if region.heap:

@@ -88,12 +88,12 @@ def reductions(dtypes: Iterable[str], redops: Sequence[str]) -> list[tuple[str, 
     for dtype in dtypes:
         if dtype not in DTYPE_KINDS:
             raise ArgumentError(unknown("dtype", dtype, DTYPE_NAMES))
-    found = [(dtype, redop) for dtype, redop in product(dtypes, redops) if redop not in REDOPS or folds(dtype, redop)]
+    pairs = [(dtype, redop) for dtype, redop in product(dtypes, redops) if redop not in REDOPS or folds(dtype, redop)]
     for dtype, redop in product(dtypes, redops):
-        no_op = len(dtypes) < len(DTYPE_NAMES) and all(dtype != its for its, _ in found)
-        if no_op or (len(redops) < len(REDOPS) and all(redop != its for _, its in found)):
+        no_op = len(dtypes) < len(DTYPE_NAMES) and all(dtype != its for its, _ in pairs)
+        if no_op or (len(redops) < len(REDOPS) and all(redop != its for _, its in pairs)):
             raise ArgumentError(why_not(dtype, redop))
-    return found
+    return pairs
 
 
 def not_folded(dtypes: Sequence[str] | None, redops: Sequence[str] | None) -> list[str]:

@@ -77,8 +77,8 @@ class PlanView:
         return table
 
     def _column(self, rank: int, name: str) -> list[str]:
-        found = [stream for stream in self.plan.part(rank).streams if stream.name == name]
-        return [text(i, self.plan, rank) for stream in found for i in stream.instructions]
+        streams = [stream for stream in self.plan.part(rank).streams if stream.name == name]
+        return [text(i, self.plan, rank) for stream in streams for i in stream.instructions]
 
     def _stream(self, columns: dict[int, list[str]]) -> Table:
         table = Table(box=box.MINIMAL, show_edge=False, padding=0)
@@ -117,4 +117,4 @@ def _side_by_side(columns: dict[int, list[str]], width: int) -> list[dict[int, l
     tables = -(-len(columns) // fit)
     each = -(-len(columns) // tables)
     items = list(columns.items())
-    return [dict(items[at : at + each]) for at in range(0, len(items), each)]
+    return [dict(items[begin : begin + each]) for begin in range(0, len(items), each)]

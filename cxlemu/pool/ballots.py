@@ -76,8 +76,8 @@ def _look(ranks: int) -> BallotSteps:
     """Look at all votes: the furthest stage, the highest promise, and the value that was accepted last."""
     seen = Vote()
     for rank in range(ranks):
-        its = yield BallotStep(BallotAction.LOOK, rank)
-        if its.accepted > seen.accepted:
-            seen = seen._replace(accepted=its.accepted, value=its.value)
-        seen = seen._replace(stage=max(seen.stage, its.stage), promised=max(seen.promised, its.promised))
+        ballot = yield BallotStep(BallotAction.LOOK, rank)
+        if ballot.accepted > seen.accepted:
+            seen = seen._replace(accepted=ballot.accepted, value=ballot.value)
+        seen = seen._replace(stage=max(seen.stage, ballot.stage), promised=max(seen.promised, ballot.promised))
     return seen

@@ -98,15 +98,15 @@ class Board:
         )
 
     def notices(self) -> dict[int, Notice]:
-        found = {}
+        by_rank = {}
         for rank in range(self.ranks):
             fields = self._load(_LINES * rank, _NOTICE_MAGIC, _NOTICE)
             if not fields or fields[1] not in _CAUSES or fields[2] > NUMBERS_MAX:
                 continue
             notice = Notice(Cause(fields[1]), tuple(fields[3 : 3 + fields[2]]))
             if self._can_be(notice):
-                found[rank] = notice
-        return found
+                by_rank[rank] = notice
+        return by_rank
 
     def _can_be(self, told: Notice | Proposal) -> bool:
         """Whether a rank could have posted such numbers."""
@@ -143,7 +143,7 @@ class Board:
 
     def _votes(self, rank: int) -> dict[int, Vote]:
         """Read a rank's lines, by how many votes it had published by then."""
-        found = {}
+        votes = {}
         for line in (1, 2):
             fields = self._load(_LINES * rank + line, _VOTE_MAGIC, _VOTE)
             if not fields:
@@ -153,8 +153,8 @@ class Board:
             counted = number <= VOTES_MAX and accepted <= promised <= COUNT_MAX
             staged = stage in _STAGES and (accepted or stage != Stage.DECIDED)
             if counted and staged and self._can_be(proposal):
-                found[number] = Vote(Stage(stage), promised, accepted, proposal if accepted else None)
-        return found
+                votes[number] = Vote(Stage(stage), promised, accepted, proposal if accepted else None)
+        return votes
 
     def _store(self, index: int, magic: bytes, fields: bytes) -> None:
         self._home.check()

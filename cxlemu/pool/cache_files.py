@@ -28,10 +28,10 @@ class CacheFiles:
 def open_cache(cards: Sequence[Bytes], paths: Sequence[str], host: int) -> HostCache:
     nbytes = host_segment_bytes(len(cards), cards[0].nbytes)
     try:
-        first, its = (_shared(Path(paths[number]), nbytes) for number in (0, host))
+        first, file = (_shared(Path(paths[number]), nbytes) for number in (0, host))
     except OSError as error:
         raise PoolError(f"the cache of host {host} is gone: its world was stopped ({error.strerror})") from None
-    return HostCache.shared(cards, its, Path(paths[host]), host=host, damage=damage_in(first))
+    return HostCache.shared(cards, file, Path(paths[host]), host=host, damage=damage_in(first))
 
 
 def _shared(path: Path, nbytes: int) -> Bytes:

@@ -74,7 +74,7 @@ class CatalogEntry:
     @property
     def changed_s(self) -> float:
         """When any of the segments last changed, in seconds since 1970."""
-        return max(found.changed_s for found in self.found)
+        return max(file.changed_s for file in self.found)
 
 
 class Cleaned(NamedTuple):
@@ -90,16 +90,16 @@ def entries(name: str | None = None) -> list[CatalogEntry]:
     for segment in segments.find(name):
         with suppress(FileNotFoundError):  # its owner was just leaving
             status = segment.path.lstat()
-            found = Found(segment, status.st_size, stat.S_IMODE(status.st_mode), status.st_mtime)
-            pools[segment.pool, status.st_uid].append(found)
-    return [_entry(pool, uid, tuple(found)) for (pool, uid), found in sorted(pools.items())]
+            file = Found(segment, status.st_size, stat.S_IMODE(status.st_mode), status.st_mtime)
+            pools[segment.pool, status.st_uid].append(file)
+    return [_entry(pool, uid, tuple(files)) for (pool, uid), files in sorted(pools.items())]
 
 
-def _entry(name: str, uid: int, found: tuple[Found, ...]) -> CatalogEntry:
+def _entry(name: str, uid: int, founds: tuple[Found, ...]) -> CatalogEntry:
     superblocks: list[Superblock] = []
     damage: list[str] = []
     complete, held = True, False
-    cards = [item.segment for item in found if item.segment.kind == "card"]
+    cards = [item.segment for item in founds if item.segment.kind == "card"]
     for segment in cards if uid == os.geteuid() else []:
         try:
             held |= _is_held(segment)
@@ -109,7 +109,7 @@ def _entry(name: str, uid: int, found: tuple[Found, ...]) -> CatalogEntry:
         else:
             superblocks.append(block)
             complete &= finished
-    return CatalogEntry(name, uid, found, tuple(superblocks), complete, tuple(damage), held)
+    return CatalogEntry(name, uid, founds, tuple(superblocks), complete, tuple(damage), held)
 
 
 def _is_held(segment: Segment) -> bool:
@@ -142,7 +142,7 @@ def dead() -> list[CatalogEntry]:
 
 
 def said(pools: list[CatalogEntry]) -> str:
-    nbytes = sum(found.nbytes for entry in pools for found in entry.found)
+    nbytes = sum(file.nbytes for entry in pools for file in entry.found)
     return f"{counted(len(pools), 'dead pool')} of killed runs, {format_bytes(nbytes)} of /dev/shm"
 
 
@@ -164,7 +164,7 @@ def warn_of_dead() -> None:
 def _verdict(entry: CatalogEntry) -> Cleaned:
     may_go, reason = _judge(entry)
     # Card 0 last: an interrupted clean-up leaves a superblock that names the owner.
-    order = tuple(sorted((found.segment for found in entry.found), reverse=True))
+    order = tuple(sorted((file.segment for file in entry.found), reverse=True))
     return Cleaned(entry.name, order, may_go, reason)
 
 
@@ -187,7 +187,7 @@ def _judge_unsigned(entry: CatalogEntry) -> tuple[bool, str]:
     untouched_s = time.time() - entry.changed_s
     if untouched_s < GRACE_S:
         return False, f"it has no readable superblock, but is younger than {GRACE_S:.0f} s"
-    if users := _users({found.segment.path for found in entry.found}):
+    if users := _users({file.segment.path for file in entry.found}):
         return False, f"it has no readable superblock, but is in use by process {', '.join(map(str, users))}"
     return True, "it has no readable superblock and no process uses it"
 

@@ -67,10 +67,10 @@ class DaxPool(Pool):
         """Return a memory that reaches the cards, or ``cards``, with this machine's cache-line instructions."""
         return DaxMemory(self.cards if cards is None else cards, writable=writable)
 
-    def part(self, card: int, at: int, nbytes: int, *, writable: bool = True) -> Bytes:
+    def part(self, card: int, offset: int, nbytes: int, *, writable: bool = True) -> Bytes:
         """Map bytes of a device alone, as `Pool.part`. Raises PoolError as `map_part`."""
         device = self.mapped[card].device
-        return map_part(device, at, round_up(nbytes, device.align_bytes), writable=writable)[:nbytes]
+        return map_part(device, offset, round_up(nbytes, device.align_bytes), writable=writable)[:nbytes]
 
     @property
     def lock_path(self) -> Path:
@@ -138,17 +138,17 @@ def _refuse_other_pools(signed: Sequence[tuple[Superblock, Mapped]]) -> None:
 
 def _refuse_missing(signed: Sequence[tuple[Superblock, Mapped]]) -> None:
     first = signed[0][0]
-    found: dict[int, str] = {}
+    paths: dict[int, str] = {}
     for block, card in signed:
-        if block.card in found:
-            where = f"{found[block.card]} and {card.device.path}"
+        if block.card in paths:
+            where = f"{paths[block.card]} and {card.device.path}"
             raise PoolError(f"{where} both claim to be card {block.card} of pool {block.uuid}: one is a copy")
-        found[block.card] = card.device.path
-    missing = [str(index) for index in range(first.geometry.cards) if index not in found]
+        paths[block.card] = card.device.path
+    missing = [str(index) for index in range(first.geometry.cards) if index not in paths]
     if missing:
         raise PoolError(
             f"pool {first.uuid} has {first.geometry.cards} cards, but its card {', '.join(missing)} is not among "
-            f"{_listed(found.values())}"
+            f"{_listed(paths.values())}"
         )
 
 

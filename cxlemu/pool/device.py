@@ -86,15 +86,19 @@ def reserve(fd: int, path: str, nbytes: int) -> None:
         raise PoolError(f"{path} has no room for {typed_bytes(nbytes)}: {error.strerror}") from error
 
 
-def map_part(device: Device, at: int, nbytes: int, *, writable: bool = True) -> Bytes:
+def map_part(device: Device, offset: int, nbytes: int, *, writable: bool = True) -> Bytes:
     """Map some bytes of a device alone; ``at`` and ``nbytes`` are multiples of its ``align_bytes``."""
-    if at % device.align_bytes or nbytes % device.align_bytes or not 0 <= at <= at + nbytes <= device.usable_bytes:
-        raise PoolError(f"{device.path} has no {nbytes} bytes at {at} in whole pages of {device.align_bytes}")
+    if (
+        offset % device.align_bytes
+        or nbytes % device.align_bytes
+        or not 0 <= offset <= offset + nbytes <= device.usable_bytes
+    ):
+        raise PoolError(f"{device.path} has no {nbytes} bytes at {offset} in whole pages of {device.align_bytes}")
     with _opened(device.path, writable=writable) as fd:
         if _examine(device.path, os.fstat(fd)).identity != device.identity:
             raise PoolError(f"{device.path} has become another device")
         try:
-            return _map(fd, device, at, nbytes, writable=writable)[0]
+            return _map(fd, device, offset, nbytes, writable=writable)[0]
         except OSError as error:
             raise PoolError(f"{device.path} cannot be mapped: {error.strerror}") from error
 
@@ -164,7 +168,7 @@ def _sysfs_facts(path: str, major: int, minor: int) -> tuple[int, int]:
 
 
 def _map(
-    fd: int, device: Device, at: int, nbytes: int, *, writable: bool = True
+    fd: int, device: Device, offset: int, nbytes: int, *, writable: bool = True
 ) -> tuple[Bytes, Literal["MAP_SYNC", "MAP_SHARED"]]:
     """Map bytes of a device or file; return how it was mapped as well.
 
@@ -173,13 +177,13 @@ def _map(
     """
     if device.kind == "file":
         try:
-            return _pages(fd, _MAP_SHARED_VALIDATE | _MAP_SYNC, at, nbytes, writable=writable), "MAP_SYNC"
+            return _pages(fd, _MAP_SHARED_VALIDATE | _MAP_SYNC, offset, nbytes, writable=writable), "MAP_SYNC"
         except OSError as error:
             if error.errno != errno.EOPNOTSUPP:
                 raise
-    return _pages(fd, mmap.MAP_SHARED, at, nbytes, writable=writable), "MAP_SHARED"
+    return _pages(fd, mmap.MAP_SHARED, offset, nbytes, writable=writable), "MAP_SHARED"
 
 
-def _pages(fd: int, flags: int, at: int, nbytes: int, *, writable: bool) -> Bytes:
+def _pages(fd: int, flags: int, offset: int, nbytes: int, *, writable: bool) -> Bytes:
     """Map pages, which are unmapped when the last array that shows them is gone."""
-    return np.frombuffer(_native.map_pages(fd, flags, at, nbytes, writable, True), dtype=np.uint8)
+    return np.frombuffer(_native.map_pages(fd, flags, offset, nbytes, writable, True), dtype=np.uint8)

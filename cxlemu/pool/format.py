@@ -36,13 +36,13 @@ def content_of(card: Mapped) -> Content:
             which = f"card {block.card} of {block.geometry.cards} of cxlemu pool {block.uuid}"
             return Content("card", which, block) if data.startswith(MAGIC) else Content("card", f"unfinished {which}")
     memory = DaxMemory([card.pages])
-    for at in range(0, card.pages.nbytes, _CHUNK_BYTES):
-        chunk = card.pages[at : at + _CHUNK_BYTES]
-        memory.invalidate(0, at, chunk.nbytes)
+    for begin in range(0, card.pages.nbytes, _CHUNK_BYTES):
+        chunk = card.pages[begin : begin + _CHUNK_BYTES]
+        memory.invalidate(0, begin, chunk.nbytes)
         if chunk.view(np.uint64).max():  # whole pages, therefore whole words
             first = int(np.flatnonzero(chunk)[0])
             shown = chunk[first : first + _SHOWN_BYTES].tobytes()
-            return Content("foreign", f"foreign data: {shown.hex(' ')} ({_readable(shown)}) at byte {at + first}")
+            return Content("foreign", f"foreign data: {shown.hex(' ')} ({_readable(shown)}) at byte {begin + first}")
     return Content("empty", "empty")
 
 

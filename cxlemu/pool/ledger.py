@@ -51,10 +51,10 @@ class Hold(NamedTuple):
     card: int  # the only card that it is on, or ALL_CARDS
     state: HoldState  # how firmly it is held, or what is said about it
 
-    def overlaps(self, other: Hold) -> bool:
+    def overlaps(self, hold: Hold) -> bool:
         """Whether the two rooms have a byte in common."""
-        same_card = ALL_CARDS in (self.card, other.card) or self.card == other.card
-        return same_card and self.at < other.end and other.at < self.end
+        same_card = ALL_CARDS in (self.card, hold.card) or self.card == hold.card
+        return same_card and self.at < hold.end and hold.at < self.end
 
 
 class Identity(NamedTuple):
@@ -115,9 +115,9 @@ class Ledger:
         for line in range(FIRST_HOLD, self._used(rank)):
             magic, fields = self._load(rank, line, _HOLD)
             if fields and magic in _STATES:
-                _, name, at, end, card = fields
-                if at <= end <= CARD_BYTES_MAX and ALL_CARDS <= card < CARDS_MAX:
-                    yield Hold(name, at, end, card, _STATES[magic])
+                _, name, offset, end, card = fields
+                if offset <= end <= CARD_BYTES_MAX and ALL_CARDS <= card < CARDS_MAX:
+                    yield Hold(name, offset, end, card, _STATES[magic])
 
     def _used(self, rank: int) -> int:
         """Return how many of a rank's lines to look at: all of them while the line that says so is torn."""

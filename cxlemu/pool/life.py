@@ -18,10 +18,10 @@ _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux: type, whence,
 class LifeLock:
     """A lock on one byte of a file, from now on until `release` or the end of this process."""
 
-    def __init__(self, path: Path, at: int) -> None:
+    def __init__(self, path: Path, offset: int) -> None:
         """Take the lock; any number of processes can hold it at once."""
         self._fd: int | None = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # closed with this lock, which may not be had
-        fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_RDLCK, at))
+        fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_RDLCK, offset))
         _ALL.add(self)
 
     def release(self) -> None:
@@ -37,26 +37,26 @@ class LifeLock:
 _ALL: weakref.WeakSet[LifeLock] = weakref.WeakSet()
 
 
-def is_held(fd: int, at: int) -> bool:
+def is_held(fd: int, offset: int) -> bool:
     """Return whether a living process holds a LifeLock; ``fd`` must have been opened for this question alone."""
-    found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK, at))
-    return bool(_FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
+    lock = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK, offset))
+    return bool(_FLOCK.unpack(lock)[0] != fcntl.F_UNLCK)
 
 
-def is_held_at(path: Path, at: int) -> bool:
+def is_held_at(path: Path, offset: int) -> bool:
     """Whether a living process holds a LifeLock on byte ``at`` of ``path``; not where there is no such file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
-        return is_held(fd, at)
+        return is_held(fd, offset)
     finally:
         os.close(fd)
 
 
-def _flock(kind: int, at: int) -> bytes:
-    return _FLOCK.pack(kind, os.SEEK_SET, at, 1, 0)
+def _flock(kind: int, offset: int) -> bytes:
+    return _FLOCK.pack(kind, os.SEEK_SET, offset, 1, 0)
 
 
 def _forked() -> None:

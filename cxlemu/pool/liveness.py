@@ -68,17 +68,17 @@ class Liveness:
 
     def _find(self, rank: int) -> None:
         """Open the rank's process. While the rank lives, no other process has its pid; a pid without one tells all."""
-        its = self._ledger.identity(rank)
-        if its is None or its.machine != self._mine.machine or its.pid == self._mine.pid:
+        identity = self._ledger.identity(rank)
+        if identity is None or identity.machine != self._mine.machine or identity.pid == self._mine.pid:
             return
         try:
-            fd = os.pidfd_open(its.pid)
+            fd = os.pidfd_open(identity.pid)
         except ProcessLookupError:
-            self._ended[rank] = its.pid
+            self._ended[rank] = identity.pid
             return
         except (OSError, AttributeError):  # no file descriptors left, or no pidfds here: its pulse has to tell
             return
-        self._processes[rank] = its.pid, fd
+        self._processes[rank] = identity.pid, fd
         self._poll.register(fd, select.POLLIN)
 
     def _forget(self, rank: int) -> None:

@@ -61,8 +61,8 @@ class Pool(Unshared):
         self.data_offset = superblock.geometry.data_offset
 
     def __repr__(self) -> str:
-        its = f"{counted(len(self.cards), 'card')} of {format_bytes(self.card_bytes)}" if self.cards else "closed"
-        return f"<{type(self).__name__} {self.name}: {its}>"
+        cards = f"{counted(len(self.cards), 'card')} of {format_bytes(self.card_bytes)}" if self.cards else "closed"
+        return f"<{type(self).__name__} {self.name}: {cards}>"
 
     # --- what a backend's pool may know better -------------------------------------------------------------------
 
@@ -73,16 +73,16 @@ class Pool(Unshared):
         """
         return DirectMemory(self.cards if cards is None else cards, writable=writable)
 
-    def part(self, card: int, at: int, nbytes: int, *, writable: bool = True) -> Bytes:
+    def part(self, card: int, offset: int, nbytes: int, *, writable: bool = True) -> Bytes:
         """Return some bytes of a card; where the pool can, they are mapped alone, and read-only unless ``writable``."""
-        part = self.cards[card][at : at + nbytes]
+        part = self.cards[card][offset : offset + nbytes]
         part.flags.writeable = writable
         return part
 
-    def back(self, card: int, at: int, nbytes: int) -> None:
+    def back(self, card: int, offset: int, nbytes: int) -> None:
         """Take memory for bytes of a card, where the pool is sparse. What is there already stays."""
 
-    def unback(self, card: int, at: int, nbytes: int) -> None:
+    def unback(self, card: int, offset: int, nbytes: int) -> None:
         """Give back the memory of whole pages, not in use, of a card of a sparse pool: they are zeros then."""
 
     @property

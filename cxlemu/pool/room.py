@@ -36,18 +36,18 @@ def _limits(root: Path) -> Iterator[MemoryLimit]:
         return
     base = root / "sys/fs/cgroup"
     for line in lines:
-        _, controllers, its = [*line.split(":", 2), "", ""][:3]
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controllers == "":  # version 2
             for top in (base, base / "unified"):
-                yield from _chain(top, its, "memory.max", "memory.current", "inactive_file")
+                yield from _chain(top, path, "memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-            yield from _chain(base / "memory", its, *names)
+            yield from _chain(base / "memory", path, *names)
 
 
-def _chain(top: Path, its: str, limit: str, usage: str, cached: str) -> Iterator[MemoryLimit]:
+def _chain(top: Path, path: str, limit: str, usage: str, cached: str) -> Iterator[MemoryLimit]:
     """The limits of a group and of all that it is in; in a container its own path may not be there, but the top is."""
-    parts = Path(its.lstrip("/")).parts
+    parts = Path(path.lstrip("/")).parts
     if ".." in parts:
         parts = ()
     for depth in range(len(parts), -1, -1):
@@ -87,13 +87,13 @@ def available_bytes(root: Path = Path("/")) -> int:
 
 def memory_left_bytes(root: Path = Path("/")) -> int:
     """Return the memory left to this process's control groups and machine, in bytes; `UNLIMITED` if unknown."""
-    found, limit = [UNLIMITED], tightest_limit(root)
+    limits, limit = [UNLIMITED], tightest_limit(root)
     if limit is not None:
-        found.append(limit.left_bytes)
+        limits.append(limit.left_bytes)
     with suppress(OSError, StopIteration):
         lines = (root / "proc/meminfo").read_text().splitlines()
-        found.append(next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")))
-    return min(found)
+        limits.append(next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")))
+    return min(limits)
 
 
 def bus_error() -> str:

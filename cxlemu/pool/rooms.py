@@ -81,8 +81,8 @@ class Rooms:
                 try:
                     nbytes = round_up(wanted(_largest(free)), ARENA_ALIGN_BYTES)
                     nbytes = max(nbytes, ARENA_ALIGN_BYTES)
-                    at = next((begin for begin, end in free if end - begin >= nbytes), None)
-                    if at is None:
+                    offset = next((begin for begin, end in free if end - begin >= nbytes), None)
+                    if offset is None:
                         raise NoRoomError(_exhausted(nbytes, free, arena))
                 except ArgumentError:
                     if full == FULL_LOOKS:
@@ -90,7 +90,7 @@ class Rooms:
                     full += 1
                     self._look_again(attempt if full > 1 else 0)
                     continue
-                claimed = Hold(name, at, at + nbytes, card, HoldState.CLAIMED)
+                claimed = Hold(name, offset, offset + nbytes, card, HoldState.CLAIMED)
                 self._post(line, claimed)
                 if not any(claimed.overlaps(other) for _ in range(2) for other in self._look()):
                     return self._post(line, claimed._replace(state=HoldState.HELD))
@@ -226,12 +226,12 @@ class Rooms:
         """Return what is free of the arena, as far as this rank knows; a claim finds out."""
         whole = Hold(0, arena.at, arena.end, card, HoldState.CLAIMED)
         taken = sorted((hold.at, hold.end) for hold in (*self._mine.values(), *self._seen) if hold.overlaps(whole))
-        holes, at = [], arena.at
+        holes, offset = [], arena.at
         for begin, end in taken:
-            if begin > at:
-                holes.append((at, begin))
-            at = max(at, round_up(end, ARENA_ALIGN_BYTES))  # a line may say anything
-        return [*holes, (at, arena.end)] if at < arena.end else holes
+            if begin > offset:
+                holes.append((offset, begin))
+            offset = max(offset, round_up(end, ARENA_ALIGN_BYTES))  # a line may say anything
+        return [*holes, (offset, arena.end)] if offset < arena.end else holes
 
 
 def _largest(free: Holes) -> int:

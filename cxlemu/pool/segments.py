@@ -62,8 +62,8 @@ def find(pool: str | None = None) -> list[Segment]:
     if not SHM_DIR.is_dir():  # as in containers and guests that run on devices alone
         return []
     matches = (_FILE_NAME.fullmatch(entry.name) for entry in os.scandir(SHM_DIR))
-    found = [Segment(m[1], cast(Kind, m[2]), int(m[3])) for m in matches if m]
-    return sorted(segment for segment in found if pool in (None, segment.pool))
+    segments = [Segment(m[1], cast(Kind, m[2]), int(m[3])) for m in matches if m]
+    return sorted(segment for segment in segments if pool in (None, segment.pool))
 
 
 def is_ours(segment: Segment) -> bool:
@@ -124,9 +124,9 @@ def _check_status(segment: Segment, status: os.stat_result) -> None:
         raise PoolError(f"{segment} is open to others: mode {mode:04o}, at most {MODE:04o} is safe")
 
 
-def map_shared(fd: int, nbytes: int, at: int = 0, *, writable: bool = True) -> Bytes:
+def map_shared(fd: int, nbytes: int, offset: int = 0, *, writable: bool = True) -> Bytes:
     """Map bytes of a segment from the start of a page; they are unmapped with the last array that shows them."""
-    return np.frombuffer(_native.map_pages(fd, mmap.MAP_SHARED, at, nbytes, writable, False), dtype=np.uint8)
+    return np.frombuffer(_native.map_pages(fd, mmap.MAP_SHARED, offset, nbytes, writable, False), dtype=np.uint8)
 
 
 def free_bytes() -> int:

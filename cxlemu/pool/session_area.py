@@ -340,7 +340,7 @@ class Presence(Unshared):
 
     def _push(self, **changes: Any) -> None:
         with self._pushing:  # threads that store one line at once leave a torn one
-            its = self._status._replace(session=self.id, heartbeat=(self._status.heartbeat + 1) % 2**64, **changes)
-            self._status = its
-            self._area.store(its, self.rank)
+            status = self._status._replace(session=self.id, heartbeat=(self._status.heartbeat + 1) % 2**64, **changes)
+            self._status = status
+            self._area.store(status, self.rank)
             self._beat_at = self.clock.now()

@@ -136,16 +136,16 @@ class ShmPool(Pool):
         except FileNotFoundError:
             raise PoolError(f"{segment} is gone: pool {self.name} was removed while this rank attached") from None
 
-    def part(self, card: int, at: int, nbytes: int, *, writable: bool = True) -> Bytes:
+    def part(self, card: int, offset: int, nbytes: int, *, writable: bool = True) -> Bytes:
         """Map bytes of a card's segment alone, as `Pool.part`. Raises PoolError as `segments.opened`."""
         with segments.opened(Segment(self.name, "card", card), writable=writable) as fd:
-            return segments.map_shared(fd, nbytes, at, writable=writable)
+            return segments.map_shared(fd, nbytes, offset, writable=writable)
 
-    def back(self, card: int, at: int, nbytes: int) -> None:
+    def back(self, card: int, offset: int, nbytes: int) -> None:
         """Take memory of /dev/shm for bytes of a sparse card, as `Pool.back`."""
         if not self.sparse:
             return
-        pages = self.cards[card][round_down(at, PAGE_BYTES) : round_up(at + nbytes, PAGE_BYTES)]
+        pages = self.cards[card][round_down(offset, PAGE_BYTES) : round_up(offset + nbytes, PAGE_BYTES)]
         missing = _native.missing_bytes(pages)
         if not missing:  # as where a room is taken again
             return
@@ -157,9 +157,9 @@ class ShmPool(Pool):
             if error.errno != errno.EINVAL:  # a kernel before 5.14 takes memory as it is touched
                 raise PoolError(f"{SHM_DIR} has no {nbytes} more bytes: {error.strerror}") from error
 
-    def unback(self, card: int, at: int, nbytes: int) -> None:
+    def unback(self, card: int, offset: int, nbytes: int) -> None:
         """Give memory of a sparse card back to /dev/shm, as `Pool.unback`."""
-        begin, end = round_up(at, PAGE_BYTES), round_down(at + nbytes, PAGE_BYTES)
+        begin, end = round_up(offset, PAGE_BYTES), round_down(offset + nbytes, PAGE_BYTES)
         if self.sparse and self.cards and begin < end:
             _native.back_pages(self.cards[card][begin:end], False, True)
 

@@ -108,9 +108,9 @@ def _space_on_cards(topology: Parts, space: Space, where: Key) -> Iterator[Mispl
                 (*where, "cards"), f"name card {card}, which a space of kind {space.kind} cannot lie on: {what}"
             )
     switches = [switch.name for switch in topology.expanded.switches] + [fabric.name for fabric in topology.fabrics]
-    for at, name in enumerate(space.over or ()):
+    for index, name in enumerate(space.over or ()):
         if name not in switches:
-            yield Misplaced((*where, "over", at), f"{shown(name)} is not a switch; {closest(name, switches)}")
+            yield Misplaced((*where, "over", index), f"{shown(name)} is not a switch; {closest(name, switches)}")
     room = sum(topology.card(card).capacity_bytes for card in cards)
     if space.capacity_bytes is not None and space.capacity_bytes > room:
         what = f"is {format_bytes(space.capacity_bytes)} but its cards hold {format_bytes(room)}"

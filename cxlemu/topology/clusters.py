@@ -37,7 +37,7 @@ def clusters_of(topology: Topology, ranks: int) -> tuple[int, ...]:
 
 def size_of_clusters(clusters: Iterable[int]) -> int:
     """Return how many ranks each cluster has, as `ranks_per_cluster`, given the cluster of each rank in order."""
-    runs = [(cluster, len(list(its))) for cluster, its in groupby(clusters)]
+    runs = [(cluster, len(list(run))) for cluster, run in groupby(clusters)]
     sizes = {size for _, size in runs}
     return sizes.pop() if len(sizes) == 1 and len({cluster for cluster, _ in runs}) == len(runs) > 1 else 1
 
@@ -66,10 +66,10 @@ def apart(topology: Topology) -> Topology:
     numbers, owned = topology.cards_of(memory), topology.card(topology.cards_of(memory)[0])
     if len(numbers) != {"hosts": topology.host_count, "ranks": topology.place_count}.get(owned.owner or ""):
         return topology
-    its = {space.name: topology.cards_of(space) for space in topology.spaces if space.owned}
-    its[memory.name] = tuple(range(topology.card_count, topology.card_count + len(numbers)))
+    homes = {space.name: topology.cards_of(space) for space in topology.spaces if space.owned}
+    homes[memory.name] = tuple(range(topology.card_count, topology.card_count + len(numbers)))
     spaces = tuple(
-        space.model_copy(update={"cards": its[space.name]}) if space.owned else space for space in topology.spaces
+        space.model_copy(update={"cards": homes[space.name]}) if space.owned else space for space in topology.spaces
     )
     machine = topology.model_copy(update={"cards": (*topology.cards, owned), "spaces": spaces})
     return machine if ranks_per_cluster(machine, topology.place_count) > 1 else topology

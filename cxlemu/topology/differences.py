@@ -14,27 +14,27 @@ from cxlemu.topology.provenance import figures
 
 def against(topology: Topology | None, names: Sequence[str]) -> list[Topology]:
     """Load the topologies of ``--against``. Raises ArgumentError for the one that is compared with them."""
-    found = [Topology.load(name) for name in names]
-    for name, other in zip(names, found, strict=True):
+    topologies = [Topology.load(name) for name in names]
+    for name, other in zip(names, topologies, strict=True):
         if other == topology:
             raise ArgumentError(f"--against {name} is the topology that is simulated: name another, or leave it out")
-    return found
+    return topologies
 
 
 def differences(topologies: Sequence[Topology]) -> list[str]:
     """List the figures in which topologies differ: ``links.nic.latency_ns: 300 (source) in a; 200 (fitted) in b``."""
     values = [_figures(topology) for topology in topologies]
-    found = []
-    for key in dict.fromkeys(key for its in values for key in its):
+    lines = []
+    for key in dict.fromkeys(key for value in values for key in value):
         names: dict[str, list[str]] = {}
-        for topology, its in zip(topologies, values, strict=True):
+        for topology, keyed in zip(topologies, values, strict=True):
             kind = f" ({topology.provenance[key].kind})" if key in topology.provenance else ""
-            names.setdefault(f"{its[key]:g}{kind}" if key in its else "nothing", []).append(topology.name)
-        if len({its.get(key) for its in values}) > 1:
+            names.setdefault(f"{keyed[key]:g}{kind}" if key in keyed else "nothing", []).append(topology.name)
+        if len({value.get(key) for value in values}) > 1:
             said = "; ".join(f"{value} in {', '.join(where)}" for value, where in names.items())
-            where = next(its for its, of in zip(topologies, values, strict=True) if key in of)
-            found.append(f"{named(where, key)}: {said}")
-    return found
+            where = next(topology_at for topology_at, of in zip(topologies, values, strict=True) if key in of)
+            lines.append(f"{named(where, key)}: {said}")
+    return lines
 
 
 def spread(names: Sequence[str], ratios: Sequence[float]) -> str:
@@ -47,11 +47,11 @@ def spread(names: Sequence[str], ratios: Sequence[float]) -> str:
 
 def _figures(topology: Topology) -> dict[Key, Any]:
     plain = topology.plain()
-    found = {}
+    places = {}
     for key in figures(plain):
         place: Any = plain
         for part in key:
             place = place[part]
         if isinstance(place, int | float):
-            found[key] = place
-    return found
+            places[key] = place
+    return places

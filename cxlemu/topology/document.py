@@ -62,10 +62,10 @@ class Document:
         known, named = self._near(key)
         return self.lines[known], dotted(named)
 
-    def adopt(self, key: Key, other: Document, there: Key) -> None:
+    def adopt(self, key: Key, document: Document, there: Key) -> None:
         """Note that a value was copied from another file, so that errors name the place where it stands."""
-        self.lines[key] = other.lines[there]
-        self._adopted[key] = other.file
+        self.lines[key] = document.lines[there]
+        self._adopted[key] = document.file
 
     def _near(self, key: Key) -> tuple[Key, Key]:
         """The nearest key above it, or itself, that the document has; and the first one below that it has not."""

@@ -40,10 +40,10 @@ def members(end: str) -> Members | None:
     """Return the hosts, ranks or cards that an end of a link means; None where it is a switch."""
     if end in {"hosts", "ranks", "cards"}:
         return Members(end[:-1], range(sys.maxsize))
-    found = _SOME.fullmatch(end)
-    if found is None:
+    match = _SOME.fullmatch(end)
+    if match is None:
         return None
-    kind, first, last = found.groups()
+    kind, first, last = match.groups()
     return Members(kind, range(int(first), int(last or first) + 1))
 
 

@@ -127,8 +127,8 @@ class Fabric:
         if side.host == host and side.owner == "hosts":
             return Route((), (), side.owner, side.group)
         target = self._target(self._goal(card), inside=side.host in (None, host))
-        found = self._walk(self._steps(("host", "rank"), host), target, host + card, self._spread)
-        return None if found is None else found.route
+        walk = self._walk(self._steps(("host", "rank"), host), target, host + card, self._spread)
+        return None if walk is None else walk.route
 
     def table(self, hosts: range, cards: Sequence[int]) -> tuple[list[Route], NDArray[np.int32]]:
         """Find the routes of all hosts to all cards, and each pair's index (int32, hosts x cards; -1: no route).
@@ -153,10 +153,10 @@ class Fabric:
             first = self._walk(source, target, int(choices[0, 0]), spread)
             if first is None or first.unique:
                 return np.full(choices.shape, -1 if first is None else number(first.route), np.int32)
-            different, its = np.unique(choices, return_inverse=True)
+            different, inverse = np.unique(choices, return_inverse=True)
             walks = [self._walk(source, target, choice, spread) for choice in different.tolist()]
             routes = np.array([number(walk.route) for walk in walks if walk is not None], np.int32)
-            return routes[its.reshape(choices.shape)]
+            return routes[inverse.reshape(choices.shape)]
 
         taken = np.full((len(hosts), len(cards)), -1, np.int32)
         goals = self._goals(cards)
@@ -176,21 +176,21 @@ class Fabric:
     # --- hosts and cards that are joined to the fabric alike -------------------------------------------------------
 
     def _alike(self, hosts: range) -> list[tuple[Numbers, tuple[Hop, ...]]]:
-        found: dict[tuple[str, ...], tuple[list[int], tuple[Hop, ...]]] = {}
+        alike: dict[tuple[str, ...], tuple[list[int], tuple[Hop, ...]]] = {}
         for host in hosts:
             steps = self._steps(("host", "rank"), host)
-            found.setdefault(_names(steps), ([], steps))[0].append(host)
-        return [(np.array(its), steps) for its, steps in found.values()]
+            alike.setdefault(_names(steps), ([], steps))[0].append(host)
+        return [(np.array(members), steps) for members, steps in alike.values()]
 
     def _goals(self, cards: Sequence[int]) -> list[tuple[Numbers, Numbers, _Goal]]:
         """Group cards that are reached alike: their positions, their owners' hosts (-1: no owner), and their goal."""
-        found: dict[tuple[object, ...], tuple[list[int], list[int], _Goal]] = {}
-        for at, card in enumerate(cards):
+        goals: dict[tuple[object, ...], tuple[list[int], list[int], _Goal]] = {}
+        for index, card in enumerate(cards):
             goal, host = self._goal(card), self._side(card).host
-            positions, owners, _ = found.setdefault(goal.key, ([], [], goal))
-            positions.append(at)
+            positions, owners, _ = goals.setdefault(goal.key, ([], [], goal))
+            positions.append(index)
             owners.append(-1 if host is None else host)
-        return [(np.array(positions), np.array(owners), goal) for positions, owners, goal in found.values()]
+        return [(np.array(positions), np.array(owners), goal) for positions, owners, goal in goals.values()]
 
     def _goal(self, card: int) -> _Goal:
         host, owner, over, group = self._side(card)
@@ -218,7 +218,7 @@ class Fabric:
                 for name, switch in self._switches.items()
                 if (inside or not switch.per_host) and (goal.over is None or name in goal.over)
             }
-            steps = tuple(its for its in goal.steps if (its.switch is None and inside) or its.switch in allowed)
+            steps = tuple(step for step in goal.steps if (step.switch is None and inside) or step.switch in allowed)
             switches = {name: self._switches[name] for name in allowed}
             self._targets[key] = _Target(steps, goal, self._ways, switches)
         return self._targets[key]
@@ -271,9 +271,9 @@ class _Target:
 
     def best(self, source: Iterable[Hop]) -> list[Hop]:
         """Return those of a host's or a switch's steps that begin a route as good as any."""
-        found = [(self._cost(step), step) for step in source]
-        least = min((cost for cost, _ in found if cost is not None), default=None)
-        return [step for cost, step in found if cost is not None and cost == least]
+        costs = [(self._cost(step), step) for step in source]
+        least = min((cost for cost, _ in costs if cost is not None), default=None)
+        return [step for cost, step in costs if cost is not None and cost == least]
 
     def _cost(self, step: Hop) -> tuple[int, int] | None:
         if step.switch is None:

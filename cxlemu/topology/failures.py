@@ -31,12 +31,12 @@ class Failure(NamedTuple):
     @classmethod
     def parse(cls, text: str, topology: Parts) -> Failure:
         """Read a failure as the command line writes it."""
-        found = _WRITTEN.fullmatch(text)
-        if found is None:
+        match = _WRITTEN.fullmatch(text)
+        if match is None:
             raise ArgumentError(
                 f"a failure is link:NAME@TIME_us, link:NAME/host3@TIME_us or switch:NAME@TIME_us, not {shown(text)}"
             )
-        kind, name, end, time = found.groups()
+        kind, name, end, time = match.groups()
         try:
             at_us = float(time)
         except ValueError:
@@ -44,13 +44,13 @@ class Failure(NamedTuple):
         if not 0 <= at_us * 1e3 <= LATEST_NS or not math.isfinite(at_us):
             raise ArgumentError(f"{shown(text)} has no time: give microseconds, such as @120 or @0.5")
         switches, links = topology.expanded
-        names = [its.name for its in (switches if kind == "switch" else links)]
+        names = [part.name for part in (switches if kind == "switch" else links)]
         if name not in names or (end and kind == "switch"):
             raise ArgumentError(f"{topology.name} has no {kind} {name}{end or ''}; {closest(name, names)}")
         if end:
-            ends = [members(its) for link in links if link.name == name for its in link.ends]
+            ends = [members(end) for link in links if link.name == name for end in link.ends]
             one = members(end[1:])
-            if not any(its and one and its.kind == one.kind and one.numbers.start in its.numbers for its in ends):
+            if not any(end and one and end.kind == one.kind and one.numbers.start in end.numbers for end in ends):
                 raise ArgumentError(f"link {name} of {topology.name} does not end at {end[1:]}")
         return cls(kind, name + (end or ""), round(at_us * 1e3))
 

@@ -69,9 +69,9 @@ def validated(kind: type[M], document: Document, data: Mapping[str, Any] | None 
     try:
         return kind.model_validate(document.data if data is None else data)
     except ValidationError as error:
-        found = [_defect(details) for details in error.errors()]
-    above = {key[:end] for key, _ in found for end in range(len(key))}  # defects there only follow
-    first = [defect for defect in found if defect[0] not in above]
+        defects = [_defect(details) for details in error.errors()]
+    above = {key[:end] for key, _ in defects for end in range(len(key))}  # defects there only follow
+    first = [defect for defect in defects if defect[0] not in above]
     key, text = min(first, key=lambda defect: document.place(defect[0]))
     raise document.error(key, text)
 
@@ -277,8 +277,8 @@ class Protocol(Model):
 
 def _as_numbers(cards: Any) -> Any:
     """``0-71`` is all from 0 to 71."""
-    found = re.fullmatch(r"(0|[1-9][0-9]{0,4})-(0|[1-9][0-9]{0,4})", cards) if isinstance(cards, str) else None
-    return list(range(int(found[1]), int(found[2]) + 1)) if found and int(found[1]) <= int(found[2]) else cards
+    match = re.fullmatch(r"(0|[1-9][0-9]{0,4})-(0|[1-9][0-9]{0,4})", cards) if isinstance(cards, str) else None
+    return list(range(int(match[1]), int(match[2]) + 1)) if match and int(match[1]) <= int(match[2]) else cards
 
 
 class Space(Model):

@@ -76,13 +76,16 @@ class _Sharing:
             self.document.adopt(key, place.document, place.key)
         if isinstance(node, list):
             its = [place._replace(key=(*place.key, index)) for index in range(len(node))]
-            return [self._whole(item, (*key, at), its[at]) for at, item in enumerate(node)]
+            return [self._whole(item, (*key, index), its[index]) for index, item in enumerate(node)]
         if not isinstance(node, dict):
             return node
-        return {name: self._whole(item, (*key, name), its) for name, (item, its) in self._keys(node, place).items()}
+        return {
+            name: self._whole(item, (*key, name), place_of)
+            for name, (item, place_of) in self._keys(node, place).items()
+        }
 
     def _keys(self, node: Mapping[str, Any], place: _Place) -> dict[str, tuple[Any, _Place]]:
-        found: dict[str, tuple[Any, _Place]] = {}
+        keys: dict[str, tuple[Any, _Place]] = {}
         if LIKE in node:
             name, here = node[LIKE], (*place.key, LIKE)
             if name in place.trail:
@@ -93,6 +96,6 @@ class _Sharing:
             if not isinstance(name, str) or name not in self.library.data:
                 what = f"is {shown(name)}, no entry of {self.library.file}; {closest(name, self.library.data)}"
                 raise place.document.error(here, what)
-            found = self._keys(self.library.data[name], _Place(self.library, (name,), (*place.trail, name)))
+            keys = self._keys(self.library.data[name], _Place(self.library, (name,), (*place.trail, name)))
         own = {name: (item, place._replace(key=(*place.key, name))) for name, item in node.items() if name != LIKE}
-        return found | own
+        return keys | own

@@ -57,21 +57,21 @@ class Hierarchy(Model):
         if self.card_link is not None:
             cards = self._some("cards", self.cards, card_count)
             places = self._card_switches(switches)
-            blocks = [(places[at].name, block) for at, block in dealt(cards, len(places))]
+            blocks = [(places[index].name, block) for index, block in dealt(cards, len(places))]
             links += self._ports("cards", blocks, self.card_link, self.card_link.gbytes_per_s)
         return Expanded(switches, links + self._bounded("links", LINKS_MAX, self._trunks(hosts)))
 
     def _some(self, key: str, end: str, count: int) -> range:
-        found = members(end)
-        if found is None or not found.are_among(count):
+        members_of = members(end)
+        if members_of is None or not members_of.are_among(count):
             raise Misplaced((key,), f"is {end}, but {key} are {key[:-1]}0 to {key[:-1]}{count - 1}")
-        return found.among(count)
+        return members_of.among(count)
 
     def _bounded(self, what: str, most: int, parts: Iterator[Part]) -> list[Part]:
-        found = list(islice(parts, most + 1))
-        if len(found) > most:
+        members_of = list(islice(parts, most + 1))
+        if len(members_of) > most:
             raise Misplaced((), f"means more than {most} {what}, the limit; make it smaller")
-        return found
+        return members_of
 
     def _ports(
         self, kind: str, blocks: Iterable[tuple[str, range]], figures: LinkFigures, gbytes_per_s: float
@@ -100,8 +100,8 @@ class Hierarchy(Model):
     def _edges(self, hosts: range, switches: list[Switch]) -> Iterator[tuple[str, range]]:
         """Deal hosts to the switches of level 1."""
         edges = [switch.name for switch in switches if switch.level == 1]
-        for at, block in dealt(hosts, len(edges)):
-            yield edges[at], block
+        for index, block in dealt(hosts, len(edges)):
+            yield edges[index], block
 
     def _card_switches(self, switches: list[Switch]) -> list[Switch]:
         return [switch for switch in switches if switch.level == 1]
@@ -137,8 +137,8 @@ class Tree(Hierarchy):
     def _switches(self, hosts: range) -> Iterator[Switch]:
         levels = [level for level, _ in self._levels()]
         for number in range(len(levels) + 1):
-            for at in range(_groups(levels, number) * _in_group(levels, number)):
-                yield self._switch(_on(number, at), number + 1)
+            for index in range(_groups(levels, number) * _in_group(levels, number)):
+                yield self._switch(_on(number, index), number + 1)
 
     def _trunks(self, hosts: range) -> Iterator[Link]:
         levels = [level for level, _ in self._levels()]
@@ -149,9 +149,9 @@ class Tree(Hierarchy):
             speed = trunk.gbytes_per_s or arrives / up
             arrives = speed * down
             inside = _in_group(levels, number)
-            for group, at, way in product(range(_groups(levels, number)), range(inside), range(up)):
-                above = (group // down * inside + at) * up + way
-                yield self._trunk(_on(number, group * inside + at), _on(number + 1, above), trunk, speed)
+            for group, begin, way in product(range(_groups(levels, number)), range(inside), range(up)):
+                above = (group // down * inside + begin) * up + way
+                yield self._trunk(_on(number, group * inside + begin), _on(number + 1, above), trunk, speed)
 
     def _card_switches(self, switches: list[Switch]) -> list[Switch]:
         level = 1 if self.cards_at == "leaf" else switches[-1].level
@@ -271,8 +271,8 @@ AnyHierarchy = Annotated[LeafSpine | Clos | Torus | Dragonfly | XLink, Field(dis
 
 
 def _link(name: str, ends: tuple[str, str], figures: Carrier, gbytes_per_s: float) -> Link:
-    its = {key: getattr(figures, key) for key in Carrier.model_fields}
-    return Link(name=name, ends=ends, gbytes_per_s=gbytes_per_s, **its)
+    rates = {key: getattr(figures, key) for key in Carrier.model_fields}
+    return Link(name=name, ends=ends, gbytes_per_s=gbytes_per_s, **rates)
 
 
 def _groups(levels: Sequence[SwitchLevel], number: int) -> int:
@@ -283,8 +283,8 @@ def _in_group(levels: Sequence[SwitchLevel], number: int) -> int:
     return prod(level.up for level in levels[:number])
 
 
-def _on(level: int, at: int) -> str:
-    return f"{LEVEL_NAMES[level]}{at}" if level < len(LEVEL_NAMES) else f"level{level + 1}.{at}"
+def _on(level: int, index: int) -> str:
+    return f"{LEVEL_NAMES[level]}{index}" if level < len(LEVEL_NAMES) else f"level{level + 1}.{index}"
 
 
 def _at(place: tuple[int, ...]) -> str:

@@ -81,23 +81,24 @@ class Interval(NamedTuple):
 def uncertain(described: Any) -> list[Uncertain]:
     """List the figures of a topology or an accelerator, or of several in a tuple, that have a range."""
     if isinstance(described, tuple):
-        several = ((at, its, figure) for at, its in enumerate(described) for figure in uncertain(its))
+        several = ((index, part, figure) for index, part in enumerate(described) for figure in uncertain(part))
         return [
-            figure._replace(key=(at, *figure.key), name=f"{its.name}: {figure.name}") for at, its, figure in several
+            figure._replace(key=(index, *figure.key), name=f"{part.name}: {figure.name}")
+            for index, part, figure in several
         ]
     found = []
     provenance: Provenances = described.provenance
-    for key, its in provenance.items():
+    for key, source in provenance.items():
         if key[0] == "cards" and isinstance(key[1], str):  # one group, written without the list around it
             key = ("cards", 0, *key[1:])
         value, last = value_at(described, key), str(key[-1])
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
-        if its.range is not None:
-            low, high = its.range
-        elif its.kind == "assumed" and last.endswith("_ns"):
+        if source.range is not None:
+            low, high = source.range
+        elif source.kind == "assumed" and last.endswith("_ns"):
             low, high = (value / TIMES, value * TIMES)
-        elif its.kind == "assumed" and (last.endswith(UNITS) or last in OTHERS):
+        elif source.kind == "assumed" and (last.endswith(UNITS) or last in OTHERS):
             low, high = (value * (1 - SHARE), value * (1 + SHARE))
         else:
             continue
@@ -121,11 +122,11 @@ def changed(described: Described, figures: Mapping[Key, float]) -> Described:
 
 def variations(figures: Sequence[Uncertain], samples: int = SAMPLES) -> list[dict[Key, float]]:
     """Return what to change in each run: nothing, then each figure alone at its ends, then all of them at once."""
-    alone = [{its.key: end} for its in figures for end in (its.low, its.high)]
+    alone = [{figure.key: end} for figure in figures for end in (figure.low, figure.high)]
     draw = random.Random(SEED)
     strata = [sorted(range(samples), key=lambda _: draw.random()) for _ in figures]
     joint = [
-        {its.key: its.at((parts[number] + 0.5) / samples) for its, parts in zip(figures, strata, strict=True)}
+        {figure.key: figure.at((parts[number] + 0.5) / samples) for figure, parts in zip(figures, strata, strict=True)}
         for number in range(samples if figures else 0)
     ]
     return [{}, *alone, *joint]
@@ -140,7 +141,7 @@ def interval(figures: Sequence[Uncertain], answers: Sequence[float], runs: Seque
     ends = alone.reshape(-1, 2)
     most = int(np.ptp(ends, axis=1).argmax())
     its_low, its_high = min(*ends[most], middle), max(*ends[most], middle)
-    joint = np.array([[run[its.key] for its in figures] for run in runs[1 + 2 * len(figures) :]])
+    joint = np.array([[run[figure.key] for figure in figures] for run in runs[1 + 2 * len(figures) :]])
     correlations = [_correlation(column, jointly) for column in joint.T]
     best = int(np.abs(correlations).argmax())
     alone_by, jointly_by = figures[most].name, figures[best].name
@@ -150,14 +151,14 @@ def interval(figures: Sequence[Uncertain], answers: Sequence[float], runs: Seque
 def intervals(figures: Sequence[Uncertain], answers: Sequence[Mapping[str, float]]) -> dict[str, Interval]:
     """Sum up several answers, by their names, of the runs that `variations` lists."""
     runs = variations(figures, len(answers) - 1 - 2 * len(figures))
-    return {name: interval(figures, [its[name] for its in answers], runs) for name in answers[0]}
+    return {name: interval(figures, [answer[name] for answer in answers], runs) for name in answers[0]}
 
 
 def _correlation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
     """Spearman's coefficient; 0 where one of the two does not change."""
     if len(one) < 2 or not np.ptp(one) or not np.ptp(other):
         return 0.0
-    ranks = np.array([np.unique(its, return_inverse=True)[1] for its in (one, other)], float)
+    ranks = np.array([np.unique(answers, return_inverse=True)[1] for answers in (one, other)], float)
     return float(np.corrcoef(ranks)[0, 1])
 
 

@@ -37,8 +37,8 @@ class FabricMetrics(NamedTuple):
 
 def fabric_metrics(topology: Parts, fabric: AnyHierarchy) -> FabricMetrics:
     prefix = f"{fabric.name}-"
-    switches = [its for its in topology.expanded.switches if its.name.startswith(prefix)]
-    links = [its for its in topology.expanded.links if its.name.startswith(prefix)]
+    switches = [switch for switch in topology.expanded.switches if switch.name.startswith(prefix)]
+    links = [link for link in topology.expanded.links if link.name.startswith(prefix)]
     ports = {"host": dict[int, tuple[str, int]](), "card": dict[int, tuple[str, int]]()}
     trunks: Capacities = {switch.name: {} for switch in switches}
     kinds: Counter[str] = Counter()
@@ -86,24 +86,24 @@ def _mbytes(link: Link) -> int:
 
 def _reached(trunks: Capacities, start: str) -> dict[str, int]:
     """How many links away from ``start`` each switch is, breadth first."""
-    found, waiting = {start: 0}, deque([start])
+    depths, waiting = {start: 0}, deque([start])
     while waiting:
         here = waiting.popleft()
         for there in trunks[here]:
-            if there not in found:
-                found[there] = found[here] + 1
+            if there not in depths:
+                depths[there] = depths[here] + 1
                 waiting.append(there)
-    return found
+    return depths
 
 
 def _between(trunks: Capacities, edges: Mapping[str, int]) -> Counter[int]:
     """Count the ordered pairs of hosts by how many switches lie between them."""
-    found: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     for switch, hosts in edges.items():
         for other, links in _reached(trunks, switch).items():
             others = edges.get(other, 0)
-            found[links + 1] += hosts * (others - 1) if other == switch else hosts * others
-    return +found
+            counts[links + 1] += hosts * (others - 1) if other == switch else hosts * others
+    return +counts
 
 
 def _most(trunks: Capacities, senders: list[tuple[str, int]], receivers: list[tuple[str, int]]) -> int:

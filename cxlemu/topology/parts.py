@@ -106,17 +106,17 @@ class Parts(Model):
         if space.cards is not None:
             return space.cards
         return tuple(
-            n for numbers, its in self.card_groups() if (its.owner is not None) == space.owned for n in numbers
+            n for numbers, group in self.card_groups() if (group.owner is not None) == space.owned for n in numbers
         )
 
     def card_name(self, number: int) -> str:
         """Name a card for people: ``card3``, or by its owner, ``rank3 memory``. There must be such a card."""
-        numbers, group = next((its, group) for its, group in self.card_groups() if number in its)
+        numbers, group = next((numbers, group) for numbers, group in self.card_groups() if number in numbers)
         return f"card{number}" if group.owner is None else f"{group.owner[:-1]}{number - numbers[0]} memory"
 
     def owner_host(self, number: int) -> int | None:
         """Return the host that a memory belongs to, itself or by its ranks; None for a card without an owner."""
-        numbers, group = next((its, group) for its, group in self.card_groups() if number in its)
+        numbers, group = next((numbers, group) for numbers, group in self.card_groups() if number in numbers)
         if group.owner is None:
             return None
         return (number - numbers[0]) // (1 if group.owner == "hosts" else self.hosts.ranks_per_host)
@@ -137,11 +137,11 @@ class Parts(Model):
             for link in links
         ]
         spaces = []
-        for its in self.spaces:
-            update: dict[str, Any] = {} if its.over is None else {"over": tuple(sorted(self._over(its)))}
-            if its is space:
+        for spoken in self.spaces:
+            update: dict[str, Any] = {} if spoken.over is None else {"over": tuple(sorted(self._over(spoken)))}
+            if spoken is space:
                 update |= {"costs": protocol.costs, "protocols": None}
-            spaces.append(its.model_copy(update=update))
+            spaces.append(spoken.model_copy(update=update))
         costs = self.costs.model_copy(update={"call_ns": protocol.costs.call_ns})
         parts = {"switches": tuple(switches), "links": tuple(slower), "fabrics": ()}
         return self.model_copy(update={**parts, "spaces": tuple(spaces), "costs": costs})
@@ -161,8 +161,10 @@ class Parts(Model):
         spaces = []
         for space in self.spaces:
             protocols = space.protocols and tuple(
-                its.model_copy(update={"costs": launched(its.costs, f"spaces.{space.name}.protocols.{its.name}.costs")})
-                for its in space.protocols
+                protocol.model_copy(
+                    update={"costs": launched(protocol.costs, f"spaces.{space.name}.protocols.{protocol.name}.costs")}
+                )
+                for protocol in space.protocols
             )
             spaces.append(space.model_copy(update={"protocols": protocols}))
         return self.model_copy(update={"costs": launched(self.costs, "costs"), "spaces": tuple(spaces)})
@@ -242,9 +244,9 @@ class Parts(Model):
         """For each card its owner and the switches that may lead to it."""
         sides = [Side()] * self.card_count
         for numbers, group in self.card_groups():
-            for at, card in enumerate(numbers):
+            for index, card in enumerate(numbers):
                 if group.owner is not None:
-                    host = at if group.owner == "hosts" else at // self.hosts.ranks_per_host
+                    host = index if group.owner == "hosts" else index // self.hosts.ranks_per_host
                     sides[card] = Side(host, group.owner, group=numbers[0])
         for space in reversed(self.spaces):  # the first one counts
             if space.over is None:
@@ -258,4 +260,4 @@ class Parts(Model):
         """The switches over which a space is reached: a fabric's name stands for all of its own."""
         over = set(space.over or ())
         whole = over.intersection(fabric.name for fabric in self.fabrics)
-        return over | {its.name for its in self.expanded.switches if its.name.partition("-")[0] in whole}
+        return over | {switch.name for switch in self.expanded.switches if switch.name.partition("-")[0] in whole}

@@ -78,23 +78,23 @@ def take_provenance(document: Document) -> tuple[dict[str, Any], Provenances]:
 
 def with_provenance(data: dict[str, Any], provenance: Provenances) -> dict[str, Any]:
     """Put each provenance beside its value, in place: the inverse of `take_provenance`."""
-    for key, its in provenance.items():
+    for key, source in provenance.items():
         place: Any = data
         for part in key[:-1]:
             place = place[part]
-        place[key[-1]] = {"value": place[key[-1]], its.kind: its.text}
-        if its.range is not None:
-            place[key[-1]]["range"] = list(its.range)
-        if its.systems is not None:
-            place[key[-1]]["systems"] = list(its.systems)
+        place[key[-1]] = {"value": place[key[-1]], source.kind: source.text}
+        if source.range is not None:
+            place[key[-1]]["range"] = list(source.range)
+        if source.systems is not None:
+            place[key[-1]]["systems"] = list(source.systems)
     return data
 
 
 def check_systems(document: Document, provenance: Provenances, name: str) -> None:
     """Refuse fitted figures outside the topologies that they belong to, with a ConfigError."""
-    for key, its in provenance.items():
-        if its.systems is not None and name not in its.systems:
-            where = " or ".join(its.systems)
+    for key, source in provenance.items():
+        if source.systems is not None and name not in source.systems:
+            where = " or ".join(source.systems)
             raise document.error(key, f"was fitted to {where} and says nothing of {name}: assume a value, or cite one")
 
 
@@ -102,7 +102,11 @@ def _systems(document: Document, node: dict[str, Any], key: Key) -> tuple[str, .
     names = node["systems"]
     if "fitted" not in node:
         raise document.error((*key, "systems"), "is for fitted figures; leave it out")
-    if not isinstance(names, list) or not names or not all(isinstance(its, str) and its.isprintable() for its in names):
+    if (
+        not isinstance(names, list)
+        or not names
+        or not all(isinstance(name, str) and name.isprintable() for name in names)
+    ):
         raise document.error((*key, "systems"), f"is {shown(names)} but should be a list of names of topologies")
     return tuple(names)
 
@@ -110,7 +114,7 @@ def _systems(document: Document, node: dict[str, Any], key: Key) -> tuple[str, .
 def _range(document: Document, node: dict[str, Any], key: Key) -> tuple[float, float]:
     value, ends = node["value"], node["range"]
     numbers = [value, *ends] if isinstance(ends, list) and len(ends) == 2 else []
-    if not numbers or any(isinstance(its, bool) or not isinstance(its, int | float) for its in numbers):
+    if not numbers or any(isinstance(number, bool) or not isinstance(number, int | float) for number in numbers):
         raise document.error((*key, "range"), f"is {shown(ends)} but should be [least, largest], two numbers")
     low, high = ends
     if not 0 <= low <= value <= high <= RANGE_MAX:

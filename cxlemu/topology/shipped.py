@@ -23,6 +23,6 @@ def shipped_hardware() -> dict[str, Path]:
 def _files(pattern: str) -> dict[str, Path]:
     package = Path(__file__).parents[1]
     for folder in (package / "configs", package.parent / "configs"):
-        if found := {path.stem: path for path in sorted(folder.glob(pattern), key=lambda path: path.stem)}:
-            return found
+        if files := {path.stem: path for path in sorted(folder.glob(pattern), key=lambda path: path.stem)}:
+            return files
     return {}

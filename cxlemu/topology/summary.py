@@ -38,7 +38,7 @@ def _read(name: str, path: Path) -> Summary:
     owners = {"hosts": hosts["count"], "ranks": hosts["count"] * hosts.get("ranks_per_host", 1)}
     groups = data["cards"] if isinstance(data["cards"], list) else [data["cards"]]
     counts = (
-        owners.get(its.get("owner", ""), its.get("count", 1)) for its in (_whole(each, shared) for each in groups)
+        owners.get(whole.get("owner", ""), whole.get("count", 1)) for whole in (_whole(each, shared) for each in groups)
     )
     return Summary(name, _plain(data.get("description", "")), hosts["count"], sum(counts))
 
@@ -57,5 +57,5 @@ def _plain(value: Any) -> Any:
 def _loaded(name: str) -> Summary:
     from cxlemu.topology.model import Topology
 
-    its = Topology.load(name)
-    return Summary(name, its.description, its.host_count, its.card_count)
+    topology = Topology.load(name)
+    return Summary(name, topology.description, topology.host_count, topology.card_count)

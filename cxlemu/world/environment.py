@@ -175,17 +175,17 @@ def _go_on() -> None:
 
 def find_place(environment: Mapping[str, str], *, one_machine: bool = True) -> Place:
     """Find this process's rank, the number of ranks and the job's pool in a launcher's variables."""
-    found = [launcher for launcher in LAUNCHERS if launcher.rank in environment]
-    if not found:
+    launchers = [launcher for launcher in LAUNCHERS if launcher.rank in environment]
+    if not launchers:
         raise ArgumentError(
             "no launcher started this process, start it for example with `mpirun -np 4 python program.py`, "
             "`torchrun --nproc-per-node 4 program.py` or `srun -n 4 python program.py`"
         )
-    if found[0] is TORCHRUN and not any(name.startswith("TORCHELASTIC_") for name in environment):
-        found[0] = BY_HAND
-    place = _read_place(found[0], environment, one_machine=one_machine)
-    for other in found[1:]:
-        _refuse_contradiction(found[0], other, environment, one_machine=one_machine)
+    if launchers[0] is TORCHRUN and not any(name.startswith("TORCHELASTIC_") for name in environment):
+        launchers[0] = BY_HAND
+    place = _read_place(launchers[0], environment, one_machine=one_machine)
+    for other in launchers[1:]:
+        _refuse_contradiction(launchers[0], other, environment, one_machine=one_machine)
     return place
 
 

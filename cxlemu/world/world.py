@@ -78,8 +78,8 @@ class World:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the world as another process gets it: with its outline, and its topology folded up."""
-        found = {"hosts": self.hosts, "outline": self.outline, "_folded_topology": self._folded_topology}
-        return {name: value for name, value in (self.__dict__ | found).items() if name != "topology"}
+        state = {"hosts": self.hosts, "outline": self.outline, "_folded_topology": self._folded_topology}
+        return {name: value for name, value in (self.__dict__ | state).items() if name != "topology"}
 
     @cached_property
     def _folded_topology(self) -> bytes:
@@ -111,10 +111,10 @@ class World:
     @property
     def card_bytes(self) -> int:
         """The size of each card of an emulated pool."""
-        its = self.topology.card_bytes
+        nbytes = self.topology.card_bytes
         if not self.sparse or self.heap_bytes is None:
-            return its
-        return card_bytes_with_heaps(its, self.outline.pool_card_count, self.ranks, self.heap_bytes)
+            return nbytes
+        return card_bytes_with_heaps(nbytes, self.outline.pool_card_count, self.ranks, self.heap_bytes)
 
     def with_heaps(self, heap_bytes: int | None = None) -> World:
         """Return this world with heaps of model size, or the pool's on real cards, for a tenant or with a pace."""
@@ -135,20 +135,22 @@ class World:
         """Attach the pool that another process made, and take the size of the heaps from it."""
         pool = self.attach_pool(name)
         try:
-            found = heap_bytes_in(pool.card_bytes, self.topology.card_bytes, self.outline.pool_card_count, self.ranks)
-            if self.heap_bytes is not None and round_up(self.heap_bytes, ALIGN_BYTES) != (found or 0):
-                its = "none" if found is None else format_bytes(found)
+            made_bytes = heap_bytes_in(
+                pool.card_bytes, self.topology.card_bytes, self.outline.pool_card_count, self.ranks
+            )
+            if self.heap_bytes is not None and round_up(self.heap_bytes, ALIGN_BYTES) != (made_bytes or 0):
+                made = "none" if made_bytes is None else format_bytes(made_bytes)
                 raise MismatchError(
-                    f"this rank asks for heaps of {format_bytes(self.heap_bytes)}, rank 0 made {its}: all ranks ask "
+                    f"this rank asks for heaps of {format_bytes(self.heap_bytes)}, rank 0 made {made}: all ranks ask "
                     f"for the same heap_bytes"
                 )
         except BaseException:
             pool.close()
             raise
-        if found is None:
+        if made_bytes is None:
             return pool, self
         pool.sparse = True
-        return pool, replace(self, sparse=True, heap_bytes=found)
+        return pool, replace(self, sparse=True, heap_bytes=made_bytes)
 
     def create_pool(self, name: str | None) -> Pool:
         """Create a fresh pool that this process owns (None: a unique name); on devices or for a tenant, attach it."""

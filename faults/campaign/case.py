@@ -88,8 +88,8 @@ class CampaignCase(Model):
     def call(self) -> Call:
         """The call that every rank makes again and again."""
         cluster = self.ranks_per_cluster if self.recipe().builder.takes_clusters else 1
-        its = (self.collective, self.variant, self.ranks, self.nbytes, self.dtype, self.op, self.root)
-        return Call(*its, cluster=cluster)
+        fields = (self.collective, self.variant, self.ranks, self.nbytes, self.dtype, self.op, self.root)
+        return Call(*fields, cluster=cluster)
 
     @property
     def hosts(self) -> tuple[int, ...]:

@@ -151,7 +151,7 @@ class Teller(ABC):
         self._events.append((event, number, done))
 
     def _heading(self, host: int) -> str:
-        return f"host {host} · " + ", ".join(f"rank {rank}" for rank, its in enumerate(self._hosts) if its == host)
+        return f"host {host} · " + ", ".join(f"rank {rank}" for rank, home in enumerate(self._hosts) if home == host)
 
     def _column(self, done: Done) -> int:
         return self._columns.index(self._hosts[done.rank])
@@ -188,8 +188,8 @@ class OfRead(Teller):
         return f"reads v{held.cached} too early: what is right is not written yet"
 
     def _touches(self, world: Lockstep, done: Done, *, stores: bool) -> bool:
-        found = pieces(world, self.plan(done), done, stores=stores)
-        return any((piece.card, piece.line) == (self.card, self.line) for piece in found)
+        lines = pieces(world, self.plan(done), done, stores=stores)
+        return any((piece.card, piece.line) == (self.card, self.line) for piece in lines)
 
     def _synchronizes(self, done: Done) -> bool:
         """Whether a step orders a store to the line before loads of the same call, or those before the next store."""

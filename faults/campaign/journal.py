@@ -135,5 +135,5 @@ def _is_case(record: Mapping[str, Any]) -> bool:
         return False
     judgement, seconds = record["judgement"], record["seconds"]
     texts = [record["case"], *judgement.values()] if isinstance(judgement, dict) else []
-    told = isinstance(judgement, dict) and judgement.keys() == _JUDGEMENT and all(isinstance(t, str) for t in texts)
-    return told and type(seconds) in (int, float) and math.isfinite(seconds) and seconds >= 0
+    whole = isinstance(judgement, dict) and judgement.keys() == _JUDGEMENT and all(isinstance(t, str) for t in texts)
+    return whole and type(seconds) in (int, float) and math.isfinite(seconds) and seconds >= 0

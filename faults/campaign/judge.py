@@ -121,12 +121,12 @@ def layout_in_lockstep(case: CampaignCase) -> Layout:
 def meant_plans(case: CampaignCase) -> list[Plan]:
     """Build the plans of the case's calls without any mistake: the same plan for each."""
     if case.launch == "lockstep":
-        its = case.recipe()
-        return [build(its, layout_in_lockstep(case), lent_if_zero_copy(case.call, its))] * case.calls
-    scenario, its = case.scenario(), case.recipe()
+        recipe = case.recipe()
+        return [build(recipe, layout_in_lockstep(case), lent_if_zero_copy(case.call, recipe))] * case.calls
+    scenario, recipe = case.scenario(), case.recipe()
     layout = world_layout(scenario.world().topology, case.ranks, region_bytes=REGION_BYTES)
-    call = replace(lent_if_zero_copy(scenario.call, its), in_place=scenario.in_place)
-    return [build(its, layout, call)] * case.calls
+    call = replace(lent_if_zero_copy(scenario.call, recipe), in_place=scenario.in_place)
+    return [build(recipe, layout, call)] * case.calls
 
 
 def mutated(case: CampaignCase, plans: list[Plan]) -> list[Plan]:

@@ -35,8 +35,8 @@ def picture(case: CampaignCase) -> str | None:
 
 def drawn(execution: Execution) -> str | None:
     """Draw, as SVG, an execution's first wrong read or, without one, the wait that never ends; else None."""
-    told = story(execution)
-    return None if told is None else svg(told)
+    tale = story(execution)
+    return None if tale is None else svg(tale)
 
 
 def svg(story: Story) -> str:

@@ -118,17 +118,17 @@ class Watch:
 
 def queues(program: CallsWithInputs) -> dict[StreamStep, list[Done]]:
     """List for every stream of every rank the instructions that it executes, call after call."""
-    found: dict[StreamStep, list[Done]] = defaultdict(list)
+    steps: dict[StreamStep, list[Done]] = defaultdict(list)
     epoch = 1
     for call, (plan, _) in enumerate(program):
         for part in plan.parts:
             for number, stream in enumerate(part.streams):
-                found[StreamStep(part.rank, number)] += [
-                    Done(part.rank, call, stream.name, at, instruction, epoch)
-                    for at, instruction in enumerate(stream.instructions)
+                steps[StreamStep(part.rank, number)] += [
+                    Done(part.rank, call, stream.name, index, instruction, epoch)
+                    for index, instruction in enumerate(stream.instructions)
                 ]
         epoch += plan.rounds
-    return found
+    return steps
 
 
 def pieces(world: Lockstep, plan: Plan, done: Done, *, stores: bool) -> Iterator[LinePiece]:
@@ -136,12 +136,12 @@ def pieces(world: Lockstep, plan: Plan, done: Done, *, stores: bool) -> Iterator
     i = done.instruction
     for operand in accesses.in_regions(accesses.stored(i) if stores else (i.a, i.b, i.c)):
         for extent in accesses.pool_extents(plan.frame, world.layout, done.epoch, operand, i.nbytes):
-            at, end = world.base + extent.offset, world.base + extent.offset + extent.nbytes
-            while at < end:
-                line = at // LINE_BYTES
+            begin, end = world.base + extent.offset, world.base + extent.offset + extent.nbytes
+            while begin < end:
+                line = begin // LINE_BYTES
                 stop = min(end, (line + 1) * LINE_BYTES)
-                yield LinePiece(extent.card, line, at - line * LINE_BYTES, stop - line * LINE_BYTES)
-                at = stop
+                yield LinePiece(extent.card, line, begin - line * LINE_BYTES, stop - line * LINE_BYTES)
+                begin = stop
 
 
 LOADS = (Op.READ, Op.REDUCE)
@@ -208,7 +208,7 @@ def stuck(execution: Execution) -> Stuck | None:
     heads = _heads(left)
     coming = {_rings(done) for queue in left.values() for done in queue if done.instruction.op in RINGS}
     vain = [
-        Stuck(done, doorbell, epoch, tuple(other for other in heads if other is not done))
+        Stuck(done, doorbell, epoch, tuple(head for head in heads if head is not done))
         for done in heads
         for doorbell, epoch in execution.waited(done)
         if not _shown(execution, rung, doorbell, epoch)
@@ -231,4 +231,4 @@ def _shown(execution: Execution, rung: set[tuple[int, int]], doorbell: int, epoc
 def _heads(left: dict[StreamStep, list[Done]]) -> list[Done]:
     """List the next step of every stream whose rank is in that call: a call begins when the one before has ended."""
     heads = [queue[0] for queue in left.values() if queue]
-    return [one for one in heads if one.call == min(other.call for other in heads if other.rank == one.rank)]
+    return [head for head in heads if head.call == min(other.call for other in heads if other.rank == head.rank)]

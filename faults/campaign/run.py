@@ -234,7 +234,7 @@ class CampaignRunner:
     def _take_judged(self, future: Future[TimedJudgement]) -> None:
         alone = len(self._under_way) == 1
         try:
-            found = future.result()
+            judgement = future.result()
         except BrokenExecutor:
             lost = [*self._under_way.values()]
             self._renew()
@@ -246,7 +246,7 @@ class CampaignRunner:
         except MemoryError:
             self._result.lost.append(str(self._under_way.pop(future)))
             return
-        self._record(self._under_way.pop(future), found)
+        self._record(self._under_way.pop(future), judgement)
 
     def _renew(self) -> None:
         self._pool.shutdown(wait=False)
@@ -309,7 +309,7 @@ def check(spec: Spec, *, seeds: int, seed: int) -> None:
     for case in spec.sweep(seeds):
         script = case.script.model_copy(update={"seed": seed + case.script.seed})
         case = case.model_copy(update={"script": script})
-        found = judge(case)
-        if found.fails:
-            shrunk = shrink(case, found, budget_s=FIRST_SHRINK_BUDGET_S)
+        judgement = judge(case)
+        if judgement.fails:
+            shrunk = shrink(case, judgement, budget_s=FIRST_SHRINK_BUDGET_S)
             raise CheckFailed(CampaignFinding(shrunk.judgement, case, shrunk.case, 1, shrunk.tried, shrunk.done))

@@ -28,18 +28,18 @@ class Shrunk(NamedTuple):
     done: bool  # whether nothing was left to try
 
 
-def shrink(case: CampaignCase, found: Judgement, *, budget_s: float = BUDGET_S) -> Shrunk:
+def shrink(case: CampaignCase, judgement: Judgement, *, budget_s: float = BUDGET_S) -> Shrunk:
     """Make a failing case as small as it gets; smaller ones must fail with the same kind, in the same place."""
-    search = _Shrinking(found, time.monotonic() + budget_s)
+    search = _Shrinking(judgement, time.monotonic() + budget_s)
     case = search.smaller(case)
     if case.launch == "lockstep" and not search.over:
         case = search.with_a_short_schedule(case)
-    return Shrunk(case, search.best or found, search.tried, not search.over)
+    return Shrunk(case, search.best or judgement, search.tried, not search.over)
 
 
 class _Shrinking:
-    def __init__(self, found: Judgement, end: float) -> None:
-        self._found, self._end = found, end
+    def __init__(self, judgement: Judgement, end: float) -> None:
+        self._found, self._end = judgement, end
         self.tried = 0
         self.best: Judgement | None = None
 

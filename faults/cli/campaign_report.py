@@ -36,13 +36,13 @@ class Screen:
 
     def tell(self, result: CampaignResult) -> None:
         """Show the result so far: this is called after every case, and prints findings as they come."""
-        found = len(result.findings)
-        words = counted(found, "finding") if found else "no findings"
+        count = len(result.findings)
+        words = counted(count, "finding") if count else "no findings"
         self._progress.update(self._task, completed=len(result.judged), description=words)
         for finding in result.findings[self._told : SHOWN_MAX]:
             j = finding.judgement
             print_wrapped(self._out, f"! {j.kind}: {j.place} ({j.rule}) in [{finding.first}]", "red")
-        self._told = found
+        self._told = count
 
     def __enter__(self) -> Self:
         self._progress.start()

@@ -61,19 +61,19 @@ def crashes(
         _summary(out, covered, None)
         raise
     shown = [failed if result is covered.failed and failed else result for result in covered.shown]
-    told = show(out, setting, shown, failed, f"the same {NAMES[breaks]}", words, reasons)
+    report = show(out, setting, shown, failed, f"the same {NAMES[breaks]}", words, reasons)
     _summary(out, covered, failed)
-    out.print(wrapped(not_judged(setting, shown, told, ()), more="  "), markup=False)
+    out.print(wrapped(not_judged(setting, shown, report, ()), more="  "), markup=False)
     search = _document(covered) | {
         "runs": covered.runs,
         "steps": covered.steps,
         "undecided": list(covered.undecided),
     }
     key = "damage" if isinstance(covered, DamageCoverage) else "crashes"
-    found = document(covered.verdict, setting, shown, failed)
-    write_json(json_file, found | {key: search, "found": as_json(told)})
-    write_outputs(told, " ".join(words), *outputs)
-    click.echo(unused(told), err=True, nl=False)
+    fields = document(covered.verdict, setting, shown, failed)
+    write_json(json_file, fields | {key: search, "found": as_json(report)})
+    write_outputs(report, " ".join(words), *outputs)
+    click.echo(unused(report), err=True, nl=False)
     ctx.exit(error_exitcode if covered.failed else covered.verdict.exit_code)
 
 

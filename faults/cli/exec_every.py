@@ -61,15 +61,15 @@ def every(
         "undecided": list(covered.undecided),
     }
     shown = [failed if result is covered.failed and failed else result for result in covered.shown]
-    told = show(out, setting, shown, failed, "the same interleaving", words, reasons)
+    report = show(out, setting, shown, failed, "the same interleaving", words, reasons)
     if failed and (crash := crash_in(failed.turns)):
         out.print(wrapped(crash_sentence(failed, *crash), more="  "), markup=False)
     _summary(out, covered)
-    out.print(wrapped(not_judged(replace(setting, every=True), shown, told, ()), more="  "), markup=False)
-    found = document(covered.verdict, setting, shown, failed)
-    write_json(json_file, found | {"every": search, "found": as_json(told)})
-    write_outputs(told, " ".join(words), *outputs)
-    click.echo(unused(told), err=True, nl=False)
+    out.print(wrapped(not_judged(replace(setting, every=True), shown, report, ()), more="  "), markup=False)
+    fields = document(covered.verdict, setting, shown, failed)
+    write_json(json_file, fields | {"every": search, "found": as_json(report)})
+    write_outputs(report, " ".join(words), *outputs)
+    click.echo(unused(report), err=True, nl=False)
     ctx.exit(error_exitcode if covered.failed else covered.verdict.exit_code)
 
 
@@ -83,13 +83,13 @@ def show(
     reasons: Sequence[Suppression],
 ) -> ProgramReport:
     """Print what was found in runs, and how the one that failed, which ``which`` names, is made again."""
-    told = report_of(setting, shown, words, reasons)
-    out.print(text(told), end="", markup=False, highlight=False, soft_wrap=True)
+    report = report_of(setting, shown, words, reasons)
+    out.print(text(report), end="", markup=False, highlight=False, soft_wrap=True)
     if failed:
         tell(out, setting, failed)
         also = {again(setting, failed, words): which} if not failed.findings else {}
-        out.print(repeats(told, also), end="", markup=False, soft_wrap=True)
-    return told
+        out.print(repeats(report, also), end="", markup=False, soft_wrap=True)
+    return report
 
 
 def _repeatable(out: Console, setting: ExecSetting, failed: RunResult, shrink_s: float) -> RunResult:

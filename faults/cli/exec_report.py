@@ -19,19 +19,21 @@ def check_outputs(sarif: Path | None, html: Path | None, litmus: Path | None) ->
         raise ArgumentError(f"--litmus {litmus}: name a folder, or a new one in an existing folder")
 
 
-def write_outputs(told: ProgramReport, title: str, sarif: Path | None, html: Path | None, litmus: Path | None) -> None:
+def write_outputs(
+    report: ProgramReport, title: str, sarif: Path | None, html: Path | None, litmus: Path | None
+) -> None:
     if sarif is not None:
-        write_output("--sarif", sarif, (json.dumps(reports.as_sarif(told), indent=2) + "\n").encode())
+        write_output("--sarif", sarif, (json.dumps(reports.as_sarif(report), indent=2) + "\n").encode())
     if html is not None:
         from faults.programs.page import page  # it needs half of the project
 
-        write_output("--html", html, page(told, title).encode())
+        write_output("--html", html, page(report, title).encode())
     if litmus is not None:
         try:
             litmus.mkdir(exist_ok=True)
         except OSError as error:
             raise ArgumentError(f"--litmus {litmus} cannot be made: {error.strerror}") from error
-        for number, mistake in enumerate(told.mistakes, 1):
+        for number, mistake in enumerate(report.mistakes, 1):
             chain = mistake.chain()
             if chain is not None:
                 write_output("--litmus", litmus / f"{number:02}-{mistake.kind.name}.yaml", chain.broken.encode())

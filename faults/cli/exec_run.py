@@ -196,27 +196,27 @@ def run(
         failed = next((r for r in results if r.failed), None)
         smallest = shorten(out, setting, failed, shrink_s) if failed is not None and trace is None else failed
     shown = [smallest if result is failed and smallest is not None else result for result in results]
-    told = report_of(setting, shown, words, reasons)
-    out.print(text(told), end="", markup=False, highlight=False, soft_wrap=True)
+    report = report_of(setting, shown, words, reasons)
+    out.print(text(report), end="", markup=False, highlight=False, soft_wrap=True)
     if failed is not None and smallest is not None:
         tell(out, setting, smallest)
     unfound = smallest if smallest is not None and not smallest.findings else None
     also = {again(setting, unfound, words): str(unfound.choice)} if unfound is not None else {}
-    out.print(repeats(told, also), end="", markup=False, soft_wrap=True)
+    out.print(repeats(report, also), end="", markup=False, soft_wrap=True)
     if trace is not None and results[0].trace != trace:
         out.print("another trace than the token's: the programs, their input or their pool differ", style="yellow")
     _tell_late(out, setting, results)
     verdict = _verdict(setting, results)
     if (why := absent([r for r in results if r.ending is RunEnding.FAILED])) and not untouched(setting, results):
         print_wrapped(out, why, "yellow")
-    out.print(_summary(results, told), markup=False)
+    out.print(_summary(results, report), markup=False)
     open_questions = dict.fromkeys(sentence for result in results for sentence in result.undecided)
     for sentence in (*unfired(results), *open_questions) if not untouched(setting, results) else ():
         print_wrapped(out, sentence, "yellow")
-    out.print(wrapped(not_judged(setting, results, told, followed), more="  "), markup=False)
-    write_json(json_file, document(verdict, setting, results, smallest) | {"found": as_json(told)})
-    write_outputs(told, shlex.join(words), sarif, html, litmus)
-    click.echo(unused(told), err=True, nl=False)
+    out.print(wrapped(not_judged(setting, results, report, followed), more="  "), markup=False)
+    write_json(json_file, document(verdict, setting, results, smallest) | {"found": as_json(report)})
+    write_outputs(report, shlex.join(words), sarif, html, litmus)
+    click.echo(unused(report), err=True, nl=False)
     ctx.exit(error_exitcode if verdict is Verdict.VIOLATION else verdict.exit_code)
 
 
@@ -228,7 +228,7 @@ def hosts_that_crash(setting: ExecSetting, only: int | None, flag: str) -> list[
             f"{flag} every needs a stage that recovers: write -- ./program :: ./recover, where ./recover exits "
             "with 0 if it finds the pool in order"
         )
-    hosts = sorted({its.host for its in setting.commands if its.stage < last})
+    hosts = sorted({command.host for command in setting.commands if command.stage < last})
     if only is not None and only not in hosts:
         raise ArgumentError(f"--crash: no command runs on host {only} before the last stage")
     return hosts if only is None else [only]
@@ -304,14 +304,14 @@ def _all(
     out: Console, setting: ExecSetting, choices: list[RunChoice], keep_going: bool, reasons: Sequence[Suppression]
 ) -> list[RunResult]:
     results: list[RunResult] = []
-    told: set[str] = set()
+    notes: set[str] = set()
     with bar(out, silent=setting.show) as progress:
         for choice in progress.track(choices, description="runs"):
             results.append(suppress(setting, run_once(setting, choice), reasons))
             for note in results[-1].notes:
-                if note not in told:
+                if note not in notes:
                     print_wrapped(out, f"# {note}", "yellow")
-                    told.add(note)
+                    notes.add(note)
             if results[-1].ending is RunEnding.DEADLINE or (results[-1].failed and not keep_going):
                 break
             if untouched(setting, results):  # another seed opens no other file
@@ -326,11 +326,11 @@ def shorten(out: Console, setting: ExecSetting, failed: RunResult, shrink_s: flo
 
     began = time.monotonic()
     with spinning("looking for a shorter schedule", out):
-        found = replays.shrink(setting, failed, seconds=shrink_s)
-    if len(found.turns) < len(failed.turns):
-        turns = f"{counted(len(failed.turns), 'turn')}, now {len(found.turns)}"
+        shrink = replays.shrink(setting, failed, seconds=shrink_s)
+    if len(shrink.turns) < len(failed.turns):
+        turns = f"{counted(len(failed.turns), 'turn')}, now {len(shrink.turns)}"
         out.print(f"# shortened: {turns}, in {time.monotonic() - began:.1f} s", markup=False)
-    return found
+    return shrink
 
 
 def tell(out: Console, setting: ExecSetting, result: RunResult) -> None:
@@ -369,13 +369,13 @@ def _verdict(setting: ExecSetting, results: list[RunResult]) -> Verdict:
     return Verdict.UNKNOWN if late or untouched(setting, results) or unfired(results) else Verdict.OK
 
 
-def _summary(results: list[RunResult], told: ProgramReport) -> str:
+def _summary(results: list[RunResult], report: ProgramReport) -> str:
     failed = sum(result.failed for result in results)
     late = sum(result.ending is RunEnding.DEADLINE for result in results)
     steps = sum(result.steps for result in results)
     ended = f"{failed} failed, {late} past the deadline"
-    if told.warnings:
-        ended += f", {counted(len(told.warnings), 'warning')}"
+    if report.warnings:
+        ended += f", {counted(len(report.warnings), 'warning')}"
     return f"{counted(len(results), 'run')}: {ended}; {counted(steps, 'step')}"
 
 

@@ -128,8 +128,8 @@ def _among(plan: Plan) -> list[Plan]:
 
 def _lines(plan: Plan) -> int:
     """Count the lines that a call touches, each as often as it is touched."""
-    its = (stream.records["nbytes"] for part in plan.parts for stream in part.streams)
-    return sum(len(nbytes) + int(nbytes.sum()) // LINE_BYTES for nbytes in its)
+    records = (stream.records["nbytes"] for part in plan.parts for stream in part.streams)
+    return sum(len(nbytes) + int(nbytes.sum()) // LINE_BYTES for nbytes in records)
 
 
 def _plans(plan: Plan, calls: Calls) -> Searchable:

@@ -45,10 +45,10 @@ def run(ctx: click.Context, asked: ExploreFlags) -> None:
     kind = asked.strategy.partition(":")[0]
     given = {flag for flag in ctx.params if ctx.get_parameter_source(flag) is ParameterSource.COMMANDLINE}
     for flag in ("runs", "seed", "engine", "budget_bytes"):
-        its = ("pct", "random") if flag in ("runs", "seed") else ("exhaustive",)
-        if flag in given and kind not in its:
-            its_name, have = flag.replace("_", "-"), "have" if len(its) > 1 else "has"
-            raise ArgumentError(f"--{its_name}: only --strategy {' and '.join(its)} {have} it, not {asked.strategy}")
+        kinds = ("pct", "random") if flag in ("runs", "seed") else ("exhaustive",)
+        if flag in given and kind not in kinds:
+            its_name, have = flag.replace("_", "-"), "have" if len(kinds) > 1 else "has"
+            raise ArgumentError(f"--{its_name}: only --strategy {' and '.join(kinds)} {have} it, not {asked.strategy}")
     if asked.replay is not None and (idle := given & {"strategy", "engine"}):
         raise ArgumentError(f"--{min(idle)} does nothing here, because --replay names the execution: leave it out")
     schedule = None if asked.replay is None else _schedule(asked.replay)
@@ -58,9 +58,9 @@ def run(ctx: click.Context, asked: ExploreFlags) -> None:
     if is_plan(spec):
         from collectives.cli.targets import NEVER, check_options, target  # a protocol needs no collectives
 
-        told = dict.fromkeys(("total_bytes", "datatype", "op", "root", "in_place", "variant"), NEVER)
+        fromkeys = dict.fromkeys(("total_bytes", "datatype", "op", "root", "in_place", "variant"), NEVER)
         named = target((spec,), None)
-        check_options(ctx, named, told | {"ranks": named.plan and named.plan.ranks})
+        check_options(ctx, named, fromkeys | {"ranks": named.plan and named.plan.ranks})
     wanted = Calls(
         asked.total_bytes,
         asked.variant,
@@ -78,8 +78,8 @@ def run(ctx: click.Context, asked: ExploreFlags) -> None:
             searched = searchable(spec, ranks, wanted)
     except PlanRuleError as error:
         nothing, began_s = Machine(MachineProgram((), (), ())), time.monotonic() - began
-        found = Exploration(Verdict.VIOLATION, 0, 0, began_s, reason=str(error))
-        write_json(asked.json_file, _document(nothing, found, spec, ranks, asked.strategy))
+        exploration = Exploration(Verdict.VIOLATION, 0, 0, began_s, reason=str(error))
+        write_json(asked.json_file, _document(nothing, exploration, spec, ranks, asked.strategy))
         raise
     except BudgetSpentError:
         unbuilt = _unknown(asked.budget_s, f"the budget of {asked.budget_s:g} s was spent before the program was built")

@@ -52,9 +52,9 @@ def _is_meant(value: object) -> bool:
     return isinstance(value, RankProtocol) or bool(recipes_of(value))
 
 
-def _judged(protocol: RankProtocol, machine: Machine, found: Exploration) -> Exploration:
+def _judged(protocol: RankProtocol, machine: Machine, exploration: Exploration) -> Exploration:
     """Judge the ends of a search; a protocol that asserts nothing is not right."""
-    judged = judge_ends(protocol, machine, found)
+    judged = judge_ends(protocol, machine, exploration)
     if judged.verdict == Verdict.OK and not protocol.judges:
         return replace(judged, verdict=Verdict.UNKNOWN, reason=NOTHING_ASSERTED)
     return judged

@@ -91,8 +91,10 @@ def _possible(test: Litmus) -> frozenset[tuple[int, ...]] | None:
     """Search the outcomes that the abstract machine has; None if the budget does not suffice, or nothing will run."""
     if obstacle(test.program):
         return None
-    found = search.run(test, SEARCH, ENGINES[0])
-    return frozenset(tuple(test.values(end).values()) for end in found.exploration.outcomes) if found.complete else None
+    answer = search.run(test, SEARCH, ENGINES[0])
+    return (
+        frozenset(tuple(test.values(end).values()) for end in answer.exploration.outcomes) if answer.complete else None
+    )
 
 
 class _Report(LiveReport):
@@ -107,8 +109,8 @@ class _Report(LiveReport):
     @property
     def verdict(self) -> Verdict:
         """The worst of all verdicts: a violation, then unknown, then ok."""
-        found = {each.verdict for each in self.seen}
-        return next((v for v in (Verdict.VIOLATION, Verdict.UNKNOWN) if v in found), Verdict.OK)
+        verdicts = {each.verdict for each in self.seen}
+        return next((v for v in (Verdict.VIOLATION, Verdict.UNKNOWN) if v in verdicts), Verdict.OK)
 
     def __call__(self, message: object) -> None:
         if isinstance(message, RankMachines):

@@ -62,8 +62,8 @@ def run(ctx: click.Context, asked: LitmusFlags) -> None:
                 _print_outcomes(out, results[-1])
     shown = [_print_witness(out, result, condition) for result, condition in zip(results, conditions, strict=False)]
     count = {verdict: sum(result.verdict == verdict for result in results) for verdict in Verdict}
-    told = f"{count[Verdict.OK]} as expected, {count[Verdict.VIOLATION]} not, {count[Verdict.UNKNOWN]} unknown"
-    out.print(f"{counted(len(results), 'test')}: {told}; {time.monotonic() - began:.1f} s")
+    text = f"{count[Verdict.OK]} as expected, {count[Verdict.VIOLATION]} not, {count[Verdict.UNKNOWN]} unknown"
+    out.print(f"{counted(len(results), 'test')}: {text}; {time.monotonic() - began:.1f} s")
     verdict = next((v for v in (Verdict.VIOLATION, Verdict.UNKNOWN) if count[v]), Verdict.OK)
     if verdict == Verdict.OK and not all(shown):
         verdict = Verdict.UNKNOWN

@@ -51,11 +51,11 @@ class MutateReport(LiveReport):
 
         A needless instruction of a user's plan does not count: the builder may have put it there.
         """
-        found = {its.fate.verdict for row in self._rows.values() for its in row.survivors}
+        verdicts = {survivor.fate.verdict for row in self._rows.values() for survivor in row.survivors}
         needless = any(row.needless and not row.case.algorithm for row in self._rows.values())
-        if needless or Verdict.VIOLATION in found:
+        if needless or Verdict.VIOLATION in verdicts:
             return Verdict.VIOLATION
-        return Verdict.UNKNOWN if found or self._left_out.nowhere else Verdict.OK
+        return Verdict.UNKNOWN if verdicts or self._left_out.nowhere else Verdict.OK
 
     @property
     def left(self) -> int:
@@ -105,26 +105,26 @@ class MutateReport(LiveReport):
         self._print("")
         for name, fates in operators.items():
             if fates:
-                told = f", {fates.total()} of {counted(pairs, 'pair')}" if name == FAR else ""
-                self._print(_line(f"  {name}{told}", list(_counts(fates).values())))
+                text = f", {fates.total()} of {counted(pairs, 'pair')}" if name == FAR else ""
+                self._print(_line(f"  {name}{text}", list(_counts(fates).values())))
 
-    def _list(self, what: str, found: Sequence[tuple[MutationRow, MutantJudgement]]) -> None:
-        for row, judgement in found[:SHOWN_MAX]:
+    def _list(self, what: str, rows: Sequence[tuple[MutationRow, MutantJudgement]]) -> None:
+        for row, judgement in rows[:SHOWN_MAX]:
             reason = f": {judgement.reason}" if judgement.reason else ""
             fate = f" ({judgement.fate.value})" if judgement.fate.survived else ""
-            told = f"{what}{fate}: [{row.case}] {judgement.mutant} {judgement.instruction}{reason}"
-            print_wrapped(self._out, told)
-        if len(found) > SHOWN_MAX:
-            self._print(f"... and {len(found) - SHOWN_MAX} more")
+            text = f"{what}{fate}: [{row.case}] {judgement.mutant} {judgement.instruction}{reason}"
+            print_wrapped(self._out, text)
+        if len(rows) > SHOWN_MAX:
+            self._print(f"... and {len(rows) - SHOWN_MAX} more")
         for survivor, meaning in SURVIVAL.items():
-            if any(judgement.fate is survivor for _, judgement in found):
+            if any(judgement.fate is survivor for _, judgement in rows):
                 print_wrapped(self._out, f"{survivor.value}: {meaning}")
 
 
 def _line(name: str, counts: Sequence[int], seconds: float | None = None) -> str:
-    told = "" if seconds is None else f"{seconds:>8.1f}"
+    text = "" if seconds is None else f"{seconds:>8.1f}"
     before = f"{name:<{NAME_WIDTH}}" if len(name) <= NAME_WIDTH else f"{name}\n{'':<{NAME_WIDTH}}"
-    return before + "".join(f"{count:>8}" for count in counts) + told
+    return before + "".join(f"{count:>8}" for count in counts) + text
 
 
 def _counts(fates: Counter[Fate]) -> dict[str, int]:

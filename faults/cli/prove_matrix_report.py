@@ -94,11 +94,11 @@ class MatrixReport:
         """Ask all questions, in this order."""
         self._questions = list(questions)
         task = self._bar.add_task("calls", total=len(questions))
-        for ranks, its in groupby(self._questions, key=lambda question: question.call.ranks):
+        for ranks, same_ranks in groupby(self._questions, key=lambda question: question.call.ranks):
             try:
-                for question in its:
-                    told = f"{counted(ranks, 'rank')}, {question.size.text}, {question.call.dtype}"
-                    self._bar.update(task, description=told)
+                for question in same_ranks:
+                    text = f"{counted(ranks, 'rank')}, {question.size.text}, {question.call.dtype}"
+                    self._bar.update(task, description=text)
                     self._rows.append(next(answers))
                     self._bar.advance(task)
             finally:
@@ -117,16 +117,16 @@ class MatrixReport:
         coverage = self._coverage()
         counts = Counter(judged.fate for judged, _ in self._rows)
         seconds = time.monotonic() - self._began
-        told = ", ".join(f"{counts[fate]} {fate}" for fate in FATES)
+        text = ", ".join(f"{counts[fate]} {fate}" for fate in FATES)
         style = COLORS[self.verdict]
         if counts["declined"] > counts["ok"]:
-            reasons = dict.fromkeys(self._rows[its[0]][0].why for its in self._kinds("declined")[:KINDS_TOLD])
+            reasons = dict.fromkeys(self._rows[kind[0]][0].why for kind in self._kinds("declined")[:KINDS_TOLD])
             print_wrapped(
                 self._out, f"{counts['ok']} proved, {counts['declined']} declined: {'; '.join(reasons)}", style
             )
         spent = f"; {self.spent}" if self.spent else ""
         self._print(
-            f"{len(self._rows)} of {counted(len(self._questions), 'call')}: {told}; {seconds:.1f} s{spent}", style
+            f"{len(self._rows)} of {counted(len(self._questions), 'call')}: {text}; {seconds:.1f} s{spent}", style
         )
         for sentence in self._left_out:
             print_wrapped(self._out, sentence, "yellow")
@@ -140,7 +140,8 @@ class MatrixReport:
             "algorithm": self._algorithm,
             "integrity": self._integrity,
             "seconds": seconds,
-            "coverage": coverage.as_dict() | {"declined": [self._kind_as_dict(its) for its in self._kinds("declined")]},
+            "coverage": coverage.as_dict()
+            | {"declined": [self._kind_as_dict(kind) for kind in self._kinds("declined")]},
             "by_ranks": [self._ranks_as_dict(ranks) for ranks in self._ranks],
             "rows": [self._row_as_dict(number) for number in range(len(self._rows))],
         }
@@ -161,17 +162,17 @@ class MatrixReport:
     # --- in words ---------------------------------------------------------------------------------------------
 
     def _tell_ranks(self, ranks: int) -> None:
-        its = self._ranks_as_dict(ranks)
-        fates = [its[fate] for fate in FATES]
-        columns = (ranks, its["calls"], *fates, f"{its['instructions']:,}", f"{its['seconds']:.2f}")
-        self._print(COLUMNS.format(*columns), COLORS[next(fate for fate in EXIT_CODES if its[fate])])
+        counts = self._ranks_as_dict(ranks)
+        fates = [counts[fate] for fate in FATES]
+        columns = (ranks, counts["calls"], *fates, f"{counts['instructions']:,}", f"{counts['seconds']:.2f}")
+        self._print(COLUMNS.format(*columns), COLORS[next(fate for fate in EXIT_CODES if counts[fate])])
 
     def _tell_kinds(self, fate: str) -> None:
         """Tell the first of each kind whole, with the command that shows it; of the others, what they have in
         common."""
         kinds, style = self._kinds(fate), COLORS[fate]
-        for its in kinds[:KINDS_TOLD]:
-            first = its[0]
+        for kind in kinds[:KINDS_TOLD]:
+            first = kind[0]
             judged, _ = self._rows[first]
             rule = f" ({judged.rule})" if judged.rule else ""
             print_wrapped(self._out, f"{fate}{rule}: {_named(judged)}", style)
@@ -189,19 +190,18 @@ class MatrixReport:
                     self._print(f"  again: {told.again}", style)
             if judged.proof is not None:
                 self._print(f"  this call alone: {self._command(judged)}", style)
-            if len(its) > 1:
-                common = self._common(its)
-                print_wrapped(self._out, f"  and {len(its) - 1} more" + (f": {common}" if common else ""), style)
+            if len(kind) > 1:
+                common = self._common(kind)
+                print_wrapped(self._out, f"  and {len(kind) - 1} more" + (f": {common}" if common else ""), style)
         if len(kinds) > KINDS_TOLD:
             self._print(f"{fate}: {len(kinds) - KINDS_TOLD} more kinds, which --json lists")
 
     def _last_line(self, coverage: Coverage) -> str:
         words = []
-        for its in self._kinds("declined")[:KINDS_TOLD]:
-            common = self._common(its)
-            words.append(
-                f"declined: {counted(len(its), 'call')}{': ' + common if common else ''} ({self._rows[its[0]][0].why})"
-            )
+        for kind in self._kinds("declined")[:KINDS_TOLD]:
+            common = self._common(kind)
+            calls, why = counted(len(kind), "call"), self._rows[kind[0]][0].why
+            words.append(f"declined: {calls}{': ' + common if common else ''} ({why})")
         roots = {root for judged, _ in self._rows for root in judged.declined_roots}
         if roots:
             why = next(judged.why_declined for judged, _ in self._rows if judged.declined_roots)
@@ -233,8 +233,8 @@ class MatrixReport:
             there = list(dict.fromkeys(map(of, asked)))
             others = [value for value in there if value not in here]
             but = 0 < len(others) < len(here)
-            told = others if but else [value for value in there if value in here]
-            text = f"n = {format_numbers(told)}" if name == "ranks" else ", ".join(map(str, told))
+            values = others if but else [value for value in there if value in here]
+            text = f"n = {format_numbers(values)}" if name == "ranks" else ", ".join(map(str, values))
             words += [f"all but {text}" if but else text] if others else []
             asked = [question for question in asked if of(question) in here]
         return "; ".join(words)
@@ -271,8 +271,8 @@ class MatrixReport:
         rows = [(judged, s) for judged, s in self._rows if judged.question.call.ranks == ranks]
         fates = Counter(judged.fate for judged, _ in rows)
         instructions = sum(judged.proof.instructions for judged, _ in rows if judged.proof)
-        found = {"ranks": ranks, "calls": len(rows)} | {fate: fates[fate] for fate in FATES}
-        return found | {"instructions": instructions, "seconds": sum(s for _, s in rows)}
+        document = {"ranks": ranks, "calls": len(rows)} | {fate: fates[fate] for fate in FATES}
+        return document | {"instructions": instructions, "seconds": sum(s for _, s in rows)}
 
     def _kind_as_dict(self, rows: Sequence[int]) -> dict[str, Any]:
         return {"calls": len(rows), "why": self._rows[rows[0]][0].why, "common": self._common(rows)}

@@ -52,8 +52,8 @@ class ProveReport(LiveReport):
     @property
     def verdict(self) -> Verdict:
         """The verdict on all proofs: a violation weighs more than an unknown."""
-        found = {row.proof.verdict for row in self._rows} | ({Verdict.UNKNOWN} if self.spent else set())
-        return next((v for v in (Verdict.VIOLATION, Verdict.UNKNOWN) if v in found), Verdict.OK)
+        verdicts = {row.proof.verdict for row in self._rows} | ({Verdict.UNKNOWN} if self.spent else set())
+        return next((v for v in (Verdict.VIOLATION, Verdict.UNKNOWN) if v in verdicts), Verdict.OK)
 
     def _open(self) -> None:
         self._print(COLUMNS.format("collective", "variant", "ranks", "bytes", "verdict", "instr.", "seconds"))
@@ -94,9 +94,9 @@ class ProveReport(LiveReport):
             self._print(f"{'ranks':>5} {'proofs':>7} {'instructions':>13} {'seconds':>8}")
             for r in by_ranks:
                 self._print(f"{r['ranks']:>5} {r['proofs']:>7} {r['instructions']:>13,} {r['seconds']:>8.2f}")
-        told = ", ".join(f"{number} {verdict.value}" for verdict, number in count.items())
+        text = ", ".join(f"{number} {verdict.value}" for verdict, number in count.items())
         done, spent = f"{len(self._rows)} of {counted(self._proofs, 'proof')}", self.spent and f"; {self.spent}"
-        print_wrapped(self._out, f"{done}: {told}; {seconds:.1f} s{spent}", STYLES[self.verdict])
+        print_wrapped(self._out, f"{done}: {text}; {seconds:.1f} s{spent}", STYLES[self.verdict])
         for sentence in self._left_out.sentences:
             print_wrapped(self._out, sentence, "yellow")
         coverage = self._coverage()
@@ -121,17 +121,17 @@ class ProveReport(LiveReport):
         calls = [replace(row.case.call, in_place=row.case.in_place) for row in right]
         texts = [format_bytes(row.case.size_bytes) for row in right]
         roots = [(row.case.call.root,) if row.file else self._roots for row in right]
-        covered = [Covered(*its) for its in zip(calls, texts, roots, strict=True)]
+        covered = [Covered(*proof) for proof in zip(calls, texts, roots, strict=True)]
         return Coverage.of(covered, machine=self._machine)
 
     def _by_ranks(self) -> list[dict[str, Any]]:
         """Count proofs, instructions and seconds for each number of ranks."""
-        found = []
+        documents = []
         for ranks in sorted({row.case.call.ranks for row in self._rows}):
             rows = [row for row in self._rows if row.case.call.ranks == ranks]
             instructions, seconds = sum(r.proof.instructions for r in rows), sum(r.seconds for r in rows)
-            found.append({"ranks": ranks, "proofs": len(rows), "instructions": instructions, "seconds": seconds})
-        return found
+            documents.append({"ranks": ranks, "proofs": len(rows), "instructions": instructions, "seconds": seconds})
+        return documents
 
 
 def _as_dict(row: ProofRow) -> dict[str, Any]:

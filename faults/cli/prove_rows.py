@@ -60,7 +60,7 @@ def rows_of(asked: Sequence[ToProve], jobs: int | None) -> Iterator[Rows]:
             listener.begin(one.case)
             yield _row(one, progress=listener.progress) if rows is None else next(rows)
 
-    with _by_workers(lambda at: _row(asked[at]), len(asked), jobs) as rows:
+    with _by_workers(lambda index: _row(asked[index]), len(asked), jobs) as rows:
         yield in_order
 
 
@@ -70,23 +70,23 @@ def answers_of(
 ) -> Iterator[Iterator[Answer]]:
     """Answer the questions of a matrix, by workers or in this process as `rows_of`."""
 
-    def answer(at: int) -> Answer:
+    def answer(offset: int) -> Answer:
         began = time.monotonic()
-        return judge(asked[at]), time.monotonic() - began
+        return judge(asked[offset]), time.monotonic() - began
 
-    def sent(at: int) -> tuple[dict[str, Any], float]:
-        judged, seconds = answer(at)
-        found = {**vars(judged), "proof": judged.proof and replace(judged.proof, calls=())}
-        del found["question"]  # names a function of the user's
-        return found, seconds
+    def sent(offset: int) -> tuple[dict[str, Any], float]:
+        judged, seconds = answer(offset)
+        fields = {**vars(judged), "proof": judged.proof and replace(judged.proof, calls=())}
+        del fields["question"]  # names a function of the user's
+        return fields, seconds
 
-    with _by_workers(sent, len(asked), jobs) as found:
-        if found is None:
+    with _by_workers(sent, len(asked), jobs) as answers:
+        if answers is None:
             yield map(answer, range(len(asked)))
         else:
             yield (
-                (AnsweredQuestion(question, **its), seconds)
-                for question, (its, seconds) in zip(asked, found, strict=True)
+                (AnsweredQuestion(question, **answers), seconds)
+                for question, (answers, seconds) in zip(asked, answers, strict=True)
             )
 
 
@@ -101,18 +101,18 @@ def _by_workers(work: Callable[[int], T], count: int, jobs: int | None) -> Itera
     global _work
     _work = work
     with stops_exit(), _ending(Workers(jobs, copied=True)) as workers:
-        found = [workers.submit(_done_at, at) for at in range(count)]
+        submits = [workers.submit(_done_at, index) for index in range(count)]
 
         def in_order() -> Iterator[T]:
             with lost_are_told():
-                for one in found:
+                for one in submits:
                     yield one.result()
 
         yield in_order()
 
 
-def _done_at(at: int) -> Any:
-    return _work(at)
+def _done_at(offset: int) -> Any:
+    return _work(offset)
 
 
 @contextmanager
@@ -125,9 +125,9 @@ def _ending(workers: Workers) -> Iterator[Workers]:
             workers.end()
 
 
-def _row(one: ToProve, **told: object) -> ProofRow:
+def _row(one: ToProve, **options: object) -> ProofRow:
     began = time.monotonic()
-    proof = one.prove(**told)
+    proof = one.prove(**options)
     seconds, violation = time.monotonic() - began, None
     if proof.violation is not None:
         violation = told_of(proof.violation, proof, file=one.file)

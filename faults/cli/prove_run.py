@@ -289,8 +289,8 @@ def _products(named: tuple[str, ...], ranks: Sequence[int], variant: str) -> lis
     """Make the cases of the products among these names. Raises ArgumentError for a style that a product named alone
     does not have."""
     kinds = [name for name in named if name in fused.KINDS]
-    its = [fused.STYLES if each == EVERY else (each,) for each in variant.split(",")]
-    styles = tuple(dict.fromkeys(style for each in its for style in each))
+    choices = [fused.STYLES if each == EVERY else (each,) for each in variant.split(",")]
+    styles = tuple(dict.fromkeys(style for each in choices for style in each))
     if len(kinds) < len(named) or named == fused.KINDS:
         styles = tuple(style for style in styles if style in fused.STYLES)  # others may be a collective's
     return [product_case(kind, style, count) for count in ranks for style in styles for kind in kinds]

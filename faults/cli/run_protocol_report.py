@@ -163,10 +163,10 @@ def _named(run: ProtocolRun) -> str:
 
 
 def _told(ending: Ending) -> str:
-    at = f" at {ending.where}" if ending.where else ""
+    offset = f" at {ending.where}" if ending.where else ""
     if ending.how == How.RETURNED:
         return f"returned {ending.result}"
-    return f"{ending.how}{at}" + (f": {ending.text}" if ending.text else "")
+    return f"{ending.how}{offset}" + (f": {ending.text}" if ending.text else "")
 
 
 def _results(endings: list[Ending]) -> str:
@@ -174,9 +174,9 @@ def _results(endings: list[Ending]) -> str:
     counts = Counter(_told(ending) for ending in endings).most_common()
     if len(counts) == 1:
         return counts[0][0]
-    told = [f"{what} in {counted(count, 'run')}" for what, count in counts[:RESULTS_SHOWN]]
-    more = len(counts) - len(told)
-    return "; ".join(told) + (f"; and {more} more" if more else "")
+    lines = [f"{what} in {counted(count, 'run')}" for what, count in counts[:RESULTS_SHOWN]]
+    more = len(counts) - len(lines)
+    return "; ".join(lines) + (f"; and {more} more" if more else "")
 
 
 def _stopped_by(run: ProtocolRun) -> str:

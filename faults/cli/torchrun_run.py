@@ -165,7 +165,7 @@ def _pool(flags: dict[str, Any]) -> dict[str, str]:
 
 def _reports(folder: Path, ranks: int) -> list[dict[str, Any]]:
     """Read what the ranks reported, in the order of time. A line that a killed rank left half is passed over."""
-    found = []
+    reports = []
     for rank in range(ranks):
         try:
             lines = read_file(folder / f"rank-{rank}.jsonl", REPORT_BYTES_MAX).splitlines()
@@ -173,8 +173,8 @@ def _reports(folder: Path, ranks: int) -> list[dict[str, Any]]:
             continue
         for line in lines:
             with suppress(ValueError):
-                found.append(json.loads(line))
-    return sorted(found, key=lambda event: float(event["at"]))
+                reports.append(json.loads(line))
+    return sorted(reports, key=lambda event: float(event["at"]))
 
 
 def _tell(events: list[dict[str, Any]], rounds: list[Round], kept: Path) -> bool:
@@ -207,15 +207,15 @@ def _tell_rounds(
     rows: list[tuple[float, int, str, str]] = []
     for event in events:
         if event["kind"] in ("fault", "error"):
-            told = f"fault: {event['what']}" if event["kind"] == "fault" else _error(event, wrong)
-            rows.append((float(event["at"]), event["rank"], _round_of(event, rounds), told))
+            error = f"fault: {event['what']}" if event["kind"] == "fault" else _error(event, wrong)
+            rows.append((float(event["at"]), event["rank"], _round_of(event, rounds), error))
     for number, each in enumerate(rounds):
         for rank, code in each.codes.items():
             if code < 0:
-                told = "stopped by cxlemu torchrun" if rank in each.stopped else f"ended by signal {-code}"
-                rows.append((each.ended[rank], rank, str(number), told))
-    for at, rank, number_of_round, told in sorted(rows):
-        table.add_row(str(rank), number_of_round, escape(textwrap.fill(told, COLUMN_CHARS)), _after(at, begin))
+                error = "stopped by cxlemu torchrun" if rank in each.stopped else f"ended by signal {-code}"
+                rows.append((each.ended[rank], rank, str(number), error))
+    for offset, rank, number_of_round, error in sorted(rows):
+        table.add_row(str(rank), number_of_round, escape(textwrap.fill(error, COLUMN_CHARS)), _after(offset, begin))
     console().print(table, soft_wrap=False)
     if len(rounds) > 1 and not rounds[-1].failed:
         click.echo(f"round {len(rounds) - 1}: all ranks ended well, after {counted(len(rounds) - 1, 'restart')}")
@@ -225,10 +225,10 @@ def _error(event: dict[str, Any], wrong: list[dict[str, Any]]) -> str:
     """Shorten an error to its first line, or to its kind where it tells of a difference that is printed below."""
     line = OF_TORCH.sub("", event["text"].splitlines()[0])
     where = re.search(r'File "([^"]*)", line (\d+)', "".join(event.get("where", ())))
-    its = f" ({Path(where[1]).name} line {where[2]})" if where else ""
+    place = f" ({Path(where[1]).name} line {where[2]})" if where else ""
     if any(each["sentence"].partition(":")[0] in line for each in wrong):
-        return f"{line.partition(':')[0].rpartition('.')[2]}: see below{its}"
-    return textwrap.shorten(line, LINE_MAX, placeholder=" ...") + its
+        return f"{line.partition(':')[0].rpartition('.')[2]}: see below{place}"
+    return textwrap.shorten(line, LINE_MAX, placeholder=" ...") + place
 
 
 def _tell_compared(events: list[dict[str, Any]], wrong: int) -> None:
@@ -263,8 +263,8 @@ def _round_of(event: dict[str, Any], rounds: list[Round]) -> str:
     return str(len(rounds) - 1)
 
 
-def _after(at: float, begin: float | None) -> str:
-    return "" if begin is None else f"{at - begin:.2f} s"
+def _after(offset: float, begin: float | None) -> str:
+    return "" if begin is None else f"{offset - begin:.2f} s"
 
 
 def _replay(ctx: click.Context, folder: Path, json_file: Path | None) -> int:
@@ -276,12 +276,12 @@ def _replay(ctx: click.Context, folder: Path, json_file: Path | None) -> int:
         if name not in ("replay", "json_file") and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             flag = max(parameter.opts, key=len)
             raise ArgumentError(f"{flag} does nothing here, because --replay makes the kept call: leave it out")
-    its, inputs = load(folder)
-    click.echo(f"kept: {its.sentence}")
-    found = replay(its, inputs)
-    for sentence in found:
+    saved, inputs = load(folder)
+    click.echo(f"kept: {saved.sentence}")
+    sentences = replay(saved, inputs)
+    for sentence in sentences:
         click.echo(f"wrong again, perhaps in other elements: {sentence}")
-    if not found:
+    if not sentences:
         click.echo("right this time: the call alone, after calls of other bytes, gives what it must")
-    write_json(json_file, {"kept": its.sentence, "wrong": found})
-    return 1 if found else 0
+    write_json(json_file, {"kept": saved.sentence, "wrong": sentences})
+    return 1 if sentences else 0

@@ -20,59 +20,63 @@ def undone(flags: dict[str, Any], script: TrainingScript, events: Sequence[Event
     """List what did not happen. A rank tells its counts when its groups end: after an error they are unknown."""
     kinds = {event["kind"] for event in events}
     counted_all = not kinds & {"difference", "error"}
-    found = [*_unfired(script, events), *(_left_out(script, events, flags["backend"]) if counted_all else ())]
+    sentences = [*_unfired(script, events), *(_left_out(script, events, flags["backend"]) if counted_all else ())]
     nature = [event["moved"] for event in events if event["kind"] == "nature"]
     if flags["adversary"] is not None and nature and not any(nature):
-        found.append("the adversary moved no line: so little work draws no move from that seed")
+        sentences.append("the adversary moved no line: so little work draws no move from that seed")
     compared = [event for event in events if event["kind"] == "compared"]
     if flags["compare"] and counted_all and not any(event["calls"] + event["messages"] for event in compared):
-        found.append("nothing was compared: no group of two ranks or more made a call")
-    found += [
+        sentences.append("nothing was compared: no group of two ranks or more made a call")
+    sentences += [
         f"rank {event['rank']} did not compare all messages of group {event['group']}"
         for event in compared
         if event["lost"]
     ]
     if flags["digests"] and "digests" not in kinds:
         steps = counted(flags["digests"], "step")
-        found.append(f"no replicas were compared: no optimizer took {steps}, or no model is a DistributedDataParallel")
+        sentences.append(
+            f"no replicas were compared: no optimizer took {steps}, or no model is a DistributedDataParallel"
+        )
     if flags["pace"] and not any(
         event["kind"] == "steps" and any(s["calls"] for s in event["steps"]) for event in events
     ):
-        found.append("--pace: no step of an optimizer made a call whose time is known")
+        sentences.append("--pace: no step of an optimizer made a call whose time is known")
     made = [event["calls"] for event in events if event["kind"] == "made"]
-    if "group" not in kinds and not found:
-        found.append("nothing ran over the pool: the script made no process group")
-    elif counted_all and made and not any(made) and not found:
-        found.append("nothing ran over the pool: the script called no collective and sent nothing")
-    return found
+    if "group" not in kinds and not sentences:
+        sentences.append("nothing ran over the pool: the script made no process group")
+    elif counted_all and made and not any(made) and not sentences:
+        sentences.append("nothing ran over the pool: the script called no collective and sent nothing")
+    return sentences
 
 
 def _unfired(script: TrainingScript, events: Sequence[Event]) -> Iterator[str]:
     for group in dict.fromkeys(fault.group for fault in script.faults):
-        its = [event for event in events if event.get("group") == group]
+        group_events = [event for event in events if event.get("group") == group]
         messages: list[Happened | FaultTally] = [
-            Happened(event["number"], 0) for event in its if event["kind"] == "fault"
+            Happened(event["number"], 0) for event in group_events if event["kind"] == "fault"
         ]
-        for event in its:
+        for event in group_events:
             if event["kind"] == "ended":
                 missed = {int(number): why for number, why in event["missed"].items()}
                 messages.append(FaultTally(event["pool_rank"], event["calls"], missed, tuple(event["met"])))
         for number, sentence in unfired(script.faults, messages).items():
             if script.faults[number].group == group:
-                yield sentence if its else f"fault {number + 1} never happened: the script made no group {group}"
+                yield (
+                    sentence if group_events else f"fault {number + 1} never happened: the script made no group {group}"
+                )
 
 
 def _left_out(script: TrainingScript, events: Sequence[Event], backend: str) -> Iterator[str]:
     for left in script.leave_out:
-        its = [
+        left_out = [
             event
             for event in events
             if (event["kind"], event["rank"], event.get("instruction")) == ("left out", left.rank, left.instruction)
         ]
-        count = sum(event["count"] for event in its)
+        count = sum(event["count"] for event in left_out)
         if not count:
             yield f"nothing was left out: no call of rank {left.rank} has {left.instruction}"
-        elif not any(event["mattered"] for event in its):
+        elif not any(event["mattered"] for event in left_out):
             which = f"{count} {left.instruction} left out on rank {left.rank}"
             coherent = None if BACKENDS[backend].emulates_caches else f"the memory of {backend} is coherent"
             yield f"{which}, none of which could matter: {coherent or NEEDLESS[Op[left.instruction]]}"

@@ -39,8 +39,8 @@ def exhaustive(machine: Machine, budget: Budget, engine: str, *, past_hangs: boo
     return found
 
 
-def _is_livelock(found: Exploration) -> bool:
-    return found.finding is not None and found.finding.kind == FindingKind.LIVELOCK
+def _is_livelock(exploration: Exploration) -> bool:
+    return exploration.finding is not None and exploration.finding.kind == FindingKind.LIVELOCK
 
 
 def search(
@@ -55,15 +55,15 @@ def search(
     """Search executions by any strategy; the schedule of a finding is shortened, unless it is a livelock."""
     match strategy:
         case Exhaustive():
-            found = exhaustive(machine, budget, engine)
+            exploration = exhaustive(machine, budget, engine)
         case Preemptions() | Delays():
-            found = bounded(machine, strategy, budget)
+            exploration = bounded(machine, strategy, budget)
         case RandomWalk() | PCT():
-            found = sampled(machine, strategy, budget, runs=runs, seed=seed)
-    if found.finding is None or _is_livelock(found):
-        return found
-    schedule = shortened(machine, found.schedule, lambda state: _wrong(machine, state) == found.finding)
-    return replace(found, schedule=schedule)
+            exploration = sampled(machine, strategy, budget, runs=runs, seed=seed)
+    if exploration.finding is None or _is_livelock(exploration):
+        return exploration
+    schedule = shortened(machine, exploration.schedule, lambda state: _wrong(machine, state) == exploration.finding)
+    return replace(exploration, schedule=schedule)
 
 
 def _wrong(machine: Machine, state: MachineState) -> SearchFinding | None:
@@ -107,13 +107,13 @@ def _says_again(machine: Machine, says: Callable[[FinalState], str | None], said
     return machine.ended(state) and says(outcome(state)) == said
 
 
-def judge_ends(protocol: RankProtocol, machine: Machine, found: Exploration) -> Exploration:
+def judge_ends(protocol: RankProtocol, machine: Machine, exploration: Exploration) -> Exploration:
     """Return a search's result or, if that is right, the first outcome at which the protocol's ``final`` raises."""
     threads = [thread for thread in machine.program.threads if isinstance(thread, RankThread)]
-    if found.finding is None and all(thread.step(thread.first) is None for thread in threads):
-        return replace(found, verdict=Verdict.UNKNOWN, reason="nothing was judged: no rank yields an operation")
-    if found.finding is not None or protocol.final is None:
-        return found
+    if exploration.finding is None and all(thread.step(thread.first) is None for thread in threads):
+        return replace(exploration, verdict=Verdict.UNKNOWN, reason="nothing was judged: no rank yields an operation")
+    if exploration.finding is not None or protocol.final is None:
+        return exploration
     names = [word.name for word in machine.program.words]
 
     def says(end: FinalState) -> str | None:
@@ -123,13 +123,13 @@ def judge_ends(protocol: RankProtocol, machine: Machine, found: Exploration) -> 
         ]
         return protocol.judge(dict(zip(names, end.memory, strict=True)), results)
 
-    for end in found.outcomes:  # their schedules are worked out when they are asked for
+    for end in exploration.outcomes:  # their schedules are worked out when they are asked for
         said = says(end)
         if said:
             finding = SearchFinding(FindingKind.FINAL, 0, f"in the end: {said}")
-            schedule = found.outcomes[end]
-            if not found.followed:
+            schedule = exploration.outcomes[end]
+            if not exploration.followed:
                 again = partial(_says_again, machine, says, said)
                 schedule = shortened(machine, schedule, again)
-            return replace(found, verdict=Verdict.VIOLATION, finding=finding, schedule=schedule, reason="")
-    return found
+            return replace(exploration, verdict=Verdict.VIOLATION, finding=finding, schedule=schedule, reason="")
+    return exploration

@@ -57,10 +57,10 @@ class _Ordered(SymbolicRank):
     order: list[PlanPoint] = field(kw_only=True)
 
     def step(self, stream: int) -> Blocked | None:
-        at = self.position[stream]
+        index = self.position[stream]
         blocked = super().step(stream)
         if blocked is None:
-            self.order.append(PlanPoint(self.call_number, self.part.rank, stream, at))
+            self.order.append(PlanPoint(self.call_number, self.part.rank, stream, index))
         return blocked
 
 

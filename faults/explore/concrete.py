@@ -50,12 +50,12 @@ def concrete(
     planned = [*path, ahead] if ahead else path
     fetches = _fetches(machine, planned)
     run = _Run(machine)
-    for at, abstract in enumerate(planned):
+    for index, abstract in enumerate(planned):
         if abstract.move.act == Act.STEP:
             run.take_out_flushed(abstract)
-        for fetch in fetches[at]:
+        for fetch in fetches[index]:
             run.fetch(fetch)
-        if at < len(path):
+        if index < len(path):
             run.do(abstract.move)
     if ahead is None and not machine.ended(run.state):
         run.look_in_vain()
@@ -75,12 +75,12 @@ def _fetches(machine: Machine, path: Sequence[Abstract]) -> defaultdict[int, lis
     """
     fetches: defaultdict[int, list[_Fetch]] = defaultdict(list)
     made: defaultdict[int, list[int]] = defaultdict(list)  # for each line, the moves that made its versions
-    for at, abstract in enumerate(path):
+    for index, abstract in enumerate(path):
         if abstract.age >= 0:
-            when = made[abstract.line][-abstract.age] if abstract.age else at
-            fetches[when].append(_Fetch(machine.program.threads[abstract.who].host, abstract.line, when == at))
+            when = made[abstract.line][-abstract.age] if abstract.age else index
+            fetches[when].append(_Fetch(machine.program.threads[abstract.who].host, abstract.line, when == index))
         if abstract.made:
-            made[abstract.line].append(at)
+            made[abstract.line].append(index)
     return fetches
 
 
@@ -116,7 +116,7 @@ class _Run:
         elif step.do in TWO_MOVES and self.state.begun[abstract.who]:
             lines = [abstract.line]
         elif step.do in (Do.STORE, Do.SIGNAL) and abstract.age == NO_CHOICE:  # onto what is still under way to the pool
-            lines, ranks = [abstract.line], {other.rank for other in self.machine.program.threads}
+            lines, ranks = [abstract.line], {thread.rank for thread in self.machine.program.threads}
         for line in lines:
             cached = self.state.caches[thread.host][line]
             if cached is not None and cached.dropping & ranks:

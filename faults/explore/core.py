@@ -72,14 +72,14 @@ def explore(
         )
     except ValueError as error:
         raise ArgumentError(f"this program cannot be searched: {error}") from error
-    found, schedule = _finding(machine, moves, finding) if finding else (None, ())
-    complete = Verdict.VIOLATION if found else Verdict.OK
+    end, schedule = _finding(machine, moves, finding) if finding else (None, ())
+    complete = Verdict.VIOLATION if end else Verdict.OK
     return Exploration(
         complete if stopped in (_EXHAUSTED, _FOUND) else Verdict.UNKNOWN,
         states=states,
         transitions=transitions,
         seconds=time.monotonic() - began,
-        finding=found,
+        finding=end,
         schedule=schedule,
         outcomes=_Outcomes(machine, {FinalState(*outcome): path for *outcome, path in outcomes}),
         reason=_reason(stopped, trouble, budget),

@@ -28,10 +28,10 @@ class _Tally:
 
     def wrong(self, state: MachineState, moves: list[MachineMove]) -> SearchFinding | None:
         self.states += 1
-        found = complaint(self.machine, state)
-        if found is None and is_stuck(moves) and not self.machine.ended(state):
+        finding = complaint(self.machine, state)
+        if finding is None and is_stuck(moves) and not self.machine.ended(state):
             return stuck(self.machine, state)
-        return found
+        return finding
 
     def result(self, reason: str = "", finding: SearchFinding | None = None, schedule: Schedule = ()) -> Exploration:
         verdict = Verdict.VIOLATION if finding else Verdict.UNKNOWN

@@ -189,8 +189,8 @@ class _Compiler:
             if rank.call or is_barrier:
                 do = Do.AWAIT if stream else Do.RECORD
                 self.add(begins, [Step(do, self.event("begins", rank.call, rank.part.rank))])
-            for at, i in enumerate(rank.part.streams[stream].instructions):
-                self.add(begins._replace(at=at), self.steps(rank, i))
+            for index, i in enumerate(rank.part.streams[stream].instructions):
+                self.add(begins._replace(at=index), self.steps(rank, i))
             if stream and (rank.call < len(self.plans) - 1 or is_barrier):
                 self.add(
                     begins._replace(at=ENDS), [Step(Do.RECORD, self.event("ends", rank.call, rank.part.rank, stream))]
@@ -304,17 +304,17 @@ class _Compiler:
         """Make every load expect what it sees in this order."""
         steps: defaultdict[PlanPoint, list[int]] = defaultdict(list)
         for thread in self.threads.values():
-            for at, (place, _) in enumerate(thread):
-                steps[place].append(at)
+            for index, (place, _) in enumerate(thread):
+                steps[place].append(index)
         shows: defaultdict[int, int] = defaultdict(int)
         for place in order:
             thread = self.threads[place.rank, place.stream]
-            for at in steps[place]:
-                step = thread[at][1]
+            for index in steps[place]:
+                step = thread[index][1]
                 if step.do in (Do.STORE, Do.STORE_NT):
                     shows[step.place] = step.value
                 elif step.do == Do.LOAD:
-                    thread[at] = (place, step._replace(expect=shows[step.place]))
+                    thread[index] = (place, step._replace(expect=shows[step.place]))
 
 
 def _carries(i: Instruction) -> bool:

@@ -46,9 +46,9 @@ class _Search:
         waiting = deque(self.came)
         while waiting:
             state = waiting.popleft()
-            found = complaint(self.machine, state)
-            if found:
-                return self.result(Verdict.VIOLATION, found, state)
+            finding = complaint(self.machine, state)
+            if finding:
+                return self.result(Verdict.VIOLATION, finding, state)
             moves = self.machine.enabled(state)
             if self.machine.ended(state):
                 self.ended.append(state)

@@ -51,7 +51,7 @@ class Delays:
         """Return how many moves are passed over, 1 for a voluntary move; for the arguments see `ScheduleBound.cost`."""
         if move.act in VOLUNTARY:
             return 1
-        order = [other for other in moves if other.act not in VOLUNTARY]
+        order = [machine_move for machine_move in moves if machine_move.act not in VOLUNTARY]
         begin = order.index(last) if last in order else 0
         return (order.index(move) - begin) % len(order)
 

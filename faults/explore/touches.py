@@ -61,10 +61,10 @@ class RankInCall:
     def local(self, operand: Operand, nbytes: int) -> tuple[Local, int, int]:
         """Return the local memory that a buffer's operand lies in, its first byte, and the byte after its last one."""
         buffer = self.part.buffers[operand.id]
-        name, at = (buffer.inside, buffer.at) if buffer.inside else (buffer.name, 0)
-        return Local(self.call, self.part.rank, name), at + operand.offset, at + operand.offset + nbytes
+        name, offset = (buffer.inside, buffer.at) if buffer.inside else (buffer.name, 0)
+        return Local(self.call, self.part.rank, name), offset + operand.offset, offset + operand.offset + nbytes
 
     def lines(self, operand: Operand, nbytes: int) -> Iterator[tuple[tuple[int, int], int, int]]:
         """Yield ``((card, line), begin, end)`` of each line of a region's operand, from the start of the extent."""
-        for at in accesses.pool_extents(self.frame, self.layout, self.epoch, operand, nbytes):
-            yield from by_line(at.card, at.offset, at.offset + at.nbytes)
+        for extent in accesses.pool_extents(self.frame, self.layout, self.epoch, operand, nbytes):
+            yield from by_line(extent.card, extent.offset, extent.offset + extent.nbytes)

@@ -29,10 +29,10 @@ def check_yielded(function: Any, name: str) -> None:
 
 
 def _check(function: FunctionType, name: str) -> None:
-    for its, code in users_codes(function):
+    for globals_of, code in users_codes(function):
         lines = {line for *_, line in code.co_lines()}
         for call in _bare_calls(code.co_filename):
-            if call.lineno in lines and (word := _missing(call.func, its, code)):
+            if call.lineno in lines and (word := _missing(call.func, globals_of, code)):
                 text, file = f"{ast.unparse(call):.60}", Path(code.co_filename).name
                 raise ArgumentError(f"{name}: {file}:{call.lineno}: {text} does nothing alone: write {word} {text}")
 

@@ -286,10 +286,10 @@ def _flip(injection: Injection, card: int, offset: int, bit: int) -> None:
 @before
 def flip_payload(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> str | None:
     """Flip a bit of the first data in the pool that the instruction touches."""
-    found, bit = data(injection.running, injection.instruction(start)), fault.bit or 0
-    if not found:
+    spans, bit = data(injection.running, injection.instruction(start)), fault.bit or 0
+    if not spans:
         return f"instruction {fault.when.instruction} has no data in the pool"
-    card, offset, nbytes = found[0]
+    card, offset, nbytes = spans[0]
     if bit >= 8 * nbytes:
         return f"the data of instruction {fault.when.instruction} has {8 * nbytes} bits"
     _flip(injection, card, offset, bit)
@@ -299,10 +299,10 @@ def flip_payload(injection: Injection, number: int, fault: Fault, start: Instruc
 @before
 def flip_doorbell(injection: Injection, number: int, fault: Fault, start: InstructionPlace) -> str | None:
     """Flip a bit of the word of the first doorbell that the instruction touches."""
-    found = bells(injection.running, injection.instruction(start))
-    if not found:
+    spans = bells(injection.running, injection.instruction(start))
+    if not spans:
         return f"instruction {fault.when.instruction} has no doorbell"
-    _flip(injection, found[0].card, found[0].offset, fault.bit or 0)
+    _flip(injection, spans[0].card, spans[0].offset, fault.bit or 0)
     return None
 
 

@@ -93,8 +93,8 @@ class Injection:
 
     def onward(self, start: InstructionPlace) -> Iterator[InstructionPlace]:
         """Yield the places of a stream from ``start`` on."""
-        for at in range(start.at, len(self.running.part.streams[start.stream].records)):
-            yield InstructionPlace(start.stream, at)
+        for index in range(start.at, len(self.running.part.streams[start.stream].records)):
+            yield InstructionPlace(start.stream, index)
 
     def everywhere(self) -> Iterator[InstructionPlace]:
         """Yield all places of the rank's part, stream after stream."""
@@ -110,8 +110,8 @@ class Injection:
     ) -> list[Span]:
         """Find the bytes that an instruction touches, else the next one of its stream, else the call's first one."""
         for where in (*self.onward(start), *self.everywhere()):
-            if found := about(self.running, self.instruction(where)):
-                return found
+            if places := about(self.running, self.instruction(where)):
+                return places
         return []
 
 

@@ -107,7 +107,7 @@ def judge(
     dead |= {rank for rank, host in enumerate(hosts) if host in crashed}
     allowed = {error for fault, each in come for error in _may_be_told(fault, each, deadline_s)}
     silent = any(FAULTS[fault.kind].may_lose_data(fault) for fault, _ in come)
-    found: list[tuple[ScenarioVerdict, str]] = [(ScenarioVerdict.SURVIVED, "")]
+    verdicts: list[tuple[ScenarioVerdict, str]] = [(ScenarioVerdict.SURVIVED, "")]
     for number, one in enumerate(ranks):
         for rank, end in one.items():
             if number == 0 and rank in dead:
@@ -115,8 +115,8 @@ def judge(
             verdict = _verdict(
                 end, tuple(allowed) if number == 0 else (), dead, silent and not protected and number == 0
             )
-            found.append((verdict, f"rank {rank}{' after the restart' * number}: {end}"))
-    verdict, why = max(found, key=lambda each: list(ScenarioVerdict).index(each[0]))
+            verdicts.append((verdict, f"rank {rank}{' after the restart' * number}: {end}"))
+    verdict, why = max(verdicts, key=lambda each: list(ScenarioVerdict).index(each[0]))
     if verdict is ScenarioVerdict.SURVIVED and unfired:
         verdict, why = ScenarioVerdict.NEVER, "; ".join(unfired.values())
     elif verdict.ok:

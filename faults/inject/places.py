@@ -48,8 +48,8 @@ def data(running: Running, i: Instruction) -> list[Span]:
         return [Span(card, offset + 8, i.nbytes) for card, offset, _ in bells(running, i)]
     binding, spans = running.binding, []
     for operand in accesses.in_regions(i.operands):
-        for at in accesses.pool_extents(running.frame, binding.layout, binding.epoch, operand, i.nbytes):
-            spans.append(Span(at.card, binding.base + at.offset, at.nbytes))
+        for extent in accesses.pool_extents(running.frame, binding.layout, binding.epoch, operand, i.nbytes):
+            spans.append(Span(extent.card, binding.base + extent.offset, extent.nbytes))
     return spans
 
 
@@ -59,8 +59,8 @@ def bells(running: Running, i: Instruction) -> list[Span]:
     rung = accesses.doorbells(running.frame, i)
     if i.op == Op.WAIT_ALL:
         rung = [bell for bell in rung if epoch > 0 and layout.owner(bell) != running.part.rank]
-    found = [layout.doorbell_address(bell, epoch) for bell in rung]
-    return [Span(card, running.binding.base + offset, LINE_BYTES) for card, offset in found]
+    addresses = [layout.doorbell_address(bell, epoch) for bell in rung]
+    return [Span(card, running.binding.base + offset, LINE_BYTES) for card, offset in addresses]
 
 
 def has_data(i: Instruction) -> bool:

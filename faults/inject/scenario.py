@@ -135,8 +135,8 @@ class Scenario(Model):
     @property
     def chosen(self) -> Recipe:
         """The algorithm, with checksums if ``integrity`` asks for them."""
-        found = self._named
-        return with_checksums(found) if self.integrity else found
+        scenario = self._named
+        return with_checksums(scenario) if self.integrity else scenario
 
     @property
     def protected(self) -> bool:

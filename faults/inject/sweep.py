@@ -30,10 +30,10 @@ def bases(collectives: Sequence[str], template: Scenario, *, variant: str = "eve
     clusters = template.ranks_per_cluster > 1 and template.integrity is None
     checked = template.integrity is not None
     pairs = [(name, each) for name in names for each in _variants(name, variant, clusters, checked)]
-    found = [template.model_copy(update={"collective": name, "variant": each}) for name, each in pairs]
-    for scenario in found:
+    scenarios = [template.model_copy(update={"collective": name, "variant": each}) for name, each in pairs]
+    for scenario in scenarios:
         _ = scenario.call
-    return found
+    return scenarios
 
 
 def _variants(collective: str, variant: str, clusters: bool, checked: bool) -> list[str]:

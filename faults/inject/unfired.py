@@ -11,28 +11,28 @@ from faults.inject.injection import FaultTally, Happened
 
 def unfired(faults: Sequence[Fault], messages: Iterable[object]) -> dict[int, str]:
     """Find the faults that never happened, or that broke hardware which no access met afterwards."""
-    told = list(messages)
-    came = {each.fault for each in told if isinstance(each, Happened)}
-    ended = {each.rank: each for each in told if isinstance(each, FaultTally)}
+    reports = list(messages)
+    came = {each.fault for each in reports if isinstance(each, Happened)}
+    ended = {each.rank: each for each in reports if isinstance(each, FaultTally)}
     met = {number for each in ended.values() for number in each.met}
-    found = {}
+    sentences = {}
     for number, fault in enumerate(faults):
         if number not in came:
-            found[number] = f"fault {number + 1} never happened: {_why(number, fault, ended.get(fault.rank))}"
+            sentences[number] = f"fault {number + 1} never happened: {_why(number, fault, ended.get(fault.rank))}"
         elif FAULTS[fault.kind].met and ended and number not in met:
-            found[number] = f"fault {number + 1} changed nothing: no access met it afterwards"
-    return {number: f"{sentence} [{faults[number]}]" for number, sentence in found.items()}
+            sentences[number] = f"fault {number + 1} changed nothing: no access met it afterwards"
+    return {number: f"{sentence} [{faults[number]}]" for number, sentence in sentences.items()}
 
 
 def unmoved(faults: Sequence[Fault], messages: Iterable[object]) -> dict[int, str]:
     """Find the moves of nature that were made where no line was there to move."""
-    told = list(messages)
-    came = {each.fault for each in told if isinstance(each, Happened)}
-    missed = [each.missed.items() for each in told if isinstance(each, FaultTally)]
+    reports = list(messages)
+    came = {each.fault for each in reports if isinstance(each, Happened)}
+    missed = [each.missed.items() for each in reports if isinstance(each, FaultTally)]
     return {
         number: f"fault {number + 1} changed nothing: {why} [{faults[number]}]"
-        for its in missed
-        for number, why in its
+        for fault in missed
+        for number, why in fault
         if number in came
     }
 

@@ -95,15 +95,15 @@ def _only_truth(tree: ast.expr, names: Collection[str]) -> bool | None:
 
     Only the order of values and constants matters, so each value need be no more than the count of names above one.
     """
-    its = {_name(part) for part in ast.walk(tree) if isinstance(part, ast.Name | ast.Attribute)} & {*names}
+    names_used = {_name(part) for part in ast.walk(tree) if isinstance(part, ast.Name | ast.Attribute)} & {*names}
     constants = {0, *(_number(part, {}) for part in ast.walk(tree) if isinstance(part, ast.Constant))}
-    near = sorted({constant + more for constant in constants for more in range(len(its) + 1)})
-    found = set()
-    for values in islice(product(near, repeat=len(its)), TRIES_MAX):
-        found.add(_truth(tree, dict(zip(its, values, strict=True))))
-        if len(found) == 2:
+    near = sorted({constant + more for constant in constants for more in range(len(names_used) + 1)})
+    truths = set()
+    for values in islice(product(near, repeat=len(names_used)), TRIES_MAX):
+        truths.add(_truth(tree, dict(zip(names_used, values, strict=True))))
+        if len(truths) == 2:
             return None
-    return found.pop() if len(near) ** len(its) <= TRIES_MAX else None
+    return truths.pop() if len(near) ** len(names_used) <= TRIES_MAX else None
 
 
 def _number(tree: ast.expr, values: Mapping[str, int]) -> int:

@@ -221,17 +221,17 @@ class _Runs:
         return made
 
     def _publish(self, log: Numbers) -> None:
-        memory, at = self.context.memory, self.logs + self.context.rank * self.log_bytes
-        memory.write(0, at, log.view(np.uint8))
-        memory.flush(0, at, log.nbytes)
+        memory, begin = self.context.memory, self.logs + self.context.rank * self.log_bytes
+        memory.write(0, begin, log.view(np.uint8))
+        memory.flush(0, begin, log.nbytes)
         memory.fence()
 
     def _logs(self, size: int, ranks: tuple[int, ...]) -> list[Numbers]:
         memory, logs = self.context.memory, []
         for rank in ranks:
-            at, log = self.logs + rank * self.log_bytes, np.zeros(size, np.int64)
-            memory.invalidate(0, at, log.nbytes)
-            memory.read(0, at, log.view(np.uint8))
+            begin, log = self.logs + rank * self.log_bytes, np.zeros(size, np.int64)
+            memory.invalidate(0, begin, log.nbytes)
+            memory.read(0, begin, log.view(np.uint8))
             logs.append(log)
         return logs
 

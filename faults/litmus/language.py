@@ -141,10 +141,10 @@ class _Reader:
             if not isinstance(words, list) or not words:
                 raise self.error(("lines", line), f"is {shown(words)} but should be a list of words such as [x, y]")
             self.lines.append(line)
-            for at, word in enumerate(words):
-                self._name(("lines", line, at), word)
+            for index, word in enumerate(words):
+                self._name(("lines", line, index), word)
                 if word in self.words:
-                    raise self.error(("lines", line, at), f"{word} stands in two places")
+                    raise self.error(("lines", line, index), f"{word} stands in two places")
                 self.words[word] = Word(word, len(self.lines) - 1)
 
     def _initial(self, initial: Mapping[str, Any]) -> dict[str, int]:
@@ -166,7 +166,7 @@ class _Reader:
                 if rank == RANKS_MAX:
                     raise self.error(key, f"is one rank too many: at most {RANKS_MAX} are searched")
                 thread = f"{name}.{which}" if which else name
-                steps = tuple(self._step((*key, at), text, name, thread) for at, text in enumerate(texts))
+                steps = tuple(self._step((*key, index), text, name, thread) for index, text in enumerate(texts))
                 yield Straight(host, rank, thread, steps)
                 rank += 1
 
@@ -199,11 +199,11 @@ class _Reader:
 
     def _expectations(self, litmus: Litmus) -> Iterator[Expectation]:
         for kind in ("allowed", "forbidden"):
-            for at, text in enumerate(self.document.data.get(kind, [])):
+            for index, text in enumerate(self.document.data.get(kind, [])):
                 try:
                     condition = litmus.condition(text if isinstance(text, str) else "")
                 except ValueError as error:
-                    raise self.error((kind, at), f"{shown(text)} {error}") from None
+                    raise self.error((kind, index), f"{shown(text)} {error}") from None
                 yield Expectation(kind == "allowed", condition)
 
     def _word(self, key: Key, name: str) -> str:

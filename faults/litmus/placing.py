@@ -9,7 +9,7 @@ def placed(hosts: Sequence[int], machines: Sequence[int]) -> tuple[int, ...] | N
     on = dict.fromkeys(free, 0)  # hosts on each machine
     ranks = [0] * len(hosts)
     for host in sorted(set(hosts), key=lambda h: (-hosts.count(h), h)):
-        threads = [thread for thread, its in enumerate(hosts) if its == host]
+        threads = [thread for thread, home in enumerate(hosts) if home == host]
         fitting = [machine for machine, theirs in free.items() if len(theirs) >= len(threads)]
         if not fitting:
             return None

@@ -32,11 +32,13 @@ class TrialBatch:
     pauses: int  # the most looks for which a rank pauses before a step
 
     @classmethod
-    def draw(cls, seed: tuple[int, ...], trials: int, lines: int, cards: int, card_bytes: int, at: int) -> TrialBatch:
+    def draw(
+        cls, seed: tuple[int, ...], trials: int, lines: int, cards: int, card_bytes: int, offset: int
+    ) -> TrialBatch:
         rng = np.random.default_rng(seed)
         places = rng.permutation(trials * lines) if rng.random() < 0.5 else np.arange(trials * lines)
         stride, first = int(rng.choice(STRIDES)), int(rng.integers(cards))
-        where = (places + first) % cards * card_bytes + at + places // cards * stride * LINE_BYTES
+        where = (places + first) % cards * card_bytes + offset + places // cards * stride * LINE_BYTES
         meets = rng.random(trials) < rng.choice(MEET_RATES)
         if trials:
             meets[0] = True

@@ -277,8 +277,8 @@ def suspects(violation: Violation) -> tuple[Suspect, ...]:
     """Return the stream at which a violation was found and, if the violation names one, the other that is involved."""
     lines = ((violation.card, violation.line),) if violation.card >= 0 else ()
     by = violation.by
-    found = Suspect(max(violation.rank, 0), max(violation.stream, 0), by.rank if by else None, lines)
-    return (found,) if by is None else (found, Suspect(by.rank, by.stream, found.rank, lines))
+    suspect = Suspect(max(violation.rank, 0), max(violation.stream, 0), by.rank if by else None, lines)
+    return (suspect,) if by is None else (suspect, Suspect(by.rank, by.stream, suspect.rank, lines))
 
 
 def orders(plans: Sequence[Plan], near: Sequence[Suspect]) -> Iterator[Order]:

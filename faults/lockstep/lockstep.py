@@ -101,8 +101,8 @@ class Lockstep:
         self._reached = [m.native if quick and isinstance(m, ShadowMemory) else m for m in self.memories]
         self._own: dict[int, Bytes] = {}  # of each rank, what stands for its process's memory
         self._of_host: dict[int, list[HostMemory]] = {host: [] for host in self.hosts}
-        for host, its in zip(self.hosts, self.memories, strict=True):
-            self._of_host[host].append(its)
+        for host, cache in zip(self.hosts, self.memories, strict=True):
+            self._of_host[host].append(cache)
         self.steps: list[list[list[int]]] = []
         self.moves: list[LockstepMove] = []
 
@@ -147,15 +147,15 @@ class Lockstep:
         if not self.mapped or heap is None:
             return buffers
         source, target, scratch = buffers
-        mine, (at, to) = self._strip(plan, rank), self._places(plan, rank)
+        mine, (begin, to) = self._strip(plan, rank), self._places(plan, rank)
         if heap.is_written_by_peers:  # nothing else lies in the heap
             return [source, mine[to:][: target.nbytes], scratch]
         if heap.told and not lends(plan.call, rank):
             return buffers
-        at = inner.at if heap.in_process else at
-        source = mine[at : at + source.nbytes]
+        begin = inner.at if heap.in_process else begin
+        source = mine[begin : begin + source.nbytes]
         if inner.inside:
-            target = mine[at - inner.at :][: target.nbytes]
+            target = mine[begin - inner.at :][: target.nbytes]
         elif heap.output is not None:
             target = mine[to : to + target.nbytes]
         if plan.part(rank).buffers[1].inside:
@@ -193,7 +193,7 @@ class Lockstep:
             if not choices:
                 raise deadlock(now, stuck)
             step = self._next_step(choices)
-            runner, at = now[step.rank], now[step.rank].position[step.stream]
+            runner, index = now[step.rank], now[step.rank].position[step.stream]
             try:
                 obstacle = runner.step(step.stream)
             except Exception:
@@ -204,7 +204,7 @@ class Lockstep:
                 continue
             runner.steps.append(next(clock))
             self.moves.append(step)
-            if runner.part.streams[step.stream].instructions[at].op in RELEASES:
+            if runner.part.streams[step.stream].instructions[index].op in RELEASES:
                 stuck.clear()
             if runner.ended(step.stream):
                 go_on(step.rank)

@@ -31,10 +31,10 @@ def epochs(plans: Sequence[Plan]) -> Iterator[tuple[Plan, int]]:
 
 def data_lines(plans: Sequence[Plan]) -> tuple[Line, ...]:
     """List every line that the calls name, once, without doorbells' lines."""
-    found: dict[Line, None] = {}
+    lines: dict[Line, None] = {}
     for plan, epoch in epochs(plans):
         for part in plan.parts:
             for stream in part.streams:
                 for instruction in stream.instructions:
-                    found |= dict.fromkeys(instruction_lines(plan, epoch, instruction))
-    return tuple(found)
+                    lines |= dict.fromkeys(instruction_lines(plan, epoch, instruction))
+    return tuple(lines)

@@ -100,8 +100,8 @@ class Twin:
         """Say whether plans can take the place of the first ones: their ranks have the same buffers."""
         return all(
             plan.part(rank).buffers == buffers
-            for plan, its in zip(plans, self._buffers, strict=True)
-            for rank, buffers in enumerate(its)
+            for plan, buffer in zip(plans, self._buffers, strict=True)
+            for rank, buffers in enumerate(buffer)
         )
 
     def run(self, plans: Sequence[Plan], order: OrderTable, ended: Ended, end_s: float) -> None:
@@ -120,8 +120,8 @@ class Twin:
         def end(number: int, rank: int) -> None:
             ended(number, rank, self._arrays(self._arena, number, rank)[1].copy())
 
-        def kernel(number: int, rank: int, stream: int, at: int) -> None:
-            native.compute(rank_in(number, rank), self._arrays(self._arena, number, rank), stream=stream, at=at)
+        def kernel(number: int, rank: int, stream: int, index: int) -> None:
+            native.compute(rank_in(number, rank), self._arrays(self._arena, number, rank), stream=stream, at=index)
 
         status, places = self._world.run(
             [(script.its, binding.epoch, script.tag) for script, (_, binding) in zip(scripts, running, strict=True)],
@@ -143,11 +143,11 @@ class Twin:
             raise deadlock(now, {(r, place[0]): native.blocked_at(now[r], *place) for _, r, *place in places})
         if status != native.DONE:
             [(number, rank, _, _, doorbell, wanted, *_)] = places
-            its = rank_in(number, rank)
+            state = rank_in(number, rank)
             if status == native.MISPLACED:
-                raise its.misplaced(doorbell) if doorbell >= 0 else its.untold(wanted)
+                raise state.misplaced(doorbell) if doorbell >= 0 else state.untold(wanted)
             assert status in (native.MISMATCH, DAMAGED), status
-            raise its.mismatch(doorbell) if status == native.MISMATCH else its.damaged_doorbell(doorbell)
+            raise state.mismatch(doorbell) if status == native.MISMATCH else state.damaged_doorbell(doorbell)
 
     @property
     def moves(self) -> tuple[LockstepMove, ...]:
@@ -184,29 +184,32 @@ class Twin:
         ]
         tables = region_table(frame.regions), group_table(frame.groups)
         try:
-            its = _world.Script(self._record, BASE, *tables, parts)
+            script = _world.Script(self._record, BASE, *tables, parts)
         except ValueError as error:
             raise PlanError(f"[{plan.call}]: {error}") from error
-        self._scripts[id(plan)] = made = _Script(plan, its, plan.call.tag())
+        self._scripts[id(plan)] = made = _Script(plan, script, plan.call.tag())
         if len(self._scripts) > SCRIPTS_KEPT:
             self._scripts.popitem(last=False)
         return made
 
     def _arrays(self, where: Bytes, call: int, rank: int) -> list[Bytes]:
         buffers = self._buffers[call][rank]
-        return [where[at : at + its.nbytes] for at, its in zip(self._offsets[call, rank], buffers, strict=False)]
+        return [
+            where[offset : offset + buffer.nbytes]
+            for offset, buffer in zip(self._offsets[call, rank], buffers, strict=False)
+        ]
 
 
 def buffer_offsets(buffers: Sequence[Sequence[Sequence[Buffer]]]) -> tuple[NDArray[np.int64], int]:
     """Return where each buffer begins, by call, rank and buffer, as `fresh_buffers` lays them out, and all bytes."""
     offsets, end = np.zeros((len(buffers), len(buffers[0]), BUFFERS), np.int64), 0
     for number, call in enumerate(buffers):
-        for rank, its in enumerate(call):
-            at = offsets[number, rank]
-            for index, buffer in enumerate(its):
-                at[index], end = end, end + round_up(buffer.nbytes, LINE_BYTES)
-            if its[0].inside:
-                at[0] = at[1] + its[0].at
-            if its[1].inside:
-                at[1] = at[0] + its[1].at
+        for rank, rank_buffers in enumerate(call):
+            offset = offsets[number, rank]
+            for index, buffer in enumerate(rank_buffers):
+                offset[index], end = end, end + round_up(buffer.nbytes, LINE_BYTES)
+            if rank_buffers[0].inside:
+                offset[0] = offset[1] + rank_buffers[0].at
+            if rank_buffers[1].inside:
+                offset[1] = offset[0] + rank_buffers[1].at
     return offsets, end

@@ -57,12 +57,12 @@ def named_moves(data: object, counts: Mapping[str, int], example: str) -> Iterat
     """Read moves from JSON, each a list of a name and of as many numbers as ``counts`` says for it."""
     if not isinstance(data, list) or len(data) > MOVES_MAX:
         raise ArgumentError(f"a schedule is a list of at most {MOVES_MAX} moves such as {example}")
-    for at, item in enumerate(data):
+    for index, item in enumerate(data):
         match item:
             case [str(name), *numbers] if len(numbers) == counts.get(name) and all(map(_is_number, numbers)):
                 yield name, numbers
             case _:
-                raise ArgumentError(f"move {at} of the schedule is {item!r:.60}; a move is such as {example}")
+                raise ArgumentError(f"move {index} of the schedule is {item!r:.60}; a move is such as {example}")
 
 
 def _is_number(value: object) -> bool:
@@ -91,5 +91,5 @@ def to_token(schedule: Sequence[MachineMove]) -> str:
 def from_token(token: str) -> Schedule:
     if not re.fullmatch(r"([sa][0-9]{1,6}|[lnfedpx][0-9]{1,6}\.[0-9]{1,6})*", token) or len(token) > MOVES_MAX:
         raise ArgumentError("a schedule's token is a word such as s0s0l0.1s1, as `cxlemu explore` prints it")
-    found = re.findall(r"([a-z])([0-9]+)(?:\.([0-9]+))?", token)
-    return tuple(MachineMove(ACTS[letter], int(who), int(line or -1)) for letter, who, line in found)
+    moves = re.findall(r"([a-z])([0-9]+)(?:\.([0-9]+))?", token)
+    return tuple(MachineMove(ACTS[letter], int(who), int(line or -1)) for letter, who, line in moves)

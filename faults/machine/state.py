@@ -54,9 +54,9 @@ def initial(program: MachineProgram) -> MachineState:
     )
 
 
-def put(items: tuple[T, ...], at: int, item: T) -> tuple[T, ...]:
-    return (*items[:at], item, *items[at + 1 :])
+def put(items: tuple[T, ...], index: int, item: T) -> tuple[T, ...]:
+    return (*items[:index], item, *items[index + 1 :])
 
 
-def put2(rows: tuple[tuple[T, ...], ...], at: int, line: int, item: T) -> tuple[tuple[T, ...], ...]:
-    return put(rows, at, put(rows[at], line, item))
+def put2(rows: tuple[tuple[T, ...], ...], index: int, line: int, item: T) -> tuple[tuple[T, ...], ...]:
+    return put(rows, index, put(rows[index], line, item))

@@ -164,9 +164,9 @@ class Machine(MachineMemory):
 def replay(machine: Machine, schedule: Schedule) -> list[MachineState]:
     """Follow a schedule from the initial state on; return the states along it, the initial one first."""
     states = [machine.initial()]
-    for at, move in enumerate(schedule):
+    for index, move in enumerate(schedule):
         if not machine.allows(states[-1], move):
             text = " ".join(map(str, move[: 2 if move.line < 0 else 3]))
-            raise ArgumentError(f"move {at} of the schedule, {text}, is not possible there")
+            raise ArgumentError(f"move {index} of the schedule, {text}, is not possible there")
         states.append(machine.apply(states[-1], move))
     return states

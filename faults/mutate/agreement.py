@@ -45,5 +45,7 @@ def opinions(case: MutationCase, calls: int = 1, budget: Budget = BUDGET) -> Ite
 def _opinions(mutant: Mutant | None, plan: Plan, calls: int, budget: Budget) -> Opinions:
     proof = prove_calls([plan] * calls)
     explored = explore_plan([plan] * calls, budget=budget)
-    found = explored.finding.text if explored.finding else explored.reason
-    return Opinions(mutant, proof.verdict, explored.verdict, f"prover: {proof.reason or '-'}; explorer: {found or '-'}")
+    reason = explored.finding.text if explored.finding else explored.reason
+    return Opinions(
+        mutant, proof.verdict, explored.verdict, f"prover: {proof.reason or '-'}; explorer: {reason or '-'}"
+    )

@@ -71,8 +71,8 @@ def cases(collective: str, variant: str, ranks: int) -> Iterator[MutationCase]:
     if collective in fused.KINDS:
         yield from _fused_cases(collective, variant, ranks)
         return
-    its, contract = recipe(collective, variant), COLLECTIVES[collective]
-    if its.builder.takes_clusters:
+    source, contract = recipe(collective, variant), COLLECTIVES[collective]
+    if source.builder.takes_clusters:
         for cluster in cluster_sizes(ranks):
             case = MutationCase(collective, variant, ranks, cluster=cluster)
             yield case
@@ -80,17 +80,17 @@ def cases(collective: str, variant: str, ranks: int) -> Iterator[MutationCase]:
             if _replaces_what_peers_read(contract):
                 yield case._replace(in_place=True)
         return
-    least = _least_rounds(its)
+    least = _least_rounds(source)
     case = MutationCase(collective, variant, ranks, rounds=least if least == 1 else least + 1)
     yield case
     if not contract.moves_data:
         return
-    takes_slots = _takes_slots(its)
+    takes_slots = _takes_slots(source)
     if takes_slots and case.rounds == 1:
         yield case._replace(rounds=2)
-    if _waits_in_place(its):
+    if _waits_in_place(source):
         yield case._replace(in_place=True)
-    if its.spec.zero_copy and takes_slots:
+    if source.spec.zero_copy and takes_slots:
         yield case._replace(output_in_heap=True)
 
 
@@ -139,7 +139,7 @@ def _waits_in_place(its: Recipe) -> bool:
     plain, in_place = (
         catalog.build(its, layout, lent(one) if zero_copy else one) for one in (call, replace(call, in_place=True))
     )
-    return any(one.streams != other.streams for one, other in zip(plain.parts, in_place.parts, strict=True))
+    return any(part.streams != other.streams for part, other in zip(plain.parts, in_place.parts, strict=True))
 
 
 def _sample(its: Recipe) -> Call:
@@ -198,13 +198,13 @@ def plan_of(case: MutationCase) -> Plan:
         return smallest(load_algorithm(case.algorithm), case.ranks, case.rounds)
     if case.collective in fused.KINDS:
         return _smallest(case, _fused_call(case), 0)
-    its, contract = recipe(case.collective, case.variant), COLLECTIVES[case.collective]
-    line_bytes = PAYLOAD_BYTES if its.spec.in_lines else LINE_BYTES
+    source, contract = recipe(case.collective, case.variant), COLLECTIVES[case.collective]
+    line_bytes = PAYLOAD_BYTES if source.spec.in_lines else LINE_BYTES
     nbytes = 2 * line_bytes * _slices(case) if contract.moves_data else 0
     name = case.variant + CHECKED * case.checked
     call = Call(case.collective, name, case.ranks, nbytes, *_folds(contract))
     call = replace(call, in_place=case.in_place, cluster=case.cluster)
-    call = lent(call, output=True) if case.output_in_heap else lent_if_zero_copy(call, its)
+    call = lent(call, output=True) if case.output_in_heap else lent_if_zero_copy(call, source)
     return _smallest(case, call, line_bytes)
 
 
@@ -222,9 +222,9 @@ def _slices(case: MutationCase) -> int:
 
 
 def _loops(case: MutationCase, nbytes: int) -> list[Loop]:
-    its = recipe(case.collective, case.variant)
+    source = recipe(case.collective, case.variant)
     call = Call(case.collective, case.variant, case.ranks, nbytes, *_folds(COLLECTIVES[case.collective]))
-    return loops_of(its, call)
+    return loops_of(source, call)
 
 
 def _fused_call(case: MutationCase) -> Call:
@@ -236,8 +236,8 @@ def _fused_call(case: MutationCase) -> Call:
     if case.variant != "fused":
         return fused_call(case.collective, case.variant, ranks, m, n, k)
     rows, transport = (4, None) if case.form == WIDE else (1, case.form or None)
-    its: dict[str, Any] = {"comm_tile_rows": 1, "compute_tile": (rows, columns), "transport": transport}
-    return fused_call(case.collective, "fused", ranks, m, n, k, **its)
+    cut: dict[str, Any] = {"comm_tile_rows": 1, "compute_tile": (rows, columns), "transport": transport}
+    return fused_call(case.collective, "fused", ranks, m, n, k, **cut)
 
 
 def _smallest(case: MutationCase, call: Call, line_bytes: int) -> Plan:

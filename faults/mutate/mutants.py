@@ -43,12 +43,12 @@ def mutants(plan: Plan) -> Iterator[Mutant]:
     seen: set[object] = {_content(plan, Mutation({}))}
     for part in plan.parts:
         for s, stream in enumerate(part.streams):
-            for at in range(len(stream.instructions)):
-                for kind, mutation in mutations(MutationSite(plan, part.rank, s, at)):
+            for index in range(len(stream.instructions)):
+                for kind, mutation in mutations(MutationSite(plan, part.rank, s, index)):
                     content = _content(plan, mutation)
                     if content not in seen:
                         seen.add(content)
-                        yield Mutant(part.rank, s, at, kind)
+                        yield Mutant(part.rank, s, index, kind)
 
 
 def pairs_apart(plan: Plan) -> int:

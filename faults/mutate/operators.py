@@ -173,10 +173,10 @@ def _two_doorbells(place: MutationSite) -> Mutations:
     one."""
     plan, i = place.plan, place.instruction
     rung = [
-        ((s, at), other.arg)
+        ((s, index), instruction.arg)
         for s, stream in enumerate(plan.part(place.rank).streams)
-        for at, other in enumerate(stream.instructions)
-        if other.op in RINGS and other.arg < plan.layout.published_count
+        for index, instruction in enumerate(stream.instructions)
+        if instruction.op in RINGS and instruction.arg < plan.layout.published_count
     ]
     first = next((where for where, doorbell in rung if doorbell == i.arg), None)
     if first == (place.stream, place.at):
@@ -215,7 +215,7 @@ def _other_sources(place: MutationSite) -> Mutations:
     for one, other in combinations(there, 2):
         exchanged: dict[str, Any] = {one: getattr(i, other), other: getattr(i, one)}
         yield f"sources={one}{other}", place.replaced(i._replace(**exchanged))
-    onward = next((at for at, j in _after(place) if j.op == i.op and j.a == i.dst), None)
+    onward = next((index for index, j in _after(place) if j.op == i.op and j.a == i.dst), None)
     if onward is not None:  # a fold of more sources than an instruction has
         j, last = place.instructions[onward], there[-1]
         changed = list(place.instructions)
@@ -234,10 +234,12 @@ def _without_round(place: MutationSite) -> Mutations:
     streams = place.plan.part(place.rank).streams
     rounds = _rounds(place.plan, place.rank)
     number = rounds[place.stream][place.at]
-    if number in rounds[place.stream][: place.at] or any(number in its for its in rounds[: place.stream]):
+    if number in rounds[place.stream][: place.at] or any(number in numbers for numbers in rounds[: place.stream]):
         return
     left = {
-        (place.rank, s): [i for i, its in zip(stream.instructions, rounds[s], strict=True) if its != number]
+        (place.rank, s): [
+            i for i, round_number in zip(stream.instructions, rounds[s], strict=True) if round_number != number
+        ]
         for s, stream in enumerate(streams)
         if number in rounds[s]
     }

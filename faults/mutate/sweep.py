@@ -129,10 +129,10 @@ def is_needless(plan: Plan, judgement: MutantJudgement) -> bool:
 
     A signal is not needless if it lets other ranks go on sooner: before work that precedes the next signal of its line.
     """
-    rank, stream, at, kind = judgement.mutant
+    rank, stream, index, kind = judgement.mutant
     if judgement.fate is not Fate.EQUIVALENT or kind != "delete":
         return False
-    here, *after = plan.part(rank).streams[stream].instructions[at:]
+    here, *after = plan.part(rank).streams[stream].instructions[index:]
 
     def line(i: Instruction) -> tuple[int, int]:
         return plan.layout.doorbell_address(i.arg, i.value)

@@ -369,8 +369,8 @@ class Area:
 
     def last_step(self, thread: PoolThread) -> LastStep:
         """Tell what a thread did last."""
-        its = self._library.program_doing()[thread.number]
-        return LastStep(its.kind, its.pool, its.offset, its.site)
+        doing = self._library.program_doing()[thread.number]
+        return LastStep(doing.kind, doing.pool, doing.offset, doing.site)
 
     def turns(self) -> list[tuple[int, int]]:
         """List the turns that were taken: a thread, and how many steps it made."""
@@ -421,21 +421,24 @@ class Area:
 
     def lose(self, losses: Sequence[int]) -> None:
         """Say of each line, by its number, how many of the last stores to it are lost in the crash."""
-        its = self._library.program_crashes().contents
+        contents = self._library.program_crashes().contents
         for k, lost in enumerate(losses):
-            its.lose[k] = lost
+            contents.lose[k] = lost
 
     def crashes(self) -> CrashRecord:
         """Copy what a run of a search for crashes has come to."""
-        its = self._library.program_crashes().contents
-        points, arrivals = min(its.point_count, POINTS_MOST), min(its.arrival_count, ARRIVALS_MOST)
-        uses = min(its.use_count, USES_MOST)
+        contents = self._library.program_crashes().contents
+        points, arrivals = min(contents.point_count, POINTS_MOST), min(contents.arrival_count, ARRIVALS_MOST)
+        uses = min(contents.use_count, USES_MOST)
         return CrashRecord(
-            [CrashPoint.from_buffer_copy(its.points[k]) for k in range(points)],
-            [CrashArrival.from_buffer_copy(its.arrivals[k]) for k in range(arrivals)],
-            [PoolUse.from_buffer_copy(its.uses[k]) for k in range(uses)],
-            its.trace,
-            points == its.point_count and arrivals == its.arrival_count and uses == its.use_count and not its.left_out,
+            [CrashPoint.from_buffer_copy(contents.points[k]) for k in range(points)],
+            [CrashArrival.from_buffer_copy(contents.arrivals[k]) for k in range(arrivals)],
+            [PoolUse.from_buffer_copy(contents.uses[k]) for k in range(uses)],
+            contents.trace,
+            points == contents.point_count
+            and arrivals == contents.arrival_count
+            and uses == contents.use_count
+            and not contents.left_out,
         )
 
     def close(self) -> None:

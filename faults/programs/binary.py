@@ -25,11 +25,11 @@ def preloaded(words: Iterable[str]) -> list[str]:
     """Return the names of the programs that were not compiled with ``cxlemu cc``, each once, in order."""
     names: dict[str, None] = {}
     for word in words:
-        found = shutil.which(word)
-        if found is None or is_recompiled(Path(found)):
+        path = shutil.which(word)
+        if path is None or is_recompiled(Path(path)):
             continue
-        check_binary(Path(found))
-        names[Path(found).name] = None
+        check_binary(Path(path))
+        names[Path(path).name] = None
     return list(names)
 
 
@@ -89,10 +89,10 @@ def _behind_scripts(program: Path) -> Path:
         if not words:
             raise ArgumentError(f"{program.name}: '#!' names no program")
         named = words[1] if Path(words[0]).name == "env" and len(words) > 1 else words[0]
-        found = shutil.which(named)
-        if found is None:
+        path = shutil.which(named)
+        if path is None:
             raise ArgumentError(f"{program.name}: '#!' names {named}, which does not exist")
-        program = Path(found)
+        program = Path(path)
     raise ArgumentError(f"{program.name}: a chain of more than {INTERPRETERS} scripts")
 
 

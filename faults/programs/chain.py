@@ -104,8 +104,8 @@ def chain(finding: ProgramFinding, positions: Mapping[str, str] | None = None) -
     broken, fixed = shapes
     if kind.name == "not-flushed" and finding.flush_late:
         broken = broken._replace(a=["store x 1", "signal f 1", "flush x", "fence"])
-    told = "; ".join(f"{role}: {where}" for role, where in (positions or {}).items())
-    what = f"{kind.title}. {told}" if told else f"{kind.title}."
+    sites = "; ".join(f"{role}: {where}" for role, where in (positions or {}).items())
+    what = f"{kind.title}. {sites}" if sites else f"{kind.title}."
     return Chain(
         _yaml(kind.name, what, broken, "allowed"),
         _yaml(f"{kind.name}-fixed", kind.missing, fixed, "forbidden"),
@@ -118,6 +118,6 @@ def _yaml(name: str, doc: str, shape: _Shape, expected: str) -> str:
 
     head = yaml.safe_dump({"name": name, "doc": re.sub(r"[^\x20-\x7e]", "?", doc)}, sort_keys=False, width=110)
     lines = "lines: {L: [x, y]}\n" if shape.together else ""
-    steps = "".join(f"  {host}: [{', '.join(its)}]\n" for host, its in (("A", shape.a), ("B", shape.b)))
+    steps = "".join(f"  {host}: [{', '.join(letters)}]\n" for host, letters in (("A", shape.a), ("B", shape.b)))
     outcomes = "".join(f"  - {outcome}\n" for outcome in shape.outcomes)
     return f"{head}{lines}hosts:\n{steps}{expected}:\n{outcomes}"

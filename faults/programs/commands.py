@@ -119,7 +119,7 @@ def parse_pool(text: str) -> PoolFile:
 
 def parse_coherent(texts: Sequence[str], pools: Sequence[PoolFile]) -> tuple[CoherentRange, ...]:
     """Read ``OFFSET+SIZE`` or ``all``, for another pool than the first one with its number and ``:`` before it."""
-    found: list[CoherentRange] = []
+    ranges: list[CoherentRange] = []
     for text in texts:
         match = re.fullmatch(r"(?:(\d{1,2}):)?(?:all|([^+:]+)\+([^+:]+))", text)
         if match is None:
@@ -128,13 +128,13 @@ def parse_coherent(texts: Sequence[str], pools: Sequence[PoolFile]) -> tuple[Coh
         if number and int(number) >= len(pools):
             raise ArgumentError(f"--coherent {text}: there are pools 0 to {len(pools) - 1}")
         which = [int(number or 0)] if number or offset else range(len(pools))
-        found += (_coherent(text, pool, pools[pool].capacity, offset, size) for pool in which)
-    for one, other in combinations(found, 2):
+        ranges += (_coherent(text, pool, pools[pool].capacity, offset, size) for pool in which)
+    for one, other in combinations(ranges, 2):
         if one.pool == other.pool and one.begin < other.end and other.begin < one.end:
             raise ArgumentError(f"--coherent {other.text}: it overlaps --coherent {one.text}")
-    if len(found) > COHERENT:
-        raise ArgumentError(f"--coherent: {COHERENT} ranges at most, not {len(found)}")
-    return tuple(found)
+    if len(ranges) > COHERENT:
+        raise ArgumentError(f"--coherent: {COHERENT} ranges at most, not {len(ranges)}")
+    return tuple(ranges)
 
 
 def _coherent(text: str, pool: int, capacity: int, offset: str | None, size: str | None) -> CoherentRange:

@@ -33,8 +33,8 @@ def compiler(language: str) -> list[str]:
     if chosen := shlex.split(os.environ.get(CHOSEN_BY[language], "")):
         return chosen
     for name in DEFAULTS[language]:
-        if found := shutil.which(name):
-            return [found]
+        if path := shutil.which(name):
+            return [path]
     raise ArgumentError(f"there is no compiler: install gcc or clang, or name one in {CHOSEN_BY[language]}")
 
 

@@ -102,7 +102,7 @@ def _runs(
     covered.failed = None  # until the search is over: a crash tells what the missing flush does
     assert result.crashes is not None
     last = setting.commands[-1].stage
-    points = [its for its in result.crashes.points if its.host in hosts and its.stage < last]
+    points = [point for point in result.crashes.points if point.host in hosts and point.stage < last]
     if not points:
         which = f"host {hosts[0]}" if len(hosts) == 1 else "no host"
         what = "nothing" if len(hosts) == 1 else "anything"
@@ -206,7 +206,7 @@ class FaultSearch:
 
 def crash_sentence(failed: RunResult, host: int, step: int) -> str:
     """Say where a host crashed: behind which of its stores."""
-    sites = [its.site for its in failed.crashes.points if its.host == host] if failed.crashes else []
+    sites = [point.site for point in failed.crashes.points if point.host == host] if failed.crashes else []
     where = located([failed.places[sites[-1]]])[0] if sites and 0 < sites[-1] < len(failed.places) else None
     return f"host {host} crashed at step {step}" + (f", behind its store at {where}" if where else "")
 
@@ -214,9 +214,9 @@ def crash_sentence(failed: RunResult, host: int, step: int) -> str:
 def fewer_losses(failed: RunResult, again: Callable[[Losses], RunResult]) -> RunResult:
     """Let each store arrive whose loss does not matter for how the run fails."""
     assert failed.crashes is not None
-    for its in reversed([its for its in failed.crashes.arrivals if its.lost]):
+    for arrival in reversed([arrival for arrival in failed.crashes.arrivals if arrival.lost]):
         losses = list(failed.choice.losses or ())
-        losses[its.number] = 0
+        losses[arrival.number] = 0
         without = again(tuple(losses))
         if _how(without) == _how(failed):
             failed = without
@@ -225,16 +225,16 @@ def fewer_losses(failed: RunResult, again: Callable[[Losses], RunResult]) -> Run
 
 def _how(result: RunResult) -> tuple[object, ...]:
     """Tell how a run fails, but for what was lost."""
-    ending, codes, found = result.signature()
-    assert isinstance(found, tuple)
-    return result.failed, ending, codes, tuple(its for its in found if its[0] != LOST_IN_CRASH)
+    ending, codes, kinds = result.signature()
+    assert isinstance(kinds, tuple)
+    return result.failed, ending, codes, tuple(finding for finding in kinds if finding[0] != LOST_IN_CRASH)
 
 
 def other_losses(arrivals: Sequence[CrashArrival], newest: Line | None = None) -> Losses | None:
     """Lose one more store of the last line of which more can be lost; None: all was tried."""
     for k in reversed(range(len(arrivals))):
-        its = arrivals[k]
-        if its.lost < its.stores and (its.pool, its.line) != newest:
-            lost = {one.number: one.lost for one in arrivals[:k]} | {its.number: its.lost + 1}
+        arrival = arrivals[k]
+        if arrival.lost < arrival.stores and (arrival.pool, arrival.line) != newest:
+            lost = {one.number: one.lost for one in arrivals[:k]} | {arrival.number: arrival.lost + 1}
             return tuple(lost.get(number, 0) for number in range(max(lost) + 1))
     return None

@@ -15,7 +15,7 @@ _OTHERS = {6: "fences", 8: "gives its turn away"}
 
 def doing(area: Area, setting: ExecSetting) -> list[str]:
     """Say of each thread that is left where it is; called while its process is still there."""
-    return [_says(area, setting, its) for its in area.threads() if its.state not in (CRASHED, ENDED)]
+    return [_says(area, setting, thread) for thread in area.threads() if thread.state not in (CRASHED, ENDED)]
 
 
 def going_round(area: Area, setting: ExecSetting) -> list[str]:
@@ -26,7 +26,7 @@ def going_round(area: Area, setting: ExecSetting) -> list[str]:
             those.add(number)
         left -= steps
     dead = setting.crash[0] if setting.crash and setting.crash[1] <= area.status().steps else None
-    return [_says(area, setting, its) for its in area.threads() if its.number in those and its.host != dead]
+    return [_says(area, setting, thread) for thread in area.threads() if thread.number in those and thread.host != dead]
 
 
 def _says(area: Area, setting: ExecSetting, thread: PoolThread) -> str:

@@ -245,17 +245,17 @@ class ProgramFinding:
         """Read findings that lie one after another."""
         if len(data) % cls.SIZE:
             raise ValueError(f"{len(data)} bytes are not whole findings of {cls.SIZE}")
-        found = [cls.one(data[at : at + cls.SIZE]) for at in range(0, len(data), cls.SIZE)]
-        for each in found:
+        findings = [cls.one(data[begin : begin + cls.SIZE]) for begin in range(0, len(data), cls.SIZE)]
+        for each in findings:
             if each.kind not in KINDS:
                 raise ValueError(f"there is no kind {each.kind} of findings")
-        return found
+        return findings
 
 
-def merged(found: Iterator[ProgramFinding] | list[ProgramFinding]) -> list[ProgramFinding]:
+def merged(findings: Iterator[ProgramFinding] | list[ProgramFinding]) -> list[ProgramFinding]:
     """Join findings of one mistake, summing ``times``; a manifest one comes before a predicted one."""
     joined: dict[tuple[int, int, int], ProgramFinding] = {}
-    for each in sorted(found, key=lambda each: (not each.manifest, each.kind != one_mistake(each.kind))):
+    for each in sorted(findings, key=lambda each: (not each.manifest, each.kind != one_mistake(each.kind))):
         key = (one_mistake(each.kind), each.site("store"), each.site("access"))
         first = joined.setdefault(key, each)
         if first is not each:

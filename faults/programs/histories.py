@@ -98,9 +98,9 @@ def explained(history: Sequence[LoggedOperation], most: int = REACHED_MOST) -> b
     """Say whether some order explains the history of one object; None: the search was given up."""
     if not history:
         return True
-    ordered = sorted(history, key=lambda its: its.begin)
-    ends = [its.end or NONE for its in ordered]
-    waiting = sum(1 << k for k, its in enumerate(ordered) if its.end)  # those that must still take effect
+    ordered = sorted(history, key=lambda operation: operation.begin)
+    ends = [operation.end or NONE for operation in ordered]
+    waiting = sum(1 << k for k, operation in enumerate(ordered) if operation.end)  # those that must still take effect
     todo: list[tuple[int, int, State]] = [(0, 0, _BEGIN[ordered[0].object[0]])]
     reached = set(todo)
     while todo:
@@ -121,15 +121,15 @@ def explained(history: Sequence[LoggedOperation], most: int = REACHED_MOST) -> b
 
 def _next(ordered: Sequence[LoggedOperation], ends: Sequence[int], first: int, done: int) -> list[int]:
     """List the operations that may take effect next: none that is left has ended before their begin."""
-    found: list[int] = []
+    numbers: list[int] = []
     earliest = NONE
     for k in range(first, len(ordered)):
         if ordered[k].begin > earliest:
             break
         if not done >> (k - first) & 1:
-            found.append(k)
+            numbers.append(k)
             earliest = min(earliest, ends[k])
-    return found[::-1]  # the search takes the last one first
+    return numbers[::-1]  # the search takes the last one first
 
 
 def _without(first: int, done: int) -> tuple[int, int]:
@@ -142,7 +142,7 @@ def shortest(
     history: Sequence[LoggedOperation], fails: Callable[[Sequence[LoggedOperation]], bool]
 ) -> list[LoggedOperation]:
     """Cut a history that no order explains behind the first result that none does; the last one ends there."""
-    ends = sorted(its.end for its in history if its.end)
+    ends = sorted(operation.end for operation in history if operation.end)
     low, high = 0, len(ends) - 1
     while low < high:
         middle = (low + high) // 2
@@ -155,7 +155,11 @@ def shortest(
 
 def until(history: Sequence[LoggedOperation], step: int) -> list[LoggedOperation]:
     """Return what has begun until a step, as it was then."""
-    return [its if its.end <= step else its._replace(end=0) for its in history if its.begin <= step]
+    return [
+        operation if operation.end <= step else operation._replace(end=0)
+        for operation in history
+        if operation.begin <= step
+    ]
 
 
 class HistoryVerdict(NamedTuple):
@@ -168,15 +172,15 @@ class HistoryVerdict(NamedTuple):
 def judge(operations: Sequence[LoggedOperation], kinds: int, most: int = REACHED_MOST) -> HistoryVerdict:
     """Judge each object of these kinds alone, until one is wrong."""
     objects: dict[tuple[int, int], list[LoggedOperation]] = {}
-    for its in operations:
-        if its.object[0] & kinds:
-            objects.setdefault(its.object, []).append(its)
+    for operation in operations:
+        if operation.object[0] & kinds:
+            objects.setdefault(operation.object, []).append(operation)
     undecided = []
     for (kind, key), history in sorted(objects.items()):
-        found = explained(history, most)
-        if found is False:
+        order = explained(history, most)
+        if order is False:
             return HistoryVerdict(shortest(history, lambda cut: explained(cut, most) is False), [])
-        if found is None:
+        if order is None:
             undecided.append(
                 f"cxl_linearizable: whether an order explains the {len(history)} operations of "
                 f"{KINDS_OF_OBJECTS[kind]} {key} is not known: the search was given up at {most} states"
@@ -190,6 +194,6 @@ def names_of(kinds: int) -> str:
 
 def words_of(history: Sequence[LoggedOperation]) -> list[str]:
     """Write a history, one line for each operation, in the order of their begins."""
-    ordered = sorted(history, key=lambda its: its.begin)
+    ordered = sorted(history, key=lambda operation: operation.begin)
     before = [f"{len(ordered) - SHOWN} operations before"] if len(ordered) > SHOWN else []
-    return before + [str(its) for its in ordered[-SHOWN:]]
+    return before + [str(operation) for operation in ordered[-SHOWN:]]

@@ -29,7 +29,7 @@ def _flags(setting: ExecSetting) -> Iterator[str]:
         yield "--no-check"
     if setting.idle_budget != ExecSetting.idle_budget:
         yield f"--steps {setting.idle_budget}"
-    yield from dict.fromkeys(f"--coherent {its.text}" for its in setting.coherent)
+    yield from dict.fromkeys(f"--coherent {span.text}" for span in setting.coherent)
     if setting.dma_writes != ExecSetting.dma_writes:
         yield f"--dma-writes {setting.dma_writes}"
     broken = {"crash": setting.crash, "link-down": setting.link_down, "lose-card": setting.lose}
@@ -61,13 +61,16 @@ def suppress(setting: ExecSetting, result: RunResult, reasons: Sequence[Suppress
     """Set aside the findings that a suppression matches: they do not make a run fail."""
     if not reasons or not (result.findings or result.warnings):
         return result
-    told = report_of(setting, [result], (), reasons)
-    matched = frozenset(reasons) - frozenset(told.unused)
-    counts = {(its.finding.kind, its.finding.site("store"), its.finding.site("access")) for its in told.suppressed}
-    found = [(raw, ProgramFinding.one(bytes(raw))) for raw in result.findings]
-    aside = [(f.kind, f.site("store"), f.site("access")) in counts for _, f in found]
-    kept = [raw for (raw, _), is_aside in zip(found, aside, strict=True) if not is_aside]
-    gone = [raw for (raw, _), is_aside in zip(found, aside, strict=True) if is_aside]
+    report = report_of(setting, [result], (), reasons)
+    matched = frozenset(reasons) - frozenset(report.unused)
+    counts = {
+        (mistake.finding.kind, mistake.finding.site("store"), mistake.finding.site("access"))
+        for mistake in report.suppressed
+    }
+    pairs = [(raw, ProgramFinding.one(bytes(raw))) for raw in result.findings]
+    aside = [(f.kind, f.site("store"), f.site("access")) in counts for _, f in pairs]
+    kept = [raw for (raw, _), is_aside in zip(pairs, aside, strict=True) if not is_aside]
+    gone = [raw for (raw, _), is_aside in zip(pairs, aside, strict=True) if is_aside]
     if result.ending is RunEnding.ENDED and all(raw.kind == LOST_IN_CRASH for raw in kept):
         kept = []  # what was lost did no harm
     return replace(result, findings=kept, suppressed=gone, matched=matched)
@@ -75,4 +78,4 @@ def suppress(setting: ExecSetting, result: RunResult, reasons: Sequence[Suppress
 
 def matches_more(result: RunResult, shown: Sequence[RunResult]) -> bool:
     """Whether a suppression matches in a run, and in none of those that are shown."""
-    return not result.matched <= frozenset[Suppression]().union(*(its.matched for its in shown))
+    return not result.matched <= frozenset[Suppression]().union(*(run_result.matched for run_result in shown))

@@ -15,26 +15,28 @@ from faults.programs.positions import source_line
 from faults.programs.reports import ProgramMistake, ProgramReport
 
 
-def page(told: ProgramReport, title: str) -> str:
+def page(report: ProgramReport, title: str) -> str:
     """Write a report as an HTML page; each finding's chain is searched on the abstract machine, to draw it."""
     sections = (
-        line for number, mistake in enumerate((*told.mistakes, *told.warnings), 1) for line in _section(number, mistake)
+        line
+        for number, mistake in enumerate((*report.mistakes, *report.warnings), 1)
+        for line in _section(number, mistake)
     )
-    return html_page(title, [*_summary(told), *sections, *_suppressed(told)])
+    return html_page(title, [*_summary(report), *sections, *_suppressed(report)])
 
 
-def _summary(told: ProgramReport) -> Iterator[str]:
-    count = len(told.mistakes)
+def _summary(report: ProgramReport) -> Iterator[str]:
+    count = len(report.mistakes)
     style = "bad" if count else "good"
-    found, runs = counted(count, "finding"), f"in {counted(told.runs, 'run')}"
-    found += f" and {counted(len(told.warnings), 'warning')}" * bool(told.warnings)
-    yield f'<p><span class="{style}">{found}</span> {runs}. <span class="dim">cxlemu {escape(__version__)}</span></p>'
+    words, runs = counted(count, "finding"), f"in {counted(report.runs, 'run')}"
+    words += f" and {counted(len(report.warnings), 'warning')}" * bool(report.warnings)
+    yield f'<p><span class="{style}">{words}</span> {runs}. <span class="dim">cxlemu {escape(__version__)}</span></p>'
     if count:
         yield "<table><tr><th></th><th>what</th><th>where</th><th>missing</th></tr>"
-        for number, its in enumerate(told.mistakes, 1):
-            place = its.places.get("access") or its.places.get("store")
-            cells = "".join(f"<td>{escape(text)}</td>" for text in (str(place.at) if place else "", its.missing))
-            what = f'<td class="bad">{escape(its.kind.title)}</td>'
+        for number, mistake in enumerate(report.mistakes, 1):
+            place = mistake.places.get("access") or mistake.places.get("store")
+            cells = "".join(f"<td>{escape(text)}</td>" for text in (str(place.at) if place else "", mistake.missing))
+            what = f'<td class="bad">{escape(mistake.kind.title)}</td>'
             yield f'<tr><td><a href="#f{number}">{number}</a></td>{what}{cells}</tr>'
         yield "</table>"
 
@@ -64,11 +66,11 @@ def _section(number: int, mistake: ProgramMistake) -> Iterator[str]:
         yield f'<p>Make this run again:</p><pre class="token">{escape(mistake.replay)}</pre>'
 
 
-def _suppressed(told: ProgramReport) -> Iterator[str]:
-    if told.suppressed:
+def _suppressed(report: ProgramReport) -> Iterator[str]:
+    if report.suppressed:
         yield "<h2>Suppressed</h2><table><tr><th>what</th><th>where</th><th>reason</th></tr>"
-        for its in told.suppressed:
-            place = its.places.get("access") or its.places.get("store")
-            cells = (its.kind.name, str(place.at) if place else "", its.reason)
+        for mistake in report.suppressed:
+            place = mistake.places.get("access") or mistake.places.get("store")
+            cells = (mistake.kind.name, str(place.at) if place else "", mistake.reason)
             yield "<tr>" + "".join(f"<td>{escape(text)}</td>" for text in cells) + "</tr>"
         yield "</table>"

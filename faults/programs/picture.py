@@ -50,13 +50,13 @@ class _Teller:
         )
 
     def story(self, line: str, hosts: Sequence[str]) -> Story:
-        told = list(self._events())
-        last = max((k for k, (_, move) in enumerate(told) if self._does(move) == Do.LOAD), default=len(told) - 1)
+        moves = list(self._events())
+        last = max((k for k, (_, move) in enumerate(moves) if self._does(move) == Do.LOAD), default=len(moves) - 1)
         wrong = "reads the old version" if self.outcome == "B.r == 0" else f"ends with {self.outcome}"
-        events = [event for event, _ in told]
+        events = [event for event, _ in moves]
         events[last] = StoryEvent(**{**vars(events[last]), "wrong": wrong})
-        signals = [k for k, (_, move) in enumerate(told) if self._does(move) == Do.SIGNAL]
-        waits = [k for k, (_, move) in enumerate(told) if self._does(move) == Do.WAIT]
+        signals = [k for k, (_, move) in enumerate(moves) if self._does(move) == Do.SIGNAL]
+        waits = [k for k, (_, move) in enumerate(moves) if self._does(move) == Do.WAIT]
         pairs = [
             Signalled(signal, next(k for k in waits if k > signal))
             for signal in signals
@@ -66,8 +66,8 @@ class _Teller:
 
     def _events(self) -> Iterator[tuple[StoryEvent, tuple[int, MachineMove]]]:
         before = self._held(self.states[0], "")
-        told = list(rows(self.machine, self.schedule))
-        for number, (move, row) in enumerate(zip(self.schedule, told, strict=True)):
+        events = list(rows(self.machine, self.schedule))
+        for number, (move, row) in enumerate(zip(self.schedule, events, strict=True)):
             role = self._role(number, move)
             held = self._held(self.states[number + 1], self.positions.get(role, row.text))
             own = move.act is Act.STEP and not row.text.endswith("begun")
@@ -76,8 +76,8 @@ class _Teller:
                 yield StoryEvent(row.host, row.text, place, *held), (number, move)
             before = held
 
-    def _does(self, told: tuple[int, MachineMove]) -> Do | None:
-        number, move = told
+    def _does(self, event: tuple[int, MachineMove]) -> Do | None:
+        number, move = event
         if move.act is not Act.STEP:
             return None
         step = self.machine.step_of(self.states[number], move.who)

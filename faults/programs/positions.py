@@ -70,8 +70,8 @@ def located(places: Sequence[AccessPlace]) -> list[SourcePlace | None]:
     for place in places:
         for module, offset in _ends(place):
             wanted.setdefault(module, set()).add(offset)
-    found = {module: dict(_lines(module, sorted(offsets))) for module, offsets in wanted.items()}
-    return [_source(place, found) for place in places]
+    lines = {module: dict(_lines(module, sorted(offsets))) for module, offsets in wanted.items()}
+    return [_source(place, lines) for place in places]
 
 
 def _ends(place: AccessPlace) -> Iterator[tuple[str, int]]:
@@ -81,14 +81,14 @@ def _ends(place: AccessPlace) -> Iterator[tuple[str, int]]:
         yield place.caller_module, place.caller_offset
 
 
-def _source(place: AccessPlace, found: dict[str, dict[int, tuple[Position, ...]]]) -> SourcePlace | None:
+def _source(place: AccessPlace, lines: dict[str, dict[int, tuple[Position, ...]]]) -> SourcePlace | None:
     if not place.module:
         return None
-    frames = found[place.module][place.offset]
+    frames = lines[place.module][place.offset]
     if place.caller_module:
-        calls = found[place.caller_module][place.caller_offset]
-        frames = (*frames, *(its for its in calls if its.line or its.function))
-    own = [its for its in frames if _is_own(its)]
+        calls = lines[place.caller_module][place.caller_offset]
+        frames = (*frames, *(call for call in calls if call.line or call.function))
+    own = [frame for frame in frames if _is_own(frame)]
     if frames[0].line and own:  # a library's lines are no one's: the program's line that calls it
         frames = (*own,)
     return SourcePlace(frames[0], frames[1:])
@@ -115,24 +115,27 @@ def _addr2line(module: str, offsets: list[int]) -> dict[int, list[tuple[str, str
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, errors="replace")
     except (OSError, subprocess.TimeoutExpired):
         return {}
-    found: dict[int, list[tuple[str, str]]] = {}
+    frames: dict[int, list[tuple[str, str]]] = {}
     lines = iter(done.stdout.splitlines())
     at: list[tuple[str, str]] = []
     for line in lines:
         if line.startswith("0x") and " " not in line:
-            at = found.setdefault(int(line, 16), [])
+            at = frames.setdefault(int(line, 16), [])
         else:
             at.append((line, next(lines, "??:0")))
-    return found
+    return frames
 
 
 def _best(module: str, offset: int, frames: list[tuple[str, str]]) -> tuple[Position, ...]:
     """Choose the frames of the program's own code, innermost first, else those that are known, else a symbol."""
     known = [_frame(function, where, offset) for function, where in frames]
-    for those in ([its for its in known if _is_own(its)], [its for its in known if its.line]):
+    for those in (
+        [position for position in known if _is_own(position)],
+        [position for position in known if position.line],
+    ):
         if those:
             return tuple(those)
-    function = next((its.function for its in known if its.function), "")
+    function = next((position.function for position in known if position.function), "")
     return (Position(Path(module).name, 0, function, offset),)
 
 

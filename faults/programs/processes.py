@@ -173,7 +173,7 @@ class RunProcesses:
             return
         if self._area.status().outcome == NO_PROGRESS:
             self._result.ending = RunEnding.NO_PROGRESS
-        elif any(its.failed for its in self._result.exits):
+        elif any(ending.failed for ending in self._result.exits):
             self._result.ending = RunEnding.FAILED
         elif time.monotonic() > self._ends:
             self._result.ending = RunEnding.DEADLINE

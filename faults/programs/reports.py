@@ -144,7 +144,7 @@ class ProgramMistake:
         """Yield the same, and behind each step the further ones of its role."""
         for role, says, place in self.steps():
             yield role, says, place
-            yield from ((role, says, other) for its, other in self.more if its == role)
+            yield from ((role, says, other) for at_role, other in self.more if at_role == role)
 
     def chain(self) -> Chain | None:
         """Write the chain as litmus tests; None where there is none."""
@@ -186,7 +186,11 @@ def report(runs: Iterable[Checked], pools: Sequence[str], suppressions: Sequence
     suppressed: list[ProgramMistake] = []
     used: set[Suppression] = set()
     for mistake in joined.values():
-        matching = [its for its in suppressions if its.matches(mistake.kind.name, mistake.places.values())]
+        matching = [
+            suppression
+            for suppression in suppressions
+            if suppression.matches(mistake.kind.name, mistake.places.values())
+        ]
         if not matching:
             (warnings if mistake.kind.warns else mistakes).append(mistake)
         else:
@@ -194,7 +198,9 @@ def report(runs: Iterable[Checked], pools: Sequence[str], suppressions: Sequence
             suppressed.append(replace(mistake, reason=matching[0].reason))
     mistakes = sorted(_together(mistakes), key=lambda its: its.kind.rule in _STATED)  # causes come first
     warnings = _together(warnings)
-    return ProgramReport(mistakes, suppressed, warnings, [its for its in suppressions if its not in used], count)
+    return ProgramReport(
+        mistakes, suppressed, warnings, [suppression for suppression in suppressions if suppression not in used], count
+    )
 
 
 def _is_one(a: ProgramMistake, b: ProgramMistake) -> bool:
@@ -215,29 +221,34 @@ def _is_one(a: ProgramMistake, b: ProgramMistake) -> bool:
 def _together(mistakes: Sequence[ProgramMistake]) -> list[ProgramMistake]:
     """Join findings of one mistake into one, with all its stores and loads."""
     groups: list[list[ProgramMistake]] = []
-    for its in mistakes:
-        first, *others = [group for group in groups if any(_is_one(its, one) for one in group)] or [[]]
-        first.extend((*(one for group in others for one in group), its))
+    for mistake in mistakes:
+        first, *others = [group for group in groups if any(_is_one(mistake, one) for one in group)] or [[]]
+        first.extend((*(one for group in others for one in group), mistake))
         groups = [group for group in groups if group not in others]
-        if first == [its]:
+        if first == [mistake]:
             groups.append(first)
     return [_joined(group) for group in groups]
 
 
 def _joined(group: Sequence[ProgramMistake]) -> ProgramMistake:
-    first = max(group, key=lambda its: its.finding.manifest)
-    places = {(role, its.places[role]): None for its in group for role in ("store", "access") if role in its.places}
-    more = tuple(its for its in places if first.places.get(its[0]) != its[1])
-    runs, times = max(its.runs for its in group), sum(its.times for its in group)
+    first = max(group, key=lambda mistake: mistake.finding.manifest)
+    places = {
+        (role, mistake.places[role]): None
+        for mistake in group
+        for role in ("store", "access")
+        if role in mistake.places
+    }
+    more = tuple(place for place in places if first.places.get(place[0]) != place[1])
+    runs, times = max(mistake.runs for mistake in group), sum(mistake.times for mistake in group)
     return replace(first, more=more, runs=runs, times=times)
 
 
 def _of_run(run: Checked, pools: Sequence[str]) -> Iterator[ProgramMistake]:
-    found = merged(list(run.findings))
-    sites = sorted({site for finding in found for site in finding.sites if 0 < site < len(run.places)})
+    findings = merged(list(run.findings))
+    sites = sorted({site for finding in findings for site in finding.sites if 0 < site < len(run.places)})
     known = dict(zip(sites, located([run.places[site] for site in sites]), strict=True))
-    unflushed = {finding.site("store") for finding in found if KINDS[finding.kind].name in _UNFLUSHED}
-    for finding in found:
+    unflushed = {finding.site("store") for finding in findings if KINDS[finding.kind].name in _UNFLUSHED}
+    for finding in findings:
         if KINDS[finding.kind].rule == "exit" and (not run.ended or finding.site("store") in unflushed):
             continue
         places = {role: place for role in ROLES if (place := known.get(finding.site(role))) is not None}
@@ -245,8 +256,8 @@ def _of_run(run: Checked, pools: Sequence[str]) -> Iterator[ProgramMistake]:
             places["store"] = NOWHERE
         pool = pools[finding.pool] if finding.pool < len(pools) else "no pool"
         history = run.history if finding.kind == NOT_LINEARIZABLE else ()
-        its = KINDS[finding.kind]
-        yield ProgramMistake(its, finding, places, pool, run.name, run.replay, times=finding.times, history=history)
+        kind = KINDS[finding.kind]
+        yield ProgramMistake(kind, finding, places, pool, run.name, run.replay, times=finding.times, history=history)
 
 
 # --- JSON and SARIF --------------------------------------------------------------------------------------------------
@@ -256,10 +267,10 @@ def as_json(told: ProgramReport) -> dict[str, Any]:
     return {
         "version": __version__,
         "runs": told.runs,
-        "findings": [_plain(its) for its in told.mistakes],
-        "warnings": [_plain(its) for its in told.warnings],
-        "suppressed": [{**_plain(its), "reason": its.reason} for its in told.suppressed],
-        "unused_suppressions": [{"line": its.line, "kind": its.kind, "where": its.where} for its in told.unused],
+        "findings": [_plain(mistake) for mistake in told.mistakes],
+        "warnings": [_plain(warning) for warning in told.warnings],
+        "suppressed": [{**_plain(mistake), "reason": mistake.reason} for mistake in told.suppressed],
+        "unused_suppressions": [{"line": rule.line, "kind": rule.kind, "where": rule.where} for rule in told.unused],
     }
 
 
@@ -288,9 +299,9 @@ def _plain(mistake: ProgramMistake) -> dict[str, Any]:
 
 
 def _placed(place: SourcePlace) -> dict[str, Any]:
-    at = {"file": place.at.file, "line": place.at.line, "function": place.at.function, "offset": place.at.offset}
-    callers = [{"file": its.file, "line": its.line, "function": its.function} for its in place.callers]
-    return {**at, "called_from": callers[0] if callers else None, "callers": callers}
+    offset = {"file": place.at.file, "line": place.at.line, "function": place.at.function, "offset": place.at.offset}
+    callers = [{"file": caller.file, "line": caller.line, "function": caller.function} for caller in place.callers]
+    return {**offset, "called_from": callers[0] if callers else None, "callers": callers}
 
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -309,7 +320,7 @@ def as_sarif(told: ProgramReport) -> dict[str, Any]:
     ]
     order = [kind.name for kind in KINDS.values()]
     driver = {"name": "cxlemu", "version": __version__, "rules": rules}
-    results = [_result(its, order) for its in (*told.mistakes, *told.warnings, *told.suppressed)]
+    results = [_result(mistake, order) for mistake in (*told.mistakes, *told.warnings, *told.suppressed)]
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
 
 
@@ -343,14 +354,14 @@ def _missing(mistake: ProgramMistake) -> Iterator[str]:
 
 
 def _location(place: SourcePlace, says: str = "") -> dict[str, Any]:
-    at = place.at
-    artifact = {"uri": Path(at.file).as_uri() if at.file.startswith("/") else at.file}
+    offset = place.at
+    artifact = {"uri": Path(offset.file).as_uri() if offset.file.startswith("/") else offset.file}
     physical: dict[str, Any] = {"artifactLocation": artifact}
-    if at.line:
-        physical["region"] = {"startLine": at.line}
+    if offset.line:
+        physical["region"] = {"startLine": offset.line}
     location: dict[str, Any] = {"physicalLocation": physical}
-    if at.function:
-        location["logicalLocations"] = [{"name": at.function, "kind": "function"}]
+    if offset.function:
+        location["logicalLocations"] = [{"name": offset.function, "kind": "function"}]
     if says:
         location["message"] = {"text": says}
     return location

@@ -129,8 +129,8 @@ class RunResult:
     def signature(self) -> tuple[object, ...]:
         """Tell what makes two failures the same one."""
         codes = tuple((e.command, e.code) for e in self.exits if e.failed)
-        found = tuple(sorted({(f.kind, f.rule) for f in (*self.findings, *self.suppressed)}))
-        return self.ending, codes, found
+        kinds = tuple(sorted({(f.kind, f.rule) for f in (*self.findings, *self.suppressed)}))
+        return self.ending, codes, kinds
 
 
 def untouched(setting: ExecSetting, results: Sequence[RunResult]) -> bool:

@@ -71,7 +71,7 @@ def run(setting: ExecSetting, choice: RunChoice, servers: ForkServers | None = N
                 continue  # its flush may have been still to come
             (result.warnings if kind.warns else result.findings).append(raw)
         if result.failed and crashed is not None and result.crashes:
-            result.findings += [_lost(crashed, its) for its in result.crashes.arrivals if its.lost]
+            result.findings += [_lost(crashed, arrival) for arrival in result.crashes.arrivals if arrival.lost]
         return result
 
 
@@ -87,13 +87,13 @@ def _judge_histories(area: Area, status: RunStatus, result: RunResult, *, asked:
         result.undecided.append(f"cxl_linearizable: more than {len(raw)} operations were logged, too many to judge")
         return {}
     operations = [LoggedOperation(o.operation, o.key, o.value, o.result, o.begin, o.end, o.host, o.site) for o in raw]
-    logged, found = 0, judge(operations, status.kinds_asked)
-    for its in operations:
-        logged |= its.object[0]
-    result.undecided += found.undecided
-    if found.wrong:
-        result.history = found.wrong
-        result.findings.append(_unexplained(max(found.wrong, key=lambda its: its.end)))
+    logged, judged = 0, judge(operations, status.kinds_asked)
+    for operation in operations:
+        logged |= operation.object[0]
+    result.undecided += judged.undecided
+    if judged.wrong:
+        result.history = judged.wrong
+        result.findings.append(_unexplained(max(judged.wrong, key=lambda operation: operation.end)))
     unfired = {}
     if asked and (missing := names_of(status.kinds_asked & ~logged)):
         unfired["cxl_linearizable"] = f"cxl_linearizable judged nothing: no operation of a {missing} was logged"
@@ -104,20 +104,22 @@ def _judge_histories(area: Area, status: RunStatus, result: RunResult, *, asked:
 
 def _unexplained(last: LoggedOperation) -> RawFinding:
     """Write a history that no order explains as a finding at its last operation."""
-    found = RawFinding(kind=NOT_LINEARIZABLE, rule=True, host=last.host, other_host=255, pool=255, times=1)
-    found.thread, found.other_thread, found.number = UNKNOWN_THREAD, UNKNOWN_THREAD, last.end
-    found.sites[ROLES.index("access")], found.numbers[ROLES.index("access")] = last.site, last.begin
-    return found
+    finding = RawFinding(kind=NOT_LINEARIZABLE, rule=True, host=last.host, other_host=255, pool=255, times=1)
+    finding.thread, finding.other_thread, finding.number = UNKNOWN_THREAD, UNKNOWN_THREAD, last.end
+    finding.sites[ROLES.index("access")], finding.numbers[ROLES.index("access")] = last.site, last.begin
+    return finding
 
 
-def _lost(crashed: int, its: CrashArrival) -> RawFinding:
+def _lost(crashed: int, arrival: CrashArrival) -> RawFinding:
     """Write the loss of a store in a crash as a finding of the run that fails by it."""
-    found = RawFinding(kind=LOST_IN_CRASH, rule=True, host=its.host, other_host=crashed, pool=its.pool, times=1)
-    found.thread, found.other_thread = its.thread, UNKNOWN_THREAD
-    found.offset, found.nbytes, found.number = its.line * LINE_BYTES, LINE_BYTES, its.step
-    for role, site, step in (("store", its.lost_site, its.lost_step), ("access", its.site, its.step)):
-        found.sites[ROLES.index(role)], found.numbers[ROLES.index(role)] = site, step
-    return found
+    finding = RawFinding(
+        kind=LOST_IN_CRASH, rule=True, host=arrival.host, other_host=crashed, pool=arrival.pool, times=1
+    )
+    finding.thread, finding.other_thread = arrival.thread, UNKNOWN_THREAD
+    finding.offset, finding.nbytes, finding.number = arrival.line * LINE_BYTES, LINE_BYTES, arrival.step
+    for role, site, step in (("store", arrival.lost_site, arrival.lost_step), ("access", arrival.site, arrival.step)):
+        finding.sites[ROLES.index(role)], finding.numbers[ROLES.index(role)] = site, step
+    return finding
 
 
 def _unfired(setting: ExecSetting, status: RunStatus) -> dict[str, str]:
@@ -128,21 +130,21 @@ def _unfired(setting: ExecSetting, status: RunStatus) -> dict[str, str]:
         ("--lose-card", setting.lose and setting.lose[-1], bool(status.card_met)),
         ("--poison", setting.poison and setting.poison[-1], bool(status.line_met)),
     ]
-    found = {}
+    sentences = {}
     for flag, step, met in asked:
         if step is not None and not 1 <= step <= status.steps:
-            found[flag] = (
+            sentences[flag] = (
                 f"{flag} never happened: it is at step {step}, and the longest run made steps 1 to {status.steps}"
             )
         elif step is not None and not met:
-            found[flag] = f"{flag} changed nothing: no access met it afterwards"
-    for k, its in enumerate(setting.coherent):
+            sentences[flag] = f"{flag} changed nothing: no access met it afterwards"
+    for k, span in enumerate(setting.coherent):
         if not status.coherent_met >> k & 1:
-            flag = f"--coherent {its.text}"
-            found[flag] = f"{flag} changed nothing: no program touched it in pool {its.pool}"
+            flag = f"--coherent {span.text}"
+            sentences[flag] = f"{flag} changed nothing: no program touched it in pool {span.pool}"
     if setting.dma_writes != ExecSetting.dma_writes and not status.device_copies:
-        found["--dma-writes"] = f"--dma-writes {setting.dma_writes} changed nothing: no device copied to a pool"
-    return found
+        sentences["--dma-writes"] = f"--dma-writes {setting.dma_writes} changed nothing: no device copied to a pool"
+    return sentences
 
 
 def _unused(setting: ExecSetting, status: RunStatus) -> dict[str, str]:
@@ -184,8 +186,8 @@ def _options(setting: ExecSetting, choice: RunChoice) -> RunOptions:
     for k, pool in enumerate(setting.pools):
         options.capacity[k], options.dax[k] = pool.capacity, pool.dax
         options.path[k].value = os.fsencode(pool.path)[: PATH_BYTES - 1]
-    for k, its in enumerate(setting.coherent):
-        options.coherent[k][:] = (its.pool, its.begin, its.end)
+    for k, span in enumerate(setting.coherent):
+        options.coherent[k][:] = (span.pool, span.begin, span.end)
     return options
 
 

@@ -56,18 +56,18 @@ class ForkServer:
     def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
         self.left = False  # whether processes of a run are left behind, as children of the server
         self._made: ServedProcess | None = None
-        self.socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(ANSWER_S)
         nothing = subprocess.DEVNULL
-        with its, same_addresses():
+        with child, same_addresses():
             self._process = subprocess.Popen(
                 words,
-                env={**environment, VARIABLE: f"{its.fileno():03d}"},
+                env={**environment, VARIABLE: f"{child.fileno():03d}"},
                 stdin=nothing,
                 stdout=nothing,
                 stderr=nothing,
                 process_group=0,
-                pass_fds=[its.fileno()],
+                pass_fds=[child.fileno()],
             )
         self.pid = self._process.pid
 

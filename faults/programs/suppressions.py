@@ -37,7 +37,7 @@ class Suppression:
         """Say whether this is a finding's kind, and one of its places."""
         if self.kind not in ("*", kind):
             return False
-        positions = (its for place in places for its in (place.at, *place.callers))
+        positions = (position for place in places for position in (place.at, *place.callers))
         return any(_at(self.where, position) for position in positions)
 
 
@@ -66,16 +66,16 @@ def _says(line: str) -> bool:
     return bool(line.strip()) and not line.lstrip().startswith("#")
 
 
-def _parsed(at: str, number: int, line: str) -> Suppression:
-    told, _, reason = line.partition("#")
-    words = told.split()
+def _parsed(offset: str, number: int, line: str) -> Suppression:
+    words_text, _, reason = line.partition("#")
+    words = words_text.split()
     if len(words) != 2:
         raise ConfigError(
-            f"{at}: write a kind, a place and a reason: no-invalidate ring.c:120  # the checksum finds out"
+            f"{offset}: write a kind, a place and a reason: no-invalidate ring.c:120  # the checksum finds out"
         )
     names = sorted(kind.name for kind in KINDS.values())
     if words[0] != "*" and words[0] not in names:
-        raise ConfigError(f"{at}: there is no kind {words[0]!r} of findings: it is * or one of {', '.join(names)}")
+        raise ConfigError(f"{offset}: there is no kind {words[0]!r} of findings: it is * or one of {', '.join(names)}")
     if not reason.strip():
-        raise ConfigError(f"{at}: the reason is missing: {words[0]} {words[1]}  # why this may stay")
+        raise ConfigError(f"{offset}: the reason is missing: {words[0]} {words[1]}  # why this may stay")
     return Suppression(words[0], words[1], reason.strip(), number)

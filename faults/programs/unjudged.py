@@ -13,14 +13,14 @@ NAMED_MAX = 3
 
 
 def not_judged(
-    setting: ExecSetting, results: Sequence[RunResult], told: ProgramReport, preloaded: Sequence[str]
+    setting: ExecSetting, results: Sequence[RunResult], report: ProgramReport, preloaded: Sequence[str]
 ) -> str:
     """Say in a sentence what was not judged."""
     if untouched(setting, results):
         paths = " or ".join(pool.path for pool in setting.pools)
         why = absent(results) or _others(results, paths) or f"do they open and use {paths}?"
         return f"nothing was judged: no program touched the pool; {why}"
-    return "not judged: " + "; ".join(_parts(setting, results, told, preloaded))
+    return "not judged: " + "; ".join(_parts(setting, results, report, preloaded))
 
 
 def absent(results: Sequence[RunResult]) -> str:
@@ -46,7 +46,7 @@ def _is_memory(path: str) -> bool:
 
 
 def _parts(
-    setting: ExecSetting, results: Sequence[RunResult], told: ProgramReport, preloaded: Sequence[str]
+    setting: ExecSetting, results: Sequence[RunResult], report: ProgramReport, preloaded: Sequence[str]
 ) -> list[str]:
     parts = []
     if not setting.check:
@@ -61,7 +61,7 @@ def _parts(
         by = "a system call that cxlemu does not know" if preloaded else "code that cxlemu cc did not build"
         parts.append(f"when {counted(silent, 'store')} by {by} took place, only that they did")
     if setting.coherent:
-        ranges = ", ".join(dict.fromkeys(its.text for its in setting.coherent))
+        ranges = ", ".join(dict.fromkeys(span.text for span in setting.coherent))
         parts.append(f"whether hardware keeps caches coherent where it was asked for (--coherent {ranges})")
     crashes = any(result.choice.losses is not None for result in results)
     if not (crashes or setting.crash or setting.link_down or setting.poison or setting.lose):
@@ -70,6 +70,6 @@ def _parts(
         parts.append(
             "crashes of several hosts" if setting.every else "faults in other interleavings, or several in one run"
         )
-    if told.suppressed:
-        parts.append(counted(len(told.suppressed), "suppressed finding"))
+    if report.suppressed:
+        parts.append(counted(len(report.suppressed), "suppressed finding"))
     return parts

@@ -15,24 +15,29 @@ WIDTH = 80
 _DEEPER = 4  # columns by which a source line is indented below its position
 
 
-def text(told: ProgramReport) -> str:
+def text(report: ProgramReport) -> str:
     """Write a report for a terminal; the commands that `repeats` writes come after it."""
-    parts = ["\n".join(_told(f"{number}.", mistake)) for number, mistake in enumerate(told.mistakes, 1)]
-    parts += ["\n".join(_told("warning:", mistake)) for mistake in told.warnings]
-    suppressed = Counter(f"suppressed: {its.kind.name} at {_where(its)}: {its.reason}" for its in told.suppressed)
+    parts = ["\n".join(_told(f"{number}.", mistake)) for number, mistake in enumerate(report.mistakes, 1)]
+    parts += ["\n".join(_told("warning:", mistake)) for mistake in report.warnings]
+    suppressed = Counter(
+        f"suppressed: {mistake.kind.name} at {_where(mistake)}: {mistake.reason}" for mistake in report.suppressed
+    )
     parts += [wrapped(says + (f" ({n} findings)" if n > 1 else ""), more="  ") for says, n in suppressed.items()]
     return "\n\n".join(parts) + "\n" if parts else ""
 
 
-def unused(told: ProgramReport) -> str:
+def unused(report: ProgramReport) -> str:
     """Write which suppressions matched nothing; empty if each matched."""
-    its = ", ".join(f"line {each.line} ({each.kind} {each.where})" for each in told.unused)
-    return its and wrapped(f"note: {counted(len(told.unused), 'suppression')} matched nothing: {its}", more="  ") + "\n"
+    lines = ", ".join(f"line {each.line} ({each.kind} {each.where})" for each in report.unused)
+    return (
+        lines
+        and wrapped(f"note: {counted(len(report.unused), 'suppression')} matched nothing: {lines}", more="  ") + "\n"
+    )
 
 
-def repeats(told: ProgramReport, also: Mapping[str, str] | None = None) -> str:
+def repeats(report: ProgramReport, also: Mapping[str, str] | None = None) -> str:
     """Write the command that makes a run again, for each run once."""
-    runs = {its.replay: its.run for its in told.mistakes if its.replay} | dict(also or {})
+    runs = {mistake.replay: mistake.run for mistake in report.mistakes if mistake.replay} | dict(also or {})
     return "".join(f"again{f' ({run})' if len(runs) > 1 else ''}: {replay}\n" for replay, run in runs.items())
 
 
@@ -69,7 +74,7 @@ def _step(says: str, place: SourcePlace) -> Iterator[str]:
     if place.caller and len(says) + len(str(place)) > WIDTH:
         yield f"{says}{place.at},"
         *outer, last = place.callers
-        yield from (f"{margin}called from {its}," for its in outer)
+        yield from (f"{margin}called from {caller}," for caller in outer)
         yield f"{margin}called from {last}"
     else:
         yield f"{says}{place}"

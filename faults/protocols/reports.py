@@ -28,9 +28,9 @@ class Reports:
         text = json.dumps(asdict(ending)).encode()
         assert len(text) <= REPORT_BYTES - LENGTH_BYTES
         page = np.frombuffer(len(text).to_bytes(LENGTH_BYTES, "little") + text, np.uint8)
-        at = self._offset + rank * REPORT_BYTES
-        self._memory.write(CARD, at, page)
-        self._memory.flush(CARD, at, page.nbytes)
+        offset = self._offset + rank * REPORT_BYTES
+        self._memory.write(CARD, offset, page)
+        self._memory.flush(CARD, offset, page.nbytes)
         self._memory.fence()
 
     def read(self) -> tuple[Ending, ...]:

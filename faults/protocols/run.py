@@ -48,10 +48,10 @@ class ProtocolRun:
 
 def load(spec: str) -> RankProtocol:
     """Load a protocol from ``FILE.py:NAME``; the file is executed."""
-    found, file, name = userfile.load(spec, "--protocol", lambda each: isinstance(each, RankProtocol))
-    if not isinstance(found, RankProtocol):
+    function, file, name = userfile.load(spec, "--protocol", lambda each: isinstance(each, RankProtocol))
+    if not isinstance(function, RankProtocol):
         raise ArgumentError(f"--protocol {spec}: {file} has no {name!r} decorated with @protocol")
-    return found
+    return function
 
 
 def run(
@@ -72,8 +72,8 @@ class _Runs:
         if isinstance(context.memory, ShadowMemory) and context.hosts != protocol.hosts(context.ranks):
             raise ArgumentError(f"ranks are on hosts {context.hosts}, but {protocol.name} says otherwise")
         cards, lines = context.topology.pool_card_count, len(protocol.lines)
-        at = context.arena.take(lines_per_card(lines, cards) * LINE_BYTES).at
-        self.places = WordAddresses.of(self.words, over_cards(lines, cards, at))
+        offset = context.arena.take(lines_per_card(lines, cards) * LINE_BYTES).at
+        self.places = WordAddresses.of(self.words, over_cards(lines, cards, offset))
         self.reports = Reports(context.memory, context.arena, context.ranks)
         self.peers = [rank for rank in range(context.ranks) if rank != context.rank]
 
@@ -169,7 +169,9 @@ class _Runs:
             lines.invalidate(card, offset, LINE_BYTES)
         cards = self.context.pool.cards
         places = zip(self.words, self.places.words, strict=True)
-        return {word.name: int(cards[card][at : at + WORD_BYTES].view("<u8")[0]) for word, (card, at) in places}
+        return {
+            word.name: int(cards[card][offset : offset + WORD_BYTES].view("<u8")[0]) for word, (card, offset) in places
+        }
 
     def _judged(self, run: ProtocolRun) -> ProtocolRun:
         """Ask ``final`` about a run, if all ranks returned or crashed."""

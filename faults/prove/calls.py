@@ -30,7 +30,9 @@ from faults.prove.proof import DEADLOCK, FOLD_ORDER, RULES, ProgramPoint, Proof,
 from faults.prove.sentences import MISFOLDED, UNMATCHED, UNWRITTEN, rule_name, sentence
 from faults.verdict import Verdict
 
-check_compiled("faults.prove._pass", _pass.CONSTANTS, {rule.upper(): at for at, rule in enumerate((*RULES, DEADLOCK))})
+check_compiled(
+    "faults.prove._pass", _pass.CONSTANTS, {rule.upper(): point for point, rule in enumerate((*RULES, DEADLOCK))}
+)
 
 
 def _operands(table: Mapping[Op, tuple[str, ...]]) -> dict[Op, int]:
@@ -87,7 +89,7 @@ def prove_calls(
         raise ArgumentError(f"{len(hosts)} hosts are named for {layout.ranks} ranks")
     epochs = np.cumsum([1, *(plan.rounds for plan in plans)])[:-1]
     try:
-        found = _pass.run(
+        answer = _pass.run(
             layout_record(layout),
             np.array(hosts, np.int32),
             np.array(_strips(layout), np.int64),
@@ -103,33 +105,33 @@ def prove_calls(
         raise PlanError(f"the prover cannot take this plan: {error}") from error
     if beyond := next(filter(None, (_beyond(_Itself(plan)) for plan in kinds)), ""):
         return Proof(Verdict.UNKNOWN, None, beyond, 0, time.monotonic() - began, tuple(plans))
-    verdict, reason, rule, detail, instructions, at, by, card, line = found
+    verdict, reason, rule, detail, instructions, point, by, card, line = answer
 
     def proof(verdict: Verdict, violation: Violation | None = None, why: str = "") -> Proof:
         return Proof(verdict, violation, why, instructions, time.monotonic() - began, tuple(plans))
 
     if verdict == _VIOLATED:
-        assert at is not None
-        place, other = ProgramPoint(*at), ProgramPoint(*by) if by else None
+        assert point is not None
+        place, other = ProgramPoint(*point), ProgramPoint(*by) if by else None
         name = rule_name(rule)
         if name in ("contract", FOLD_ORDER):
-            told = _broken(plans, name, detail, place, line)
+            text = _broken(plans, name, detail, place, line)
         else:
-            told = sentence(plans, name, detail, place, other, card, line)
-            told += dead.why(plans[place.call], place.rank, place.stream, place.at)
-        violation = Violation(name, *at, card, line if card >= 0 else -1, told, other, mapped)
-        return proof(Verdict.VIOLATION, violation, told)
+            text = sentence(plans, name, detail, place, other, card, line)
+            text += dead.why(plans[place.call], place.rank, place.stream, place.at)
+        violation = Violation(name, *point, card, line if card >= 0 else -1, text, other, mapped)
+        return proof(Verdict.VIOLATION, violation, text)
     if verdict != _PROVED:
-        assert at is not None
-        return proof(Verdict.UNKNOWN, None, _unknown(plans, ProgramPoint(*at), reason))
+        assert point is not None
+        return proof(Verdict.UNKNOWN, None, _unknown(plans, ProgramPoint(*point), reason))
     return proof(Verdict.OK)
 
 
-def _unknown(plans: Sequence[Plan], at: ProgramPoint, reason: int) -> str:
-    instruction, kernel = plans[at.call].part(at.rank).streams[at.stream].instructions[at.at], ""
+def _unknown(plans: Sequence[Plan], point: ProgramPoint, reason: int) -> str:
+    instruction, kernel = plans[point.call].part(point.rank).streams[point.stream].instructions[point.at], ""
     if instruction.op == Op.COMPUTE:
-        kernel = plans[at.call].frame.kernels[instruction.arg].name
-    where = f"call {at.call}, rank {at.rank}, stream {at.stream}, instruction {at.at}"
+        kernel = plans[point.call].frame.kernels[instruction.arg].name
+    where = f"call {point.call}, rank {point.rank}, stream {point.stream}, instruction {point.at}"
     return f"{where} {_REASONS[reason].format(kernel=kernel)}"
 
 
@@ -226,12 +228,12 @@ def _lodgings(plan: Plan, part: RankPart, mapped: bool) -> list[tuple[int, int, 
         if heap.output is not None:
             in_heap[1] = heap.output
     elif mapped and heap is not None and lies and part.buffers:
-        at, _ = heap.places(part.rank)
-        in_heap[0] = at
+        point, _ = heap.places(part.rank)
+        in_heap[0] = point
         if part.buffers[0].inside:
-            in_heap[1] = at - part.buffers[0].at
+            in_heap[1] = point - part.buffers[0].at
         elif part.buffers[1].inside:
-            in_heap[1] = at + part.buffers[1].at
+            in_heap[1] = point + part.buffers[1].at
         elif heap.output is not None:
             in_heap[1] = heap.output
     card, start, _ = _strips(layout)[part.rank]

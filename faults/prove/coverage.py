@@ -51,24 +51,24 @@ class Coverage:
         cls, calls: Iterable[Covered], *, machine: str, combined: str = COMBINED, ranks_per_host: int = 1
     ) -> Coverage:
         """Sum up calls that were proved."""
-        its = list(calls)
-        moving = [one for one in its if one.call.gemm is not None or COLLECTIVES[one.call.collective].moves_data]
+        covereds = list(calls)
+        moving = [one for one in covereds if one.call.gemm is not None or COLLECTIVES[one.call.collective].moves_data]
         plain = [one for one in moving if one.call.gemm is None]
         pairs = {(one.call.dtype, one.call.redop) for one in plain}
         chosen = [one for one in plain if not COLLECTIVES[one.call.collective].one_buffer] or plain
         return cls(
-            collectives=_unique(one.call.collective for one in its),
-            variants=_unique(one.call.algorithm for one in its),
-            ranks=tuple(sorted({one.call.ranks for one in its})),
+            collectives=_unique(one.call.collective for one in covereds),
+            variants=_unique(one.call.algorithm for one in covereds),
+            ranks=tuple(sorted({one.call.ranks for one in covereds})),
             sizes=_unique(one.size if one.call.gemm is None else "small matrices" for one in moving),
             dtypes=_unique(one.call.dtype for one in moving),
             ops=_unique(one.call.redop for one in plain if one.call.redop != "none"),
-            roots=_roots_of(its),
-            rooted=any(_rooted(one.call) for one in its),
+            roots=_roots_of(covereds),
+            rooted=any(_rooted(one.call) for one in covereds),
             in_place=tuple(sorted({one.call.in_place for one in chosen})),
             combined=combined,
             machine=machine,
-            clusters=tuple(sorted({one.call.cluster for one in its} - {1})),
+            clusters=tuple(sorted({one.call.cluster for one in covereds} - {1})),
             ranks_per_host=ranks_per_host,
             unmet=tuple(_unmet(pairs)),
         )
@@ -91,7 +91,7 @@ class Coverage:
             ", ".join(self.collectives),
             f"n = {format_numbers(self.ranks)}"
             + (f", clusters of {format_numbers(self.clusters)}" if self.clusters else ""),
-            "; ".join([", ".join(its) for its in (self.sizes, self.ops, self.dtypes) if its]),
+            "; ".join([", ".join(names) for names in (self.sizes, self.ops, self.dtypes) if names]),
         ]
         if self.ranks_per_host > 1:
             words.append(f"{self.ranks_per_host} ranks a host")
@@ -138,8 +138,8 @@ class Coverage:
         return "every root"
 
 
-def _roots_of(its: Sequence[Covered]) -> tuple[int, ...] | None:
-    some = [one.roots for one in its if one.roots is not None and _rooted(one.call)]
+def _roots_of(calls: Sequence[Covered]) -> tuple[int, ...] | None:
+    some = [one.roots for one in calls if one.roots is not None and _rooted(one.call)]
     return tuple(sorted({root for roots in some for root in roots})) if some else None
 
 

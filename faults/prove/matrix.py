@@ -138,13 +138,13 @@ class Matrix:
 
     def questions(self) -> list[Question]:
         """List the calls, from few ranks and small sizes on."""
-        found: list[Question] = []
+        asked: list[Question] = []
         for ranks in self.ranks:
             for question in self._questions(ranks):
-                if len(found) == QUESTIONS_MAX:
+                if len(asked) == QUESTIONS_MAX:
                     raise ArgumentError(f"this matrix has more than {QUESTIONS_MAX} calls: narrow it, as with -n")
-                found.append(question)
-        return found
+                asked.append(question)
+        return asked
 
     @property
     def _dtypes(self) -> Sequence[str]:
@@ -201,8 +201,8 @@ class Matrix:
                 for dtype, redop in self._turn(self.ranks.index(ranks), nth, len(sizes), which):
                     nbytes = size.block_bytes(collective, ranks, DTYPES[dtype].itemsize)
                     for cluster in self._clusters(ranks):
-                        its = (collective, self.recipe.name, ranks, nbytes, dtype, redop)
-                        call = Call(*its, (self.roots or (0,))[0], place, cluster=cluster)
+                        fields = (collective, self.recipe.name, ranks, nbytes, dtype, redop)
+                        call = Call(*fields, (self.roots or (0,))[0], place, cluster=cluster)
                         if (call, size.region_bytes) not in seen:
                             seen.add((call, size.region_bytes))
                             yield Question(self.recipe, layout, call, size, self.roots, self.cluster or 1)
@@ -246,8 +246,8 @@ class Matrix:
         redop = "sum" if COLLECTIVES[self.recipe.collective].reduces else "none"
 
         def rounds(nbytes: int) -> int | None:
-            its = (self.recipe.collective, self.recipe.name, ranks, nbytes, _PROBE_DTYPE, redop)
-            call = Call(*its, (self.roots or (0,))[0], self._places[0], cluster=self._clusters(ranks)[0])
+            fields = (self.recipe.collective, self.recipe.name, ranks, nbytes, _PROBE_DTYPE, redop)
+            call = Call(*fields, (self.roots or (0,))[0], self._places[0], cluster=self._clusters(ranks)[0])
             try:
                 call, where = placed(self.recipe, call, layout)
                 return build(self.recipe, where, call).rounds

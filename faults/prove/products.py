@@ -77,5 +77,5 @@ def product_cases(kind: str, style: str, ranks: int) -> Iterator[tuple[Layout, C
                 continue
             for (comm, (rows, columns)), order in product(TILINGS, ORDERS):
                 tile = min(rows, m), columns
-                its: dict[str, str] = {"order": order, "transport": transport}
-                yield layout, fused_call(kind, style, ranks, m, n, k, comm_tile_rows=comm, compute_tile=tile, **its)
+                cut: dict[str, str] = {"order": order, "transport": transport}
+                yield layout, fused_call(kind, style, ranks, m, n, k, comm_tile_rows=comm, compute_tile=tile, **cut)

@@ -79,7 +79,7 @@ class Proof:
 
 def nothing_judged(proofs: Sequence[Proof]) -> str:
     """Say so where proofs are of empty plans alone, so that none judged anything; empty: they are not."""
-    return "nothing was judged: no plan has an instruction" if proofs and all(its.empty for its in proofs) else ""
+    return "nothing was judged: no plan has an instruction" if proofs and all(proof.empty for proof in proofs) else ""
 
 
 def mask_of(without: Collection[str]) -> int:

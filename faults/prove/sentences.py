@@ -104,34 +104,34 @@ _USER = "rank {rank} may still be reading {line} when {by}'s call has returned, 
 
 
 def sentence(
-    plans: Sequence[Plan], rule: str, detail: int, at: ProgramPoint, by: ProgramPoint | None, card: int, line: int
+    plans: Sequence[Plan], rule: str, detail: int, point: ProgramPoint, by: ProgramPoint | None, card: int, line: int
 ) -> str:
     """Put one finding into words that end with its instruction; card -1 means that ``line`` is a slot."""
     key = (rule, detail)
     words = _SENTENCES[key if key in _SENTENCES else detail]
-    layout = plans[at.call].layout
+    layout = plans[point.call].layout
     if rule == "order" and by is not None and not _is_instruction(plans, by):
         words = _USER
-    told = words.format(
-        rank=at.rank, by=_other(by, at), line=_line(layout, rule, card, line), stream=_stream(plans, by, at)
+    words_text = words.format(
+        rank=point.rank, by=_other(by, point), line=_line(layout, rule, card, line), stream=_stream(plans, by, point)
     )
-    return f"{told} ({_instruction(plans, at)})"
+    return f"{words_text} ({_instruction(plans, point)})"
 
 
-def _other(by: ProgramPoint | None, at: ProgramPoint) -> str:
+def _other(by: ProgramPoint | None, point: ProgramPoint) -> str:
     if by is None:
         return "any other rank"
-    return f"rank {by.rank}" if by.call == at.call else f"rank {by.rank} (call {by.call})"
+    return f"rank {by.rank}" if by.call == point.call else f"rank {by.rank} (call {by.call})"
 
 
-def _stream(plans: Sequence[Plan], by: ProgramPoint | None, at: ProgramPoint) -> str:
+def _stream(plans: Sequence[Plan], by: ProgramPoint | None, point: ProgramPoint) -> str:
     """Name the other stream of a rank that races for its own memory."""
     if by is None:
         return "another of its streams"
     if not _is_instruction(plans, by):
         return f"the user of call {by.call}"
     name = f"stream {plans[by.call].part(by.rank).streams[by.stream].name}"
-    return name if by.call == at.call else f"{name} of call {by.call}"
+    return name if by.call == point.call else f"{name} of call {by.call}"
 
 
 def _line(layout: Layout, rule: str, card: int, line: int) -> str:
@@ -139,12 +139,12 @@ def _line(layout: Layout, rule: str, card: int, line: int) -> str:
         return f"line {line} of its own buffer"
     if card < 0:
         return f"slot {line}"
-    at = line * LINE_BYTES
-    if at >= layout.heap_offset:
-        return f"line {(at - layout.heap_offset) // LINE_BYTES} of the heap on card {card}"
-    if at < layout.data_offset:
+    point = line * LINE_BYTES
+    if point >= layout.heap_offset:
+        return f"line {(point - layout.heap_offset) // LINE_BYTES} of the heap on card {card}"
+    if point < layout.data_offset:
         return f"doorbell line {line} of card {card}"
-    slot, within = divmod(at - layout.data_offset, layout.slot_card_bytes)
+    slot, within = divmod(point - layout.data_offset, layout.slot_card_bytes)
     return f"line {within // LINE_BYTES} of slot {slot} on card {card}"
 
 
@@ -154,13 +154,13 @@ def _is_instruction(plans: Sequence[Plan], place: ProgramPoint) -> bool:
     return place.stream < len(streams) and 0 <= place.at < len(streams[place.stream].records)
 
 
-def _instruction(plans: Sequence[Plan], at: ProgramPoint) -> str:
-    if not _is_instruction(plans, at):
-        return f"call {at.call}, {'before its first' if at.at < 0 else 'after its last'} instruction"
-    plan = plans[at.call]
-    stream = plan.part(at.rank).streams[at.stream]
-    what = text(stream.instructions[at.at], plan, at.rank)
-    return f"call {at.call}, stream {stream.name}, instruction {at.at}: {what}"
+def _instruction(plans: Sequence[Plan], point: ProgramPoint) -> str:
+    if not _is_instruction(plans, point):
+        return f"call {point.call}, {'before its first' if point.at < 0 else 'after its last'} instruction"
+    plan = plans[point.call]
+    stream = plan.part(point.rank).streams[point.stream]
+    what = text(stream.instructions[point.at], plan, point.rank)
+    return f"call {point.call}, stream {stream.name}, instruction {point.at}: {what}"
 
 
 def rule_name(number: int) -> str:

@@ -189,12 +189,12 @@ def _plans(parsed: Body, layout: Layout, own: Recipe | None) -> tuple[list[Plan]
     """Build the plans as they are meant, and with their mistakes; equal calls have one plan."""
     meant: dict[OneCall, Plan] = {}
     plans: dict[OneCall, Plan] = {}
-    for one in parsed.calls:
-        if one in meant:
+    for call in parsed.calls:
+        if call in meant:
             continue
-        meant[one] = _plan(one.call, layout, own)
-        plans[one] = meant[one] if one.mutant is None else apply(meant[one], Mutant.parse(one.mutant))
-    return [meant[one] for one in parsed.calls], [plans[one] for one in parsed.calls]
+        meant[call] = _plan(call.call, layout, own)
+        plans[call] = meant[call] if call.mutant is None else apply(meant[call], Mutant.parse(call.mutant))
+    return [meant[call] for call in parsed.calls], [plans[call] for call in parsed.calls]
 
 
 def _plan(call: Call, layout: Layout, own: Recipe | None) -> Plan:

@@ -25,10 +25,10 @@ def replay(token: Token, algorithm: str | None = None) -> Replayed:
 
 def replay_case(body: Mapping[str, Any], algorithm: str | None) -> Replayed:
     """Judge the case of a campaign's token again; ``algorithm`` is executed, and stands for the one that it names."""
-    found = body.get("found")
-    if body.keys() != {"case", "found"} or not isinstance(found, dict):
+    stored = body.get("found")
+    if body.keys() != {"case", "found"} or not isinstance(stored, dict):
         raise TokenError("this token does not hold just a case and its findings: update cxlemu")
-    case, before = CampaignCase.parse(body["case"]), Judgement.of(found)
+    case, before = CampaignCase.parse(body["case"]), Judgement.of(stored)
     remarks = []
     if case.algorithm is not None:
         if algorithm is None:

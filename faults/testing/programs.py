@@ -70,10 +70,10 @@ class TestProgram:
         for choice in (*chosen, *(RunChoice(self._seed + k, self._seed + k) for k in range(seeds))):
             result = suppress(setting, run(setting, choice), reasons)
             if result.failed or result.ending is RunEnding.DEADLINE:
-                told = text(report_of(setting, [result], words, reasons))
+                report = text(report_of(setting, [result], words, reasons))
                 outputs = _outputs(setting, result) + "".join(f"{says}\n" for says in result.doing)
                 command = again(setting, result, words)
-                raise ProgramFailed(f"{result.choice}: {result.ending.value}\n{told}{outputs}again: {command}")
+                raise ProgramFailed(f"{result.choice}: {result.ending.value}\n{report}{outputs}again: {command}")
             if untouched(setting, [result]):
                 raise ProgramFailed(f"{result.choice}: no command opened {' or '.join(pools)}, so nothing was checked")
             if unjudged := [*result.unfired.values(), *result.undecided]:
@@ -81,12 +81,12 @@ class TestProgram:
 
 
 def _outputs(setting: ExecSetting, result: RunResult) -> str:
-    told = ""
+    outputs = ""
     for one in result.exits:
         if one.failed:
             name = shlex.join(setting.commands[one.command].words)
-            told += f"{name} (host {setting.commands[one.command].host}) ended with {one.code}\n{one.output}"
-    return told
+            outputs += f"{name} (host {setting.commands[one.command].host}) ended with {one.code}\n{one.output}"
+    return outputs
 
 
 def builder(folder: Path, beside: Path, seed: int) -> Callable[..., TestProgram]:

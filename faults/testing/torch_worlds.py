@@ -59,14 +59,14 @@ class TorchWorld:
         for old in self.folder.glob("result-*.json"):
             old.unlink()
         report = self.folder / "report.json"
-        its = [
+        words = [
             str(Path(__file__).with_name("torch_rank.py")),
             file,
             function.__name__,
             str(self.folder),
             json.dumps(arguments),
         ]
-        command = [sys.executable, "-P", "-m", "cxlemu", "torchrun", *self.flags, "--json", str(report), *its]
+        command = [sys.executable, "-P", "-m", "cxlemu", "torchrun", *self.flags, "--json", str(report), *words]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=self.timeout_s, errors="replace")
         except subprocess.TimeoutExpired as late:

@@ -60,13 +60,13 @@ class Compared:
         comm: Any,
         group: str,
         gloo: GlooShadow,
-        found: Callable[[Difference, list[Array]], None],
+        on_wrong: Callable[[Difference, list[Array]], None],
         found_message: Callable[[MessageDifference], None],
         as_run: Callable[[Plan], Plan],
     ) -> None:
         self.messages = messages = MessageShadow(comm, group, gloo.group, found_message)
         self.isend, self.irecv, self.leave = messages.isend, messages.irecv, messages.leave
-        self._comm, self.group, self._gloo, self._found, self._as_run = comm, group, gloo, found, as_run
+        self._comm, self.group, self._gloo, self._found, self._as_run = comm, group, gloo, on_wrong, as_run
         self.calls = 0
 
     def __getattr__(self, name: str) -> Any:

@@ -71,12 +71,12 @@ class Difference:
 
     def sentence(self) -> str:
         where = f"rank {self.rank}, element {self.element}: {self.got} instead of {self.right}"
-        told = f"{self.call} differs from Gloo: {where} ({self.count} of {self.of} elements are wrong)"
+        words = f"{self.call} differs from Gloo: {where} ({self.count} of {self.of} elements are wrong)"
         if self.instruction:
-            told += f"; stored by {self.instruction}"
+            words += f"; stored by {self.instruction}"
         if self.reason:
-            told += f"; the prover: {self.reason}"
-        return told
+            words += f"; the prover: {self.reason}"
+        return words
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -91,12 +91,12 @@ def _plan_of(comm: Any, call: ShadowedCall, x: Array, out: Array) -> Plan | None
 
 
 def _storing(plan: Plan, rank: int, byte: int) -> str:
-    found = ""
+    place = ""
     for stream in plan.part(rank).streams:
-        for at, i in enumerate(stream.instructions):
+        for index, i in enumerate(stream.instructions):
             target = i.dst
             if target.kind != Kind.BUFFER or target.id != OUTPUT or i.op in (Op.RECORD, Op.AWAIT):
                 continue
             if target.offset <= byte < target.offset + i.nbytes:
-                found = f"rank {rank} {stream.name}:{at} {text(i, plan, rank)}"
-    return found
+                place = f"rank {rank} {stream.name}:{index} {text(i, plan, rank)}"
+    return place

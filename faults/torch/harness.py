@@ -105,8 +105,8 @@ class TrainingHarness:
         self.tell("made", calls=calls)
         if isinstance(comm, Compared):
             comm.leave()
-            its = comm.messages
-            self.tell("compared", group=comm.group, calls=comm.calls, messages=its.compared, lost=its.lost)
+            messages = comm.messages
+            self.tell("compared", group=comm.group, calls=comm.calls, messages=messages.compared, lost=messages.lost)
         if self._steps is not None:
             self._steps.leave()
 

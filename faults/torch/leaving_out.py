@@ -67,9 +67,9 @@ class LeavingOut:
     def _found(self, part: RankPart) -> list[InstructionPlace]:
         numbers = [int(op) for op in self.ops]
         return [
-            InstructionPlace(number, int(at))
+            InstructionPlace(number, int(offset))
             for number, stream in enumerate(part.streams)
-            for at in np.flatnonzero(np.isin(stream.records["op"], numbers))
+            for offset in np.flatnonzero(np.isin(stream.records["op"], numbers))
         ]
 
     def _leave(self, running: Running, where: InstructionPlace, other: object) -> bool:

@@ -38,12 +38,12 @@ class MessageDifference:
     right: str  # what it must be
 
     def sentence(self) -> str:
-        its = f"message {self.number} of group {self.group}, from rank {self.source}, tag {self.tag}, of "
-        told = f"{its}{self.of} x {self.dtype} differs from Gloo: rank {self.rank}, "
+        subject = f"message {self.number} of group {self.group}, from rank {self.source}, tag {self.tag}, of "
+        text = f"{subject}{self.of} x {self.dtype} differs from Gloo: rank {self.rank}, "
         if self.element < 0:
-            return f"{told}{self.got} bytes instead of {self.right}"
+            return f"{text}{self.got} bytes instead of {self.right}"
         where = f"element {self.element}: {self.got} instead of {self.right}"
-        return f"{told}{where} ({self.count} of {self.of} elements are wrong)"
+        return f"{text}{where} ({self.count} of {self.of} elements are wrong)"
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -93,8 +93,8 @@ class ComparedReceive:
 class MessageShadow:
     """A rank's messages in a group, once more through Gloo."""
 
-    def __init__(self, comm: Any, group: str, gloo: Any, found: Callable[[MessageDifference], None]) -> None:
-        self._comm, self._group, self._gloo, self._found = comm, group, gloo, found
+    def __init__(self, comm: Any, group: str, gloo: Any, on_wrong: Callable[[MessageDifference], None]) -> None:
+        self._comm, self._group, self._gloo, self._found = comm, group, gloo, on_wrong
         self._changed = threading.RLock()
         self._leaving: list[tuple[Any, torch.Tensor]] = []  # Gloo reads the tensors
         self._to_itself: dict[Rank, deque[Bytes]] = defaultdict(deque)  # by tag
@@ -170,8 +170,8 @@ class MessageShadow:
             element, count = int(differ[0]), differ.size
             got, wanted = (str(each.view(dtype)[element]) for each in (came, right))
         of, name = right.nbytes // dtype.itemsize, dtype_name(receive.array, reduces=False)
-        its = (self._group, self.compared, self._comm.rank, status.source, status.tag, name)
-        difference = MessageDifference(*its, element, count, of, got, wanted)
+        fields = (self._group, self.compared, self._comm.rank, status.source, status.tag, name)
+        difference = MessageDifference(*fields, element, count, of, got, wanted)
         self._found(difference)
         receive.difference = ContractError(difference.sentence())
 

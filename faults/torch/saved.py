@@ -57,7 +57,7 @@ def save(
     folder.mkdir(parents=True, exist_ok=True)
     context, call = comm._context, difference.call
     spec = context.world.memory if context.world is not None else MemorySpec()
-    its = SavedCall(
+    saved_call = SavedCall(
         FORMAT,
         difference.sentence(),
         call.collective,
@@ -74,7 +74,7 @@ def save(
     )
     for rank, array in enumerate(inputs):
         np.save(folder / f"input-{rank}.npy", array.reshape(-1).view(np.uint8), allow_pickle=False)
-    (folder / "call.json").write_text(json.dumps(asdict(its), indent=1))
+    (folder / "call.json").write_text(json.dumps(asdict(saved_call), indent=1))
 
 
 def load(folder: Path) -> tuple[SavedCall, list[Array]]:
@@ -82,36 +82,44 @@ def load(folder: Path) -> tuple[SavedCall, list[Array]]:
     plain = read_json(folder / "call.json", "--replay")
     if not isinstance(plain, dict) or set(plain) != {f.name for f in fields(SavedCall)} or plain["format"] != FORMAT:
         raise ArgumentError(f"--replay {folder}: call.json was not saved by cxlemu torchrun")
-    its = SavedCall(**plain)
-    if its.dtype not in DTYPES or its.collective not in COLLECTIVES or its.op not in ("none", *map(_lower, RedOp)):
-        raise ArgumentError(f"--replay {folder}: there is no call {its.collective} {its.op} of {its.dtype}")
-    if not isinstance(its.ranks, int) or not 1 <= its.ranks <= min(64, RANKS_MAX):
-        raise ArgumentError(f"--replay {folder}: {its.ranks!r} ranks are not 1 to 64")
+    saved_call = SavedCall(**plain)
+    if (
+        saved_call.dtype not in DTYPES
+        or saved_call.collective not in COLLECTIVES
+        or saved_call.op not in ("none", *map(_lower, RedOp))
+    ):
+        raise ArgumentError(
+            f"--replay {folder}: there is no call {saved_call.collective} {saved_call.op} of {saved_call.dtype}"
+        )
+    if not isinstance(saved_call.ranks, int) or not 1 <= saved_call.ranks <= min(64, RANKS_MAX):
+        raise ArgumentError(f"--replay {folder}: {saved_call.ranks!r} ranks are not 1 to 64")
     inputs = []
-    for rank in range(its.ranks):
+    for rank in range(saved_call.ranks):
         path = folder / f"input-{rank}.npy"
         try:
             raw = np.load(io.BytesIO(read_file(path, INPUT_BYTES_MAX)), allow_pickle=False)
-            inputs.append(np.ascontiguousarray(raw, np.uint8).reshape(-1).view(DTYPES[its.dtype]))
+            inputs.append(np.ascontiguousarray(raw, np.uint8).reshape(-1).view(DTYPES[saved_call.dtype]))
         except OSError as error:
             raise ArgumentError(f"--replay {folder}: {path.name} cannot be read: {error.strerror}") from None
         except (ValueError, EOFError, MemoryError) as error:
             raise ArgumentError(f"--replay {folder}: {path.name} is damaged: {error}") from None
-    return its, inputs
+    return saved_call, inputs
 
 
 def _lower(op: RedOp) -> str:
     return op.name.lower()
 
 
-def replay(its: SavedCall, inputs: Sequence[Array]) -> list[str]:
+def replay(saved: SavedCall, inputs: Sequence[Array]) -> list[str]:
     """Make a kept call again, after as many like it as fill the ring with other bytes; say which ranks are wrong."""
-    call = Call(its.collective, "", its.ranks, 0, its.dtype, its.op, its.root)
-    rates = AdversaryRates(**its.rates)
-    memory = MemorySpec(its.backend, seed=its.seed, rates=rates) if its.seed is not None else MemorySpec(its.backend)
+    call = Call(saved.collective, "", saved.ranks, 0, saved.dtype, saved.op, saved.root)
+    rates = AdversaryRates(**saved.rates)
+    memory = (
+        MemorySpec(saved.backend, seed=saved.seed, rates=rates) if saved.seed is not None else MemorySpec(saved.backend)
+    )
 
     def main(context: RankContext) -> str:
-        ops = frozenset(Op[each["instruction"]] for each in its.leave_out if each["rank"] == context.rank)
+        ops = frozenset(Op[each["instruction"]] for each in saved.leave_out if each["rank"] == context.rank)
         inner = engine_for("native", context.backend, context.memory, context.pool.cards, context.pacer)
         with Communicator.world(context, engine=LeavingOut(inner, context, ops) if ops else inner) as comm:
             share = inputs[call.root].size // comm.size
@@ -126,13 +134,11 @@ def replay(its: SavedCall, inputs: Sequence[Array]) -> list[str]:
         differ = np.flatnonzero((got.view(np.uint8) != right.view(np.uint8)).reshape(-1, got.itemsize).any(axis=1))
         if not differ.size:
             return ""
-        at = int(differ[0])
-        return (
-            f"rank {context.rank}, element {at}: {got[at]} instead of {right[at]} ({differ.size} of {got.size} wrong)"
-        )
+        k = int(differ[0])
+        return f"rank {context.rank}, element {k}: {got[k]} instead of {right[k]} ({differ.size} of {got.size} wrong)"
 
-    found = launch(main, ranks=its.ranks, topology=its.topology, memory=memory, how="threads", heap_bytes="cards")
-    return [sentence for sentence in found if sentence]
+    answers = launch(main, ranks=saved.ranks, topology=saved.topology, memory=memory, how="threads", heap_bytes="cards")
+    return [sentence for sentence in answers if sentence]
 
 
 def _made(comm: Communicator, call: Call, x: Array, share: int) -> Array:

@@ -53,14 +53,14 @@ class PacedSteps:
         with self._changed:
             calls, self._now = self._now, []
             virtual = [self._model_us[key] for key, _ in calls]
-            known = [(took, its) for (_, took), its in zip(calls, virtual, strict=True) if its is not None]
+            known = [(took, times) for (_, took), times in zip(calls, virtual, strict=True) if times is not None]
             self._steps.append(
                 {
                     "wall_s": now - self._begin,
                     "calls": len(calls),
                     "not_modelled": len(calls) - len(known),
                     "paced_us": sum(took for took, _ in known),
-                    "virtual_us": sum(its for _, its in known),
+                    "virtual_us": sum(virtual_us for _, virtual_us in known),
                 }
             )
             self._begin = now
@@ -73,10 +73,10 @@ class TimedVerbs:
         self._comm, self._steps = comm, steps
 
     def __getattr__(self, name: str) -> Any:
-        its = getattr(self._comm, name)
+        member = getattr(self._comm, name)
         if name not in COLLECTIVES or name.endswith("v"):
-            return its
-        signature = inspect.signature(its)
+            return member
+        signature = inspect.signature(member)
 
         def timed(*given: Any, **named: Any) -> Any:
             bound = signature.bind(*given, **named)
@@ -87,7 +87,7 @@ class TimedVerbs:
             op, root = its_own.get("op", "none"), its_own.get("root", 0)
             key = (name, op, root, dtype_name(any_array, reduces=False), any_array.size)
             begin = time.perf_counter()
-            result = its(*given, **named)
+            result = member(*given, **named)
             seconds = time.perf_counter() - begin
             if out is None and (COLLECTIVES[name].one_buffer or "root" not in its_own):
                 out = x  # in place

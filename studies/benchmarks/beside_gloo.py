@@ -161,20 +161,20 @@ def rank_of(rank: int, ranks: int, folder: str, ways: list[str], pairs: int) -> 
     torch.set_num_threads(1)
     store = dist.FileStore(f"{folder}/store", ranks)
     for way in ways:
-        found: dict[str, list[Took]] = {"gloo": [], "cxl": []}
+        taken: dict[str, list[Took]] = {"gloo": [], "cxl": []}
         for pair in range(pairs):
-            for backend, its in found.items():
+            for backend, times in taken.items():
                 prefixed = dist.PrefixStore(f"{way}/{pair}/{backend}", store)
-                its.append(measured(way, backend, prefixed, rank, ranks))
+                times.append(measured(way, backend, prefixed, rank, ranks))
         if rank == 0:
-            print(line(way, found["gloo"], found["cxl"]), flush=True)
+            print(line(way, taken["gloo"], taken["cxl"]), flush=True)
 
 
 def line(way: str, gloo: list[Took], cxl: list[Took]) -> str:
     """Return a row of the table: medians in microseconds, and the median ratio of pairs."""
     cells = [f"{way:10}"]
     for part in ("clock", "processor"):
-        theirs, ours = ([getattr(took, part) for took in its] for its in (gloo, cxl))
+        theirs, ours = ([getattr(took, part) for took in took_all] for took_all in (gloo, cxl))
         ratio = statistics.median(our / their for our, their in zip(ours, theirs, strict=True))
         cells.append(f"{statistics.median(theirs) * 1e6:12,.1f}{statistics.median(ours) * 1e6:12,.1f}{ratio:7.2f}")
     return "".join(cells)

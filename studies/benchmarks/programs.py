@@ -96,11 +96,13 @@ def _alone(binary: str, work: Exercise, pool: Path) -> None:
 
 
 def _emulated(binary: str, work: Exercise, choice: RunChoice, *, check: bool = True, free: bool = False) -> None:
-    told = " :: ".join(" : ".join(f"{binary} {POOL} {words}" for words in stage) for stage in work.stages)
-    setting = ExecSetting(parse_commands(told.split(), 2), parse_pools([POOL]), check=check, free=free, deadline_s=300)
+    command = " :: ".join(" : ".join(f"{binary} {POOL} {words}" for words in stage) for stage in work.stages)
+    setting = ExecSetting(
+        parse_commands(command.split(), 2), parse_pools([POOL]), check=check, free=free, deadline_s=300
+    )
     result = run(setting, choice)
     if result.ending is not RunEnding.ENDED or result.failed:
-        raise RuntimeError(f"{told} failed under exec: {result.ending.value}, {result.exits}")
+        raise RuntimeError(f"{command} failed under exec: {result.ending.value}, {result.exits}")
 
 
 @contextmanager
@@ -149,11 +151,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 with busy(BUSY_OF_EACH * processors):
                     loaded = measure(built, asked.alternations)
         plain = best[PLAIN]
-        for way, its in best.items():
-            of_share = f"{loaded[way].clock_s / its.clock_s / (BUSY_OF_EACH + 1):>10.1f}" if loaded else ""
+        for way, took in best.items():
+            of_share = f"{loaded[way].clock_s / took.clock_s / (BUSY_OF_EACH + 1):>10.1f}" if loaded else ""
             print(
-                f"{name:<12} {way:<26} {its.clock_s:>7.3f} s {its.clock_s / plain.clock_s:>6.1f} "
-                f"{its.processor_s:>8.3f} s {its.processor_s / max(plain.processor_s, 1e-3):>6.1f} {of_share}",
+                f"{name:<12} {way:<26} {took.clock_s:>7.3f} s {took.clock_s / plain.clock_s:>6.1f} "
+                f"{took.processor_s:>8.3f} s {took.processor_s / max(plain.processor_s, 1e-3):>6.1f} {of_share}",
                 flush=True,
             )
 

@@ -84,10 +84,10 @@ def _lines(nbytes: int, place: int) -> Bytes:
 
 
 def main() -> None:
-    found = {nbytes: fractions_of_memcpy(nbytes) for nbytes in SIZES}
+    fractions = {nbytes: fractions_of_memcpy(nbytes) for nbytes in SIZES}
     print(f"{'KiB':32}" + "".join(f"{nbytes >> 10:8}" for nbytes in SIZES))
-    for name in found[SIZES[0]]:
-        print(f"{name:32}" + "".join(f"{found[nbytes][name]:8.2f}" for nbytes in SIZES))
+    for name in fractions[SIZES[0]]:
+        print(f"{name:32}" + "".join(f"{fractions[nbytes][name]:8.2f}" for nbytes in SIZES))
 
 
 if __name__ == "__main__":

@@ -59,19 +59,19 @@ class TextbookRow:
 
 def pages(folder: Path) -> list[Recipe]:
     """Load every algorithm of a folder."""
-    found = [load_algorithm(f"{file}:{file.stem}") for file in sorted(folder.glob("*.py"))]
-    if not found:
+    recipes = [load_algorithm(f"{file}:{file.stem}") for file in sorted(folder.glob("*.py"))]
+    if not recipes:
         raise ArgumentError(f"{folder} has no algorithms: run this where examples/algorithms lies")
-    return found
+    return recipes
 
 
 def calls(recipe: Recipe, ranks: int, wanted: Iterable[int], dtype: str) -> Iterator[Call]:
     """Yield calls of a page's collective, one for each size that makes a block."""
-    its = COLLECTIVES[recipe.collective]
-    op = "sum" if its.reduces else "none"
-    for size in wanted if its.moves_data else (0,):
+    contract = COLLECTIVES[recipe.collective]
+    op = "sum" if contract.reduces else "none"
+    for size in wanted if contract.moves_data else (0,):
         nbytes = sizes.block_bytes(recipe.collective, size, ranks, DTYPES[dtype].itemsize)
-        if nbytes or not its.moves_data:
+        if nbytes or not contract.moves_data:
             yield Call(recipe.collective, AUTO, ranks, nbytes, dtype, op)
 
 
@@ -93,9 +93,9 @@ def on_fabric(topology: Topology, recipe: Recipe, call: Call) -> TextbookRow:
 
     plan, choice = planned(topology, Case(call, in_place=False))
     auto_ns, times = ns(plan), {}
-    for form, its in forms(recipe, call.nbytes):
+    for form, recipe_of in forms(recipe, call.nbytes):
         with suppress(CxlemuError):  # a form that takes more doorbells than there are
-            times[form] = ns(plan_of(topology, its, call, topology.pool_space))
+            times[form] = ns(plan_of(topology, recipe_of, call, topology.pool_space))
     form = min(times, key=times.__getitem__)
     return _row(recipe, form, topology.name, call, times[form] / auto_ns, choice.variant)
 
@@ -107,22 +107,22 @@ def _row(recipe: Recipe, form: str, fabric: str, call: Call, ratio: float, varia
 
 def natively(context: RankContext, folder: Path, wanted: list[int], dtype: str) -> list[TextbookRow]:
     """Measure all pages on one rank; rank 0's times count."""
-    found = []
+    rows = []
     with Communicator.world(context, engine=NATIVE, region_bytes=NATIVE_REGION_BYTES) as comm:
         for recipe in pages(folder):
             for call in calls(recipe, comm.size, wanted, dtype) if recipe.collective != "barrier" else ():
-                found.append(_timed(comm, recipe, call))
-    return found
+                rows.append(_timed(comm, recipe, call))
+    return rows
 
 
 def _timed(comm: Communicator, recipe: Recipe, call: Call) -> TextbookRow:
     x, out = (
-        np.ones(its.nbytes // DTYPES[call.dtype].itemsize, DTYPES[call.dtype]) if its.nbytes else None
-        for its in buffers(call, comm.rank)
+        np.ones(buffer.nbytes // DTYPES[call.dtype].itemsize, DTYPES[call.dtype]) if buffer.nbytes else None
+        for buffer in buffers(call, comm.rank)
     )
-    its, init = COLLECTIVES[call.collective], getattr(comm.persistent, call.collective)
-    arrays = (out if out is not None else x,) if its.one_buffer else (x,)
-    options = {} if its.one_buffer else {"out": out}
+    contract, init = COLLECTIVES[call.collective], getattr(comm.persistent, call.collective)
+    arrays = (out if out is not None else x,) if contract.one_buffer else (x,)
+    options = {} if contract.one_buffer else {"out": out}
     variants: dict[str, str | Recipe] = {AUTO: AUTO, **dict(forms(recipe, call.nbytes))}
     made = {form: init(*arrays, variant=variant, **options) for form, variant in variants.items()}
     count = max(CALLS.start, min(CALLS.stop, BUDGET_BYTES // max(1, call.nbytes * call.ranks)))
@@ -195,8 +195,8 @@ def main(
       python -m studies.benchmarks.textbook -c none --native --json textbook.json
     """
     wanted = size_steps(minbytes, maxbytes, stepfactor if minbytes < maxbytes else None, None)
-    chosen = [its for its in pages(FOLDER) if not names or its.name in names]
-    if unknown := set(names) - {its.name for its in chosen}:
+    chosen = [recipe for recipe in pages(FOLDER) if not names or recipe.name in names]
+    if unknown := set(names) - {recipe.name for recipe in chosen}:
         raise click.UsageError(f"--page: there is no {', '.join(sorted(unknown))} in {FOLDER}")
     fabrics = [Topology.load(name) for name in configs.split(",")] if configs != "none" else []
     cells = [
@@ -206,17 +206,17 @@ def main(
         for recipe in chosen
         for call in calls(recipe, count, wanted, datatype)
     ]
-    err, found = Console(stderr=True), []
+    err, on_fabrics = Console(stderr=True), []
     for cell in track(cells, "modelled", console=err, disable=not err.is_terminal):
         with suppress(ArgumentError):  # no room, or too many instructions
-            found.append(on_fabric(*cell))
+            on_fabrics.append(on_fabric(*cell))
     for count in track(NATIVE_RANKS if native else (), "native", console=err, disable=not err.is_terminal):
-        found += [row for row in _native_rows(FOLDER, count, wanted, datatype) if not names or row.page in names]
-    found.sort(key=lambda row: row.ratio)
-    if write_json(json_file, [asdict(row) for row in found]):
+        on_fabrics += [row for row in _native_rows(FOLDER, count, wanted, datatype) if not names or row.page in names]
+    on_fabrics.sort(key=lambda row: row.ratio)
+    if write_json(json_file, [asdict(row) for row in on_fabrics]):
         return
     print(f"{'ratio':>6} {'page':<30} {'form':<9} {'fabric':<16} {'ranks':>5} {'size':>8}  auto")
-    for row in found[: rows or None]:
+    for row in on_fabrics[: rows or None]:
         size = format_bytes(row.size_bytes)
         print(
             f"{row.ratio:>6.2f} {row.page:<30} {row.form:<9} {row.fabric:<16} {row.ranks:>5} {size:>8}  {row.variant}"

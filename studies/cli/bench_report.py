@@ -204,7 +204,7 @@ class BenchReport(LiveReport):
 
 def _means_table(ratios: Sequence[Mean]) -> Table:
     columns = {"device / hand": "device_to_hand", "device / nccl": "device_to_nccl"}
-    names = [name for name, its in columns.items() if any(getattr(mean, its) is not None for mean in ratios)]
+    names = [name for name, column in columns.items() if any(getattr(mean, column) is not None for mean in ratios)]
     direct = any(mean.process_to_best_peer is not None for mean in ratios)
     table = Table(title="geometric means of time ratios: below 1 we are faster", box=box.SIMPLE, title_justify="left")
     for name in (

@@ -53,12 +53,12 @@ def run(ctx: click.Context, asked: BenchFlags) -> None:
         json_file=asked.json_file,
     )
     with report:
-        found = [find.find(name, pythons) for name in peers]
+        present = [find.find(name, pythons) for name in peers]
         if asked.accelerator is not None:
-            found.append(find.find_nccl(asked.accelerator, asked.ranks, pythons))
+            present.append(find.find_nccl(asked.accelerator, asked.ranks, pythons))
         with compare.started(
             asked.ranks,
-            found,
+            present,
             largest=calls,
             config=asked.config,
             single_copy=asked.single_copy,

@@ -73,9 +73,9 @@ KINDS = {
 
 def check_flags(ctx: click.Context, kind: str) -> None:
     """Refuse flags of the first job's command that mean nothing beside another job."""
-    for its in ctx.command.params:
-        given = ctx.get_parameter_source(its.name or "") == ParameterSource.COMMANDLINE
-        if given and (name := _key(its)) not in KINDS[kind].options | COMMON:
+    for param in ctx.command.params:
+        given = ctx.get_parameter_source(param.name or "") == ParameterSource.COMMANDLINE
+        if given and (name := _key(param)) not in KINDS[kind].options | COMMON:
             raise ArgumentError(f"--{name} does not go with --with: two jobs are compared by their times alone")
 
 
@@ -83,7 +83,7 @@ def read_job(path: Path, topology: Topology) -> FabricJob:
     document = Document.read(path, "job")
     data = dict(document.data)
     word = data.pop("simulate", None)
-    kinds = (TRAINING, SERVING, *(name for name, its in COLLECTIVES.items() if its.among_all))
+    kinds = (TRAINING, SERVING, *(name for name, contract in COLLECTIVES.items() if contract.among_all))
     if word not in kinds:
         raise document.error(
             ("simulate",), with_choices(f"is {shown(word)}, which is not a job", str(word), kinds, ": {}")

@@ -51,11 +51,11 @@ def run(_ctx: click.Context, asked: CcclFlags) -> None:
             ["", f"Sizes are {', '.join(map(format_bytes, FEW))} below, so that rows differ from the table's."]
         )
         varied = print_varied(report, rows, of_cccl(work)[0].otherwise())
-    found = None
+    intervals = None
     if asked.intervals:
         report.lines(["", f"Sizes are {', '.join(map(format_bytes, FEW))} in what follows."])
-        found = print_intervals(report, predicted(rows), of_cccl(work))
-    report.keep({**_document(work, rows), "otherwise": varied, **intervals_document(found)}, work)
+        intervals = print_intervals(report, predicted(rows), of_cccl(work))
+    report.keep({**_document(work, rows), "otherwise": varied, **intervals_document(intervals)}, work)
 
 
 def _header(work: Reproduction) -> list[str]:
@@ -78,8 +78,8 @@ def _chunk_table(work: Reproduction, *, by_size: bool) -> Table:
         means = [statistics.fmean(work.speedups(name, chunks=k)) for k in (0, *CURVE)]
         table.add_row(name, *(f"{mean:.2f}" for mean in means), *([_chosen(work, name)] * by_size))
     for size in SWINGS:
-        its = work.curve("all_gather", size)
-        cells = [f"{100 * (its[k] - 1):+.0f}%" if its[k] > 1 else "best" for k in CURVE]
+        curve = work.curve("all_gather", size)
+        cells = [f"{100 * (curve[k] - 1):+.0f}%" if curve[k] > 1 else "best" for k in CURVE]
         table.add_row(f"all_gather, {format_bytes(size)}: time", "", *cells)
     return table
 
@@ -130,8 +130,8 @@ def _speedups(work: Reproduction) -> Any:
     figure, every = panels((13, 6.4), 2, 4, title=title, share="xy")
     for panel, (name, published) in zip(every, AVERAGES.items(), strict=True):
         for variant, colour in zip(VARIANTS, COLOURS[2::-1], strict=True):
-            its = work.speedups(name, variant)
-            panel.plot(work.sizes, its, color=colour, marker="o", markersize=3, label=f"ours, {variant}")
+            speedups = work.speedups(name, variant)
+            panel.plot(work.sizes, speedups, color=colour, marker="o", markersize=3, label=f"ours, {variant}")
         mean = sum(work.speedups(name)) / len(work.sizes)
         panel.axhline(mean, color=COLOURS[0], linestyle=":", label="ours, average of all")
         panel.axhline(published, color="black", linestyle="--", label="published average of all")
@@ -147,13 +147,13 @@ def _speedups(work: Reproduction) -> Any:
 def _chunks(work: Reproduction) -> Any:
     figure, every = panels((12, 4.8), 1, 3, title="How many chunks a block is cut into", share="y")
     for panel, (size, published) in zip(every, SWINGS.items(), strict=False):
-        its = work.curve("all_gather", size)
-        panel.plot(CURVE, [its[k] for k in CURVE], color=COLOURS[0], marker="o", label="ours, all_gather")
+        curve = work.curve("all_gather", size)
+        panel.plot(CURVE, [curve[k] for k in CURVE], color=COLOURS[0], marker="o", label="ours, all_gather")
         panel.axhline(1 + published, color="black", linestyle="--", label="published: the slowest of all_gather")
         panel.set_title(f"all_gather, {format_bytes(size)}", fontsize=10)
     for name, colour in zip(AVERAGES, COLOURS, strict=True):
-        its = work.by_chunks(name)
-        every[2].plot(CURVE, [its[k] for k in CURVE], color=colour, marker="o", label=f"ours, {name}")
+        curve = work.by_chunks(name)
+        every[2].plot(CURVE, [curve[k] for k in CURVE], color=colour, marker="o", label=f"ours, {name}")
     every[2].set_title("all collectives, mean over sizes", fontsize=10)
     for panel in every:
         panel.axvspan(4, 8, color="0.93", label="published: best numbers")
@@ -168,9 +168,9 @@ def _growth(work: Reproduction) -> Any:
     figure, every = panels((12, 4.4), 1, 3, title="Growth with hosts, six cards")
     for panel, (name, published) in zip(every, GROWTH.items(), strict=True):
         for size, colour in zip(work.sizes[:: max(1, len(work.sizes) // 3)], COLOURS, strict=False):
-            at = work.sizes.index(size)
-            its = [work.growth(name, ranks)[at] for ranks in GROWTH_RANKS]
-            panel.plot(GROWTH_RANKS, its, color=colour, marker="o", label=f"ours, {format_bytes(size)}")
+            index = work.sizes.index(size)
+            growth = [work.growth(name, ranks)[index] for ranks in GROWTH_RANKS]
+            panel.plot(GROWTH_RANKS, growth, color=colour, marker="o", label=f"ours, {format_bytes(size)}")
         low, high = ([1.0, *(pair[end] for pair in published)] for end in (0, 1))
         panel.fill_between(GROWTH_RANKS, low, high, color="0.8")
         panel.plot(GROWTH_RANKS, low, color="black", linestyle="--", label="published")

@@ -43,17 +43,17 @@ def run(_ctx: click.Context, asked: FluxFlags) -> None:
     report.header(_header(work))
     shapes = list(report.finished(work.each_shape(), "simulating shapes", len(CLUSTERS) * len(SHAPES) * len(work.m)))
     _print_shapes(report, shapes)
-    found = [] if report.interrupted else list(report.finished(work.each_row(), "comparing figures"))
+    rows = [] if report.interrupted else list(report.finished(work.each_row(), "comparing figures"))
     if report.interrupted:
-        report.end("flux", found, shapes=_shapes_as_dicts(shapes))
+        report.end("flux", rows, shapes=_shapes_as_dicts(shapes))
     if work.is_whole:
         _print_blocks(report, work)
     report.lines([""])
-    report.figures(found)
-    report.lines(_footer(work, found))
-    varied = print_varied(report, found, of_flux(work)[0].otherwise()) if asked.verbose else None
-    ranges = print_intervals(report, predicted(found), of_flux(work)) if asked.intervals else None
-    report.keep({**_document(work, found), "otherwise": varied, **intervals_document(ranges)}, shapes)
+    report.figures(rows)
+    report.lines(_footer(work, rows))
+    varied = print_varied(report, rows, of_flux(work)[0].otherwise()) if asked.verbose else None
+    ranges = print_intervals(report, predicted(rows), of_flux(work)) if asked.intervals else None
+    report.keep({**_document(work, rows), "otherwise": varied, **intervals_document(ranges)}, shapes)
 
 
 def _header(work: Reproduction) -> list[str]:
@@ -71,18 +71,18 @@ def _header(work: Reproduction) -> list[str]:
 def _print_shapes(report: ReproductionReport, shapes: Sequence[Shape]) -> None:
     before, columns = "", report.columns(COLUMNS, TILES, TILES_WIDTH)
     for shape in shapes:
-        its, choice = shape.metrics, shape.tuned.choice
+        metrics, choice = shape.metrics, shape.tuned.choice
         if (title := f"{shape.cluster} {shape.operator.kind}") != before:
             report.lines(["#", f"# {title}"], "bold")
             report.rows([columns.heads[0]])
         before = title
-        efficiencies = [its.overlap_efficiency(style) or 0.0 for style in ("medium", "fused")]
-        times_ns = (its.gemm_ns, its.comm_ns, its.unfused_ns, its.medium_ns, its.fused_ns)
+        efficiencies = [metrics.overlap_efficiency(style) or 0.0 for style in ("medium", "fused")]
+        times_ns = (metrics.gemm_ns, metrics.comm_ns, metrics.unfused_ns, metrics.medium_ns, metrics.fused_ns)
         cells = {
             "m": shape.operator.m,
             **{name: f"{ns / 1e3:.0f}" for name, ns in zip(TIMES, times_ns, strict=True)},
             **{name: f"{100 * value:.0f}%" for name, value in zip(("E med", "E"), efficiencies, strict=True)},
-            "SOL": f"{its.sol:.2f}",
+            "SOL": f"{metrics.sol:.2f}",
             TILES: choice,
         }
         report.rows([columns.line(cells)], "yellow" if efficiencies[1] < 0 else "")
@@ -165,12 +165,12 @@ def _efficiencies(shapes: Sequence[Shape]) -> Any:
     figure, every = panels((14, 4.4), 1, len(CLUSTERS), title=title, share="y")
     for panel, (cluster, published) in zip(every, CLUSTERS.items(), strict=True):
         for kind, colour in zip(SHAPES, COLOURS, strict=False):
-            its = [shape for shape in shapes if (shape.cluster, shape.operator.kind) == (cluster, kind)]
+            chosen = [shape for shape in shapes if (shape.cluster, shape.operator.kind) == (cluster, kind)]
             for style, line in (("fused", "-"), ("medium", ":")):
-                values = [max(shape.metrics.overlap_efficiency(style) or 0.0, LOWEST_DRAWN) for shape in its]
+                values = [max(shape.metrics.overlap_efficiency(style) or 0.0, LOWEST_DRAWN) for shape in chosen]
                 label = f"{kind}, {style}"
                 panel.plot(
-                    [s.operator.m for s in its], values, line, color=colour, marker="o", markersize=3, label=label
+                    [s.operator.m for s in chosen], values, line, color=colour, marker="o", markersize=3, label=label
                 )
         if published is not None:
             panel.axhspan(*published, color="0.9", label="published, from the lowest to the best")
@@ -187,12 +187,12 @@ def _times(shapes: Sequence[Shape]) -> Any:
     title = "FLUX: times of each style by that of the fastest product, 8 ranks"
     figure, every = panels((14, 6.6), len(SHAPES), len(CLUSTERS), title=title, share="y")
     for panel, (kind, cluster) in zip(every, product(SHAPES, CLUSTERS), strict=True):
-        its = [shape for shape in shapes if (shape.cluster, shape.operator.kind) == (cluster, kind)]
-        m = [shape.operator.m for shape in its]
+        chosen = [shape for shape in shapes if (shape.cluster, shape.operator.kind) == (cluster, kind)]
+        m = [shape.operator.m for shape in chosen]
         for style, colour in STYLES.items():
-            times = [getattr(s.metrics, f"{style}_ns") / s.metrics.gemm_ns for s in its]
+            times = [getattr(s.metrics, f"{style}_ns") / s.metrics.gemm_ns for s in chosen]
             panel.plot(m, times, color=colour, marker="o", markersize=3, label=style)
-        comm = [shape.metrics.comm_ns / shape.metrics.gemm_ns for shape in its]
+        comm = [shape.metrics.comm_ns / shape.metrics.gemm_ns for shape in chosen]
         panel.plot(m, comm, "--", color="black", linewidth=0.9, label="the collective alone")
         panel.axhline(1, color="0.7", linewidth=0.8)
         panel.set_yscale("log")

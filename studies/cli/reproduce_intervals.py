@@ -35,10 +35,10 @@ def print_intervals(report: ReproductionReport, published: Published, parts: Seq
         )
     for figure in figures:
         low, high = published[figure]
-        its, said = found[figure], "-".join(f"{value:g}" for value in dict.fromkeys((low, high)))
-        inside = its.holds(low, high)
-        width = f"{its.high / its.low:.2g}x" if its.low > 0 else ""
-        cells = (*(f"{value:.4g}" for value in its[:3]), width, "yes" if inside else "no", _most(its))
+        interval, said = found[figure], "-".join(f"{value:g}" for value in dict.fromkeys((low, high)))
+        inside = interval.holds(low, high)
+        width = f"{interval.high / interval.low:.2g}x" if interval.low > 0 else ""
+        cells = (*(f"{value:.4g}" for value in interval[:3]), width, "yes" if inside else "no", _most(interval))
         table.add_row(figure, said, *cells, style="" if inside else "red")
     count = sum(found[figure].holds(*published[figure]) for figure in figures)
     report.lines(["", "Within the ranges of the configs' figures:"])
@@ -53,8 +53,8 @@ def predicted(rows: Sequence[Row]) -> Published:
 
 def intervals_document(found: Mapping[str, Interval] | None) -> dict[str, Any]:
     """Describe intervals for ``--json``; {} where none were asked for."""
-    return {} if found is None else {"intervals": {name: its._asdict() for name, its in found.items()}}
+    return {} if found is None else {"intervals": {name: interval._asdict() for name, interval in found.items()}}
 
 
-def _most(its: Interval) -> str:
-    return its.alone if its.alone == its.jointly else f"{its.alone}; jointly {its.jointly}"
+def _most(interval: Interval) -> str:
+    return interval.alone if interval.alone == interval.jointly else f"{interval.alone}; jointly {interval.jointly}"

@@ -44,8 +44,8 @@ def run(_ctx: click.Context, asked: ScalePoolFlags) -> None:
     report.lines(_footer(work, rows))
     if asked.verbose:
         report.lines(["", *_otherwise(work), *told(study)])
-    found = print_intervals(report, predicted(rows), of_scalepool(work)) if asked.intervals else None
-    report.keep(_document(work, rows, asked.verbose) | intervals_document(found), work, study)
+    intervals = print_intervals(report, predicted(rows), of_scalepool(work)) if asked.intervals else None
+    report.keep(_document(work, rows, asked.verbose) | intervals_document(intervals), work, study)
 
 
 def _header(work: Reproduction) -> list[str]:
@@ -155,7 +155,7 @@ def _speedups(work: Reproduction, _: TierStudy) -> Any:
     )
     for number, (label, values, colour) in enumerate(groups):
         bars = panel.bar(
-            [at + (number - 1) * 0.27 for at in range(len(names))], values, 0.25, label=label, color=colour
+            [index + (number - 1) * 0.27 for index in range(len(names))], values, 0.25, label=label, color=colour
         )
         panel.bar_label(bars, fmt="%.2f", fontsize=7)
     panel.axhline(1, color="0.7", linewidth=0.8)
@@ -171,7 +171,7 @@ def _steps(work: Reproduction, _: TierStudy) -> Any:
     levels = list(dict.fromkeys(LEVELS.values()))
     steps = [(pair, step) for pair in work.pairs for step in (pair.baseline, pair.scalepool)]
     below = [0.0] * len(steps)
-    places = [at // 2 * 1.0 + at % 2 * 0.38 for at in range(len(steps))]
+    places = [index // 2 * 1.0 + index % 2 * 0.38 for index in range(len(steps))]
     for level, colour in zip(levels, COLOURS, strict=False):
         shares = [
             sum(step.billed_ns.get(kind, 0) for kind in LEVELS if LEVELS[kind] == level) / pair.baseline.time_ns
@@ -190,11 +190,11 @@ def _moves(work: Reproduction, _: TierStudy) -> Any:
     title = "What moves the speedups, one assumption at a time: grey is what the configs say, dotted is published"
     figure, every = panels((14, 4.6), 1, 4, title=title, share="y")
     for panel, axis in zip(every, counting(axes(work), "simulating other fabrics"), strict=True):
-        found = {value: work.pairs if value == axis.base else axis.of(value) for value in axis.values}
+        pairs_of = {value: work.pairs if value == axis.base else axis.of(value) for value in axis.values}
         for number, colour in zip(range(len(work.pairs)), COLOURS, strict=False):
             case = work.pairs[number].case
-            its = [pairs[number].speedup for pairs in found.values()]
-            panel.plot(axis.values, its, color=colour, marker="o", markersize=4, label=f"ours, {case.model}")
+            speedups = [pairs[number].speedup for pairs in pairs_of.values()]
+            panel.plot(axis.values, speedups, color=colour, marker="o", markersize=4, label=f"ours, {case.model}")
             panel.axhline(case.published, color=colour, linestyle=":", linewidth=1)
         panel.axvline(axis.base, color="0.8", linewidth=6, zorder=0.6)
         panel.axhline(1, color="0.3", linewidth=0.8, zorder=0.6)

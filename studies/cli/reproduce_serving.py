@@ -19,21 +19,21 @@ def run(_ctx: click.Context, asked: IntervalsFlags) -> None:
     report.header(
         [f"cxlemu   {__version__}: what a model says, the same on every machine", "configs  as shipped; nothing fitted"]
     )
-    found = list(report.finished(rows(), "serving"))
-    figures = [row for _, row in found]
+    pairs = list(report.finished(rows(), "serving"))
+    figures = [row for _, row in pairs]
     if report.interrupted:
         report.end("serving", figures)
     report.figures(figures)
     near, count = hits(figures)
     report.lines(["", f"{near} of {count} predicted figures within {MISS:.0%}.", *told_misses(figures), ""])
-    for source in dict.fromkeys(source for source, _ in found):
+    for source in dict.fromkeys(source for source, _ in pairs):
         report.lines([f"{source.address}: {source.conditions}"])
     ranges = print_intervals(report, predicted(figures), of_serving()) if asked.intervals else None
     report.keep(
         {
             "version": __version__,
             "system": "serving",
-            "rows": [asdict(row) | source._asdict() for source, row in found],
+            "rows": [asdict(row) | source._asdict() for source, row in pairs],
         }
         | intervals_document(ranges)
     )

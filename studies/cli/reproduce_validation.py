@@ -32,11 +32,15 @@ def run(_ctx: click.Context, asked: ReproduceFlags) -> None:
     )
     report.table(_table(rows))
     report.lines(_footer(study))
-    found = None
+    intervals = None
     if asked.intervals:
-        ranges = {its.figure: (its.low, its.high) for its in (row.measured for row in rows) if not its.put_in}
-        found = print_intervals(report, ranges, of_validation())
-    report.keep(_document(study) | intervals_document(found), study)
+        ranges = {
+            measured.figure: (measured.low, measured.high)
+            for measured in (row.measured for row in rows)
+            if not measured.put_in
+        }
+        intervals = print_intervals(report, ranges, of_validation())
+    report.keep(_document(study) | intervals_document(intervals), study)
 
 
 def _table(rows: Sequence[Validated]) -> Table:
@@ -45,13 +49,13 @@ def _table(rows: Sequence[Validated]) -> Table:
         table.add_column(name, justify="left" if name in ("figure", "") else "right", no_wrap=name != "figure")
     letters = _letters(rows)
     for row in rows:
-        its, percent = row.measured, round(100 * row.relative_error)
+        measured, percent = row.measured, round(100 * row.relative_error)
         table.add_row(
-            its.figure if its.unit == "x" else f"{its.figure}, {its.unit}",
-            "-".join(f"{value:g}" for value in dict.fromkeys((its.low, its.high))),
+            measured.figure if measured.unit == "x" else f"{measured.figure}, {measured.unit}",
+            "-".join(f"{value:g}" for value in dict.fromkeys((measured.low, measured.high))),
             f"{row.ours:.4g}",
             f"{percent:+d}%" if percent else "0%",
-            letters[its.source] + "*" * its.put_in,
+            letters[measured.source] + "*" * measured.put_in,
             style="red" if row.missed else "",
         )
     return table
@@ -66,7 +70,7 @@ def _footer(study: Study) -> list[str]:
     predicted = [row for row in study.rows if not row.measured.put_in]
     missed = [row for row in study.rows if row.missed]
     width = max((len(row.measured.figure) for row in missed), default=0)
-    curve = ", ".join(f"{its.slower:.2f} beside {its.at_once}" for its in study.curve)
+    curve = ", ".join(f"{point.slower:.2f} beside {point.at_once}" for point in study.curve)
     dates = {row.measured.source: row.measured.date for row in study.rows}
     return [
         "",
@@ -87,7 +91,7 @@ def _document(study: Study) -> dict[str, Any]:
         "version": __version__,
         "system": "validation",
         "rows": [{**asdict(row), "relative_error": row.relative_error} for row in study.rows],
-        "beside": [asdict(its) for its in study.curve],
+        "beside": [asdict(point) for point in study.curve],
         "blocking": asdict(study.blocking),
         "queued_bytes": study.queued_bytes,
     }
@@ -105,8 +109,8 @@ def _validation(study: Study) -> Any:
     errors.axvspan(1 - MISS, 1 + MISS, color="0.9", zorder=0)
     errors.tick_params(axis="y", labelsize=7)
     errors.set_xlabel(f"ours by measured (grey: within {MISS:.0%})")
-    depths = [its.at_once for its in study.curve]
-    queues.plot(depths, [its.slower for its in study.curve], color=BLUE, marker="o", label="ours")
+    depths = [point.at_once for point in study.curve]
+    queues.plot(depths, [point.slower for point in study.curve], color=BLUE, marker="o", label="ours")
     queues.axhline(SLOWER.low, color="black", linestyle=":", label="measured")
     queues.set_xscale("log", base=2)
     queues.xaxis.set_major_formatter(lambda value, _: f"{value:g}")

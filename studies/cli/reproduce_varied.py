@@ -23,12 +23,12 @@ def print_varied(
     report.table(varied_table(rows, otherwise))
     usual = {figure: value for figure, (value, _) in otherwise[AS_ASSUMED].items()}
     near = {AS_ASSUMED: _near(rows, usual)}
-    for name, its in otherwise.items():
+    for name, ends_of in otherwise.items():
         if name != AS_ASSUMED:
             for words, end in (("25% lower", 0), ("25% higher", 1)):
-                near[f"{name} {words}"] = _near(rows, {figure: ends[end] for figure, ends in its.items()})
+                near[f"{name} {words}"] = _near(rows, {figure: ends[end] for figure, ends in ends_of.items()})
     least, most = (pick(near, key=lambda name: near[name]) for pick in (min, max))
-    unmoved = [name for name, its in otherwise.items() if name != AS_ASSUMED and not _moves(its, usual)]
+    unmoved = [name for name, varied in otherwise.items() if name != AS_ASSUMED and not _moves(varied, usual)]
     report.lines(
         [
             "",
@@ -49,15 +49,15 @@ def varied_table(rows: Sequence[Row], otherwise: Otherwise) -> Table:
         usual = otherwise[AS_ASSUMED][row.figure][0]
         published = "-".join(f"{value:g}" for value in dict.fromkeys(row.published_range))
         table.add_row(row.figure, published, f"{usual:.4g}", style="bold")
-        moves = {name: its[row.figure] for name, its in otherwise.items() if _moved(its[row.figure], usual)}
+        moves = {name: values[row.figure] for name, values in otherwise.items() if _moved(values[row.figure], usual)}
         for name in sorted(moves, key=lambda name: -max(abs(value - usual) for value in moves[name])):
             less, more = moves[name]
             table.add_row(f"  {name}", "", "", f"{less:.4g}", f"{more:.4g}")
     return table
 
 
-def _moves(its: dict[str, tuple[float, float]], usual: dict[str, float]) -> bool:
-    return any(_moved(ends, usual[figure]) for figure, ends in its.items())
+def _moves(ends_of: dict[str, tuple[float, float]], usual: dict[str, float]) -> bool:
+    return any(_moved(ends, usual[figure]) for figure, ends in ends_of.items())
 
 
 def _moved(ends: tuple[float, float], usual: float) -> bool:

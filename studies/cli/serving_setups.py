@@ -22,10 +22,10 @@ def requests_of(asked: ServingFlags, hosts: int) -> list[ServingRequest]:
         return generate(asked.requests or REQUESTS, asked.rate or REQUESTS_PER_S * hosts, asked.seed, asked.workload)
     if asked.rate is not None:
         raise ArgumentError("--rate only applies to generated requests: a trace has its own times")
-    found = load(asked.trace, asked.requests)
-    if not found:
+    requests = load(asked.trace, asked.requests)
+    if not requests:
         raise ArgumentError(f"{asked.trace} has no requests")
-    return found
+    return requests
 
 
 def setups_of(asked: ServingFlags, topology: Topology) -> list[ServingSetup]:
@@ -45,7 +45,7 @@ def setups_of(asked: ServingFlags, topology: Topology) -> list[ServingSetup]:
     given = ((CRASH, asked.crashes), (LOSE_CARD, asked.lost_cards), (COLD, asked.cold_starts))
     incidents = [Incident.parse(kind, text, machines[first]) for kind, texts in given for text in texts]
     if len(set(incidents)) < len(incidents):
-        twice = next(its for at, its in enumerate(incidents) if its in incidents[:at])
+        twice = next(incident for index, incident in enumerate(incidents) if incident in incidents[:index])
         raise ArgumentError(f"{twice} is given twice: give it once")
     setup = ServingSetup(
         topology=machines[first],
@@ -56,7 +56,7 @@ def setups_of(asked: ServingFlags, topology: Topology) -> list[ServingSetup]:
         most=asked.batch,
         route=asked.route,
         warm=asked.warm,
-        incidents=sorted(incidents, key=lambda its: its.at_ns),
+        incidents=sorted(incidents, key=lambda incident: incident.at_ns),
     )
     return [
         replace(

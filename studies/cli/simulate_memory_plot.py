@@ -30,12 +30,12 @@ def _panel(panel: Any, rows: Sequence[Measured]) -> None:
     policies = list(dict.fromkeys(row.policy for row in rows))
     for number, topology in enumerate(topologies):
         for policy, line in zip(policies, LINES, strict=False):
-            its = [row for row in rows if (row.topology, row.policy) == (topology, policy)]
-            if not its:
+            chosen = [row for row in rows if (row.topology, row.policy) == (topology, policy)]
+            if not chosen:
                 continue
             panel.plot(
-                [row.working_set_bytes for row in its],
-                [row.access_ns for row in its],
+                [row.working_set_bytes for row in chosen],
+                [row.access_ns for row in chosen],
                 color=COLOURS[number % len(COLOURS)],
                 linestyle=line,
                 marker="o",

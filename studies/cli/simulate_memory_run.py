@@ -43,12 +43,12 @@ def run(ctx: click.Context, asked: MemoryFlags) -> None:
     with interruption:
         for workload in kinds:
             measured_on = [*product(sizes, memories, asked.policy)]
-            its = [
+            shown = [
                 memory.measure(workload, size, policy=name, pages=asked.pages, seed=asked.seed)
                 for size, memory, name in counting(measured_on, workload.name, len(measured_on), out)
             ]
-            _print(out, workload, its, asked.verbose)
-            measured += its
+            _print(out, workload, shown, asked.verbose)
+            measured += shown
             finished += 1
     document = _document(memories, kinds[:finished], measured)
     write_json(asked.json_file, document | {"interrupted": interruption.happened})
@@ -105,10 +105,10 @@ def _print(out: Console, workload: Workload, rows: Sequence[Measured], verbose: 
         parted = [*zip(heads, widths, strict=True)][part]
         out.print(Text("#".ljust(SIZE_WIDTH) + "".join(f"  {head:>{width}}" for head, width in parted)))
         for size in dict.fromkeys(row.working_set_bytes for row in rows):
-            its = [row for row in rows if row.working_set_bytes == size][part]
-            numbers = "".join(f"  {row.access_ns:>{width}.1f}" for row, (_, width) in zip(its, parted, strict=True))
+            cells = [row for row in rows if row.working_set_bytes == size][part]
+            numbers = "".join(f"  {row.access_ns:>{width}.1f}" for row, (_, width) in zip(cells, parted, strict=True))
             out.print(Text(f"{format_bytes(size):>{SIZE_WIDTH}}{numbers}"))
-            for row, (head, _) in zip(its if verbose else (), parted, strict=False):
+            for row, (head, _) in zip(cells if verbose else (), parted, strict=False):
                 print_wrapped(out, f"#   {head}: {_where(row)}", "dim", indent="#     ")
 
 

@@ -22,22 +22,24 @@ def draw(outcomes: Sequence[ServingOutcome]) -> Any:
 
     title = f"Serving {outcomes[0].run.setup.iterations.model.name}: each place of the store over time"
     figure, (first, reused, moved) = panels((9, 7.5), 3, 1, title=title, share="x")
-    many = len({its.run.setup.topology.host_count for its in outcomes}) > 1
-    end_s = max(its.run.now_ns for its in outcomes) / 1e9 or 1e-9
+    many = len({outcome.run.setup.topology.host_count for outcome in outcomes}) > 1
+    end_s = max(outcome.run.now_ns for outcome in outcomes) / 1e9 or 1e-9
     edges = np.linspace(0, end_s, PARTS + 1)
-    for number, its in enumerate(outcomes):
-        hosts = f", {counted(its.run.setup.topology.host_count, 'host')}" if many else ""
-        style: dict[str, Any] = {"color": COLOURS[number % len(COLOURS)], "label": its.run.setup.place + hosts}
+    for number, outcome in enumerate(outcomes):
+        hosts = f", {counted(outcome.run.setup.topology.host_count, 'host')}" if many else ""
+        style: dict[str, Any] = {"color": COLOURS[number % len(COLOURS)], "label": outcome.run.setup.place + hosts}
         # a line that covers another one is thinner and has gaps
         style |= {"linewidth": max(3 - 0.6 * number, 1.2), "linestyle": LINES[number % len(LINES)]}
-        first.plot(edges[:-1], _binned(its.done, edges, lambda one: (one.at_once_ns or 0) / 1e6, np.median), **style)
-        reused.plot(edges[:-1], _binned(its.done, edges, _reused, np.mean), **style)
-        carried = its.run.movement.carried
+        first.plot(
+            edges[:-1], _binned(outcome.done, edges, lambda one: (one.at_once_ns or 0) / 1e6, np.median), **style
+        )
+        reused.plot(edges[:-1], _binned(outcome.done, edges, _reused, np.mean), **style)
+        carried = outcome.run.movement.carried
         at_s = [one.end_ns / 1e9 for one in carried]
         nbytes, _ = np.histogram(at_s, edges, weights=[one.nbytes for one in carried])
-        rates = np.where(edges[:-1] <= its.run.now_ns / 1e9, nbytes / (edges[1] - edges[0]) / 1e9, np.nan)
+        rates = np.where(edges[:-1] <= outcome.run.now_ns / 1e9, nbytes / (edges[1] - edges[0]) / 1e9, np.nan)
         moved.plot(edges[:-1], rates, **style)
-        for incident in its.run.happened:
+        for incident in outcome.run.happened:
             for panel in (first, reused, moved):
                 panel.axvline(incident.at_ns / 1e9, color="0.6", linewidth=0.8, linestyle=":")
     first.set_yscale("log")
@@ -52,14 +54,16 @@ def draw(outcomes: Sequence[ServingOutcome]) -> Any:
     return figure
 
 
-def _reused(its: Served) -> float:
-    return 100 * (its.from_accelerator + its.from_store) / its.request.input_tokens
+def _reused(reply: Served) -> float:
+    return 100 * (reply.from_accelerator + reply.from_store) / reply.request.input_tokens
 
 
 def _binned(
     done: Sequence[Served], edges: Any, value: Callable[[Served], float], summed_up: Callable[[Any], Any]
 ) -> list[float]:
     """Sum up the requests of each part of the time; none came in a part: a gap in the line."""
-    at = np.clip(np.searchsorted(edges, [its.request.arrival_ns / 1e9 for its in done], side="right") - 1, 0, PARTS - 1)
-    values = np.array([value(its) for its in done], float)
-    return [float(summed_up(values[at == part])) if (at == part).any() else float("nan") for part in range(PARTS)]
+    bins = np.clip(
+        np.searchsorted(edges, [served.request.arrival_ns / 1e9 for served in done], side="right") - 1, 0, PARTS - 1
+    )
+    values = np.array([value(served) for served in done], float)
+    return [float(summed_up(values[bins == part])) if (bins == part).any() else float("nan") for part in range(PARTS)]

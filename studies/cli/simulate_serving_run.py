@@ -68,8 +68,8 @@ def run(ctx: click.Context, asked: ServingFlags) -> None:
             done = simulate(setup, mine, lambda through, what=what: saying(f"{what}: {through} served"))  # type: ignore[misc]
             outcomes.append(ServingOutcome.of(done))
             if asked.intervals:
-                told = lambda number, of, what=what: saying(f"{what}: variation {number} of {of}")  # noqa: E731
-                ranges.append(answer_intervals(setup, mine, told))
+                report = lambda number, of, what=what: saying(f"{what}: variation {number} of {of}")  # noqa: E731
+                ranges.append(answer_intervals(setup, mine, report))
     if not outcomes:
         raise KeyboardInterrupt  # nothing ended that could be kept
     out.print(_swept(outcomes) if asked.sweep else _table(outcomes), soft_wrap=False)
@@ -80,18 +80,18 @@ def run(ctx: click.Context, asked: ServingFlags) -> None:
     if asked.verbose:
         for outcome in outcomes:
             print_wrapped(out, f"{_named(outcome)}: {_links(outcome)}", indent="  ")
-    for outcome, found in zip(outcomes, ranges, strict=False):  # after Ctrl-C the last one has none
-        for name, its in found.items():
+    for outcome, spans in zip(outcomes, ranges, strict=False):  # after Ctrl-C the last one has none
+        for name, spread in spans.items():
             what, _, unit = name.rpartition(", ")
-            print_wrapped(out, f"{outcome.run.setup.place}, {what}: {its.describe(unit)}", indent="  ")
+            print_wrapped(out, f"{outcome.run.setup.place}, {what}: {spread.describe(unit)}", indent="  ")
     complaints = _complaints(outcomes, requests, setups[0].incidents, asked.places or ())
     if asked.sweep is not None:
         complaints += _saturation(out, outcomes, asked)
     for line in complaints:
         print_wrapped(out, line, "yellow")
     document = _document(outcomes, setups[0], requests) | {"interrupted": interruption.happened}
-    for run_document, found in zip(document["runs"], ranges, strict=False):
-        run_document["intervals"] = {name: its._asdict() for name, its in found.items()}
+    for run_document, spans in zip(document["runs"], ranges, strict=False):
+        run_document["intervals"] = {name: spread._asdict() for name, spread in spans.items()}
     write_json(asked.json_file, document)
     if asked.written is not None:
         write_output("--write-trace", asked.written, dumped(requests))
@@ -102,19 +102,19 @@ def run(ctx: click.Context, asked: ServingFlags) -> None:
 
 
 def _header(setup: ServingSetup, requests: Sequence[ServingRequest], asked: ServingFlags) -> list[str]:
-    its, topology = setup.iterations, setup.topology
-    instances = topology.host_count * topology.hosts.ranks_per_host // its.ranks
+    iterations, topology = setup.iterations, setup.topology
+    instances = topology.host_count * topology.hosts.ranks_per_host // iterations.ranks
     apart = f", {setup.prefill} of them for prompts alone" if setup.prefill else ""
-    held = format_bytes(its.blocks * its.block_bytes)
+    held = format_bytes(iterations.blocks * iterations.block_bytes)
     return [
         f"cxlemu       {__version__}: what a model says, the same on every machine",
         f"config       {topology.title}",
-        f"model        {its.model.name}, {its.model.parameters / 1e9:.4g} billion parameters, "
-        f"{format_bytes(its.model.kv_bytes)} of keys and values for each token",
-        f"instances    {'on each host 1 of ' if asked.sweep else f'{instances} of '}{its.ranks} x "
-        f"{its.accelerator.name}, each with room for {held} of keys and values{apart}",
+        f"model        {iterations.model.name}, {iterations.model.parameters / 1e9:.4g} billion parameters, "
+        f"{format_bytes(iterations.model.kv_bytes)} of keys and values for each token",
+        f"instances    {'on each host 1 of ' if asked.sweep else f'{instances} of '}{iterations.ranks} x "
+        f"{iterations.accelerator.name}, each with room for {held} of keys and values{apart}",
         f"requests     {described(requests)}" + " on each host" * bool(asked.sweep),
-        f"figures      {kinds_of(its.model.provenance, its.accelerator.provenance, topology.provenance)}",
+        f"figures      {kinds_of(iterations.model.provenance, iterations.accelerator.provenance, topology.provenance)}",
     ]
 
 
@@ -124,21 +124,25 @@ def _named(outcome: ServingOutcome) -> str:
 
 def _table(outcomes: Sequence[ServingOutcome]) -> Table:
     """Put runs beside each other, a figure in each row."""
-    table = figure_table("store", *(its.run.setup.place for its in outcomes))
-    for at, p in enumerate(PERCENTILES):
-        table.add_row(f"time to first token, ms, p{p}", *(_ms(its.first_token, at) for its in outcomes))
-    for at, p in enumerate(PERCENTILES):
-        table.add_row(f"time per output token, ms, p{p}", *(_ms(its.next_token, at) for its in outcomes))
+    table = figure_table("store", *(outcome.run.setup.place for outcome in outcomes))
+    for index, p in enumerate(PERCENTILES):
+        table.add_row(f"time to first token, ms, p{p}", *(_ms(outcome.first_token, index) for outcome in outcomes))
+    for index, p in enumerate(PERCENTILES):
+        table.add_row(f"time per output token, ms, p{p}", *(_ms(its.next_token, index) for its in outcomes))
     rows: dict[str, Callable[[ServingOutcome], str]] = {
-        "output tokens/s": lambda its: f"{its.per_s(its.output_tokens):,.0f}",
-        "input reused, %": lambda its: _percent(its.hit_rate),
-        "  of which from the store, %": lambda its: _percent(its.from_store / max(its.input_tokens, 1)),
-        "read from the store, GB": lambda its: _gb(its, to_store=False),
-        "written to the store, GB": lambda its: _gb(its, to_store=True),
-        "blocks given up by the store": lambda its: f"{its.run.place.evicted:,}",
-        "transfers, times as long as alone": lambda its: "" if its.slowdown is None else f"{its.slowdown:.2f}",
-        "busiest link or card, % of time": lambda its: "" if its.busiest is None else _percent(its.busiest[1]),
-        "accelerators computing, % of time": lambda its: _percent(its.computing),
+        "output tokens/s": lambda outcome: f"{outcome.per_s(outcome.output_tokens):,.0f}",
+        "input reused, %": lambda outcome: _percent(outcome.hit_rate),
+        "  of which from the store, %": lambda outcome: _percent(outcome.from_store / max(outcome.input_tokens, 1)),
+        "read from the store, GB": lambda outcome: _gb(outcome, to_store=False),
+        "written to the store, GB": lambda outcome: _gb(outcome, to_store=True),
+        "blocks given up by the store": lambda outcome: f"{outcome.run.place.evicted:,}",
+        "transfers, times as long as alone": lambda outcome: (
+            "" if outcome.slowdown is None else f"{outcome.slowdown:.2f}"
+        ),
+        "busiest link or card, % of time": lambda outcome: (
+            "" if outcome.busiest is None else _percent(outcome.busiest[1])
+        ),
+        "accelerators computing, % of time": lambda outcome: _percent(outcome.computing),
     }
     for name, cell in rows.items():
         table.add_row(name, *map(cell, outcomes))
@@ -157,23 +161,23 @@ def _swept(outcomes: Sequence[ServingOutcome]) -> Table:
         "read\nGB",
         "busiest\n%",
     )
-    for its in outcomes:
+    for outcome in outcomes:
         table.add_row(
-            its.run.setup.place,
-            str(its.run.setup.topology.host_count),
-            _ms(its.first_token, 0),
-            _ms(its.first_token, -1),
-            _ms(its.next_token, 0),
-            f"{its.per_s(its.output_tokens):,.0f}",
-            _percent(its.hit_rate),
-            _gb(its, to_store=False),
-            "" if its.busiest is None else _percent(its.busiest[1]),
+            outcome.run.setup.place,
+            str(outcome.run.setup.topology.host_count),
+            _ms(outcome.first_token, 0),
+            _ms(outcome.first_token, -1),
+            _ms(outcome.next_token, 0),
+            f"{outcome.per_s(outcome.output_tokens):,.0f}",
+            _percent(outcome.hit_rate),
+            _gb(outcome, to_store=False),
+            "" if outcome.busiest is None else _percent(outcome.busiest[1]),
         )
     return table
 
 
-def _ms(spread: Spread | None, at: int) -> str:
-    return "" if spread is None else f"{spread.percentiles[at] / 1e6:,.1f}"
+def _ms(spread: Spread | None, index: int) -> str:
+    return "" if spread is None else f"{spread.percentiles[index] / 1e6:,.1f}"
 
 
 def _percent(part: float) -> str:
@@ -199,19 +203,21 @@ def _complaints(
     incidents: Sequence[Incident],
     places: Sequence[str],
 ) -> list[str]:
-    found = []
-    for its in outcomes:
-        left = len(its.run.served) - len(its.done)
-        refused = sum(one.refused for one in its.run.served)
+    complaints = []
+    for outcome in outcomes:
+        left = len(outcome.run.served) - len(outcome.done)
+        refused = sum(one.refused for one in outcome.run.served)
         if refused:
-            found.append(f"{_named(its)}: {counted(refused, 'request')} too long for the memory of an instance.")
-        if left > refused:
-            found.append(
-                f"{_named(its)}: {counted(left - refused, 'request')} never served, as nobody was left to do it."
+            complaints.append(
+                f"{_named(outcome)}: {counted(refused, 'request')} too long for the memory of an instance."
             )
-    if not any(its.done for its in outcomes):
-        return [*found, "Nothing was served."]
-    if not any(its.hit_rate for its in outcomes):
+        if left > refused:
+            complaints.append(
+                f"{_named(outcome)}: {counted(left - refused, 'request')} never served, as nobody was left to do it."
+            )
+    if not any(outcome.done for outcome in outcomes):
+        return [*complaints, "Nothing was served."]
+    if not any(outcome.hit_rate for outcome in outcomes):
         places = ()
         known = reusable_tokens(requests)
         why = (
@@ -219,48 +225,54 @@ def _complaints(
             if known
             else "no request begins with blocks of one before it"
         )
-        found.append(f"Nothing was reused: {why}.")
+        complaints.append(f"Nothing was reused: {why}.")
     for place in places:
-        runs = [its for its in outcomes if its.run.setup.place == place and place != "accelerator"]
+        runs = [outcome for outcome in outcomes if outcome.run.setup.place == place and place != "accelerator"]
         if runs and not any(its.from_store or its.run.setup.prefill for its in runs):
-            found.append(f"{place}: nothing was read from the store: the accelerators' memory had what came again.")
+            complaints.append(
+                f"{place}: nothing was read from the store: the accelerators' memory had what came again."
+            )
     for incident in incidents:
         if not any(incident in its.run.happened for its in outcomes):
-            found.append(f"{incident} never happened: there was nothing to happen to, or all was served before.")
-    return found
+            complaints.append(f"{incident} never happened: there was nothing to happen to, or all was served before.")
+    return complaints
 
 
 def _saturation(out: Console, outcomes: Sequence[ServingOutcome], asked: ServingFlags) -> list[str]:
     """Print from how many hosts on the fabric is saturated, for each place; return the places where it never is."""
-    found = []
-    for place in dict.fromkeys(its.run.setup.place for its in outcomes):
-        mine = [its for its in outcomes if its.run.setup.place == place]
-        full = next((its for its in mine if its.busiest is not None and its.busiest[1] >= SATURATED), None)
+    saturation = []
+    for place in dict.fromkeys(outcome.run.setup.place for outcome in outcomes):
+        mine = [outcome for outcome in outcomes if outcome.run.setup.place == place]
+        full = next(
+            (outcome for outcome in mine if outcome.busiest is not None and outcome.busiest[1] >= SATURATED), None
+        )
         if full is not None and full.busiest is not None:
             use, part = full.busiest
             hosts = counted(full.run.setup.topology.host_count, "host")
             print_wrapped(out, f"{place}: saturated from {hosts} on, where {use.resource.name} is busy {part:.0%}.")
         else:
-            busiest = max((its.busiest[1] for its in mine if its.busiest is not None), default=0.0)
+            busiest = max((outcome.busiest[1] for outcome in mine if outcome.busiest is not None), default=0.0)
             last = counted(mine[-1].run.setup.topology.host_count, "host")
-            found.append(f"{place}: not saturated up to {last}: no link or card is busy for more than {busiest:.0%}.")
-    return found
+            saturation.append(
+                f"{place}: not saturated up to {last}: no link or card is busy for more than {busiest:.0%}."
+            )
+    return saturation
 
 
 def _document(
     outcomes: Sequence[ServingOutcome], setup: ServingSetup, requests: Sequence[ServingRequest]
 ) -> dict[str, Any]:
-    its = setup.iterations
+    iterations = setup.iterations
     return {
         "version": __version__,
         "config": setup.topology.document(),
-        "model": its.model.document(),
-        "accelerator": its.accelerator.name,
-        "tensor": its.tensor,
-        "expert": its.expert,
+        "model": iterations.model.document(),
+        "accelerator": iterations.accelerator.name,
+        "tensor": iterations.tensor,
+        "expert": iterations.expert,
         "prefill": setup.prefill,
-        "block_bytes": its.block_bytes,
-        "accelerator_blocks": its.blocks,
+        "block_bytes": iterations.block_bytes,
+        "accelerator_blocks": iterations.blocks,
         "requests": len(requests),
         "reusable_tokens": reusable_tokens(requests),
         "runs": [outcome.document() for outcome in outcomes],

@@ -50,7 +50,7 @@ def run(ctx: click.Context, asked: TraceFlags) -> None:
     ):
         raise ArgumentError("--accelerator does nothing here, because no node has operations for one: leave it out")
     with spinning(f"replaying {counted(workload.steps, 'node')}"):
-        found = replay(workload, topology, computer)
+        outcome = replay(workload, topology, computer)
     out = console()
     recorded = "computing as recorded" if computer is None else f"computing on {computer.name}"
     size = f"{counted(workload.steps, 'node')} of {counted(len(workload.ranks), 'rank')}"
@@ -60,25 +60,25 @@ def run(ctx: click.Context, asked: TraceFlags) -> None:
         f"trace    {asked.prefix.name}: {size}, {recorded}",
     ):
         print_wrapped(out, f"# {line}", indent="#          ")
-    out.print(_each(found) if asked.verbose else _summary(found), soft_wrap=False)
-    for line in _totals(found):
+    out.print(_each(outcome) if asked.verbose else _summary(outcome), soft_wrap=False)
+    for line in _totals(outcome):
         print_wrapped(out, line)
-    write_json(asked.json_file, _document(found, topology, asked.accelerator))
+    write_json(asked.json_file, _document(outcome, topology, asked.accelerator))
     if asked.trace_file is not None:
-        if len(found.computed) + sum(len(call.members) for call in found.calls) > EVENTS_MAX:
+        if len(outcome.computed) + sum(len(call.members) for call in outcome.calls) > EVENTS_MAX:
             raise ArgumentError(f"--trace takes {EVENTS_MAX} events at most: replay a smaller workload")
-        write_output("--trace", asked.trace_file, perfetto(found.events()))
-    if not found.time_ns:
+        write_output("--trace", asked.trace_file, perfetto(outcome.events()))
+    if not outcome.time_ns:
         print_wrapped(
             out, "Nothing was replayed: no node of this trace computes, or has anything to communicate.", "yellow"
         )
         ctx.exit(3)
 
 
-def _summary(found: Replay) -> Table:
+def _summary(outcome: Replay) -> Table:
     """List collectives, with those that are alike in one row."""
     alike: defaultdict[tuple[str, int, int, str], list[Called]] = defaultdict(list)
-    for call in found.calls:
+    for call in outcome.calls:
         alike[call.what.name, call.what.nbytes, len(call.members), call.variant].append(call)
     table = _table("collective", "a rank\nbrings", "ranks", "variant", "calls", "each\nus", "all\nus", "waited\nus")
     for (name, nbytes, ranks, variant), calls in alike.items():
@@ -90,9 +90,9 @@ def _summary(found: Replay) -> Table:
     return table
 
 
-def _each(found: Replay) -> Table:
+def _each(outcome: Replay) -> Table:
     table = _table("collective", "a rank\nbrings", "ranks", "variant", "node", "begins\nus", "takes\nus", "waited\nus")
-    for call in found.calls:
+    for call in outcome.calls:
         size, ranks = format_bytes(call.what.nbytes), str(len(call.members))
         times = _us(call.begin_ns), _us(call.end_ns - call.begin_ns), _us(call.begin_ns - call.ready_ns)
         table.add_row(call.what.name, size, ranks, call.variant, Text(call.name), *times)
@@ -111,33 +111,33 @@ def _us(ns: int) -> str:
     return f"{ns / 1e3:.1f}"
 
 
-def _totals(found: Replay) -> list[str]:
-    ranks = range(len(found.workload.ranks))
-    slowest = max(ranks, key=found.exposed_ns)
-    accesses_ns = found.accessing_ns(slowest)
+def _totals(outcome: Replay) -> list[str]:
+    ranks = range(len(outcome.workload.ranks))
+    slowest = max(ranks, key=outcome.exposed_ns)
+    accesses_ns = outcome.accessing_ns(slowest)
     return [
         "",
-        f"All together {_us(found.time_ns)} us.",
-        f"Rank {slowest}, of which most shows: computes {_us(found.computing_ns(slowest))} us, is in collectives "
-        f"{_us(found.communicating_ns(slowest))} us, of which {_us(found.exposed_ns(slowest))} us show."
+        f"All together {_us(outcome.time_ns)} us.",
+        f"Rank {slowest}, of which most shows: computes {_us(outcome.computing_ns(slowest))} us, is in collectives "
+        f"{_us(outcome.communicating_ns(slowest))} us, of which {_us(outcome.exposed_ns(slowest))} us show."
         + f" It loads from the pool and stores there for {_us(accesses_ns)} us."
         * bool(accesses_ns),
     ]
 
 
-def _document(found: Replay, topology: Topology, accelerator: str | None) -> dict[str, Any]:
-    ranks = range(len(found.workload.ranks))
+def _document(outcome: Replay, topology: Topology, accelerator: str | None) -> dict[str, Any]:
+    ranks = range(len(outcome.workload.ranks))
     return {
         "version": __version__,
         "config": topology.name,
         "accelerator": accelerator,
-        "time_ns": found.time_ns,
+        "time_ns": outcome.time_ns,
         "ranks": [
             {
-                "computing_ns": found.computing_ns(rank),
-                "accessing_ns": found.accessing_ns(rank),
-                "communicating_ns": found.communicating_ns(rank),
-                "exposed_ns": found.exposed_ns(rank),
+                "computing_ns": outcome.computing_ns(rank),
+                "accessing_ns": outcome.accessing_ns(rank),
+                "communicating_ns": outcome.communicating_ns(rank),
+                "exposed_ns": outcome.exposed_ns(rank),
             }
             for rank in ranks
         ],
@@ -153,6 +153,6 @@ def _document(found: Replay, topology: Topology, accelerator: str | None) -> dic
                 "begin_ns": call.begin_ns,
                 "end_ns": call.end_ns,
             }
-            for call in found.calls
+            for call in outcome.calls
         ],
     }

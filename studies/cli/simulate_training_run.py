@@ -57,7 +57,7 @@ def run(ctx: click.Context, asked: TrainingFlags) -> None:
     router = _router(asked, shape)
     computer = Accelerator.load(asked.accelerator)
     cluster = None if asked.inside is None else Topology.load(asked.inside)
-    failures = sorted((Failure.parse(text, topology) for text in asked.fails), key=lambda its: its.at_ns)
+    failures = sorted((Failure.parse(text, topology) for text in asked.fails), key=lambda failure: failure.at_ns)
     fabrics = [fabric_of(topology, how.replicas, sharing=how.tensor)]
     others = against(topology, asked.against)
     fabrics += [fabric_of(other, how.replicas, sharing=how.tensor) for other in others]
@@ -152,7 +152,7 @@ def _failing(
         lost = [failure for failure in failures if failure.at_ns <= at_ns]
         later.append((at_ns, replace(usual.machine, between=fabric_of(topology, usual.parallelism.replicas, lost))))
     try:
-        its = train(
+        step = train(
             usual.model,
             usual.parallelism,
             usual.machine,
@@ -165,7 +165,7 @@ def _failing(
         why = f", which the step needs: {', '.join(map(str, failures))}"
         raise CutOffError(error.host, error.card, why) from None
     return replace(
-        its, machine=replace(usual.machine, between=fabric_of(topology, usual.parallelism.replicas, failures))
+        step, machine=replace(usual.machine, between=fabric_of(topology, usual.parallelism.replicas, failures))
     )
 
 
@@ -187,13 +187,13 @@ def _header(step: TrainingStep, topology: Topology, recompute: str, microbatch: 
 
 
 def _experts(step: TrainingStep) -> list[str]:
-    its = step.model
-    if not its.expert_blocks:
+    model = step.model
+    if not model.expert_blocks:
         return []
     dropped = f", {step.load.dropped:.1%} of the tokens dropped" if step.load.dropped else ""
     return [
-        f"experts      {its.active_experts} of {its.experts} for each token in {its.expert_blocks} of "
-        f"{counted(its.blocks, 'block')}; the busiest rank gets {step.load.busiest:.2f} times the mean{dropped}"
+        f"experts      {model.active_experts} of {model.experts} for each token in {model.expert_blocks} of "
+        f"{counted(model.blocks, 'block')}; the busiest rank gets {step.load.busiest:.2f} times the mean{dropped}"
     ]
 
 
@@ -232,7 +232,7 @@ def _footer(steps: list[TrainingStep], *, failing: bool) -> list[str]:
         before, after = (step.time_ns / 1e6 for step in steps[:2])
         lines.append(f"What fails takes the step from {before:.1f} to {after:.1f} ms: {after / before - 1:+.1%}.")
     ours, others = steps[0], steps[1 + failing :]
-    names, ratios = [its.machine.between.name for its in others], [its.time_ns / ours.time_ns for its in others]
+    names, ratios = [step.machine.between.name for step in others], [step.time_ns / ours.time_ns for step in others]
     if len(others) == 1:
         name, times = (ours.machine.between.name, ratios[0]) if ratios[0] >= 1 else (names[0], 1 / ratios[0])
         lines.append(f"{name} takes a step {times:.2f} times as fast.")

@@ -39,7 +39,7 @@ class JobsCompared:
     @property
     def together(self) -> float:
         """For which part of the time all jobs went on."""
-        return min(its.until_ns for its in self.jobs) / self.span_ns if self.span_ns else 0.0
+        return min(job.until_ns for job in self.jobs) / self.span_ns if self.span_ns else 0.0
 
 
 def compare(topology: Topology, jobs: Sequence[FabricJob]) -> JobsCompared:
@@ -55,18 +55,18 @@ def compare(topology: Topology, jobs: Sequence[FabricJob]) -> JobsCompared:
     together, fabric = _played(model, list(zip(jobs, places, strict=True)))
     users = [{use.resource.name for use in _shareable(each)} for _, each in alone]
     shared = [use for use in _shareable(fabric) if sum(use.resource.name in names for names in users) > 1]
-    found = []
+    besides = []
     for job, ranks, ((before,), _), after in zip(jobs, places, alone, together, strict=True):
         figures = [_compared(*pair) for pair in zip(before.figures(), after.figures(), strict=True)]
         until_ns = fabric.now_ns if after.repeats else _end(after)
-        found.append(JobBeside(job, ranks[0], _end(before), _end(after), until_ns, figures))
-    return JobsCompared(found, sorted(shared, key=lambda use: -use.busy_ns), fabric.now_ns)
+        besides.append(JobBeside(job, ranks[0], _end(before), _end(after), until_ns, figures))
+    return JobsCompared(besides, sorted(shared, key=lambda use: -use.busy_ns), fabric.now_ns)
 
 
 def _played(model: CostModel, jobs: Sequence[tuple[FabricJob, range]]) -> tuple[list[Played], SharedFabric]:
     fabric = SharedFabric(model)
     played = [job.begin(fabric, ranks) for job, ranks in jobs]
-    fabric.run(lambda: any(its.over_ns is None for its in played))
+    fabric.run(lambda: any(job.over_ns is None for job in played))
     return played, fabric
 
 

@@ -105,16 +105,16 @@ class _Step:
         for number in [number for number, count in enumerate(self._missing) if not count]:
             self._go_on(number, 0, now_ns)
 
-    def _go_on(self, number: int, at: int, now_ns: int) -> None:
+    def _go_on(self, number: int, index: int, now_ns: int) -> None:
         parts = self._operations[number].parts
-        while at < len(parts):
-            its, at = parts[at], at + 1
-            then = partial(self._go_on, number, at)
-            if its.call is not None:
-                self._fabric.begin(self._call(its.call), now_ns, then)
+        while index < len(parts):
+            part, index = parts[index], index + 1
+            then = partial(self._go_on, number, index)
+            if part.call is not None:
+                self._fabric.begin(self._call(part.call), now_ns, then)
                 return
-            if its.ns:
-                self._fabric.schedule(now_ns + its.ns, then)
+            if part.ns:
+                self._fabric.schedule(now_ns + part.ns, then)
                 return
         self._left -= 1
         for waiter in self._waiters[number]:
@@ -125,12 +125,12 @@ class _Step:
             self._left = -1
             self._done(now_ns)
 
-    def _call(self, its: tuple[str, int, int]) -> VirtualCall:
-        if its not in self._calls:
-            collective, size_bytes, ranks = its
+    def _call(self, key: tuple[str, int, int]) -> VirtualCall:
+        if key not in self._calls:
+            collective, size_bytes, ranks = key
             (case,) = Sweep((collective,), [size_bytes], dtypes=(DTYPE,), check=False).cases(ranks)
-            self._calls[its] = call_of(self._job.topology, case, self._fabric, self._ranks)
-        return self._calls[its]
+            self._calls[key] = call_of(self._job.topology, case, self._fabric, self._ranks)
+        return self._calls[key]
 
 
 def call_of(topology: Topology, case: Case, fabric: SharedFabric, ranks: range) -> VirtualCall:

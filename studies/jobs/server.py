@@ -26,7 +26,9 @@ class ServingJob:
 
     def begin(self, fabric: SharedFabric, ranks: range) -> Serving:
         """Begin at time 0, which the requests' arrivals count from."""
-        run = Simulation(self.setup, [Served(number, its) for number, its in enumerate(self.requests)], fabric, ranks)
+        run = Simulation(
+            self.setup, [Served(number, request) for number, request in enumerate(self.requests)], fabric, ranks
+        )
         run.begin()
         return Serving(run)
 
@@ -39,14 +41,17 @@ class Serving:
     @property
     def over_ns(self) -> int | None:
         """When the last answer ended; None before."""
-        return max((its.end_ns or 0 for its in self.run.served), default=0) if self.run.over else None
+        return max((request.end_ns or 0 for request in self.run.served), default=0) if self.run.over else None
 
     def figures(self) -> list[Figure]:
         """Return the times to the first token and from token to token, and the tokens in a second."""
-        its = ServingOutcome.of(self.run)
-        found = []
-        for name, spread in (("time to first token", its.first_token), ("time per output token", its.next_token)):
+        outcome = ServingOutcome.of(self.run)
+        rows = []
+        for name, spread in (
+            ("time to first token", outcome.first_token),
+            ("time per output token", outcome.next_token),
+        ):
             if spread is not None:
                 for p, ns in zip(PERCENTILES, spread.percentiles, strict=True):
-                    found.append(Figure(f"{name}, ms, p{p}", ns / 1e6))
-        return [*found, Figure("output tokens/s", its.per_s(its.output_tokens), is_rate=True)]
+                    rows.append(Figure(f"{name}, ms, p{p}", ns / 1e6))
+        return [*rows, Figure("output tokens/s", outcome.per_s(outcome.output_tokens), is_rate=True)]

@@ -43,12 +43,12 @@ class SourceMove(NamedTuple):
 
 def moves(call: Call, rank: int) -> list[SourceMove]:
     """List what one rank copies and sums, as in the table above. A reduction's share is whole elements."""
-    its = COLLECTIVES[call.collective]
-    if its.reduces and its.replaces:
+    contract = COLLECTIVES[call.collective]
+    if contract.reduces and contract.replaces:
         return _shared_sum(call, rank)
-    if its.one_buffer and rank == call.root:
+    if contract.one_buffer and rank == call.root:
         return []
-    if its.rooted_output:
+    if contract.rooted_output:
         return [SourceMove(0, buffers(call, rank)[0].nbytes, ((rank, 0),))]
     return [SourceMove(piece.at, piece.nbytes, piece.contributions) for piece in postcondition(call, rank)]
 
@@ -57,7 +57,8 @@ def _shared_sum(call: Call, rank: int) -> list[SourceMove]:
     item = DTYPES[call.dtype].itemsize
     cuts = [call.nbytes // item * number // call.ranks * item for number in range(call.ranks + 1)]
     shares = [
-        SourceMove(at, end - at, tuple((source, at) for source in range(call.ranks))) for at, end in pairwise(cuts)
+        SourceMove(begin, end - begin, tuple((source, begin) for source in range(call.ranks)))
+        for begin, end in pairwise(cuts)
     ]
     needs_all = COLLECTIVES[call.collective].shared_result or rank == call.root
     # Another rank's sum is read from its input: as many bytes, from the same core.

@@ -43,14 +43,14 @@ def default_sizes(first: int = MIN_BYTES, last: int = MAX_BYTES) -> list[int]:
 
 
 def cells(collectives: Sequence[str], wanted: Sequence[int], ranks: int) -> list[Call]:
-    found: dict[tuple[str, int], Call] = {}
+    calls: dict[tuple[str, int], Call] = {}
     for collective in collectives:
         for size in wanted:
             block = max(ITEM_BYTES, sizes.block_bytes(collective, size, ranks, ITEM_BYTES))
             op = "sum" if COLLECTIVES[collective].reduces else "none"
             call = Call(collective, "auto", ranks, block, "f32", op, 0, in_place=COLLECTIVES[collective].one_buffer)
-            found.setdefault((collective, block), call)
-    return list(found.values())
+            calls.setdefault((collective, block), call)
+    return list(calls.values())
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Comparison:
         for measured in range(1, MEASURED_MOST + 1):
             samples = self._timed(lanes, alternations, modes)
             rows = [row(call, samples, rewritten, wrong, absent, measured) for rewritten in modes]
-            if not any(its.impossible for its in rows):
+            if not any(row.impossible for row in rows):
                 break
         return rows
 
@@ -97,7 +97,7 @@ class Comparison:
     def bandwidths(self) -> MachineSpeed:
         """Measure local copies and two-operand sums of 64 MiB on all ranks at once, and a cache line to and fro."""
         group, count = self.groups[LIMIT], BANDWIDTH_BYTES
-        found = []
+        rates = []
         for sources in ([(0, 0)], [(0, 0), (1 % self.ranks, 0)]):
             command = {
                 "do": "prepare",
@@ -108,8 +108,8 @@ class Comparison:
             }
             group.ask(command)
             time_us = _median_us(group, "moves", 1)
-            found.append(self.ranks * count / time_us / 1e3)
-        return MachineSpeed(found[0], found[1], 1e3 * _median_us(group, "line", _calibrated(group, "line")))
+            rates.append(self.ranks * count / time_us / 1e3)
+        return MachineSpeed(rates[0], rates[1], 1e3 * _median_us(group, "line", _calibrated(group, "line")))
 
 
 class MachineSpeed(NamedTuple):
@@ -121,7 +121,7 @@ class MachineSpeed(NamedTuple):
 @contextmanager
 def started(
     ranks: int,
-    found: Sequence[Peer | Absent],
+    peers: Sequence[Peer | Absent],
     *,
     largest: Sequence[Call],
     config: str,
@@ -135,7 +135,7 @@ def started(
 
     A peer that does not start is absent, with its reason; ours must start.
     """
-    absent = [peer for peer in found if isinstance(peer, Absent)]
+    absent = [peer for peer in peers if isinstance(peer, Absent)]
     with ExitStack() as stack:
         groups: dict[str, Group] = {}
 
@@ -149,7 +149,7 @@ def started(
             groups[name] = group
 
         begin(OURS, lambda group: _start_ours(group, largest, config, deadline_s, accelerator, transport))
-        for peer in found:
+        for peer in peers:
             if isinstance(peer, Peer):
                 try:
                     begin(

@@ -98,9 +98,9 @@ def find_nccl(accelerator: str, ranks: int, pythons: Mapping[str, str]) -> Peer 
 def _launcher(mpi: MpiLibrary, beside: Path) -> str | None:
     for path in (str(beside), None):  # a Python that brings its own MPI has the launcher beside it
         for command in mpi.launchers:
-            found = shutil.which(command, path=path)
-            if found and mpi.signature in _output([found, "--version"], {}):
-                return found
+            launcher = shutil.which(command, path=path)
+            if launcher and mpi.signature in _output([launcher, "--version"], {}):
+                return launcher
     return None
 
 

@@ -151,9 +151,9 @@ def allocate(command: dict[str, Any]) -> Buffers:
     return Buffers(x if x.size else None, out if out.size else None)
 
 
-def contribution(rank: int, at: int, elements: int, serial: int) -> Array:
+def contribution(rank: int, offset: int, elements: int, serial: int) -> Array:
     """Return what a rank has in its input: whole numbers so small that every sum is exact."""
-    places = np.arange(at + serial, at + serial + elements, dtype=np.int64) % PERIOD
+    places = np.arange(offset + serial, offset + serial + elements, dtype=np.int64) % PERIOD
     return ((rank + 1) * (places + 1)).astype(np.float32)
 
 

@@ -96,16 +96,18 @@ class Reproduction:
 
     def on(self, ours: Topology, grown: Topology, baseline: Topology, sizes: Sequence[int]) -> Reproduction:
         """Return the same reproduction on other hardware and sizes (powers of two), with nothing fitted anew."""
-        other = Reproduction(sizes)
-        other.slice_ns = self.slice_ns
+        reproduction = Reproduction(sizes)
+        reproduction.slice_ns = self.slice_ns
         if ours is self.ours.topology:
-            other.ours, other.grown, other.grown_whole = self.ours, self.grown, self.grown_whole
+            reproduction.ours, reproduction.grown, reproduction.grown_whole = self.ours, self.grown, self.grown_whole
         else:
-            other.ours, other.grown = (Ours(its, plans=self._our_plans) for its in (ours, grown))
-            other.grown_whole = Ours(grown, whole_chunks=True, plans=self._our_plans)
-        other.nccl = self.nccl if baseline is self.nccl.topology else Nccl(baseline, self._nccl_plans)
-        other.training = Training(ours, baseline, self.training)
-        return other
+            reproduction.ours, reproduction.grown = (
+                Ours(topology, plans=self._our_plans) for topology in (ours, grown)
+            )
+            reproduction.grown_whole = Ours(grown, whole_chunks=True, plans=self._our_plans)
+        reproduction.nccl = self.nccl if baseline is self.nccl.topology else Nccl(baseline, self._nccl_plans)
+        reproduction.training = Training(ours, baseline, self.training)
+        return reproduction
 
     def gain(self, collective: str, over: str, variant: str = "all") -> float:
         """Return how many times as long one variant takes as another, the mean over sizes."""
@@ -122,12 +124,12 @@ class Reproduction:
     def by_chunks(self, collective: str) -> dict[int, float]:
         """Compare numbers of chunks per block."""
         curves = [self.curve(collective, size) for size in self.sizes]
-        return {k: statistics.fmean(its[k] for its in curves) for k in CURVE}
+        return {k: statistics.fmean(curve[k] for curve in curves) for k in CURVE}
 
     def curve(self, collective: str, size: int) -> dict[int, float]:
         """Return, for each of CURVE, a call's time by that of the best of these numbers of chunks."""
         us = {k: self.ours.time(collective, size, chunks=k).us for k in CURVE}
-        return {k: its / min(us.values()) for k, its in us.items()}
+        return {k: time_us / min(us.values()) for k, time_us in us.items()}
 
     def chosen(self, collective: str) -> list[int]:
         """Return, for each size, the number of chunks that the model finds fastest."""
@@ -168,7 +170,9 @@ class Reproduction:
             rate = self.sizes[-1] / us / 1e3
             met = self.sizes[-1] / self.ours.time(collective, self.sizes[-1]).us / 1e3 / published
             yield _explained(row, f"{self._busiest(collective, -1)}; NCCL's algbw {rate:.1f} GB/s, met at {met:.1f}")
-        large = [its for its, size in zip(self.speedups("all_reduce"), self.sizes, strict=True) if size > LARGE_FROM]
+        large = [
+            speedup for speedup, size in zip(self.speedups("all_reduce"), self.sizes, strict=True) if size > LARGE_FROM
+        ]
         if large:
             figure = f"all_reduce: average above {format_bytes(LARGE_FROM)}"
             row = row_of(figure, LARGE_ALL_REDUCE, statistics.fmean(large), read_in="secondary")
@@ -176,12 +180,14 @@ class Reproduction:
 
     def _lows(self) -> Iterable[Row]:
         for collective, published in LOWS.items():
-            its = self.speedups(collective)
-            row = row_of(f"{collective}: lowest speedup", published, min(its), read_in="secondary")
-            at = its.index(min(its))
-            ours = self.ours.time(collective, self.sizes[at])
-            nccl_us = self.nccl.time_us(collective, self.sizes[at], RANKS, self.slice_ns)
-            what = f"{format_bytes(self.sizes[at])} in {_chunks(ours.chunks)}: {ours.us:.0f} us, NCCL {nccl_us:.0f} us"
+            ratios = self.speedups(collective)
+            row = row_of(f"{collective}: lowest speedup", published, min(ratios), read_in="secondary")
+            index = ratios.index(min(ratios))
+            ours = self.ours.time(collective, self.sizes[index])
+            nccl_us = self.nccl.time_us(collective, self.sizes[index], RANKS, self.slice_ns)
+            what = (
+                f"{format_bytes(self.sizes[index])} in {_chunks(ours.chunks)}: {ours.us:.0f} us, NCCL {nccl_us:.0f} us"
+            )
             eight = min(self.speedups(collective, chunks=8))
             yield _explained(row, f"{what}; with 8 chunks at every size {eight:.2f}")
 
@@ -203,14 +209,14 @@ class Reproduction:
 
     def _chunks(self) -> Iterable[Row]:
         each = [self.by_chunks(collective) for collective in AVERAGES]
-        mean = {k: statistics.fmean(its[k] for its in each) for k in CURVE}
+        mean = {k: statistics.fmean(curve[k] for curve in each) for k in CURVE}
         best = min(mean, key=lambda k: mean[k])
         yield row_of("chunks of a block: best number", BEST_CHUNKS, best, read_in="secondary")
         for size, published in SWINGS.items():
-            its = self.curve("all_gather", size)
+            ratios = self.curve("all_gather", size)
             figure = f"all_gather, {format_bytes(size)}: varies by chunks"
-            row = row_of(figure, published, max(its.values()) - 1, read_in="secondary")
-            shown = ", ".join(f"{k}: {100 * (time - 1):+.0f}%" for k, time in its.items())
+            row = row_of(figure, published, max(ratios.values()) - 1, read_in="secondary")
+            shown = ", ".join(f"{k}: {100 * (time - 1):+.0f}%" for k, time in ratios.items())
             yield _explained(row, f"{shown}; which numbers CCCL compares is not known")
 
     def _growth(self) -> Iterable[Row]:
@@ -224,8 +230,8 @@ class Reproduction:
 
     def _busiest(self, collective: str, size: int, variant: str = "all", ranks: int = RANKS) -> str:
         ours = self.ours if ranks == RANKS else self.grown
-        its = ours.time(collective, self.sizes[size], variant=variant, ranks=ranks)
-        return f"{its.busiest} {100 * its.utilization:.0f}% busy"
+        time = ours.time(collective, self.sizes[size], variant=variant, ranks=ranks)
+        return f"{time.busiest} {100 * time.utilization:.0f}% busy"
 
 
 def _chunks(number: int) -> str:

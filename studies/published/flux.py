@@ -89,9 +89,9 @@ class Reproduction:
         """Yield the operators on every cluster, with every number of rows, as they are simulated; each is simulated
         once."""
         asked = [(cluster, kind, m) for cluster in self._names for kind in SHAPES for m in self.m]
-        for number, its in enumerate(asked):
+        for number, case in enumerate(asked):
             if number == len(self._shapes):
-                self._shapes.append(self._shape(*its))
+                self._shapes.append(self._shape(*case))
             yield self._shapes[number]
 
     @property
@@ -113,37 +113,39 @@ class Reproduction:
     @cached_property
     def blocks(self) -> dict[tuple[str, str, int], Block]:
         """The model's blocks, by cluster, phase and tokens."""
-        found = {}
+        by_phase = {}
         for cluster in self._names:
             for phase, (_, tokens) in SPEEDUPS.items():
-                for its in tokens:
-                    found[cluster, phase, its] = self.clusters.block(cluster, phase, its)
-        return found
+                for token in tokens:
+                    by_phase[cluster, phase, token] = self.clusters.block(cluster, phase, token)
+        return by_phase
 
     def _reported(self) -> Iterable[Row]:
         for (cluster, kind), report in REPORTED.items():
-            its = self._shape(cluster, kind, REPORTED_ROWS).metrics
+            metrics = self._shape(cluster, kind, REPORTED_ROWS).metrics
             words = f"{cluster.removeprefix('nvlink-8x')} {SHORT[kind]}"
-            gemm_ns = its.gemm_ns - (self.clusters.simulator(cluster).topology.costs.call_ns or 0)
+            gemm_ns = metrics.gemm_ns - (self.clusters.simulator(cluster).topology.costs.call_ns or 0)
             yield row_of(f"{words}: GEMM (ms)", report.gemm, gemm_ns / 1e6, read_in="repository")
             moved_bytes = REPORTED_ROWS * 12288 * 2 * (RANKS - 1) / RANKS
-            ours, theirs = moved_bytes / its.comm_ns, moved_bytes / (report.comm * 1e6)
+            ours, theirs = moved_bytes / metrics.comm_ns, moved_bytes / (report.comm * 1e6)
             shows = f"a rank receives at {ours:.0f} GB/s, with NCCL {theirs:.0f}: ours copy at the link's full rate"
-            yield row_of(f"{words}: collective (ms)", report.comm, its.comm_ns / 1e6, shows=shows, read_in="repository")
+            yield row_of(
+                f"{words}: collective (ms)", report.comm, metrics.comm_ns / 1e6, shows=shows, read_in="repository"
+            )
             for style, theirs_ms in (("unfused", report.unfused), ("fused", report.fused)):
-                ms, shows = getattr(its, f"{style}_ns") / 1e6, _beside(report, its, style)
+                ms, shows = getattr(metrics, f"{style}_ns") / 1e6, _beside(report, metrics, style)
                 yield row_of(f"{words}: {style} (ms)", theirs_ms, ms, shows=shows, read_in="repository")
-            efficiency, published = efficiency_of(its), round(report.efficiency, 3)
+            efficiency, published = efficiency_of(metrics), round(report.efficiency, 3)
             yield row_of(f"{words}: overlap", published, efficiency, shows=shows, read_in="repository")
 
     def slowed(self) -> dict[str, tuple[float, float]]:
         """Return what efficiencies would be if tiles took `SLOWED` longer while anything moves."""
-        found = {}
+        ranges = {}
         for cluster, published in CLUSTERS.items():
             if published is not None:
                 efficiencies = [slowed_efficiency_of(shape.metrics) for shape in self._ranged(cluster)]
-                found[cluster] = min(efficiencies), max(efficiencies)
-        return found
+                ranges[cluster] = min(efficiencies), max(efficiencies)
+        return ranges
 
     def _ranged(self, cluster: str) -> list[Shape]:
         return [shape for shape in self.shapes if shape.cluster == cluster and shape.operator.m >= RANGE_FROM]
@@ -152,16 +154,16 @@ class Reproduction:
         for cluster, published in CLUSTERS.items():
             if published is None:
                 continue
-            found = self._ranged(cluster)
+            ranged = self._ranged(cluster)
             for which, theirs, pick in (("lowest", published[0], min), ("best", published[1], max)):
-                shape = pick(found, key=lambda shape: efficiency_of(shape.metrics))
-                operator, its = shape.operator, shape.metrics
+                shape = pick(ranged, key=lambda shape: efficiency_of(shape.metrics))
+                operator, metrics = shape.operator, shape.metrics
                 shows = (
-                    f"{SHORT[operator.kind]}, m = {operator.m}: GEMM {its.gemm_ns / 1e3:.0f} us, collective "
-                    f"{its.comm_ns / 1e3:.0f} us, exposed {its.ect_ns('fused') / 1e3:.0f} us"
+                    f"{SHORT[operator.kind]}, m = {operator.m}: GEMM {metrics.gemm_ns / 1e3:.0f} us, collective "
+                    f"{metrics.comm_ns / 1e3:.0f} us, exposed {metrics.ect_ns('fused') / 1e3:.0f} us"
                 )
                 where = "abstract" if theirs == IN_ABSTRACT else "paper"
-                yield row_of(f"{cluster}: {which} overlap", theirs, efficiency_of(its), shows=shows, read_in=where)
+                yield row_of(f"{cluster}: {which} overlap", theirs, efficiency_of(metrics), shows=shows, read_in=where)
 
     def _shares(self) -> Iterable[Row]:
         for cluster, published in SHARES.items():
@@ -169,27 +171,27 @@ class Reproduction:
                 continue
             for which, theirs, pick in (("least", published[0], min), ("largest", published[1], max)):
                 shape = pick(self._ranged(cluster), key=lambda shape: _share_of(shape.metrics))
-                operator, its = shape.operator, shape.metrics
+                operator, metrics = shape.operator, shape.metrics
                 shows = (
-                    f"{SHORT[operator.kind]}, m = {operator.m}: {its.ect_ns('unfused') / 1e3:.0f} of "
-                    f"{its.unfused_ns / 1e3:.0f} us; which calls the published share is of is not known"
+                    f"{SHORT[operator.kind]}, m = {operator.m}: {metrics.ect_ns('unfused') / 1e3:.0f} of "
+                    f"{metrics.unfused_ns / 1e3:.0f} us; which calls the published share is of is not known"
                 )
                 figure = f"{cluster}: {which} share of communication"
-                yield row_of(figure, theirs, _share_of(its), shows=shows, read_in="secondary")
+                yield row_of(figure, theirs, _share_of(metrics), shows=shows, read_in="secondary")
 
     def _blocks(self) -> Iterable[Row]:
         """Yield rows for the clusters that were measured: the pool is not one of them."""
         for phase, (published, _) in SPEEDUPS.items():
             theirs = [key for key in self.blocks if key[1] == phase and CLUSTERS[key[0]] is not None]
             cluster, _, tokens = best = max(theirs, key=lambda key: self.blocks[key].speedup)
-            its = self.blocks[best]
-            share, gain = 1 - its.rest_ns / (its.unfused_ns + its.rest_ns), its.unfused_ns / its.fused_ns
+            block = self.blocks[best]
+            share, gain = 1 - block.rest_ns / (block.unfused_ns + block.rest_ns), block.unfused_ns / block.fused_ns
             shows = (
                 f"{cluster}, {tokens} tokens: {share:.0%} of a block are GEMMs with collectives, fused {gain:.2f} "
                 f"times as fast"
             )
             figure = f"{phase}: best speedup of a block"
-            yield row_of(figure, published, its.speedup, shows=shows, read_in="abstract")
+            yield row_of(figure, published, block.speedup, shows=shows, read_in="abstract")
 
     def _over_engine(self) -> Iterable[Row]:
         """Yield rows against TransformerEngine, which overlaps medium-grained."""
@@ -197,11 +199,11 @@ class Reproduction:
             theirs = [key for key in self.blocks if key[1] == phase and CLUSTERS[key[0]] is not None]
             if theirs:
                 best = max(theirs, key=lambda key: self.blocks[key].speedup_over_medium)
-                its = self.blocks[best]
+                block = self.blocks[best]
                 where = f"{best[0]}, {best[2]} tokens"
                 shows = f"{where}: medium-grained in the fastest order and transport, unlike TransformerEngine's"
                 figure = f"{phase}: best over TransformerEngine"
-                yield row_of(figure, published, its.speedup_over_medium, shows=shows, read_in="secondary")
+                yield row_of(figure, published, block.speedup_over_medium, shows=shows, read_in="secondary")
 
 
 def _share_of(metrics: Metrics) -> float:
@@ -217,9 +219,9 @@ def _beside(report: Report, its: Metrics, style: str) -> str:
 
 def efficiency_of(metrics: Metrics) -> float:
     """Return an operator's overlap efficiency."""
-    found = metrics.overlap_efficiency()
-    assert found is not None  # eight ranks communicate
-    return found
+    efficiency = metrics.overlap_efficiency()
+    assert efficiency is not None  # eight ranks communicate
+    return efficiency
 
 
 def slowed_efficiency_of(metrics: Metrics) -> float:

@@ -46,8 +46,8 @@ class Clusters:
 
     def ns(self, cluster: str, style: str, operator: Operator) -> float:
         if style == "unfused" and operator.kind == "gemm_all_reduce":
-            its = self.simulator(cluster)
-            return its.run(its.fastest(operator, "unfused")).time_ns
+            machine = self.simulator(cluster)
+            return machine.run(machine.fastest(operator, "unfused")).time_ns
         return float(getattr(self.shape(cluster, operator).metrics, f"{style}_ns"))
 
     def block(self, cluster: str, phase: str, tokens: int) -> Block:
@@ -69,9 +69,9 @@ class Clusters:
         """Return an operator on a cluster, tuned and simulated once."""
         key = cluster, operator
         if key not in self._shapes:
-            its = self.simulator(cluster)
-            tuned = self._as_tuned.shape(cluster, operator).tuned if self._as_tuned else _tuned(its, operator)
-            self._shapes[key] = Shape(cluster, operator, its.metrics(operator, tuned.choice), tuned)
+            machine = self.simulator(cluster)
+            tuned = self._as_tuned.shape(cluster, operator).tuned if self._as_tuned else _tuned(machine, operator)
+            self._shapes[key] = Shape(cluster, operator, machine.metrics(operator, tuned.choice), tuned)
         return self._shapes[key]
 
 

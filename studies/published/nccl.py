@@ -48,10 +48,10 @@ class Nccl:
             costs = simple.costs.model_copy(update={"doorbell_observe_ns": slice_ns})
             rate = ring_gbytes_per_s(costs.from_pool_gbytes_per_s, slice_ns)
             protocols = [simple.model_copy(update={"costs": costs})]
-            for its in others:
-                share = round(its.share_of_rate * rate, 2)
-                slower = its.costs.model_copy(update={"from_pool_gbytes_per_s": share})
-                protocols.append(its if its.sends else its.model_copy(update={"costs": slower}))
+            for rates in others:
+                share = round(rates.share_of_rate * rate, 2)
+                slower = rates.costs.model_copy(update={"from_pool_gbytes_per_s": share})
+                protocols.append(rates if rates.sends else rates.model_copy(update={"costs": slower}))
             spaces = [
                 its.model_copy(update={"protocols": tuple(protocols)}) if its is space else its
                 for its in self.topology.spaces

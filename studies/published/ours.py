@@ -50,7 +50,7 @@ class Ours:
         """Return the time of one call; ``chunks=0`` is one chunk, or for "all" the number of CHUNKS that is fastest."""
         if chunks == 0 and self._recipe(collective, variant).spec.chunks > 1:
             each = [self.time(collective, size_bytes, variant=variant, ranks=ranks, chunks=k) for k in CHUNKS]
-            return min(each, key=lambda its: its.us)
+            return min(each, key=lambda timing: timing.us)
         key = collective, variant, size_bytes, ranks, chunks or 1
         if key not in self._times:
             run = self._run(*key)

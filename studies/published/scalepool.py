@@ -103,7 +103,7 @@ class Reproduction:
         self.setup = setup or Setup.load("scalepool")
         self.accelerator = Accelerator.load(self.setup.accelerator)
         self.baseline, self.scalepool = (
-            between(Topology.load(its)) for its in (self.setup.baseline, self.setup.scalepool)
+            between(Topology.load(name)) for name in (self.setup.baseline, self.setup.scalepool)
         )
         self.inside: TrainingFabric = Modelled(Topology.load(self.setup.inside), tuned=True)
         self.two_levels = two_levels
@@ -155,21 +155,21 @@ class Reproduction:
     @cached_property
     def crossing_once(self) -> dict[str, float]:
         """By model, the speedup if collectives took two levels."""
-        other = Reproduction(self.setup, two_levels=True)
-        other.baseline, other.scalepool, other.inside = self.baseline, self.scalepool, self.inside
-        return {pair.case.model: pair.speedup for pair in other.pairs}
+        reproduction = Reproduction(self.setup, two_levels=True)
+        reproduction.baseline, reproduction.scalepool, reproduction.inside = self.baseline, self.scalepool, self.inside
+        return {pair.case.model: pair.speedup for pair in reproduction.pairs}
 
     def varied(self, *, baseline: Topology | None = None, scalepool: Topology | None = None) -> Reproduction:
         """Return the same reproduction with another fabric; what does not change is not simulated again."""
-        other = Reproduction(self.setup)
-        other.inside = self.inside
+        reproduction = Reproduction(self.setup)
+        reproduction.inside = self.inside
         if baseline is not None:
-            other.baseline = between(baseline)
-            other._on_scalepool = self.scalepool_steps
+            reproduction.baseline = between(baseline)
+            reproduction._on_scalepool = self.scalepool_steps
         if scalepool is not None:
-            other.scalepool = between(scalepool)
-            other._on_baseline = self.baseline_steps
-        return other
+            reproduction.scalepool = between(scalepool)
+            reproduction._on_baseline = self.baseline_steps
+        return reproduction
 
     @property
     def geomean(self) -> float:
@@ -219,6 +219,8 @@ def between(topology: Topology) -> Symmetric:
 
 def why(pair: Pair) -> str:
     """Say what a step consists of, on the baseline."""
-    its, whole = pair.baseline.billed_ns, pair.baseline.time_ns
-    shares = {level: sum(its.get(kind, 0) for kind in LEVELS if LEVELS[kind] == level) for level in LEVELS.values()}
+    billed_ns, whole = pair.baseline.billed_ns, pair.baseline.time_ns
+    shares = {
+        level: sum(billed_ns.get(kind, 0) for kind in LEVELS if LEVELS[kind] == level) for level in LEVELS.values()
+    }
     return "baseline: " + ", ".join(f"{level} {100 * ns / whole:.0f}%" for level, ns in shares.items() if ns)

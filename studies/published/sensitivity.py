@@ -70,7 +70,9 @@ def with_overhead(topology: Topology, factor: float) -> Topology:
     NCCL chooses among the protocols by these costs.
     """
     space = topology.pool_space
-    slower = [its.model_copy(update={"costs": _longer(its.costs, factor)}) for its in space.protocols or ()]
+    slower = [
+        protocol.model_copy(update={"costs": _longer(protocol.costs, factor)}) for protocol in space.protocols or ()
+    ]
     return topology.model_copy(update={"spaces": (space.model_copy(update={"protocols": tuple(slower)}),)})
 
 

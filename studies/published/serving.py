@@ -121,13 +121,13 @@ def _on_h100(h100: Accelerator) -> Rows:
         (2048, 2048, 40, 2814.7),
         (8192, 512, 7, 501.6),
     ):
-        its = at_once("qwen3-8b", h100, [(given, wanted)] * 3 * users, users)
+        outcome = at_once("qwen3-8b", h100, [(given, wanted)] * 3 * users, users)
         figure = f"tokens/s, {given}-{wanted}, {users} users"
-        yield SILYBENCH, row_of(figure, published, rate(its), shows=BATCH, read_in="repository")
+        yield SILYBENCH, row_of(figure, published, rate(outcome), shows=BATCH, read_in="repository")
     h200 = h100.model_copy(update={"memory_gbytes_per_s": 4800})
-    its = at_once("llama3-8b", h200, [(32, 128)] * 8, 8)
+    outcome = at_once("llama3-8b", h200, [(32, 128)] * 8, 8)
     figure = "8 answers of 128, H200, ms"
-    yield BUILDKITE, row_of(figure, 833.4, its.span_ns / MS, shows=SMALL, read_in="paper")
+    yield BUILDKITE, row_of(figure, 833.4, outcome.span_ns / MS, shows=SMALL, read_in="paper")
 
 
 def _on_a100(a100: Accelerator) -> Rows:
@@ -155,7 +155,7 @@ def at_once(model: str, accelerator: Accelerator, lengths: list[tuple[int, int]]
     """Serve requests that are all there at once, ``users`` at a time, on one accelerator; none reuses anything."""
     iterations = Iterations(LanguageModel.load(model), accelerator)
     setup = ServingSetup(_one_host(), iterations, "accelerator", most=users)
-    return ServingOutcome.of(simulate(setup, [ServingRequest(0, *its, ()) for its in lengths]))
+    return ServingOutcome.of(simulate(setup, [ServingRequest(0, *length, ()) for length in lengths]))
 
 
 def token_ms(outcome: ServingOutcome) -> float:
@@ -173,11 +173,11 @@ def apart(topology: Topology, h800: Accelerator, tokens: int) -> tuple[float, fl
     """The time to the first token that the other host makes, and that of its keys and values on the way, in ms."""
     iterations = Iterations(LanguageModel.load("qwen3-8b"), h800, 8, _nvlink())
     run = simulate(ServingSetup(topology, iterations, "rdma", prefill=1), [ServingRequest(0, tokens, 2, ())])
-    (its,) = run.served
-    assert its.end_ns is not None
-    assert its.first_ns is not None
-    moved_ns = its.end_ns - its.first_ns - iterations.ns(1, 0, tokens + 1, 1)
-    return its.end_ns / MS, moved_ns / MS
+    (answer,) = run.served
+    assert answer.end_ns is not None
+    assert answer.first_ns is not None
+    moved_ns = answer.end_ns - answer.first_ns - iterations.ns(1, 0, tokens + 1, 1)
+    return answer.end_ns / MS, moved_ns / MS
 
 
 def pool_by_rdma(topology: Topology, h100: Accelerator) -> float:

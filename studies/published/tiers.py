@@ -46,10 +46,10 @@ class TierStudy:
 
     def varied(self, topologies: Mapping[str, Topology]) -> TierStudy:
         """Return the same study on other hardware; what does not change is not simulated again."""
-        other = TierStudy()
-        other.memories = self.memories | {name: Memory(topology) for name, topology in topologies.items()}
-        other._measured = self._measured
-        return other
+        tier_study = TierStudy()
+        tier_study.memories = self.memories | {name: Memory(topology) for name, topology in topologies.items()}
+        tier_study._measured = self._measured
+        return tier_study
 
     def gain(
         self, over: str, sizes: Sequence[int], *, policies: tuple[str, str] | None = None, only: Workload | None = None
@@ -57,9 +57,9 @@ class TierStudy:
         """Return how many times as long an access takes on another system, as a geometric mean."""
         its, ours = policies or (POLICIES[over], POLICIES[SCALEPOOL])
         return statistics.geometric_mean(
-            self._measured(self.memories[over], one, size, its).access_ns
-            / self._measured(self.memories[SCALEPOOL], one, size, ours).access_ns
-            for one in ([only] if only else self.workloads)
+            self._measured(self.memories[over], workload, size, its).access_ns
+            / self._measured(self.memories[SCALEPOOL], workload, size, ours).access_ns
+            for workload in ([only] if only else self.workloads)
             for size in sizes
         )
 
@@ -93,7 +93,7 @@ class TierStudy:
 
     def _row(self, figure: str, published: float, read_in: str, over: str, sizes: Sequence[int]) -> Row:
         ours = self.gain(over, sizes)
-        each = ", ".join(f"{one.name} {self.gain(over, sizes, only=one):.2f}" for one in self.workloads)
+        each = ", ".join(f"{workload.name} {self.gain(over, sizes, only=workload):.2f}" for workload in self.workloads)
         loads = [self.memories[system].tiers[-1].load_ns for system in (over, SCALEPOOL)]
         shows = f"{each}; a load of the last tier takes {loads[0]} against {loads[1]} ns"
         return row_of(figure, published, ours, shows=shows, read_in=read_in)

@@ -28,7 +28,7 @@ class Training:
 
     def __init__(self, ours: Topology, baseline: Topology, simulated: Training | None = None) -> None:
         known = {id(fabric.topology): fabric for fabric in (simulated.fabrics if simulated else ())}
-        self.fabrics: tuple[Modelled, ...] = tuple(known.get(id(its)) or Modelled(its) for its in (baseline, ours))
+        self.fabrics: tuple[Modelled, ...] = tuple(known.get(id(side)) or Modelled(side) for side in (baseline, ours))
         self.model, self.accelerator = LanguageModel.load("llama3-8b"), Accelerator.load("h100-sxm")
 
     def speedup(self, sequences: int) -> float:

@@ -24,14 +24,14 @@ class Incident(NamedTuple):
     @classmethod
     def parse(cls, kind: str, text: str, topology: Topology) -> Incident:
         """Read ``NUMBER@SECONDS``."""
-        found = re.fullmatch(r"([0-9]{1,6})@([0-9]{1,7}(?:\.[0-9]{1,9})?)", text)
-        if found is None:
+        match = re.fullmatch(r"([0-9]{1,6})@([0-9]{1,7}(?:\.[0-9]{1,9})?)", text)
+        if match is None:
             raise ArgumentError(f"--{kind} {text!r} should be NUMBER@SECONDS, such as 0@12.5")
-        number = int(found[1])
+        number = int(match[1])
         if kind == LOSE_CARD:
             what, there = "card", sum(group.count for group in topology.cards if group.owner is None)
         else:
             what, there = "host", topology.host_count
         if number >= there:
             raise ArgumentError(f"--{kind} {text}: {topology.name} has {there} {what}s in all, numbered from 0")
-        return cls(kind, number, round(float(found[2]) * 1e9))
+        return cls(kind, number, round(float(match[2]) * 1e9))

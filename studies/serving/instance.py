@@ -85,56 +85,56 @@ class Instance:
         self._ends: defaultdict[int, list[Served]] = defaultdict(list)  # by iteration, the answers that end with it
         self._taken: list[tuple[Served, int]] = []
 
-    def ranks_of(self, its: Served) -> Sequence[int]:
+    def ranks_of(self, reply: Served) -> Sequence[int]:
         """The ranks that hold a request's keys and values: one of its groups of tensor ranks."""
         tensor = self.iterations.tensor
-        first = its.number * tensor % len(self.ranks)
+        first = reply.number * tensor % len(self.ranks)
         return self.ranks[first : first + tensor]
 
     def fits(self, request: ServingRequest) -> bool:
         """Whether its memory can hold a request at all."""
         return request.block_count <= self.memory.capacity
 
-    def take(self, its: Served) -> None:
+    def take(self, reply: Served) -> None:
         """Let a request wait here."""
-        self.here[its.number] = its
-        self.load += its.request.input_tokens + its.request.output_tokens
-        self.waiting.append(its)
+        self.here[reply.number] = reply
+        self.load += reply.request.input_tokens + reply.request.output_tokens
+        self.waiting.append(reply)
 
     def admit(self) -> Served | None:
         """Admit the request that waits longest, with what the memory has of its input; None: there is no room."""
         if not self.waiting or self.admitted == self.most:
             return None
-        its = self.waiting[0]
-        request = its.request
+        first = self.waiting[0]
+        request = first.request
         hits = self.memory.prefix(request.blocks)
         if not self.memory.reserve(request.block_count - hits, request.blocks[:hits]):
             return None
         self.waiting.popleft()
         self.admitted += 1
-        its.kept, its.private = list(request.blocks[:hits]), request.block_count - hits
+        first.kept, first.private = list(request.blocks[:hits]), request.block_count - hits
         if self.role != DECODE:
-            its.from_accelerator = its.ready = min(request.tokens_of(hits), request.input_tokens - 1)
-        return its
+            first.from_accelerator = first.ready = min(request.tokens_of(hits), request.input_tokens - 1)
+        return first
 
-    def share(self, its: Served, blocks: Sequence[int]) -> None:
+    def share(self, reply: Served, blocks: Sequence[int]) -> None:
         """Let others reuse blocks that are there now."""
         new = self.memory.share(blocks)
-        its.kept += new
-        its.private -= len(new)
+        reply.kept += new
+        reply.private -= len(new)
 
     def begin(self) -> int | None:
         """Compose an iteration; return what it takes in ns, or None where there is nothing to compute."""
         left = self.chunk - self.answering
         pairs = tokens = ends = 0
         self._taken = []
-        for its in self.prompts:
+        for prompt in self.prompts:
             if left <= 0:
                 break
-            take = min(left, its.request.input_tokens - its.ready)
-            self._taken.append((its, take))
-            pairs += take * its.ready + take * (take + 1) // 2
-            ends += its.ready + take == its.request.input_tokens
+            take = min(left, prompt.request.input_tokens - prompt.ready)
+            self._taken.append((prompt, take))
+            pairs += take * prompt.ready + take * (take + 1) // 2
+            ends += prompt.ready + take == prompt.request.input_tokens
             left -= take
             tokens += take
         if not tokens and not self.answering:
@@ -150,34 +150,34 @@ class Instance:
         self.iterated += 1
         self.context += self.answering
         through = []
-        for its, take in self._taken:
-            its.ready += take
-            its.computed += take
-            if its.ready == its.request.input_tokens:
+        for begun, take in self._taken:
+            begun.ready += take
+            begun.computed += take
+            if begun.ready == begun.request.input_tokens:
                 self.prompts.popleft()
-                through.append(its)
+                through.append(begun)
         return through, self._ends.pop(self.iterated, [])
 
-    def answer(self, its: Served) -> None:
+    def answer(self, reply: Served) -> None:
         """Go on with an answer whose first token is there."""
         self.answering += 1
-        self.context += its.request.input_tokens + 1
-        self._ends[self.iterated + its.request.output_tokens - 1].append(its)
+        self.context += reply.request.input_tokens + 1
+        self._ends[self.iterated + reply.request.output_tokens - 1].append(reply)
 
-    def answered(self, its: Served) -> None:
+    def answered(self, reply: Served) -> None:
         """End an answer."""
         self.answering -= 1
-        self.context -= its.request.input_tokens + its.request.output_tokens
-        self.leave(its)
+        self.context -= reply.request.input_tokens + reply.request.output_tokens
+        self.leave(reply)
 
-    def leave(self, its: Served) -> None:
+    def leave(self, reply: Served) -> None:
         """Let a request go; what others may reuse stays until its room is needed."""
-        del self.here[its.number]
+        del self.here[reply.number]
         self.admitted -= 1
-        self.load -= its.request.input_tokens + its.request.output_tokens
-        self.memory.leave(its.kept)
-        self.memory.release(its.private)
-        its.kept, its.private = [], 0
+        self.load -= reply.request.input_tokens + reply.request.output_tokens
+        self.memory.leave(reply.kept)
+        self.memory.release(reply.private)
+        reply.kept, reply.private = [], 0
 
     def lose(self) -> list[Served]:
         """Lose the host: return all requests that were here."""

@@ -81,17 +81,17 @@ class Iterations:
         ``tokens`` are of chunks and answers, ``pairs`` of a chunk's token and one before it; answers look back at
         ``context`` tokens, all together, and ``ends`` tokens come out.
         """
-        its = self.model
-        attention_flops = 4 * pairs * its.heads * its.head_size * its.blocks / self.ranks
+        model = self.model
+        attention_flops = 4 * pairs * model.heads * model.head_size * model.blocks / self.ranks
         attention_s = attention_flops / (self.accelerator.peak_flop_per_s(DTYPE) * self.accelerator.gemm_efficiency)
-        read_s = context * its.kv_bytes / self.ranks / self.accelerator.memory_bytes_per_s
+        read_s = context * model.kv_bytes / self.ranks / self.accelerator.memory_bytes_per_s
         mine, mine_ending = -(-tokens // self.expert), -(-ends // self.expert)
         return self._dense_ns(mine) + self._head_ns(mine_ending) + round((attention_s + read_s) * 1e9)
 
     @lru_cache(maxsize=1 << 14)  # noqa: B019 - as many as a batch may have tokens
     def _dense_ns(self, tokens: int) -> int:
-        its, model = self._compute, self.model
-        blocks_ns = model.blocks * (its.gemms_ns(tokens) + its.moved_ns(tokens))
+        compute, model = self._compute, self.model
+        blocks_ns = model.blocks * (compute.gemms_ns(tokens) + compute.moved_ns(tokens))
         hidden_bytes = model.hidden * BYTES
         reduced_ns = self._carried_ns("all_reduce", tokens, hidden_bytes, self.tensor)
         sent_ns = self._carried_ns("all_to_all", tokens, model.active_experts * hidden_bytes, self.expert)

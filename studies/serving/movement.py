@@ -61,7 +61,7 @@ class Movement:
 
     def through(self, home: StoreHome) -> list[BlockMove]:
         """List the moves that still have to read from a home, or to write there."""
-        return [move for move in self._open if any(its is home for its, _ in move.steps)]
+        return [move for move in self._open if any(link is home for link, _ in move.steps)]
 
     def end_early(self, move: BlockMove) -> None:
         """End a move that has not moved everything."""

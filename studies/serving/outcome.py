@@ -50,40 +50,40 @@ class ServingOutcome:
     @classmethod
     def of(cls, run: Simulation) -> ServingOutcome:
         """Sum up a run that is over."""
-        done = [its for its in run.served if its.end_ns is not None]
-        begin_ns = min((its.request.arrival_ns for its in run.served), default=0)
-        end_ns = max((its.end_ns or 0 for its in done), default=begin_ns)
+        done = [reply for reply in run.served if reply.end_ns is not None]
+        begin_ns = min((reply.request.arrival_ns for reply in run.served), default=0)
+        end_ns = max((reply.end_ns or 0 for reply in done), default=begin_ns)
         return cls(run, done, end_ns - begin_ns, run.movement.transfers.uses)
 
     @property
     def first_token(self) -> Spread | None:
         """The times to the first token."""
-        return Spread.of([its.at_once_ns for its in self.done])
+        return Spread.of([reply.at_once_ns for reply in self.done])
 
     @property
     def next_token(self) -> Spread | None:
         """The times per output token after the first."""
-        return Spread.of([its.token_ns for its in self.done])
+        return Spread.of([reply.token_ns for reply in self.done])
 
     @property
     def input_tokens(self) -> int:
         """The input of all that was served."""
-        return sum(its.request.input_tokens for its in self.done)
+        return sum(reply.request.input_tokens for reply in self.done)
 
     @property
     def output_tokens(self) -> int:
         """The output of all that was served."""
-        return sum(its.request.output_tokens for its in self.done)
+        return sum(reply.request.output_tokens for reply in self.done)
 
     @property
     def from_accelerator(self) -> int:
         """Tokens of the input that the accelerators' memory had."""
-        return sum(its.from_accelerator for its in self.done)
+        return sum(reply.from_accelerator for reply in self.done)
 
     @property
     def from_store(self) -> int:
         """Tokens of the input that the store had."""
-        return sum(its.from_store for its in self.done)
+        return sum(reply.from_store for reply in self.done)
 
     @property
     def hit_rate(self) -> float:
@@ -106,8 +106,12 @@ class ServingOutcome:
     @property
     def slowdown(self) -> float | None:
         """How many times as long transfers took as they would have alone; None without transfers."""
-        its = self.run.movement
-        return its.taken_ns / (its.taken_ns - its.queued_ns) if its.taken_ns > its.queued_ns else None
+        movement = self.run.movement
+        return (
+            movement.taken_ns / (movement.taken_ns - movement.queued_ns)
+            if movement.taken_ns > movement.queued_ns
+            else None
+        )
 
     @property
     def computing(self) -> float:
@@ -124,8 +128,8 @@ class ServingOutcome:
             "instances": len(self.run.instances),
             "requests": len(self.run.served),
             "served": len(self.done),
-            "refused": sum(its.refused for its in self.run.served),
-            "restarts": sum(its.restarts for its in self.run.served),
+            "refused": sum(reply.refused for reply in self.run.served),
+            "restarts": sum(reply.restarts for reply in self.run.served),
             "span_ns": self.span_ns,
             "first_token": None if first is None else first.document(),
             "token": None if following is None else following.document(),
@@ -136,12 +140,12 @@ class ServingOutcome:
             "hit_rate": self.hit_rate,
             "from_accelerator_tokens": self.from_accelerator,
             "from_store_tokens": self.from_store,
-            "computed_again_tokens": sum(its.again for its in self.run.served),
+            "computed_again_tokens": sum(reply.again for reply in self.run.served),
             "evicted_blocks": self.run.place.evicted,
             "unwritten_blocks": self.run.unwritten,
             "transfers_slowdown": self.slowdown,
             "computing": self.computing,
-            "happened": [str(its) for its in self.run.happened],
+            "happened": [str(event) for event in self.run.happened],
             "resources": [
                 {
                     "name": use.resource.name,

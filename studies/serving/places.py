@@ -59,7 +59,7 @@ class KvStore:
                     f"a store of {format_bytes(mine)} in {kind} does not hold one block of {format_bytes(block_bytes)}"
                 )
             self.homes[host] = StoreHome(BlockCache(mine // block_bytes), cards, space.granule_bytes)
-        self._all = {host: its for host, its in self.homes.items() if its is not None}
+        self._all = {host: cache for host, cache in self.homes.items() if cache is not None}
 
     def home(self, block: int, host: int) -> StoreHome | None:
         """Return where a block lies, or would lie, for an instance on a host; None: nowhere."""
@@ -92,7 +92,7 @@ class KvStore:
         if lost is None:
             return None
         index = self.model.cards.index(card) if card in self.model.cards else -1
-        left = tuple(its for its in lost.cards if its != index)
+        left = tuple(card for card in lost.cards if card != index)
         if len(left) == len(lost.cards):
             return None
         capacity = lost.cache.capacity * len(left) // len(lost.cards)
@@ -102,17 +102,17 @@ class KvStore:
     @property
     def evicted(self) -> int:
         """How many blocks were given up for others."""
-        return sum(its.cache.evicted for its in self.homes.values() if its is not None)
+        return sum(home.cache.evicted for home in self.homes.values() if home is not None)
 
 
 def weights_home(model: CostModel, place: KvStore, host: int) -> StoreHome:
     """Return where a cold instance reads its weights: in the store's place, on another host if that is remote, or else
     in its own host's memory."""
-    found = place.near((host + 1) % model.topology.host_count if place.kind == "rdma" else host)
-    if found is None:
-        found = KvStore("host", model, place.hosts, 1, None).near(host)
-    assert found is not None
-    return found
+    store_home = place.near((host + 1) % model.topology.host_count if place.kind == "rdma" else host)
+    if store_home is None:
+        store_home = KvStore("host", model, place.hosts, 1, None).near(host)
+    assert store_home is not None
+    return store_home
 
 
 def _pool(topology: Topology) -> Space:
@@ -133,11 +133,11 @@ def _memory(topology: Topology) -> Space:
 
 def places_of(topology: Topology) -> Sequence[str]:
     """List the places that a topology has."""
-    found = ["accelerator"]
+    kinds = ["accelerator"]
     for kind, ask in (("host", _memory), ("pool", _pool), ("rdma", _memory)):
         try:
             ask(topology)
         except ArgumentError:
             continue
-        found.append(kind)
-    return found
+        kinds.append(kind)
+    return kinds

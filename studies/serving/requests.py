@@ -53,14 +53,14 @@ def load(path: Path, limit: int | None = None) -> list[ServingRequest]:
         raise ArgumentError(f"{path}: the trace cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ArgumentError(f"{path}: not a trace, which is text in UTF-8") from None
-    found: list[ServingRequest] = []
+    requests: list[ServingRequest] = []
     tokens = 0
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
-        if limit is not None and len(found) == limit:
+        if limit is not None and len(requests) == limit:
             break
-        if len(found) == REQUESTS_MAX:
+        if len(requests) == REQUESTS_MAX:
             raise ArgumentError(f"{path}: more than {REQUESTS_MAX} requests: take the first ones with --requests")
         try:
             request = _request(line)
@@ -69,22 +69,22 @@ def load(path: Path, limit: int | None = None) -> list[ServingRequest]:
         tokens += request.input_tokens + request.output_tokens
         if tokens > ALL_TOKENS_MAX:
             raise ArgumentError(f"{path}:{number}: more than {ALL_TOKENS_MAX} tokens up to here: take --requests")
-        found.append(request)
-    return sorted(found, key=lambda its: its.arrival_ns)
+        requests.append(request)
+    return sorted(requests, key=lambda its: its.arrival_ns)
 
 
 def _request(line: str) -> ServingRequest:
     try:
-        its = json.loads(line)
+        ranges = json.loads(line)
     except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"not a JSON object: {error}"[:200]) from None
-    if not isinstance(its, dict):
+    if not isinstance(ranges, dict):
         raise ValueError("not a JSON object")
-    at = its.get("timestamp")
-    if isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at <= HOURS_MAX * 3_600_000:
-        raise ValueError(f"timestamp is {_shown(at)} but should be milliseconds, from 0 to {HOURS_MAX} hours")
-    given, wanted = (_count(its, key) for key in ("input_length", "output_length"))
-    blocks = its.get("hash_ids", [])
+    arrival = ranges.get("timestamp")
+    if isinstance(arrival, bool) or not isinstance(arrival, int | float) or not 0 <= arrival <= HOURS_MAX * 3_600_000:
+        raise ValueError(f"timestamp is {_shown(arrival)} but should be milliseconds, from 0 to {HOURS_MAX} hours")
+    given, wanted = (_count(ranges, key) for key in ("input_length", "output_length"))
+    blocks = ranges.get("hash_ids", [])
     most = -(-given // BLOCK_TOKENS)
     if not isinstance(blocks, list) or len(blocks) not in (0, most - 1, most):
         raise ValueError(f"hash_ids should list {most}, one for each {BLOCK_TOKENS} tokens of input_length {given}")
@@ -93,11 +93,11 @@ def _request(line: str) -> ServingRequest:
             raise ValueError(f"hash_ids have {_shown(block)} but should be whole numbers from 0 up")
     if len(set(blocks)) < len(blocks):
         raise ValueError("hash_ids name a block twice: an id stands for a block and all that is before it")
-    return ServingRequest(round(at * NS_A_MS), given, wanted, tuple(blocks))
+    return ServingRequest(round(arrival * NS_A_MS), given, wanted, tuple(blocks))
 
 
-def _count(its: dict[str, Any], key: str) -> int:
-    value = its.get(key)
+def _count(fields: dict[str, Any], key: str) -> int:
+    value = fields.get(key)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= TOKENS_MAX:
         raise ValueError(f"{key} is {_shown(value)} but should be tokens, from 1 to {TOKENS_MAX}")
     return value
@@ -111,12 +111,12 @@ def dumped(requests: Iterable[ServingRequest]) -> bytes:
     """Return a trace's file."""
     rows = (
         {
-            "timestamp": its.arrival_ns // NS_A_MS,
-            "input_length": its.input_tokens,
-            "output_length": its.output_tokens,
-            "hash_ids": list(its.blocks),
+            "timestamp": request.arrival_ns // NS_A_MS,
+            "input_length": request.input_tokens,
+            "output_length": request.output_tokens,
+            "hash_ids": list(request.blocks),
         }
-        for its in requests
+        for request in requests
     )
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
@@ -147,70 +147,73 @@ _DOCUMENTS, _DOCUMENT_BLOCKS, _QUESTION_TOKENS, _ANSWER_TOKENS = 48, 32, 128, 32
 
 
 def _chat(arrivals: Sequence[int], random: np.random.Generator) -> list[ServingRequest]:
-    prompts = [[_PROMPT_IDS * which + at for at in range(2 + which % 4)] for which in range(_PROMPTS)]
+    prompts = [[_PROMPT_IDS * which + block for block in range(2 + which % 4)] for which in range(_PROMPTS)]
     next_id = _PROMPT_IDS * _PROMPTS
     going: list[list[int]] = []
-    found = []
+    requests = []
     for arrival_ns in arrivals:
         new = not going or random.random() < _OPENS
         if new:
             going.append(list(prompts[min(int(random.zipf(1.6)) - 1, _PROMPTS - 1)]))
-        its = going[-1 if new else int(random.integers(len(going)))]
+        prompt = going[-1 if new else int(random.integers(len(going)))]
         turn, answer = (int(n) for n in np.clip(random.lognormal((6.6, 5.2), (0.8, 0.6)), 16, (16384, 2048)))
         more = -(-turn // BLOCK_TOKENS)
-        its += range(next_id, next_id + more)
+        prompt += range(next_id, next_id + more)
         next_id += more
-        found.append(ServingRequest(arrival_ns, (len(its) - more) * BLOCK_TOKENS + turn, answer, tuple(its)))
+        requests.append(ServingRequest(arrival_ns, (len(prompt) - more) * BLOCK_TOKENS + turn, answer, tuple(prompt)))
         if turn % BLOCK_TOKENS:  # the next turn begins within this block, which is another one then
-            its[-1] = next_id
+            prompt[-1] = next_id
             next_id += 1
-        if len(its) > _LONGEST_BLOCKS or random.random() < _ENDS:
-            going.remove(its)
-    return found
+        if len(prompt) > _LONGEST_BLOCKS or random.random() < _ENDS:
+            going.remove(prompt)
+    return requests
 
 
 def _documents(arrivals: Sequence[int], random: np.random.Generator) -> list[ServingRequest]:
-    found = []
+    requests = []
     for number, arrival_ns in enumerate(arrivals):
         first = int(random.integers(_DOCUMENTS)) * _DOCUMENT_BLOCKS
         blocks = (*range(first, first + _DOCUMENT_BLOCKS), _DOCUMENTS * _DOCUMENT_BLOCKS + number)
         tokens = _DOCUMENT_BLOCKS * BLOCK_TOKENS + _QUESTION_TOKENS
-        found.append(ServingRequest(arrival_ns, tokens, _ANSWER_TOKENS, blocks))
-    return found
+        requests.append(ServingRequest(arrival_ns, tokens, _ANSWER_TOKENS, blocks))
+    return requests
 
 
 def multiplied(requests: Sequence[ServingRequest], times: int) -> list[ServingRequest]:
     """Return what ``times`` as many users ask for: everyone's blocks are their own, and copies come in between."""
     if len(requests) * times > REQUESTS_MAX:
         raise ArgumentError(f"{times} x {len(requests)} requests exceed the limit of {REQUESTS_MAX}: take --requests")
-    span_ns = max(its.arrival_ns for its in requests) - min(its.arrival_ns for its in requests)
+    span_ns = max(request.arrival_ns for request in requests) - min(request.arrival_ns for request in requests)
     gap_ns = span_ns // len(requests)
-    apart = max((block for its in requests for block in its.blocks), default=0) + 1
-    found = [
-        its._replace(
-            arrival_ns=its.arrival_ns + copy * gap_ns // times,
-            blocks=tuple(copy * apart + block for block in its.blocks),
+    apart = max((block for request in requests for block in request.blocks), default=0) + 1
+    copies = [
+        request._replace(
+            arrival_ns=request.arrival_ns + copy * gap_ns // times,
+            blocks=tuple(copy * apart + block for block in request.blocks),
         )
         for copy in range(times)
-        for its in requests
+        for request in requests
     ]
-    return sorted(found, key=lambda its: its.arrival_ns)
+    return sorted(copies, key=lambda request: request.arrival_ns)
 
 
 def reusable_tokens(requests: Sequence[ServingRequest]) -> int:
     """Count the input tokens that a request before has had already: what an endless store could give."""
     seen: set[int] = set()
     total = 0
-    for its in requests:
-        hits = next((at for at, block in enumerate(its.blocks) if block not in seen), len(its.blocks))
-        total += min(its.tokens_of(hits), its.input_tokens - 1)
-        seen.update(its.blocks)
+    for request in requests:
+        hits = next((arrival for arrival, block in enumerate(request.blocks) if block not in seen), len(request.blocks))
+        total += min(request.tokens_of(hits), request.input_tokens - 1)
+        seen.update(request.blocks)
     return total
 
 
 def described(requests: Sequence[ServingRequest]) -> str:
     """Say in a line what a trace asks for."""
-    given, wanted = sum(its.input_tokens for its in requests), sum(its.output_tokens for its in requests)
+    given, wanted = (
+        sum(request.input_tokens for request in requests),
+        sum(request.output_tokens for request in requests),
+    )
     seen = reusable_tokens(requests) / given
     span_s = (requests[-1].arrival_ns - requests[0].arrival_ns) / 1e9
     return (

@@ -92,11 +92,11 @@ class Simulation:
             self._warm()
         for incident in self.setup.incidents:
             if incident.kind == COLD and not self._crashes_before(incident):
-                for one in self._of_host(incident.number):
-                    one.alive = False
+                for instance in self._of_host(incident.number):
+                    instance.alive = False
             self._schedule(incident.at_ns, partial(self._incident, incident))
-        for its in self.served:
-            self._schedule(its.request.arrival_ns, partial(self._route, its))
+        for reply in self.served:
+            self._schedule(reply.request.arrival_ns, partial(self._route, reply))
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ class Simulation:
     def _send(self, its: Served, role: str, now_ns: int) -> None:
         chosen = self._choose(its, role)
         if chosen is None:
-            if any(one.fits(its.request) for one in self.instances if one.role in (BOTH, role)):
+            if any(instance.fits(its.request) for instance in self.instances if instance.role in (BOTH, role)):
                 self._hold(its)
             else:
                 its.refused = True
@@ -116,19 +116,23 @@ class Simulation:
         self._go_on(chosen, now_ns)
 
     def _choose(self, its: Served, role: str) -> Instance | None:
-        def cost(one: Instance) -> tuple[int, int]:
+        def cost(instance: Instance) -> tuple[int, int]:
             known = 0
             if self.setup.route == "prefix":
-                known = its.request.tokens_of(one.memory.prefix(its.request.blocks))
-            return one.load - known, one.number
+                known = its.request.tokens_of(instance.memory.prefix(its.request.blocks))
+            return instance.load - known, instance.number
 
-        there = [one for one in self.instances if one.alive and one.role in (BOTH, role) and one.fits(its.request)]
+        there = [
+            instance
+            for instance in self.instances
+            if instance.alive and instance.role in (BOTH, role) and instance.fits(its.request)
+        ]
         return min(there, key=cost, default=None)
 
     def _go_on(self, one: Instance, now_ns: int) -> None:
         """Admit what there is room for, and begin the next iteration."""
-        while one.alive and (its := one.admit()) is not None:
-            self._fetch(one, its, now_ns)
+        while one.alive and (reply := one.admit()) is not None:
+            self._fetch(one, reply, now_ns)
         if one.alive and not one.busy and (ns := one.begin()) is not None:
             self._schedule(now_ns + ns, partial(self._iterated, one, one.memory))
 
@@ -136,20 +140,20 @@ class Simulation:
         if not one.alive or one.memory is not memory:
             return  # its host crashed meanwhile
         through, ended = one.end()
-        for its in ended:
-            one.answered(its)
-            self._end(its, now_ns)
-        for its in through:
-            its.first_ns = now_ns if its.first_ns is None else its.first_ns
-            one.share(its, [block for block in its.request.blocks if block not in its.kept])
-            self._store(one, its, now_ns)
-            if its.request.output_tokens == 1:
-                one.leave(its)
-                self._end(its, now_ns)
+        for reply in ended:
+            one.answered(reply)
+            self._end(reply, now_ns)
+        for reply in through:
+            reply.first_ns = now_ns if reply.first_ns is None else reply.first_ns
+            one.share(reply, [block for block in reply.request.blocks if block not in reply.kept])
+            self._store(one, reply, now_ns)
+            if reply.request.output_tokens == 1:
+                one.leave(reply)
+                self._end(reply, now_ns)
             elif one.role == BOTH:
-                one.answer(its)
+                one.answer(reply)
             else:
-                self._hand_over(one, its, now_ns)
+                self._hand_over(one, reply, now_ns)
         self._go_on(one, now_ns)
 
     def _end(self, its: Served, now_ns: int) -> None:
@@ -158,8 +162,8 @@ class Simulation:
 
     # --- the store ----------------------------------------------------------------------------------------------------
 
-    def _nbytes(self, its: Served, at: int) -> int:
-        tokens = its.request.tokens_of(at + 1) - its.request.tokens_of(at)
+    def _nbytes(self, its: Served, index: int) -> int:
+        tokens = its.request.tokens_of(index + 1) - its.request.tokens_of(index)
         return tokens * self.setup.iterations.model.kv_bytes
 
     def _fetch(self, one: Instance, its: Served, now_ns: int) -> None:
@@ -195,12 +199,12 @@ class Simulation:
             one.prompts.append(its)
             self._go_on(one, now_ns)
 
-        steps = deque((home, self._nbytes(its, first + at)) for at, (home, _) in enumerate(found))
+        steps = deque((home, self._nbytes(its, first + index)) for index, (home, _) in enumerate(found))
         self.movement.add(BlockMove(one.ranks_of(its), steps, False, loaded, give_back, failed), now_ns)
 
     def _store(self, one: Instance, its: Served, now_ns: int) -> None:
         """Write those blocks of a prompt to the store that it does not have."""
-        for at, block in enumerate(its.request.blocks):
+        for index, block in enumerate(its.request.blocks):
             home = self.place.home(block, one.host)
             if home is None or block in home.cache or (id(home.cache), block) in self._writing:
                 continue
@@ -210,11 +214,11 @@ class Simulation:
             self._writing.add((id(home.cache), block))
             give_back = partial(self._unwritten, home, block)
             written = partial(self._written, home, block)
-            steps = deque([(home, self._nbytes(its, at))])
+            steps = deque([(home, self._nbytes(its, index))])
             self.movement.add(BlockMove(one.ranks_of(its), steps, True, written, give_back), now_ns)
 
     def _warm(self) -> None:
-        counts = Counter(block for its in self.served for block in its.request.blocks)
+        counts = Counter(block for reply in self.served for block in reply.request.blocks)
         for block, count in counts.items():
             if count > 1:
                 for host in self.hosts if self.place.kind == "host" else self.hosts[:1]:
@@ -278,7 +282,7 @@ class Simulation:
 
     def _prompt(self, its: Served, home: StoreHome) -> deque[tuple[StoreHome, int]]:
         count = -(-its.request.input_tokens // BLOCK_TOKENS)
-        return deque((home, self._nbytes(its, at)) for at in range(count))
+        return deque((home, self._nbytes(its, index)) for index in range(count))
 
     # --- incidents ----------------------------------------------------------------------------------------------------
 
@@ -288,7 +292,7 @@ class Simulation:
 
     def _crash(self, host: int, now_ns: int) -> bool:
         lost: list[Served] = []
-        mine = [one for one in self._of_host(host) if one.alive]
+        mine = [instance for instance in self._of_host(host) if instance.alive]
         gone = self.place.homes[host] if self.place.kind in ("host", "rdma") else None
         for one in mine:
             for move in self.movement.of(one.ranks):
@@ -297,8 +301,8 @@ class Simulation:
         self.place.lose_host(host)
         if gone is not None:
             self._fail(gone, now_ns)
-        for its in lost:
-            self._again(its, now_ns)
+        for reply in lost:
+            self._again(reply, now_ns)
         return bool(mine)
 
     def _lose_card(self, card: int, now_ns: int) -> bool:
@@ -326,24 +330,26 @@ class Simulation:
 
     def _start(self, host: int, now_ns: int) -> bool:
         """Read the weights into a host's accelerators, which serve from then on."""
-        if any(one.alive for one in self._of_host(host)):
+        if any(instance.alive for instance in self._of_host(host)):
             return False
         self.place.restore_host(host)
-        for one in self._of_host(host):
+        for instance in self._of_host(host):
             home = weights_home(self.model, self.place, host)
             whole, rest = divmod(self.setup.iterations.weight_bytes, WEIGHTS_STEP_BYTES)
             steps = deque((home, nbytes) for nbytes in [WEIGHTS_STEP_BYTES] * whole + [rest] * bool(rest))
-            self.movement.add(BlockMove(one.ranks, steps, False, partial(self._started, one), _nothing), now_ns)
+            self.movement.add(
+                BlockMove(instance.ranks, steps, False, partial(self._started, instance), _nothing), now_ns
+            )
         return True
 
     def _started(self, one: Instance, now_ns: int) -> None:
         one.alive = True
         waiting, self._unrouted = self._unrouted, deque()
-        for its in waiting:
-            self._route(its, now_ns)
+        for reply in waiting:
+            self._route(reply, now_ns)
 
     def _of_host(self, host: int) -> list[Instance]:
-        return [one for one in self.instances if one.host == host]
+        return [instance for instance in self.instances if instance.host == host]
 
     def _crashes_before(self, its: Incident) -> bool:
         others = self.setup.incidents
@@ -355,14 +361,14 @@ def _nothing() -> None:
 
 
 def _instances(setup: ServingSetup, model: CostModel, mine: range) -> list[Instance]:
-    its, per_host = setup.iterations, setup.topology.hosts.ranks_per_host
-    if per_host % its.ranks:
-        degrees = f"tp={its.tensor}" + f" x ep={its.expert}" * (its.expert > 1)
+    iterations, per_host = setup.iterations, setup.topology.hosts.ranks_per_host
+    if per_host % iterations.ranks:
+        degrees = f"tp={iterations.tensor}" + f" x ep={iterations.expert}" * (iterations.expert > 1)
         raise ArgumentError(
             f"{degrees} does not divide the accelerators of a host of {setup.topology.name}, {per_host}: give hosts a "
             "fitting ranks_per_host"
         )
-    count = len(mine) // its.ranks
+    count = len(mine) // iterations.ranks
     if setup.prefill and not setup.prefill < count:
         raise ArgumentError(f"--prefill {setup.prefill} leaves none of {count} instances to answer")
     if setup.prefill and setup.place not in SHARED:
@@ -372,10 +378,10 @@ def _instances(setup: ServingSetup, model: CostModel, mine: range) -> list[Insta
         )
     made = []
     for number in range(count):
-        ranks = mine[number * its.ranks : (number + 1) * its.ranks]
+        ranks = mine[number * iterations.ranks : (number + 1) * iterations.ranks]
         role = BOTH if not setup.prefill else PREFILL if number < setup.prefill else DECODE
         host = model.hosts[ranks[0]]
-        made.append(Instance(number, host, ranks, role, its, setup.chunk, setup.most))
+        made.append(Instance(number, host, ranks, role, iterations, setup.chunk, setup.most))
     return made
 
 

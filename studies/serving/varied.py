@@ -21,12 +21,12 @@ UNUSED = (0, "hosts", "memory")  # blocks in a host's memory lie on its cards
 
 def answers(outcome: ServingOutcome) -> dict[str, float]:
     """Return a run's answers, those that it has, by their names, each with a comma and its unit at the end."""
-    found = {}
+    figures = {}
     for name, spread in (("time to first token", outcome.first_token), ("time per output token", outcome.next_token)):
         if spread is not None:
-            found[f"{name}, p50, ms"] = spread.percentiles[0] / 1e6
-            found[f"{name}, p99, ms"] = spread.percentiles[-1] / 1e6
-    return found | {
+            figures[f"{name}, p50, ms"] = spread.percentiles[0] / 1e6
+            figures[f"{name}, p99, ms"] = spread.percentiles[-1] / 1e6
+    return figures | {
         "output, tokens/s": outcome.per_s(outcome.output_tokens),
         "input reused, %": 100 * outcome.hit_rate,
     }
@@ -35,12 +35,12 @@ def answers(outcome: ServingOutcome) -> dict[str, float]:
 def figures_of(setup: ServingSetup) -> list[Uncertain]:
     """List the figures with a range that a run's answers may depend on."""
     machines = setup.topology, setup.iterations.accelerator
-    found = [its for its in uncertain(machines) if its.key[: len(UNUSED)] != UNUSED]
+    figures = [figure for figure in uncertain(machines) if figure.key[: len(UNUSED)] != UNUSED]
     if setup.place == "accelerator":
-        found = [its for its in found if its.key[0] == 1]
-    if not found:
+        figures = [figure for figure in figures if figure.key[0] == 1]
+    if not figures:
         raise ArgumentError(f"--intervals: no figure that serving from {setup.place} depends on has a range")
-    return found
+    return figures
 
 
 def answer_intervals(
@@ -53,7 +53,7 @@ def answer_intervals(
     for number, run in enumerate(runs, 1):
         seen(number, len(runs))
         topology, accelerator = changed((setup.topology, setup.iterations.accelerator), run)
-        its = replace(setup, topology=topology, iterations=setup.iterations.on(accelerator))
-        found.append(answers(ServingOutcome.of(simulate(its, requests))))
-    shared = [name for name in found[0] if all(name in its for its in found)]
-    return intervals(figures, [{name: its[name] for name in shared} for its in found])
+        machine = replace(setup, topology=topology, iterations=setup.iterations.on(accelerator))
+        found.append(answers(ServingOutcome.of(simulate(machine, requests))))
+    shared = [name for name in found[0] if all(name in answer for answer in found)]
+    return intervals(figures, [{name: answer[name] for name in shared} for answer in found])

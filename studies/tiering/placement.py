@@ -25,16 +25,16 @@ class Placement:
         if tier_of.size and not 0 <= tier_of.min() <= tier_of.max() < len(room):
             raise ArgumentError(f"pages lie in tiers 0 to {len(room) - 1}, not in {tier_of.min()} or {tier_of.max()}")
         held = np.bincount(tier_of, minlength=len(room))
-        for tier, (pages, its) in enumerate(zip(held.tolist(), room, strict=True)):
-            if pages > its:
-                raise ArgumentError(f"tier {tier} has room for {its} pages, not for {pages}")
+        for tier, (pages, tier_pages) in enumerate(zip(held.tolist(), room, strict=True)):
+            if pages > tier_pages:
+                raise ArgumentError(f"tier {tier} has room for {tier_pages} pages, not for {pages}")
         self.tier_of = tier_of.copy()
         self.room = tuple(room)
-        self.free = [its - pages for pages, its in zip(held.tolist(), room, strict=True)]
+        self.free = [tier_pages - pages for pages, tier_pages in zip(held.tolist(), room, strict=True)]
 
     def pages_in(self, tier: int) -> list[int]:
-        found: list[int] = np.flatnonzero(self.tier_of == tier).tolist()
-        return found
+        pages: list[int] = np.flatnonzero(self.tier_of == tier).tolist()
+        return pages
 
     def move(self, page: int, target: int) -> Move:
         if self.free[target] < 1:
@@ -47,9 +47,9 @@ class Placement:
 
     def exchange(self, page: int, other: int) -> list[Move]:
         """Exchange two pages of different tiers; neither tier needs room for that, as a buffer holds one page."""
-        mine, its = int(self.tier_of[page]), int(self.tier_of[other])
-        self.tier_of[page], self.tier_of[other] = its, mine
-        return [Move(other, its, mine), Move(page, mine, its)]
+        mine, tier = int(self.tier_of[page]), int(self.tier_of[other])
+        self.tier_of[page], self.tier_of[other] = tier, mine
+        return [Move(other, tier, mine), Move(page, mine, tier)]
 
 
 def fill(order: Iterable[int], room: Sequence[int]) -> Placement:

@@ -188,8 +188,8 @@ def _first(pages: NDArray[np.int64], keys: NDArray[np.float64], count: int) -> l
     if count < pages.size:
         few = np.flatnonzero(keys <= np.partition(keys, count - 1)[count - 1])
         pages, keys = pages[few], keys[few]
-    found: list[int] = pages[np.argsort(keys, kind="stable")][:count].tolist()
-    return found
+    first: list[int] = pages[np.argsort(keys, kind="stable")][:count].tolist()
+    return first
 
 
 def _in_turn(placement: Placement, wanted: dict[int, int]) -> list[Move]:

@@ -40,7 +40,7 @@ def timed(
     ``regions[tier][rank]`` is a rank's part of a tier. An access takes from the end of the one before it to its own.
     """
     ranks = len(programs)
-    table = tuple(its[rank] for its in regions for rank in range(ranks))
+    table = tuple(region[rank] for region in regions for rank in range(ranks))
     parts = [_part(rank, ranks, program) for rank, program in enumerate(programs)]
     layout = Layout(ranks, len(model.cards), 1, 0, 1, regions[0][0].granularity_bytes)
     plan = Plan(Call("memory", "tiers", ranks, 0), layout, lambda rank: (Frame(1, table), parts[rank]))
@@ -88,9 +88,9 @@ class _Touched:
     def next(self, page: int, step: int) -> int | None:
         """The first access to the page that is not before ``step``."""
         first, end = np.searchsorted(self._pages, [page, page + 1]).tolist()
-        its = self._order[first:end]
-        at = bisect_left(its, step)
-        return int(its[at]) if at < len(its) else None
+        order = self._order[first:end]
+        index = bisect_left(order, step)
+        return int(order[index]) if index < len(order) else None
 
 
 def _records(rows: Sequence[Row]) -> Records:
@@ -98,9 +98,9 @@ def _records(rows: Sequence[Row]) -> Records:
     records = np.zeros(len(rows), RECORD_DTYPE)
     records["op"], records["arg"], records["nbytes"] = op, arg, nbytes
     for which, far, near in ((Op.READ, "a", "dst"), (Op.WRITE, "dst", "a")):
-        its = op == which
-        records[far]["kind"][its], records[near]["kind"][its] = Kind.REGION, Kind.BUFFER
-        records[far]["id"][its], records[far]["offset"][its] = region[its], offset[its]
+        mask = op == which
+        records[far]["kind"][mask], records[near]["kind"][mask] = Kind.REGION, Kind.BUFFER
+        records[far]["id"][mask], records[far]["offset"][mask] = region[mask], offset[mask]
     return records
 
 

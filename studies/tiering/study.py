@@ -91,13 +91,13 @@ class Memory:
         runs = [_follow(policy, workload, sample, seed + rank) for rank in range(self.ranks)]
         # memory that takes copies is read a page at a time, all other as much as is asked for
         each = np.array([workload.page_bytes if tier.copied else workload.access_bytes for tier in self.tiers])
-        programs = [Program(its.tiers, its.pages, each[its.tiers], workload.page_bytes, its.moves) for its in runs]
+        programs = [Program(run.tiers, run.pages, each[run.tiers], workload.page_bytes, run.moves) for run in runs]
         _, times = timed(self.model, [tier.regions for tier in self.tiers], programs)
         uses = tuple(
             self._snooped(number, workload, policy, sample, seed, self._use(number, workload, runs, times))
             for number in range(len(self.tiers))
         )
-        accesses = sum(its.size for its in times)
+        accesses = sum(time.size for time in times)
         return Measured(
             topology=self.topology.name,
             workload=workload.name,
@@ -132,9 +132,9 @@ class Memory:
         self, number: int, workload: Workload, runs: Sequence[_Followed], times: Sequence[NDArray[np.int64]]
     ) -> TierUse:
         tier = self.tiers[number]
-        here = [its.tiers == number for its in runs]
+        here = [run.tiers == number for run in runs]
         accesses = sum(int(mask.sum()) for mask in here)
-        moves = [move for its in runs for moves in its.moves.values() for move in moves]
+        moves = [move for run in runs for moves in run.moves.values() for move in moves]
         return TierUse(
             name=tier.name,
             capacity_bytes=tier.capacity_bytes,
@@ -204,7 +204,7 @@ def _follow(name: str, workload: Workload, sample: Sample, seed: int) -> _Follow
 @lru_cache(maxsize=64)  # what moves does not depend on what it costs: topologies with tiers as large have it alike
 def _moved(name: str, workload: Workload, sample: Sample, seed: int) -> _Followed:
     pages, tiers, moves = _whole(name, workload, sample, seed)
-    late = {step - WARM_UP_ACCESSES: its for step, its in moves.items() if step >= WARM_UP_ACCESSES}
+    late = {step - WARM_UP_ACCESSES: move for step, move in moves.items() if step >= WARM_UP_ACCESSES}
     return _Followed(pages[WARM_UP_ACCESSES:], tiers[WARM_UP_ACCESSES:], late)
 
 

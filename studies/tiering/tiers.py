@@ -35,11 +35,11 @@ def tiers_of(model: CostModel, ranks: int) -> list[Tier]:
     """Find the tiers of a topology's memory, nearest first; the ranks that share it are 0 to ``ranks - 1``."""
     if not 1 <= ranks <= len(model.hosts):
         raise ArgumentError(f"{model.topology.name} has {len(model.hosts)} places for ranks, not {ranks}")
-    found: list[Tier] = []
+    tiers: list[Tier] = []
     for space in model.topology.spaces:
         if space.on_cards:
-            found += _of_space(model, space, ranks)
-    timed = [replace(tier, load_ns=_load_ns(model, tier)) for tier in found]
+            tiers += _of_space(model, space, ranks)
+    timed = [replace(tier, load_ns=_load_ns(model, tier)) for tier in tiers]
     return sorted(timed, key=lambda tier: tier.load_ns)
 
 
@@ -57,15 +57,15 @@ def _of_space(model: CostModel, space: Space, ranks: int) -> list[Tier]:
 
 
 def _tier(model: CostModel, space: Space, name: str, own: bool, cards: Sequence[tuple[int, ...]], sharers: int) -> Tier:
-    for its in cards:
-        if its != tuple(range(its[0], its[0] + len(its))):
+    for numbers in cards:
+        if numbers != tuple(range(numbers[0], numbers[0] + len(numbers))):
             raise ArgumentError(f"{name} of {model.topology.name} should lie on consecutive cards")
     held = sum(_card_bytes(model.topology, [model.cards[card] for card in cards[0]]))
     if space.capacity_bytes is not None:  # a part of each of its cards
         held = held * space.capacity_bytes // sum(_card_bytes(model.topology, model.topology.cards_of(space)))
-    regions = tuple(Region(its[0], len(its), space.granule_bytes, 0, 0, REGION_BYTES) for its in cards)
+    regions = tuple(Region(card[0], len(card), space.granule_bytes, 0, 0, REGION_BYTES) for card in cards)
     costs = space.costs or model.topology.costs
-    homes = len({card for its in cards for card in its})
+    homes = len({card for numbers in cards for card in numbers})
     filter_lines = None if own or space.snoop_filter_lines is None else homes * space.snoop_filter_lines
     coherence_ns = 0 if own else space.coherence_ns or 0
     copied = bool(costs.copy_ns)

@@ -76,8 +76,8 @@ class Workload(Described):
             return np.resize(random.permutation(page_count), accesses)
         if self.kind == "zipf":
             ends = np.cumsum(zipf_shares(page_count, real_pages, self.skew or 0.0))
-            found = np.searchsorted(ends, random.random(accesses), side="right")
-            return random.permutation(page_count)[np.minimum(found, page_count - 1)]
+            places = np.searchsorted(ends, random.random(accesses), side="right")
+            return random.permutation(page_count)[np.minimum(places, page_count - 1)]
         return _sessions(page_count, accesses, self.session_pages or 1, self.session_tokens or 1, random)
 
 

@@ -36,9 +36,9 @@ def matched(workload: ChakraWorkload) -> tuple[list[Match], dict[tuple[int, int]
     """
     called: dict[str, dict[int, list[int]]] = {}
     for rank, steps in enumerate(workload.ranks):
-        for at, step in enumerate(steps):
+        for index, step in enumerate(steps):
             if isinstance(step.what, ChakraCollective):
-                called.setdefault(step.what.group, {}).setdefault(rank, []).append(at)
+                called.setdefault(step.what.group, {}).setdefault(rank, []).append(index)
     matches, match_of = [], {}
     for group, by_rank in called.items():
         members = workload.groups[group]
@@ -51,7 +51,7 @@ def matched(workload: ChakraWorkload) -> tuple[list[Match], dict[tuple[int, int]
                     "all of a group must call the same ones"
                 )
         for places in zip(*(by_rank[rank] for rank in members), strict=True):
-            whats = [workload.ranks[rank][at].what for rank, at in zip(members, places, strict=True)]
+            whats = [workload.ranks[rank][index].what for rank, index in zip(members, places, strict=True)]
             match = Match(_same(whats, members, places, workload), members, places, len(members))
             matches.append(match)
             match_of.update(dict.fromkeys(zip(members, places, strict=True), match))
@@ -63,26 +63,28 @@ def messages(workload: ChakraWorkload) -> dict[tuple[int, int], TracedMessage]:
 
     The k-th message that a rank sends to another with a tag, in a group, is the k-th that this one receives.
     """
-    found: dict[tuple[int, int], TracedMessage] = {}
+    matches: dict[tuple[int, int], TracedMessage] = {}
     ends: dict[tuple[int, int, int, str], tuple[list[int], list[int]]] = {}
     for rank, steps in enumerate(workload.ranks):
-        for at, step in enumerate(steps):
-            if isinstance(its := step.what, ChakraMessage):
-                ends.setdefault((its.source, its.target, its.tag, its.group), ([], []))[its.target == rank].append(at)
+        for index, step in enumerate(steps):
+            if isinstance(message := step.what, ChakraMessage):
+                ends.setdefault((message.source, message.target, message.tag, message.group), ([], []))[
+                    message.target == rank
+                ].append(index)
     for (source, target, tag, _), (sent, received) in ends.items():
         of = f"from rank {source} to rank {target} with tag {tag}"
         if len(sent) != len(received):
             raise PlanFileError(f"{len(sent)} messages {of} are sent, but {len(received)} received")
         for k, places in enumerate(zip(sent, received, strict=True)):
-            one, other = (workload.ranks[rank][at] for rank, at in zip((source, target), places, strict=True))
+            one, other = (workload.ranks[rank][index] for rank, index in zip((source, target), places, strict=True))
             assert isinstance(one.what, ChakraMessage) and isinstance(other.what, ChakraMessage)
             if one.what != other.what:
                 raise PlanFileError(
                     f"message {k} {of} has {one.what.nbytes} bytes at node {one.id}, which sends it, but "
                     f"{other.what.nbytes} at node {other.id}, which receives it"
                 )
-            found[source, places[0]] = found[target, places[1]] = TracedMessage(one.what, places)
-    return found
+            matches[source, places[0]] = matches[target, places[1]] = TracedMessage(one.what, places)
+    return matches
 
 
 def _same(
@@ -90,10 +92,10 @@ def _same(
 ) -> ChakraCollective:
     first = whats[0]
     assert isinstance(first, ChakraCollective)
-    for rank, at, what in zip(members, places, whats, strict=True):
+    for rank, index, what in zip(members, places, whats, strict=True):
         if what != first:
             assert isinstance(what, ChakraCollective)
-            ids = workload.ranks[members[0]][places[0]].id, workload.ranks[rank][at].id
+            ids = workload.ranks[members[0]][places[0]].id, workload.ranks[rank][index].id
             raise PlanFileError(
                 f"node {ids[0]} of rank {members[0]} is {first.name} of {first.nbytes} bytes, but node {ids[1]} of "
                 f"rank {rank} is {what.name} of {what.nbytes}: all of {_named(first.group)} must call the same"

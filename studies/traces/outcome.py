@@ -51,7 +51,7 @@ class Replay:
     @property
     def time_ns(self) -> int:
         """When the last step ended."""
-        ends = [call.end_ns for call in self.calls] + [its.end_ns for its in self.computed]
+        ends = [call.end_ns for call in self.calls] + [computed.end_ns for computed in self.computed]
         return max(ends, default=0)
 
     def computing_ns(self, rank: int) -> int:
@@ -60,17 +60,21 @@ class Replay:
 
     def accessing_ns(self, rank: int) -> int:
         """Add up what a rank loaded from the pool and stored to it by itself."""
-        return sum(its.end_ns - its.begin_ns for its in self.computed if its.rank == rank and its.unit == MEMORY)
+        return sum(
+            computed.end_ns - computed.begin_ns
+            for computed in self.computed
+            if computed.rank == rank and computed.unit == MEMORY
+        )
 
     def exposed_ns(self, rank: int) -> int:
         """Add up the time that a rank spent in collectives and messages while it computed nothing."""
         mine = _joined(self._computing[rank])
         hidden = 0
-        at = 0
+        moment = 0
         for begin, end in self._communicating[rank]:
-            while at < len(mine) and mine[at][1] <= begin:
-                at += 1
-            hidden += sum(min(end, e) - max(begin, b) for b, e in mine[at:] if b < end)
+            while moment < len(mine) and mine[moment][1] <= begin:
+                moment += 1
+            hidden += sum(min(end, e) - max(begin, b) for b, e in mine[moment:] if b < end)
         return self.communicating_ns(rank) - hidden
 
     def communicating_ns(self, rank: int) -> int:
@@ -79,25 +83,25 @@ class Replay:
 
     @cached_property
     def _communicating(self) -> list[list[tuple[int, int]]]:
-        found: list[list[tuple[int, int]]] = [[] for _ in self.workload.ranks]
+        spans: list[list[tuple[int, int]]] = [[] for _ in self.workload.ranks]
         for call in self.calls:
             for rank in call.members:
-                found[rank].append(call.span(rank))
-        return [_joined(intervals) for intervals in found]
+                spans[rank].append(call.span(rank))
+        return [_joined(intervals) for intervals in spans]
 
     @cached_property
     def _computing(self) -> list[list[tuple[int, int]]]:
-        found: list[list[tuple[int, int]]] = [[] for _ in self.workload.ranks]
-        for its in self.computed:
-            if its.unit != MEMORY:
-                found[its.rank].append((its.begin_ns, its.end_ns))
-        return found
+        spans: list[list[tuple[int, int]]] = [[] for _ in self.workload.ranks]
+        for work in self.computed:
+            if work.unit != MEMORY:
+                spans[work.rank].append((work.begin_ns, work.end_ns))
+        return spans
 
     def events(self) -> Iterator[TraceEvent]:
         """Yield a trace with a track for each rank's processor, accelerator, memory, collectives and messages."""
-        for its in self.computed:
-            name = self.workload.ranks[its.rank][its.place].name
-            yield TraceEvent("ranks", f"rank{its.rank} {its.unit}", name, its.begin_ns, its.end_ns, {})
+        for work in self.computed:
+            name = self.workload.ranks[work.rank][work.place].name
+            yield TraceEvent("ranks", f"rank{work.rank} {work.unit}", name, work.begin_ns, work.end_ns, {})
         for call in self.calls:
             about: dict[str, int | str] = {"bytes": call.what.nbytes, "variant": call.variant}
             for rank in call.members:

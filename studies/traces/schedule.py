@@ -38,9 +38,9 @@ class Schedule:
         self._ready_ns = [[0] * len(steps) for steps in workload.ranks]
         self._waiters: list[list[list[int]]] = [[[] for _ in steps] for steps in workload.ranks]
         for rank, steps in enumerate(workload.ranks):
-            for at, step in enumerate(steps):
+            for index, step in enumerate(steps):
                 for other in step.after:
-                    self._waiters[rank][other].append(at)
+                    self._waiters[rank][other].append(index)
         self._free_ns: dict[tuple[int, str], int] = {}
         self._waiting: list[tuple[int, int, int]] = []  # (when it may begin, rank, place): a heap
         self._times: dict[tuple[_Between, ...], list[tuple[int, str]]] = {}
@@ -53,63 +53,63 @@ class Schedule:
     def run(self) -> Replay:
         """Replay the workload to its end; a schedule runs once."""
         for rank, missing in enumerate(self._missing):
-            for at, count in enumerate(missing):
+            for index, count in enumerate(missing):
                 if not count:
-                    self._offer(rank, at)
+                    self._offer(rank, index)
         while self._waiting:
-            due_ns, rank, at = heapq.heappop(self._waiting)
-            if (begin_ns := self._begin_ns(rank, at)) > due_ns:  # what it needs was taken meanwhile
-                heapq.heappush(self._waiting, (begin_ns, rank, at))
-            elif isinstance(what := self._workload.ranks[rank][at].what, Computing | PoolAccess):
-                self._compute(rank, at, what, begin_ns)
+            due_ns, rank, index = heapq.heappop(self._waiting)
+            if (begin_ns := self._begin_ns(rank, index)) > due_ns:  # what it needs was taken meanwhile
+                heapq.heappush(self._waiting, (begin_ns, rank, index))
+            elif isinstance(what := self._workload.ranks[rank][index].what, Computing | PoolAccess):
+                self._compute(rank, index, what, begin_ns)
             elif isinstance(what, ChakraMessage) and what.source == rank:
-                self._send(self._message_of[rank, at], begin_ns)
+                self._send(self._message_of[rank, index], begin_ns)
             elif isinstance(what, ChakraMessage):
-                self._receive(self._message_of[rank, at], begin_ns)
+                self._receive(self._message_of[rank, index], begin_ns)
             else:
-                self._call(self._together(self._match_of[rank, at], begin_ns), begin_ns)
+                self._call(self._together(self._match_of[rank, index], begin_ns), begin_ns)
         if self._left:
             raise PlanFileError(self._stuck())
         self._calls.sort(key=lambda call: call.begin_ns)  # a message is known when it is received
         return Replay(self._workload, self._calls, self._computed)
 
-    def _offer(self, rank: int, at: int) -> None:
+    def _offer(self, rank: int, index: int) -> None:
         """Let a step begin when it may: everything that it comes after is over."""
-        what = self._workload.ranks[rank][at].what
+        what = self._workload.ranks[rank][index].what
         if what is None:
-            self._over(rank, at, self._ready_ns[rank][at])
+            self._over(rank, index, self._ready_ns[rank][index])
             return
         if isinstance(what, ChakraMessage) and what.target == rank:
-            self._message_of[rank, at].ready_ns = self._ready_ns[rank][at]
-            if self._message_of[rank, at].begin_ns is None:
+            self._message_of[rank, index].ready_ns = self._ready_ns[rank][index]
+            if self._message_of[rank, index].begin_ns is None:
                 return  # the sender offers it
         if isinstance(what, ChakraCollective):
-            match = self._match_of[rank, at]
-            match.ready_ns[rank] = self._ready_ns[rank][at]
+            match = self._match_of[rank, index]
+            match.ready_ns[rank] = self._ready_ns[rank][index]
             match.missing -= 1
             if match.missing:
                 return
-            rank, at = match.members[0], match.places[0]
-        heapq.heappush(self._waiting, (self._begin_ns(rank, at), rank, at))
+            rank, index = match.members[0], match.places[0]
+        heapq.heappush(self._waiting, (self._begin_ns(rank, index), rank, index))
 
-    def _begin_ns(self, rank: int, at: int) -> int:
-        what = self._workload.ranks[rank][at].what
+    def _begin_ns(self, rank: int, index: int) -> int:
+        what = self._workload.ranks[rank][index].what
         if not isinstance(what, ChakraCollective):
-            sent_ns = self._message_of[rank, at].begin_ns if isinstance(what, ChakraMessage) else 0
-            return max(self._ready_ns[rank][at], self._free_ns.get((rank, _unit(what, rank)), 0), sent_ns or 0)
-        match = self._match_of[rank, at]
+            sent_ns = self._message_of[rank, index].begin_ns if isinstance(what, ChakraMessage) else 0
+            return max(self._ready_ns[rank][index], self._free_ns.get((rank, _unit(what, rank)), 0), sent_ns or 0)
+        match = self._match_of[rank, index]
         return max(max(ready, self._free_ns.get((r, "collectives"), 0)) for r, ready in match.ready_ns.items())
 
-    def _compute(self, rank: int, at: int, what: Computing | PoolAccess, begin_ns: int) -> None:
+    def _compute(self, rank: int, index: int, what: Computing | PoolAccess, begin_ns: int) -> None:
         if isinstance(what, PoolAccess):
             end_ns = begin_ns + self._access_ns(rank, what)
         else:
-            end_ns = begin_ns + self._computing_ns(rank, at, what)
+            end_ns = begin_ns + self._computing_ns(rank, index, what)
         unit = _unit(what, rank)
         self._free_ns[rank, unit] = end_ns
         if end_ns > begin_ns:
-            self._computed.append(Computed(rank, at, begin_ns, end_ns, unit))
-        self._over(rank, at, end_ns)
+            self._computed.append(Computed(rank, index, begin_ns, end_ns, unit))
+        self._over(rank, index, end_ns)
 
     def _send(self, message: TracedMessage, begin_ns: int) -> None:
         """Send a message without waiting for its receiver: it lies in the pool until it is received."""
@@ -119,8 +119,8 @@ class Schedule:
         self._free_ns[what.source, _unit(what, what.source)] = begin_ns + sent_ns
         self._over(what.source, message.places[0], begin_ns + sent_ns)
         if message.ready_ns is not None:
-            rank, at = what.target, message.places[1]
-            heapq.heappush(self._waiting, (self._begin_ns(rank, at), rank, at))
+            rank, index = what.target, message.places[1]
+            heapq.heappush(self._waiting, (self._begin_ns(rank, index), rank, index))
 
     def _receive(self, message: TracedMessage, begin_ns: int) -> None:
         """Receive a message: this ends when all of it has come and the receiver has had the time to read it."""
@@ -139,9 +139,9 @@ class Schedule:
         """Find the collectives of other ranks that begin at the same moment."""
         matches, busy, others = [first], set(first.members), []
         while self._waiting and self._waiting[0][0] == begin_ns:
-            _, rank, at = entry = heapq.heappop(self._waiting)
-            match = self._match_of.get((rank, at))
-            if match is None or self._begin_ns(rank, at) > begin_ns or not busy.isdisjoint(match.members):
+            _, rank, index = entry = heapq.heappop(self._waiting)
+            match = self._match_of.get((rank, index))
+            if match is None or self._begin_ns(rank, index) > begin_ns or not busy.isdisjoint(match.members):
                 others.append(entry)
             else:
                 matches.append(match)
@@ -152,8 +152,8 @@ class Schedule:
 
     def _call(self, matches: list[Match], begin_ns: int) -> None:
         for match, (took_ns, variant) in zip(matches, self._take(matches), strict=True):
-            rank, at = match.members[0], match.places[0]
-            name, ready_ns = self._workload.ranks[rank][at].name, min(match.ready_ns.values())
+            rank, index = match.members[0], match.places[0]
+            name, ready_ns = self._workload.ranks[rank][index].name, min(match.ready_ns.values())
             end_ns = begin_ns + took_ns
             self._calls.append(
                 Called(match.what, name, match.members, match.places, variant, ready_ns, begin_ns, end_ns)
@@ -162,21 +162,21 @@ class Schedule:
                 self._free_ns[member, "collectives"] = end_ns
                 self._over(member, place, end_ns)
 
-    def _over(self, rank: int, at: int, end_ns: int) -> None:
+    def _over(self, rank: int, index: int, end_ns: int) -> None:
         self._left -= 1
-        for waiter in self._waiters[rank][at]:
+        for waiter in self._waiters[rank][index]:
             self._ready_ns[rank][waiter] = max(self._ready_ns[rank][waiter], end_ns)
             self._missing[rank][waiter] -= 1
             if not self._missing[rank][waiter]:
                 self._offer(rank, waiter)
 
-    def _computing_ns(self, rank: int, at: int, what: Computing) -> int:
+    def _computing_ns(self, rank: int, index: int, what: Computing) -> int:
         accelerator = self._accelerator
         if accelerator is not None and not what.on_cpu and (what.operations or what.moved_bytes):
             computing_s = what.operations / (accelerator.peak_flop_per_s(PEAK_OF) * accelerator.gemm_efficiency)
             return round(max(computing_s, what.moved_bytes / accelerator.memory_bytes_per_s) * 1e9)
         if what.operations and not what.duration_us:
-            step = self._workload.ranks[rank][at]
+            step = self._workload.ranks[rank][index]
             raise ArgumentError(
                 f"node {step.id} of rank {rank} says how much it computes, not how long: give --accelerator"
             )
@@ -189,23 +189,25 @@ class Schedule:
 
     def _message_ns(self, what: ChakraMessage) -> tuple[int, int, str]:
         """Simulate a message whose ends are both ready: after how long it is sent and received, in ns; its variant."""
-        its = what._replace(tag=0, group="")
-        if its not in self._message_times:
+        message = what._replace(tag=0, group="")
+        if message not in self._message_times:
             plan = self._planned(what, ends := (what.source, what.target))
             if isinstance(plan, str):
-                self._message_times[its] = 0, 0, plan
+                self._message_times[message] = 0, 0, plan
             else:
                 check_memory(calls := [VirtualCall(plan, ends)])
                 sent_ns, received_ns = (int(end_ns) for end_ns in simulate(self._model, calls).end_ns[0])
-                self._message_times[its] = sent_ns, max(sent_ns, received_ns), plan.call.algorithm
-        return self._message_times[its]
+                self._message_times[message] = sent_ns, max(sent_ns, received_ns), plan.call.algorithm
+        return self._message_times[message]
 
     def _take(self, matches: Sequence[Match]) -> list[tuple[int, str]]:
         """Simulate collectives that begin together: how long each takes in ns, and its variant."""
         key = tuple((match.what, match.members) for match in matches)
         if key not in self._times:
             plans = [self._planned(*each) for each in key]
-            calls = [VirtualCall(plan, its[1]) for plan, its in zip(plans, key, strict=True) if isinstance(plan, Plan)]
+            calls = [
+                VirtualCall(plan, entry[1]) for plan, entry in zip(plans, key, strict=True) if isinstance(plan, Plan)
+            ]
             check_memory(calls)
             ends = iter(simulate(self._model, calls).end_ns if calls else ())
             self._times[key] = [
@@ -227,17 +229,17 @@ class Schedule:
         for match in self._matches:
             if match.missing:
                 absent = next(r for r in match.members if r not in match.ready_ns)
-                at = match.places[match.members.index(absent)]
-                step, why = self._workload.ranks[absent][at], self._why(absent, at)
+                index = match.places[match.members.index(absent)]
+                step, why = self._workload.ranks[absent][index], self._why(absent, index)
                 called = f"node {step.id} of rank {absent}, {match.what.name},"
                 return f"nodes wait for each other: {called} never begins{why}"
-        rank, at = next((r, a) for r, its in enumerate(self._missing) for a, left in enumerate(its) if left)
-        named = f"node {self._workload.ranks[rank][at].id} of rank {rank}"
-        return f"nodes wait for each other: {named} never begins{self._why(rank, at)}"
+        rank, index = next((r, a) for r, counts in enumerate(self._missing) for a, left in enumerate(counts) if left)
+        named = f"node {self._workload.ranks[rank][index].id} of rank {rank}"
+        return f"nodes wait for each other: {named} never begins{self._why(rank, index)}"
 
-    def _why(self, rank: int, at: int) -> str:
+    def _why(self, rank: int, index: int) -> str:
         """Name the nodes of a rank that a node waits for, up to one that waits for one of them."""
-        steps, path = self._workload.ranks[rank], [at]
+        steps, path = self._workload.ranks[rank], [index]
         while (before := next((b for b in steps[path[-1]].after if self._missing[rank][b]), None)) is not None:
             if before in path:
                 cycle = [*path[path.index(before) :], before]

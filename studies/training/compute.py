@@ -46,22 +46,25 @@ class Compute:
 
     def gemms_ns(self, tokens: int) -> int:
         """Return what the GEMMs of a block's forward pass take on one rank."""
-        its, share = self.model, self.tensor
-        if its.kv_rank:
-            (down, depth), *heads, (hidden, values) = its.attention_products
+        model, share = self.model, self.tensor
+        if model.kv_rank:
+            (down, depth), *heads, (hidden, values) = model.attention_products
             pairs = [(down, depth), *((-(-columns // share), depth) for columns, depth in heads)]
             pairs.append((hidden, -(-values // share)))
         else:
-            columns = -(-(its.heads + 2 * its.kv_heads) * its.head_size // share)
-            pairs = [(columns, its.hidden), (its.hidden, -(-its.heads * its.head_size // share))]
+            columns = -(-(model.heads + 2 * model.kv_heads) * model.head_size // share)
+            pairs = [(columns, model.hidden), (model.hidden, -(-model.heads * model.head_size // share))]
         attention_ns = sum(self._gemm_ns(tokens, *pair) for pair in pairs)
-        dense_ns = self._feedforward_ns(tokens, its.feedforward) if its.expert_blocks < its.blocks else 0
-        if not its.expert_blocks:
+        dense_ns = self._feedforward_ns(tokens, model.feedforward) if model.expert_blocks < model.blocks else 0
+        if not model.expert_blocks:
             return attention_ns + dense_ns
         mixed_ns = self._experts_ns(tokens)
-        if its.shared_experts:
-            mixed_ns += self._feedforward_ns(tokens, its.shared_experts * its.expert_feedforward)
-        return attention_ns + (dense_ns * (its.blocks - its.expert_blocks) + mixed_ns * its.expert_blocks) // its.blocks
+        if model.shared_experts:
+            mixed_ns += self._feedforward_ns(tokens, model.shared_experts * model.expert_feedforward)
+        return (
+            attention_ns
+            + (dense_ns * (model.blocks - model.expert_blocks) + mixed_ns * model.expert_blocks) // model.blocks
+        )
 
     def _feedforward_ns(self, tokens: int, width: int) -> int:
         mine = -(-width // self.tensor)
@@ -70,11 +73,11 @@ class Compute:
 
     def _experts_ns(self, tokens: int) -> int:
         """Return what the busiest rank's routed experts take: one product of all their tokens, and all weights read."""
-        its = self.model
-        routed = math.ceil(tokens * its.active_experts * self.busiest)
-        met = min((its.experts or 1) // self.experts, routed)
-        weights = met * (3 if its.gated else 2) * its.hidden * -(-its.expert_feedforward // self.tensor)
-        return max(self._feedforward_ns(routed, its.expert_feedforward), self._stream_ns(2 * weights))
+        model = self.model
+        routed = math.ceil(tokens * model.active_experts * self.busiest)
+        met = min((model.experts or 1) // self.experts, routed)
+        weights = met * (3 if model.gated else 2) * model.hidden * -(-model.expert_feedforward // self.tensor)
+        return max(self._feedforward_ns(routed, model.expert_feedforward), self._stream_ns(2 * weights))
 
     def rest_ns(self, tokens: int) -> int:
         """Return what a block's forward pass takes without its GEMMs."""

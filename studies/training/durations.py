@@ -90,17 +90,17 @@ class Durations:
 
     def _fabric(self, ranks: int) -> TrainingFabric:
         """Return the fabric over which some ranks talk that are neighbours beyond tensor ranks."""
-        its = self.machine
+        machine = self.machine
         return (
-            its.inside
-            if its.inside is not None and ranks * self.parallelism.tensor <= its.cluster_ranks
-            else its.between
+            machine.inside
+            if machine.inside is not None and ranks * self.parallelism.tensor <= machine.cluster_ranks
+            else machine.between
         )
 
     def _experts_ns(self) -> int:
         """Return how long tokens are on their way to their experts and back, as the busiest rank sees it."""
-        ranks, its = self.parallelism.expert, self.model
-        sent = self.tokens * its.active_experts * its.hidden * HIDDEN_BYTES * self.load.busiest
+        ranks, model = self.parallelism.expert, self.model
+        sent = self.tokens * model.active_experts * model.hidden * HIDDEN_BYTES * self.load.busiest
         sent /= self.parallelism.tensor if self.parallelism.sequence else 1
         size_bytes = round(sent) // (ranks * HIDDEN_BYTES) * HIDDEN_BYTES * ranks
         return 2 * self._fabric(ranks).time_ns("all_to_all", size_bytes, ranks)
@@ -148,13 +148,13 @@ class Durations:
 
     def _sharded(self, collective: str, nbytes: int, blocks: int, embedding: int) -> list[Part]:
         """Return a collective of blocks and an embedding: one more for experts, which fewer ranks have alike."""
-        its, how = self.model, self.parallelism
-        experts = blocks * its.expert_parameters
+        model, how = self.model, self.parallelism
+        experts = blocks * model.expert_parameters
         if how.expert == 1:
             return self._between(
-                collective, nbytes * self.share(blocks * its.block_parameters + embedding), how.replicas
+                collective, nbytes * self.share(blocks * model.block_parameters + embedding), how.replicas
             )
-        others = blocks * its.block_parameters - experts + embedding
+        others = blocks * model.block_parameters - experts + embedding
         mine = self._between(collective, nbytes * self.share(-(-experts // how.expert)), how.replicas // how.expert)
         return self._between(collective, nbytes * self.share(others), how.replicas) + mine
 
@@ -181,16 +181,16 @@ class Durations:
 
     def memory_bytes(self, microbatches: int) -> int:
         """Return what the fullest rank holds: weights, gradients, state, and the activations of what is under way."""
-        its, how = self.model, self.parallelism
-        blocks = -(-its.blocks // how.pipeline)
-        block = its.block_parameters - its.expert_parameters + -(-its.expert_parameters // how.expert)
-        mine = self.share(blocks * block + its.embedding_parameters // min(how.pipeline, 2))
-        all_of = self.share(blocks * its.block_parameters + its.embedding_parameters // min(how.pipeline, 2))
+        model, how = self.model, self.parallelism
+        blocks = -(-model.blocks // how.pipeline)
+        block = model.block_parameters - model.expert_parameters + -(-model.expert_parameters // how.expert)
+        mine = self.share(blocks * block + model.embedding_parameters // min(how.pipeline, 2))
+        all_of = self.share(blocks * model.block_parameters + model.embedding_parameters // min(how.pipeline, 2))
         kept_state = -(-all_of // how.replicas)
         state = 0 if self.machine.offload is not None else STATE_BYTES * kept_state
         held = mine
         if how.sharded:
-            held = kept_state + self.share(GATHERED_UNITS * block + its.embedding_parameters)
+            held = kept_state + self.share(GATHERED_UNITS * block + model.embedding_parameters)
         full = self.recompute == "full"
         under_way = blocks * min(how.pipeline, microbatches)
         kept = under_way * self.compute.kept_bytes(self.tokens, checkpointed=full)

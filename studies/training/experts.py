@@ -76,7 +76,7 @@ def read_histogram(text: str) -> tuple[float, ...]:
             raise ArgumentError(f"--histogram {text}: not numbers, but bytes that are no text") from None
     else:
         content = text
-    found = []
+    counts = []
     for number, word in enumerate(re.split(r"\s*,\s*|\s+", content.strip())):
         try:
             value = float(word)
@@ -86,7 +86,7 @@ def read_histogram(text: str) -> tuple[float, ...]:
             raise ArgumentError(
                 f"--histogram: {word[:40]!r}, of expert {number}, should be a number of tokens, 0 or more"
             )
-        found.append(value)
-    if not any(found):
+        counts.append(value)
+    if not any(counts):
         raise ArgumentError("--histogram: no expert gets any token")
-    return tuple(found)
+    return tuple(counts)

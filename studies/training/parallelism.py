@@ -59,26 +59,26 @@ class Parallelism:
                     f"--parallel does not take {word.strip()!r}: write fsdp, sp, serial, ring, dp=N, tp=N, pp=N, "
                     f"ep=N or cp=N, with commas between them"
                 )
-        found = cls(**given)
-        if found.sharded and found.pipeline > 1:
+        ways = cls(**given)
+        if ways.sharded and ways.pipeline > 1:
             raise ArgumentError("--parallel: fsdp does not go with pp: it would gather every stage for each microbatch")
         if "data" not in given and ranks is not None:
-            data, rest = divmod(ranks, found.ranks)
-            words = "tp x pp" + " x cp" * (found.context > 1)
+            data, rest = divmod(ranks, ways.ranks)
+            words = "tp x pp" + " x cp" * (ways.context > 1)
             if rest or not data:
-                raise ArgumentError(f"--parallel {text}: {ranks} ranks are not a multiple of {words}, {found.ranks}")
-            found = replace(found, data=data)
-        if ranks is not None and found.ranks != ranks:
-            words = "dp x tp x pp" + " x cp" * (found.context > 1)
-            raise ArgumentError(f"--parallel {text}: {words} is {found.ranks}, but there are {ranks} ranks")
-        if found.replicas % found.expert:
+                raise ArgumentError(f"--parallel {text}: {ranks} ranks are not a multiple of {words}, {ways.ranks}")
+            ways = replace(ways, data=data)
+        if ranks is not None and ways.ranks != ranks:
+            words = "dp x tp x pp" + " x cp" * (ways.context > 1)
+            raise ArgumentError(f"--parallel {text}: {words} is {ways.ranks}, but there are {ranks} ranks")
+        if ways.replicas % ways.expert:
             raise ArgumentError(
-                f"--parallel {text}: ep={found.expert} does not divide the {found.replicas} ranks that hold the same "
+                f"--parallel {text}: ep={ways.expert} does not divide the {ways.replicas} ranks that hold the same "
                 f"weights, which share the experts"
             )
-        if found.ring and found.context == 1:
+        if ways.ring and ways.context == 1:
             raise ArgumentError(f"--parallel {text}: ring goes with cp=N, whose keys and values go round")
-        return found
+        return ways
 
     def __str__(self) -> str:
         kind = "fsdp" if self.sharded else "dp"

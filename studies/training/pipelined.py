@@ -32,22 +32,22 @@ def order(stage: int, stages: int, microbatches: int) -> list[tuple[bool, int]]:
     First come as many forwards as there are stages behind it, then both in turn, then the backwards that are left.
     """
     ahead = min(stages - 1 - stage, microbatches)
-    found = [(True, number) for number in range(ahead)]
+    steps = [(True, number) for number in range(ahead)]
     for number in range(microbatches - ahead):
-        found += [(True, ahead + number), (False, number)]
-    return found + [(False, number) for number in range(microbatches - ahead, microbatches)]
+        steps += [(True, ahead + number), (False, number)]
+    return steps + [(False, number) for number in range(microbatches - ahead, microbatches)]
 
 
-def program(its: Durations, microbatches: int) -> TimelineProgram:
+def program(durations: Durations, microbatches: int) -> TimelineProgram:
     """Build the step's operations, with one lane for each stage; each data rank takes ``microbatches``."""
     made = TimelineProgram()
-    stages = its.parallelism.pipeline
-    blocks = blocks_of(its.model.blocks, stages)
+    stages = durations.parallelism.pipeline
+    blocks = blocks_of(durations.model.blocks, stages)
     sent: dict[tuple[bool, int, int], int] = {}  # (forward?, stage, microbatch): how its result leaves the stage
     awaited: list[tuple[int, tuple[bool, int, int]]] = []
-    handing_over = tuple(its.hand_over())
+    handing_over = tuple(durations.hand_over())
     for stage in range(stages):
-        lane = _Stage(its, made, stage, blocks[stage])
+        lane = _Stage(durations, made, stage, blocks[stage])
         lane.gather()
         for forward, number in order(stage, stages, microbatches):
             comes = (forward, stage - 1 if forward else stage + 1, number)
@@ -68,23 +68,23 @@ def program(its: Durations, microbatches: int) -> TimelineProgram:
 class _Stage:
     """One stage's operations, in order."""
 
-    def __init__(self, its: Durations, made: TimelineProgram, stage: int, blocks: int) -> None:
-        self.its, self.made, self.stage, self.blocks = its, made, stage, blocks
-        stages = its.parallelism.pipeline
+    def __init__(self, durations: Durations, made: TimelineProgram, stage: int, blocks: int) -> None:
+        self.its, self.made, self.stage, self.blocks = durations, made, stage, blocks
+        stages = durations.parallelism.pipeline
         self.head = stage == stages - 1
-        self.embedding = its.model.embedding_parameters // min(stages, 2) if stage in (0, stages - 1) else 0
-        self.sending = SENDING if its.parallelism.overlap else COMPUTE
+        self.embedding = durations.model.embedding_parameters // min(stages, 2) if stage in (0, stages - 1) else 0
+        self.sending = SENDING if durations.parallelism.overlap else COMPUTE
         self.whole = {
-            True: tuple(its.forward(blocks, head=self.head)),
-            False: tuple(its.backward(blocks, head=self.head)),
+            True: tuple(durations.forward(blocks, head=self.head)),
+            False: tuple(durations.backward(blocks, head=self.head)),
         }
         self.gathered: list[int] = []
         self.scattered: list[int] = []
 
     def gather(self) -> None:
-        for at in range(self.blocks):
-            weights = self.its.gather(1, self.embedding if not at else 0)
-            self.gathered.append(self._add(f"gather {at}", self.sending, weights))
+        for index in range(self.blocks):
+            weights = self.its.gather(1, self.embedding if not index else 0)
+            self.gathered.append(self._add(f"gather {index}", self.sending, weights))
 
     def turn(self, forward: bool, number: int, microbatches: int) -> tuple[int, int]:
         """Add one microbatch: in one piece, except for the first forward and the last backward."""
@@ -93,31 +93,31 @@ class _Stage:
         if forward and number == 0:
             ran = [
                 self._add(
-                    f"{words}, block {at}", COMPUTE, make(1, head=self.head and at == self.blocks - 1), (weights,)
+                    f"{words}, block {index}", COMPUTE, make(1, head=self.head and index == self.blocks - 1), (weights,)
                 )
-                for at, weights in enumerate(self.gathered)
+                for index, weights in enumerate(self.gathered)
             ]
         elif not forward and number == microbatches - 1:
             ran = []
-            for at in reversed(range(self.blocks)):
+            for begin in reversed(range(self.blocks)):
                 ran.append(
-                    self._add(f"{words}, block {at}", COMPUTE, make(1, head=self.head and at == self.blocks - 1))
+                    self._add(f"{words}, block {begin}", COMPUTE, make(1, head=self.head and begin == self.blocks - 1))
                 )
                 if self.its.parallelism.overlap:
-                    self._scatter(at, ran[-1:])
+                    self._scatter(begin, ran[-1:])
         else:
             ran = [self._add(words, COMPUTE, self.whole[forward])]
         return ran[0], ran[-1]
 
     def finish(self) -> None:
         if not self.its.parallelism.overlap:
-            for at in reversed(range(self.blocks)):
-                self._scatter(at, ())
+            for begin in reversed(range(self.blocks)):
+                self._scatter(begin, ())
         self._add("update", COMPUTE, self.its.update(self.blocks, self.embedding), self.scattered[-1:])
 
-    def _scatter(self, at: int, after: Sequence[int]) -> None:
-        gradients = self.its.scatter(1, self.embedding if not at else 0)
-        self.scattered.append(self._add(f"scatter {at}", self.sending, gradients, after))
+    def _scatter(self, index: int, after: Sequence[int]) -> None:
+        gradients = self.its.scatter(1, self.embedding if not index else 0)
+        self.scattered.append(self._add(f"scatter {index}", self.sending, gradients, after))
 
     def _add(self, words: str, stream: str, parts: Sequence[Part], after: Sequence[int] = ()) -> int:
         return self.made.add(words, self.stage, stream, parts, after)

@@ -53,8 +53,8 @@ class TrainingStep:
     @property
     def tflop_a_rank(self) -> float:
         """The mean rank's model FLOPs, in 10^12."""
-        its = self.model
-        flops = MODEL_PASSES * (its.blocks * its.block_flops(self.tokens) + its.head_flops(self.tokens))
+        model_of = self.model
+        flops = MODEL_PASSES * (model_of.blocks * model_of.block_flops(self.tokens) + model_of.head_flops(self.tokens))
         return flops / self.parallelism.ranks / 1e12
 
     @property
@@ -101,8 +101,8 @@ def train(
         )
     durations = Durations(model, parallelism, machine, microbatch, recompute, router)
     build = sharded.program if parallelism.sharded else pipelined.program
-    others = [(at_ns, Durations(model, parallelism, its, microbatch, recompute, router)) for at_ns, its in later]
-    timeline = run(build(durations, per_rank), [(at_ns, build(its, per_rank)) for at_ns, its in others])
+    others = [(at_ns, Durations(model, parallelism, parts, microbatch, recompute, router)) for at_ns, parts in later]
+    timeline = run(build(durations, per_rank), [(at_ns, build(parts, per_rank)) for at_ns, parts in others])
     total: Counter[str] = Counter()
     for lane in range(parallelism.pipeline):
         total.update(timeline.billed(lane))

@@ -63,16 +63,16 @@ class Timeline:
 
     def received_bytes(self, kinds: Collection[str]) -> int:
         """Add up what the ranks of all lanes receive in parts of these kinds."""
-        return sum(nbytes for its in self.operations for kind, _, nbytes, _ in its.parts if kind in kinds)
+        return sum(nbytes for operation in self.operations for kind, _, nbytes, _ in operation.parts if kind in kinds)
 
     @cached_property
     def _computing(self) -> dict[int, list[int]]:
         """The operations of each lane's compute stream."""
-        found: defaultdict[int, list[int]] = defaultdict(list)
-        for number, its in enumerate(self.operations):
-            if its.stream == COMPUTE:
-                found[its.lane].append(number)
-        return found
+        spans: defaultdict[int, list[int]] = defaultdict(list)
+        for number, operation in enumerate(self.operations):
+            if operation.stream == COMPUTE:
+                spans[operation.lane].append(number)
+        return spans
 
     @cached_property
     def _last(self) -> int:
@@ -80,7 +80,7 @@ class Timeline:
 
     def spent_ns(self, kinds: Collection[str]) -> int:
         """Add up the time of parts of these kinds on all lanes, whether it is exposed or hidden."""
-        return sum(ns for its in self.operations for kind, ns, _, _ in its.parts if kind in kinds)
+        return sum(ns for operation in self.operations for kind, ns, _, _ in operation.parts if kind in kinds)
 
     def billed(self, lane: int) -> Counter[str]:
         """Bill the step's time on one lane to kinds of parts, in ns; the sum is the step's time.
@@ -108,9 +108,9 @@ class Timeline:
         """Bill a gap backwards along the chain of causes, each of which ended when the next began."""
         while end_ns > begin_ns:
             assert cause >= 0  # only what waits for nothing begins at 0
-            its = self.operations[cause]
-            foreign = its.stream == COMPUTE and its.lane != lane
-            for kind, ns, _, _ in reversed(its.parts):
+            operation = self.operations[cause]
+            foreign = operation.stream == COMPUTE and operation.lane != lane
+            for kind, ns, _, _ in reversed(operation.parts):
                 share = min(ns, end_ns - begin_ns)
                 bill[BUBBLE if foreign else kind] += share
                 end_ns -= share
@@ -122,15 +122,15 @@ def ordered(operations: Sequence[TimelineOperation]) -> tuple[list[int], list[li
     previous = [-1] * len(operations)
     newest: dict[tuple[int, str], int] = {}
     waiters: list[list[int]] = [[] for _ in operations]
-    missing = [len(its.after) for its in operations]
-    for number, its in enumerate(operations):
-        before = newest.get((its.lane, its.stream), -1)
-        newest[its.lane, its.stream] = number
+    missing = [len(operation.after) for operation in operations]
+    for number, operation in enumerate(operations):
+        before = newest.get((operation.lane, operation.stream), -1)
+        newest[operation.lane, operation.stream] = number
         previous[number] = before
         if before >= 0:
             waiters[before].append(number)
             missing[number] += 1
-        for other in its.after:
+        for other in operation.after:
             waiters[other].append(number)
     return previous, waiters, missing
 
@@ -147,15 +147,15 @@ def run(program: TimelineProgram, later: Sequence[tuple[int, TimelineProgram]] =
     begin_ns, end_ns, cause = [0] * count, [0] * count, [-1] * count
     ready = [number for number in range(count) if not missing[number]]
     for number in ready:  # grows
-        its, latest = operations[number], previous[number]
-        for other in its.after:
+        operation, latest = operations[number], previous[number]
+        for other in operation.after:
             if latest < 0 or end_ns[other] > end_ns[latest]:
                 latest = other
         cause[number] = latest
         begin_ns[number] = end_ns[latest] if latest >= 0 else 0
         for at_ns, changed in later:
             if begin_ns[number] >= at_ns:
-                operations[number] = its._replace(parts=changed.operations[number].parts)
+                operations[number] = operation._replace(parts=changed.operations[number].parts)
         end_ns[number] = begin_ns[number] + sum([part.ns for part in operations[number].parts])
         for waiter in waiters[number]:
             missing[waiter] -= 1
@@ -167,10 +167,10 @@ def run(program: TimelineProgram, later: Sequence[tuple[int, TimelineProgram]] =
 
 def events(timeline: Timeline) -> Iterator[TraceEvent]:
     """Yield a trace with a track for each stream of each lane, and a slice for each part."""
-    for number, its in enumerate(timeline.operations):
+    for number, operation in enumerate(timeline.operations):
         begin_ns = timeline.begin_ns[number]
-        for kind, ns, _, _ in its.parts:
+        for kind, ns, _, _ in operation.parts:
             if ns:
-                track = f"rank{its.lane} {its.stream}"
-                yield TraceEvent("ranks", track, f"{its.name}: {kind}", begin_ns, begin_ns + ns, {})
+                track = f"rank{operation.lane} {operation.stream}"
+                yield TraceEvent("ranks", track, f"{operation.name}: {kind}", begin_ns, begin_ns + ns, {})
             begin_ns += ns

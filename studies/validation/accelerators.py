@@ -74,8 +74,8 @@ def in_switch_busbw(topology: Topology, ranks: int) -> float:
 
 def of_a100(topology: Topology) -> Found:
     yield measured.PAIR, 2 * payload_gbytes_per_s(topology), OWN_LIMITS
-    for its, ranks in ((measured.REDUCED_BY_EIGHT, 8), (measured.REDUCED_BY_TWO, 2)):
-        yield its, call(topology, "all_reduce", LARGE, ranks).busbw_gbytes_per_s, OTHER_ALGORITHM
+    for figure, ranks in ((measured.REDUCED_BY_EIGHT, 8), (measured.REDUCED_BY_TWO, 2)):
+        yield figure, call(topology, "all_reduce", LARGE, ranks).busbw_gbytes_per_s, OTHER_ALGORITHM
 
 
 def of_nccl(topology: Topology) -> Found:
@@ -93,13 +93,13 @@ def of_hopper(topology: Topology) -> Found:
     yield measured.NVLINK_H100_BOTH, 2 * payload_gbytes_per_s(h100), OWN_LIMITS
     yield measured.SYMMETRIC_8, call(topology.in_graph(), "all_reduce", SYMMETRIC_BYTES, 8).time_us, ONE_HOP
     yield measured.GRAPH_64K, call(h100.in_graph(), "all_reduce", GRAPH_BYTES, 2).time_us, DIRECT
-    for ranks, its in measured.IN_SWITCH_H100.items():
-        yield its, in_switch_busbw(h100, ranks), FEW
+    for ranks, figure in measured.IN_SWITCH_H100.items():
+        yield figure, in_switch_busbw(h100, ranks), FEW
     yield measured.SIX_LINKS, 2 * SIX_LINKS * payload_gbytes_per_s(h100), OWN_LIMITS
     yield measured.TOKENS_NVLINK, call(topology, "all_to_all", TOKENS_BYTES, 8).busbw_gbytes_per_s, OWN_LIMITS
     for kib, (one_step, two_steps, folded) in measured.OF_SIX.items():
-        for its, variant in ((one_step, "staged-1"), (two_steps, "two_shot_crosswise-1")):
-            yield its, call(h100.in_graph(), "all_reduce", kib << 10, 6, variant).time_us, KERNELS
+        for figure, variant in ((one_step, "staged-1"), (two_steps, "two_shot_crosswise-1")):
+            yield figure, call(h100.in_graph(), "all_reduce", kib << 10, 6, variant).time_us, KERNELS
         yield folded, in_switch_us(h100, 6, kib << 10), SMALL_FOLDED
     yield measured.IN_SWITCH_H200, in_switch_busbw(h100, 8), FOLDED
     yield measured.IN_SWITCH_H800, in_switch_busbw(topology, 8), FOLDED
@@ -115,13 +115,16 @@ def of_products(topology: Topology, accelerator: Accelerator | None = None) -> F
         product = Product(side, side, side)
         yield its, product.flops / fastest(chip, product).ns(chip.multiprocessors) / 1e3, ALONE
     shipped = TUNED.setdefault("h100", Clusters(None, lambda _: (of_h100(topology), Accelerator.load("h100-sxm"))))
-    found = Clusters(shipped, lambda _: (of_h100(topology), accelerator)).simulator("h100")
+    simulator = Clusters(shipped, lambda _: (of_h100(topology), accelerator)).simulator("h100")
     for rows, (unfused, fused) in measured.PRODUCTS.items():
         operator = Operator("gemm_reduce_scatter", rows, COLUMNS, DEPTH)
         tuned = shipped.shape("h100", operator)
         if accelerator is None:
             times = tuned.metrics.unfused_ns, tuned.metrics.fused_ns
         else:
-            times = found.run(found.fastest(operator, "unfused")).time_ns, found.fused_ns(operator, tuned.tuned.choice)
+            times = (
+                simulator.run(simulator.fastest(operator, "unfused")).time_ns,
+                simulator.fused_ns(operator, tuned.tuned.choice),
+            )
         yield unfused, times[0] / 1e6, RATED
         yield fused, times[1] / 1e6, SHARED

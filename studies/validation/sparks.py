@@ -19,7 +19,9 @@ def of_sparks(topology: Topology) -> Topology:
     """Return a machine whose hosts have the adapters and protocols of DGX Sparks."""
     links = (link.model_copy(update={"gbytes_per_s": link.gbytes_per_s / ADAPTERS}) for link in topology.links)
     spaces = (
-        space.model_copy(update={"protocols": tuple(its for its in space.protocols if its.name != NOT_TAKEN)})
+        space.model_copy(
+            update={"protocols": tuple(protocol for protocol in space.protocols if protocol.name != NOT_TAKEN)}
+        )
         if space.protocols
         else space
         for space in topology.spaces

@@ -70,11 +70,11 @@ def ends_ns(topology: Topology, programs: Sequence[tuple[int, Program]]) -> list
 
 def requests_ns(topology: Topology, processors: Sequence[Requests]) -> list[float]:
     """Run processors that begin at once; return the mean time of a request of each, in ns."""
-    ends = ends_ns(topology, [(its.host, its.program()) for its in processors])
-    return [end / its.times for end, its in zip(ends, processors, strict=True)]
+    ends = ends_ns(topology, [(request.host, request.program()) for request in processors])
+    return [end / request.times for end, request in zip(ends, processors, strict=True)]
 
 
 def gbytes_per_s(topology: Topology, processors: Sequence[Requests]) -> float:
     """Return how fast processors that begin and end at about the same time are together, in GB/s."""
-    ends = ends_ns(topology, [(its.host, its.program()) for its in processors])
-    return sum(its.times * its.nbytes for its in processors) / max(ends)
+    ends = ends_ns(topology, [(request.host, request.program()) for request in processors])
+    return sum(request.times * request.nbytes for request in processors) / max(ends)

@@ -147,7 +147,7 @@ class Study:
         ]
         stores = [Requests(0, card, LARGE, 40, Op.WRITE) for card in EVERY for _ in range(2)]
         first = int(self.processor.lines_read_first * LARGE)
-        loads = [its._replace(op=Op.READ, nbytes=first) for its in stores if first]
+        loads = [part._replace(op=Op.READ, nbytes=first) for part in stores if first]
         ends = ends_ns(self.switched, [(0, its.program()) for its in (*stores, *loads)])
         stored_gbytes_per_s = len(stores) * 40 * LARGE / max(ends)
         stored = (
@@ -191,8 +191,8 @@ class Study:
         read = Requests(0, 0, 16 << 10, 1).program()
         flush = Instruction(Op.FLUSH, nbytes=16 << 10, a=Operand(Kind.REGION))
         write = Instruction(Op.WRITE, nbytes=8, dst=Operand(Kind.REGION), a=Operand(Kind.BUFFER))
-        told = [(0, [write, Instruction(Op.SIGNAL, arg=0)]), (1, [Instruction(Op.WAIT, arg=0)])]
-        message_ns = ends_ns(self.switched, told)[1]
+        steps = [(0, [write, Instruction(Op.SIGNAL, arg=0)]), (1, [Instruction(Op.WAIT, arg=0)])]
+        message_ns = ends_ns(self.switched, steps)[1]
         copies = self.machine(SWITCHED).costs.model_copy(update={"call_ns": None})  # no collective is launched
         gpu = by_processors(self.switched, copies)
         (copied_ns,) = ends_ns(gpu, [(0, Requests(0, 0, 64 << 10, 1).program())])
@@ -224,8 +224,8 @@ class Study:
             Validated(measured.RDMA_READ, NETWORK, next(iter(network.expanded.links)).payload_gbytes_per_s),
             Validated(measured.GATHERED, NETWORK, GATHERED_BYTES / 2 / collected / 1e3),
             *(
-                Validated(its, NETWORK, nccl_us("all_reduce", nbytes, sparks if nbytes > 64 else network), bounced)
-                for nbytes, its in SMALL.items()
+                Validated(figure, NETWORK, nccl_us("all_reduce", nbytes, sparks if nbytes > 64 else network), bounced)
+                for nbytes, figure in SMALL.items()
             ),
         ]
 
@@ -270,17 +270,17 @@ class Study:
         return [Validated(its, PCIE, each, LOADS) for its, each in ours]
 
     def _a100(self) -> list[Validated]:
-        return [Validated(its, NVLINK, ours, why) for its, ours, why in of_a100(self.machine(NVLINK))]
+        return [Validated(figure, NVLINK, ours, why) for figure, ours, why in of_a100(self.machine(NVLINK))]
 
     def _hopper(self) -> list[Validated]:
-        return [Validated(its, HOPPER, ours, why) for its, ours, why in of_hopper(self.machine(HOPPER))]
+        return [Validated(figure, HOPPER, ours, why) for figure, ours, why in of_hopper(self.machine(HOPPER))]
 
     def _nccl(self) -> list[Validated]:
         return [Validated(its, RINGS, ours, why) for its, ours, why in of_nccl(self.machine(RINGS))]
 
     def _products(self) -> list[Validated]:
-        found = of_products(self.machine(HOPPER), self._accelerator)
-        return [Validated(its, PRODUCTS, ours, why) for its, ours, why in found]
+        products = of_products(self.machine(HOPPER), self._accelerator)
+        return [Validated(figure, PRODUCTS, ours, why) for figure, ours, why in products]
 
 
 def nccl_us(collective: str, nbytes: int, topology: Topology | None = None) -> float:

@@ -26,8 +26,8 @@ def all_reduce(b: Levels) -> None:
         mine = [chunk for chunk in (b.slice_of(b.position, chunk) for chunk in chunks) if chunk.nbytes]
         folded = []
         for chunk in mine:
-            at = own + chunk.offset
-            b.inside.fold(b.output(at), chunk, b.input(at), b.position, stream="inside", last=False)
+            offset = own + chunk.offset
+            b.inside.fold(b.output(offset), chunk, b.input(offset), b.position, stream="inside", last=False)
             shares = [share for share in (b.share_of(cluster, chunk) for cluster in sorted(b.away)) if share.nbytes]
             for share in shares:
                 b.across.store(share, b.output(own + share.offset), PARTIAL, stream="inside")

@@ -18,13 +18,13 @@ def broadcast(b: Levels) -> None:
     inside = [Writers((b.root,), b.size), Writers(b.elsewhere, 1)]
     for chunks in b.levels(b.stride, inside=inside, across=[Writers(b.at_home, 1)]):
         for chunk in chunks:
-            part, at = b.slice_of(b.position, chunk), b.position * b.stride + chunk.offset
+            part, offset = b.slice_of(b.position, chunk), b.position * b.stride + chunk.offset
             if b.is_root:
                 for position, start in slices:
                     b.inside.publish(b.slice_of(position, chunk), b.input(start + chunk.offset), position)
-                b.across.publish(part, b.input(at))
+                b.across.publish(part, b.input(offset))
             elif not b.at_roots:
-                b.across.forward(b.output(at), part, b.column_root, stream="across", to=b.inside.block(0))
+                b.across.forward(b.output(offset), part, b.column_root, stream="across", to=b.inside.block(0))
         for chunk in chunks if not b.is_root else ():
             for position, start in slices:
                 part, place = b.slice_of(position, chunk), b.output(start + chunk.offset)

@@ -86,18 +86,18 @@ class Level:
         if to is None and stream != "retrieve":
             self.b._loose.add(stream)
 
-    def publish_each(self, chunk: Chunk, at: Ints, blocks: Ints, *, nbytes: Ints | None = None) -> None:
+    def publish_each(self, chunk: Chunk, offset: Ints, blocks: Ints, *, nbytes: Ints | None = None) -> None:
         """Publish a chunk of each of many blocks in turn from the input at ``at``; empty ones are left out."""
-        at, blocks, sizes = _some(chunk, at, blocks, nbytes)
+        offset, blocks, sizes = _some(chunk, offset, blocks, nbytes)
         if len(blocks) < FOLDED_AT_ONCE:
-            for start, block, size in zip(at.tolist(), blocks.tolist(), sizes.tolist(), strict=True):
+            for start, block, size in zip(offset.tolist(), blocks.tolist(), sizes.tolist(), strict=True):
                 self.publish(chunk._replace(nbytes=size), self.b.input(start), block)
             return
         self.b._enter(chunk.seq, "publish")
         rows = self.b._rows("publish", len(blocks), lambda: self._written(chunk))
         write, flush, _, signal = (rows[:, column] for column in range(4))
         write["dst"]["offset"] = flush["a"]["offset"] = blocks * self.block_bytes + chunk.slot_offset
-        write["a"]["offset"] = at
+        write["a"]["offset"] = offset
         write["nbytes"] = flush["nbytes"] = sizes
         signal["arg"] += (blocks * self.b.areas.doorbells_per_block).astype(np.int32)
 
@@ -105,12 +105,14 @@ class Level:
         self.store(chunk, self.b.input(), 0, stream="publish")
         self.send(chunk, 0, stream="publish")
 
-    def retrieve_each(self, at: Ints, chunk: Chunk, peers: Ints, blocks: Ints, *, nbytes: Ints | None = None) -> None:
+    def retrieve_each(
+        self, offset: Ints, chunk: Chunk, peers: Ints, blocks: Ints, *, nbytes: Ints | None = None
+    ) -> None:
         """Retrieve a chunk of each of many blocks in turn to the output at ``at``; empty ones are left out."""
-        at, which, sizes = _some(chunk, at, np.column_stack([peers, blocks]), nbytes)
+        offset, which, sizes = _some(chunk, offset, np.column_stack([peers, blocks]), nbytes)
         peers, blocks = which[:, 0], which[:, 1]
         if len(peers) < FOLDED_AT_ONCE:
-            for start, (peer, block), size in zip(at.tolist(), which.tolist(), sizes.tolist(), strict=True):
+            for start, (peer, block), size in zip(offset.tolist(), which.tolist(), sizes.tolist(), strict=True):
                 self.retrieve(self.b.output(start), chunk._replace(nbytes=size), peer, block)
             return
         first = int(peers[0])
@@ -120,7 +122,7 @@ class Level:
         wait["arg"] += steps.astype(np.int32)
         drop["a"]["id"] = read["a"]["id"] = self._regions_of(peers)
         drop["a"]["offset"] = read["a"]["offset"] = blocks * self.block_bytes + chunk.slot_offset
-        read["dst"]["offset"] = at
+        read["dst"]["offset"] = offset
         drop["nbytes"] = read["nbytes"] = sizes
 
     def retrieve_bundle(self, places: Sequence[Operand], chunk: Chunk, peer: int, first: int) -> None:
@@ -162,10 +164,10 @@ class Level:
         divide = last and self.b.call.redop == "avg"
         room = self.b.room(f"{stream} sum") if len(self.ranks) > 3 else NOTHING
         if len(self.ranks) >= FOLDED_AT_ONCE:
-            ranks, at = np.array(self.ranks), np.full(len(self.ranks), block * self.block_bytes + chunk.slot_offset)
+            ranks, offset = np.array(self.ranks), np.full(len(self.ranks), block * self.block_bytes + chunk.slot_offset)
             index = self.ranks.index(self.b.rank)
             ids = self._regions_of(np.where(ranks == self.b.rank, ranks[index - 1], ranks))  # it may have none itself
-            rows = operands(Kind.REGION, ids, chunk.seq, at)
+            rows = operands(Kind.REGION, ids, chunk.seq, offset)
             rows[index] = own
             bells = ranks * self.b.layout.doorbells_per_rank + self._doorbell(chunk, 0, block)
             self.b._combine_rows(
@@ -219,7 +221,7 @@ class Level:
         return area
 
 
-def _some(chunk: Chunk, at: Ints, which: Ints, nbytes: Ints | None) -> tuple[Ints, Ints, Ints]:
+def _some(chunk: Chunk, offset: Ints, which: Ints, nbytes: Ints | None) -> tuple[Ints, Ints, Ints]:
     """``at`` and ``which`` of those that have any bytes, and how many each has."""
-    sizes = np.full(len(at), chunk.nbytes) if nbytes is None else nbytes
-    return at[sizes > 0], which[sizes > 0], sizes[sizes > 0]
+    sizes = np.full(len(offset), chunk.nbytes) if nbytes is None else nbytes
+    return offset[sizes > 0], which[sizes > 0], sizes[sizes > 0]

@@ -110,9 +110,9 @@ class Levels(Roles):
     def share_of(self, cluster: int, chunk: Chunk) -> Chunk:
         """The part of a chunk, in whole lines, that one cluster takes care of; the last clusters may have none."""
         step = round_up(-(-chunk.nbytes // self.clusters), LINE_BYTES)
-        at = min(step * cluster, chunk.nbytes)
-        size = min(step, chunk.nbytes - at)
-        return chunk._replace(offset=chunk.offset + at, nbytes=size, slot_offset=chunk.slot_offset + at)
+        offset = min(step * cluster, chunk.nbytes)
+        size = min(step, chunk.nbytes - offset)
+        return chunk._replace(offset=chunk.offset + offset, nbytes=size, slot_offset=chunk.slot_offset + offset)
 
     # --- words ------------------------------------------------------------------------------------------------
 

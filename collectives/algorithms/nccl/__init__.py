@@ -30,8 +30,8 @@ _ALGORITHMS = {
 def _recipe(collective: str, name: str) -> Recipe:
     spec = VariantSpec(name, overlap=True, slice_bytes=SLICE_BYTES[name])
     # Around a ring or up a tree: in an order of their own.
-    found: Any = _ALGORITHMS[collective, name]
-    return Recipe(collective, name, found, spec, UNIFORM_ORDER, builder=Sends)
+    function: Any = _ALGORITHMS[collective, name]
+    return Recipe(collective, name, function, spec, UNIFORM_ORDER, builder=Sends)
 
 
 RECIPES = {key: _recipe(*key) for key in _ALGORITHMS}

@@ -45,10 +45,10 @@ def grouped_all_to_all(b: Sends) -> None:
         sent = {}
         for chunk in chunks:
             for peer in b.peers:
-                at, lane = peer * b.nbytes + chunk.offset, _lane(b, b.rank, peer)
-                sent[chunk.number, peer] = b.send(chunk, b.input(at), peer, lane=lane, bell=0, overwritten=True)
+                offset, lane = peer * b.nbytes + chunk.offset, _lane(b, b.rank, peer)
+                sent[chunk.number, peer] = b.send(chunk, b.input(offset), peer, lane=lane, bell=0, overwritten=True)
         for chunk in chunks:
             for step in range(1, b.ranks):
                 peer = (b.rank - step) % b.ranks
-                at, lane = peer * b.nbytes + chunk.offset, _lane(b, peer, b.rank)
-                b.receive(chunk, b.output(at), peer, lane=lane, bell=0, after=sent[chunk.number, peer])
+                offset, lane = peer * b.nbytes + chunk.offset, _lane(b, peer, b.rank)
+                b.receive(chunk, b.output(offset), peer, lane=lane, bell=0, after=sent[chunk.number, peer])

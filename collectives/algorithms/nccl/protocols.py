@@ -40,20 +40,20 @@ def take(topology: Topology, space: Space, call: Call) -> NcclChoice:
     """
     assert space.protocols is not None
     trees = call.algorithm == "tree" or len(set(topology.place(call.ranks))) > 1
-    found = {
+    sizes = {
         name: recipe
         for (collective, name), recipe in RECIPES.items()
         if collective == call.collective and call.algorithm in ("auto", name) and (trees or name != "tree")
     }
-    if not found:
+    if not sizes:
         raise ArgumentError(f"{call.collective} has no NCCL {call.algorithm} for space {space.name}")
     options = {
         (name, protocol): _formula_us(topology, space, protocol, call, recipe)
-        for name, recipe in found.items()
+        for name, recipe in sizes.items()
         for protocol in _protocols(space.protocols, name == "grouped")
     }
     name, protocol = min(options, key=lambda option: options[option])
-    recipe = found[name]
+    recipe = sizes[name]
     if protocol.slice_bytes is not None:
         recipe = replace(recipe, spec=replace(recipe.spec, slice_bytes=protocol.slice_bytes))
     others = ", ".join(f"{a} {p.name} {us:.0f} us" for (a, p), us in options.items() if (a, p) != (name, protocol))
@@ -63,7 +63,7 @@ def take(topology: Topology, space: Space, call: Call) -> NcclChoice:
 
 
 def _protocols(protocols: tuple[Protocol, ...], grouped: bool) -> Sequence[Protocol]:
-    return [its for its in protocols if its.sends == grouped] or protocols[:1]
+    return [protocol for protocol in protocols if protocol.sends == grouped] or protocols[:1]
 
 
 def _formula_us(topology: Topology, space: Space, protocol: Protocol, call: Call, recipe: Recipe) -> float:

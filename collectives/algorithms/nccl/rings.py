@@ -24,12 +24,12 @@ def ring_all_gather(b: Sends) -> None:
         for chunk in chunks:
             b.send(chunk, b.input(chunk.offset), right)
         for step in range(b.ranks - 1):
-            at = (b.rank - 1 - step) % b.ranks * b.nbytes
+            offset = (b.rank - 1 - step) % b.ranks * b.nbytes
             for chunk in chunks:
                 passes = step + 1 < b.ranks - 1
-                came = b.receive(chunk, b.output(at + chunk.offset), left, lane=step)
+                came = b.receive(chunk, b.output(offset + chunk.offset), left, lane=step)
                 if passes:
-                    b.send(chunk, b.output(at + chunk.offset), right, lane=step + 1, after=came)
+                    b.send(chunk, b.output(offset + chunk.offset), right, lane=step + 1, after=came)
 
 
 def ring_reduce_scatter(b: Sends) -> None:
@@ -56,23 +56,23 @@ def ring_all_reduce(b: Sends) -> None:
     def of(chunk: Chunk, block: int) -> tuple[Chunk, int]:
         """A chunk of this block, and where it lies: the last blocks may be short or empty."""
         end = min(stride * (block + 1), b.nbytes)
-        at = stride * block + chunk.offset
-        return chunk._replace(nbytes=min(max(end - at, 0), chunk.nbytes)), at
+        offset = stride * block + chunk.offset
+        return chunk._replace(nbytes=min(max(end - offset, 0), chunk.nbytes)), offset
 
     for chunks in b.slices(stride, lanes=2 * steps, at_least=IN_A_CHUNK):
         for chunk in chunks:
-            mine, at = of(chunk, left)
-            b.send(mine, b.input(at), right)
+            mine, offset = of(chunk, left)
+            b.send(mine, b.input(offset), right)
         for step in range(2 * steps):
             block, passes = (b.rank - 2 - step) % b.ranks, step + 1 < 2 * steps
             for chunk in chunks:
-                mine, at = of(chunk, block)
+                mine, offset = of(chunk, block)
                 if step < steps:
-                    result = b.output(at) if step == steps - 1 else b.partial(chunk, step)
+                    result = b.output(offset) if step == steps - 1 else b.partial(chunk, step)
                     last = step == steps - 1
-                    came = b.receive_reduce(mine, result, b.input(at), left, lane=step, last=last)
+                    came = b.receive_reduce(mine, result, b.input(offset), left, lane=step, last=last)
                 else:
-                    result = b.output(at)
+                    result = b.output(offset)
                     came = b.receive(mine, result, left, lane=step)
                 if passes:
                     b.send(mine, result, right, lane=step + 1, after=came)

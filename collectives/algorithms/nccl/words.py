@@ -63,13 +63,15 @@ class Sends(Builder):
         step = min(step, piece)
         self._lane_bytes, self._slices, inbox = piece, -(-piece // step), lanes * piece
         places = (divmod(rank, layout.cards) for rank in range(self.ranks))
-        self._inbox = self.written.add_regions(Region(card, 1, LINE_BYTES, at * inbox, 0, inbox) for at, card in places)
+        self._inbox = self.written.add_regions(
+            Region(card, 1, LINE_BYTES, offset * inbox, 0, inbox) for offset, card in places
+        )
         for start in range(0, nbytes, piece):
             seq, size = self.written.rounds, min(piece, nbytes - start)
             self._begin()
             yield [
-                Chunk(seq, number, start + at, min(step, size - at), at)
-                for number, at in enumerate(range(0, size, step))
+                Chunk(seq, number, start + index, min(step, size - index), index)
+                for number, index in enumerate(range(0, size, step))
             ]
             if "down" in self.written.streams:
                 self._order(self._record("down"))
@@ -155,9 +157,9 @@ class Sends(Builder):
     def partial(self, chunk: Chunk, lane: int = 0) -> Operand:
         """Scratch memory for a slice of a lane that is folded further elsewhere; it is taken once it is free again."""
         self.written.scratch_bytes = max(self.written.scratch_bytes, (lane + 1) * self._lane_bytes)
-        at = lane * self._lane_bytes + chunk.slot_offset
-        self._order(self._sent.pop(at, None))
-        return Operand(Kind.BUFFER, SCRATCH, 0, at)
+        offset = lane * self._lane_bytes + chunk.slot_offset
+        self._order(self._sent.pop(offset, None))
+        return Operand(Kind.BUFFER, SCRATCH, 0, offset)
 
     def _arrived(self, stream: str, chunk: Chunk, sender: int, lane: int, bell: int | None) -> Operand:
         doorbell = self._bell(chunk, sender, self.rank, lane if bell is None else bell)

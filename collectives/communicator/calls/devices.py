@@ -76,9 +76,9 @@ class DeviceCalls:
             return None
         views = [view for array, view in ((asked.x, x), (asked.out, out)) if array is not None]
         device = self._device_of(views, asked.collective)
-        at = None if x is None else address_array(x)
-        to = at if out is x else None if out is None else address_array(out)
-        planned = self.planner.collective(asked._replace(x=at, out=to), on_host=False)
+        offset = None if x is None else address_array(x)
+        to = offset if out is x else None if out is None else address_array(out)
+        planned = self.planner.collective(asked._replace(x=offset, out=to), on_host=False)
         return self._call(planned, [view for view in views if view is not None], device)
 
     def prepare_product(
@@ -115,32 +115,32 @@ class DeviceCalls:
 
     def end(self) -> None:
         """Let go of devices, once their queues are empty: this host may unmap the pool from now on."""
-        for its in self._devices.values():
+        for device in self._devices.values():
             with suppress(RunError):  # which calls have raised
-                its.engine.synchronize()
-            its.reach = None
+                device.engine.synchronize()
+            device.reach = None
         self._devices.clear()
 
     def _run(
         self,
-        its: _OneDevice,
+        request: _OneDevice,
         views: Sequence[DeviceView],
         buffers: Sequence[DeviceBuffer | None],
         running: Running,
         deadline_s: float,
         watch: Watch,
     ) -> None:
-        device, need = its.device, running.part.buffers[SCRATCH].nbytes
-        if its.scratch.nbytes < need:
-            its.scratch = device.allocate(need)
+        device, need = request.device, running.part.buffers[SCRATCH].nbytes
+        if request.scratch.nbytes < need:
+            request.scratch = device.allocate(need)
         come_after(views)
         queues = {id(view.queue): view.queue for view in views}.values()
         # the call before uses the same queues and scratch memory, but not each queue for the same things
-        after = [*its.last, *(device.record(queue) for queue in queues)]
-        mine = [its.scratch if buffer is None else buffer for buffer in buffers]
-        its.last = its.engine.run(running, mine, deadline_s=deadline_s, watch=watch, after=after)
+        after = [*request.last, *(device.record(queue) for queue in queues)]
+        mine = [request.scratch if buffer is None else buffer for buffer in buffers]
+        request.last = request.engine.run(running, mine, deadline_s=deadline_s, watch=watch, after=after)
         for queue in queues:
-            for event in its.last:
+            for event in request.last:
                 device.wait(queue, event)
         hand_back(views)
 
@@ -163,8 +163,8 @@ class DeviceCalls:
 def _buffer(stand_in: Bytes, views: Sequence[DeviceView], device: ComputeDevice) -> DeviceBuffer:
     """Return the memory for which the planner's bytes stand, by their address."""
     for view in views:
-        at = stand_in.ctypes.data - view.buffer.address
-        if stand_in.nbytes and 0 <= at <= view.buffer.nbytes - stand_in.nbytes:
-            return view.buffer.part(at, stand_in.nbytes)
+        offset = stand_in.ctypes.data - view.buffer.address
+        if stand_in.nbytes and 0 <= offset <= view.buffer.nbytes - stand_in.nbytes:
+            return view.buffer.part(offset, stand_in.nbytes)
     assert not stand_in.nbytes, "the planner's bytes are those of an argument"
     return device.allocate(0)

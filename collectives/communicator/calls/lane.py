@@ -30,13 +30,13 @@ class CallLane:
         pacer = context.pacer if paced else None
         number = 0 if pacer else next(context.lanes)
         memory = context.open_memory() if number else context.memory
-        its = engine_for(engine, context.backend, memory, context.pool.cards, pacer)
+        made = engine_for(engine, context.backend, memory, context.pool.cards, pacer)
         if pacer is not None:
-            return cls._shared(context, its)
-        if isinstance(its, NativeEngine):
-            its.spins = spins
+            return cls._shared(context, made)
+        if isinstance(made, NativeEngine):
+            made.spins = spins
         queue = CallQueue(context.at_end, context.rank)
-        return cls(memory, its, queue, lambda: cls.of(context, engine, paced=paced, spins=_spins(its)))
+        return cls(memory, made, queue, lambda: cls.of(context, engine, paced=paced, spins=_spins(made)))
 
     @classmethod
     def _shared(cls, context: RankContext, engine: Engine) -> CallLane:

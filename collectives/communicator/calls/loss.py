@@ -14,14 +14,14 @@ def lost_among(context: RankContext, ranks: Iterable[int]) -> dict[int, str]:
     """Return, for each of the ranks that will not answer any more, the end of a sentence such as "left"."""
     asked, session = list(ranks), context.session
     ended, departed = session.ended(asked), session.departed(asked)
-    found = {}
+    losses = {}
     for rank in departed:
         status = session.peek(rank)
         left = status is not None and status.state != RankState.RUNNING
-        found[rank] = LEFT if left else f"died: its process {ended.get(rank, '')} has ended"
+        losses[rank] = LEFT if left else f"died: its process {ended.get(rank, '')} has ended"
     for rank in session.stopped_beating(asked, context.lost_after_s):
-        found.setdefault(rank, f"gave no sign of life for {context.lost_after_s:g} s")
+        losses.setdefault(rank, f"gave no sign of life for {context.lost_after_s:g} s")
     if (after_s := context.stopped_after_s) is not None:
         for rank in session.stopped_beating(asked, after_s, watched=True):
-            found.setdefault(rank, f"gave no sign of life for {after_s:g} s: its process is stopped")
-    return found
+            losses.setdefault(rank, f"gave no sign of life for {after_s:g} s: its process is stopped")
+    return losses

@@ -101,14 +101,14 @@ def _one(asked: ManyArguments, pairs: list[Pair], rank: int, size: int, place: _
     total = sum(array.size for array, _ in pairs)
     x = place.empty((size, total // size) if scatters else (1, total), dtype)
     out = place.empty((size, total) if gathers else (1, total // size), dtype) if gathers or scatters else x
-    at = to = 0
+    offset = to = 0
     for array, result in pairs:
         width, got = array.size // x.shape[0], result.size // out.shape[0]
         if array.size and (asked.collective != "broadcast" or rank == asked.root):
-            staging.before.append((x[:, at : at + width], array.reshape(x.shape[0], width)))
+            staging.before.append((x[:, offset : offset + width], array.reshape(x.shape[0], width)))
         if result.size and (asked.collective != "broadcast" or rank != asked.root):
             _after(staging, result, out[:, to : to + got])
-        at, to = at + width, to + got
+        offset, to = offset + width, to + got
     return Packed(x, out, staging)
 
 

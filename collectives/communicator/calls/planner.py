@@ -129,17 +129,17 @@ class CallPlanner:
 
     def _chosen(self, asked: CallArguments, reachable: bool) -> tuple[Recipe, Bound]:
         collective, x, out, op, root, variant, counts = asked[:7]
-        given, its = x, COLLECTIVES[collective]
+        given, contract = x, COLLECTIVES[collective]
         root, op = root_of(collective, root, self.size), op_of(collective, op)
-        if its.rooted_input and not its.one_buffer and self.rank != root:
+        if contract.rooted_input and not contract.one_buffer and self.rank != root:
             x = None
-        sized = given if its.to_next else x
+        sized = given if contract.to_next else x
         array = sized if sized is not None else out
-        if its.uneven:
+        if contract.uneven:
             nbytes = max(counts)
         else:
-            nbytes = 0 if not its.moves_data else block_bytes(collective, self.size, sized, out)
-        dtype = "u8" if array is None else dtype_name(array, reduces=its.reduces)
+            nbytes = 0 if not contract.moves_data else block_bytes(collective, self.size, sized, out)
+        dtype = "u8" if array is None else dtype_name(array, reduces=contract.reduces)
         auto = variant == "auto"
         if auto:
             variant = choose(collective, nbytes, self.size, ways=self.ways, dtype=dtype).variant
@@ -190,15 +190,15 @@ class CallPlanner:
         """The call whose result peers write in the heap: as it is asked for or, with ``auto``, where it pays."""
         call = bound.call
         if auto:
-            its = choose(call.collective, call.nbytes, self.size, out_in_pool=True, dtype=call.dtype)
-            if self.integrity is not None or its.variant != PUSH.name:
+            pick = choose(call.collective, call.nbytes, self.size, out_in_pool=True, dtype=call.dtype)
+            if self.integrity is not None or pick.variant != PUSH.name:
                 return None
-            chosen = self._recipe(call.collective, its.variant)
-        at = self.heap.placed(bound.output, any_part=not auto) if gives_up(call, self.rank) else 0
-        why = refusal(call, at or 0)
-        if auto and (at is None or why is not None or self.heap.place_of(bound.input) != NO_PLACE):
+            chosen = self._recipe(call.collective, pick.variant)
+        offset = self.heap.placed(bound.output, any_part=not auto) if gives_up(call, self.rank) else 0
+        why = refusal(call, offset or 0)
+        if auto and (offset is None or why is not None or self.heap.place_of(bound.input) != NO_PLACE):
             return None
-        if why is None and at is None and call.nbytes:
+        if why is None and offset is None and call.nbytes:
             why = (
                 "has peers write out where it lies in the pool: out must be an array that comm.heap made, or part of "
                 "one"
@@ -206,7 +206,7 @@ class CallPlanner:
         if why is not None:
             raise ArgumentError(f"{call.collective} {chosen.name} {why}")
         saved = None if chosen.plan is None else chosen.plan.call.heap
-        heap = results_in_heap() if saved is None or saved.told else InHeap(None, output=at or 0)
+        heap = results_in_heap() if saved is None or saved.told else InHeap(None, output=offset or 0)
         return chosen, bound._replace(call=replace(call, algorithm=chosen.name, heap=heap))
 
     def _unlent(self, call: Call, bound: Bound, source: Bytes | None, *, foreign: bool) -> str | None:
@@ -221,10 +221,10 @@ class CallPlanner:
         """Place the arrays in the heap: as ranks will tell, or for a saved plan of other arrays as that says."""
         call, saved = bound.call, None if chosen.plan is None else chosen.plan.call.heap
         if saved is not None and not saved.told:
-            at = None if source is None else self.heap.placed_in_heap(call, self.rank, source, bound.output)
-            if at is None:
+            offset = None if source is None else self.heap.placed_in_heap(call, self.rank, source, bound.output)
+            if offset is None:
                 raise ArgumentError(f"{chosen.source} is the plan of arrays in the heap: x must be one on every rank")
-            return at
+            return offset
         shared = COLLECTIVES[call.collective].shared_result
         output = shared and (call.in_place or self.heap.place_of(bound.output) != NO_PLACE)
         return told_in_heap(call, self.layout, output=output)

@@ -119,8 +119,8 @@ class Handle(Unshared, Generic[T]):
         if self.observed or self._future.cancelled():
             return ""
         error = self._future.exception() if self._future.done() else None
-        its = how_far(self._future.done(), error)
-        return "" if its == "done" else its if error is None else f"{its}: {error}"
+        state = how_far(self._future.done(), error)
+        return "" if state == "done" else state if error is None else f"{state}: {error}"
 
     def _look(self) -> None:
         """A forked child has not the thread that the call runs in, so it never ends there. Raises ForkedError."""

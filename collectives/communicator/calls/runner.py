@@ -118,8 +118,8 @@ class CallRunner(CallHooks):
     def product(self, kind: str, a: Any, b: Any, out: Any, style: str, **cut: Any) -> Operation:
         """Check and plan a fused product. Raises as `check_usable` and `CallPlanner.product` do."""
         self.check_usable()
-        if (found := self._devices.prepare_product(kind, a, b, out, style, **cut)) is not None:
-            call, result = found
+        if (running := self._devices.prepare_product(kind, a, b, out, style, **cut)) is not None:
+            call, result = running
             return Stepped(call.planned, result, self.run_in_turn, partial(self._step_on_device, call))
         planned, result = self._planner.product(kind, a, b, out, style, **cut)
         return self.operation(planned, result)
@@ -156,15 +156,15 @@ class CallRunner(CallHooks):
     def many(self, asked: ManyArguments) -> Operation:
         """Make an operation of a coalesced verb: a call for the arrays of each dtype. Raises as `prepare` does."""
         self.check_usable()
-        found: list[Operation] = []
+        operations: list[Operation] = []
         verb, (blocks, list_of) = f"{asked.collective}_many", packed(asked, self._rank, self._layout.ranks)
         for x, out, staging in blocks:
             inner = self.prepare(
                 CallArguments(asked.collective, x, out, asked.op, asked.root, asked.variant, verb=verb, list_of=list_of)
             )
-            found.append(Staged(inner, staging, out, self.run_in_turn))
+            operations.append(Staged(inner, staging, out, self.run_in_turn))
         result = asked.arrays if asked.outs is None else asked.outs
-        return self.timed(InARow(tuple(found), result, self.run_in_turn), asked.timeout_s)
+        return self.timed(InARow(tuple(operations), result, self.run_in_turn), asked.timeout_s)
 
     def abort(self, error: RunError) -> None:
         """Revoke the communicator, from any thread: a call that waits in another one raises ``error``, there and then.
@@ -235,9 +235,9 @@ class CallRunner(CallHooks):
                 revocation.publish(self._board, self._context.session, self._rank, error)
                 self._told = True
 
-    def go_on_with(self, other: Poked) -> None:
+    def go_on_with(self, poked: Poked) -> None:
         """Let other work of this rank go on while a call waits, and tell it when the communicator is given up."""
-        self._watch.meanwhile, self._other = other.poke, other
+        self._watch.meanwhile, self._other = poked.poke, poked
 
     def close(self) -> None:
         """Make every later call ask Python first, which refuses it; one under way finds out when it waits."""
@@ -294,7 +294,7 @@ class CallRunner(CallHooks):
         return self.queue.call(partial(self._run, operation))
 
     def resume(
-        self, planned: Planned, epoch: int, tag: int, program: _native.Program, status: int, found: Obstacles
+        self, planned: Planned, epoch: int, tag: int, program: _native.Program, status: int, obstacles: Obstacles
     ) -> None:
         """Finish a call that C began and that did not end at once."""
         assert isinstance(self.engine, NativeEngine)
@@ -303,7 +303,7 @@ class CallRunner(CallHooks):
                 running,
                 program,
                 status,
-                found,
+                obstacles,
                 buffers=planned.buffers,
                 deadline_s=self.deadline_s,
                 watch=self._watch,
@@ -337,12 +337,12 @@ class CallRunner(CallHooks):
             yield running
         except BaseException as error:  # also Ctrl-C
             if isinstance(error, MismatchError) and error.reported_by is None:
-                told = error
+                failure = error
                 try:
-                    told = self._watch.with_both_calls(running, error)
+                    failure = self._watch.with_both_calls(running, error)
                 finally:
-                    self.give_up(told)
-                raise told from None
+                    self.give_up(failure)
+                raise failure from None
             name = f"{type(error).__name__} in [{running.name}]"
             self.give_up(error if isinstance(error, RunError) else RunError(name))
             if isinstance(error, DeadlineError) and (certain := deadlock_of(planned.plan)) is not None:

@@ -61,7 +61,7 @@ def reach(rank: int, all_gather: Callable[[Array], Array]) -> PeerMemory:
     """Find the peers' processes, and read a word of each. Collective."""
     word = np.frombuffer(secrets.token_bytes(8), np.int64)
     told = all_gather(np.array([os.getpid(), word.ctypes.data, word[0]], np.int64))
-    found = np.array([-1, 0], np.int64)  # a peer whose memory this rank cannot read, and why
+    failure = np.array([-1, 0], np.int64)  # a peer whose memory this rank cannot read, and why
     seen = np.zeros(8, np.uint8)
     for peer, (pid, address, right) in enumerate(told.tolist()):
         try:
@@ -70,8 +70,8 @@ def reach(rank: int, all_gather: Callable[[Array], Array]) -> PeerMemory:
         except OSError as failed:
             error = failed.errno or EPERM
         if error:
-            found[:] = peer, error
-    everyone = all_gather(found)  # after which `word` is not read any more
+            failure[:] = peer, error
+    everyone = all_gather(failure)  # after which `word` is not read any more
     for reader, (peer, error) in enumerate(everyone.tolist()):
         if peer >= 0:
             raise ArgumentError(

@@ -111,7 +111,7 @@ class Blocks:
             if first is not None:
                 return self._whole.reshape(-1)[first : first + sum(counts)]
             places = sorted((part.ctypes.data, part.nbytes) for part in parts if part.nbytes)
-            if result and any(at + size > after for (at, size), (after, _) in pairwise(places)):
+            if result and any(offset + size > after for (offset, size), (after, _) in pairwise(places)):
                 raise ArgumentError(f"displacements of {side.role}: blocks overlap in {list(side.displs or ())}")
         else:
             parts = self._parts
@@ -119,14 +119,14 @@ class Blocks:
                 raise ArgumentError(
                     f"{side.role} has arrays of {[p.nbytes for p in parts]} bytes, not of {list(nbytes)}"
                 )
-        private, at = np.empty(sum(nbytes) // max(item, 1) * item, np.uint8), 0
+        private, offset = np.empty(sum(nbytes) // max(item, 1) * item, np.uint8), 0
         for part in parts:
             if result and not part.flags.writeable:
                 raise ArgumentError(f"{side.role} is read-only, the result cannot be written to it")
             if result and not part.flags.c_contiguous:
                 check_distinct(part, side.role)
-            place = private[at : at + part.nbytes].view(part.dtype).reshape(part.shape)
-            at += part.nbytes
+            place = private[offset : offset + part.nbytes].view(part.dtype).reshape(part.shape)
+            offset += part.nbytes
             if part.size:
                 (staging.after if result else staging.before).append((part, place) if result else (place, part))
         return private.view(self.dtype)
@@ -148,12 +148,12 @@ class Blocks:
             if side.displs is None and len(counts) == 1:
                 return [array], None
             raise ArgumentError(f"{side.role} of shape {array.shape} is not contiguous: pass np.ascontiguousarray")
-        for at, count in zip(displs, counts, strict=True):
-            if at + count > array.size:
-                raise ArgumentError(f"{side.role} has {array.size} elements, a block has {count} from {at} on")
+        for offset, count in zip(displs, counts, strict=True):
+            if offset + count > array.size:
+                raise ArgumentError(f"{side.role} has {array.size} elements, a block has {count} from {offset} on")
         flat = array.reshape(-1)
-        parts = [flat[at : at + count] for at, count in zip(displs, counts, strict=True)]
-        first = next((at for at, count in zip(displs, counts, strict=True) if count), 0)
+        parts = [flat[offset : offset + count] for offset, count in zip(displs, counts, strict=True)]
+        first = next((offset for offset, count in zip(displs, counts, strict=True) if count), 0)
         if all(displs[k] == first + offsets[k] for k, count in enumerate(counts) if count):
             return parts, first
         return parts, None

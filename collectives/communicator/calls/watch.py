@@ -151,6 +151,6 @@ class PeerMonitor:
 def _short(running: Running) -> str:
     """What this rank calls, for its peers: what differs most often comes first, as the end may be cut."""
     call, what = running.call, running.verb or running.call.collective
-    its = COLLECTIVES.get(call.collective)  # None: a product of matrices
-    how = [call.redop] * (call.redop != "none") + [f"root {call.root}"] * (its is not None and its.rooted)
+    contract = COLLECTIVES.get(call.collective)  # None: a product of matrices
+    how = [call.redop] * (call.redop != "none") + [f"root {call.root}"] * (contract is not None and contract.rooted)
     return " ".join([what, *how, str(call.nbytes), call.dtype, call.algorithm])

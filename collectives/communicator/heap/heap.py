@@ -102,17 +102,17 @@ class SymmetricHeap(Unshared):
         nbytes = prod(shape) * of.itemsize
         room = size_class(nbytes)
         with self._alone.lock:
-            at = self._alone.take(room, self._end)
-            if at is None:
+            offset = self._alone.take(room, self._end)
+            if offset is None:
                 raise ArgumentError(self._exhausted_alone(nbytes, room))
             try:
-                self.pages.reach_down(at)
+                self.pages.reach_down(offset)
             except PoolError as error:
-                self._alone.dropped.append((at, room))
+                self._alone.dropped.append((offset, room))
                 self._trim_alone()
                 raise ArgumentError(f"there is no memory for {nbytes} bytes in the heap: {error}") from error
             self._made_alone += 1
-        block = HeapBlock(self._made_alone, at, room, shape, str(of), nbytes, caller(), local=True)
+        block = HeapBlock(self._made_alone, offset, room, shape, str(of), nbytes, caller(), local=True)
         return self._made_at(block, of, _drop_alone, self._alone.dropped)
 
     def _asked(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -146,43 +146,43 @@ class SymmetricHeap(Unshared):
         nbytes = prod(shape) * dtype.itemsize
         room = round_up(max(nbytes, 1), LINE_BYTES)
         self._exchange(nbytes)
-        at = self._take(room)
+        offset = self._take(room)
         for _ in range(2):  # a thread's collection does nothing while another's runs, and that one may end later
-            if at is None:  # so on every rank: they all know the same
+            if offset is None:  # so on every rank: they all know the same
                 gc.collect()
                 self._alone.trim()
                 self._exchange(nbytes)
-                at = self._take(room)
-        if at is None:
+                offset = self._take(room)
+        if offset is None:
             raise ArgumentError(self._exhausted(nbytes))
-        if at + room > self._reached:
-            self._reach(at, room)
-        block = HeapBlock(self._made, at, room, shape, str(dtype), nbytes, caller())
+        if offset + room > self._reached:
+            self._reach(offset, room)
+        block = HeapBlock(self._made, offset, room, shape, str(dtype), nbytes, caller())
         self._made += 1
         self._blocks[block.number] = block
         return block
 
-    def _reach(self, at: int, room: int) -> None:
+    def _reach(self, offset: int, room: int) -> None:
         """Have memory for the block, on all ranks or on none."""
         said: PoolError | None = None
         try:
-            self.pages.reach_up(at + room)
+            self.pages.reach_up(offset + room)
         except PoolError as error:
             said = error
         lacking = None
         if self.pages.may_lack:
             lacking = next(iter(np.flatnonzero(self._all_gather(np.array([said is not None])))), None)
         if lacking is not None:
-            self._room.give_back(at, room)
+            self._room.give_back(offset, room)
             raise ArgumentError(f"rank {lacking} has no memory for {room} bytes in the heap" + f": {said}" * bool(said))
-        self._reached = at + room
+        self._reached = offset + room
 
     def _take(self, room: int) -> int | None:
-        at = self._room.take(room)
-        if at is not None and at + room > self._floor:  # some rank has arrays of its own there
-            self._room.give_back(at, room)
+        offset = self._room.take(room)
+        if offset is not None and offset + room > self._floor:  # some rank has arrays of its own there
+            self._room.give_back(offset, room)
             return None
-        return at
+        return offset
 
     @property
     def _end(self) -> int:
@@ -229,19 +229,21 @@ class SymmetricHeap(Unshared):
             del self._blocks[block.number]
         sizes = asked[:, 0].tolist()
         if (other := next((r for r, size in enumerate(sizes) if size != sizes[0]), None)) is not None:
-            asks, its = (f"{size} bytes" if size != TRIMS else "none, to trim" for size in (sizes[0], sizes[other]))
+            asks, asks_too = (
+                f"{size} bytes" if size != TRIMS else "none, to trim" for size in (sizes[0], sizes[other])
+            )
             raise MismatchError(
-                f"rank 0 asks the pool for an array of {asks}, rank {other} for {its}: every rank "
+                f"rank 0 asks the pool for an array of {asks}, rank {other} for {asks_too}: every rank "
                 f"makes the same arrays in the same order"
             )
 
     def _exhausted_alone(self, nbytes: int, room: int) -> str:
-        its = [block.room for block in list(self._live.values()) if block.local]
+        rooms = [block.room for block in list(self._live.values()) if block.local]
         shared = sum(block.room for block in self._blocks.values())
         return (
             f"the heap has no room for {nbytes} bytes of this rank alone, which take {room} in a row: of {self.nbytes} "
-            f"bytes a rank, arrays of all ranks take {shared} and {counted(len(its), 'array')} of this rank "
-            f"{sum(its)}; free some, or make the communicator with a larger heap_bytes"
+            f"bytes a rank, arrays of all ranks take {shared} and {counted(len(rooms), 'array')} of this rank "
+            f"{sum(rooms)}; free some, or make the communicator with a larger heap_bytes"
         )
 
     def _exhausted(self, nbytes: int) -> str:
@@ -292,8 +294,8 @@ class SymmetricHeap(Unshared):
 
     def place_of(self, array: Bytes) -> int:
         """Return where an array, or part of one, begins in this rank's strip; NO_PLACE for one that is elsewhere."""
-        at = self._find(array, True)
-        return NO_PLACE if at is None else at
+        offset = self._find(array, True)
+        return NO_PLACE if offset is None else offset
 
     def placed_in_heap(self, call: Call, rank: int, source: Bytes, target: Bytes) -> InHeap | None:
         """Find where a call's arrays lie in each rank's strip, for a saved plan; None: the input may not be published
@@ -301,13 +303,13 @@ class SymmetricHeap(Unshared):
         if not call.nbytes:
             return InHeap(0)
         mine, outer = buffers(call, rank)[0], _outer(call, rank, source, target)
-        at = self._find(outer, True)
-        if at is None:
+        offset = self._find(outer, True)
+        if offset is None:
             return None
         output = None
         if COLLECTIVES[call.collective].shared_result:
-            output = at if call.in_place else self._find(target, True)
-        return InHeap(at, call.nbytes if mine.inside and mine.nbytes < outer.nbytes else 0, output)
+            output = offset if call.in_place else self._find(target, True)
+        return InHeap(offset, call.nbytes if mine.inside and mine.nbytes < outer.nbytes else 0, output)
 
     def placed(self, array: Bytes, *, any_part: bool) -> int | None:
         """Return where an array begins in this rank's strip, or None; ``any_part``: or a part, or one of this rank

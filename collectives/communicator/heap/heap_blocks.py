@@ -59,8 +59,8 @@ def lines(nbytes: int) -> Bytes:
 def shape_of(shape: int | tuple[int, ...]) -> tuple[int, ...]:
     """Return a shape as a tuple. Raises ArgumentError for what is no shape."""
     single = not isinstance(shape, Iterable) or getattr(shape, "shape", None) == ()  # an array without axes
-    its: Iterable[Any] = (shape,) if single else shape  # type: ignore[assignment]
-    numbers = tuple(-1 if (number := as_int(each)) is None else number for each in its)
+    sizes: Iterable[Any] = (shape,) if single else shape  # type: ignore[assignment]
+    numbers = tuple(-1 if (number := as_int(each)) is None else number for each in sizes)
     if min(numbers, default=0) < 0:
         raise ArgumentError(f"{shape!r} is not the shape of an array: give whole numbers, 0 or more")
     if prod(numbers) >= MOST_ELEMENTS:

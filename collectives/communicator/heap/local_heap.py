@@ -49,19 +49,19 @@ class LocalBlocks:
         self._collect()
         if cached := self._cached.get(nbytes):
             return cached.pop()
-        at = self._carve(nbytes, lowest)
-        if at is None:
+        offset = self._carve(nbytes, lowest)
+        if offset is None:
             gc.collect()  # arrays in cycles
             self.trim()
-            at = self._carve(nbytes, lowest)
-        return at
+            offset = self._carve(nbytes, lowest)
+        return offset
 
     def trim(self) -> None:
         """Give all freed blocks that are kept back to the rest of the strip, with the lock held."""
         self._collect()
         for nbytes, places in self._cached.items():
-            for at in places:
-                self._room.give_back(self.nbytes - at - nbytes, nbytes)
+            for offset in places:
+                self._room.give_back(self.nbytes - offset - nbytes, nbytes)
         self._cached.clear()
 
     @property
@@ -72,18 +72,18 @@ class LocalBlocks:
 
     def _collect(self) -> None:
         while self.dropped:
-            at, nbytes = self.dropped.popleft()
-            self._cached[nbytes].append(at)
+            offset, nbytes = self.dropped.popleft()
+            self._cached[nbytes].append(offset)
 
     def _carve(self, nbytes: int, lowest: int) -> int | None:
         begin = self._room.take(nbytes)
         if begin is None:
             return None
-        at = self.nbytes - begin - nbytes
-        if at < lowest:  # the hole nearest to the end; all others are lower
+        offset = self.nbytes - begin - nbytes
+        if offset < lowest:  # the hole nearest to the end; all others are lower
             self._room.give_back(begin, nbytes)
             return None
-        return at
+        return offset
 
 
 class MakesAlone(Protocol):

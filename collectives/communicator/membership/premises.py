@@ -91,9 +91,9 @@ class Premises:
         """
         terms, context = self.terms, self.terms.context
         strip, mapped = terms.furnished.layout.heap_strip(terms.rank), context.backend.maps_cards
-        at = self._heap_at + strip.offset
-        pages = CardPages(context.pool, strip.card, at)
-        memory = context.pool.cards[strip.card][at:][: strip.nbytes] if mapped else lines(strip.nbytes)
+        offset = self._heap_at + strip.offset
+        pages = CardPages(context.pool, strip.card, offset)
+        memory = context.pool.cards[strip.card][offset:][: strip.nbytes] if mapped else lines(strip.nbytes)
         on_demand = pages if context.pool.sparse else None
         backing = on_demand if mapped else PrivatePages(memory, pages)
         heap = SymmetricHeap(memory, mapped, terms.rank, len(terms.members), all_gather, backing)

@@ -74,12 +74,12 @@ class WorldSizing:
 
     def _usual(self) -> Furnished:
         """Lay out half of the pool; heaps of the world's own size leave the ring as it is without them."""
-        arena, its = self.context.arena, self.context.world.heap_bytes
+        arena, room_bytes = self.context.arena, self.context.world.heap_bytes
         share = world_share(Arena(arena.at, arena.end)).nbytes
-        if self.heap_bytes is not None or its is None:
+        if self.heap_bytes is not None or room_bytes is None:
             return self._furnished(share, self.heap_bytes)
-        heaps = -(-self.context.ranks // self.context.outline.pool_card_count) * its
-        return self._furnished(share, its, ring_room(share - heaps))
+        heaps = -(-self.context.ranks // self.context.outline.pool_card_count) * room_bytes
+        return self._furnished(share, room_bytes, ring_room(share - heaps))
 
     def _furnished(self, room_bytes: int, heap_bytes: int | None, ring_bytes: int | None = None) -> Furnished:
         outline, ranks = self.context.outline, self.context.ranks
@@ -116,16 +116,16 @@ class GroupSizing:
     def wanted(self, largest_bytes: int) -> int:
         """Return the group's room: what `group_room` says, and up to a quarter of that for mailboxes."""
         most = round_down(max(largest_bytes - self.head_bytes, 0) // 5 * 4, ARENA_ALIGN_BYTES)
-        its = group_room(most, self.ranks, self.cards, self.interleave_bytes, **self._sizes)
-        return self.head_bytes + its + min(round_up(its // 4, ARENA_ALIGN_BYTES), self._most_mail)
+        room = group_room(most, self.ranks, self.cards, self.interleave_bytes, **self._sizes)
+        return self.head_bytes + room + min(round_up(room // 4, ARENA_ALIGN_BYTES), self._most_mail)
 
     settle = wanted
 
     def furnish(self, room_bytes: int) -> Furnished:
         """Lay out the room; what is behind ring and heap is for mailboxes."""
         left = room_bytes - self.head_bytes
-        its = round_down(max(left // 5 * 4, left - self._most_mail), ARENA_ALIGN_BYTES)
-        layout = group_layout(its, self.ranks, self.cards, self.interleave_bytes, **self._sizes)
+        room = round_down(max(left // 5 * 4, left - self._most_mail), ARENA_ALIGN_BYTES)
+        layout = group_layout(room, self.ranks, self.cards, self.interleave_bytes, **self._sizes)
         mail = SHARE * (left - room_of(layout))
         return Furnished(layout, mailboxes_in(mail, self.ranks, self.cards, self.interleave_bytes))
 

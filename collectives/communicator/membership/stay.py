@@ -53,7 +53,7 @@ class Stay:
                     memory.invalidate(card, behind, room.end - behind)
             if self.strip is not None and (self.stored or self.failed):
                 place, ever = self.strip
-                ever.each(lambda at, nbytes: memory.invalidate(place.card, place.at + at, nbytes))
+                ever.each(lambda offset, nbytes: memory.invalidate(place.card, place.at + offset, nbytes))
             self.lane.settle()
             self.settle_too()
             if self.strip is not None and not self.failed:  # else a peer may be in the call that failed here

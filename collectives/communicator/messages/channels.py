@@ -57,18 +57,18 @@ class Channel:
     _scratch: Bytes = field(default_factory=lambda: NOTHING)
 
     def _start_envelope(self, line: Any) -> None:
-        its = self._envelopes
-        if its is None:
-            its = self._envelopes = self._made(PAYLOAD_BYTES, LINE.name)
-        self._start(its, line)
+        template = self._envelopes
+        if template is None:
+            template = self._envelopes = self._made(PAYLOAD_BYTES, LINE.name)
+        self._start(template, line)
 
     def _start_segment(self, piece: Bytes) -> None:
-        its = self._transfers.get(piece.nbytes)
-        if its is None:
-            its = self.news = self._transfers[piece.nbytes] = self._made(piece.nbytes, AGGREGATE.name)
+        template = self._transfers.get(piece.nbytes)
+        if template is None:
+            template = self.news = self._transfers[piece.nbytes] = self._made(piece.nbytes, AGGREGATE.name)
             if len(self._transfers) > SIZES_KEPT:
                 self._transfers.popitem(last=False)
-        self._start(its, piece)
+        self._start(template, piece)
 
     def _let_go(self) -> None:
         """End the call under way, and hold its memory no longer."""
@@ -105,26 +105,26 @@ class Channel:
         """Let a courier carry messages from now on, if the lane has one and a message like them has come or left."""
         if self.courier is None and self._envelopes is not None:
             self.courier = lane.courier(self._envelopes, self._epoch, self.peer, receives=self.role != SENDER)
-        its, self.news = self.news, None
-        if self.courier is None or its is None or self.checked:
+        latest, self.news = self.news, None
+        if self.courier is None or latest is None or self.checked:
             return
-        if (nbytes := its.template.call.nbytes) > INLINE_BYTES:  # not the end of a larger message
-            self.courier.teach(its.program, nbytes, its.rounds, its.template.binding.tag)
-            self.taught[nbytes] = its
+        if (nbytes := latest.template.call.nbytes) > INLINE_BYTES:  # not the end of a larger message
+            self.courier.teach(latest.program, nbytes, latest.rounds, latest.template.binding.tag)
+            self.taught[nbytes] = latest
 
-    def _start(self, its: Transfer, memory: Any) -> None:
-        its.epoch = self.epoch
-        its.buffers = self._buffers(memory)
-        self.begin(its)
-        self.epoch = its.epoch + its.rounds
-        self.current = its
+    def _start(self, transfer: Transfer, memory: Any) -> None:
+        transfer.epoch = self.epoch
+        transfer.buffers = self._buffers(memory)
+        self.begin(transfer)
+        self.epoch = transfer.epoch + transfer.rounds
+        self.current = transfer
 
     def _take_over(self, memory: Bytes) -> None:
         """Go on with the call that the courier began on this memory."""
-        its = self.taught[memory.nbytes]
-        its.epoch = self.epoch - its.rounds
-        its.buffers = self._buffers(memory)
-        self.current = its
+        course = self.taught[memory.nbytes]
+        course.epoch = self.epoch - course.rounds
+        course.buffers = self._buffers(memory)
+        self.current = course
 
     def _made(self, nbytes: int, variant: str) -> Transfer:
         chosen = recipe("send", variant)
@@ -158,11 +158,11 @@ class Outbox(Channel):
 
     def copy(self, request: Request) -> bool:
         """Send what has not left of a message from a copy of its array. Returns whether there is such a message."""
-        for at, sending in enumerate(self.queue):
+        for index, sending in enumerate(self.queue):
             if sending.request is request:
                 source = sending.source.copy()
-                self.queue[at] = sending._replace(source=source)
-                if not at and self._at > 0 and self.current is not None:
+                self.queue[index] = sending._replace(source=source)
+                if not index and self._at > 0 and self.current is not None:
                     nbytes = self.current.buffers[0].nbytes
                     self._go_on_with(source[self._at - nbytes : self._at])
                 return True

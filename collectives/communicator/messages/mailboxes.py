@@ -37,11 +37,11 @@ class Mailboxes:
     @lru_cache(maxsize=64)  # groups of equal sizes are laid out alike  # noqa: B019
     def doorbells_of(self, rank: int) -> tuple[Extent, ...]:
         """Return every doorbell line that a rank rings in any mailbox, from the start of all."""
-        found: list[Extent] = []
+        extents: list[Extent] = []
         for peer in range(self.ranks):
             if peer != rank:
-                found += self._lines(SENDER, self.at(rank, peer)) + self._lines(RECEIVER, self.at(peer, rank))
-        return tuple(found)
+                extents += self._lines(SENDER, self.at(rank, peer)) + self._lines(RECEIVER, self.at(peer, rank))
+        return tuple(extents)
 
     def _lines(self, role: int, at: int) -> list[Extent]:
         merged: list[Extent] = []

@@ -86,9 +86,9 @@ class Matching:
 
     def post(self, receive: Receive) -> Message | None:
         """Take the first message that came for a receive, or let the receive wait and return None."""
-        for at, message in enumerate(self.unexpected):
+        for index, message in enumerate(self.unexpected):
             if receive.takes(message.source, message.tag):
-                del self.unexpected[at]
+                del self.unexpected[index]
                 return message
         self.posted.append(receive)
         self.want(receive.source, 1)
@@ -96,9 +96,9 @@ class Matching:
 
     def withdraw(self, request: Request) -> bool:
         """Take back a receive that no message has come for. Returns whether it was one."""
-        for at, receive in enumerate(self.posted):
+        for index, receive in enumerate(self.posted):
             if receive.request is request:
-                del self.posted[at]
+                del self.posted[index]
                 self.want(receive.source, -1)
                 return True
         return False
@@ -111,9 +111,9 @@ class Matching:
 
     def offer(self, message: Message) -> Receive | None:
         """Take the first receive that waits for a message, or let the message wait in its order and return None."""
-        for at, receive in enumerate(self.posted):
+        for index, receive in enumerate(self.posted):
             if receive.takes(message.source, message.tag):
-                del self.posted[at]
+                del self.posted[index]
                 self.want(receive.source, -1)
                 return receive
         insort(self.unexpected, message, key=attrgetter("arrival"))
@@ -121,8 +121,8 @@ class Matching:
 
     def find(self, source: Rank, tag: Tag) -> Message | None:
         """Find the first message of this source and tag, either of which may be `ANY`, that no receive took yet."""
-        its = (m for m in self.unexpected if source in (ANY, m.source) and tag in (ANY, m.tag))
-        return next(its, None)
+        matches = (m for m in self.unexpected if source in (ANY, m.source) and tag in (ANY, m.tag))
+        return next(matches, None)
 
     def want(self, source: Rank, by: int) -> None:
         """Count one more that waits for a message of this rank, or `ANY`, or one less: ``by`` is 1 or -1."""

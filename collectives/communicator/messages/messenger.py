@@ -134,20 +134,20 @@ class Messenger(Traffic):
 
     def match(self, source: Rank, tag: Tag, timeout_s: float | None) -> MatchedMessage | None:
         """Take a message that no receive took, as `probe` finds it, so that only its own receive has it."""
-        found: list[Message] = []
+        messages: list[Message] = []
         try:
-            self._find("mprobe", source, tag, timeout_s, found, take=True)
-            return MatchedMessage(self, found[0]) if found else None
+            self._find("mprobe", source, tag, timeout_s, messages, take=True)
+            return MatchedMessage(self, messages[0]) if messages else None
         except BaseException:
-            if found and isinstance(found[0].source, int):
-                self._while_at_rest(partial(self._offer, found[0]))
+            if messages and isinstance(messages[0].source, int):
+                self._while_at_rest(partial(self._offer, messages[0]))
             raise
 
     def probe(self, source: Rank, tag: Tag, timeout_s: float | None) -> Status | None:
         """Wait for a message that no receive took, without taking it; None if ``timeout_s`` is 0 and there is none."""
-        found: list[Message] = []
-        self._find("probe", source, tag, timeout_s, found, take=False)
-        return found[0].status if found else None
+        messages: list[Message] = []
+        self._find("probe", source, tag, timeout_s, messages, take=False)
+        return messages[0].status if messages else None
 
     def _find(
         self, verb: str, source: Rank, tag: Tag, timeout_s: float | None, found: list[Message], *, take: bool
@@ -403,8 +403,8 @@ class Messenger(Traffic):
             self._open.add(request)
         try:
             if line is None:
-                its = Sending(request, as_bytes(array, "array"), request.tag, array.dtype.itemsize)
-                self._outboxes[peer].resume(its)
+                sending = Sending(request, as_bytes(array, "array"), request.tag, array.dtype.itemsize)
+                self._outboxes[peer].resume(sending)
             elif begun:
                 nbytes, came, itemsize, _ = unpack(line, peer)
                 target = as_bytes(array, "array", writeable=True)

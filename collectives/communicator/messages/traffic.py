@@ -145,8 +145,8 @@ class Traffic:
     def _note_progress(self, channels: list[Channel]) -> None:
         """Note the time for each message of which a part went over, so that it is not given up before its call ends."""
         for channel in channels:
-            its, request = channel.current, channel.request
-            if its is not None and its.has_moved() and request is not None:
+            current, request = channel.current, channel.request
+            if current is not None and current.has_moved() and request is not None:
                 request.moved_at = self._clock.now()
 
     def _push(self, outbox: Outbox) -> None:
@@ -169,8 +169,8 @@ class Traffic:
 
     def _under_way(self) -> list[Channel]:
         """The mailboxes to go on with: those that a message leaves by, or from which one is wanted."""
-        found: list[Channel] = [outbox for outbox in self._outboxes.values() if outbox.current is not None]
-        drains = bool(found) and len(self._matching.unexpected) < UNEXPECTED_MAX
+        channels: list[Channel] = [outbox for outbox in self._outboxes.values() if outbox.current is not None]
+        drains = bool(channels) and len(self._matching.unexpected) < UNEXPECTED_MAX
         for peer, inbox in self._inboxes.items():
             wanted = self._matching.waits_for(peer)
             if wanted or drains:
@@ -183,8 +183,8 @@ class Traffic:
             elif inbox.body is None:
                 continue
             if inbox.current is not None:
-                found.append(inbox)
-        return found
+                channels.append(inbox)
+        return channels
 
     def _ended(self, channel: Channel) -> None:
         """Go on after a call of a channel ended: a message or a part of it left, or came."""
@@ -332,10 +332,10 @@ class Traffic:
                 f"the pool has no room for mailboxes of {self._ranks} ranks: give it larger cards, or make fewer or "
                 f"smaller communicators"
             )
-        mailboxes, at = self._room
+        mailboxes, offset = self._room
         layout = mailboxes.layout
         rounds = 1 if self._lane.whole else max(layout.slots, SEGMENT_BYTES // layout.slot_bytes)
         segment_bytes = layout.slot_bytes * min(rounds, SEGMENT_ROUNDS_MAX)
         peer = dest if role == SENDER else source
-        base = at + mailboxes.at(source, dest)
+        base = offset + mailboxes.at(source, dest)
         return peer, role, layout, base, segment_bytes, self._checked, self._lane.begin

@@ -108,13 +108,13 @@ class NativeLane:
         programs = [transfer.program for transfer in transfers]
         idle_ns, spins = int(idle_s * 1e9), self.collectives.spins if idle_s else 0  # who does not wait looks once
         while True:
-            which, status, found = _native.advance_any(programs, idle_ns, spins, self.gate)
+            which, status, obstacles = _native.advance_any(programs, idle_ns, spins, self.gate)
             if which < 0:
                 return None
-            its = transfers[which]
+            ended = transfers[which]
             if status == DONE:
-                return its
-            self.engine.settle(its.running, its.program, status, found, its.arrays)
+                return ended
+            self.engine.settle(ended.running, ended.program, status, obstacles, ended.arrays)
 
     def courier(self, transfer: Transfer, epoch: int, peer: int, *, receives: bool) -> _native.Courier | None:
         """Make a courier, as `TransferLane.courier`: on mapped cards, at this machine's own pace."""
@@ -122,8 +122,8 @@ class NativeLane:
             return None
         tag, rounds = transfer.template.binding.tag, transfer.rounds
         spins, status = self.collectives.spins, Status if receives else None
-        its = transfer.program
-        return _native.Courier(its, epoch, tag, rounds, peer, self.gate, self.handed, LOOK_NS, spins, status, ANY)
+        program = transfer.program
+        return _native.Courier(program, epoch, tag, rounds, peer, self.gate, self.handed, LOOK_NS, spins, status, ANY)
 
     def settle(self) -> None:
         """Fence what was written, as `TransferLane.settle`."""
@@ -150,11 +150,11 @@ class SteppedLane:
         since, looks = self.clock.now(), 0
         while True:
             moved = False
-            for its in transfers:
-                blocked, stepped = its.program.advance()
+            for transfer in transfers:
+                blocked, stepped = transfer.program.advance()
                 if not blocked:
-                    its.program = None  # which holds the call's memory
-                    return its
+                    transfer.program = None  # which holds the call's memory
+                    return transfer
                 moved |= stepped
             since, looks = (self.clock.now(), 0) if moved else (since, looks + 1)
             if not _goes_on(self, since, looks, idle_s):
@@ -187,10 +187,10 @@ class WholeLane:
         """Go on, as `TransferLane.advance`, with one whole call."""
         since, looks = self.clock.now(), 0
         while True:
-            for its in transfers:
-                if self._may_begin(its):
-                    self.engine.run(its.running, its.arrays, deadline_s=self.deadline_s)
-                    return its
+            for transfer in transfers:
+                if self._may_begin(transfer):
+                    self.engine.run(transfer.running, transfer.arrays, deadline_s=self.deadline_s)
+                    return transfer
             looks += 1
             if not _goes_on(self, since, looks, idle_s):
                 return None

@@ -232,10 +232,10 @@ class PointToPoint:
             TimeoutError: None came in ``timeout_s``; nothing has changed.
             RunError: The sender left or did not arrive, or the pool failed.
         """
-        found = self._messenger.probe(source, tag, timeout_s)
-        if found is None:
+        status = self._messenger.probe(source, tag, timeout_s)
+        if status is None:
             raise TimeoutError("no such message is there")
-        return found
+        return status
 
     def iprobe(self, source: Rank = ANY, tag: Tag = ANY) -> Status | None:
         """Return source, tag and size of a message that is there to be received, or None. Raises as `probe`."""
@@ -246,10 +246,10 @@ class PointToPoint:
 
         Until it is received, messages that the same rank sent after a large one wait behind it.
         """
-        found = self._messenger.match(source, tag, timeout_s)
-        if found is None:
+        message = self._messenger.match(source, tag, timeout_s)
+        if message is None:
             raise TimeoutError("no such message is there")
-        return found
+        return message
 
     def improbe(self, source: Rank = ANY, tag: Tag = ANY) -> MatchedMessage | None:
         """Return a message that is there as `mprobe` does, or None. Raises as `probe`."""
@@ -306,8 +306,8 @@ class PointToPoint:
             TruncationError, RunError: What ended that request; its ``error`` tells which it was.
         """
         requests = _listed(requests, "waitany")
-        found = self._await_any(requests, timeout_s, "waitany")
-        return _retired(requests, found[:1])[0] if found else UNDEFINED
+        indices = self._await_any(requests, timeout_s, "waitany")
+        return _retired(requests, indices[:1])[0] if indices else UNDEFINED
 
     def waitsome(self, requests: Sequence[Request], timeout_s: float | None = None) -> list[int] | None:
         """Wait until one or more of several requests are done.
@@ -317,19 +317,19 @@ class PointToPoint:
             where one failed, its error is raised, and the next call returns the others.
         """
         requests = _listed(requests, "waitsome")
-        found = self._await_any(requests, timeout_s, "waitsome")
-        return _retired(requests, found) if found else None
+        indices = self._await_any(requests, timeout_s, "waitsome")
+        return _retired(requests, indices) if indices else None
 
     def _await_any(self, requests: list[Request], timeout_s: float | None, verb: str) -> list[int]:
         """Wait until one is done of those that are not skipped; return the indices of all that are."""
         timeout_s = None if timeout_s is None else seconds(timeout_s, "timeout_s")
         active = _active(requests, verb)
         by_waiter: dict[Any, list[Request]] = {}
-        for at in active:
-            by_waiter.setdefault(requests[at].waiter, []).append(requests[at])
+        for index in active:
+            by_waiter.setdefault(requests[index].waiter, []).append(requests[index])
         if active:
             self._messenger.complete_any_of(by_waiter, timeout_s, verb)
-        return [at for at in active if requests[at].done]
+        return [index for index in active if requests[index].done]
 
     def testall(self, requests: Sequence[Request]) -> bool:
         """Make progress without waiting. Returns whether all are done; until then none of them is skipped later.
@@ -337,12 +337,12 @@ class PointToPoint:
         Raises:
             TruncationError, RunError: All are done, and this ended the first that failed; raised each time.
         """
-        its = _requests(_listed(requests, "testall"), "testall")
-        over = all([request.poke() for request in its])  # noqa: C419, each makes progress
+        pending = _requests(_listed(requests, "testall"), "testall")
+        over = all([request.poke() for request in pending])  # noqa: C419, each makes progress
         if over:
-            for request in its:
+            for request in pending:
                 request.active = False
-            for request in its:
+            for request in pending:
                 request.retire()
         return over
 
@@ -354,15 +354,15 @@ class PointToPoint:
         """
         requests = _listed(requests, "testany")
         active = _active(requests, "testany")
-        found = next((at for at in active if requests[at].test()), UNDEFINED)
-        return found, found is not UNDEFINED or not active
+        index = next((index for index in active if requests[index].test()), UNDEFINED)
+        return index, index is not UNDEFINED or not active
 
     def testsome(self, requests: Sequence[Request]) -> list[int] | None:
         """Make progress without waiting. Returns the indices of all that are done; None where all are skipped. Raises
         as `waitsome`."""
         requests = _listed(requests, "testsome")
         active = _active(requests, "testsome")
-        return _retired(requests, [at for at in active if requests[at].poke()]) if active else None
+        return _retired(requests, [index for index in active if requests[index].poke()]) if active else None
 
 
 def _listed(requests: Any, verb: str) -> list[Any]:
@@ -374,22 +374,22 @@ def _listed(requests: Any, verb: str) -> list[Any]:
 
 def _active(requests: Sequence[Any], verb: str) -> list[int]:
     """Return the indices of requests of which no wait or test has said that they are done."""
-    return [at for at, request in enumerate(_requests(requests, verb)) if request.active]
+    return [index for index, request in enumerate(_requests(requests, verb)) if request.active]
 
 
-def _retired(requests: list[Request], found: list[int]) -> list[int]:
+def _retired(requests: list[Request], indices: list[int]) -> list[int]:
     """Return the indices of requests that are done. Where one failed, raise its error; the others are for later."""
-    for at in found:
-        if requests[at].error is not None:
-            requests[at].retire()
+    for index in indices:
+        if requests[index].error is not None:
+            requests[index].retire()
     try:
-        for at in found:
-            requests[at].active = False
+        for index in indices:
+            requests[index].active = False
     except BaseException:  # of the handler of a signal: the caller does not learn of them
-        for at in found:
-            requests[at].active = True
+        for index in indices:
+            requests[index].active = True
         raise
-    return found
+    return indices
 
 
 def _requests(given: Sequence[Any], verb: str, *others: type) -> list[Request]:

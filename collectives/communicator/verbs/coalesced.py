@@ -143,12 +143,12 @@ class CoalescedVerbs(ABC):
 def _listed(arrays: Iterable[Any], role: str = "arrays") -> Sequence[Any]:
     """Return what can be gone through again and again: a generator's arrays in a list, and a list itself."""
     try:
-        its = iter(arrays)
+        iterator = iter(arrays)
         if getattr(arrays, "ndim", 2) < 2:  # the rows of others are arrays
             raise TypeError
     except TypeError:
         raise ArgumentError(f"{role} is a {type(arrays).__name__}: a list of arrays is needed") from None
-    return list(its) if its is arrays or not hasattr(arrays, "__getitem__") else arrays  # type: ignore[return-value]
+    return list(iterator) if iterator is arrays or not hasattr(arrays, "__getitem__") else arrays  # type: ignore[return-value]
 
 
 class Batch(Unshared):

@@ -69,8 +69,8 @@ class ObjectVerbs(Verbs, UnevenVerbs):
             RunError: As for collectives, see `Communicator`.
         """
         root = root_of("gather_object", root, self.size)
-        found = self._uneven_of("gather_object", "gatherv", _pickled("gather_object", obj), None, root, timeout_s)
-        return None if found is None else self._unpickled(found)
+        uneven = self._uneven_of("gather_object", "gatherv", _pickled("gather_object", obj), None, root, timeout_s)
+        return None if uneven is None else self._unpickled(uneven)
 
     def all_gather_object(self, obj: Any, *, timeout_s: float | None = None) -> list[Any]:
         """Gather an object of every rank on every rank.

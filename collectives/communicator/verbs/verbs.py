@@ -322,7 +322,7 @@ class Verbs:
 
     def _install_fast_path(self, calls: _native.DispatchCache) -> None:
         """Put in place of each method above one that does the same for calls like an earlier one, without Python."""
-        for name, its in COLLECTIVES.items():
+        for name, contract in COLLECTIVES.items():
             if not hasattr(Verbs, name):
                 continue  # a collective that others have added, without a verb; or one whose ranks agree first
             verb = _native.Verb(
@@ -330,9 +330,9 @@ class Verbs:
                 getattr(self, name),
                 *_shape_of(getattr(type(self), name)),
                 rank=self.rank,
-                replaces=its.replaces,
-                only_at_root=its.rooted_output,
-                makes_out=its.moves_data and not its.replaces,
+                replaces=contract.replaces,
+                only_at_root=contract.rooted_output,
+                makes_out=contract.moves_data and not contract.replaces,
             )
             setattr(self, name, verb)
 
@@ -349,11 +349,11 @@ def _shape_of(method: Callable[..., Any]) -> tuple[tuple[str, ...], int, tuple[i
     They are: names; how many of them have a place; where each stands in `Verbs._calls`; the arguments of a call that
     gives none.
     """
-    its = dict(list(inspect.signature(method).parameters.items())[1:])
-    its.pop("timeout_s", None)
-    places = tuple(_PLACES[parameter] for parameter in its)
+    parameters = dict(list(inspect.signature(method).parameters.items())[1:])
+    parameters.pop("timeout_s", None)
+    places = tuple(_PLACES[parameter] for parameter in parameters)
     defaults: list[Any] = [method.__name__, None, None, "none", 0, ..., ...]
-    for place, parameter in zip(places, its.values(), strict=True):
+    for place, parameter in zip(places, parameters.values(), strict=True):
         defaults[place] = ... if parameter.default is parameter.empty else parameter.default
-    count = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in its.values())
-    return tuple(map(sys.intern, its)), count, places, tuple(defaults)
+    count = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters.values())
+    return tuple(map(sys.intern, parameters)), count, places, tuple(defaults)

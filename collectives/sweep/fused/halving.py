@@ -41,7 +41,7 @@ def candidates(operator: Operator, ranks: int) -> list[Tiling]:
     tiles = dict.fromkeys(
         (max(rows // down, 1), max(columns // across, 1)) for down in PARTS[:3] for across in PARTS[:2]
     )
-    others = [Tiling(*its) for its in product(comm, tiles, orders, transports)]
+    others = [Tiling(*values) for values in product(comm, tiles, orders, transports)]
     random.Random(0).shuffle(others)
     return list(dict.fromkeys((default, *others)))
 
@@ -61,7 +61,7 @@ def halve(
         limit_s = max(ends - clock(), 0.0) / (1 if last else 2)
         seen(f"{counted(len(left), 'choice')} {counted(rounds, 'time')}, {limit_s:.0f} s at most")
         calls = race(tuple(left), rounds, limit_s)
-        medians = {choice: statistics.median(its) for choice, its in zip(left, calls, strict=True) if its}
+        medians = {choice: statistics.median(call) for choice, call in zip(left, calls, strict=True) if call}
         tried = tried or len(medians)
         best = sorted(medians, key=lambda choice: medians[choice])
         if last or clock() >= ends:

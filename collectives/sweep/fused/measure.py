@@ -101,22 +101,22 @@ class Recorder:
         program = self.inner.program(running)
         came: dict[tuple[int, int], int] = {}
 
-        def note(stream: int, at: int) -> bool:
-            came[stream, at] = _clock_ns(program, stream)
+        def note(stream: int, offset: int) -> bool:
+            came[stream, offset] = _clock_ns(program, stream)
             return False
 
         stops = {
-            (number, at): partial(note, number, at)
+            (number, index): partial(note, number, index)
             for number, stream in enumerate(running.part.streams)
-            for at in range(len(stream.records))
+            for index in range(len(stream.records))
         }
         self.inner.run(running, buffers, deadline_s=deadline_s, watch=watch, stops=stops)
         for number, stream in enumerate(running.part.streams):
             ends_ns = _clock_ns(program, number)
-            for at, instruction in enumerate(stream.instructions):
-                begin_ns = came[number, at]
+            for index, instruction in enumerate(stream.instructions):
+                begin_ns = came[number, index]
                 last_ns = begin_ns if instruction.op in RELEASES else ends_ns  # these are over at once
-                self.steps.append(TimedStep(number, at, begin_ns, came.get((number, at + 1), last_ns)))
+                self.steps.append(TimedStep(number, index, begin_ns, came.get((number, index + 1), last_ns)))
 
 
 def _clock_ns(program: _native.Program, stream: int) -> int:

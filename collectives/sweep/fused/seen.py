@@ -17,7 +17,7 @@ KEEPS_UP = 1.5  # communication alone, against what its model says: beyond, the 
 
 def times_ns(seen: Sequence[Seen], name: str) -> list[int]:
     """How long every timed call took, from its first rank's begin to its last rank's end, in ns."""
-    entered, left = ([getattr(one, which)[name] for one in seen] for which in ("entered_ns", "left_ns"))
+    entered, left = ([getattr(seen, which)[name] for seen in seen] for which in ("entered_ns", "left_ns"))
     return [
         max(ends) - min(begins)
         for begins, ends in zip(zip(*entered, strict=True), zip(*left, strict=True), strict=True)
@@ -40,7 +40,7 @@ def refusal(seen: Sequence[Seen], comm_ns: float | None) -> str:
     """Say why nothing can be claimed about overlap; "" if it can be. ``comm_ns`` is modelled, None without a pace."""
     if comm_ns is None:
         return "a rank copies and computes on one core, one after the other: with --pace its copies take modelled time"
-    if not all(one.a_core_each for one in seen):
+    if not all(seen.a_core_each for seen in seen):
         return f"{len(seen)} ranks share {counted(seen[0].cores, 'core')}: their products wait for each other"
     slower = median_ns(seen, "comm") / comm_ns
     if slower > KEEPS_UP:
@@ -55,19 +55,19 @@ def plan_of(seen: Seen, job: Job, style: str) -> Plan:
 
 def waits(seen: Sequence[Seen], job: Job) -> list[Wait]:
     """The waits for doorbells in the traced fused call, of all ranks."""
-    plan, found = plan_of(seen[0], job, "fused"), []
+    plan, waits_seen = plan_of(seen[0], job, "fused"), []
     for one in seen:
         for step in one.steps.get("fused", ()):
             instruction = plan.part(one.rank).streams[step.stream].instructions[step.at]
             if instruction.op == Op.WAIT:
-                found.append(Wait(one.rank, instruction.arg, step.end_ns - step.begin_ns))
-    return found
+                waits_seen.append(Wait(one.rank, instruction.arg, step.end_ns - step.begin_ns))
+    return waits_seen
 
 
 def _wait_ns(seen: Sequence[Seen], job: Job) -> float:
     """The mean wait for a doorbell in the fused call over all ranks, in ns."""
-    found = waits(seen, job)
-    return statistics.mean(wait.ns for wait in found) if found else 0.0
+    seen_waits = waits(seen, job)
+    return statistics.mean(wait.ns for wait in seen_waits) if seen_waits else 0.0
 
 
 def events(seen: Sequence[Seen], job: Job) -> Iterator[TraceEvent]:
@@ -75,7 +75,7 @@ def events(seen: Sequence[Seen], job: Job) -> Iterator[TraceEvent]:
     start_ns = 0
     for style in job.styles:
         plan = plan_of(seen[0], job, style)
-        steps = [step for one in seen for step in one.steps[style]]
+        steps = [step for seen in seen for step in seen.steps[style]]
         if not steps:
             continue
         begin_ns = min(step.begin_ns for step in steps)

@@ -115,12 +115,17 @@ class TunedFile:
         )
         kept = [old for old in self._entries if not self._is_of(old, operator)]
         self._entries = [*kept, entry]
-        document = {"format": 1, "entries": [its.model_dump() for its in self._entries]}
+        document = {"format": 1, "entries": [entry.model_dump() for entry in self._entries]}
         write_atomically(self.path, (json.dumps(document, indent=1) + "\n").encode())
 
     def _is_of(self, entry: _Entry, operator: Operator) -> bool:
-        its = Operator(entry.kind, entry.m, entry.n, entry.k, entry.dtype)
-        return (entry.machine, entry.digest, entry.ranks, its) == (self._machine, self._digest, self._ranks, operator)
+        entry_of = Operator(entry.kind, entry.m, entry.n, entry.k, entry.dtype)
+        return (entry.machine, entry.digest, entry.ranks, entry_of) == (
+            self._machine,
+            self._digest,
+            self._ranks,
+            operator,
+        )
 
 
 def _read(path: Path) -> list[_Entry]:

@@ -50,13 +50,13 @@ def tune(
 
 def _dimensions(operator: Operator, ranks: int) -> Iterator[Callable[[Tiling], list[Tiling]]]:
     rows, columns = max(operator.m // ranks, 1), _columns(operator, ranks)
-    comm = [its for its in ROWS_TRIED if its < rows and rows <= its * TILES_A_SHARD_MAX]
+    comm = [tile_rows for tile_rows in ROWS_TRIED if tile_rows < rows and rows <= tile_rows * TILES_A_SHARD_MAX]
     # parts of a shard, and where shards are small, several of them
-    tiles = dict.fromkeys((min(its[0], most), min(its[1], columns)) for its in TILES for most in (rows, operator.m))
-    yield lambda best: [replace(best, comm_tile_rows=its) for its in (rows, *comm)]
+    tiles = dict.fromkeys((min(tile[0], most), min(tile[1], columns)) for tile in TILES for most in (rows, operator.m))
+    yield lambda best: [replace(best, comm_tile_rows=tile_rows) for tile_rows in (rows, *comm)]
     yield lambda best: [replace(best, compute_tile=tile) for tile in tiles]
-    yield lambda best: [replace(best, transport=its) for its in TRANSPORTS[operator.kind]]
-    yield lambda best: [replace(best, order=its) for its in ORDERS]
+    yield lambda best: [replace(best, transport=transport) for transport in TRANSPORTS[operator.kind]]
+    yield lambda best: [replace(best, order=order) for order in ORDERS]
 
 
 def _columns(operator: Operator, ranks: int) -> int:

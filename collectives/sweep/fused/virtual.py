@@ -65,8 +65,8 @@ class Simulator:
         orders = SHIFTED[:1] if operator.kind == "all_gather_gemm" else SHIFTED  # they are of destinations
         rows = (None, operator.m // self.ranks) if style == "unfused" else (None,)
         plans = [
-            self.plan(operator, style, Tiling(its, None, order, transport))
-            for its in rows
+            self.plan(operator, style, Tiling(row, None, order, transport))
+            for row in rows
             for order in orders
             for transport in TRANSPORTS[operator.kind]
         ]
@@ -92,12 +92,12 @@ class Simulator:
 
     def waits(self, plan: Plan) -> list[Wait]:
         """The waits for doorbells in a plan, in the order of execution."""
-        found = []
+        seen_waits = []
         for row in self.run(plan, log=True).executed:
             record = plan.part(int(row["rank"])).streams[row["stream"]].records[row["at"]]
             if record["op"] in WAITS:
-                found.append(Wait(int(row["rank"]), int(record["arg"]), int(row["end_ns"] - row["begin_ns"])))
-        return found
+                seen_waits.append(Wait(int(row["rank"]), int(record["arg"]), int(row["end_ns"] - row["begin_ns"])))
+        return seen_waits
 
     def metrics(self, operator: Operator, choice: Tiling) -> Metrics:
         """Simulate all styles and halves of an operator."""

@@ -60,8 +60,8 @@ def execute(case: Case, plan: Plan, run: VirtualRun, seed: int) -> tuple[int, st
             held = got if held is None and oracle.held_by_all(plan.call) else held
             wrong += places.size
             if places.size and first is None:
-                at = int(places[0])
-                first = f"rank {rank}, {WrongElement.of(serial, at, got, right).describe(case.call.dtype)}"
+                offset = int(places[0])
+                first = f"rank {rank}, {WrongElement.of(serial, offset, got, right).describe(case.call.dtype)}"
     return wrong, first
 
 

@@ -17,11 +17,11 @@ _FOLDED = {"sum": _SUMS, "min": _EXTREMES, "max": _EXTREMES}  # NCCL src/include
 
 def in_switch_ns(topology: Topology, call: Call, size_bytes: int) -> float | None:
     """Return how long a call takes that a switch folds; None where no switch joins and folds for all its ranks."""
-    found = folding(topology)
+    fold_ns = folding(topology)
     carried = {"all_reduce": 1 + 1 / call.ranks, "reduce_scatter": 1.0}.get(call.collective)
-    if found is None or carried is None or call.ranks < 2 or call.dtype not in _FOLDED.get(call.redop, ()):
+    if fold_ns is None or carried is None or call.ranks < 2 or call.dtype not in _FOLDED.get(call.redop, ()):
         return None
-    folds, link = found
+    folds, link = fold_ns
     return folds.latency_ns + size_bytes * carried / (link.payload_gbytes_per_s * folds.share_of_rate)
 
 

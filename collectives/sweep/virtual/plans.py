@@ -83,8 +83,8 @@ def spoken(topology: Topology, case: Case, algorithm: str | None, space: Space) 
         return topology.speaking(space, first), plan, choice._replace(reason=reason)
     call = replace(case.call, in_place=case.in_place)
     spoken, recipe, _, reason = take(topology, space, call)
-    its = next(its for its in spoken.spaces if its.name == space.name)
-    return spoken, plan_of(spoken, recipe, call, its), Choice(recipe.name, reason)
+    home = next(its for its in spoken.spaces if its.name == space.name)
+    return spoken, plan_of(spoken, recipe, call, home), Choice(recipe.name, reason)
 
 
 def model_cards(model: CostModel, plan: Plan, space: Space) -> tuple[int, ...]:
@@ -94,4 +94,4 @@ def model_cards(model: CostModel, plan: Plan, space: Space) -> tuple[int, ...]:
 
 def _sends(call: Call) -> bool:
     """Whether it is, or may be, one of the algorithms in which ranks send to each other."""
-    return any(its == call.collective and call.algorithm in (AUTO, name) for its, name in RECIPES)
+    return any(verb == call.collective and call.algorithm in (AUTO, name) for verb, name in RECIPES)

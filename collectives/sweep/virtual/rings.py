@@ -31,11 +31,13 @@ def virtual_layout(topology: Topology, recipe: Recipe, call: Call, space: Space 
         return _layout_on_levels(topology, call)
     space, ranks = space or topology.pool_space, call.ranks
     cards, room_bytes, granule = on_cards(topology, space, ranks)
-    its = COLLECTIVES[call.collective]
-    many = its.input_blocks == "ranks" or its.shared_result or its.reduces  # perhaps in slices, one for each rank
+    contract = COLLECTIVES[call.collective]
+    many = (
+        contract.input_blocks == "ranks" or contract.shared_result or contract.reduces
+    )  # perhaps in slices, one for each rank
     doorbells = max(MIN_DOORBELLS_PER_RANK, 2 * ranks) if many else MIN_DOORBELLS_PER_RANK
     bare = Layout(ranks, cards, SLOTS_MIN, 0, round_up(doorbells, cards) if space.owned else doorbells, granule)
-    blocks = ranks if its.input_blocks == "ranks" else 1
+    blocks = ranks if contract.input_blocks == "ranks" else 1
     if (published := recipe.published(ranks)) is not None:
         blocks = published.blocks + 1
     # what one rank publishes: its input, and in two shots a slice of the result; every block begins with a line
@@ -85,5 +87,7 @@ def _layout_on_levels(topology: Topology, call: Call) -> Layout:
 def on_cards(topology: Topology, space: Space, ranks: int) -> tuple[int, int, int]:
     """Return how many cards a layout has on a space, the bytes of the smallest, and the granule in bytes."""
     numbers = topology.cards_of(space)
-    card_bytes = min(group.capacity_bytes for its, group in topology.card_groups() if set(numbers).intersection(its))
+    card_bytes = min(
+        group.capacity_bytes for cards, group in topology.card_groups() if set(numbers).intersection(cards)
+    )
     return ranks if space.owned else len(numbers), card_bytes, space.granule_bytes

@@ -32,11 +32,11 @@ def split_calls(topology: Topology, case: Case, group: int) -> list[VirtualCall]
     }
     inside = [tuple(range(first, first + group)) for first in range(0, ranks, group)]
     across = [tuple(range(member, ranks, group)) for member in range(group)]
-    found = []
+    calls = []
     for name, step in steps.items():
         plan, _ = planned(topology, Case(step, in_place=False), levels=False)  # a group's ranks may be far apart
-        found += [VirtualCall(plan, members) for members in (across if name == "all_reduce" else inside)]
-    return found
+        calls += [VirtualCall(plan, members) for members in (across if name == "all_reduce" else inside)]
+    return calls
 
 
 def check_split(topology: Topology, call: Call, group: int, space: str | None, *, check: bool) -> None:

@@ -65,7 +65,7 @@ def operands(p: PlanTable) -> Iterator[Defect]:
     """Yield operands that are missing, or of a kind that the instruction does not take."""
     kind = p.operands.kind
     wrong = KINDS[:, p.op] >> np.minimum(kind, len(Kind)) & 1 == 0
-    yield from p.defects_at(wrong, lambda at, row: _operand(OPERAND_FIELDS[at], int(kind[at, row])))
+    yield from p.defects_at(wrong, lambda index, row: _operand(OPERAND_FIELDS[index], int(kind[index, row])))
 
 
 def _operand(name: str, kind: int) -> str:
@@ -81,13 +81,13 @@ def unused(p: PlanTable) -> Iterator[Defect]:
     free = _FREE_TABLE[:, p.op]
     free[_FREE_FIELDS.index("arg")] &= ~(typed(p) & (p.records["flags"] & Flag.DIVIDE != 0))
     is_set = np.array([p.records[name] != 0 for name in _FREE_FIELDS])
-    yield from p.defects_at(free & is_set, lambda at, row: f"{_FREE_FIELDS[at]} is set, and not used")
+    yield from p.defects_at(free & is_set, lambda index, row: f"{_FREE_FIELDS[index]} is set, and not used")
     o = p.operands
     absent = (o.kind == Kind.NONE) & ((o.id != 0) | (o.offset != 0))
     roundless = (o.kind != Kind.REGION) & (o.seq != 0)
     yield from p.defects_at(
         _KNOWN[p.op] & (absent | roundless),
-        lambda at, row: f"operand {OPERAND_FIELDS[at]} has fields that are set, and not used",
+        lambda index, row: f"operand {OPERAND_FIELDS[index]} has fields that are set, and not used",
     )
 
 

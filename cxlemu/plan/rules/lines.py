@@ -57,13 +57,13 @@ def _accesses(p: PlanTable, table: Mask, field: str) -> Accesses:
 
     @cache  # rounds repeat their ranges
     def extents(region: int, offset: int, nbytes: int) -> list[Extent]:
-        its = p.frame.regions[region]
-        heap_cards = p.layout.cards * (its.heap + (its.writer_bytes > 0))
+        region_span = p.frame.regions[region]
+        heap_cards = p.layout.cards * (region_span.heap + (region_span.writer_bytes > 0))
         return [e._replace(card=e.card + heap_cards) for e in maps[region].extents(offset, nbytes)]
 
     operand = p.records[field]
     rows = (table[p.op] & (operand["kind"] == Kind.REGION)).nonzero()[0]
-    found = [
+    accesses = [
         (row, seq, *extent)
         for row, region, seq, offset, nbytes in zip(
             rows.tolist(),
@@ -75,7 +75,7 @@ def _accesses(p: PlanTable, table: Mask, field: str) -> Accesses:
         )
         for extent in extents(region, offset, nbytes)
     ]
-    row, seq, card, begin, nbytes = np.array(found, np.int64).reshape(-1, 5).T
+    row, seq, card, begin, nbytes = np.array(accesses, np.int64).reshape(-1, 5).T
     return Accesses(row, seq, card, begin, begin + nbytes)
 
 
@@ -97,11 +97,11 @@ def _clashes(group: NDArray[np.int64], colour: Numbers, first: Numbers, end: Num
     if not len(colour) or (colour == colour[0]).all():
         return
     group_of = np.unique(group, axis=0, return_inverse=True)[1].reshape(-1)
-    at = -1
+    index = -1
     reach: list[tuple[int, int, int]] = []  # (end, colour, entry), at most two, of two colours, furthest first
     for entry in np.lexsort((first, group_of)).tolist():
-        if group_of[entry] != at:
-            at, reach = group_of[entry], []
+        if group_of[entry] != index:
+            index, reach = group_of[entry], []
         mine = (int(end[entry]), int(colour[entry]), entry)
         rival = next((known for known in reach if known[1] != mine[1]), None)
         if rival is not None and rival[0] > first[entry]:
@@ -166,8 +166,8 @@ def _others_blocks(p: PlanTable) -> Iterator[Defect]:
         rows = rows[each[operand["id"][rows]] > 0]
         size, begin, own = each[operand["id"][rows]], operand["offset"][rows], first_writer[operand["id"][rows]]
         first, last = own + begin // size, own + (begin + nbytes[rows] - 1) // size
-        for at in np.flatnonzero((first != p.rank_of[rows]) | (last != p.rank_of[rows])).tolist():
-            row, writers = int(rows[at]), {int(first[at]), int(last[at])}
+        for index in np.flatnonzero((first != p.rank_of[rows]) | (last != p.rank_of[rows])).tolist():
+            row, writers = int(rows[index]), {int(first[index]), int(last[index])}
             named = " and ".join(f"rank {writer}'s" for writer in sorted(writers))
             yield Defect(f"it writes to {named} block of region {operand['id'][row]}", row)
 
@@ -213,7 +213,7 @@ def _broken_lines(s: Accesses, counts: NDArray[np.bool_]) -> dict[int, list[int]
     broken: dict[int, list[int]] = {}
     for entry in np.flatnonzero(counts & ((s.begin % LINE_BYTES != 0) | (s.end % LINE_BYTES != 0))).tolist():
         begin, end = int(s.begin[entry]), int(s.end[entry])
-        broken[entry] = sorted({at // LINE_BYTES for at in (begin, end) if at % LINE_BYTES})
+        broken[entry] = sorted({offset // LINE_BYTES for offset in (begin, end) if offset % LINE_BYTES})
     return broken
 
 
@@ -232,10 +232,10 @@ def _after_others(p: PlanTable, s: Accesses, edges: dict[int, list[int]]) -> Ite
         for entry in entries:
             seq, rank = int(s.seq[entry]), int(p.rank_of[s.row[entry]])
             for line in edges.get(entry, []):
-                at = int(np.searchsorted(lines, line))
-                other = int(last_rank[0, at] == rank)
-                if 0 <= last_seq[other, at] < seq:
-                    yield entry, line, int(last_seq[other, at]), int(last_rank[other, at])
+                index = int(np.searchsorted(lines, line))
+                other = int(last_rank[0, index] == rank)
+                if 0 <= last_seq[other, index] < seq:
+                    yield entry, line, int(last_seq[other, index]), int(last_rank[other, index])
             mine = slice(*np.searchsorted(lines, (s.first_line[entry], s.end_line[entry])).tolist())
             new = last_rank[0, mine] != rank
             last_seq[1, mine] = np.where(new, last_seq[0, mine], last_seq[1, mine])
@@ -253,9 +253,12 @@ class _Drops:
 
     def between(self, p: PlanTable, row: int, seq: int, card: int, line: int, since: int) -> bool:
         """Whether the row's rank dropped the line, from round ``since`` on and before the row (round ``seq``)."""
-        at = self.at
+        touch = self.at
         covers = (
-            (self.slot == seq % p.layout.slots) & (at.card == card) & (at.first_line <= line) & (line < at.end_line)
+            (self.slot == seq % p.layout.slots)
+            & (touch.card == card)
+            & (touch.first_line <= line)
+            & (line < touch.end_line)
         )
-        timely = (at.seq >= since) & (at.seq <= seq) & ((self.stream != p.stream_of[row]) | (at.row < row))
+        timely = (touch.seq >= since) & (touch.seq <= seq) & ((self.stream != p.stream_of[row]) | (touch.row < row))
         return bool(np.any((self.rank == p.rank_of[row]) & covers & timely))

@@ -53,12 +53,12 @@ def _outside(p: PlanTable, kind: Kind, tables: Sequence[Sequence[int]], table_of
         need = np.where(compute, kernel_bytes(p)[:, _kernel_of(p)], need)
     outside = exists & ((offset < 0) | (need > sizes) | (offset > sizes - need))
 
-    def detail(at: int, is_there: int, row: int) -> str:
-        what = f"{kind.name.lower()} {number[at, row]}"
+    def detail(index: int, is_there: int, row: int) -> str:
+        what = f"{kind.name.lower()} {number[index, row]}"
         if not is_there:
             return f"there is no {what}"
-        its = f"{need[at, row]} bytes at {offset[at, row]} of {what}"
-        return f"operand {OPERAND_FIELDS[at]} is {its}, which has {sizes[at, row]}"
+        extent = f"{need[index, row]} bytes at {offset[index, row]} of {what}"
+        return f"operand {OPERAND_FIELDS[index]} is {extent}, which has {sizes[index, row]}"
 
     yield from p.defects_at(np.stack([of_kind & ~exists, outside], axis=1), detail)
 
@@ -98,8 +98,8 @@ def in_round(p: PlanTable) -> Iterator[Defect]:
     beyond = in_region & ((seq < 0) | (seq >= rounds))
     timed = in_region & lies_in_heap[np.minimum(p.operands.id, len(lies_in_heap) - 1)] & (seq != 0)
 
-    def detail(at: int, has_none: int, row: int) -> str:
-        return f"round {seq[at, row]} " + ("in the heap, which has none" if has_none else f"of a call of {rounds}")
+    def detail(index: int, has_none: int, row: int) -> str:
+        return f"round {seq[index, row]} " + ("in the heap, which has none" if has_none else f"of a call of {rounds}")
 
     yield from p.defects_at(np.stack([beyond, timed], axis=1), detail)
     value, done = p.records["value"], p.layout.published_count
@@ -215,11 +215,11 @@ def recorded(p: PlanTable) -> Iterator[Defect]:
     for row in (p.op == Op.RECORD).nonzero()[0].tolist():
         records.setdefault((int(p.rank_of[row]), int(p.arg[row])), []).append(row)
     for row in (p.op == Op.AWAIT).nonzero()[0].tolist():
-        found = records.get((int(p.rank_of[row]), int(p.arg[row])), [])
-        if len(found) != 1:
-            yield Defect(f"{len(found)} RECORDs of event {p.arg[row]}", row)
-        elif p.stream_of[found[0]] == p.stream_of[row] and found[0] > row:
-            yield Defect(f"its RECORD is instruction {p.index_of[found[0]]}, later in the same stream", row)
+        record = records.get((int(p.rank_of[row]), int(p.arg[row])), [])
+        if len(record) != 1:
+            yield Defect(f"{len(record)} RECORDs of event {p.arg[row]}", row)
+        elif p.stream_of[record[0]] == p.stream_of[row] and record[0] > row:
+            yield Defect(f"its RECORD is instruction {p.index_of[record[0]]}, later in the same stream", row)
 
 
 # --- arrays whose places doorbells tell -----------------------------------------------------------------
@@ -248,23 +248,23 @@ def told(p: PlanTable) -> Iterator[Defect]:
     rows = np.flatnonzero(asks | in_region.any(axis=0) | (p.op == Op.RECORD) | (p.op == Op.AWAIT)).tolist()
     at_events: Told = {}  # what is known by then; it grows from one look at all streams to the next
     while True:
-        untold, found = _untold(p, rows, asks, owners, at_events)
-        if found == at_events:
+        untold, last = _untold(p, rows, asks, owners, at_events)
+        if last == at_events:
             yield from untold
             return
-        at_events = found
+        at_events = last
 
 
 def _untold(p: PlanTable, rows: list[int], asks: Mask, owners: Numbers, at_events: Told) -> tuple[list[Defect], Told]:
     """Find who is named too early, and what is known at each event, if ``at_events`` is what those before it bring."""
     known: Told = defaultdict(set)  # by rank and stream: the ranks that have told it
-    found: Told = {}
+    places: Told = {}
     untold = []
     for row in rows:
         rank, op = int(p.rank_of[row]), int(p.op[row])
         here, event = known[rank, int(p.stream_of[row])], (rank, int(p.arg[row]))
         if op == Op.RECORD:
-            found[event] = set(here)
+            places[event] = set(here)
         elif op == Op.AWAIT:
             here |= at_events.get(event, set())
         elif asks[row]:
@@ -274,4 +274,4 @@ def _untold(p: PlanTable, rows: list[int], asks: Mask, owners: Numbers, at_event
                 owner = int(owners[number])
                 if owner not in (-1, rank) and owner not in here:
                     untold.append(Defect(f"no doorbell has told where the array of rank {owner} lies", row))
-    return untold, found
+    return untold, places

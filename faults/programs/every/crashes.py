@@ -41,8 +41,8 @@ class CrashSearch(EverySearch[RunResult]):
     def _once(self, turns: Turns, sure: int) -> tuple[RunResult, Trace]:
         losses = tuple(self._lost.get(number, (0, 0))[0] for number in range(max(self._lost, default=-1) + 1))
         result, trace = self._make(turns, sure, losses)
-        for its in result.crashes.arrivals if result.crashes else ():
-            self._lost.setdefault(its.number, (its.lost, its.stores))
+        for arrival in result.crashes.arrivals if result.crashes else ():
+            self._lost.setdefault(arrival.number, (arrival.lost, arrival.stores))
         return result, trace
 
     def _explore(self, chosen: Actor | None, lead: Sequence[RunEvent] = ()) -> RunResult:

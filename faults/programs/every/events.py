@@ -69,25 +69,25 @@ class RunEvent:
         """Whether its host crashes."""
         return not isinstance(self.actor, int) and self.actor[0] == CRASH
 
-    def same_as(self, other: RunEvent) -> bool:
+    def same_as(self, event: RunEvent) -> bool:
         """Say whether two events of different runs are the same one."""
-        return (self.actor, self.fetched, self.arrived) == (other.actor, other.fetched, other.arrived)
+        return (self.actor, self.fetched, self.arrived) == (event.actor, event.fetched, event.arrived)
 
-    def conflicts(self, other: RunEvent) -> bool:
+    def conflicts(self, event: RunEvent) -> bool:
         """Say whether it matters which of two events that could come next comes first."""
-        if self.actor == other.actor:
+        if self.actor == event.actor:
             return True
-        if self.arrived & (other.arrived | other.fetched) or self.fetched & other.arrived:
+        if self.arrived & (event.arrived | event.fetched) or self.fetched & event.arrived:
             return True
-        if (self.crashes and other.ends) or (other.crashes and self.ends):
+        if (self.crashes and event.ends) or (event.crashes and self.ends):
             return True  # behind the last end there is no place for a crash
-        if self.host != other.host:
+        if self.host != event.host:
             return False
-        if self.crashes or other.crashes:  # moves of a restarted host have the same names as before
-            return (self.leaves and other.leaves) or not (isinstance(self.actor, int) or isinstance(other.actor, int))
-        if isinstance(self.actor, int) and isinstance(other.actor, int):
+        if self.crashes or event.crashes:  # moves of a restarted host have the same names as before
+            return (self.leaves and event.leaves) or not (isinstance(self.actor, int) or isinstance(event.actor, int))
+        if isinstance(self.actor, int) and isinstance(event.actor, int):
             return True  # they share memory that is not seen
-        return bool(self.cached & other.cached or self.posted & other.posted)
+        return bool(self.cached & event.cached or self.posted & event.posted)
 
 
 class Trace(NamedTuple):
@@ -168,7 +168,7 @@ class _Reader:
         for entry in entries:
             into = {_BORN: self._born, _CYCLE: self._cycles}.get(entry.kind, self._of)
             into.setdefault(entry.number, []).append(entry)
-        self._hosts = {entry.thread: entry.host for its in self._born.values() for entry in its}
+        self._hosts = {entry.thread: entry.host for births in self._born.values() for entry in births}
         self._in_cycle = {
             number
             for its in self._cycles.values()
@@ -211,8 +211,10 @@ class _Reader:
                 alive.add(born.thread)
                 makers[born.thread] = len(self._events)
             for cycle in self._cycles.get(number, ()):
-                steps = [at for at in range(cycle.more + 1, cycle.number + 1) if self._owners[at] == cycle.thread]
-                entries = [entry for at in steps for entry in self._of.get(at, ())]
+                steps = [
+                    index for index in range(cycle.more + 1, cycle.number + 1) if self._owners[index] == cycle.thread
+                ]
+                entries = [entry for offset in steps for entry in self._of.get(offset, ())]
                 if steps and steps[0] in self._in_cycle:
                     rounds.append((len(self._events), self._round(cycle, entries, len(steps))))
                     self._order.judge(rounds[-1][1])
@@ -301,18 +303,18 @@ class _Reader:
 
     def _move(self, entry: _Entry, number: int) -> Iterator[RunEvent]:
         lines = frozenset({(entry.pool, entry.line)})
-        at = (entry.host, entry.pool, entry.line)
+        offset = (entry.host, entry.pool, entry.line)
         if entry.kind in (_MOVE_FETCH, _MOVE_FETCH_POSTED):
             posted = lines if entry.kind == _MOVE_FETCH_POSTED else NO_LINES
-            yield RunEvent((FETCH, *at), entry.host, fetched=lines, cached=lines, posted=posted, number=number)
+            yield RunEvent((FETCH, *offset), entry.host, fetched=lines, cached=lines, posted=posted, number=number)
         elif entry.kind in (_MOVE_LAND, _MOVE_LOST):
-            yield RunEvent((LAND, *at), entry.host, arrived=lines, posted=lines, number=number, stores=True)
+            yield RunEvent((LAND, *offset), entry.host, arrived=lines, posted=lines, number=number, stores=True)
         elif entry.kind == _MOVE_WRITE_BACK:
             yield RunEvent(
-                (EVICT, *at), entry.host, arrived=lines, cached=lines, posted=lines, number=number, stores=True
+                (EVICT, *offset), entry.host, arrived=lines, cached=lines, posted=lines, number=number, stores=True
             )
         elif entry.kind == _MOVE_DROP and not (self._events and self._events[-1].number == number):
-            yield RunEvent((EVICT, *at), entry.host, cached=lines, number=number, stores=True)
+            yield RunEvent((EVICT, *offset), entry.host, cached=lines, number=number, stores=True)
 
     def _note_flushes(self, thread: int, entries: Iterable[_Entry]) -> tuple[set[Line], set[Line]]:
         """Note which lines a thread has flushed; return those that its fence completes: of stores, of later loads."""
@@ -337,7 +339,7 @@ class _Reader:
     def _fill(
         self, event: RunEvent, thread: int, entries: Iterable[_Entry], posted: set[Line], arrived: set[Line]
     ) -> None:
-        entries = [its for its in entries if its.kind != _PROCESS_END or its.thread not in self._dead]
+        entries = [entry for entry in entries if entry.kind != _PROCESS_END or entry.thread not in self._dead]
         done, gone = self._note_flushes(thread, entries)
         cached, written_back, stored, fetched = done | gone, done | posted | arrived, set[Line](), set[Line]()
         for entry in entries:
@@ -363,14 +365,14 @@ class _Reader:
         event.stores |= bool(posted or arrived)
         for entry in entries:  # what ends before another one begins comes before it in each order that explains them
             if entry.kind == _OPERATION and entry.what == _BEGINS:
-                fetched |= {(_OPERATIONS, other) for other in self._hosts}
+                fetched |= {(_OPERATIONS, host) for host in self._hosts}
             elif entry.kind == _OPERATION and entry.what == _ENDS:
                 arrived.add((_OPERATIONS, thread))
         event.cached, event.posted, event.stored = frozenset(cached), frozenset(written_back), frozenset(stored)
         event.arrived, event.fetched = frozenset(arrived), frozenset(fetched)
 
     def _is_coherent(self, line: Line) -> bool:
-        return any(its.pool == line[0] and its.begin <= line[1] * LINE_BYTES < its.end for its in self._coherent)
+        return any(span.pool == line[0] and span.begin <= line[1] * LINE_BYTES < span.end for span in self._coherent)
 
 
 class _LeftLines:
@@ -395,7 +397,7 @@ class _LeftLines:
                 self._past[key] -= 1
 
     def of(self, host: int) -> frozenset[Line]:
-        return frozenset(line for its, line in (*self._dirty, *+self._past) if its == host)
+        return frozenset(line for holder, line in (*self._dirty, *+self._past) if holder == host)
 
 
 class _Order:
@@ -425,27 +427,27 @@ class _Order:
     def add(self, event: RunEvent, needs: int) -> None:
         """Take up the last event."""
         self.judge(event, needs)
-        at = len(self._events) - 1
+        offset = len(self._events) - 1
         if event.crashes:
-            self._crashed[event.host] = at
+            self._crashed[event.host] = offset
         actor, thread = event.actor, isinstance(event.actor, int)
         if isinstance(actor, int):
             self._waits.pop(actor, None), self._wakers.pop(actor, None)
-            self._threads.setdefault(event.host, {})[actor] = at
+            self._threads.setdefault(event.host, {})[actor] = offset
         for line in event.arrived:
             self._fetched.pop(line, None)
-            self._arrived[line] = at
+            self._arrived[line] = offset
         for line in event.fetched:
-            self._fetched.setdefault(line, []).append(at)
+            self._fetched.setdefault(line, []).append(offset)
         for lines, touched in ((event.cached, self._cached), (event.posted, self._posted)):
-            touched.update(dict.fromkeys([(event.host, line) for line in lines], at))
-        self._last_of[actor] = at
+            touched.update(dict.fromkeys([(event.host, line) for line in lines], offset))
+        self._last_of[actor] = offset
         for one, lines in self._waits.items():
             if one in self._wakers or one == actor:
                 continue
             beside = thread and event.stores and self._host_of(one) == event.host
             if beside or event.arrived & lines or (event.stores and self._evicts(event) and event.cached & lines):
-                self._wakers[one] = at
+                self._wakers[one] = offset
 
     def judge(self, event: RunEvent, needs: int = 0) -> None:
         """Find what happens before an event that comes next, and which events race with it."""
@@ -474,7 +476,7 @@ class _Order:
                 last = touched.get((event.host, line))
                 if last is not None:
                     other = self._events[last].actor
-                    moves = [its for its in (actor, other) if not isinstance(its, int)]
+                    moves = [mover for mover in (actor, other) if not isinstance(mover, int)]
                     loosely = not moves or (len(moves) == 1 and moves[0][0] == EVICT)
                     (loose if loosely else firm).add(last)
         direct, beside_it = needs, needs

@@ -118,25 +118,25 @@ class EverySearch(Generic[Ran]):
         sure = steps_of(turns_of(begun, chosen))
         result, trace = self._run(turns_of([*begun, *lead], None if lead else chosen), sure)
         self.incomplete += not trace.complete
-        events, at = trace.events, len(begun)
+        events, offset = trace.events, len(begun)
         if chosen is not None:
             place = self._places[-1]
             place.done[chosen] = None
-            if not all(map(RunEvent.same_as, begun, events)) or not _begins(events, at, chosen):
+            if not all(map(RunEvent.same_as, begun, events)) or not _begins(events, offset, chosen):
                 evicts = isinstance(chosen, tuple) and chosen[0] == EVICT
                 self.strayed += not evicts  # a line that is not there cannot leave
                 self.repeated += evicts
                 return result
             spare, place.spare = place.spare, []
-            if events[at].actor in place.asleep or place.done.get(events[at].actor) is not None:
+            if events[offset].actor in place.asleep or place.done.get(events[offset].actor) is not None:
                 place.todo, place.spare = place.todo + spare[:1], spare[1:]
                 self.repeated += 1
                 return result
-            place.done.pop(events[at].actor, None)
-            place.event = events[at]
-            self._turn_round(trace, at)
-            at += 1
-        for k in range(at, len(events)):
+            place.done.pop(events[offset].actor, None)
+            place.event = events[offset]
+            self._turn_round(trace, offset)
+            offset += 1
+        for k in range(offset, len(events)):
             place = self._next_place(trace, k)
             self._places.append(place)
             if events[k].actor in place.asleep:
@@ -161,11 +161,11 @@ class EverySearch(Generic[Ran]):
         assert last.event is not None
         asleep: dict[Actor, RunEvent] = {}
         if self._reduced:
-            known = last.asleep | {actor: its for actor, its in last.done.items() if its is not None}
+            known = last.asleep | {actor: step for actor, step in last.done.items() if step is not None}
             asleep = {
-                actor: its
-                for actor, its in known.items()
-                if actor != last.event.actor and not its.conflicts(last.event)
+                actor: step
+                for actor, step in known.items()
+                if actor != last.event.actor and not step.conflicts(last.event)
                 if self._bound is None or not isinstance(actor, int)  # a move is no preemption, wherever it comes
             }
         stays = last.event.actor
@@ -176,20 +176,20 @@ class EverySearch(Generic[Ran]):
 
     # --- what else to try --------------------------------------------------------------------------------------------
 
-    def _turn_round(self, trace: Trace, at: int) -> None:
+    def _turn_round(self, trace: Trace, offset: int) -> None:
         """For each event that races with this one, or with a round of a cycle behind it, try what comes before that."""
         if not self._reduced:
             return
-        self._let_come_first(trace, at, trace.events[at])
-        for behind, its in trace.rounds:
-            if behind == at + 1:
-                self._let_come_first(trace, behind, its)
+        self._let_come_first(trace, offset, trace.events[offset])
+        for behind, place in trace.rounds:
+            if behind == offset + 1:
+                self._let_come_first(trace, behind, place)
 
-    def _let_come_first(self, trace: Trace, at: int, event: RunEvent) -> None:
+    def _let_come_first(self, trace: Trace, offset: int, event: RunEvent) -> None:
         events = trace.events
         for first in event.races:
-            between = [k for k in range(first + 1, at) if not events[k].before >> first & 1]
-            later = [(k, events[k]) for k in between] + [(at, event)]
+            between = [k for k in range(first + 1, offset) if not events[k].before >> first & 1]
+            later = [(k, events[k]) for k in between] + [(offset, event)]
             place = self._places[first]
             initials = [
                 actor
@@ -200,17 +200,17 @@ class EverySearch(Generic[Ran]):
                 continue
             if self._bound is None:
                 known = (place.todo, place.done, place.asleep)
-                if not any(place.does(actor) or any(actor in its for its in known) for actor in initials):
+                if not any(place.does(actor) or any(actor in actors for actors in known) for actor in initials):
                     place.add(initials[0])
-                    first_of = next(its for _, its in later if its.actor == initials[0])
-                    place.leads[initials[0]] = [first_of, *(its for _, its in later if its is not first_of)]
+                    first_of = next(event for _, event in later if event.actor == initials[0])
+                    place.leads[initials[0]] = [first_of, *(event for _, event in later if event is not first_of)]
                 continue
             began = self._turn_began(events, first)
-            waits_for, its = event.waits_for, event.actor
+            waits_for, mover = event.waits_for, event.actor
             for actor in initials:
                 if not isinstance(actor, int):
                     place.add(actor)
-            for actor in {*initials, waits_for[0] if waits_for else its}:
+            for actor in {*initials, waits_for[0] if waits_for else mover}:
                 for where in (first, began):
                     if isinstance(actor, int) and actor in self._places[where].enabled:
                         self._places[where].add(actor)
@@ -218,19 +218,19 @@ class EverySearch(Generic[Ran]):
     @staticmethod
     def _initials(among: Sequence[tuple[int, RunEvent]]) -> list[Actor]:
         """Return who makes the events that no other one of these, each with its number, happens before."""
-        found: list[Actor] = []
+        actors: list[Actor] = []
         earlier = 0
         for k, event in among:
-            if not event.before & earlier and event.actor not in found:
-                found.append(event.actor)
+            if not event.before & earlier and event.actor not in actors:
+                actors.append(event.actor)
             earlier |= 1 << k
-        return found
+        return actors
 
     @staticmethod
-    def _turn_began(events: Sequence[RunEvent], at: int) -> int:
+    def _turn_began(events: Sequence[RunEvent], offset: int) -> int:
         """Return the place at which the turn began that an event is in."""
-        began, thread = at, events[at].actor
-        for k in range(at, -1, -1):
+        began, thread = offset, events[offset].actor
+        for k in range(offset, -1, -1):
             if not isinstance(events[k].actor, int):
                 continue
             if isinstance(thread, int) and events[k].actor != thread:
@@ -238,18 +238,18 @@ class EverySearch(Generic[Ran]):
             began, thread = k, events[k].actor
         return began
 
-    def _possible(self, trace: Trace, at: int) -> list[Actor]:
+    def _possible(self, trace: Trace, offset: int) -> list[Actor]:
         """List what could be done in place of an event: steps of threads, then moves that come later in this run."""
         moves: list[Actor] = []
         touched: set[tuple[int, bool, tuple[int, int]]] = set()
-        for event in trace.events[at:]:
-            its = {(event.host, False, line) for line in event.cached} | {
+        for event in trace.events[offset:]:
+            lines = {(event.host, False, line) for line in event.cached} | {
                 (event.host, True, line) for line in event.posted
             }
-            if not isinstance(event.actor, int) and event.actor not in moves and not its & touched:
+            if not isinstance(event.actor, int) and event.actor not in moves and not lines & touched:
                 moves.append(event.actor)
-            touched |= its
-        return [*sorted(trace.enabled[at]), *moves]
+            touched |= lines
+        return [*sorted(trace.enabled[offset]), *moves]
 
     def _branch(self, trace: Trace) -> None:
         """Without a reduction: try everything else before each event that other hosts can observe."""
@@ -294,9 +294,9 @@ class EverySearch(Generic[Ran]):
                 ):
                     self._try_eviction(k, (EVICT, event.host, *line))
 
-    def _try_eviction(self, at: int, actor: Actor) -> None:
-        if at < len(self._places) and self._places[at].evictions < self._evictions:
-            self._places[at].add(actor)
+    def _try_eviction(self, offset: int, actor: Actor) -> None:
+        if offset < len(self._places) and self._places[offset].evictions < self._evictions:
+            self._places[offset].add(actor)
 
 
 def _evicts(event: RunEvent) -> bool:
@@ -307,11 +307,11 @@ def _at(events: Sequence[RunEvent]) -> Iterator[tuple[int, RunEvent]]:
     return enumerate(events)
 
 
-def _begins(events: Sequence[RunEvent], at: int, actor: Actor) -> bool:
+def _begins(events: Sequence[RunEvent], offset: int, actor: Actor) -> bool:
     """Say whether an event is the actor's, or a move that the actor's step needs."""
-    if at >= len(events):
+    if offset >= len(events):
         return False
-    event = events[at]
+    event = events[offset]
     return event.actor == actor or (event.waits_for is not None and event.waits_for[0] == actor)
 
 
@@ -332,7 +332,7 @@ def turns_of(events: Sequence[RunEvent], chosen: Actor | None = None) -> Turns:
             else:
                 turns.append((actor, 1))
             continue
-        following = next((a for a, its in actors[k + 1 :] if its is None or its != waits_for), None)
+        following = next((a for a, waited in actors[k + 1 :] if waited is None or waited != waits_for), None)
         if waits_for is not None and following == waits_for[0] and counts.get(following, 0) == waits_for[1]:
             continue
         action, host, pool, line = actor
